@@ -1,0 +1,1 @@
+"""hloexec: XLA HLO, run on NumPy."""

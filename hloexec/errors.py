@@ -1,0 +1,91 @@
+"""Errors and warnings of hloexec.
+
+Every error a user can meet is an `HloError`: a sentence that says what is wrong, where it is (a position in the text, or
+a computation and an instruction), and what was expected. Code below the command line never lets a bare Python exception
+of its own making escape.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "EvaluationError",
+    "HloError",
+    "HloWarning",
+    "InputError",
+    "LiteralError",
+    "ParseError",
+    "ResourceError",
+    "ShapeError",
+    "UnsupportedError",
+    "VerificationError",
+]
+
+
+class HloError(Exception):
+    """Base of every error hloexec raises on purpose."""
+
+    @property
+    def message(self) -> str:
+        """What is wrong, without the place."""
+        return str(self.args[0]) if self.args else ""
+
+
+class ParseError(HloError):
+    """The text is not HLO.
+
+    `str()` gives the whole report: `file:line:column: message`, the source line and a caret below the offending
+    character. `line` and `column` count from 1.
+    """
+
+    def __init__(self, message: str, *, line: int, column: int, source_line: str, filename: str = "<string>") -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
+        self.source_line = source_line
+        self.filename = filename
+
+    def __str__(self) -> str:
+        excerpt, caret = _excerpt(self.source_line, self.column)
+        return f"{self.filename}:{self.line}:{self.column}: {self.message}\n  {excerpt}\n  {caret}"
+
+
+class ShapeError(HloError):
+    """A shape rule does not hold. Raised by `ops`, which knows no places; the verifier adds the instruction."""
+
+
+class VerificationError(HloError):
+    """A module is well-formed text but not a well-formed program."""
+
+
+class UnsupportedError(HloError):
+    """The module needs an operation, a library call or an option that hloexec does not have."""
+
+
+class InputError(HloError):
+    """Values given to a module do not fit its parameters, or a file of values cannot be read."""
+
+
+class LiteralError(InputError):
+    """A file of literals cannot be read or written."""
+
+
+class EvaluationError(HloError):
+    """Running the module failed at an instruction."""
+
+
+class ResourceError(HloError):
+    """Running the module would need more memory than it may take."""
+
+
+class HloWarning(UserWarning):
+    """Something was kept, guessed or ignored; the run goes on."""
+
+
+def _excerpt(source_line: str, column: int, width: int = 160) -> tuple[str, str]:
+    """Cut a window of `width` characters around `column` out of a line, and place the caret below it."""
+    start = max(0, column - 1 - width // 2) if len(source_line) > width else 0
+    window = source_line[start : start + width]
+    prefix = "…" if start else ""
+    suffix = "…" if start + width < len(source_line) else ""
+    printable = "".join(character if character.isprintable() else "·" for character in window)
+    return f"{prefix}{printable}{suffix}", " " * (len(prefix) + column - 1 - start) + "^"

@@ -1,0 +1,164 @@
+"""Instructions, computations and modules.
+
+References are names, as in the text: an instruction names its operands (in its own computation) and, in its attributes,
+the computations it calls. All of it is immutable and compares by value; source spans do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import attrs
+
+from hloexec.ir.metadata import Metadata, OriginalValue, StackFrames, Statistics
+from hloexec.ir.shape import Shape
+from hloexec.ir.sharding import Sharding
+
+__all__ = ["Alias", "Computation", "EntryLayout", "Instruction", "Module", "Span"]
+
+
+@attrs.frozen
+class Span:
+    """A half-open range of character offsets in the text a module was read from."""
+
+    start: int
+    end: int
+
+
+@attrs.frozen(kw_only=True)
+class Instruction:
+    """`name = shape opcode(operands), attributes…`.
+
+    `attributes` is an instance of the class that the opcode's registry entry names (None where it has no attributes of
+    its own); what any instruction may carry stands beside it. `backend_config` is kept verbatim: as the decoded string
+    where it was quoted, as the text with its braces where it was a dictionary. An opcode that this version does not know
+    keeps the text of its operand list in `unknown_operands` where it is not a list of names, and all its attributes in
+    `unknown_attributes`.
+    """
+
+    name: str
+    shape: Shape
+    opcode: str
+    operands: tuple[str, ...] = ()
+    attributes: Any = None
+    metadata: Metadata | None = None
+    backend_config: str | None = None
+    sharding: Sharding | None = None
+    frontend_attributes: tuple[tuple[str, str], ...] | None = None
+    control_predecessors: tuple[str, ...] = ()
+    parameter_replication: tuple[bool, ...] | None = None
+    statistics: Statistics | None = None
+    original_value: OriginalValue | None = None
+    unknown_operands: str | None = None
+    unknown_attributes: tuple[tuple[str, str], ...] = ()
+    span: Span | None = attrs.field(default=None, eq=False, repr=False)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Computation:
+    """A list of instructions, one of which is the root."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+    root_name: str
+    execution_thread: str = "main"
+    span: Span | None = attrs.field(default=None, eq=False, repr=False)
+
+    @cached_property
+    def by_name(self) -> dict[str, Instruction]:
+        """The instructions by name."""
+        return {instruction.name: instruction for instruction in self.instructions}
+
+    @property
+    def root(self) -> Instruction:
+        return self.by_name[self.root_name]
+
+    @cached_property
+    def parameters(self) -> tuple[Instruction, ...]:
+        """The parameter instructions in the order of their numbers."""
+        found = [instruction for instruction in self.instructions if instruction.opcode == "parameter"]
+        return tuple(sorted(found, key=lambda instruction: instruction.attributes.number))
+
+    @cached_property
+    def parameter_shapes(self) -> tuple[Shape, ...]:
+        return tuple(parameter.shape for parameter in self.parameters)
+
+    @property
+    def result_shape(self) -> Shape:
+        return self.root.shape
+
+    def operands_of(self, instruction: Instruction) -> tuple[Instruction, ...]:
+        """The instructions that `instruction` names as its operands."""
+        by_name = self.by_name
+        return tuple(by_name[name] for name in instruction.operands)
+
+    def __iter__(self) -> Iterator[Instruction]:
+        return iter(self.instructions)
+
+    def __len__(self) -> int:
+        return len(self.instructions)
+
+
+@attrs.frozen
+class EntryLayout:
+    """`entry_computation_layout={(parameters)->result}`."""
+
+    parameters: tuple[Shape, ...]
+    result: Shape
+
+
+@attrs.frozen
+class Alias:
+    """One entry of `input_output_alias`: the output leaf that shares a parameter leaf's buffer."""
+
+    output_index: tuple[int, ...]
+    parameter_number: int
+    parameter_index: tuple[int, ...]
+    kind: str = "may-alias"
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Module:
+    """A whole HLO module.
+
+    `computations` are in the order of the text, the entry computation among them. `source` is the text it was read from,
+    if it was.
+    """
+
+    name: str
+    computations: tuple[Computation, ...]
+    entry_name: str
+    is_scheduled: bool = False
+    replica_count: int = 1
+    num_partitions: int = 1
+    input_output_alias: tuple[Alias, ...] = ()
+    buffer_donor: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    alias_passthrough_params: bool = False
+    entry_computation_layout: EntryLayout | None = None
+    frontend_attributes: tuple[tuple[str, str], ...] | None = None
+    allow_spmd_sharding_propagation_to_parameters: tuple[bool, ...] = ()
+    allow_spmd_sharding_propagation_to_output: tuple[bool, ...] = ()
+    origin_recovery_table: str | None = None
+    """Verbatim text of the table, braces included."""
+    stack_frames: StackFrames | None = None
+    unknown_attributes: tuple[tuple[str, str], ...] = ()
+    source: str | None = attrs.field(default=None, eq=False, repr=False)
+    filename: str = attrs.field(default="<string>", eq=False, repr=False)
+
+    @cached_property
+    def by_name(self) -> dict[str, Computation]:
+        """The computations by name."""
+        return {computation.name: computation for computation in self.computations}
+
+    @property
+    def entry(self) -> Computation:
+        return self.by_name[self.entry_name]
+
+    @property
+    def instruction_count(self) -> int:
+        return sum(map(len, self.computations))
+
+    def __iter__(self) -> Iterator[Computation]:
+        return iter(self.computations)

@@ -1,0 +1,186 @@
+"""Shapes and layouts.
+
+A shape is what the text declares: an array of some element type and dimensions, with an optional layout, or a tuple of
+shapes. Tokens and opaque values are arrays without dimensions, as in XLA. The layout says in which physical order the
+logical elements lie; only `bitcast` computes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import attrs
+
+from hloexec.dtypes import ElementType, Kind
+
+__all__ = ["UNBOUNDED", "ArrayShape", "BufferShape", "Layout", "Shape", "SplitConfig", "TupleShape", "leaf_shapes"]
+
+UNBOUNDED = -1
+"""The size of a dimension written `?`: dynamic without an upper bound."""
+
+
+@attrs.frozen(cache_hash=True)
+class SplitConfig:
+    """Where a dimension is split between memories: `SC(dimension:index,…)`."""
+
+    dimension: int
+    split_indices: tuple[int, ...]
+
+
+@attrs.frozen(cache_hash=True)
+class Layout:
+    """The physical order of an array: `{minor_to_major:D(..)T(..)L(..)#(..)*(..)E(..)S(..)SC(..)P(..)M(..)}`.
+
+    `tiles` are applied one after the other; a tile dimension of -1 (written `*`) is combined with the next. Source: XLA,
+    "Shapes and layout" and "Tiled layout".
+    """
+
+    minor_to_major: tuple[int, ...] = ()
+    dim_level_types: tuple[str, ...] = ()
+    """One of D, C, S, H per dimension, each with optional `+` and `~` marks as written."""
+    tiles: tuple[tuple[int, ...], ...] = ()
+    tail_padding_alignment_in_elements: int = 1
+    index_primitive_type: ElementType | None = None
+    pointer_primitive_type: ElementType | None = None
+    element_size_in_bits: int = 0
+    memory_space: int = 0
+    split_configs: tuple[SplitConfig, ...] = ()
+    physical_shape: ArrayShape | TupleShape | BufferShape | None = None
+    dynamic_shape_metadata_prefix_bytes: int = 0
+
+
+@attrs.frozen(cache_hash=True)
+class ArrayShape:
+    """An array, a token or an opaque value.
+
+    `dynamic_dimensions` is empty for the usual static shape, else one flag per dimension; the size of a dynamic dimension
+    is its upper bound, or `UNBOUNDED`.
+    """
+
+    element_type: ElementType
+    dimensions: tuple[int, ...] = ()
+    layout: Layout | None = None
+    dynamic_dimensions: tuple[bool, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        return len(self.dimensions)
+
+    @property
+    def is_array(self) -> bool:
+        """Whether values of this shape are NumPy arrays (tokens and opaque values are not)."""
+        return self.element_type.is_array
+
+    @property
+    def is_token(self) -> bool:
+        return self.element_type.kind is Kind.TOKEN
+
+    @property
+    def is_dynamic(self) -> bool:
+        return any(self.dynamic_dimensions)
+
+    @property
+    def element_count(self) -> int:
+        """Number of elements; dynamic dimensions count with their bound."""
+        count = 1
+        for size in self.dimensions:
+            count *= size
+        return count
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes of a hloexec array of this shape."""
+        return self.element_count * self.element_type.byte_size if self.is_array else 0
+
+    def compatible(self, other: Shape) -> bool:
+        """Equal but for layouts."""
+        return (
+            isinstance(other, ArrayShape)
+            and self.dimensions == other.dimensions
+            and self.element_type is other.element_type
+            and any(self.dynamic_dimensions) == any(other.dynamic_dimensions)
+            and (not any(self.dynamic_dimensions) or self.dynamic_dimensions == other.dynamic_dimensions)
+        )
+
+    def with_element_type(self, element_type: ElementType) -> ArrayShape:
+        return attrs.evolve(self, element_type=element_type)
+
+    def __str__(self) -> str:
+        return _array_text(self)
+
+
+@attrs.frozen(cache_hash=True)
+class TupleShape:
+    """A tuple of shapes, perhaps empty, perhaps nested."""
+
+    elements: tuple[Shape, ...] = ()
+
+    @property
+    def is_array(self) -> bool:
+        return False
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes of all leaves."""
+        return sum(leaf.byte_size for _, leaf in leaf_shapes(self))
+
+    def compatible(self, other: Shape) -> bool:
+        """Equal but for layouts."""
+        return (
+            isinstance(other, TupleShape)
+            and len(self.elements) == len(other.elements)
+            and all(
+                mine is its or mine.compatible(its) for mine, its in zip(self.elements, other.elements, strict=True)
+            )
+        )
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.elements))})"
+
+
+@attrs.frozen(cache_hash=True)
+class BufferShape:
+    """A buffer that may be written in place: `b(f32[8])`."""
+
+    element: ArrayShape
+
+    @property
+    def is_array(self) -> bool:
+        return True
+
+    @property
+    def byte_size(self) -> int:
+        return self.element.byte_size
+
+    def compatible(self, other: Shape) -> bool:
+        return isinstance(other, BufferShape) and self.element.compatible(other.element)
+
+    def __str__(self) -> str:
+        return f"b({self.element})"
+
+
+Shape: TypeAlias = ArrayShape | TupleShape | BufferShape
+
+
+def leaf_shapes(
+    shape: Shape, index: tuple[int, ...] = ()
+) -> Iterator[tuple[tuple[int, ...], ArrayShape | BufferShape]]:
+    """The leaves of a shape with their index paths, depth first; an array is its own only leaf, at `()`."""
+    stack: list[tuple[tuple[int, ...], Shape]] = [(index, shape)]
+    while stack:
+        path, current = stack.pop()
+        if isinstance(current, TupleShape):
+            stack.extend(((*path, i), current.elements[i]) for i in reversed(range(len(current.elements))))
+        else:
+            yield path, current
+
+
+def _array_text(shape: ArrayShape) -> str:
+    """The shape as HLO text without its layout, e.g. `f32[<=4,?]`."""
+    dynamic = shape.dynamic_dimensions or (False,) * len(shape.dimensions)
+    sizes = (
+        "?" if size == UNBOUNDED else f"<={size}" if bounded else str(size)
+        for size, bounded in zip(shape.dimensions, dynamic, strict=True)
+    )
+    return f"{shape.element_type.name}[{','.join(sizes)}]"

@@ -1,0 +1,127 @@
+"""How attributes are declared: a typed field plus the grammar of its text.
+
+An opcode's attributes are an attrs class whose fields are made by `attribute(...)`. The grammar is data: the parser and
+the printer each hold one table from grammar to code, so neither knows an opcode, and no opcode knows text.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import attrs
+
+__all__ = [
+    "REQUIRED",
+    "AttributeField",
+    "Grammar",
+    "OperandAlias",
+    "attribute",
+    "attribute_fields",
+    "computation_names",
+]
+
+
+class Grammar(enum.Enum):
+    """The forms an attribute's text can take; the comment shows the text and the Python type it becomes."""
+
+    BOOL = enum.auto()  # true | false: bool
+    INT = enum.auto()  # 3: int
+    FLOAT = enum.auto()  # 0.001: float
+    STRING = enum.auto()  # "text": str
+    ENUM = enum.auto()  # a word out of `choices`: str
+    INT_LIST = enum.auto()  # {1,2}: tuple[int, ...]
+    INT_IN_LIST = enum.auto()  # {1}, exactly one: int
+    INT_LIST_LIST = enum.auto()  # {{1,2},{3}}: tuple[tuple[int, ...], ...]
+    INT_PAIRS = enum.auto()  # {{0,1},{1,2}}, pairs only: tuple[tuple[int, int], ...]
+    ENUM_LIST = enum.auto()  # {default,high}: tuple[str, ...]
+    COMPUTATION = enum.auto()  # %name, or { instructions }: str
+    COMPUTATION_LIST = enum.auto()  # {%a, %b}: tuple[str, ...]
+    WINDOW = enum.auto()  # {size=3x3 stride=2x2 pad=0_1x0_1 …}: Window
+    CONVOLUTION_DIMENSIONS = enum.auto()  # b01f_01io->b01f: ConvolutionDimensionNumbers
+    PADDING = enum.auto()  # 0_0_0x3_3_1: tuple[PaddingDimension, ...]
+    SLICE = enum.auto()  # {[0:4], [1:9:2]}: tuple[SliceDimension, ...]
+    SHAPE = enum.auto()  # f32[2]{0}: Shape
+    SHAPE_LIST = enum.auto()  # {f32[2]{0}, s32[]}: tuple[Shape, ...]
+    LITERAL = enum.auto()  # f32[2] {1, 2}: Literal
+    ALIASING = enum.auto()  # {{0}: (1, {})}: tuple[OperandAlias, ...]
+    REPLICA_GROUPS = enum.auto()  # {{0,1},{2,3}} | [2,2]<=[4] | mesh form: ReplicaGroups
+    SHARDING = enum.auto()  # {devices=[2]0,1}: Sharding
+    DOMAIN = enum.auto()  # {kind="sharding", entry={…}, exit={…}}: tuple[Sharding, Sharding] (entry, exit)
+    RESULT_ACCURACY = enum.auto()  # {mode=highest} | {tolerance={atol=…}}: ResultAccuracy
+
+
+REQUIRED: Any = attrs.NOTHING
+"""The default of an attribute that the text must give."""
+
+
+@attrs.frozen
+class OperandAlias:
+    """One entry of `output_to_operand_aliasing`: an output leaf that shares an operand leaf's buffer."""
+
+    output_index: tuple[int, ...]
+    operand_number: int
+    operand_index: tuple[int, ...]
+
+
+@attrs.frozen
+class AttributeField:
+    """What parser and printer need to know of one attribute."""
+
+    name: str
+    """The name in the text, e.g. `dimensions`."""
+    field: str
+    """The name of the Python field, e.g. `dimension`."""
+    grammar: Grammar
+    default: Any
+    choices: tuple[str, ...] | None
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is attrs.NOTHING
+
+
+def attribute(
+    grammar: Grammar, *, default: Any = REQUIRED, name: str | None = None, choices: Iterable[str] | None = None
+) -> Any:
+    """Declare an attribute of an opcode.
+
+    `default` is the value where the text says nothing (the printer then says nothing either); without it the attribute is
+    required. `name` is the name in the text where it differs from the field's. `choices` are the words of an enumeration.
+    """
+    metadata = {"grammar": grammar, "name": name, "choices": None if choices is None else tuple(choices)}
+    return attrs.field(default=default, metadata=metadata, kw_only=True)
+
+
+_fields_by_class: dict[type, dict[str, AttributeField]] = {}
+
+
+def attribute_fields(cls: type | None) -> dict[str, AttributeField]:
+    """The declared attributes of an attributes class by their names in the text, in the order of declaration."""
+    if cls is None:
+        return {}
+    known = _fields_by_class.get(cls)
+    if known is None:
+        known = {}
+        for field in attrs.fields(cls):
+            if "grammar" in field.metadata:
+                name = field.metadata["name"] or field.name
+                known[name] = AttributeField(
+                    name, field.name, field.metadata["grammar"], field.default, field.metadata["choices"]
+                )
+        _fields_by_class[cls] = known
+    return known
+
+
+def computation_names(attributes: Any) -> Iterator[str]:
+    """The names of the computations that an instruction's attributes call, in the order of declaration."""
+    if attributes is None:
+        return
+    for entry in attribute_fields(type(attributes)).values():
+        if entry.grammar is Grammar.COMPUTATION:
+            value = getattr(attributes, entry.field)
+            if value is not None:
+                yield value
+        elif entry.grammar is Grammar.COMPUTATION_LIST:
+            yield from getattr(attributes, entry.field) or ()

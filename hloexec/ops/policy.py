@@ -1,0 +1,43 @@
+"""Numerics policies: how much rounding a run does, and where.
+
+`reference` is what the HLO text says. The others model what some backends do instead, so that a difference between two
+backends can be explained by trying them.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from hloexec.errors import UnsupportedError
+
+__all__ = ["POLICIES", "REFERENCE", "NumericsPolicy", "numerics_policy"]
+
+
+@attrs.frozen
+class NumericsPolicy:
+    """One way of rounding."""
+
+    name: str
+    contraction_operand_mantissa_bits: int | None = None
+    """Where set, f32 operands of default-precision contractions keep only so many bits of the significand."""
+
+
+REFERENCE = NumericsPolicy("reference")
+POLICIES = {
+    policy.name: policy
+    for policy in (
+        REFERENCE,
+        NumericsPolicy("tf32", contraction_operand_mantissa_bits=10),
+        NumericsPolicy("bf16", contraction_operand_mantissa_bits=7),
+    )
+}
+
+
+def numerics_policy(name: str | NumericsPolicy) -> NumericsPolicy:
+    """The policy of a name; UnsupportedError names the ones there are."""
+    if isinstance(name, NumericsPolicy):
+        return name
+    found = POLICIES.get(name)
+    if found is None:
+        raise UnsupportedError(f"unknown numerics policy {name!r}; there are {', '.join(POLICIES)}")
+    return found

@@ -1,0 +1,183 @@
+"""The registry: one entry per opcode.
+
+An entry holds everything particular to an opcode: its attributes, how many operands it takes, its shape rule (`infer`),
+its kernel (`evaluate`) and traits. Parser, printer, verifier, planner and the coverage table read it; they never name an
+opcode themselves.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import attrs
+
+from hloexec.ir import Computation, Shape
+from hloexec.ops.attributes import attribute_fields
+
+__all__ = ["ANY", "OPCODES", "Callee", "Opcode", "ProgramShape", "Role", "find_opcode", "opcode", "register"]
+
+ANY: None = None
+"""The upper bound of an opcode that takes any number of operands."""
+
+
+class Role(enum.Enum):
+    """How a planner treats an opcode."""
+
+    KERNEL = enum.auto()
+    """`evaluate` computes the result from the operands."""
+    PARAMETER = enum.auto()
+    CONSTANT = enum.auto()
+    TUPLE = enum.auto()
+    GET_TUPLE_ELEMENT = enum.auto()
+    FORWARD = enum.auto()
+    """The result is the first operand, whatever its shape (opt-barrier, domain, add-dependency)."""
+    TOKEN = enum.auto()
+    """The result is a token (after-all)."""
+    CALL = enum.auto()
+    """The result is that of the called computation on the operands (call, fusion)."""
+    WHILE = enum.auto()
+    CONDITIONAL = enum.auto()
+    CUSTOM_CALL = enum.auto()
+    MACHINE = enum.auto()
+    """Needs devices: collectives, asynchronous pairs, send and recv, infeed and outfeed."""
+
+
+class Callee(Protocol):
+    """A called computation as a kernel sees it.
+
+    Calling it evaluates it on whole arrays, elementwise in the leading dimensions: scalar parameters may be given arrays
+    of one common shape, and the results have that shape. The result is an array, or a tuple of arrays where the root is
+    a tuple. `computation` is there so that kernels can recognise usual forms by structure.
+    """
+
+    @property
+    def computation(self) -> Computation: ...
+
+    def __call__(self, *arguments: Any) -> Any: ...
+
+
+@attrs.frozen
+class ProgramShape:
+    """The signature of a called computation, as a shape rule sees it."""
+
+    parameters: tuple[Shape, ...]
+    result: Shape
+
+
+@attrs.frozen
+class Opcode:
+    """What hloexec knows of one opcode.
+
+    `infer(*operand_shapes, …)` returns the result shape or raises ShapeError; `evaluate(*operands, …)` the result. Both
+    take, as keyword-only arguments and only where they declare them: `attributes`; `shape` (the declared result shape);
+    `operand_shapes`; `computations` (ProgramShapes for infer, Callees for evaluate, in the order of the attributes that
+    name them); `numerics` (the policy; evaluate only). None where hloexec has no rule or kernel yet.
+    """
+
+    name: str
+    attributes: type | None
+    minimum_operands: int
+    maximum_operands: int | None
+    role: Role
+    infer: Callable[..., Shape] | None
+    evaluate: Callable[..., Any] | None
+    infer_needs: frozenset[str]
+    evaluate_needs: frozenset[str]
+    is_elementwise: bool
+    compute: Callable[..., Any] | None
+    """Elementwise only: the formula on arrays of the compute type, one per operand, all of one shape."""
+    documentation: str
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether modules with this opcode run."""
+        if self.role is Role.KERNEL:
+            return self.evaluate is not None
+        return self.role is not Role.MACHINE
+
+
+OPCODES: dict[str, Opcode] = {}
+"""Every opcode by its name in the text."""
+
+_Entry = TypeVar("_Entry", bound=type)
+
+
+def opcode(
+    name: str,
+    *,
+    operands: int | tuple[int, int | None],
+    attributes: type | None = None,
+    role: Role = Role.KERNEL,
+    elementwise: bool = False,
+) -> Callable[[_Entry], _Entry]:
+    """Register the decorated class as the entry of opcode `name`.
+
+    The class's docstring gives the rule and its source; its static methods `infer`, `evaluate` and (elementwise) `compute`
+    are what they are called.
+    """
+
+    def decorate(cls: _Entry) -> _Entry:
+        register(
+            name,
+            operands=operands,
+            attributes=attributes,
+            role=role,
+            elementwise=elementwise,
+            infer=getattr(cls, "infer", None),
+            evaluate=getattr(cls, "evaluate", None),
+            compute=getattr(cls, "compute", None),
+            documentation=inspect.cleandoc(cls.__doc__ or ""),
+        )
+        return cls
+
+    return decorate
+
+
+def register(
+    name: str,
+    *,
+    operands: int | tuple[int, int | None],
+    attributes: type | None = None,
+    role: Role = Role.KERNEL,
+    elementwise: bool = False,
+    infer: Callable[..., Shape] | None = None,
+    evaluate: Callable[..., Any] | None = None,
+    compute: Callable[..., Any] | None = None,
+    documentation: str = "",
+) -> None:
+    """Register an opcode; for tables of opcodes that are one formula each."""
+    if name in OPCODES:
+        raise ValueError(f"opcode {name} has two entries")
+    minimum, maximum = (operands, operands) if isinstance(operands, int) else operands
+    attribute_fields(attributes)
+    OPCODES[name] = Opcode(
+        name=name,
+        attributes=attributes,
+        minimum_operands=minimum,
+        maximum_operands=maximum,
+        role=role,
+        infer=infer,
+        evaluate=evaluate,
+        infer_needs=_keywords(infer),
+        evaluate_needs=_keywords(evaluate),
+        is_elementwise=elementwise,
+        compute=compute,
+        documentation=documentation,
+    )
+
+
+def find_opcode(name: str) -> Opcode | None:
+    """The entry of an opcode, or None for one that this version does not know."""
+    return OPCODES.get(name)
+
+
+def _keywords(function: Callable[..., Any] | None) -> frozenset[str]:
+    """The names of a function's keyword-only parameters."""
+    if function is None:
+        return frozenset()
+    code = function.__code__
+    start = code.co_argcount
+    return frozenset(code.co_varnames[start : start + code.co_kwonlyargcount])

@@ -1,0 +1,29 @@
+"""Values that are not arrays.
+
+A value is a NumPy array, a (nested) tuple of values, or a token.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+__all__ = ["TOKEN", "Array", "Token", "Value"]
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+class Token:
+    """The value of shape `token[]`; it orders side effects and holds nothing."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "token"
+
+
+TOKEN = Token()
+"""The only token."""
+
+Value: TypeAlias = "Array | Token | tuple[Value, ...]"
