@@ -76,6 +76,8 @@ class AttributeField:
     grammar: Grammar
     default: Any
     choices: tuple[str, ...] | None
+    always_printed: bool
+    """Whether the text states it even where it is the default, as XLA's does."""
 
     @property
     def is_required(self) -> bool:
@@ -83,14 +85,25 @@ class AttributeField:
 
 
 def attribute(
-    grammar: Grammar, *, default: Any = REQUIRED, name: str | None = None, choices: Iterable[str] | None = None
+    grammar: Grammar,
+    *,
+    default: Any = REQUIRED,
+    name: str | None = None,
+    choices: Iterable[str] | None = None,
+    always_printed: bool = False,
 ) -> Any:
     """Declare an attribute of an opcode.
 
     `default` is the value where the text says nothing (the printer then says nothing either); without it the attribute is
     required. `name` is the name in the text where it differs from the field's. `choices` are the words of an enumeration.
+    `always_printed`: the printer states it even where it is the default.
     """
-    metadata = {"grammar": grammar, "name": name, "choices": None if choices is None else tuple(choices)}
+    metadata = {
+        "grammar": grammar,
+        "name": name,
+        "choices": None if choices is None else tuple(choices),
+        "always_printed": always_printed,
+    }
     return attrs.field(default=default, metadata=metadata, kw_only=True)
 
 
@@ -108,7 +121,12 @@ def attribute_fields(cls: type | None) -> dict[str, AttributeField]:
             if "grammar" in field.metadata:
                 name = field.metadata["name"] or field.name
                 known[name] = AttributeField(
-                    name, field.name, field.metadata["grammar"], field.default, field.metadata["choices"]
+                    name,
+                    field.name,
+                    field.metadata["grammar"],
+                    field.default,
+                    field.metadata["choices"],
+                    field.metadata["always_printed"],
                 )
         _fields_by_class[cls] = known
     return known

@@ -1,0 +1,186 @@
+"""Control flow, tuples and the other opcodes that a plan treats by role rather than by kernel.
+
+`parameter` and `constant` carry their number and literal in the place of operands, so those attributes have no grammar:
+the parser and the printer know them by role.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from hloexec.ir import ConvolutionDimensionNumbers, Literal, Shape, Sharding, Window
+from hloexec.ops.attributes import Grammar, OperandAlias, attribute
+from hloexec.ops.registry import ANY, Role, opcode
+
+__all__ = [
+    "CallAttributes",
+    "ConditionalAttributes",
+    "ConstantAttributes",
+    "CustomCallAttributes",
+    "DomainAttributes",
+    "FusionAttributes",
+    "GetTupleElementAttributes",
+    "ParameterAttributes",
+    "WhileAttributes",
+]
+
+
+@attrs.frozen
+class ParameterAttributes:
+    number: int
+
+
+@attrs.frozen
+class ConstantAttributes:
+    literal: Literal
+
+
+@attrs.frozen
+class GetTupleElementAttributes:
+    index: int = attribute(Grammar.INT)
+
+
+@attrs.frozen
+class CallAttributes:
+    """`is_composite` marks a call that stands for an operation of a framework; it changes no value."""
+
+    to_apply: str = attribute(Grammar.COMPUTATION)
+    is_composite: bool = attribute(Grammar.BOOL, default=False)
+
+
+@attrs.frozen
+class WhileAttributes:
+    condition: str = attribute(Grammar.COMPUTATION)
+    body: str = attribute(Grammar.COMPUTATION)
+
+
+@attrs.frozen
+class ConditionalAttributes:
+    """Two computations where the first operand is a predicate, a list of branches where it is an index."""
+
+    true_computation: str | None = attribute(Grammar.COMPUTATION, default=None)
+    false_computation: str | None = attribute(Grammar.COMPUTATION, default=None)
+    branch_computations: tuple[str, ...] | None = attribute(Grammar.COMPUTATION_LIST, default=None)
+
+    @property
+    def branches(self) -> tuple[str, ...]:
+        """The branches in the order of the branch operands; a predicate selects the first when it is true."""
+        named = (self.true_computation, self.false_computation)
+        return tuple(name for name in named if name is not None) + (self.branch_computations or ())
+
+
+@attrs.frozen
+class FusionAttributes:
+    kind: str = attribute(Grammar.ENUM, choices=("kLoop", "kInput", "kOutput", "kCustom"))
+    output_to_operand_aliasing: tuple[OperandAlias, ...] = attribute(Grammar.ALIASING, default=())
+    calls: str = attribute(Grammar.COMPUTATION)
+
+
+@attrs.frozen
+class DomainAttributes:
+    """Entry and exit sharding of a domain; no value depends on them."""
+
+    domain: tuple[Sharding, Sharding] = attribute(Grammar.DOMAIN)
+
+
+@attrs.frozen
+class CustomCallAttributes:
+    """What a call of a library routine says besides its `backend_config`; the target decides what it means."""
+
+    window: Window = attribute(Grammar.WINDOW, default=Window())
+    dim_labels: ConvolutionDimensionNumbers | None = attribute(Grammar.CONVOLUTION_DIMENSIONS, default=None)
+    feature_group_count: int = attribute(Grammar.INT, default=1)
+    batch_group_count: int = attribute(Grammar.INT, default=1)
+    operand_precision: tuple[str, ...] = attribute(
+        Grammar.ENUM_LIST, default=(), choices=("default", "high", "highest", "packed_nibble")
+    )
+    padding_type: str = attribute(
+        Grammar.ENUM, default="PADDING_INVALID", choices=("PADDING_INVALID", "PADDING_VALID", "PADDING_SAME")
+    )
+    custom_call_target: str = attribute(Grammar.STRING)
+    operand_layout_constraints: tuple[Shape, ...] | None = attribute(Grammar.SHAPE_LIST, default=None)
+    custom_call_has_side_effect: bool = attribute(Grammar.BOOL, default=False)
+    literal: Literal | None = attribute(Grammar.LITERAL, default=None)
+    output_to_operand_aliasing: tuple[OperandAlias, ...] = attribute(Grammar.ALIASING, default=())
+    schedule: str = attribute(
+        Grammar.ENUM, default="SCHEDULE_NONE", choices=("SCHEDULE_NONE", "SCHEDULE_LATEST", "SCHEDULE_EARLIEST")
+    )
+    api_version: str = attribute(
+        Grammar.ENUM,
+        default="API_VERSION_ORIGINAL",
+        choices=(
+            "API_VERSION_ORIGINAL",
+            "API_VERSION_STATUS_RETURNING",
+            "API_VERSION_STATUS_RETURNING_UNIFIED",
+            "API_VERSION_TYPED_FFI",
+        ),
+    )
+    to_apply: str | None = attribute(Grammar.COMPUTATION, default=None)
+    called_computations: tuple[str, ...] = attribute(Grammar.COMPUTATION_LIST, default=())
+
+
+@opcode("parameter", operands=0, attributes=ParameterAttributes, role=Role.PARAMETER)
+class Parameter:
+    """The computation's argument of the given number (XLA: Parameter)."""
+
+
+@opcode("constant", operands=0, attributes=ConstantAttributes, role=Role.CONSTANT)
+class Constant:
+    """The value of a literal (XLA: Constant)."""
+
+
+@opcode("tuple", operands=(0, ANY), role=Role.TUPLE)
+class Tuple:
+    """The operands as one tuple (XLA: Tuple)."""
+
+
+@opcode("get-tuple-element", operands=1, attributes=GetTupleElementAttributes, role=Role.GET_TUPLE_ELEMENT)
+class GetTupleElement:
+    """The element of a tuple at `index` (XLA: GetTupleElement)."""
+
+
+@opcode("call", operands=(0, ANY), attributes=CallAttributes, role=Role.CALL)
+class Call:
+    """to_apply(operands...)   (XLA: Call)"""
+
+
+@opcode("fusion", operands=(0, ANY), attributes=FusionAttributes, role=Role.CALL)
+class Fusion:
+    """calls(operands...): instructions that a backend compiles as one kernel; `kind` changes no value."""
+
+
+@opcode("while", operands=1, attributes=WhileAttributes, role=Role.WHILE)
+class While:
+    """state = operand; while condition(state): state = body(state)   (XLA: While)"""
+
+
+@opcode("conditional", operands=(2, ANY), attributes=ConditionalAttributes, role=Role.CONDITIONAL)
+class Conditional:
+    """branches[i](branch_operands[i]); i = 0 for true, 1 for false, or the index, an index out of range taking the last
+    branch (XLA: Conditional).
+    """
+
+
+@opcode("custom-call", operands=(0, ANY), attributes=CustomCallAttributes, role=Role.CUSTOM_CALL)
+class CustomCall:
+    """The library routine `custom_call_target` on the operands (XLA: CustomCall)."""
+
+
+@opcode("domain", operands=1, attributes=DomainAttributes, role=Role.FORWARD)
+class Domain:
+    """The operand; the border between two regions of sharding."""
+
+
+@opcode("opt-barrier", operands=1, role=Role.FORWARD)
+class OptimizationBarrier:
+    """The operand; no optimization moves across it (XLA: OptimizationBarrier)."""
+
+
+@opcode("add-dependency", operands=2, role=Role.FORWARD)
+class AddDependency:
+    """The first operand, which must not be computed before the second, a token."""
+
+
+@opcode("after-all", operands=(0, ANY), role=Role.TOKEN)
+class AfterAll:
+    """A token that orders what follows after all operands (XLA: AfterAll)."""
