@@ -1,0 +1,116 @@
+"""Bounded-dynamic dimensions, as the shape rules and kernels of data movement meet them.
+
+A bounded-dynamic value is an array of its runtime extents: what a declared shape gives is only an upper bound. Kernels
+that read sizes off their arrays need nothing from here. The others complete an array to its bound with zeros, or work out
+which extents a reshape leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import numpy as np
+
+from hloexec.dtypes import ElementType
+from hloexec.errors import EvaluationError
+from hloexec.ir import ArrayShape
+from hloexec.ops.common import require
+from hloexec.values import Array
+
+__all__ = ["flags", "reshaped_extents", "reshaped_flags", "shape_of", "with_zeros"]
+
+
+def flags(shape: ArrayShape) -> tuple[bool, ...]:
+    """One flag per dimension: whether it is dynamic."""
+    return shape.dynamic_dimensions or (False,) * shape.rank
+
+
+def shape_of(
+    element_type: ElementType, dimensions: tuple[int, ...], dynamic_dimensions: tuple[bool, ...] = ()
+) -> ArrayShape:
+    """A shape without layout; flags that are all false are left out, as the IR wants it."""
+    return ArrayShape(
+        element_type, dimensions, dynamic_dimensions=dynamic_dimensions if any(dynamic_dimensions) else ()
+    )
+
+
+def with_zeros(array: Array, shape: ArrayShape) -> Array:
+    """The array completed with zeros to the declared size of every static dimension of `shape`."""
+    sizes = tuple(
+        extent if dynamic else size
+        for extent, size, dynamic in zip(array.shape, shape.dimensions, flags(shape), strict=True)
+    )
+    if sizes == array.shape:
+        return array
+    result = np.zeros(sizes, array.dtype)
+    result[tuple(map(slice, array.shape))] = array
+    return result
+
+
+def reshaped_flags(source: ArrayShape, result: ArrayShape) -> tuple[bool, ...]:
+    """Which dimensions of a reshape's result are dynamic: the declared ones, where they can be.
+
+    Row-major order pairs runs of operand dimensions with runs of result dimensions of the same number of elements. A run
+    that holds a dynamic operand dimension must have one dynamic result dimension, whose extent is what is left over; the
+    declared result says which.
+    """
+    before, after = flags(source), flags(result)
+    for inputs, outputs in _runs(source.dimensions, result.dimensions):
+        dynamic = [axis for axis in outputs if after[axis]]
+        if any(before[axis] for axis in inputs):
+            require(
+                len(dynamic) == 1 or sum(source.dimensions[axis] > 1 for axis in inputs) == 0,
+                f"a reshape of a dynamic dimension must leave one dynamic dimension to take up its extent, but the "
+                f"operand is {source} and the result {result}",
+            )
+        else:
+            require(
+                not dynamic,
+                f"a reshape of static dimensions is static, but the operand is {source} and the result {result}",
+            )
+    return after
+
+
+def reshaped_extents(extents: Sequence[int], source: ArrayShape, result: ArrayShape) -> tuple[int, ...]:
+    """The runtime extents of a reshape's result; EvaluationError where the operand's do not allow any."""
+    sizes = list(result.dimensions)
+    after = flags(result)
+    for inputs, outputs in _runs(source.dimensions, result.dimensions):
+        count = prod(extents[axis] for axis in inputs)
+        dynamic = [axis for axis in outputs if after[axis]]
+        fixed = prod(sizes[axis] for axis in outputs if not after[axis])
+        if len(dynamic) == 1 and fixed:
+            sizes[dynamic[0]] = count // fixed
+        if prod(sizes[axis] for axis in outputs) != count:
+            raise EvaluationError(
+                f"a reshape from {source} to {result} got an operand with extents {list(extents)}, whose elements do not "
+                f"fill any extents of the result"
+            )
+    return tuple(sizes)
+
+
+def _runs(inputs: Sequence[int], outputs: Sequence[int]) -> Iterator[tuple[range, range]]:
+    """The shortest runs of dimensions on either side that hold equally many elements, in order."""
+    if 0 in inputs or 0 in outputs:
+        yield range(len(inputs)), range(len(outputs))
+        return
+    i = j = 0
+    while i < len(inputs) or j < len(outputs):
+        start, first = i, j
+        mine = its = 1
+        while True:
+            if mine <= its and i < len(inputs):
+                mine *= inputs[i]
+                i += 1
+            elif j < len(outputs):
+                its *= outputs[j]
+                j += 1
+            if mine == its and (mine > 1 or (i == len(inputs) and j == len(outputs))):
+                break
+            if i == len(inputs) and j == len(outputs):
+                break
+        # Dimensions of size 1 that nothing follows belong to the last run.
+        if all(size == 1 for size in (*inputs[i:], *outputs[j:])):
+            i, j = len(inputs), len(outputs)
+        yield range(start, i), range(first, j)
