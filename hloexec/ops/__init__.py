@@ -2,26 +2,36 @@
 
 from hloexec.ops import (
     asynchronous,
+    bitcast,
     collectives,
     control,
     convolution,
+    data_movement,
+    dynamic,
+    indexing,
     linear_algebra,
     normalization,
     random,
     scan,
+    scatter,
     select_and_scatter,
     sorting,
 )
 
 __all__ = [
     "asynchronous",
+    "bitcast",
     "collectives",
     "control",
     "convolution",
+    "data_movement",
+    "dynamic",
+    "indexing",
     "linear_algebra",
     "normalization",
     "random",
     "scan",
+    "scatter",
     "select_and_scatter",
     "sorting",
 ]
