@@ -1,0 +1,259 @@
+"""Files of values: `.npz` and `.npy`, as golden files that plain NumPy opens.
+
+A `.npz` file holds one value: the result of a module, or the tuple of its parameters' values. Each leaf is one entry:
+
+- Its key is the leaf's index path, joined by dots: `0`, `1.0`, `1.1`. A value that is no tuple has the key `value`. In a
+  file of parameters the first number is the parameter's number; its name does as well (`weights`, or `weights.0` for a
+  leaf of a tuple). Tokens and empty tuples may be left out.
+- Element types that NumPy has are stored as they are. The others say their HLO name behind a colon (`1.0:bf16`), and are
+  stored in a type that NumPy has: narrow floats as their bits in an unsigned integer of the same width
+  (`file["1.0:bf16"].view(ml_dtypes.bfloat16)` gives them back), 1-, 2- and 4-bit integers as their values in 8 bits.
+- A token is an empty array under `0:token`, an empty tuple one under `0:tuple`.
+
+No entry ever needs pickle: `numpy.load(path)` opens every file, and nothing that is read here is unpickled. The same
+value gives the same bytes. A `.npy` file holds one array of a type that NumPy has. Where it is known which type to
+expect, arrays of narrow types that `numpy.save` stored as raw bytes (`|V2`) are read as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hloexec.dtypes import element_type_of
+from hloexec.errors import LiteralError
+from hloexec.files import open_atomically
+from hloexec.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape
+from hloexec.npz import ROOT, Expected, encode, entries, write_npz
+from hloexec.values import TOKEN, Array, Token, Value
+
+__all__ = ["load", "load_inputs", "load_value", "save"]
+
+Path: TypeAlias = tuple[int, ...]
+_NOTHING = np.zeros(0, np.uint8)
+
+
+def save(path: str | os.PathLike[str], value: Value) -> None:
+    """Write a value to a `.npz` file, or an array to a `.npy` file.
+
+    It is written under a temporary name and renamed. Raises LiteralError where the suffix is another, the file cannot be
+    written, or the value is not one.
+    """
+    suffix = os.path.splitext(os.fspath(path))[1].lower()
+    if suffix not in (".npz", ".npy"):
+        raise LiteralError(f"cannot tell the format of {os.fspath(path)!r}: its name should end in .npz or .npy")
+    stored = list(_entries_of(value))
+    if suffix == ".npy" and (len(stored) != 1 or stored[0][0] != ROOT):
+        what = "a tuple or a token" if not isinstance(value, np.ndarray) else f"{element_type_of(value.dtype)} values"
+        raise LiteralError(f"a .npy file cannot hold {what}; write a .npz file instead of {os.fspath(path)!r}")
+    try:
+        with open_atomically(path) as file:
+            if suffix == ".npy":
+                np.lib.format.write_array(file, stored[0][1], allow_pickle=False)
+            else:
+                write_npz(file, stored)
+    except OSError as error:
+        raise LiteralError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from error
+
+
+def load(path: str | os.PathLike[str]) -> Value:
+    """The value in a file that `save` wrote, or NumPy.
+
+    Raises LiteralError where it cannot be read, or its keys do not make up one value.
+    """
+    leaves: dict[Path, Value] = {}
+    for entry in entries(path):
+        leaf = entry.read(None)
+        index = _index_path(entry.stem)
+        if index is None:
+            raise LiteralError(f"{entry.where} is not the index path of a leaf, such as 0 or 1.0")
+        if index in leaves:
+            raise LiteralError(f"{entry.where}: the file has another entry for the same leaf")
+        leaves[index] = leaf
+    return _assemble(leaves, os.fspath(path))
+
+
+def load_value(path: str | os.PathLike[str], shape: Shape, what: str = "the value") -> Value:
+    """The value in a file, which must be of `shape`; `what` names it in errors.
+
+    Raises LiteralError where the file cannot be read, leaves are missing or too many, or one is of another element type
+    or other dimensions.
+    """
+    expected = {(_key(index) or ROOT): (index, leaf) for index, leaf in _leaves_of(shape)}
+    leaves: dict[Path, Value] = {}
+    for entry in entries(path):
+        if entry.stem not in expected:
+            raise LiteralError(f"{entry.where} belongs to no leaf of {what}, which is {shape}")
+        index, leaf_shape = expected[entry.stem]
+        if index in leaves:
+            raise LiteralError(f"{entry.where}: the file has another entry for the same leaf")
+        leaves[index] = entry.read(leaf_shape)
+    missing = _fill(leaves, shape)
+    if missing:
+        raise LiteralError(f"{os.fspath(path)!r} lacks {_listed(missing)} of {what}, which is {shape}")
+    return _assemble(leaves, os.fspath(path))
+
+
+def load_inputs(
+    path: str | os.PathLike[str],
+    parameters: Sequence[Instruction],
+    given: Iterable[int] = (),
+) -> dict[int, Value]:
+    """The values of a computation's parameters by number, from a `.npz` file keyed by number or name.
+
+    The parameters numbered in `given` are left alone: they may be missing in the file, and are not read. Raises
+    LiteralError where the file cannot be read, lacks a parameter or a leaf of one, has keys that belong to none, or
+    values that do not fit.
+    """
+    given = frozenset(given)
+    expected = _expected_inputs(parameters)
+    leaves: dict[int, dict[Path, Value]] = {number: {} for number in range(len(parameters)) if number not in given}
+    for entry in entries(path):
+        if not parameters and entry.stem == ROOT:
+            entry.read(TupleShape())
+            continue
+        places = expected.get(entry.stem, [])
+        if len(places) != 1:
+            raise LiteralError(f"{entry.where} {_stray(entry.stem, places, parameters)}")
+        ((number, index, shape),) = places
+        if number in given:
+            continue
+        if index in leaves[number]:
+            raise LiteralError(f"{entry.where}: the file has another entry for the same leaf of parameter {number}")
+        leaves[number][index] = entry.read(shape)
+    values: dict[int, Value] = {}
+    missing: list[str] = []
+    for number, found in leaves.items():
+        absent = _fill(found, parameters[number].shape, str(number))
+        missing += absent
+        if not absent:
+            values[number] = _assemble(found, os.fspath(path))
+    if missing:
+        raise LiteralError(
+            f"{os.fspath(path)!r} lacks {_listed(missing)}; the module's {len(parameters)} parameters are keyed by "
+            f"number or by name (0 or {parameters[0].name})"
+        )
+    return values
+
+
+def _expected_inputs(
+    parameters: Sequence[Instruction],
+) -> dict[str, list[tuple[int, Path, Expected]]]:
+    """Every key a file of parameters may have, with the leaves it can mean (a name with dots may mean several)."""
+    expected: dict[str, list[tuple[int, Path, Expected]]] = {}
+    if len(parameters) == 1 and isinstance(parameters[0].shape, ArrayShape):
+        expected[ROOT] = [(0, (), parameters[0].shape)]
+    for number, parameter in enumerate(parameters):
+        for index, leaf in _leaves_of(parameter.shape):
+            for stem in (str(number), parameter.name):
+                expected.setdefault(_key(index, stem), []).append((number, index, leaf))
+    return expected
+
+
+def _stray(
+    stem: str,
+    places: Sequence[tuple[int, Path, Any]],
+    parameters: Sequence[Instruction],
+) -> str:
+    if places:
+        return f"may mean parameter {' or '.join(str(place[0]) for place in places)}; key it by number"
+    number, _, rest = stem.partition(".")
+    if number.isdecimal() and int(number) < len(parameters):
+        shape = parameters[int(number)].shape
+        kind = f"has no leaf {rest}" if rest else "is a tuple, whose leaves are keyed 0.0, 0.1, …"
+        return f"does not fit: parameter {number} is {shape} and {kind}"
+    if not parameters:
+        return "belongs to no parameter: the module has none"
+    return (
+        f"belongs to no parameter: they are keyed by number, 0 to {len(parameters) - 1}, or by name, such as "
+        f"{parameters[0].name}"
+    )
+
+
+def _key(index: Path, stem: str = "") -> str:
+    parts = [stem] if stem else []
+    return ".".join([*parts, *map(str, index)])
+
+
+def _index_path(stem: str) -> Path | None:
+    """The index path a key spells, or None."""
+    if stem == ROOT:
+        return ()
+    parts = stem.split(".")
+    if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
+        return None
+    return tuple(map(int, parts))
+
+
+def _listed(keys: Sequence[str], most: int = 5) -> str:
+    shown = ", ".join(map(repr, keys[:most]))
+    return f"{shown} and {len(keys) - most} more" if len(keys) > most else shown
+
+
+def _leaves_of(shape: Shape) -> Iterator[tuple[Path, Expected]]:
+    """The leaves of a shape, empty tuples among them."""
+    stack: list[tuple[Path, Shape]] = [((), shape)]
+    while stack:
+        index, current = stack.pop()
+        if isinstance(current, BufferShape):
+            yield index, current.element
+        elif isinstance(current, ArrayShape) or not current.elements:
+            yield index, current
+        else:
+            stack.extend(((*index, i), element) for i, element in reversed(list(enumerate(current.elements))))
+
+
+def _fill(leaves: dict[Path, Value], shape: Shape, stem: str = "") -> list[str]:
+    """Add what needs no data, tokens and empty tuples; the keys of the leaves that are still missing."""
+    missing = []
+    for index, leaf in _leaves_of(shape):
+        if index in leaves:
+            continue
+        if isinstance(leaf, TupleShape):
+            leaves[index] = ()
+        elif leaf.is_token:
+            leaves[index] = TOKEN
+        else:
+            missing.append(_key(index, stem) or ROOT)
+    return missing
+
+
+def _assemble(leaves: Mapping[Path, Value], filename: str) -> Value:
+    """The value whose leaves (and empty tuples) are these."""
+    by_depth: dict[int, dict[Path, Value]] = {}
+    for index, leaf in leaves.items():
+        by_depth.setdefault(len(index), {})[index] = leaf
+    for depth in range(max(by_depth, default=0), 0, -1):
+        groups: dict[Path, dict[int, Value]] = {}
+        for index, leaf in by_depth.pop(depth, {}).items():
+            groups.setdefault(index[:-1], {})[index[-1]] = leaf
+        above = by_depth.setdefault(depth - 1, {})
+        for index, children in groups.items():
+            if index in above:
+                raise LiteralError(f"{filename!r}: {_key(index) or ROOT!r} is an array and a tuple at once")
+            absent = next(i for i in range(len(children) + 1) if i not in children)
+            if absent < len(children):
+                raise LiteralError(
+                    f"{filename!r} lacks {_key((*index, absent))!r}, but has later elements of its tuple"
+                )
+            above[index] = tuple(children[i] for i in range(len(children)))
+    return by_depth.get(0, {}).get((), ())
+
+
+def _entries_of(value: Value) -> Iterator[tuple[str, Array]]:
+    """Keys and stored arrays of a value, depth first."""
+    stack: list[tuple[Path, Value]] = [((), value)]
+    while stack:
+        index, current = stack.pop()
+        key = _key(index) or ROOT
+        if isinstance(current, tuple):
+            if not current:
+                yield f"{key}:tuple", _NOTHING
+            stack.extend(((*index, i), current[i]) for i in reversed(range(len(current))))
+        elif isinstance(current, Token):
+            yield f"{key}:token", _NOTHING
+        else:
+            yield encode(key, current)

@@ -1,0 +1,248 @@
+"""The arrays in a `.npz` or `.npy` file: how an element type is stored, and reading with every byte distrusted.
+
+`hloexec.literals` says what the format is, and puts values together from these entries.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import IO, Any, TypeAlias
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
+from hloexec.errors import LiteralError
+from hloexec.ir import ArrayShape, TupleShape
+from hloexec.values import TOKEN, Array, Value
+
+__all__ = ["ROOT", "Entry", "Expected", "encode", "entries", "write_npz"]
+
+Expected: TypeAlias = ArrayShape | TupleShape
+"""What a leaf should be: an array, a token, or the empty tuple."""
+
+ROOT = "value"
+"""The key of a value that is no tuple."""
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, struct.error, NotImplementedError, RuntimeError)
+
+
+@attrs.frozen
+class Entry:
+    """One stored array: the key without its type, the type the key names, and how to open the bytes."""
+
+    filename: str
+    key: str
+    archive: zipfile.ZipFile | None
+    size: int
+
+    @property
+    def stem(self) -> str:
+        return self.key.partition(":")[0]
+
+    @property
+    def type_name(self) -> str:
+        return self.key.partition(":")[2]
+
+    @property
+    def where(self) -> str:
+        return f"{self.filename!r}, key {self.key!r}" if self.archive is not None else repr(self.filename)
+
+    def read(self, shape: Expected | None) -> Value:
+        """The leaf, checked against `shape` where that is known."""
+        try:
+            with self._open() as stream:
+                dimensions, dtype = self._header(stream)
+            self._check_kind(shape)
+            if self.type_name == "tuple":
+                return ()
+            if self.type_name == "token":
+                return TOKEN
+            array_shape = shape if isinstance(shape, ArrayShape) else None
+            element_type = self._element_type(dtype, array_shape)
+            if array_shape is not None:
+                self._check(element_type, dimensions, array_shape)
+            with self._open() as stream:
+                array = np.lib.format.read_array(stream, allow_pickle=False)
+        except OSError as error:
+            raise LiteralError(f"cannot read {self.filename!r}: {error.strerror or error}") from error
+        except MemoryError as error:
+            raise LiteralError(f"{self.where} does not fit into memory") from error
+        except _DAMAGE as error:
+            raise LiteralError(f"{self.where} is damaged: {error}") from error
+        return self._decode(np.asarray(array), element_type)
+
+    def _open(self) -> IO[bytes]:
+        return open(self.filename, "rb") if self.archive is None else self.archive.open(f"{self.key}.npy")
+
+    def _header(self, stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Dimensions and stored type; refuses what is too short before any memory is taken."""
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        dimensions, _, dtype = read(stream)
+        if dtype.hasobject:
+            raise LiteralError(f"{self.where} holds Python objects (pickled), not an array of numbers; it is not read")
+        count = 1
+        for size in dimensions:
+            count *= size
+        stored = self.size - stream.tell()
+        if count * dtype.itemsize != stored:
+            raise LiteralError(
+                f"{self.where} is damaged: {dtype.name}{list(dimensions)} needs {count * dtype.itemsize} bytes, but "
+                f"the file has {stored} for it"
+            )
+        return dimensions, dtype
+
+    def _check_kind(self, shape: Expected | None) -> None:
+        """Arrays, tokens and empty tuples are not taken for one another."""
+        if shape is None:
+            return
+        expected = "tuple" if isinstance(shape, TupleShape) else "token" if shape.is_token else "array"
+        held = self.type_name if self.type_name in ("tuple", "token") else "array"
+        if held != expected:
+            what = {"token": "a token", "tuple": "an empty tuple", "array": "an array"}[held]
+            raise LiteralError(f"{self.where} holds {what}, but {shape} is expected")
+        if isinstance(shape, ArrayShape) and not shape.is_array and not shape.is_token:
+            raise LiteralError(f"{self.where}: a value of shape {shape} cannot be given in a file")
+
+    def _element_type(self, dtype: np.dtype[Any], shape: ArrayShape | None) -> ElementType:
+        """What the stored numbers are: the key says it, else their type does, else (raw bytes) the expected type."""
+        if self.type_name:
+            named = ELEMENT_TYPES.get(self.type_name)
+            if named is None:
+                raise LiteralError(f"{self.where}: {self.type_name!r} is no element type")
+            if dtype.newbyteorder("=") != _stored_type(named):
+                raise LiteralError(
+                    f"{self.where}: {named} values are stored as {_stored_type(named)}, but these are {dtype.name}"
+                )
+            return named
+        if dtype.kind == "V" and dtype.names is None:
+            return self._element_type_of_bytes(dtype.itemsize, shape)
+        try:
+            return element_type_of(dtype.newbyteorder("="))
+        except KeyError:
+            raise LiteralError(f"{self.where} holds {dtype.name} values, which HLO has not") from None
+
+    def _element_type_of_bytes(self, width: int, shape: ArrayShape | None) -> ElementType:
+        if shape is None:
+            raise LiteralError(
+                f"{self.where} holds raw bytes (|V{width}) without a type; name it in the key, as in "
+                f"'{self.stem}:bf16', and store the bits as unsigned integers"
+            )
+        if shape.element_type.storage.itemsize != width or shape.element_type.storage.isbuiltin == 1:
+            raise LiteralError(f"{self.where} holds raw bytes (|V{width}), but {shape} is expected")
+        return shape.element_type
+
+    def _check(self, element_type: ElementType, dimensions: tuple[int, ...], shape: ArrayShape) -> None:
+        if element_type is not shape.element_type:
+            raise LiteralError(
+                f"{self.where} holds {element_type} values, but {shape} is expected; {_conversion_hint(shape, self.stem)}"
+            )
+        bounded = shape.dynamic_dimensions or (False,) * shape.rank
+        fits = len(dimensions) == shape.rank and all(
+            size == declared or (flag and (declared < 0 or size <= declared))
+            for size, declared, flag in zip(dimensions, shape.dimensions, bounded, strict=True)
+        )
+        if not fits:
+            found = f"{element_type}[{','.join(map(str, dimensions))}]"
+            raise LiteralError(f"{self.where} holds {found}, but {shape} is expected")
+
+    def _decode(self, array: Array, element_type: ElementType) -> Array:
+        """The array in the element type's storage type."""
+        if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and np.little_endian is False):
+            array = array.astype(array.dtype.newbyteorder("="))
+        if array.dtype == element_type.storage:
+            if array.dtype == np.bool_ and (array.view(np.uint8) > 1).any():
+                raise LiteralError(f"{self.where} is damaged: a pred is neither 0 nor 1")
+            return array
+        if element_type.is_integral:
+            limits = _value_range(element_type)
+            if array.dtype.kind != "V":
+                if array.size and (array.min() < limits[0] or array.max() > limits[1]):
+                    raise LiteralError(f"{self.where}: {element_type} values lie between {limits[0]} and {limits[1]}")
+                return array.astype(element_type.storage)
+        elif element_type.bits < 8 and array.dtype.kind != "V" and array.size and array.max() >> element_type.bits:
+            raise LiteralError(f"{self.where}: the bits of {element_type} values are below {1 << element_type.bits}")
+        return array.view(element_type.storage)
+
+
+def _conversion_hint(shape: ArrayShape, stem: str) -> str:
+    """How to make an array of the expected type."""
+    expected = shape.element_type
+    if expected.storage.isbuiltin == 1:
+        return f"convert with array.astype(numpy.{expected.storage.name})"
+    return (
+        f"convert with array.astype(ml_dtypes.{expected.storage.name}), and write with hloexec.literals.save or as "
+        f"{_stored_type(expected).name} under the key '{stem}:{expected}'"
+    )
+
+
+def entries(path: str | os.PathLike[str]) -> Iterator[Entry]:
+    """The entries of a .npz file, or the one of a .npy file; the content decides which it is."""
+    filename = os.fspath(path)
+    try:
+        with open(filename, "rb") as file:
+            magic = file.read(6)
+            size = file.seek(0, os.SEEK_END)
+    except OSError as error:
+        raise LiteralError(f"cannot read {filename!r}: {error.strerror or error}") from error
+    if magic == np.lib.format.MAGIC_PREFIX:
+        yield Entry(filename, ROOT, None, size)
+        return
+    if magic[:2] != b"PK":
+        raise LiteralError(f"{filename!r} is neither a .npz nor a .npy file")
+    try:
+        archive = zipfile.ZipFile(filename)
+    except (OSError, *_DAMAGE) as error:
+        raise LiteralError(f"{filename!r} is no whole .npz file: {error}") from error
+    with archive:
+        seen: set[str] = set()
+        for member in archive.infolist():
+            key = member.filename.removesuffix(".npy")
+            if key == member.filename or key in seen:
+                problem = "stands there twice" if key in seen else "is not a .npy entry"
+                raise LiteralError(f"{filename!r} is no .npz file of values: {member.filename!r} {problem}")
+            seen.add(key)
+            yield Entry(filename, key, archive, member.file_size)
+
+
+def _stored_type(element_type: ElementType) -> np.dtype[Any]:
+    """The NumPy type in which values of this type lie in a file."""
+    if element_type.storage.isbuiltin == 1:
+        return element_type.storage
+    if element_type.is_integral:
+        return element_type.compute
+    return np.dtype(f"u{element_type.storage.itemsize}")
+
+
+def _value_range(element_type: ElementType) -> tuple[int, int]:
+    if element_type.name.startswith("u"):
+        return 0, (1 << element_type.bits) - 1
+    return -(1 << (element_type.bits - 1)), (1 << (element_type.bits - 1)) - 1
+
+
+def encode(key: str, array: Array) -> tuple[str, Array]:
+    try:
+        element_type = element_type_of(array.dtype)
+    except (AttributeError, KeyError):
+        kind = f"{array.dtype} values" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+        raise LiteralError(f"leaf {key} is no value that HLO has: {kind}") from None
+    stored = _stored_type(element_type)
+    if stored == element_type.storage:
+        return key, array
+    bits = array.astype(stored) if element_type.is_integral else array.view(stored)
+    return f"{key}:{element_type}", bits
+
+
+def write_npz(file: IO[bytes], entries: Iterable[tuple[str, Array]]) -> None:
+    """What numpy.savez writes, but with the same time stamp always."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for key, array in entries:
+            member = zipfile.ZipInfo(f"{key}.npy", _EPOCH)
+            with archive.open(member, "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, array, allow_pickle=False)
