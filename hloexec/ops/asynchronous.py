@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import attrs
 
-from hloexec.ir import Shape
+from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute
-from hloexec.ops.registry import ANY, Role, opcode
+from hloexec.ops.common import require
+from hloexec.ops.registry import ANY, ProgramShape, Role, opcode
+from hloexec.ops.signatures import (
+    TOKEN_SHAPE,
+    U32_SHAPE,
+    require_parameters,
+    require_same_shape,
+    require_token,
+    require_tuple,
+)
 
 __all__ = [
     "AsyncDoneAttributes",
@@ -65,52 +74,123 @@ class OutfeedAttributes:
 class AsyncStart:
     """Starts calls(operands...); the value is ((operands...), results, state...)."""
 
+    @staticmethod
+    def infer(*operands: Shape, shape: Shape, computations: tuple[ProgramShape, ...]) -> Shape:
+        require_parameters(computations[0], operands, "the computation of async-start")
+        parts = require_tuple(shape, 2, "async-start")
+        require_same_shape(parts[0], TupleShape(operands), "element 0 of async-start, its operands,")
+        require_same_shape(parts[1], computations[0].result, "element 1 of async-start, its result,")
+        return shape
+
 
 @opcode("async-update", operands=1, attributes=AsyncDoneAttributes, role=Role.MACHINE)
 class AsyncUpdate:
     """The operand, a started operation, some steps later."""
+
+    @staticmethod
+    def infer(operand: Shape) -> Shape:
+        require_tuple(operand, 2, "the operand of async-update")
+        return operand
 
 
 @opcode("async-done", operands=1, attributes=AsyncDoneAttributes, role=Role.MACHINE)
 class AsyncDone:
     """The results of a started operation."""
 
+    @staticmethod
+    def infer(operand: Shape) -> Shape:
+        return require_tuple(operand, 2, "the operand of async-done")[1]
+
 
 @opcode("copy-start", operands=1, attributes=CopyStartAttributes, role=Role.MACHINE)
 class CopyStart:
     """Starts a copy; the value is (destination, source, context)."""
+
+    @staticmethod
+    def infer(operand: Shape, *, shape: Shape) -> Shape:
+        destination, source, *_ = require_tuple(shape, 2, "copy-start")
+        require_same_shape(destination, operand, "element 0 of copy-start, its destination,")
+        require_same_shape(source, operand, "element 1 of copy-start, its source,")
+        return shape
 
 
 @opcode("copy-done", operands=1, role=Role.MACHINE)
 class CopyDone:
     """The destination of a started copy."""
 
+    @staticmethod
+    def infer(operand: Shape) -> Shape:
+        return require_tuple(operand, 2, "the operand of copy-done")[0]
+
 
 @opcode("send", operands=2, attributes=TransferAttributes, role=Role.MACHINE)
 class Send:
     """Sends the first operand through a channel, after the token; the value is (data, context, token) (XLA: Send)."""
+
+    @staticmethod
+    def infer(data: Shape, token: Shape) -> Shape:
+        require_token(token, "operand 1 of send")
+        return TupleShape((data, U32_SHAPE, TOKEN_SHAPE))
 
 
 @opcode("send-done", operands=1, attributes=TransferAttributes, role=Role.MACHINE)
 class SendDone:
     """A token, once the data has left."""
 
+    @staticmethod
+    def infer(operand: Shape) -> Shape:
+        require_token(_handle(operand, "send-done")[2], "element 2 of the operand of send-done")
+        return TOKEN_SHAPE
+
 
 @opcode("recv", operands=1, attributes=TransferAttributes, role=Role.MACHINE)
 class Recv:
     """Asks for data from a channel, after the token; the value is (data, context, token) (XLA: Recv)."""
+
+    @staticmethod
+    def infer(token: Shape, *, shape: Shape) -> Shape:
+        require_token(token, "operand 0 of recv")
+        data, context, done = _handle(shape, "recv")
+        require_token(done, "element 2 of recv")
+        return TupleShape((data, context, TOKEN_SHAPE))
 
 
 @opcode("recv-done", operands=1, attributes=TransferAttributes, role=Role.MACHINE)
 class RecvDone:
     """(data, token), once the data has arrived."""
 
+    @staticmethod
+    def infer(operand: Shape) -> Shape:
+        return TupleShape((_handle(operand, "recv-done")[0], TOKEN_SHAPE))
+
 
 @opcode("infeed", operands=1, attributes=InfeedAttributes, role=Role.MACHINE)
 class Infeed:
     """(data, token): the next value that the host feeds (XLA: Infeed)."""
 
+    @staticmethod
+    def infer(token: Shape, *, shape: Shape) -> Shape:
+        require_token(token, "operand 0 of infeed")
+        data, *rest = require_tuple(shape, 2, "infeed")
+        require(len(rest) == 1, f"infeed must have the shape (data, token[]), not {shape}")
+        return TupleShape((data, TOKEN_SHAPE))
+
 
 @opcode("outfeed", operands=2, attributes=OutfeedAttributes, role=Role.MACHINE)
 class Outfeed:
     """Hands the first operand to the host, after the token (XLA: Outfeed)."""
+
+    @staticmethod
+    def infer(data: Shape, token: Shape, *, attributes: OutfeedAttributes) -> Shape:
+        require_token(token, "operand 1 of outfeed")
+        if attributes.outfeed_shape is not None:
+            require_same_shape(data, attributes.outfeed_shape, "operand 0 of outfeed")
+        return TOKEN_SHAPE
+
+
+def _handle(shape: Shape, opcode_name: str) -> tuple[Shape, Shape, Shape]:
+    """The parts (data, context, token) of a transfer's handle."""
+    data, context, token = (*require_tuple(shape, 3, f"the handle of {opcode_name}"),)[:3]
+    is_context = isinstance(context, ArrayShape) and context.element_type is U32_SHAPE.element_type
+    require(is_context, f"element 1 of the handle of {opcode_name} must be u32[], but has shape {context}")
+    return data, context, token

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import attrs
 
-from hloexec.ir import ConvolutionDimensionNumbers, Literal, Shape, Sharding, Window
+from hloexec.dtypes import Kind
+from hloexec.errors import ShapeError
+from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Literal, Shape, Sharding, TupleShape, Window
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute
-from hloexec.ops.registry import ANY, Role, opcode
+from hloexec.ops.common import require
+from hloexec.ops.registry import ANY, ProgramShape, Role, opcode
+from hloexec.ops.signatures import TOKEN_SHAPE, require_parameters, require_same_shape, require_token
 
 __all__ = [
     "CallAttributes",
@@ -123,35 +127,80 @@ class CustomCallAttributes:
 class Parameter:
     """The computation's argument of the given number (XLA: Parameter)."""
 
+    @staticmethod
+    def infer(*, attributes: ParameterAttributes, shape: Shape) -> Shape:
+        require(attributes.number >= 0, f"a parameter's number must not be negative, but is {attributes.number}")
+        return shape
+
 
 @opcode("constant", operands=0, attributes=ConstantAttributes, role=Role.CONSTANT)
 class Constant:
     """The value of a literal (XLA: Constant)."""
+
+    @staticmethod
+    def infer(*, attributes: ConstantAttributes) -> Shape:
+        return attributes.literal.shape
 
 
 @opcode("tuple", operands=(0, ANY), role=Role.TUPLE)
 class Tuple:
     """The operands as one tuple (XLA: Tuple)."""
 
+    @staticmethod
+    def infer(*operands: Shape) -> Shape:
+        return TupleShape(operands)
+
 
 @opcode("get-tuple-element", operands=1, attributes=GetTupleElementAttributes, role=Role.GET_TUPLE_ELEMENT)
 class GetTupleElement:
     """The element of a tuple at `index` (XLA: GetTupleElement)."""
+
+    @staticmethod
+    def infer(operand: Shape, *, attributes: GetTupleElementAttributes) -> Shape:
+        if not isinstance(operand, TupleShape):
+            raise ShapeError(f"the operand of get-tuple-element must be a tuple, but has shape {operand}")
+        count = len(operand.elements)
+        require(
+            0 <= attributes.index < count,
+            f"index {attributes.index} of get-tuple-element is out of range for a tuple of {count} elements",
+        )
+        return operand.elements[attributes.index]
 
 
 @opcode("call", operands=(0, ANY), attributes=CallAttributes, role=Role.CALL)
 class Call:
     """to_apply(operands...)   (XLA: Call)"""
 
+    @staticmethod
+    def infer(*operands: Shape, computations: tuple[ProgramShape, ...]) -> Shape:
+        require_parameters(computations[0], operands, "to_apply of call")
+        return computations[0].result
+
 
 @opcode("fusion", operands=(0, ANY), attributes=FusionAttributes, role=Role.CALL)
 class Fusion:
     """calls(operands...): instructions that a backend compiles as one kernel; `kind` changes no value."""
 
+    @staticmethod
+    def infer(*operands: Shape, computations: tuple[ProgramShape, ...]) -> Shape:
+        require_parameters(computations[0], operands, "the computation of fusion")
+        return computations[0].result
+
 
 @opcode("while", operands=1, attributes=WhileAttributes, role=Role.WHILE)
 class While:
     """state = operand; while condition(state): state = body(state)   (XLA: While)"""
+
+    @staticmethod
+    def infer(operand: Shape, *, computations: tuple[ProgramShape, ...]) -> Shape:
+        condition, body = computations
+        require_parameters(condition, (operand,), "condition of while")
+        require_parameters(body, (operand,), "body of while")
+        require(
+            _is_scalar_of(condition.result, Kind.PRED), f"condition of while must return pred[], not {condition.result}"
+        )
+        require_same_shape(body.result, operand, "the result of body of while")
+        return body.result
 
 
 @opcode("conditional", operands=(2, ANY), attributes=ConditionalAttributes, role=Role.CONDITIONAL)
@@ -160,27 +209,85 @@ class Conditional:
     branch (XLA: Conditional).
     """
 
+    @staticmethod
+    def infer(
+        selector: Shape, *operands: Shape, attributes: ConditionalAttributes, computations: tuple[ProgramShape, ...]
+    ) -> Shape:
+        if attributes.branch_computations is None:
+            require(
+                _is_scalar_of(selector, Kind.PRED), f"the predicate of conditional must be pred[], but is {selector}"
+            )
+            require(len(computations) == 2, "conditional with a predicate needs a true and a false computation")
+        else:
+            require(
+                _is_scalar_of(selector, Kind.SIGNED) and selector.byte_size == 4,
+                f"the branch index of conditional must be s32[], but is {selector}",
+            )
+        require(
+            0 < len(computations) == len(operands),
+            f"conditional has {len(computations)} branches, but {len(operands)} branch operands",
+        )
+        for number, (branch, operand) in enumerate(zip(computations, operands, strict=True)):
+            require_parameters(branch, (operand,), f"branch {number} of conditional")
+            require_same_shape(branch.result, computations[0].result, f"the result of branch {number} of conditional")
+        return computations[0].result
+
 
 @opcode("custom-call", operands=(0, ANY), attributes=CustomCallAttributes, role=Role.CUSTOM_CALL)
 class CustomCall:
     """The library routine `custom_call_target` on the operands (XLA: CustomCall)."""
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
+        constraints = attributes.operand_layout_constraints
+        if constraints is not None:
+            require(
+                len(constraints) == len(operands),
+                f"custom-call has {len(operands)} operands, but {len(constraints)} operand layout constraints",
+            )
+            for number, (operand, constraint) in enumerate(zip(operands, constraints, strict=True)):
+                require_same_shape(constraint, operand, f"the layout constraint of operand {number} of custom-call")
+        return shape
 
 
 @opcode("domain", operands=1, attributes=DomainAttributes, role=Role.FORWARD)
 class Domain:
     """The operand; the border between two regions of sharding."""
 
+    @staticmethod
+    def infer(operand: Shape) -> Shape:
+        return operand
+
 
 @opcode("opt-barrier", operands=1, role=Role.FORWARD)
 class OptimizationBarrier:
     """The operand; no optimization moves across it (XLA: OptimizationBarrier)."""
+
+    @staticmethod
+    def infer(operand: Shape) -> Shape:
+        return operand
 
 
 @opcode("add-dependency", operands=2, role=Role.FORWARD)
 class AddDependency:
     """The first operand, which must not be computed before the second, a token."""
 
+    @staticmethod
+    def infer(operand: Shape, token: Shape) -> Shape:
+        require_token(token, "the second operand of add-dependency")
+        return operand
+
 
 @opcode("after-all", operands=(0, ANY), role=Role.TOKEN)
 class AfterAll:
     """A token that orders what follows after all operands (XLA: AfterAll)."""
+
+    @staticmethod
+    def infer(*tokens: Shape) -> Shape:
+        for number, token in enumerate(tokens):
+            require_token(token, f"operand {number} of after-all")
+        return TOKEN_SHAPE
+
+
+def _is_scalar_of(shape: Shape, kind: Kind) -> bool:
+    return isinstance(shape, ArrayShape) and shape.rank == 0 and shape.element_type.kind is kind

@@ -1,0 +1,122 @@
+"""Shape rules that several families share: comparing whole shapes, and signatures of called computations.
+
+Shapes are compared as XLA's verifier compares them: layouts do not count, and floating-point types of different width
+are tolerated, since optimized modules mix them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
+from hloexec.errors import ShapeError
+from hloexec.ir import ArrayShape, BufferShape, Shape, TupleShape
+from hloexec.ops.common import require
+from hloexec.ops.registry import ProgramShape
+
+__all__ = [
+    "TOKEN_SHAPE",
+    "U32_SHAPE",
+    "one_or_tuple",
+    "require_parameters",
+    "require_reducer",
+    "require_same_shape",
+    "require_scalar_comparison",
+    "require_token",
+    "require_tuple",
+    "same_shape",
+    "same_type",
+]
+
+TOKEN_SHAPE = ArrayShape(ELEMENT_TYPES["token"])
+U32_SHAPE = ArrayShape(ELEMENT_TYPES["u32"])
+
+
+def same_shape(first: Shape, second: Shape) -> bool:
+    """Whether two shapes are equal but for layouts, the width of floats, and which dimensions are dynamic."""
+    if isinstance(first, TupleShape):
+        return (
+            isinstance(second, TupleShape)
+            and len(first.elements) == len(second.elements)
+            and all(map(same_shape, first.elements, second.elements))
+        )
+    if isinstance(first, BufferShape) or isinstance(second, BufferShape):
+        return (
+            isinstance(first, BufferShape)
+            and isinstance(second, BufferShape)
+            and same_shape(first.element, second.element)
+        )
+    if not isinstance(second, ArrayShape) or first.dimensions != second.dimensions:
+        return False
+    return same_type(first.element_type, second.element_type)
+
+
+def same_type(first: ElementType, second: ElementType) -> bool:
+    """Whether two element types are equal but for the width of floats."""
+    return first is second or (first.is_floating and second.is_floating)
+
+
+def require_same_shape(actual: Shape, expected: Shape, what: str) -> None:
+    """Raise ShapeError unless the shapes agree; `what` names the first, e.g. `operand 0 of while`."""
+    require(same_shape(actual, expected), f"{what} has shape {actual}, expected {expected}")
+
+
+def require_tuple(shape: Shape, minimum: int, what: str) -> tuple[Shape, ...]:
+    """The elements of a tuple shape of at least `minimum` elements."""
+    if not isinstance(shape, TupleShape) or len(shape.elements) < minimum:
+        raise ShapeError(f"{what} must be a tuple of at least {minimum} elements, but has shape {shape}")
+    return shape.elements
+
+
+def require_token(shape: Shape, what: str) -> None:
+    """Raise ShapeError unless the shape is a token's."""
+    require(isinstance(shape, ArrayShape) and shape.is_token, f"{what} must be a token, but has shape {shape}")
+
+
+def one_or_tuple(shapes: Sequence[Shape]) -> Shape:
+    """The result of an operation on one operand or many: the shape itself, or a tuple of them."""
+    return shapes[0] if len(shapes) == 1 else TupleShape(tuple(shapes))
+
+
+def require_parameters(program: ProgramShape, operands: Sequence[Shape], what: str) -> None:
+    """Raise ShapeError unless a computation takes these operands; `what` names it, e.g. `to_apply of call`."""
+    require(
+        len(program.parameters) == len(operands),
+        f"{what} takes {len(program.parameters)} parameters, but {len(operands)} operands are given",
+    )
+    for number, (parameter, operand) in enumerate(zip(program.parameters, operands, strict=True)):
+        require(
+            same_shape(parameter, operand),
+            f"parameter {number} of {what} has shape {parameter}, but the operand given has shape {operand}",
+        )
+
+
+def require_scalar_comparison(program: ProgramShape, operands: Sequence[ArrayShape], what: str) -> None:
+    """Raise ShapeError unless a computation takes two scalars of each operand's type, in pairs, and returns pred[]."""
+    scalars = [ArrayShape(operand.element_type) for operand in operands for _ in range(2)]
+    require_parameters(program, scalars, what)
+    result = program.result
+    require(
+        isinstance(result, ArrayShape) and result.element_type.kind is Kind.PRED and result.rank == 0,
+        f"{what} must return pred[], but returns {result}",
+    )
+
+
+def require_reducer(program: ProgramShape, operands: Sequence[ArrayShape], what: str) -> None:
+    """Raise ShapeError unless a computation combines two scalars of each operand's type, with one result for each.
+
+    The parameters are first all left, then all right values; a single result may stand without a tuple. Sums may be kept
+    in another type than the operands' (a wider one), as long as parameters and results agree.
+    """
+    parameters, count = program.parameters, len(operands)
+    require(
+        len(parameters) == 2 * count,
+        f"{what} must take {2 * count} parameters, but takes {len(parameters)}",
+    )
+    scalars = all(isinstance(parameter, ArrayShape) and parameter.rank == 0 for parameter in parameters)
+    require(scalars, f"{what} must take scalars, but takes {', '.join(map(str, parameters))}")
+    results = program.result.elements if isinstance(program.result, TupleShape) else (program.result,)
+    require(len(results) == count, f"{what} must return {count} results, but returns {program.result}")
+    for k, result in enumerate(results):
+        require_same_shape(parameters[k], result, f"parameter {k} of {what}")
+        require_same_shape(parameters[count + k], result, f"parameter {count + k} of {what}")
