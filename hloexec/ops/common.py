@@ -1,0 +1,180 @@
+"""What the families of operations share: widening and narrowing of element types, and the usual shape rules.
+
+Arrays lie in storage types and compute in compute types (see `hloexec.dtypes`). `widen` is exact; `narrow` rounds, and
+does so once, whatever it comes from.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from hloexec.dtypes import ElementType, element_type_of
+from hloexec.errors import ShapeError
+from hloexec.ir import ArrayShape, Shape
+from hloexec.values import Array
+
+__all__ = [
+    "array_shape",
+    "narrow",
+    "require",
+    "round_to_odd",
+    "same_dimensions",
+    "same_type_ignoring_float_width",
+    "widen",
+]
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ShapeError with `message` unless `condition` holds."""
+    if not condition:
+        raise ShapeError(message)
+
+
+def array_shape(shape: Shape, what: str) -> ArrayShape:
+    """`shape` where it is an array's, else ShapeError; `what` names the operand, e.g. `operand 0 of add`."""
+    if isinstance(shape, ArrayShape) and shape.is_array:
+        return shape
+    raise ShapeError(f"{what} must be an array, but has shape {shape}")
+
+
+def same_dimensions(first: ArrayShape, second: ArrayShape, what: str) -> ArrayShape:
+    """The one shape of two operands that must have the same dimensions.
+
+    A dimension is dynamic in the result where it is dynamic in either; a size that is unbounded on one side is that of
+    the other. The element type is the first operand's. `what` names the operands, e.g. `the operands of add`.
+    """
+    if first.dimensions == second.dimensions and not (
+        first.dynamic_dimensions or second.dynamic_dimensions
+    ):
+        return ArrayShape(first.element_type, first.dimensions)
+    compatible = first.rank == second.rank and all(
+        mine == its or -1 in (mine, its)
+        for mine, its in zip(first.dimensions, second.dimensions, strict=True)
+    )
+    require(
+        compatible,
+        f"{what} must have the same dimensions, but have shapes {first} and {second}",
+    )
+    sizes = tuple(map(max, first.dimensions, second.dimensions))
+    static = (False,) * first.rank
+    flags = zip(
+        first.dynamic_dimensions or static,
+        second.dynamic_dimensions or static,
+        strict=True,
+    )
+    return ArrayShape(
+        first.element_type,
+        sizes,
+        dynamic_dimensions=tuple(mine or its for mine, its in flags),
+    )
+
+
+def same_type_ignoring_float_width(
+    first: ArrayShape, second: ArrayShape, what: str
+) -> ElementType:
+    """The element type of two operands that must agree in it, widths of floats aside.
+
+    Optimized modules mix float precisions, and XLA tolerates it; the wider of the two is returned then, and the declared
+    shape has the last word.
+    """
+    mine, its = first.element_type, second.element_type
+    if mine is its:
+        return mine
+    require(
+        mine.is_floating and its.is_floating,
+        f"{what} must have the same element type, but have shapes {first} and {second}",
+    )
+    return mine if mine.bits >= its.bits else its
+
+
+def widen(array: Array) -> Array:
+    """The array in its element type's compute type, exactly; the array itself where storage and compute type agree."""
+    entry = element_type_of(array.dtype)
+    if entry.storage == entry.compute:
+        return array
+    if entry.is_floating and entry.bits <= 8:
+        return _values_of_bytes(entry).take(array.view(np.uint8), mode="clip")
+    return array.astype(entry.compute)
+
+
+def narrow(array: Array, element_type: ElementType) -> Array:
+    """The array in the storage type of `element_type`: floats rounded once (to nearest, ties to even), integers wrapped.
+
+    The array holds numbers of the same kind, in any NumPy type at least as wide as the compute type: floats may come as
+    f64, sums of integers as int64. Overflowing floats become what the type has for it, as in XLA: inf, else NaN, else
+    (f4e2m1fn) the largest number; that type turns NaN into −0.
+    """
+    dtype = array.dtype
+    if dtype == element_type.storage:
+        return array
+    with np.errstate(all="ignore"):
+        if element_type.is_floating:
+            return _narrow_float(array, element_type)
+        if element_type.is_integral and dtype != element_type.compute:
+            array = array.astype(element_type.compute)
+        return array.astype(element_type.storage)
+
+
+def _narrow_float(array: Array, element_type: ElementType) -> Array:
+    storage = element_type.storage
+    if element_type.bits >= 32 or storage == np.float16:
+        return array.astype(storage)
+    if array.dtype == np.float64:
+        array = round_to_odd(array)
+    if element_type.bits == 16:
+        return array.astype(storage)
+    # Eight bits are decided by the upper half of the f32 and whether the lower half is zero: rounded to odd, that half
+    # (a bf16, eight significant bits) still has more than two bits beyond what the narrow type keeps.
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    upper = (bits >> 16).astype(np.uint16)
+    upper |= (bits & 0xFFFF) != 0
+    return _bytes_of_bfloat16(element_type).take(upper, mode="clip").view(storage)
+
+
+def round_to_odd(array: Array) -> Array:
+    """f64 → f32 such that rounding the result again to a type narrower than f32 equals rounding once.
+
+    An inexact result takes the neighbour whose last bit is 1, which keeps the information on which side of a tie the
+    value lies. Source: Boldo and Melquiond, "When double rounding is odd" (2005).
+    """
+    nearest = array.astype(np.float32)
+    error = nearest.astype(np.float64)
+    even = (nearest.view(np.int32) & 1) == 0
+    wrong = np.flatnonzero((error != array) & even & ~np.isnan(nearest))
+    if wrong.size:
+        result = nearest.reshape(-1)
+        exact = array.reshape(-1)[wrong]
+        # One step in the bit pattern of a sign-magnitude number: up where the magnitude was rounded down.
+        step = np.where(np.abs(error.reshape(-1)[wrong]) < np.abs(exact), 1, -1).astype(
+            np.int32
+        )
+        result.view(np.int32)[wrong] += step
+        nearest = result.reshape(array.shape)
+    return nearest
+
+
+@cache
+def _values_of_bytes(element_type: ElementType) -> np.ndarray[Any, np.dtype[Any]]:
+    """The f32 value of each of the 256 patterns of an 8-bit storage type."""
+    table = np.arange(256, dtype=np.uint8).view(element_type.storage).astype(np.float32)
+    table.setflags(write=False)
+    return table
+
+
+@cache
+def _bytes_of_bfloat16(
+    element_type: ElementType,
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The pattern in an 8-bit storage type of each of the 65536 bf16 values, given by their patterns."""
+    values = (np.arange(65536, dtype=np.uint32) << 16).view(np.float32)
+    table = values.astype(element_type.storage).view(np.uint8)
+    if not element_type.has_nan:
+        table[np.isnan(values)] = 1 << (element_type.bits - 1)
+    if element_type.mantissa_bits == 0:
+        # ml_dtypes rounds every f32 above 2⁻¹²⁷ up to 2⁻¹²⁶ (XLA does, too); below 1.5·2⁻¹²⁷ the former is the nearer.
+        table[0x41:0x60] = 0
+    table.setflags(write=False)
+    return table
