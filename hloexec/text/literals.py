@@ -1,0 +1,333 @@
+"""Literals in text: `42`, `{1, 2}`, `{ { (0, 1) }, { (2, inf) } }`, `(1, {2, 3})`, `{...}`.
+
+A literal that is written the way XLA prints it is read as a whole: its rows are split by string methods and converted by
+NumPy. Only when that finds something unusual are its tokens read one by one, which also finds the place of an error.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from hloexec.dtypes import ElementType, Kind
+from hloexec.ir import ArrayShape, Literal, Shape, TupleShape
+from hloexec.text.lexer import END, NAME, NUMBER, Lexer
+from hloexec.text.shapes import ShapeParser
+
+__all__ = ["LiteralParser", "nan_bits"]
+
+_BRACE = re.compile(r"[{}]|/\*")
+_COMMENT = re.compile(r"/\*(?:[^*\0]|\*(?!/))*+\*/")
+_ROW = re.compile(
+    r"\{[ \t\n\r]*+((?:(?:-?[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|-?inf|true|false)[, \t\n\r]*+)*+)\}"
+)
+_NOT_A_BRACE = re.compile(r"[^{}]+")
+_NAN_PAYLOAD = re.compile(r"(-?)nan(?:\(0x([0-9a-fA-F]+)\))?")
+_WORDS = {"true": 1, "false": 0}
+
+
+class LiteralParser:
+    """Reads literals from a lexer."""
+
+    __slots__ = ("_lexer", "_shapes")
+
+    def __init__(self, lexer: Lexer, shapes: ShapeParser) -> None:
+        self._lexer = lexer
+        self._shapes = shapes
+
+    def with_shape(self) -> Literal:
+        """literal with its own shape ::= shape literal | '(' [literal with shape (',' …)*] ')'"""
+        lexer = self._lexer
+        open_tuples: list[list[Literal]] = []
+        while True:
+            if lexer.take("("):
+                if not lexer.at(")"):
+                    open_tuples.append([])
+                    continue
+                lexer.advance()
+                found = Literal(TupleShape(()), ())
+            else:
+                found = self.of_shape(self._shapes.shape())
+            while open_tuples:
+                open_tuples[-1].append(found)
+                if lexer.take(","):
+                    break
+                lexer.expect(")", "at the end of a tuple literal")
+                elements = tuple(open_tuples.pop())
+                found = Literal(TupleShape(tuple(element.shape for element in elements)), elements)
+            else:
+                return found
+
+    def of_shape(self, shape: Shape) -> Literal:
+        """literal ::= dense | '(' [literal (',' literal)*] ')', with the elements that `shape` asks for"""
+        lexer = self._lexer
+        open_tuples: list[tuple[TupleShape, list[Literal]]] = []
+        while True:
+            if isinstance(shape, TupleShape):
+                lexer.expect("(", "before the elements of a tuple literal")
+                if shape.elements:
+                    open_tuples.append((shape, []))
+                    shape = shape.elements[0]
+                    continue
+                lexer.expect(")", "at the end of a tuple literal without elements")
+                found = Literal(shape, ())
+            elif isinstance(shape, ArrayShape) and shape.is_array:
+                found = self._array(shape)
+            else:
+                lexer.fail(f"a literal cannot have the shape {shape}")
+            while open_tuples:
+                tuple_shape, elements = open_tuples[-1]
+                elements.append(found)
+                if len(elements) < len(tuple_shape.elements):
+                    lexer.expect(",", f"after element {len(elements) - 1} of a tuple literal of shape {tuple_shape}")
+                    shape = tuple_shape.elements[len(elements)]
+                    break
+                lexer.expect(")", f"at the end of a tuple literal of {len(elements)} elements")
+                found = Literal(tuple_shape, tuple(elements))
+                open_tuples.pop()
+            else:
+                return found
+
+    def _array(self, shape: ArrayShape) -> Literal:
+        """dense ::= scalar | '{' [dense ([','] dense)*] '}' | '{...}'"""
+        lexer = self._lexer
+        if any(size < 0 for size in shape.dimensions):
+            lexer.fail(f"a literal cannot have the unbounded shape {shape}")
+        if lexer.at("{") and shape.rank and not shape.element_type.is_complex:
+            array = self._whole_array(shape)
+            if array is not None:
+                return Literal.from_array(array, shape)
+        return self._by_tokens(shape)
+
+    def _whole_array(self, shape: ArrayShape) -> np.ndarray[Any, Any] | None:
+        """The literal that begins here if all of it is regular: full rows of plain numbers, properly nested."""
+        lexer = self._lexer
+        end = _matching_brace(lexer.text, lexer.start)
+        if end is None or shape.element_count == 0:
+            return None
+        body = lexer.text[lexer.start : end]
+        if "/" in body:
+            body = _COMMENT.sub("", body)
+        row_size = shape.dimensions[-1]
+        words: list[str] = []
+        for row in _ROW.findall(body):
+            found = row.replace(",", " ").split()
+            if len(found) != row_size:
+                return None
+            words += found
+        if len(words) != shape.element_count:
+            return None
+        # Only rows that matched were counted, so equal skeletons mean that nothing but rows is there.
+        if _NOT_A_BRACE.sub("", body) != _skeleton(shape.dimensions):
+            return None
+        array = _convert(words, shape.element_type)
+        if array is None:
+            return None
+        lexer.move_to(end)
+        return array.reshape(shape.dimensions)
+
+    def _by_tokens(self, shape: ArrayShape) -> Literal:
+        """The literal read token by token, as XLA does: commas are optional, braces are counted."""
+        lexer = self._lexer
+        dimensions = shape.dimensions
+        rank = len(dimensions)
+        seen = [0] * rank
+        depth = 0
+        elements: list[Any] = []
+        elided = False
+        while True:
+            if lexer.at("{"):
+                if depth == rank:
+                    lexer.fail(f"a literal of shape {shape} nests {rank} deep, found one more '{{'")
+                if depth:
+                    seen[depth - 1] += 1
+                    if seen[depth - 1] > dimensions[depth - 1]:
+                        lexer.fail(
+                            f"dimension {depth - 1} of the literal has {dimensions[depth - 1]} elements, found more"
+                        )
+                depth += 1
+                lexer.advance()
+            elif lexer.at("}"):
+                if depth == 0:
+                    lexer.fail(f"expected a literal of shape {shape}, found '}}'")
+                depth -= 1
+                if seen[depth] != dimensions[depth]:
+                    lexer.fail(
+                        f"dimension {depth} of the literal has {dimensions[depth]} elements, found {seen[depth]}"
+                    )
+                seen[depth] = 0
+                lexer.advance()
+            elif lexer.at("..."):
+                if depth != 1:
+                    lexer.fail(f"'...' stands for a whole literal and needs one pair of braces, found {depth}")
+                seen[0] = dimensions[0]
+                elided = True
+                lexer.advance()
+            elif lexer.at(",") and depth:
+                lexer.advance()
+            else:
+                if depth != rank:
+                    lexer.fail(
+                        f"a literal of shape {shape} nests {rank} deep, found {lexer.describe()} at depth {depth}"
+                    )
+                if rank:
+                    seen[-1] += 1
+                    if seen[-1] > dimensions[-1]:
+                        lexer.fail(f"the last dimension of the literal has {dimensions[-1]} elements, found more")
+                elements.append(self._element(shape.element_type))
+            if depth == 0:
+                break
+        if elided:
+            return Literal(shape, None)
+        array = np.empty(len(elements), dtype=shape.element_type.storage)
+        for index, element in enumerate(elements):
+            array[index] = element
+        return Literal.from_array(array.reshape(dimensions), shape)
+
+    def _element(self, element_type: ElementType) -> Any:
+        """One element, as a zero-dimensional array of the storage type."""
+        lexer = self._lexer
+        start = lexer.start
+        if element_type.is_complex:
+            if not lexer.take("("):
+                lexer.fail(f"expected '(' before a complex number, found {lexer.describe()}")
+            part = np.dtype(np.float32 if element_type.bits == 64 else np.float64)
+            real = self._float(part, "the real part")
+            lexer.expect(",", "between the parts of a complex number")
+            imaginary = self._float(part, "the imaginary part")
+            lexer.expect(")", "after a complex number")
+            pair = np.array([real, imaginary], dtype=part)
+            return pair.view(element_type.storage)[0]
+        if element_type.is_floating:
+            return self._float(element_type.storage, f"a value of type {element_type.name}")
+        if lexer.kind == NAME and lexer.value in _WORDS:
+            if element_type.kind is not Kind.PRED:
+                lexer.fail(f"expected an integer for a value of type {element_type.name}, found {lexer.describe()}")
+            return lexer.boolean("a truth value")
+        value = lexer.integer(f"a value of type {element_type.name}")
+        if element_type.kind is Kind.PRED:
+            return value != 0
+        converted = _integers([value], element_type)
+        if converted is None:
+            low, high = _integer_range(element_type)
+            lexer.fail(f"{value} is out of the range of {element_type.name}, [{low}, {high}]", start)
+        return converted[0]
+
+    def _float(self, dtype: np.dtype[Any], what: str) -> Any:
+        lexer = self._lexer
+        start = lexer.start
+        match = _NAN_PAYLOAD.match(lexer.text, start)
+        if match and lexer.kind in (NAME, NUMBER) and lexer.value in ("nan", "-nan"):
+            bits = nan_bits(dtype, match[1] == "-", int(match[2], 16) if match[2] else None)
+            if bits is None:
+                lexer.fail(f"a NaN of type {dtype} cannot have the payload 0x{match[2]}", start)
+            lexer.move_to(match.end())
+            return bits
+        if lexer.kind == END:
+            lexer.fail(f"expected {what}, found the end of the text")
+        value = lexer.number(what)
+        array = _floats(np.array([value]), dtype)
+        if array is None:
+            lexer.fail(f"{value:g} is out of the range of {what.removeprefix('a value of type ')}", start)
+        return array[0]
+
+
+def _matching_brace(text: str, start: int) -> int | None:
+    """The offset after the brace that closes the one at `start`, or None."""
+    depth = 0
+    position = start
+    while match := _BRACE.search(text, position):
+        position = match.end()
+        if match[0] == "{":
+            depth += 1
+        elif match[0] == "}":
+            depth -= 1
+            if depth == 0:
+                return position
+        else:
+            comment = _COMMENT.match(text, match.start())
+            if comment is None:
+                return None
+            position = comment.end()
+    return None
+
+
+def _skeleton(dimensions: tuple[int, ...]) -> str:
+    """The braces of a literal of these dimensions."""
+    braces = "{}"
+    for size in reversed(dimensions[:-1]):
+        braces = "{" + braces * size + "}"
+    return braces
+
+
+def _convert(words: list[str], element_type: ElementType) -> np.ndarray[Any, Any] | None:
+    """Plain numbers as an array of the element type; None where a word is no plain number or out of range."""
+    try:
+        if element_type.kind is Kind.PRED:
+            return np.array([bool(_WORDS[word] if word in _WORDS else int(word)) for word in words])
+        if element_type.is_integral:
+            return _integers(list(map(int, words)), element_type)
+        values = np.array(list(map(float, words)))
+    except (ValueError, OverflowError):
+        return None
+    if np.count_nonzero(np.isinf(values)) != sum(word.endswith("inf") for word in words):
+        return None  # a number too large for a double
+    return _floats(values, element_type.storage)
+
+
+def _integer_range(element_type: ElementType) -> tuple[int, int]:
+    if element_type.kind is Kind.UNSIGNED:
+        return 0, (1 << element_type.bits) - 1
+    return -(1 << (element_type.bits - 1)), (1 << (element_type.bits - 1)) - 1
+
+
+def _integers(values: list[int], element_type: ElementType) -> np.ndarray[Any, Any] | None:
+    """Integers as an array, None where one is out of range. 64-bit types wrap, as in XLA."""
+    low, high = _integer_range(element_type)
+    if element_type.bits == 64:
+        if min(values) < -(1 << 63) or max(values) >= 1 << 64:
+            return None
+        return np.array([value & 0xFFFFFFFFFFFFFFFF for value in values], np.uint64).view(element_type.storage)
+    if min(values) < low or max(values) > high:
+        return None
+    return np.array(values, element_type.compute).astype(element_type.storage)
+
+
+def _floats(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+    """Doubles rounded to a float type, None where a finite one overflows.
+
+    As in XLA, types of fewer than 32 bits are reached through f32.
+    """
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        if dtype.itemsize <= 2 and dtype != np.float16:
+            rounded = values.astype(np.float32).astype(dtype)
+        else:
+            rounded = values.astype(dtype)
+        overflowed = np.isfinite(values) & ~np.isfinite(rounded.astype(np.float64))
+    return None if overflowed.any() else rounded
+
+
+def nan_bits(dtype: np.dtype[Any], negative: bool, payload: int | None) -> Any:
+    """A NaN of a float type with a sign and a payload; None where the type has no such NaN.
+
+    The payload includes the quiet bit; without one it is the quiet bit alone. Types with a single NaN take no payload.
+    """
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    bits = dtype.itemsize * 8
+    unsigned = np.dtype(f"u{dtype.itemsize}")
+    quiet = np.array(math.nan).astype(dtype)
+    if not np.isnan(quiet.astype(np.float64)):
+        return None
+    exponent_mask = ((1 << (bits - 1)) - 1) & ~((1 << int(info.nmant)) - 1)
+    has_payload = bool(np.isinf(np.array(exponent_mask, unsigned).view(dtype).astype(np.float64)))
+    if not has_payload:
+        return quiet if payload is None else None
+    if payload is None:
+        payload = 1 << (int(info.nmant) - 1)
+    if not 0 < payload < 1 << int(info.nmant):
+        return None
+    return np.array((int(negative) << (bits - 1)) | exponent_mask | payload, unsigned).view(dtype)

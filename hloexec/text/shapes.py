@@ -1,0 +1,297 @@
+"""Shapes and layouts in text.
+
+An array shape is one token; what it means is remembered by its text, so a shape that occurs ten thousand times in a dump
+is parsed once, and equal shapes are mostly one object.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
+from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Layout, Shape, SplitConfig, TupleShape
+from hloexec.text.lexer import NAME, NUMBER, SHAPE, Lexer
+
+__all__ = ["ShapeParser"]
+
+_SIMPLE = re.compile(r"(\w+)\[((?:[0-9]+(?:,[0-9]+)*)?)\](?:\{([0-9]+(?:,[0-9]+)*)\})?")
+_LAYOUT_START = re.compile(r"\s*[0-9:]")
+_DIM_LEVEL_TYPES = ("D", "C", "S", "H")
+_MAXIMUM_SIZE = (1 << 63) - 1
+
+
+class ShapeParser:
+    """Reads shapes from a lexer."""
+
+    __slots__ = ("_known", "_lexer")
+
+    def __init__(self, lexer: Lexer) -> None:
+        self._lexer = lexer
+        self._known: dict[str, ArrayShape] = {}
+
+    def known(self, text: str) -> ArrayShape | None:
+        """The array shape of a text that was read before, or that is a simple one."""
+        return self._known.get(text) or self._simple(text)
+
+    def at_shape(self) -> bool:
+        """Whether the current token can begin a shape."""
+        lexer = self._lexer
+        if lexer.kind == SHAPE or lexer.at("("):
+            return True
+        if lexer.kind != NAME:
+            return False
+        following = lexer.text[lexer.end : lexer.end + 1]
+        return (lexer.value == "b" and following == "(") or lexer.value in ELEMENT_TYPES
+
+    def shape(self) -> Shape:
+        """shape ::= array | '(' [shape (',' shape)*] ')' | 'b(' shape ')'
+
+        Tuples nest as deep as they like: the open ones are on a stack of our own.
+        """
+        lexer = self._lexer
+        open_tuples: list[list[Shape]] = []
+        while True:
+            if lexer.take("("):
+                if lexer.take(")"):
+                    found: Shape = TupleShape(())
+                else:
+                    open_tuples.append([])
+                    continue
+            elif lexer.at_word("b") and lexer.text.startswith("(", lexer.end):
+                found = self._buffer()
+            else:
+                found = self.array()
+            while open_tuples:
+                open_tuples[-1].append(found)
+                if lexer.take(","):
+                    break
+                lexer.expect(")", "at the end of a tuple shape")
+                found = TupleShape(tuple(open_tuples.pop()))
+            else:
+                return found
+
+    def _buffer(self) -> BufferShape:
+        """'b(' array ')'"""
+        lexer = self._lexer
+        lexer.advance()
+        lexer.expect("(", "after 'b' of a buffer shape")
+        start = lexer.start
+        element = self.array()
+        if not element.is_array:
+            lexer.fail("a buffer shape holds an array", start)
+        lexer.expect(")", "at the end of a buffer shape")
+        return BufferShape(element)
+
+    def array(self) -> ArrayShape:
+        """array ::= type '[' [dimension (',' dimension)*] ']' [layout]"""
+        lexer = self._lexer
+        if lexer.kind == SHAPE:
+            text = lexer.value
+            known = self._known.get(text)
+            if known is None:
+                return self._new_array(text)
+            start = lexer.start
+            lexer.advance()
+            if lexer.value != "{" or text[-1] == "}" or not _LAYOUT_START.match(lexer.text, lexer.end):
+                return known
+            # A layout that the token's pattern does not hold (a comment in it, say): read it token by token.
+            lexer.move_to(start)
+        return self._array_by_parts()
+
+    def _new_array(self, text: str) -> ArrayShape:
+        """An array shape that was not seen before; remembered if the token holds all of it."""
+        lexer = self._lexer
+        token_end = lexer.end
+        simple = self._simple(text) if text[-1] == "}" else None
+        if simple is not None:
+            lexer.advance()
+            return simple
+        shape = self._array_by_parts()
+        if lexer.end > token_end and not lexer.text[token_end : lexer.start].strip():
+            self._known[text] = shape
+        return shape
+
+    def _simple(self, text: str) -> ArrayShape | None:
+        """The shape of a text such as `f32[2,3]{1,0}`; None where it is more than that, or not a shape."""
+        match = _SIMPLE.fullmatch(text)
+        if match is None or match[1] not in ELEMENT_TYPES:
+            return None
+        dimensions = tuple(map(int, match[2].split(","))) if match[2] else ()
+        layout = None
+        if match[3] is not None:
+            layout = Layout(tuple(map(int, match[3].split(","))))
+            if sorted(layout.minor_to_major) != list(range(len(dimensions))):
+                return None
+        element_type = ELEMENT_TYPES[match[1]]
+        if max(dimensions, default=0) > _MAXIMUM_SIZE or (dimensions and not element_type.is_array):
+            return None
+        shape = self._known[text] = ArrayShape(element_type, dimensions, layout)
+        return shape
+
+    def _array_by_parts(self) -> ArrayShape:
+        lexer = self._lexer
+        start = lexer.start
+        element_type = self._element_type("a shape")
+        lexer.expect("[", "after the element type of a shape")
+        dimensions: list[int] = []
+        dynamic: list[bool] = []
+        while not lexer.at("]"):
+            if lexer.take("?"):
+                dimensions.append(UNBOUNDED)
+                dynamic.append(True)
+            else:
+                bounded = lexer.take("<=")
+                position = lexer.start
+                size = lexer.integer("a dimension")
+                if size < 0:
+                    lexer.fail("a dimension is not negative", position)
+                dimensions.append(size)
+                dynamic.append(bounded)
+            if not lexer.take(","):
+                break
+            if lexer.at("]"):
+                lexer.fail("expected a dimension after ','")
+        lexer.expect("]", "at the end of the dimensions")
+        if not element_type.is_array and dimensions:
+            lexer.fail(f"a {element_type.name} has no dimensions", start)
+        layout = None
+        if lexer.at("{") and _LAYOUT_START.match(lexer.text, lexer.end):
+            layout_start = lexer.start
+            layout = self._layout()
+            if len(layout.minor_to_major) != len(dimensions):
+                lexer.fail(
+                    f"the shape has {len(dimensions)} dimensions, but its layout orders {len(layout.minor_to_major)}",
+                    layout_start,
+                )
+            if sorted(layout.minor_to_major) != list(range(len(dimensions))):
+                lexer.fail("a layout names every dimension once", layout_start)
+        return ArrayShape(element_type, tuple(dimensions), layout, tuple(dynamic) if any(dynamic) else ())
+
+    def _element_type(self, what: str) -> ElementType:
+        """The name of an element type, whether it stands alone or begins a shape token."""
+        lexer = self._lexer
+        if lexer.kind == SHAPE:
+            name = lexer.value[: lexer.value.index("[")]
+            lexer.move_to(lexer.start + len(name))
+            return ELEMENT_TYPES[name]
+        if lexer.kind == NAME and lexer.value in ELEMENT_TYPES:
+            return ELEMENT_TYPES[lexer.word("an element type")]
+        lexer.fail(f"expected the element type of {what}, found {lexer.describe()}")
+
+    def _layout(self) -> Layout:
+        """layout ::= '{' [int (',' int)*] [':' fields] '}'
+
+        fields ::= ['D(' level… ')'] ['T' ('(' tile ')')+] ['L(' int ')'] ['#(' type ')'] ['*(' type ')'] ['E(' int ')']
+                   ['S(' int ')'] ['SC' ('(' int ':' int… ')')+] ['P(' shape ')'] ['M(' int ')']
+        """
+        lexer = self._lexer
+        lexer.expect("{", "at the start of a layout")
+        minor_to_major: list[int] = []
+        if lexer.kind == NUMBER:
+            minor_to_major.append(lexer.integer("a dimension number"))
+            while lexer.take(","):
+                minor_to_major.append(lexer.integer("a dimension number"))
+        fields: dict[str, object] = {}
+        if lexer.take(":"):
+            if self._field("D"):
+                fields["dim_level_types"] = self._dim_level_types()
+            if self._field("T"):
+                fields["tiles"] = self._tiles()
+            if self._field("L"):
+                fields["tail_padding_alignment_in_elements"] = self._number("the tail padding alignment")
+            if lexer.take("#"):
+                fields["index_primitive_type"] = self._unsigned_type("index")
+            if lexer.take("*"):
+                fields["pointer_primitive_type"] = self._unsigned_type("pointer")
+            if self._field("E"):
+                fields["element_size_in_bits"] = self._number("the element size")
+            if self._field("S"):
+                fields["memory_space"] = self._number("the memory space")
+            if self._field("SC"):
+                fields["split_configs"] = self._split_configs()
+            if self._field("P"):
+                start = lexer.start
+                lexer.expect("(", "before a physical shape")
+                fields["physical_shape"] = self.shape()
+                lexer.expect(")", "after a physical shape")
+                lexer.fail("a physical shape belongs to sparse arrays, which XLA no longer has", start)
+            if self._field("M"):
+                fields["dynamic_shape_metadata_prefix_bytes"] = self._number("the metadata prefix")
+        lexer.expect("}", "at the end of a layout")
+        return Layout(tuple(minor_to_major), **fields)  # type: ignore[arg-type]
+
+    def _field(self, letter: str) -> bool:
+        """Whether a layout field of this letter comes next; moves past the letter."""
+        if self._lexer.at_word(letter):
+            self._lexer.advance()
+            return True
+        return False
+
+    def _number(self, what: str) -> int:
+        """'(' int ')'"""
+        lexer = self._lexer
+        lexer.expect("(", f"before {what}")
+        value = lexer.integer(what)
+        lexer.expect(")", f"after {what}")
+        return value
+
+    def _dim_level_types(self) -> tuple[str, ...]:
+        """'(' level (',' level)* ')', level ::= [DCSH] ['+'] ['~']"""
+        lexer = self._lexer
+        lexer.expect("(", "before the dimension level types")
+        levels: list[str] = []
+        while not lexer.at(")"):
+            if lexer.kind != NAME or lexer.value not in _DIM_LEVEL_TYPES:
+                lexer.fail(f"expected a dimension level type (D, C, S or H), found {lexer.describe()}")
+            level = lexer.word("a dimension level type")
+            for mark in "+~":
+                if lexer.take(mark):
+                    level += mark
+            levels.append(level)
+            if not lexer.take(","):
+                break
+        lexer.expect(")", "after the dimension level types")
+        return tuple(levels)
+
+    def _tiles(self) -> tuple[tuple[int, ...], ...]:
+        """('(' (int | '*') (',' (int | '*'))* ')')+"""
+        lexer = self._lexer
+        tiles: list[tuple[int, ...]] = []
+        while not tiles or lexer.at("("):
+            lexer.expect("(", "before a tile")
+            tile: list[int] = []
+            while not lexer.at(")"):
+                tile.append(-1 if lexer.take("*") else lexer.integer("a tile dimension"))
+                if not lexer.take(","):
+                    break
+            lexer.expect(")", "after a tile")
+            tiles.append(tuple(tile))
+        return tuple(tiles)
+
+    def _unsigned_type(self, what: str) -> ElementType:
+        """'(' type ')'"""
+        lexer = self._lexer
+        lexer.expect("(", f"before the {what} type of a layout")
+        start = lexer.start
+        element_type = self._element_type("a layout")
+        if element_type.kind is not Kind.UNSIGNED:
+            lexer.fail(f"the {what} type of a layout is an unsigned integer", start)
+        lexer.expect(")", f"after the {what} type of a layout")
+        return element_type
+
+    def _split_configs(self) -> tuple[SplitConfig, ...]:
+        """('(' int ':' [int (',' int)*] ')')+"""
+        lexer = self._lexer
+        configs: list[SplitConfig] = []
+        while not configs or lexer.at("("):
+            lexer.expect("(", "before a split config")
+            dimension = lexer.integer("the dimension of a split")
+            lexer.expect(":", "after the dimension of a split")
+            indices: list[int] = []
+            while not lexer.at(")"):
+                indices.append(lexer.integer("a split index"))
+                if not lexer.take(","):
+                    break
+            lexer.expect(")", "after a split config")
+            configs.append(SplitConfig(dimension, tuple(indices)))
+        return tuple(configs)

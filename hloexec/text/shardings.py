@@ -1,0 +1,308 @@
+"""Shardings and replica groups in text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hloexec.ir import (
+    AxisRef,
+    DimensionSharding,
+    IotaTiles,
+    Mesh,
+    MeshReplicaGroups,
+    Metadata,
+    NamedSharding,
+    ReplicaGroups,
+    Sharding,
+    ShardingType,
+    TileSharding,
+    TupleSharding,
+)
+from hloexec.text.attributes import AttributeParser
+from hloexec.text.lexer import NAME, STRING, Lexer
+
+__all__ = ["ShardingParser"]
+
+_KINDS = {
+    "replicated": ShardingType.REPLICATED,
+    "maximal": ShardingType.MAXIMAL,
+    "manual": ShardingType.MANUAL,
+    "unknown": ShardingType.UNKNOWN,
+    "unreduced": ShardingType.UNREDUCED,
+}
+# Where a text names several kinds, the first of these decides, as in XLA.
+_PRECEDENCE = ("replicated", "maximal", "manual", "unknown", "unreduced")
+_SUBGROUP_KINDS = ("maximal", "replicated", "manual", "unreduced")
+
+
+class ShardingParser:
+    """Reads shardings and replica groups from a lexer."""
+
+    __slots__ = ("_attributes", "_lexer", "_strict")
+
+    def __init__(self, lexer: Lexer, attributes: AttributeParser, *, strict: bool) -> None:
+        self._lexer = lexer
+        self._attributes = attributes
+        self._strict = strict
+
+    def sharding(self) -> Sharding:
+        """sharding ::= single | '{' [single (',' single)*] '}'"""
+        lexer = self._lexer
+        if not lexer.at("{"):
+            lexer.fail(f"expected '{{' before a sharding, found {lexer.describe()}")
+        if lexer.following() in ("{", "}"):
+            return TupleSharding(self._attributes.items("{", "}", "a tuple of shardings", self._single))
+        return self._single()
+
+    def _single(self) -> TileSharding | NamedSharding:
+        """single ::= '{' (tile form | mesh form) '}'"""
+        lexer = self._lexer
+        lexer.expect("{", "before a sharding")
+        if lexer.at_word("mesh") or lexer.at_word("maximal_mesh"):
+            return self._named()
+        return self._tiled()
+
+    def _tiled(self) -> TileSharding:
+        """(kind | 'device=' int | 'devices=' tiles | 'last_tile_dims={' kinds '}' | 'last_tile_dim_replicate' |
+        'shard_as' int | 'shard_like' int | 'metadata=' metadata)* '}'"""
+        lexer = self._lexer
+        start = lexer.start
+        kinds: set[str] = set()
+        fields: dict[str, Any] = {}
+        while not lexer.at("}"):
+            position = lexer.start
+            if lexer.kind != NAME:
+                lexer.fail(f"expected a part of a sharding, found {lexer.describe()}")
+            word = lexer.value
+            if lexer.text.startswith("=", lexer.end):
+                self._field(lexer.attribute_name("a part of a sharding"), fields, position)
+            elif word in _KINDS:
+                kinds.add(word)
+                lexer.advance()
+            elif word == "last_tile_dim_replicate":
+                fields[word] = True
+                lexer.advance()
+            elif word in ("shard_as", "shard_like"):
+                lexer.advance()
+                fields[word] = lexer.integer("the shard group")
+            else:
+                lexer.fail(f"expected a part of a sharding, found '{word}'")
+        lexer.advance()
+        kind = next((_KINDS[word] for word in _PRECEDENCE if word in kinds), ShardingType.TILED)
+        self._check(kind, fields, start)
+        return TileSharding(kind, **fields)
+
+    def _field(self, name: str, fields: dict[str, Any], position: int) -> None:
+        lexer = self._lexer
+        if name == "device":
+            fields["device"] = lexer.integer("a device")
+        elif name == "devices":
+            dimensions = self._bracketed("the tile dimensions")
+            fields["tile_dimensions"] = dimensions
+            if lexer.take("<="):
+                fields["iota"] = self._iota(dimensions)
+            else:
+                devices = [lexer.integer("a device")]
+                while lexer.take(","):
+                    devices.append(lexer.integer("a device"))
+                fields["devices"] = tuple(devices)
+        elif name == "metadata":
+            fields["metadata"] = self._attributes.metadata_list("the metadata of a sharding")
+        elif name == "last_tile_dims":
+            words = self._attributes.enumerations("last_tile_dims", _SUBGROUP_KINDS)
+            fields["last_tile_dims"] = tuple(_KINDS[word] for word in words)
+        else:
+            known = "device, devices, metadata, last_tile_dims"
+            lexer.fail(f"a sharding has the parts {known}; found '{name}'", position)
+
+    def _check(self, kind: ShardingType, fields: dict[str, Any], start: int) -> None:
+        lexer = self._lexer
+        devices = fields.get("devices", ())
+        if kind is ShardingType.MAXIMAL:
+            if "device" not in fields and len(devices) != 1:
+                lexer.fail("a maximal sharding names exactly one device", start)
+        elif kind is not ShardingType.TILED:
+            if devices or "device" in fields:
+                lexer.fail(f"a {kind.value} sharding names no devices", start)
+        elif "tile_dimensions" not in fields:
+            lexer.fail("a sharding that is of no simple kind needs devices=[…]", start)
+        elif "iota" not in fields:
+            count = 1
+            for size in fields["tile_dimensions"]:
+                count *= size
+            if len(devices) <= 1:
+                lexer.fail("a tiled sharding names more than one device", start)
+            if len(devices) != count:
+                lexer.fail(f"the tile dimensions ask for {count} devices, found {len(devices)}", start)
+
+    def _bracketed(self, what: str) -> tuple[int, ...]:
+        """'[' int (',' int)* ']'"""
+        lexer = self._lexer
+        lexer.expect("[", f"before {what}")
+        values = [lexer.integer(what)]
+        while lexer.take(","):
+            values.append(lexer.integer(what))
+        lexer.expect("]", f"after {what}")
+        return tuple(values)
+
+    def _iota(self, dimensions: tuple[int, ...]) -> IotaTiles:
+        """'[' int (',' int)* ']' ['T(' int (',' int)* ')'], the T part where there are several dimensions"""
+        lexer = self._lexer
+        start = lexer.start
+        reshape = self._bracketed("the dimensions that an iota is reshaped to")
+        permutation: tuple[int, ...] = (0,)
+        if len(reshape) > 1:
+            if not lexer.at_word("T"):
+                lexer.fail(f"expected 'T(' before the permutation of an iota, found {lexer.describe()}")
+            lexer.advance()
+            position = lexer.start
+            permutation = self._attributes.items(
+                "(", ")", "the permutation of an iota", lambda: lexer.integer("a dimension")
+            )
+            if sorted(permutation) != list(range(len(reshape))):
+                lexer.fail(f"the permutation of an iota of {len(reshape)} dimensions names each once", position)
+        count, wanted = 1, 1
+        for size in reshape:
+            count *= size
+        for size in dimensions:
+            wanted *= size
+        if count != wanted:
+            lexer.fail(f"the tile dimensions ask for {wanted} devices, the iota has {count}", start)
+        return IotaTiles(dimensions, reshape, permutation)
+
+    def replica_groups(self) -> ReplicaGroups:
+        """'{' [integers (',' integers)*] '}' | '[' int ',' int ']' '<=' iota | mesh axes"""
+        lexer = self._lexer
+        if lexer.at_word("mesh"):
+            mesh = self._mesh()
+            lexer.take(",")
+            axes = self._axes("the axes of replica groups")
+            return ReplicaGroups(mesh=MeshReplicaGroups(mesh, axes))
+        if lexer.at("["):
+            start = lexer.start
+            dimensions = self._bracketed("the number of groups and their size")
+            if len(dimensions) != 2:
+                lexer.fail("an iota of replica groups has two dimensions, groups and size", start)
+            lexer.expect("<=", "after the dimensions of replica groups")
+            return ReplicaGroups(iota=self._iota(dimensions))
+        return ReplicaGroups(groups=self._attributes.integer_lists("replica groups"))
+
+    def _mesh(self) -> Mesh:
+        """'maximal_mesh[device_id=' int ']' | 'mesh[' [axis '=' int (',' …)*] ']' [',' 'device_ids=(' … ')']"""
+        lexer = self._lexer
+        word = lexer.word("'mesh' or 'maximal_mesh'")
+        lexer.expect("[", f"after '{word}'")
+        if word == "maximal_mesh":
+            start = lexer.start
+            if lexer.attribute_name("the device of a maximal mesh") != "device_id":
+                lexer.fail("a maximal mesh has the field device_id", start)
+            device = lexer.integer("the device of a maximal mesh")
+            lexer.expect("]", "after a maximal mesh")
+            return Mesh(maximal_device=device)
+        axes: list[tuple[str, int]] = []
+        while not lexer.at("]"):
+            name = self._axis_name()
+            lexer.expect("=", "after the name of a mesh axis")
+            axes.append((name, lexer.integer("the size of a mesh axis")))
+            if not lexer.take(","):
+                break
+        lexer.expect("]", "after the axes of a mesh")
+        position = lexer.start
+        if lexer.at(",") and lexer.following() == "device_ids":
+            lexer.advance()
+            lexer.attribute_name("the device order")
+            lexer.expect("(", "before the device order of a mesh")
+            sizes = tuple(size for _, size in axes)
+            if lexer.at("["):
+                iota = self._iota(sizes)
+                lexer.expect(")", "after the device order of a mesh")
+                return Mesh(tuple(axes), iota=iota)
+            devices: list[int] = []
+            while not lexer.at(")"):
+                devices.append(lexer.integer("a device"))
+                if not lexer.take(","):
+                    break
+            lexer.expect(")", "after the device order of a mesh")
+            count = 1
+            for size in sizes:
+                count *= size
+            if len(devices) != count:
+                lexer.fail(f"the mesh has {count} devices, its device order names {len(devices)}", position)
+            return Mesh(tuple(axes), device_ids=tuple(devices))
+        return Mesh(tuple(axes))
+
+    def _axis_name(self) -> str:
+        """A quoted name; XLA wrote it without quotes for a while."""
+        lexer = self._lexer
+        if lexer.kind == STRING or self._strict:
+            return lexer.string("the name of a mesh axis")
+        return lexer.name("the name of a mesh axis")
+
+    def _axes(self, what: str) -> tuple[AxisRef, ...]:
+        return self._attributes.items("{", "}", what, self._axis)
+
+    def _axis(self) -> AxisRef:
+        """name [':(' int ')' int]"""
+        lexer = self._lexer
+        name = self._axis_name()
+        if not lexer.take(":"):
+            return AxisRef(name)
+        lexer.expect("(", "before the size above a sub-axis")
+        above = lexer.integer("the size above a sub-axis")
+        lexer.expect(")", "after the size above a sub-axis")
+        return AxisRef(name, (above, lexer.integer("the size of a sub-axis")))
+
+    def _dimension(self) -> DimensionSharding:
+        """'{' [axis (',' axis)*] [',' '?'] '}'"""
+        lexer = self._lexer
+        lexer.expect("{", "before the axes of a dimension")
+        axes: list[AxisRef] = []
+        is_closed = True
+        while not lexer.at("}"):
+            if lexer.take("?"):
+                is_closed = False
+            elif not is_closed:
+                lexer.fail("'?' is the last of a dimension's axes")
+            else:
+                axes.append(self._axis())
+            if not lexer.take(","):
+                break
+        lexer.expect("}", "after the axes of a dimension")
+        return DimensionSharding(tuple(axes), is_closed)
+
+    def _named(self) -> NamedSharding:
+        """mesh [','] (kind | '[' dimensions ']' (',' (replicated | unreduced | manual) '={' axes '}')*)
+        [',' 'metadata=' metadata] '}'"""
+        lexer = self._lexer
+        mesh = self._mesh()
+        fields: dict[str, Any] = {}
+        if mesh.maximal_device is None:
+            lexer.take(",")
+            if lexer.kind == NAME and lexer.value in ("replicated", "unreduced", "manual"):
+                fields["kind"] = _KINDS[lexer.word("a kind")]
+            else:
+                fields["dimensions"] = self._attributes.items("[", "]", "the dimensions of a sharding", self._dimension)
+        while lexer.take(","):
+            start = lexer.start
+            name = lexer.attribute_name("a part of a sharding")
+            if name == "metadata":
+                metadata: tuple[Metadata, ...] = self._attributes.metadata_list("the metadata of a sharding")
+                fields["metadata"] = metadata
+            elif name in ("replicated", "unreduced", "manual") and "kind" not in fields:
+                fields[name] = self._axes(f"the {name} axes")
+            else:
+                lexer.fail(
+                    f"a mesh sharding has the parts replicated, unreduced, manual, metadata; found '{name}'", start
+                )
+        lexer.expect("}", "after a sharding")
+        self._check_axes(mesh, fields)
+        return NamedSharding(mesh, **fields)
+
+    def _check_axes(self, mesh: Mesh, fields: dict[str, Any]) -> None:
+        known = {name for name, _ in mesh.axes} | {str(i) for i in range(len(mesh.axes))}
+        axes = [axis for dimension in fields.get("dimensions", ()) for axis in dimension.axes]
+        for part in ("replicated", "unreduced", "manual"):
+            axes += fields.get(part, ())
+        for axis in axes:
+            if axis.name not in known:
+                self._lexer.fail(f"the mesh has no axis '{axis.name}'")
