@@ -1,0 +1,148 @@
+"""What a value looks like in a few numbers: range, mean, spread, NaNs, infinities, and a hash of its bytes.
+
+Everything is computed block by block in the logical order, so that a value of gigabytes takes megabytes to look at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType, Kind, element_type, element_type_of
+from hloexec.values import Array, Token, Value
+
+__all__ = ["LeafStatistics", "leaves", "statistics"]
+
+_BLOCK = 1 << 18
+"""Elements looked at at a time: their f64 copies stay in the L2 cache."""
+
+
+@attrs.frozen
+class LeafStatistics:
+    """One leaf of a value.
+
+    `minimum`, `maximum`, `mean` and `standard_deviation` (of the population) are over the finite elements, in f64, None
+    where there are none; `minimum` and `maximum` of integers are exact. Of complex numbers they are over the absolute
+    values, of preds over 0 and 1. `hash` is blake2b, 6 bytes in hexadecimal, of the elements in logical order; it does not
+    depend on layout, strides or dimensions.
+    """
+
+    index: tuple[int, ...]
+    element_type: ElementType
+    dimensions: tuple[int, ...]
+    byte_size: int
+    minimum: float | int | None = None
+    maximum: float | int | None = None
+    mean: float | None = None
+    standard_deviation: float | None = None
+    nan_count: int = 0
+    infinity_count: int = 0
+    hash: str = ""
+
+
+def leaves(value: Value) -> Iterator[tuple[tuple[int, ...], Array | Token]]:
+    """The leaves of a value with their index paths, depth first; an array is its own only leaf, at `()`."""
+    stack: list[tuple[tuple[int, ...], Value]] = [((), value)]
+    while stack:
+        index, current = stack.pop()
+        if isinstance(current, tuple):
+            stack.extend(((*index, i), current[i]) for i in reversed(range(len(current))))
+        else:
+            yield index, current
+
+
+def statistics(value: Value) -> list[LeafStatistics]:
+    """The statistics of every leaf of a value, depth first."""
+    return [_leaf_statistics(index, leaf) for index, leaf in leaves(value)]
+
+
+def _leaf_statistics(index: tuple[int, ...], leaf: Array | Token) -> LeafStatistics:
+    if isinstance(leaf, Token):
+        return LeafStatistics(index, element_type("token"), (), 0)
+    its_type = element_type_of(leaf.dtype)
+    digest = hashlib.blake2b(digest_size=6)
+    moments = _Moments()
+    for block in _blocks(leaf):
+        digest.update(block.view(np.uint8).data)
+        moments.add(block, its_type)
+    return LeafStatistics(
+        index,
+        its_type,
+        leaf.shape,
+        leaf.nbytes,
+        minimum=moments.minimum,
+        maximum=moments.maximum,
+        mean=moments.mean if moments.count else None,
+        standard_deviation=float(np.sqrt(moments.squares / moments.count)) if moments.count else None,
+        nan_count=moments.nan_count,
+        infinity_count=moments.infinity_count,
+        hash=digest.hexdigest(),
+    )
+
+
+def _blocks(array: Array) -> Iterator[Array]:
+    """The elements in logical order, in contiguous one-dimensional pieces."""
+    if array.flags.c_contiguous:
+        flat = array.reshape(-1)
+        for start in range(0, flat.size, _BLOCK):
+            yield flat[start : start + _BLOCK]
+        return
+    # nditer's buffering does not know ml_dtypes' types; their bits it does.
+    bits = array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
+    iterator = np.nditer(bits, flags=["external_loop", "buffered", "zerosize_ok"], order="C", buffersize=_BLOCK)
+    for block in iterator:
+        yield np.ascontiguousarray(block).view(array.dtype)
+
+
+class _Moments:
+    """Count, mean and sum of squared deviations, merged block by block (Chan, Golub and LeVeque, 1979)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = 0.0
+        self.squares = 0.0
+        self.minimum: float | int | None = None
+        self.maximum: float | int | None = None
+        self.nan_count = 0
+        self.infinity_count = 0
+
+    def add(self, block: Array, its_type: ElementType) -> None:
+        """Take a block of elements into account."""
+        if its_type.is_complex:
+            block = self._finite(np.abs(block.astype(np.complex128)))
+        elif its_type.is_floating:
+            block = self._finite(block.astype(np.float32 if its_type.bits < 32 else its_type.storage))
+        elif its_type.kind is Kind.PRED:
+            block = block.view(np.uint8)
+        else:
+            block = block.astype(its_type.compute, copy=False)
+        if not block.size:
+            return
+        low, high = block.min().item(), block.max().item()
+        self.minimum = low if self.minimum is None else min(self.minimum, low)
+        self.maximum = high if self.maximum is None else max(self.maximum, high)
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._merge(block.astype(np.float64))
+
+    def _finite(self, block: Array) -> Array:
+        finite = np.isfinite(block)
+        if finite.all():
+            return block
+        nan_count = int(np.isnan(block).sum())
+        kept = block[finite]
+        self.nan_count += nan_count
+        self.infinity_count += block.size - kept.size - nan_count
+        return kept
+
+    def _merge(self, block: Array) -> None:
+        mean = float(block.mean())
+        block -= mean
+        block *= block
+        count = self.count + block.size
+        delta = mean - self.mean
+        self.squares += float(block.sum()) + delta * delta * (self.count * block.size / count)
+        self.mean += delta * (block.size / count)
+        self.count = count
