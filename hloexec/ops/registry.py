@@ -87,6 +87,8 @@ class Opcode:
     infer_needs: frozenset[str]
     evaluate_needs: frozenset[str]
     is_elementwise: bool
+    may_be_view: bool
+    """Whether the result usually shares the memory of the first operand; only estimates of memory rely on it."""
     compute: Callable[..., Any] | None
     """Elementwise only: the formula on arrays of the compute type, one per operand, all of one shape."""
     documentation: str
@@ -112,6 +114,7 @@ def opcode(
     attributes: type | None = None,
     role: Role = Role.KERNEL,
     elementwise: bool = False,
+    may_be_view: bool = False,
 ) -> Callable[[_Entry], _Entry]:
     """Register the decorated class as the entry of opcode `name`.
 
@@ -126,6 +129,7 @@ def opcode(
             attributes=attributes,
             role=role,
             elementwise=elementwise,
+            may_be_view=may_be_view,
             infer=getattr(cls, "infer", None),
             evaluate=getattr(cls, "evaluate", None),
             compute=getattr(cls, "compute", None),
@@ -143,6 +147,7 @@ def register(
     attributes: type | None = None,
     role: Role = Role.KERNEL,
     elementwise: bool = False,
+    may_be_view: bool = False,
     infer: Callable[..., Shape] | None = None,
     evaluate: Callable[..., Any] | None = None,
     compute: Callable[..., Any] | None = None,
@@ -164,6 +169,7 @@ def register(
         infer_needs=_keywords(infer),
         evaluate_needs=_keywords(evaluate),
         is_elementwise=elementwise,
+        may_be_view=may_be_view,
         compute=compute,
         documentation=documentation,
     )
