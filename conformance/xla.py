@@ -123,7 +123,7 @@ def _printed(text: str) -> str:
 def equivalent_module(text: str) -> str:
     """A module with the meaning of `text` that XLA:CPU can run, for a dump optimized for another backend.
 
-    Fusions become calls, asynchronous pairs plain operations, cublas gemms dots (alpha, beta, bias and activation applied
+    Fusions become calls, asynchronous pairs plain operations, cublas gemms dots (alpha, beta, bias, activation applied
     before the one rounding; the workspace is zeros), bitcasts transposes and reshapes; layouts are dropped. Raises
     XlaError for what it cannot express.
     """

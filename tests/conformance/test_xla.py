@@ -232,7 +232,8 @@ def test_fusions_become_calls():
     [
         "s = (f32[2,3], f32[2,3], u32[]) copy-start(p)\n  d = f32[2,3] copy-done(s)\n  ROOT r = f32[2,3] add(d, d)",
         "s = ((f32[2,3]), f32[2,3], u32[]) call-start(p), to_apply=double\n  ROOT r = f32[2,3] call-done(s)",
-        "s = ((f32[2,3]), f32[2,3], u32[]) fusion-start(p), kind=kLoop, calls=double\n  ROOT r = f32[2,3] fusion-done(s)",
+        "s = ((f32[2,3]), f32[2,3], s32[]) fusion-start(p), kind=kLoop, calls=double\n"
+        "  ROOT r = f32[2,3] fusion-done(s)",
     ],
 )
 def test_asynchronous_pairs_become_plain_operations(pair):

@@ -1,0 +1,58 @@
+# `make demo` needs Python 3.11 or newer and nothing else: it makes .venv with the runtime's packages.
+# The other targets add what tests and checks need to the same .venv. Each set is installed once, and again when
+# pyproject.toml changes.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+WORKERS ?= 2
+
+SOURCES := hloexec tests conformance examples $(wildcard benchmarks)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types check format clean
+
+help:
+	@echo 'make demo    run two examples (creates .venv on first use)'
+	@echo 'make test    run the tests'
+	@echo 'make check   formatting, lint, types and tests: everything that has to pass'
+	@echo 'make format  format the sources'
+	@echo 'make clean   remove .venv and caches'
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hloexec needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/runtime: $(STAMPS)/venv pyproject.toml
+	$(PIP) install --editable .
+	@touch $@
+
+$(STAMPS)/dev: $(STAMPS)/runtime
+	$(PIP) install --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMPS)/runtime
+	$(BIN)/hloexec info examples/attention.hlo
+	$(BIN)/hloexec run examples/attention.hlo
+
+test: $(STAMPS)/dev
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(STAMPS)/dev
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+
+types: $(STAMPS)/dev
+	$(BIN)/mypy --strict hloexec
+
+check: lint types test
+
+format: $(STAMPS)/dev
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
