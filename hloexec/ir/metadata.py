@@ -22,6 +22,7 @@ class Metadata:
     profile_type: tuple[int, ...] | None = None
     deduplicated_name: str | None = None
     scheduling_name: str | None = None
+    metadata_payload: str | None = None
     unknown: tuple[tuple[str, str], ...] = ()
     """Fields of a newer XLA, verbatim."""
 

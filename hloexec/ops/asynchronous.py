@@ -48,7 +48,7 @@ class AsyncDoneAttributes:
 
 @attrs.frozen
 class CopyStartAttributes:
-    cross_program_prefetch_index: int | None = attribute(Grammar.INT, default=None)
+    cross_program_prefetch_index: int | None = attribute(Grammar.INT32, default=None)
 
 
 @attrs.frozen

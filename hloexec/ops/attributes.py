@@ -28,7 +28,8 @@ class Grammar(enum.Enum):
 
     BOOL = enum.auto()  # true | false: bool
     INT = enum.auto()  # 3: int
-    FLOAT = enum.auto()  # 0.001: float
+    INT32 = enum.auto()  # 3, of 32 bits: int
+    FLOAT = enum.auto()  # 0.001, in the range of f32: float
     STRING = enum.auto()  # "text": str
     ENUM = enum.auto()  # a word out of `choices`: str
     INT_LIST = enum.auto()  # {1,2}: tuple[int, ...]
@@ -50,6 +51,7 @@ class Grammar(enum.Enum):
     SHARDING = enum.auto()  # {devices=[2]0,1}: Sharding
     DOMAIN = enum.auto()  # {kind="sharding", entry={…}, exit={…}}: tuple[Sharding, Sharding] (entry, exit)
     RESULT_ACCURACY = enum.auto()  # {mode=highest} | {tolerance={atol=…}}: ResultAccuracy
+    VERBATIM = enum.auto()  # anything with balanced brackets, kept as it stands: str
 
 
 REQUIRED: Any = attrs.NOTHING

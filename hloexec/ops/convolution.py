@@ -20,6 +20,7 @@ class ConvolutionAttributes:
     feature_group_count: int = attribute(Grammar.INT, default=1)
     batch_group_count: int = attribute(Grammar.INT, default=1)
     convolution_kind: str = attribute(Grammar.ENUM, default="unset", choices=("unset", "fprop", "dgrad", "wgrad"))
+    sparsity_config: str | None = attribute(Grammar.VERBATIM, default=None)
     operand_precision: tuple[str, ...] = attribute(
         Grammar.ENUM_LIST, default=(), choices=("default", "high", "highest", "packed_nibble")
     )

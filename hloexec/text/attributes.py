@@ -40,7 +40,7 @@ _METADATA_FIELD = re.compile(r'[, ]*([a-z_]+)=(?:"([^"\\]*)"|([0-9]{1,9}))')
 _INT32 = range(-(1 << 31), 1 << 31)
 
 _WINDOW_FIELDS = ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal")
-_METADATA_STRINGS = ("op_type", "op_name", "source_file", "deduplicated_name", "scheduling_name")
+_METADATA_STRINGS = ("op_type", "op_name", "source_file", "deduplicated_name", "scheduling_name", "metadata_payload")
 _METADATA_INTEGERS = ("source_line", "source_end_line", "source_column", "source_end_column", "stack_frame_id")
 
 
@@ -182,13 +182,17 @@ class AttributeParser:
 
     def _range(self) -> SliceDimension:
         lexer = self._lexer
+        start = lexer.start
         lexer.expect("[", "before the range of a slice")
-        start = lexer.integer("the start of a slice")
-        lexer.expect(":", "after the start of a slice")
-        limit = lexer.integer("the limit of a slice")
-        stride = lexer.integer("the stride of a slice") if lexer.take(":") else 1
+        bounds = [lexer.integer("the start of a slice")]
+        while lexer.take(":"):
+            bounds.append(lexer.integer("a bound of a slice"))
+        if not 2 <= len(bounds) <= 3:
+            lexer.fail(
+                f"the range of a slice is [start:limit] or [start:limit:stride], found {len(bounds)} numbers", start
+            )
         lexer.expect("]", "after the range of a slice")
-        return SliceDimension(start, limit, stride)
+        return SliceDimension(*bounds)
 
     def convolution_dimensions(self, what: str) -> ConvolutionDimensionNumbers:
         """labels '_' labels '->' labels, e.g. b01f_01io->b01f"""

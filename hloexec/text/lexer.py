@@ -1,9 +1,9 @@
 """Tokens of HLO text.
 
-One compiled regular expression, matched on demand: the lexer holds one token (its kind, text and span) and moves on when
-told to. A whole array shape with its layout is one token, because most of a dump is shapes and most shapes repeat. Where
-an attribute has a grammar of its own (`3x3`, `b01f_01io->b01f`), the parser asks for the current token to be lexed again
-with that pattern.
+One compiled regular expression, matched on demand: the lexer holds one token (its kind, text and span) and moves on
+when told to. A whole array shape with its layout is one token, because most of a dump is shapes and most shapes repeat.
+Where an attribute has a grammar of its own (`3x3`, `b01f_01io->b01f`), the parser asks for the current token to be
+lexed again with that pattern.
 """
 
 from __future__ import annotations
@@ -35,6 +35,12 @@ _TOKEN = re.compile(
     r"|((?s:.))"  # BAD
     r")"
 )
+
+RESERVED = frozenset(
+    "true false inf nan HloModule ENTRY ROOT FileNames FunctionNames FileLocations StackFrames maximal replicated manual "
+    "last_tile_dim_replicate shard_as shard_like unknown unreduced".split()
+)
+"""The words that are no names unless a `%` stands before them."""
 
 _UNESCAPE = re.compile(
     r"\\(?:([abfnrtv\\'\"?])|([0-7]{1,3})|[xX]([0-9a-fA-F]+)|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.?))"
@@ -108,6 +114,8 @@ class Lexer:
         if self.kind != NAME:
             self.fail(f"expected {what}, found {self.describe()}")
         value = self.value
+        if value in RESERVED or value in ELEMENT_TYPES:
+            self.fail(f"expected {what}, found the reserved word '{value}'")
         self.advance()
         return value[1:] if value[0] == "%" else value
 
@@ -138,11 +146,11 @@ class Lexer:
                 self.fail(f"{what} {self.value[:40]} does not fit 64 bits")
             self.advance()
             return value if value < 1 << 63 else value - (1 << 64)
-        self.fail(f"expected {what} (an integer), found {self.describe()}")
+        raise self.error(f"expected {what} (an integer), found {self.describe()}")
 
     def number(self, what: str) -> float:
         """A finite or infinite number as a double."""
-        if self.kind == NUMBER and self.value[-1].isdigit() or self.value[-1:] == ".":
+        if (self.kind == NUMBER and self.value[-1].isdigit()) or self.value[-1:] == ".":
             value = float(self.value)
             if value in (float("inf"), float("-inf")):
                 self.fail(f"{what} {self.value[:40]} is out of the range of a double")

@@ -1,7 +1,7 @@
 """Literals in text: `42`, `{1, 2}`, `{ { (0, 1) }, { (2, inf) } }`, `(1, {2, 3})`, `{...}`.
 
-A literal that is written the way XLA prints it is read as a whole: its rows are split by string methods and converted by
-NumPy. Only when that finds something unusual are its tokens read one by one, which also finds the place of an error.
+A literal that is written the way XLA prints it is read as a whole: its rows are split by string methods and converted
+by NumPy. Only when that finds something unusual are its tokens read one by one, which also finds the place of an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shapes and layouts in text.
 
-An array shape is one token; what it means is remembered by its text, so a shape that occurs ten thousand times in a dump
-is parsed once, and equal shapes are mostly one object.
+An array shape is one token; what it means is remembered by its text, so a shape that occurs ten thousand times in a
+dump is parsed once, and equal shapes are mostly one object.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class ShapeParser:
             return ELEMENT_TYPES[name]
         if lexer.kind == NAME and lexer.value in ELEMENT_TYPES:
             return ELEMENT_TYPES[lexer.word("an element type")]
-        lexer.fail(f"expected the element type of {what}, found {lexer.describe()}")
+        raise lexer.error(f"expected the element type of {what}, found {lexer.describe()}")
 
     def _layout(self) -> Layout:
         """layout ::= '{' [int (',' int)*] [':' fields] '}'

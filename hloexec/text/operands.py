@@ -1,0 +1,233 @@
+"""Operands: names, with or without their shapes, and instructions nested in place of a name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hloexec.errors import ShapeError
+from hloexec.ir import Instruction, Shape, Span
+from hloexec.ops.attributes import attribute_fields, computation_names
+from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
+from hloexec.text.lexer import NAME, Lexer
+from hloexec.text.literals import LiteralParser
+from hloexec.text.shapes import ShapeParser
+from hloexec.text.state import ParserState, Scope, fresh_name
+
+__all__ = ["ARRAY_PATTERN", "NAME_PATTERN", "OperandParser", "is_name_list"]
+
+ARRAY_PATTERN = r"[a-z][a-z0-9]*\[[0-9,]*+\](?:\{[^{}\"/]*+\})?"
+NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_.\-]*+"
+_SPACE = r"[ \t\n\r]*+"
+_OPERAND = re.compile(rf"{_SPACE}(?:({ARRAY_PATTERN}) )?%?({NAME_PATTERN}){_SPACE}([,)])")
+
+
+class OperandParser:
+    """Reads what stands between the parentheses of an instruction."""
+
+    def __init__(self, state: ParserState, shapes: ShapeParser, literals: LiteralParser) -> None:
+        self._state = state
+        self._lexer = state.lexer
+        self._shapes = shapes
+        self._literals = literals
+
+    def operands(self, scope: Scope, entry: Opcode | None, start: int) -> tuple[str, ...]:
+        """'(' [operand (',' operand)*] ')', operand ::= [shape] name | [shape] opcode operands
+
+        Nested instructions are on a stack of our own, so they nest as deep as they like.
+        """
+        lexer = self._lexer
+        if not lexer.at("("):
+            lexer.fail(f"expected '(' before operands, found {lexer.describe()}")
+        text, position = lexer.text, lexer.end
+        operands: list[str] = []
+        open_instructions: list[tuple[Opcode, Shape | None, int, list[str]]] = []
+        by_name = scope.by_name
+        at_start = True
+        while True:
+            match = _OPERAND.match(text, position)
+            if match:
+                shape_text, name, terminator = match.groups()
+                shape: Shape | None = None if shape_text is None else self._shapes.known(shape_text)
+                if shape_text is None or shape is not None:
+                    defined = by_name.get(name)
+                    if defined is None or (shape is not None and shape is not defined.shape):
+                        self._operand_seen(scope, name, shape, match.start(2))
+                    operands.append(name)
+                    position = match.end()
+                    at_start = False
+                    if terminator == ",":
+                        continue
+                    lexer.move_to(position)
+                    closed = True
+                else:
+                    closed = False
+                    lexer.move_to(position)
+            else:
+                closed = False
+                lexer.move_to(position)
+            if not closed:
+                if at_start and lexer.at(")"):
+                    lexer.advance()
+                else:
+                    nested = self._slow_operand(scope, operands)
+                    if nested is not None:
+                        open_instructions.append((*nested, operands))
+                        operands, position, at_start = [], lexer.end, True
+                        continue
+                    if lexer.at(","):
+                        position, at_start = lexer.end, False
+                        continue
+                    lexer.expect(")", "after operands")
+            # A list of operands is complete: the outermost one, or that of a nested instruction.
+            while open_instructions:
+                nested_entry, nested_shape, nested_start, outer = open_instructions.pop()
+                name = self._add_nested(scope, nested_entry, nested_shape, nested_start, tuple(operands))
+                outer.append(name)
+                operands = outer
+                if lexer.at(","):
+                    position, at_start = lexer.end, False
+                    break
+                lexer.expect(")", "after operands")
+            else:
+                if entry is not None:
+                    self._check_operand_count(entry, len(operands), start)
+                return tuple(operands)
+
+    def _slow_operand(self, scope: Scope, operands: list[str]) -> tuple[Opcode, Shape | None, int] | None:
+        """An operand read token by token. Gives the head of a nested instruction, its '(' being the current token."""
+        lexer = self._lexer
+        start = lexer.start
+        shape = self._shapes.shape() if self._shapes.at_shape() else None
+        if lexer.kind != NAME:
+            if shape is not None and scope.makes_parameters:
+                name = f"_{len(scope.instructions)}"
+                scope.add_parameter(name, shape, start)
+                operands.append(name)
+                return None
+            lexer.fail(f"expected an operand, found {lexer.describe()}")
+        if lexer.text.startswith("(", lexer.end) and lexer.value[0] != "%":
+            entry = find_opcode(lexer.value)
+            if entry is None:
+                lexer.fail(f"expected an operand, found '{lexer.value}(', which is no opcode")
+            opcode_start = lexer.start
+            lexer.advance()
+            if entry.role is not Role.PARAMETER and entry.role is not Role.CONSTANT:
+                return entry, shape, opcode_start
+            fields = self.immediate(entry, shape, opcode_start)
+            assert shape is not None and entry.attributes is not None
+            operands.append(self._anonymous(scope, entry, shape, start, (), entry.attributes(**fields)))
+            return None
+        position = lexer.start
+        name = lexer.name("an operand")
+        operands.append(name)
+        self._operand_seen(scope, name, shape, position)
+        return None
+
+    def _operand_seen(self, scope: Scope, name: str, shape: Shape | None, position: int) -> None:
+        """Check an operand against its definition, now or when the computation is complete."""
+        defined = scope.by_name.get(name)
+        if defined is not None:
+            self._state.check_operand_shape(shape, defined, position)
+        elif scope.makes_parameters:
+            if shape is None:
+                self._lexer.fail(f"'{name}' needs a shape: it becomes a parameter of the single instruction", position)
+            scope.add_parameter(name, shape, position)
+        elif self._state.strict:
+            self._lexer.fail(f"'{name}' is not defined before it is used", position)
+        else:
+            scope.pending.append((name, shape, position))
+
+    def _check_operand_count(self, entry: Opcode, count: int, start: int) -> None:
+        low, high = entry.minimum_operands, entry.maximum_operands
+        if count < low or (high is not None and count > high):
+            wanted = str(low) if low == high else f"at least {low}" if high is None else f"{low} to {high}"
+            self._lexer.fail(f"{entry.name} takes {wanted} operand{'s' * (wanted != '1')}, found {count}", start)
+
+    def immediate(self, entry: Opcode, shape: Shape | None, start: int) -> dict[str, Any]:
+        """'(' int ')' of a parameter, '(' literal ')' of a constant"""
+        lexer = self._lexer
+        if shape is None:
+            lexer.fail(f"the shape of a {entry.name} cannot be inferred; it must be given", start)
+        lexer.expect("(", f"after '{entry.name}'")
+        if entry.role is Role.PARAMETER:
+            position = lexer.start
+            number = lexer.integer("the number of a parameter")
+            if number < 0:
+                lexer.fail("the number of a parameter is not negative", position)
+            fields: dict[str, Any] = {"number": number}
+        else:
+            fields = {"literal": self._literals.of_shape(shape)}
+        lexer.expect(")", f"after the value of a {entry.name}")
+        return fields
+
+    def _add_nested(
+        self, scope: Scope, entry: Opcode, shape: Shape | None, start: int, operands: tuple[str, ...]
+    ) -> str:
+        """Add an instruction that stood as an operand; it has a name of our making and no attributes."""
+        self._check_operand_count(entry, len(operands), start)
+        attributes = self.make_attributes(entry, {}, operands, scope, start)
+        if shape is None:
+            shape = self.inferred_shape(scope, entry, operands, attributes, start)
+        return self._anonymous(scope, entry, shape, start, operands, attributes)
+
+    def _anonymous(
+        self, scope: Scope, entry: Opcode, shape: Shape, start: int, operands: tuple[str, ...], attributes: Any
+    ) -> str:
+        name = fresh_name(f"{entry.name}.anon", self._state.anonymous_names)
+        span = Span(start, self._lexer.start)
+        scope.add(
+            Instruction(name=name, shape=shape, opcode=entry.name, operands=operands, attributes=attributes, span=span),
+        )
+        return name
+
+    def make_attributes(
+        self, entry: Opcode, fields: dict[str, Any], operands: tuple[str, ...], scope: Scope, start: int
+    ) -> Any:
+        """The attributes object of an instruction, once all that is required is there."""
+        if entry.attributes is None:
+            return None
+        for declared in attribute_fields(entry.attributes).values():
+            if declared.is_required and declared.field not in fields:
+                self._lexer.fail(f"{entry.name} needs the attribute '{declared.name}', which is missing", start)
+        return entry.attributes(**fields)
+
+    def inferred_shape(
+        self, scope: Scope, entry: Opcode, operands: tuple[str, ...], attributes: Any, start: int
+    ) -> Shape:
+        """The shape that an instruction without one has by the rule of its opcode."""
+        lexer = self._lexer
+        if entry.infer is None or "shape" in entry.infer_needs:
+            lexer.fail(f"the shape of a {entry.name} cannot be inferred; it must be given", start)
+        shapes: list[Shape] = []
+        for name in operands:
+            if name not in scope.by_name:
+                lexer.fail(f"the shape of this {entry.name} depends on '{name}', which is not defined yet", start)
+            shapes.append(scope.by_name[name].shape)
+        keywords: dict[str, Any] = {}
+        if "attributes" in entry.infer_needs:
+            keywords["attributes"] = attributes
+        if "computations" in entry.infer_needs:
+            keywords["computations"] = tuple(
+                ProgramShape(
+                    self._state.computations[name].parameter_shapes, self._state.computations[name].result_shape
+                )
+                for name in computation_names(attributes)
+                if name in self._state.computations
+            )
+        try:
+            return entry.infer(*shapes, **keywords)
+        except ShapeError as error:
+            lexer.fail(f"the shape of this {entry.name} cannot be inferred: {error.message}", start)
+
+
+def is_name_list(lexer: Lexer) -> bool:
+    """Whether what follows an opening parenthesis is a list of plain operands."""
+    position = lexer.start
+    if lexer.at(")"):
+        return True
+    while match := _OPERAND.match(lexer.text, position):
+        if match[3] == ")":
+            return True
+        position = match.end()
+    return False

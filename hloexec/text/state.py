@@ -1,0 +1,93 @@
+"""What the parts of the parser share: the computations read so far, and the one that is being read."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+import attrs
+
+from hloexec.errors import HloWarning
+from hloexec.ir import Computation, Instruction, Shape, Span
+from hloexec.ops.registry import find_opcode
+from hloexec.text.lexer import Lexer
+
+__all__ = ["ParserState", "Scope", "fresh_name"]
+
+
+@attrs.define
+class Scope:
+    """The instructions of the computation that is being read."""
+
+    name: str
+    instructions: list[Instruction] = attrs.field(factory=list)
+    by_name: dict[str, Instruction] = attrs.field(factory=dict)
+    root_name: str | None = None
+    pending: list[tuple[str, Shape | None, int]] = attrs.field(factory=list)
+    """Operands that are not defined yet: name, declared shape, position."""
+    makes_parameters: bool = False
+    """Whether an unknown operand becomes a parameter (single-instruction texts)."""
+
+    def add(self, instruction: Instruction) -> None:
+        self.instructions.append(instruction)
+        self.by_name[instruction.name] = instruction
+
+    def add_parameter(self, name: str, shape: Shape, position: int) -> None:
+        """Add a parameter that the text does not spell out."""
+        entry = find_opcode("parameter")
+        assert entry is not None and entry.attributes is not None
+        number = sum(instruction.opcode == entry.name for instruction in self.instructions)
+        attributes = entry.attributes(number=number)
+        span = Span(position, position)
+        self.add(Instruction(name=name, shape=shape, opcode=entry.name, attributes=attributes, span=span))
+
+
+class ParserState:
+    """The module under construction."""
+
+    def __init__(self, lexer: Lexer, *, strict: bool) -> None:
+        self.lexer = lexer
+        self.strict = strict
+        self.computations: dict[str, Computation] = {}
+        self.references: list[tuple[str, int]] = []
+        """Computations that were called before they were defined, with the positions."""
+        self.anonymous_names: set[str] = set()
+        """The names that were made for instructions without one, unique in the module."""
+        self._warned: set[str] = set()
+
+    def finish(self, scope: Scope, thread: str, start: int, end: int) -> Computation:
+        """Add the computation that a scope has become."""
+        computation = Computation(
+            name=scope.name,
+            instructions=tuple(scope.instructions),
+            root_name=scope.root_name or scope.instructions[-1].name,
+            execution_thread=thread,
+            span=Span(start, end),
+        )
+        self.computations[scope.name] = computation
+        return computation
+
+    def check_operand_shape(self, shape: Shape | None, defined: Instruction, position: int) -> None:
+        """The shape written before an operand agrees with that of its definition."""
+        if shape is not None and shape is not defined.shape and not shape.compatible(defined.shape):
+            self.lexer.fail(f"the operand is declared {shape}, but '{defined.name}' gives {defined.shape}", position)
+
+    def unknown(self, what: str, position: int, known: Iterable[str]) -> None:
+        """Reject what is unknown where strict, else warn about it once."""
+        if self.strict:
+            self.lexer.fail(f"{what} is not known here; known are {', '.join(sorted(known))}", position)
+        if what not in self._warned:
+            self._warned.add(what)
+            place = self.lexer.error("", position)
+            message = f"{place.filename}:{place.line}:{place.column}: {what} is not known; it is kept as it stands"
+            warnings.warn(message, HloWarning, stacklevel=2)
+
+
+def fresh_name(name: str, taken: Iterable[str]) -> str:
+    """`name`, or `name.1`, `name.2`, … if it is taken."""
+    number = 0
+    candidate = name
+    while candidate in taken:
+        number += 1
+        candidate = f"{name}.{number}"
+    return candidate
