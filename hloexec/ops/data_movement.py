@@ -1,8 +1,9 @@
 """Moving whole arrays: broadcast, reshape, transpose, slice, concatenate, pad, reverse, iota, copy.
 
-Every element of the result is an element of an operand, or a constant. Where strides can express the movement the result
-is a view of the operand. Sizes come from the arrays themselves, not from declared shapes, so that a bounded-dynamic
-operand (an array of its runtime extents) moves like any other. Source of the rules: XLA, "Operation semantics".
+Every element of the result is an element of an operand, or a constant. Where strides can express the movement the
+result is a view of the operand. Sizes come from the arrays themselves, not from declared shapes, so that a
+bounded-dynamic operand (an array of its runtime extents) moves like any other. Source of the rules: XLA, "Operation
+semantics".
 """
 
 from __future__ import annotations
@@ -48,39 +49,39 @@ def require_distinct_dimensions(dimensions: tuple[int, ...], rank: int, what: st
 class BroadcastAttributes:
     """Operand dimension i becomes result dimension `dimensions[i]`; a scalar's may be left out."""
 
-    dimensions: tuple[int, ...] | None = attribute(Grammar.INT_LIST, default=None)
+    dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST, default=(), always_printed=True)
 
 
-@opcode("broadcast", operands=1, attributes=BroadcastAttributes)
+@opcode("broadcast", operands=1, attributes=BroadcastAttributes, may_be_view=True)
 class Broadcast:
     """out[i...] = operand[i[dimensions[0]], i[dimensions[1]], ...]   (XLA: Broadcast, the in-dimensions form)
 
-    The result's dimensions that `dimensions` does not name are new, and of any size. `dimensions` need not be sorted: the
-    operand is transposed by it then, as in XLA's evaluator.
+    The result's dimensions that `dimensions` does not name are new, and of any size. `dimensions` need not be sorted:
+    the operand is transposed by it then, as in XLA's evaluator.
     """
 
     @staticmethod
     def infer(operand: Shape, *, attributes: BroadcastAttributes, shape: Shape) -> ArrayShape:
         source = array_shape(operand, "the operand of broadcast")
         result = array_shape(shape, "the result of broadcast")
-        dimensions = attributes.dimensions or ()
+        dimensions = attributes.dimensions
         require(
             len(dimensions) == source.rank,
-            f"broadcast's dimensions {_braced(dimensions)} must name one result dimension for each of the {source.rank} "
-            f"dimensions of its operand {source}",
+            f"broadcast's dimensions {_braced(dimensions)} must name one result dimension for each of the "
+            f"{source.rank} dimensions of its operand {source}",
         )
         require_distinct_dimensions(dimensions, result.rank, "broadcast's dimensions")
         for axis, dimension in enumerate(dimensions):
             require(
                 source.dimensions[axis] == result.dimensions[dimension],
-                f"broadcast maps operand dimension {axis} to result dimension {dimension}, so they must be of one size, "
-                f"but the operand is {source} and the result {result}",
+                f"broadcast maps operand dimension {axis} to result dimension {dimension}, so they must be of one "
+                f"size, but the operand is {source} and the result {result}",
             )
         return shape_of(source.element_type, result.dimensions, flags(result))
 
     @staticmethod
     def evaluate(operand: Array, *, attributes: BroadcastAttributes, shape: ArrayShape) -> Array:
-        dimensions = attributes.dimensions or ()
+        dimensions = attributes.dimensions
         if not dimensions:
             return np.broadcast_to(operand, shape.dimensions)
         sizes = list(shape.dimensions)
@@ -98,7 +99,7 @@ class ReshapeAttributes:
     inferred_dimension: int | None = attribute(Grammar.INT, default=None)
 
 
-@opcode("reshape", operands=1, attributes=ReshapeAttributes)
+@opcode("reshape", operands=1, attributes=ReshapeAttributes, may_be_view=True)
 class Reshape:
     """The same elements in the same row-major order, in other dimensions   (XLA: Reshape)"""
 
@@ -132,7 +133,7 @@ class TransposeAttributes:
     dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode("transpose", operands=1, attributes=TransposeAttributes)
+@opcode("transpose", operands=1, attributes=TransposeAttributes, may_be_view=True)
 class Transpose:
     """out[i[dimensions[0]], i[dimensions[1]], ...] = operand[i...]   (XLA: Transpose)"""
 
@@ -142,7 +143,8 @@ class Transpose:
         dimensions = attributes.dimensions
         require(
             sorted(dimensions) == list(range(source.rank)),
-            f"transpose's dimensions {_braced(dimensions)} must be a permutation of the dimensions of its operand {source}",
+            f"transpose's dimensions {_braced(dimensions)} must be a permutation of the dimensions of its operand "
+            f"{source}",
         )
         dynamic = flags(source)
         return shape_of(
@@ -163,7 +165,7 @@ class SliceAttributes:
     slice: tuple[SliceDimension, ...] = attribute(Grammar.SLICE)
 
 
-@opcode("slice", operands=1, attributes=SliceAttributes)
+@opcode("slice", operands=1, attributes=SliceAttributes, may_be_view=True)
 class Slice:
     """out[i...] = operand[start + i * stride...]   (XLA: Slice)
 
@@ -272,7 +274,8 @@ class Pad:
         for dimension, (size, entry) in enumerate(zip(source.dimensions, attributes.padding, strict=True)):
             require(
                 entry.interior_padding >= 0,
-                f"pad's interior padding of dimension {dimension} must not be negative, but is {entry.interior_padding}",
+                f"pad's interior padding of dimension {dimension} must not be negative, but is "
+                f"{entry.interior_padding}",
             )
             padded = _padded_size(size, entry)
             require(padded >= 0, f"pad gives dimension {dimension} of its operand {source} the negative size {padded}")
@@ -318,7 +321,7 @@ class ReverseAttributes:
     dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode("reverse", operands=1, attributes=ReverseAttributes)
+@opcode("reverse", operands=1, attributes=ReverseAttributes, may_be_view=True)
 class Reverse:
     """out[..., i, ...] = operand[..., size - 1 - i, ...] for each of `dimensions`   (XLA: Rev)"""
 
@@ -376,7 +379,7 @@ def _numbers(size: int, element_type: ElementType) -> Array:
     return narrow(np.arange(size, dtype=np.float64), element_type)
 
 
-@opcode("copy", operands=1)
+@opcode("copy", operands=1, may_be_view=True)
 class Copy:
     """out = operand, perhaps in another layout, which is no part of a value   (XLA: Copy)"""
 

@@ -1,8 +1,8 @@
 """Bounded-dynamic dimensions, as the shape rules and kernels of data movement meet them.
 
 A bounded-dynamic value is an array of its runtime extents: what a declared shape gives is only an upper bound. Kernels
-that read sizes off their arrays need nothing from here. The others complete an array to its bound with zeros, or work out
-which extents a reshape leaves.
+that read sizes off their arrays need nothing from here. The others complete an array to its bound with zeros, or work
+out which extents a reshape leaves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hloexec.ir import ArrayShape
 from hloexec.ops.common import require
 from hloexec.values import Array
 
-__all__ = ["flags", "reshaped_extents", "reshaped_flags", "shape_of", "with_zeros"]
+__all__ = ["completed", "flags", "reshaped_extents", "reshaped_flags", "shape_of", "with_zeros"]
 
 
 def flags(shape: ArrayShape) -> tuple[bool, ...]:
@@ -41,6 +41,11 @@ def with_zeros(array: Array, shape: ArrayShape) -> Array:
         extent if dynamic else size
         for extent, size, dynamic in zip(array.shape, shape.dimensions, flags(shape), strict=True)
     )
+    return completed(array, sizes)
+
+
+def completed(array: Array, sizes: tuple[int, ...]) -> Array:
+    """The array enlarged to `sizes` with zeros at the end of each dimension; the array itself where it has them."""
     if sizes == array.shape:
         return array
     result = np.zeros(sizes, array.dtype)
@@ -51,9 +56,9 @@ def with_zeros(array: Array, shape: ArrayShape) -> Array:
 def reshaped_flags(source: ArrayShape, result: ArrayShape) -> tuple[bool, ...]:
     """Which dimensions of a reshape's result are dynamic: the declared ones, where they can be.
 
-    Row-major order pairs runs of operand dimensions with runs of result dimensions of the same number of elements. A run
-    that holds a dynamic operand dimension must have one dynamic result dimension, whose extent is what is left over; the
-    declared result says which.
+    Row-major order pairs runs of operand dimensions with runs of result dimensions of the same number of elements. A
+    run that holds a dynamic operand dimension must have one dynamic result dimension, whose extent is what is left
+    over; the declared result says which.
     """
     before, after = flags(source), flags(result)
     for inputs, outputs in _runs(source.dimensions, result.dimensions):
@@ -84,8 +89,8 @@ def reshaped_extents(extents: Sequence[int], source: ArrayShape, result: ArraySh
             sizes[dynamic[0]] = count // fixed
         if prod(sizes[axis] for axis in outputs) != count:
             raise EvaluationError(
-                f"a reshape from {source} to {result} got an operand with extents {list(extents)}, whose elements do not "
-                f"fill any extents of the result"
+                f"a reshape from {source} to {result} got an operand with extents {list(extents)}, whose elements do "
+                "not fill any extents of the result"
             )
     return tuple(sizes)
 

@@ -1,11 +1,25 @@
-"""Reading and writing at computed positions: dynamic-slice, dynamic-update-slice, gather."""
+"""Reading and writing at computed positions: dynamic-slice, dynamic-update-slice, gather.
+
+All three clamp: a window that would leave the operand is moved back until it fits. Starts may be of any integer type.
+Source: XLA, "Operation semantics".
+"""
 
 from __future__ import annotations
 
-import attrs
+from math import prod
 
+import attrs
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import array_shape, require, same_type_ignoring_float_width
+from hloexec.ops.data_movement import in_type, require_distinct_dimensions
+from hloexec.ops.extents import completed, flags, shape_of
+from hloexec.ops.index_vectors import batch_sizes, require_batching_dims, require_index_vectors, start_positions
 from hloexec.ops.registry import ANY, opcode
+from hloexec.values import Array
 
 __all__ = ["DynamicSliceAttributes", "GatherAttributes"]
 
@@ -17,14 +31,116 @@ class DynamicSliceAttributes:
     dynamic_slice_sizes: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode("dynamic-slice", operands=(1, ANY), attributes=DynamicSliceAttributes)
+@opcode("dynamic-slice", operands=(1, ANY), attributes=DynamicSliceAttributes, may_be_view=True)
 class DynamicSlice:
-    """out[i...] = operand[clamp(0, start, size - dynamic_slice_size) + i...]   (XLA: DynamicSlice)"""
+    """out[i...] = operand[clamp(0, start, size - dynamic_slice_size) + i...]   (XLA: DynamicSlice)
+
+    The starts are one scalar per dimension, or one array of rank 1 that holds them all. A dynamic operand counts with
+    its bound, and is zero beyond its extents.
+    """
+
+    @staticmethod
+    def infer(operand: Shape, *start_indices: Shape, attributes: DynamicSliceAttributes) -> ArrayShape:
+        source = array_shape(operand, "the operand of dynamic-slice")
+        _require_starts("dynamic-slice", source, start_indices)
+        sizes = attributes.dynamic_slice_sizes
+        require(
+            len(sizes) == source.rank and all(0 <= a <= b for a, b in zip(sizes, source.dimensions, strict=True)),
+            f"dynamic_slice_sizes {list(sizes)} must give each dimension of the operand {source} a size within it",
+        )
+        return shape_of(source.element_type, sizes)
+
+    @staticmethod
+    def evaluate(
+        operand: Array,
+        *start_indices: Array,
+        attributes: DynamicSliceAttributes,
+        operand_shapes: tuple[ArrayShape, ...],
+    ) -> Array:
+        operand = completed(operand, operand_shapes[0].dimensions)
+        return operand[_window(operand.shape, start_indices, attributes.dynamic_slice_sizes)]
 
 
 @opcode("dynamic-update-slice", operands=(2, ANY))
 class DynamicUpdateSlice:
-    """out = operand, with out[clamp(0, start, size - update_size) + i...] = update[i...]   (XLA: DynamicUpdateSlice)"""
+    """out = operand, but out[clamp(0, start, size - update_size) + i...] = update[i...]   (XLA: DynamicUpdateSlice)"""
+
+    @staticmethod
+    def infer(operand: Shape, update: Shape, *start_indices: Shape) -> ArrayShape:
+        source = array_shape(operand, "the operand of dynamic-update-slice")
+        window = array_shape(update, "the update of dynamic-update-slice")
+        same_type_ignoring_float_width(source, window, "the operand and the update of dynamic-update-slice")
+        _require_starts("dynamic-update-slice", source, start_indices)
+        require(
+            window.rank == source.rank
+            and all(a <= b for a, b in zip(window.dimensions, source.dimensions, strict=True)),
+            f"the update of dynamic-update-slice must fit into the operand, but is {window} and the operand {source}",
+        )
+        dynamic = tuple(
+            mine or (its and window.dimensions[axis] == source.dimensions[axis])
+            for axis, (mine, its) in enumerate(zip(flags(source), flags(window), strict=True))
+        )
+        return shape_of(source.element_type, source.dimensions, dynamic)
+
+    @staticmethod
+    def evaluate(
+        operand: Array,
+        update: Array,
+        *start_indices: Array,
+        shape: ArrayShape,
+        operand_shapes: tuple[ArrayShape, ...],
+    ) -> Array:
+        bound, update_bound = operand_shapes[0].dimensions, operand_shapes[1].dimensions
+        operand, update = in_type(operand, shape.element_type), in_type(update, shape.element_type)
+        if update.shape == bound:
+            return update
+        start = [part.start for part in _window(bound, start_indices, update_bound)]
+        result = operand.copy() if operand.shape == bound else completed(operand, bound)
+        result[tuple(slice(first, first + size) for first, size in zip(start, update.shape, strict=True))] = update
+        if not shape.dynamic_dimensions:
+            return result
+        # An update of a whole dimension brings its own extent along.
+        return result[
+            tuple(
+                slice(update.shape[axis] if update_bound[axis] == size else operand.shape[axis])
+                for axis, size in enumerate(bound)
+            )
+        ]
+
+
+def _require_starts(opcode_name: str, operand: ArrayShape, start_indices: tuple[Shape, ...]) -> None:
+    """Raise ShapeError unless the starts are integer scalars, one per dimension, or one array that holds them all."""
+    starts = [array_shape(start, f"a start index of {opcode_name}") for start in start_indices]
+    for start in starts:
+        require(
+            start.element_type.is_integral, f"the start indices of {opcode_name} must be integers, but one is {start}"
+        )
+    if len(starts) == 1 and starts[0].rank == 1:
+        require(
+            starts[0].dimensions == (operand.rank,),
+            f"the start indices of {opcode_name} must have one element per dimension of the operand {operand}, but are "
+            f"{starts[0]}",
+        )
+        return
+    require(
+        len(starts) == operand.rank,
+        f"{opcode_name} must have one start index per dimension of its operand {operand}, but has {len(starts)}",
+    )
+    for start in starts:
+        require(start.rank == 0, f"the start indices of {opcode_name} must be scalars, but one is {start}")
+        require(
+            start.element_type is starts[0].element_type,
+            f"the start indices of {opcode_name} must have one element type, but have {starts[0]} and {start}",
+        )
+
+
+def _window(sizes: tuple[int, ...], start_indices: tuple[Array, ...], window: tuple[int, ...]) -> tuple[slice, ...]:
+    """Where a window of an array lies after clamping."""
+    starts = [int(start) for index in start_indices for start in index.reshape(-1)]
+    return tuple(
+        slice(first := min(max(start, 0), size - extent), first + extent)
+        for start, size, extent in zip(starts, sizes, window, strict=True)
+    )
 
 
 @attrs.frozen
@@ -43,4 +159,129 @@ class GatherAttributes:
 
 @opcode("gather", operands=2, attributes=GatherAttributes)
 class Gather:
-    """Slices of the operand, one per index vector   (XLA: Gather)"""
+    """out[batch, offset] = operand[clamp(0, start[batch], size - slice_size) + offset]   (XLA: Gather)
+
+    `start[batch]` is the index vector at `batch`, its component k counting in operand dimension `start_index_map[k]`;
+    an operand batching dimension starts at the position of its batch dimension, any other dimension at 0. Result
+    dimensions `offset_dims` are the operand's dimensions in order, without the collapsed and the batching ones (whose
+    slices have size 1); the others are the batch dimensions in order.
+    """
+
+    @staticmethod
+    def infer(operand: Shape, start_indices: Shape, *, attributes: GatherAttributes) -> ArrayShape:
+        source = array_shape(operand, "the operand of gather")
+        indices = array_shape(start_indices, "the start indices of gather")
+        collapsed, batching = attributes.collapsed_slice_dims, attributes.operand_batching_dims
+        offset_dims, sizes = attributes.offset_dims, attributes.slice_sizes
+        require_index_vectors(
+            "gather", "start_indices", indices, attributes.index_vector_dim, source, "start_index_map",
+            attributes.start_index_map,
+        )  # fmt: skip
+        require_batching_dims(
+            "gather", source, "operand_batching_dims", batching, indices, "start_indices_batching_dims",
+            attributes.start_indices_batching_dims, attributes.index_vector_dim,
+        )  # fmt: skip
+        require_distinct_dimensions(collapsed, source.rank, "gather's collapsed_slice_dims")
+        for name, dimensions in (("collapsed_slice_dims", collapsed), ("offset_dims", offset_dims)):
+            require(list(dimensions) == sorted(dimensions), f"gather's {name} must be sorted, but are {dimensions}")
+        for name, dimensions in (("collapsed_slice_dims", collapsed), ("start_index_map", attributes.start_index_map)):
+            require(
+                not set(dimensions) & set(batching),
+                f"gather's {name} {dimensions} and operand_batching_dims {batching} must have no dimension in common",
+            )
+        require(
+            len(sizes) == source.rank and all(0 <= a <= b for a, b in zip(sizes, source.dimensions, strict=True)),
+            f"gather's slice_sizes {list(sizes)} must give each dimension of the operand {source} a size within it",
+        )
+        for dimension in (*collapsed, *batching):
+            require(
+                sizes[dimension] <= 1,
+                f"gather leaves out operand dimension {dimension}, so its slice size must be 1, but is "
+                f"{sizes[dimension]}",
+            )
+        kept = [d for d in range(source.rank) if d not in collapsed and d not in batching]
+        require(
+            len(offset_dims) == len(kept),
+            f"gather's offset_dims must name a result dimension for each of the {len(kept)} operand dimensions that "
+            f"are neither collapsed nor batching, but name {len(offset_dims)}",
+        )
+        batch, batch_dynamic = batch_sizes(indices, attributes.index_vector_dim)
+        rank = len(batch) + len(kept)
+        require_distinct_dimensions(offset_dims, rank, "gather's offset_dims")
+        dynamic = flags(source)
+        windows = iter([(sizes[d], dynamic[d] and sizes[d] == source.dimensions[d]) for d in kept])
+        batches = iter(zip(batch, batch_dynamic, strict=True))
+        result = [next(windows) if axis in offset_dims else next(batches) for axis in range(rank)]
+        return shape_of(source.element_type, tuple(size for size, _ in result), tuple(flag for _, flag in result))
+
+    @staticmethod
+    def evaluate(
+        operand: Array, start_indices: Array, *, attributes: GatherAttributes, operand_shapes: tuple[ArrayShape, ...]
+    ) -> Array:
+        bound, sizes = operand_shapes[0].dimensions, attributes.slice_sizes
+        if operand.shape != bound:
+            # A dynamic dimension that is taken whole keeps its extent; any other counts with its bound.
+            whole = tuple(
+                extent if size == full else full for extent, size, full in zip(operand.shape, sizes, bound, strict=True)
+            )
+            sizes = tuple(map(min, sizes, whole))
+            operand = completed(operand, whole)
+        starts, batch = start_positions(
+            start_indices,
+            attributes.index_vector_dim,
+            attributes.start_index_map,
+            attributes.operand_batching_dims,
+            attributes.start_indices_batching_dims,
+        )
+        clamped = {
+            dimension: np.clip(start, 0, operand.shape[dimension] - sizes[dimension])
+            for dimension, start in starts.items()
+            if sizes[dimension] < operand.shape[dimension]
+        }
+        windows = _windows_at(operand, clamped, batch, sizes)
+        dropped = (*attributes.collapsed_slice_dims, *attributes.operand_batching_dims)
+        kept = [size for dimension, size in enumerate(sizes) if dimension not in dropped]
+        rank = len(batch) + len(kept)
+        if not windows.size:
+            # Slices of size 0 of a collapsed dimension have no element to give: XLA leaves zeros.
+            windows = np.zeros((*batch, *kept), operand.dtype)
+        order = [axis for axis in range(rank) if axis not in attributes.offset_dims] + list(attributes.offset_dims)
+        return windows.reshape(*batch, *kept).transpose(np.argsort(order))
+
+
+def _windows_at(operand: Array, starts: dict[int, Array], batch: tuple[int, ...], sizes: tuple[int, ...]) -> Array:
+    """out[batch..., i...] = operand[starts[batch] + i...] for windows of `sizes` that lie within the operand.
+
+    `starts` holds the operand dimensions in which windows differ.
+    """
+    moving = sorted(starts)
+    fixed = operand[tuple(slice(None) if axis in starts else slice(size) for axis, size in enumerate(sizes))]
+    if not moving or not prod(batch) * prod(sizes):
+        return np.broadcast_to(fixed[tuple(map(slice, sizes))], (*batch, *sizes))
+    first, last = moving[0], moving[-1] + 1
+    if fixed.flags.c_contiguous and moving == list(range(first, last)) and all(sizes[axis] == 1 for axis in moving):
+        return _rows_at(fixed, first, last, starts, batch, sizes)
+    windows = as_strided(
+        fixed,
+        (*(fixed.shape[axis] - sizes[axis] + 1 for axis in moving), *sizes),
+        (*(fixed.strides[axis] for axis in moving), *fixed.strides),
+    )
+    at = tuple(np.broadcast_to(starts[axis], batch) for axis in moving)
+    result: Array = windows[at]
+    return result
+
+
+def _rows_at(
+    operand: Array, first: int, last: int, starts: dict[int, Array], batch: tuple[int, ...], sizes: tuple[int, ...]
+) -> Array:
+    """`_windows_at` for windows of one element in the adjacent dimensions [first, last) of a contiguous operand."""
+    leading, trailing = operand.shape[:first], operand.shape[last:]
+    position = np.zeros((), np.int64)
+    for axis in range(first, last):
+        position = position * operand.shape[axis] + starts[axis]
+    table = operand.reshape(prod(leading), prod(operand.shape[first:last]), prod(trailing))
+    # The positions are in range; `clip` only spares NumPy the check.
+    taken = table.take(np.broadcast_to(position, batch), axis=1, mode="clip")
+    taken = taken.reshape(*leading, *batch, *trailing)
+    order = (*range(first, first + len(batch)), *range(first), *range(first + len(batch), taken.ndim))
+    return taken.transpose(order).reshape(*batch, *sizes)

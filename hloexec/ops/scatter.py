@@ -1,11 +1,28 @@
-"""scatter: combining windows of updates into an operand at computed positions."""
+"""scatter: combining windows of updates into operands at computed positions.
+
+All windows are rows: the operand is turned so that the dimensions in which windows start at different places come first
+and become one, and each window is cut into the pieces that fall into one row each. What is left is `table[key] =
+f(table[key], piece)` for a list of keys and pieces, in order. Source: XLA, "Operation semantics", Scatter.
+"""
 
 from __future__ import annotations
 
-import attrs
+from collections.abc import Iterator, Sequence
+from math import prod
 
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType, element_type_of
+from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.registry import ANY, opcode
+from hloexec.ops.common import array_shape, narrow, require, same_type_ignoring_float_width, widen
+from hloexec.ops.data_movement import in_type, require_distinct_dimensions
+from hloexec.ops.extents import completed, flags, shape_of
+from hloexec.ops.index_vectors import batch_sizes, require_batching_dims, require_index_vectors, start_positions
+from hloexec.ops.reducers import recognise_components
+from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.values import Array
 
 __all__ = ["ScatterAttributes"]
 
@@ -27,4 +44,307 @@ class ScatterAttributes:
 
 @opcode("scatter", operands=(3, ANY), attributes=ScatterAttributes)
 class Scatter:
-    """Windows of updates combined into the operands   (XLA: Scatter)"""
+    """out = operand; for each batch in order: out[start[batch] + window] = f(out[…], updates[batch, window])
+
+    `start[batch]` is the index vector at `batch`, its component k counting in operand dimension
+    `scatter_dims_to_operand_dims[k]`; an input batching dimension starts at the position of its batch dimension, any
+    other dimension at 0. Updates dimensions `update_window_dims` are the operand's dimensions in order, without the
+    inserted and the batching ones (of window size 1); the others are the batch dimensions in order. A window that does
+    not fit into the operand whole is skipped. The operands are N operands, the indices and N updates; f takes N current
+    and N update elements and returns N. It works step by step in the declared element types. (XLA: Scatter)
+    """
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: ScatterAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
+        count = len(operands) // 2
+        require(
+            len(operands) == 2 * count + 1,
+            "scatter takes N operands, the indices and N updates, so an odd number of operands, but has "
+            f"{len(operands)}",
+        )
+        arrays = [array_shape(operand, f"operand {i} of scatter") for i, operand in enumerate(operands)]
+        sources, indices, updates = arrays[:count], arrays[count], arrays[count + 1 :]
+        for source, update in zip(sources, updates, strict=True):
+            _require_dimensions(source, indices, update, attributes)
+            require(
+                source.dimensions == sources[0].dimensions and update.dimensions == updates[0].dimensions,
+                "the operands of scatter must have the same dimensions, and so must the updates, but there are "
+                f"{sources[0]} with {updates[0]} and {source} with {update}",
+            )
+        _require_combiner(computations[0], sources, updates)
+        results = tuple(shape_of(source.element_type, source.dimensions, flags(source)) for source in sources)
+        return results[0] if count == 1 else TupleShape(results)
+
+    @staticmethod
+    def evaluate(
+        *operands: Array,
+        attributes: ScatterAttributes,
+        shape: Shape,
+        operand_shapes: tuple[ArrayShape, ...],
+        computations: tuple[Callee, ...],
+    ) -> Array | tuple[Array, ...]:
+        count = len(operands) // 2
+        extents, bound = operands[0].shape, operand_shapes[0].dimensions
+        declared = shape.elements if isinstance(shape, TupleShape) else (shape,)
+        types = [array_shape(each, "the result of scatter").element_type for each in declared]
+        sources = [completed(in_type(*pair), bound) for pair in zip(operands[:count], types, strict=True)]
+        updates = [in_type(*pair) for pair in zip(operands[count + 1 :], types, strict=True)]
+        placement = _place(operands[count], updates[0].shape, bound, attributes)
+        if placement is None:
+            results: Sequence[Array] = sources
+        else:
+            tables = [placement.table(source) for source in sources]
+            pieces = [placement.pieces(update) for update in updates]
+            _combine([placement.target(table) for table in tables], placement.keys, pieces, computations[0])
+            results = [placement.restored(table) for table in tables]
+        if extents != bound:
+            results = [result[tuple(map(slice, extents))] for result in results]
+        return tuple(results) if isinstance(shape, TupleShape) else results[0]
+
+
+def _require_dimensions(
+    source: ArrayShape, indices: ArrayShape, update: ArrayShape, attributes: ScatterAttributes
+) -> None:
+    """Raise ShapeError unless the dimensions of one operand, the indices and its updates correspond."""
+    inserted, batching = attributes.inserted_window_dims, attributes.input_batching_dims
+    window_dims, to_operand = attributes.update_window_dims, attributes.scatter_dims_to_operand_dims
+    require_index_vectors(
+        "scatter", "indices", indices, attributes.index_vector_dim, source, "scatter_dims_to_operand_dims", to_operand
+    )
+    require_batching_dims(
+        "scatter", source, "input_batching_dims", batching, indices, "scatter_indices_batching_dims",
+        attributes.scatter_indices_batching_dims, attributes.index_vector_dim,
+    )  # fmt: skip
+    require_distinct_dimensions(inserted, source.rank, "scatter's inserted_window_dims")
+    for name, dimensions in (("inserted_window_dims", inserted), ("update_window_dims", window_dims)):
+        require(list(dimensions) == sorted(dimensions), f"scatter's {name} must be sorted, but are {dimensions}")
+    for name, dimensions in (("inserted_window_dims", inserted), ("scatter_dims_to_operand_dims", to_operand)):
+        require(
+            not set(dimensions) & set(batching),
+            f"scatter's {name} {dimensions} and input_batching_dims {batching} must have no dimension in common",
+        )
+    kept = [dimension for dimension in range(source.rank) if dimension not in inserted and dimension not in batching]
+    require(
+        len(window_dims) == len(kept),
+        f"scatter's update_window_dims must name an updates dimension for each of the {len(kept)} operand dimensions "
+        f"that are neither inserted nor batching, but name {len(window_dims)}",
+    )
+    batch, _ = batch_sizes(indices, attributes.index_vector_dim)
+    require(
+        update.rank == len(batch) + len(kept),
+        f"the updates of scatter must have rank {len(batch) + len(kept)}, one dimension for each of the {len(batch)} "
+        f"batch dimensions of the indices {indices} and the {len(kept)} window dimensions, but are {update}",
+    )
+    require_distinct_dimensions(window_dims, update.rank, "scatter's update_window_dims")
+    for mine, its in zip(window_dims, kept, strict=True):
+        require(
+            update.dimensions[mine] <= source.dimensions[its],
+            f"scatter's windows must not exceed the operand, but updates dimension {mine} in {update} is larger than "
+            f"operand dimension {its} in {source}",
+        )
+    found = tuple(size for dimension, size in enumerate(update.dimensions) if dimension not in window_dims)
+    require(
+        found == batch,
+        f"the batch dimensions of scatter's updates {update} have sizes {list(found)}, but those of the indices "
+        f"{indices} have {list(batch)}",
+    )
+
+
+def _require_combiner(combiner: ProgramShape, sources: list[ArrayShape], updates: list[ArrayShape]) -> None:
+    """Raise ShapeError unless the computation combines N current and N update elements into N elements."""
+    count = len(sources)
+    require(
+        len(combiner.parameters) == 2 * count,
+        f"scatter's computation must take {2 * count} parameters, but takes {len(combiner.parameters)}",
+    )
+    result = combiner.result
+    results = result.elements if isinstance(result, TupleShape) else (result,)
+    require(
+        len(results) == count and (count == 1 or isinstance(result, TupleShape)),
+        f"scatter's computation must return {count} scalars, but returns {result}",
+    )
+    pairs = zip((*results, *combiner.parameters), (*sources, *sources, *updates), strict=True)
+    for scalar, array in pairs:
+        element = array_shape(scalar, "a parameter or result of scatter's computation")
+        require(
+            element.rank == 0,
+            f"the parameters and results of scatter's computation must be scalars, but one is {element}",
+        )
+        same_type_ignoring_float_width(
+            element, ArrayShape(array.element_type), "the elements that scatter combines and its computation"
+        )
+
+
+@attrs.frozen
+class _Placement:
+    """Where updates go: the operand as a table of rows, each window as one piece per row that it touches."""
+
+    sizes: tuple[int, ...]
+    """Of the operand."""
+    window: tuple[int, ...]
+    """Window sizes by operand dimension."""
+    moving: tuple[int, ...]
+    """The operand dimensions in which windows start at different places: together they number the rows."""
+    resting: tuple[int, ...]
+    """The other operand dimensions: those of a row."""
+    update_axes: tuple[int, ...]
+    """The updates' dimensions, batch dimensions first."""
+    fitting: Array | None
+    """The numbers of the windows that fit, where some do not."""
+    keys: Array
+    """The row of each piece."""
+
+    def table(self, operand: Array) -> Array:
+        """A copy of the operand as `[rows, resting dimensions...]`."""
+        turned = operand.transpose(*self.moving, *self.resting).copy()
+        return turned.reshape(prod(turned.shape[: len(self.moving)]), *turned.shape[len(self.moving) :])
+
+    def target(self, table: Array) -> Array:
+        """The part of a table that windows reach."""
+        return table[(slice(None), *(slice(self.window[axis]) for axis in self.resting))]
+
+    def pieces(self, updates: Array) -> Array:
+        """Updates as `[keys, resting dimensions...]`."""
+        windows = updates.transpose(self.update_axes).reshape(-1, *self.window)
+        if self.fitting is not None:
+            windows = windows[self.fitting]
+        windows = windows.transpose(0, *(axis + 1 for axis in (*self.moving, *self.resting)))
+        return windows.reshape(len(self.keys), *windows.shape[1 + len(self.moving) :])
+
+    def restored(self, table: Array) -> Array:
+        """A table as an array of the operand's shape."""
+        axes = (*self.moving, *self.resting)
+        return table.reshape([self.sizes[axis] for axis in axes]).transpose(np.argsort(axes))
+
+
+def _place(
+    indices: Array, update_sizes: tuple[int, ...], sizes: tuple[int, ...], attributes: ScatterAttributes
+) -> _Placement | None:
+    """The placement of updates in an operand of `sizes`, or None where no window fits."""
+    left_out = {*attributes.inserted_window_dims, *attributes.input_batching_dims}
+    window_dims = iter(attributes.update_window_dims)
+    window = tuple(1 if axis in left_out else update_sizes[next(window_dims)] for axis in range(len(sizes)))
+    starts, batch = start_positions(
+        indices,
+        attributes.index_vector_dim,
+        attributes.scatter_dims_to_operand_dims,
+        attributes.input_batching_dims,
+        attributes.scatter_indices_batching_dims,
+    )
+    fits = np.ones(batch, np.bool_)
+    for axis, start in starts.items():
+        fits &= (start >= 0) & (start <= sizes[axis] - window[axis])
+    if not fits.any() or not prod(window):
+        return None
+    fitting = None if fits.all() else np.flatnonzero(fits)
+    moving = tuple(sorted(axis for axis in starts if window[axis] < sizes[axis]))
+    first, offset = np.zeros(batch, np.int64), np.zeros(1, np.int64)
+    for axis in moving:
+        first = first * sizes[axis] + starts[axis]
+        offset = np.add.outer(offset * sizes[axis], np.arange(window[axis])).reshape(-1)
+    first = first.reshape(-1)
+    keys = np.add.outer(first if fitting is None else first[fitting], offset).reshape(-1)
+    batch_axes = [axis for axis in range(len(update_sizes)) if axis not in attributes.update_window_dims]
+    return _Placement(
+        sizes=sizes,
+        window=window,
+        moving=moving,
+        resting=tuple(axis for axis in range(len(sizes)) if axis not in moving),
+        update_axes=(*batch_axes, *attributes.update_window_dims),
+        fitting=fitting,
+        keys=keys,
+    )
+
+
+def _combine(targets: list[Array], keys: Array, pieces: list[Array], combiner: Callee) -> None:
+    """`targets[keys] = combiner(targets[keys], pieces)`, one piece after the other, in place."""
+    names = recognise_components(combiner.computation)
+    with np.errstate(all="ignore"):
+        if names is None:
+            _combine_by_rounds(targets, keys, pieces, combiner)
+            return
+        for name, target, piece in zip(names, targets, pieces, strict=True):
+            _combine_recognised(name, target, keys, piece)
+
+
+_UFUNCS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def _combine_recognised(name: str, target: Array, keys: Array, pieces: Array) -> None:
+    """`_combine` for one operand and an operation that `recognise` knows."""
+    element_type = element_type_of(target.dtype)
+    if name == "first":
+        return
+    if name == "second":
+        # NumPy assigns in order, so the last of several pieces for a row stays.
+        target[keys] = pieces
+        return
+    ufunc = _UFUNCS[name]
+    is_choice = name in ("minimum", "maximum")
+    if element_type.is_floating and is_choice:
+        ordered = _ordered_integers(target, name)
+        ufunc.at(ordered, keys, _ordered_integers(pieces, name))
+        target[...] = _from_ordered_integers(ordered, element_type)
+    elif element_type.is_narrow and element_type.is_floating and target.dtype != np.float16:
+        wide = widen(pieces)
+        for chosen in _rounds(keys):
+            rows = keys[chosen]
+            target[rows] = narrow(ufunc(widen(target[rows]), wide[chosen]), element_type)
+    elif element_type.is_narrow and element_type.is_integral:
+        # Wrapping once at the end is wrapping at each step.
+        wide = widen(target)
+        ufunc.at(wide, keys, widen(pieces))
+        target[...] = narrow(wide, element_type)
+    else:
+        ufunc.at(target, keys, pieces)
+
+
+def _combine_by_rounds(targets: list[Array], keys: Array, pieces: list[Array], combiner: Callee) -> None:
+    """`_combine` for any computation: round k applies the k-th piece of every row at once."""
+    parameters = [array_shape(shape, "a parameter").element_type for shape in combiner.computation.parameter_shapes]
+    for chosen in _rounds(keys):
+        rows = keys[chosen]
+        arguments = [target[rows] for target in targets] + [piece[chosen] for piece in pieces]
+        results = combiner(*(in_type(*pair) for pair in zip(arguments, parameters, strict=True)))
+        for target, result in zip(targets, results if isinstance(results, tuple) else (results,), strict=True):
+            target[rows] = in_type(result, element_type_of(target.dtype))
+
+
+def _rounds(keys: Array) -> Iterator[Array]:
+    """The positions of each key's first occurrence, of each key's second, and so on."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    lengths = np.diff(begins, append=len(keys))
+    occurrence = np.arange(len(keys)) - np.repeat(begins, lengths)
+    ends = np.cumsum(np.bincount(occurrence))
+    order = order[np.argsort(occurrence, kind="stable")]
+    for begin, end in zip((0, *ends[:-1].tolist()), ends.tolist(), strict=True):
+        yield order[begin:end]
+
+
+def _ordered_integers(values: Array, name: str) -> Array:
+    """Floats as integers in the same order, with -0 below +0, and NaN where `name` (minimum or maximum) takes it."""
+    wide = widen(values)
+    integers = np.dtype(f"i{wide.itemsize}")
+    limits = np.iinfo(integers)
+    bits = wide.view(integers)
+    ordered = np.where(bits < 0, bits ^ limits.max, bits)
+    ordered[np.isnan(wide)] = limits.max if name == "maximum" else limits.min
+    return ordered
+
+
+def _from_ordered_integers(ordered: Array, element_type: ElementType) -> Array:
+    """The inverse of `_ordered_integers`."""
+    limits = np.iinfo(ordered.dtype)
+    wide = np.where(ordered < 0, ordered ^ limits.max, ordered).view(element_type.compute)
+    wide[(ordered == limits.max) | (ordered == limits.min)] = np.nan
+    return narrow(wide, element_type)
