@@ -12,7 +12,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.hlo_text import Computation, Instruction, Rule, elements, read_instruction, rewrite, split
+from conformance.hlo_text import (
+    Computation,
+    Instruction,
+    Rule,
+    elements,
+    read_instruction,
+    rewrite,
+    without_header_fields,
+)
 
 __all__ = ["as_replicas", "device_counts", "with_result_extents"]
 
@@ -96,8 +104,8 @@ def as_replicas(printed: str) -> str:
         if instruction is not None:
             line = str(instruction.without("sharding"))
         elif line.startswith("HloModule "):
-            kept = [item for item in split(line) if item.partition("=")[0] not in ("replica_count", "num_partitions")]
-            line = ", ".join([*kept, f"replica_count={replicas * partitions}"])
+            kept = without_header_fields(line, "replica_count", "num_partitions")
+            line = f"{kept}, replica_count={replicas * partitions}"
         lines.append(line)
     return "\n".join(lines) + "\n"
 
@@ -131,7 +139,7 @@ def with_result_extents(printed: str) -> str:
         computation.emit(Instruction(f"{instruction.name}.sized", result, "tuple", operands, "", root=True))
         output += computation.lines
     # Without the layout attribute and the signature XLA's parser takes both from the body.
-    header = ", ".join(item for item in split(header) if not item.startswith("entry_computation_layout"))
+    header = without_header_fields(header, "entry_computation_layout")
     output[0] = re.sub(r"^(%?[\w.\-]+) .*\{$", r"\1 {", output[0])
     return "\n".join([header, *lines]) + "\nENTRY " + "\n".join(output)
 

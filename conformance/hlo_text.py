@@ -20,6 +20,7 @@ __all__ = [
     "read_instruction",
     "rewrite",
     "split",
+    "without_header_fields",
     "without_layouts",
 ]
 
@@ -133,6 +134,13 @@ def read_instruction(line: str) -> Instruction | None:
         attributes=line[closing:],
         root=match[1] is not None,
     )
+
+
+def without_header_fields(printed: str, *names: str) -> str:
+    """The module with these attributes of its first line left out."""
+    header, newline, rest = printed.partition("\n")
+    kept = [item for item in split(header) if item.partition("=")[0] not in names]
+    return ", ".join(kept) + newline + rest
 
 
 def rewrite(printed: str, rules: dict[str, Rule]) -> str:

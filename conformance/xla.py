@@ -25,6 +25,7 @@ import numpy as np
 
 from conformance.devices import as_replicas, device_counts, with_result_extents
 from conformance.equivalent import equivalent
+from conformance.hlo_text import without_header_fields
 
 __all__ = [
     "CompiledModule",
@@ -175,6 +176,9 @@ class CompiledModule:
                 f"the module wants {self.devices} devices, XLA:CPU is set up with {client.local_device_count()}: "
                 "set XLA_FLAGS=--xla_force_host_platform_device_count"
             )
+        if "input_output_alias" in text or "buffer_donor" in text:
+            # An execution would use up its inputs, and could not be repeated.
+            text = without_header_fields(_printed(text), "input_output_alias", "buffer_donor")
         computation = _hlo.XlaComputation(parse_hlo(text).as_serialized_hlo_module_proto())
         self._dynamic_dimensions = _dynamic_dimensions(computation.program_shape().result_shape())
         if self._dynamic_dimensions:

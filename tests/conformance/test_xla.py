@@ -103,6 +103,18 @@ def test_a_bounded_dynamic_result_has_its_runtime_extent():
     np.testing.assert_array_equal(bounded, MATRIX[:, :2])
 
 
+def test_donated_inputs_can_be_used_again():
+    text = module(
+        "  p = f32[2,3] parameter(0)\n  ROOT r = f32[2,3] add(p, p)",
+        header="HloModule m, input_output_alias={ {}: (0, {}, must-alias) }",
+    )
+    compiled = xla.compile_hlo(text)
+    placed = compiled.place([[MATRIX]])
+    for _ in range(2):
+        ((result,),) = compiled.fetch(compiled.execute(placed))
+        np.testing.assert_array_equal(result, 2 * MATRIX)
+
+
 def test_syntax_errors_carry_xlas_message():
     with pytest.raises(xla.XlaError, match="Unknown opcode: frobnicate"):
         xla.parse_hlo(module("  ROOT p = f32[] frobnicate()"))
