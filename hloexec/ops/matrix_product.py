@@ -1,0 +1,291 @@
+"""The numerics of contractions: how two stacks of matrices are multiplied, and how often the result is rounded.
+
+Everything here works on `[batch..., m, k]` times `[batch..., k, n]`. A `Multiplier` says how: it prepares each operand
+(widens it, rounds it, splits it into parts that BLAS multiplies as wanted) and multiplies prepared operands. Operands
+that need preparing are prepared block by block, so that a bf16 weight is never widened whole; which blocks depends on
+shapes and element types alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeAlias
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType, Kind, element_type_of
+from hloexec.errors import UnsupportedError
+from hloexec.ops.common import narrow, widen
+from hloexec.values import Array
+
+__all__ = ["FloatMultiplier", "Multiplier", "OperandSplit", "default_multiplier", "matrix_product", "round_mantissa"]
+
+_BLOCK_BYTES = 4 << 20
+"""Scratch for one prepared block: small enough to stay in a last-level cache."""
+_BLOCK_BYTES_LIMIT = 64 << 20
+"""What a block may grow to where smaller ones would starve BLAS of rows."""
+_BLOCK_ROWS = 256
+"""Rows (or columns) that keep BLAS busy."""
+_DIRECT_INTEGER_PRODUCTS = 1 << 15
+"""Up to so many multiplications, NumPy's own integer loop beats preparing operands for BLAS."""
+_LIMB_BITS = 16
+
+_DType: TypeAlias = np.dtype[Any]
+_F32 = np.dtype(np.float32)
+_F64 = np.dtype(np.float64)
+_FIRST_TERMS = ((0, 0),)
+
+
+class Multiplier(Protocol):
+    """How to multiply: `product(prepare(lhs), prepare(rhs))` is the result before it is rounded."""
+
+    @property
+    def scratch_dtype(self) -> _DType:
+        """The type that operands are prepared in."""
+
+    def prepare(self, operand: Array) -> tuple[Array, ...]:
+        """The operand in the parts that `product` multiplies; a tuple of only itself where there is nothing to do."""
+
+    def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
+        """The product of prepared operands, in a type that `narrow` takes to the result's."""
+
+
+@attrs.frozen
+class OperandSplit:
+    """How a float operand is rounded before it is multiplied.
+
+    It becomes the sum of `terms` numbers, each the rest that the ones before leave, rounded by `round_to`; the products
+    of the given `pairs` of terms are added up in that order.
+    """
+
+    round_to: Callable[[Array], Array]
+    terms: int = 1
+    pairs: tuple[tuple[int, int], ...] = _FIRST_TERMS
+    only_f32: bool = False
+    """Whether operands of other types are left alone."""
+
+
+@attrs.frozen
+class FloatMultiplier:
+    """Floating-point or complex products: one BLAS call per pair of terms, added up in the type `accumulate`."""
+
+    accumulate: _DType
+    split: OperandSplit | None = None
+    sum_type: ElementType | None = None
+    """Where set, the sum is rounded to this type before it is rounded to the result's."""
+
+    @property
+    def scratch_dtype(self) -> _DType:
+        return self.accumulate
+
+    def is_plain(self, *dtypes: _DType) -> bool:
+        """Whether operands and result of these types need neither preparing nor rounding."""
+        return self.split is None and self.sum_type is None and all(dtype == self.accumulate for dtype in dtypes)
+
+    def prepare(self, operand: Array) -> tuple[Array, ...]:
+        wide = widen(operand)
+        if self.split is None or (self.split.only_f32 and operand.dtype != _F32):
+            return (_converted(wide, self.accumulate),)
+        return tuple(_terms(_converted(wide, self.accumulate), self.split))
+
+    def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
+        pairs = _FIRST_TERMS if self.split is None else self.split.pairs
+        with np.errstate(all="ignore"):
+            total, *others = (np.matmul(lhs[i], rhs[j]) for i, j in pairs)
+            for other in others:
+                total += other
+        return total if self.sum_type is None else widen(narrow(total, self.sum_type))
+
+
+@attrs.frozen
+class _DirectIntegerMultiplier:
+    """Integer products in NumPy's own loop, which wraps as the result does; for small operands."""
+
+    scratch_dtype: _DType
+
+    def prepare(self, operand: Array) -> tuple[Array, ...]:
+        return (widen(operand).astype(self.scratch_dtype, copy=False),)
+
+    def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
+        product: Array = np.matmul(lhs[0], rhs[0])
+        return product
+
+
+@attrs.frozen
+class _ExactIntegerMultiplier:
+    """Integer products by BLAS: floats that hold every partial sum of `length` products exactly."""
+
+    scratch_dtype: _DType
+    length: int
+
+    def prepare(self, operand: Array) -> tuple[Array, ...]:
+        return (widen(operand).astype(self.scratch_dtype, copy=False),)
+
+    def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
+        return _exact_integer_matmul(lhs[0], rhs[0], self.length)
+
+
+@attrs.frozen
+class _LimbMultiplier:
+    """Products of wide integers modulo 2^(16·limbs): both operands as digits of 16 bits, multiplied exactly by BLAS.
+
+    Digits i and j contribute to bits from 16·(i + j) up; pairs beyond the width of the result vanish. The product of
+    two digits has 32 bits, so that 2^21 of them add up exactly in an f64.
+    """
+
+    limbs: int
+
+    @property
+    def scratch_dtype(self) -> _DType:
+        return _F64
+
+    def prepare(self, operand: Array) -> tuple[Array, ...]:
+        bits = widen(operand).astype(np.int64).view(np.uint64)
+        mask = np.uint64((1 << _LIMB_BITS) - 1)
+        return tuple(((bits >> np.uint64(_LIMB_BITS * i)) & mask).astype(_F64) for i in range(self.limbs))
+
+    def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
+        total: Array | None = None
+        for i in range(self.limbs):
+            for j in range(self.limbs - i):
+                part = _exact_integer_matmul(lhs[i], rhs[j], 1 << (53 - 2 * _LIMB_BITS)).view(np.uint64)
+                part <<= np.uint64(_LIMB_BITS * (i + j))
+                total = part if total is None else np.add(total, part, out=total)
+        assert total is not None
+        return total
+
+
+def matrix_product(lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier) -> Array:
+    """`[batch..., m, k]` times `[batch..., k, n]` as `[batch..., m, n]` of `result_type`, rounded once.
+
+    The batch dimensions of both must be the same. Strides are free.
+    """
+    if isinstance(multiplier, FloatMultiplier) and multiplier.is_plain(lhs.dtype, rhs.dtype, result_type.storage):
+        return multiplier.product((lhs,), (rhs,))
+    result = np.empty((*lhs.shape[:-1], rhs.shape[-1]), result_type.storage)
+    _multiply_into(result, lhs, rhs, result_type, multiplier)
+    return result
+
+
+def default_multiplier(
+    lhs: Array, rhs: Array, result_type: ElementType, f32_mantissa_bits: int | None = None
+) -> Multiplier:
+    """The multiplier for operands `[batch..., m, k]` and `[batch..., k, n]` whose instruction says nothing special.
+
+    Anything complex accumulates in complex numbers, anything floating in f32 or, where f64 takes part, in f64; integers
+    are exact modulo the width of the result. `f32_mantissa_bits` is the policy's rounding of f32 operands.
+    """
+    types = (element_type_of(lhs.dtype), element_type_of(rhs.dtype), result_type)
+    if any(entry.is_floating or entry.is_complex for entry in types):
+        if not (result_type.is_floating or result_type.is_complex):
+            raise UnsupportedError(f"a contraction of {types[0]} with {types[1]} has no {result_type} result")
+        dtype = _float_accumulation(types, result_type.is_complex)
+        round_operands = f32_mantissa_bits is not None and dtype.kind == "f"
+        split = OperandSplit(lambda x: round_mantissa(x, f32_mantissa_bits or 0), only_f32=True)
+        return FloatMultiplier(dtype, split if round_operands else None)
+    return _integer_multiplier(lhs, rhs, result_type)
+
+
+def _float_accumulation(types: Iterable[ElementType], is_complex: bool) -> _DType:
+    """f32, f64, c64 or c128: as wide as the widest of the types, complex where the result is."""
+    is_double = any(entry.storage in (_F64, np.complex128) for entry in types)
+    return np.dtype((np.float32, np.float64, np.complex64, np.complex128)[2 * is_complex + is_double])
+
+
+def round_mantissa(array: Array, bits: int) -> Array:
+    """The f32 array with only `bits` explicit bits of its significands kept: rounded to nearest, ties to even."""
+    dropped = 23 - bits
+    pattern = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = pattern + (((pattern >> dropped) & 1) + ((1 << (dropped - 1)) - 1))
+    rounded &= np.uint32((0xFFFFFFFF >> dropped) << dropped)
+    nan = np.isnan(array)
+    if nan.any():
+        rounded[nan] = pattern[nan]
+    return rounded.view(np.float32)
+
+
+def _integer_multiplier(lhs: Array, rhs: Array, result_type: ElementType) -> Multiplier:
+    length = lhs.shape[-1]
+    if lhs.size * rhs.shape[-1] <= _DIRECT_INTEGER_PRODUCTS:
+        return _DirectIntegerMultiplier(result_type.compute)
+    largest_product = max(1, _largest_magnitude(lhs) * _largest_magnitude(rhs))
+    for dtype, bits in ((_F32, 24), (_F64, 53)):
+        exact_length = (1 << bits) // largest_product
+        if exact_length >= min(length, 512):
+            return _ExactIntegerMultiplier(dtype, exact_length)
+    return _LimbMultiplier(max(1, result_type.bits // _LIMB_BITS))
+
+
+def _largest_magnitude(array: Array) -> int:
+    """A bound of the absolute values: of the type where it is narrow, of the elements otherwise."""
+    entry = element_type_of(array.dtype)
+    if entry.kind is Kind.PRED:
+        return 1
+    if entry.bits <= 8:
+        return 1 << (entry.bits if entry.kind is Kind.UNSIGNED else entry.bits - 1)
+    return max(int(array.max()), -int(array.min())) if array.size else 1
+
+
+def _exact_integer_matmul(lhs: Array, rhs: Array, length: int) -> Array:
+    """The product of whole numbers held in floats, as wrapping int64; `length` products add up exactly in the float."""
+    total: Array | None = None
+    for start in range(0, max(1, lhs.shape[-1]), length):
+        part = np.matmul(lhs[..., start : start + length], rhs[..., start : start + length, :]).astype(np.int64)
+        total = part if total is None else np.add(total, part, out=total)
+    assert total is not None
+    return total
+
+
+def _multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier) -> None:
+    """Multiply batch by batch and block by block, each block of rows or columns small enough once it is prepared."""
+    itemsize = multiplier.scratch_dtype.itemsize
+    if result.ndim > 2:
+        count = result.shape[0]
+        step = _BLOCK_BYTES * count // max(1, itemsize * (lhs.size + rhs.size + result.size))
+        if step < count:
+            for part in range(count) if step < 2 else _blocks(count, step):
+                _multiply_into(result[part], lhs[part], rhs[part], result_type, multiplier)
+            return
+        row_blocks = column_blocks = [slice(None)]
+    else:
+        row_blocks = list(_blocks(lhs.shape[0], _rows_per_block(lhs.shape[1] * itemsize)))
+        column_blocks = list(_blocks(rhs.shape[1], _rows_per_block(rhs.shape[0] * itemsize)))
+    for rows in row_blocks:
+        prepared = _prepare(lhs[..., rows, :], multiplier)
+        for columns in column_blocks:
+            product = multiplier.product(prepared, _prepare(rhs[..., columns], multiplier))
+            result[..., rows, columns] = narrow(product, result_type)
+
+
+def _prepare(operand: Array, multiplier: Multiplier) -> tuple[Array, ...]:
+    """The prepared operand; a transposed one is read and written in the order in which it lies in memory."""
+    if abs(operand.strides[-2]) >= abs(operand.strides[-1]):
+        return multiplier.prepare(operand)
+    return tuple(part.swapaxes(-1, -2) for part in multiplier.prepare(operand.swapaxes(-1, -2)))
+
+
+def _rows_per_block(row_bytes: int) -> int:
+    row_bytes = max(1, row_bytes)
+    return max(1, _BLOCK_BYTES // row_bytes, min(_BLOCK_ROWS, _BLOCK_BYTES_LIMIT // row_bytes))
+
+
+def _blocks(size: int, step: int) -> Iterator[slice]:
+    return (slice(start, start + step) for start in range(0, size, step))
+
+
+def _converted(array: Array, dtype: _DType) -> Array:
+    """The array in another type; a complex array gives its real part where a real one is wanted, as `convert` does."""
+    if array.dtype.kind == "c" and dtype.kind == "f":
+        array = array.real
+    return array.astype(dtype, copy=False)
+
+
+def _terms(operand: Array, split: OperandSplit) -> Iterator[Array]:
+    """The terms whose sum approximates `operand`; what is not finite stands in the first alone."""
+    rest = operand
+    with np.errstate(all="ignore"):
+        for _ in range(split.terms):
+            term = split.round_to(rest)
+            yield term
+            rest = np.where(np.isfinite(term), rest - term, 0).astype(operand.dtype, copy=False)
