@@ -1,0 +1,53 @@
+"""`python -m benchmarks [parsing] [startup] [running] [FILE…]`: tables of hloexec beside its peers."""
+
+from __future__ import annotations
+
+import os
+import platform
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import modules, parsing, running, startup
+
+_TABLES = ("parsing", "startup", "running")
+
+
+@click.command()
+@click.argument("what", nargs=-1)
+def main(what: tuple[str, ...]) -> None:
+    """Print the named tables (all of them without names), for the named FILES or the examples and dumps at hand."""
+    names = [name for name in what if name in _TABLES] or list(_TABLES)
+    paths = [Path(name) for name in what if name not in _TABLES]
+    for path in paths:
+        if not path.is_file():
+            raise click.UsageError(f"{path} is neither a table ({', '.join(_TABLES)}) nor a file")
+    warnings.simplefilter("ignore")
+    console = Console()
+    console.print(f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}")
+    if "parsing" in names:
+        show(console, "Parsing, XLA's own parser beside", parsing.rows(paths or modules.examples() + modules.dumps()))
+    if "startup" in names:
+        show(console, "Start-up", startup.rows())
+    if "running" in names:
+        runnable = [path for path in modules.dumps() if path.name.startswith("002")]
+        show(console, "Running, XLA:CPU beside", running.rows(paths or modules.examples() + runnable))
+
+
+def show(console: Console, title: str, rows: Iterable[dict[str, object]]) -> None:
+    """Print rows as a table whose columns are the keys of the first."""
+    found = list(rows)
+    table = Table(title=title, title_justify="left")
+    for name in found[0] if found else ():
+        table.add_column(name, justify="left" if name in ("module", "program") else "right")
+    for row in found:
+        table.add_row(*(str(value) for value in row.values()))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
