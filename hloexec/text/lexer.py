@@ -37,8 +37,8 @@ _TOKEN = re.compile(
 )
 
 RESERVED = frozenset(
-    "true false inf nan HloModule ENTRY ROOT FileNames FunctionNames FileLocations StackFrames maximal replicated manual "
-    "last_tile_dim_replicate shard_as shard_like unknown unreduced".split()
+    "true false inf nan HloModule ENTRY ROOT FileNames FunctionNames FileLocations StackFrames maximal replicated "
+    "manual last_tile_dim_replicate shard_as shard_like unknown unreduced".split()
 )
 """The words that are no names unless a `%` stands before them."""
 
