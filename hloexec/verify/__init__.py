@@ -1,0 +1,35 @@
+"""The verifier: is a module a well-formed program?
+
+Structure is checked in `structure` and `entry`: names, operands, parameters, called computations, aliases. What an
+opcode asks of its operands is its registry entry's business: `shapes` calls `infer` and compares what comes out with
+the declared shape. What is wrong is collected and raised once, with its places in the text and in the program behind.
+"""
+
+from __future__ import annotations
+
+from hloexec.ir import Module
+from hloexec.verify.entry import check_entry
+from hloexec.verify.report import Note, Report
+from hloexec.verify.shapes import check_shapes
+from hloexec.verify.structure import check_calls, check_computation, check_computation_names
+
+__all__ = ["Note", "verify"]
+
+
+def verify(module: Module, strict: bool = False) -> list[Note]:
+    """Check that a module is a well-formed program; raise VerificationError that lists what is wrong.
+
+    Names are unique and refer to something; operands, control predecessors and calls have no cycles; each computation
+    has a root and parameters 0, 1, …; the header's layouts and aliases fit the entry computation; and every
+    instruction's declared shape is the one its opcode's rule infers, layouts and dynamic flags aside. Shapes that
+    differ only in the width of floating-point types, which optimized modules have, are notes, or errors where
+    `strict`. Opcodes that the registry does not know are taken as they are.
+    """
+    report = Report(module, strict)
+    check_computation_names(report)
+    programs = {computation.name: check_computation(report, computation) for computation in module.computations}
+    check_calls(report)
+    check_entry(report, programs.get(module.entry_name))
+    for computation in module.computations:
+        check_shapes(report, computation, programs)
+    return report.finish()

@@ -1,0 +1,81 @@
+"""What the verifier has found, and where."""
+
+from __future__ import annotations
+
+import attrs
+
+from hloexec.errors import VerificationError
+from hloexec.ir import Computation, Instruction, Module
+
+__all__ = ["Note", "Report"]
+
+_MOST_PROBLEMS = 20
+
+
+@attrs.frozen
+class Note:
+    """Something odd that XLA tolerates, and where it is."""
+
+    message: str
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: note: {self.message}"
+
+
+class Report:
+    """What has been found, with places."""
+
+    def __init__(self, module: Module, strict: bool) -> None:
+        self.module = module
+        self._strict = strict
+        self._errors: list[str] = []
+        self._count = 0
+        self._notes: list[Note] = []
+
+    def error(
+        self, message: str, computation: Computation | None = None, instruction: Instruction | None = None
+    ) -> None:
+        """Add a problem of an instruction, of a computation, or of the module."""
+        self._count += 1
+        if self._count <= _MOST_PROBLEMS:
+            self._errors.append(f"{self._place(computation, instruction)}: {message}")
+
+    def mixed_precision(self, message: str, computation: Computation, instruction: Instruction) -> None:
+        """Add a difference in nothing but the width of floats."""
+        if self._strict:
+            self.error(message, computation, instruction)
+        else:
+            self._notes.append(Note(message, self._place(computation, instruction)))
+
+    def finish(self) -> list[Note]:
+        """The notes; VerificationError where there are errors."""
+        if not self._count:
+            return self._notes
+        if self._count > _MOST_PROBLEMS:
+            self._errors.append(f"… and {self._count - _MOST_PROBLEMS} more")
+        heading = "" if self._count == 1 else f"module '{self.module.name}' has {self._count} faults:\n"
+        raise VerificationError(heading + "\n".join(self._errors))
+
+    def _place(self, computation: Computation | None, instruction: Instruction | None) -> str:
+        """file:line:column: computation 'c', instruction 'i' (file.py:12)"""
+        names = [
+            *([f"computation '{computation.name}'"] if computation else [f"module '{self.module.name}'"]),
+            *([f"instruction '{instruction.name}'"] if instruction else []),
+        ]
+        origin = instruction.metadata if instruction else None
+        if origin is not None and origin.source_file:
+            line = f":{origin.source_line}" if origin.source_line else ""
+            names[-1] += f" ({origin.source_file}{line})"
+        return f"{self._position(computation, instruction)}{', '.join(names)}"
+
+    def _position(self, computation: Computation | None, instruction: Instruction | None) -> str:
+        span = next((item.span for item in (instruction, computation) if item is not None and item.span), None)
+        source = self.module.source
+        if source is None:
+            return ""
+        if span is None:
+            return f"{self.module.filename}: "
+        line = source.count("\n", 0, span.start) + 1
+        column = span.start - source.rfind("\n", 0, span.start)
+        return f"{self.module.filename}:{line}:{column}: "

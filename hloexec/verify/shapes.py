@@ -1,0 +1,156 @@
+"""Declared shapes against inferred ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from hloexec.errors import ShapeError
+from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Computation, Instruction, Shape, leaf_shapes
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
+from hloexec.verify.comparison import is_float, same
+from hloexec.verify.report import Report
+from hloexec.verify.structure import has_attributes
+
+__all__ = ["check_shapes"]
+
+
+def check_shapes(report: Report, computation: Computation, programs: Mapping[str, ProgramShape | None]) -> None:
+    by_name = computation.by_name
+    for instruction in computation.instructions:
+        fault = _shape_fault(instruction.shape)
+        if fault is not None:
+            report.error(fault, computation, instruction)
+            continue
+        replication = instruction.parameter_replication
+        if replication is not None and len(replication) != (leaves := sum(1 for _ in leaf_shapes(instruction.shape))):
+            report.error(
+                f"parameter_replication has {len(replication)} flags, but the shape has {leaves} leaves",
+                computation,
+                instruction,
+            )
+        entry = find_opcode(instruction.opcode)
+        if entry is None or instruction.unknown_operands is not None:
+            continue
+        count = len(instruction.operands)
+        if count < entry.minimum_operands or (entry.maximum_operands is not None and count > entry.maximum_operands):
+            report.error(
+                f"{instruction.opcode} takes {_operand_range(entry)}, but has {count}", computation, instruction
+            )
+            continue
+        if not has_attributes(entry, instruction):
+            report.error(f"{instruction.opcode} lacks its attributes", computation, instruction)
+            continue
+        if all(name in by_name for name in instruction.operands):
+            operands = [by_name[name] for name in instruction.operands]
+            _check_instruction(report, computation, instruction, entry, operands, programs)
+
+
+def _check_instruction(
+    report: Report,
+    computation: Computation,
+    instruction: Instruction,
+    entry: Opcode,
+    operands: Sequence[Instruction],
+    programs: Mapping[str, ProgramShape | None],
+) -> None:
+    """Compare an instruction's declared shape with the inferred one."""
+    shapes = [operand.shape for operand in operands]
+    called = [programs.get(name) for name in computation_names(instruction.attributes)]
+    _check_partner(report, computation, instruction, operands)
+    if entry.infer is None or None in called:
+        return
+    arguments = {
+        "attributes": instruction.attributes,
+        "shape": instruction.shape,
+        "operand_shapes": tuple(shapes),
+        "computations": tuple(called),
+    }
+    try:
+        inferred = entry.infer(*shapes, **{name: arguments[name] for name in entry.infer_needs})
+    except ShapeError as error:
+        report.error(error.message, computation, instruction)
+        return
+    declared = instruction.shape
+    if declared is not inferred and declared != inferred and not same(declared, inferred):
+        message = f"{instruction.opcode} is declared {declared}, but its operands give {inferred}"
+        if same(declared, inferred, any_width=True):
+            report.mixed_precision(message, computation, instruction)
+        else:
+            report.error(message, computation, instruction)
+    elif entry.is_elementwise and len(shapes) > 1:
+        widths = {shape.element_type.name for shape in shapes if isinstance(shape, ArrayShape) and is_float(shape)}
+        if len(widths) > 1:
+            report.mixed_precision(
+                f"the operands of {instruction.opcode} mix {' and '.join(sorted(widths))}", computation, instruction
+            )
+    if called and entry.role is Role.CALL:
+        _check_call_widths(report, computation, instruction, shapes, called)
+
+
+def _check_call_widths(
+    report: Report,
+    computation: Computation,
+    instruction: Instruction,
+    operands: Sequence[Shape],
+    called: Sequence[ProgramShape | None],
+) -> None:
+    """Opcodes' rules tolerate other widths of floats between operands and parameters; say so."""
+    program = called[0]
+    assert program is not None
+    for number, (operand, parameter) in enumerate(zip(operands, program.parameters, strict=True)):
+        if not same(operand, parameter):
+            report.mixed_precision(
+                f"operand {number} of {instruction.opcode} is {operand}, but the called computation takes {parameter}",
+                computation,
+                instruction,
+            )
+
+
+def _check_partner(
+    report: Report, computation: Computation, instruction: Instruction, operands: Sequence[Instruction]
+) -> None:
+    """An asynchronous operation goes on from its own start, on the same channel."""
+    base, _, suffix = instruction.opcode.rpartition("-")
+    if suffix not in ("done", "update"):
+        return
+    before = operands[0]
+    if base == "async" and before.opcode not in ("async-start", "async-update"):
+        report.error(
+            f"the operand of {instruction.opcode} must be an async-start or async-update, but '{before.name}' is "
+            f"a {before.opcode}",
+            computation,
+            instruction,
+        )
+    elif before.opcode in (base, f"{base}-start", f"{base}-update"):
+        for name in ("channel_id", "async_execution_thread", "calls"):
+            mine, its = (getattr(item.attributes, name, None) for item in (instruction, before))
+            if mine is not None and its is not None and mine != its:
+                report.error(
+                    f"{name} is {mine}, but that of its start '{before.name}' is {its}", computation, instruction
+                )
+
+
+def _operand_range(entry: Opcode) -> str:
+    low, high = entry.minimum_operands, entry.maximum_operands
+    if low == high:
+        return f"{low} operand{'' if low == 1 else 's'}"
+    return f"at least {low} operands" if high is None else f"{low} to {high} operands"
+
+
+@cache
+def _shape_fault(shape: Shape) -> str | None:
+    """What is wrong with a shape by itself."""
+    for _, leaf in leaf_shapes(shape):
+        array = leaf.element if isinstance(leaf, BufferShape) else leaf
+        dynamic = array.dynamic_dimensions
+        if dynamic and len(dynamic) != array.rank:
+            return f"{array.element_type} has {array.rank} dimensions, but {len(dynamic)} dynamic flags"
+        for axis, size in enumerate(array.dimensions):
+            if size < 0 and not (size == UNBOUNDED and dynamic and dynamic[axis]):
+                return f"dimension {axis} of {array.element_type} has the negative size {size}"
+        if array.layout is not None and sorted(array.layout.minor_to_major) != list(range(array.rank)):
+            order = ",".join(map(str, array.layout.minor_to_major))
+            return f"the layout {{{order}}} of {array} is no permutation of its {array.rank} dimensions"
+    return None
