@@ -36,7 +36,8 @@ _INTEGERS = re.compile(r"\{[ ]*(-?[0-9]{1,18}(?:,[ ]*-?[0-9]{1,18})*)?[ ]*\}")
 _SIZES = re.compile(r"-?[0-9]+(?:x-?[0-9]+)*(?![A-Za-z0-9_.])")
 _PADDING = re.compile(r"-?[0-9]+_-?[0-9]+(?:_[0-9]+)?(?:x-?[0-9]+_-?[0-9]+(?:_[0-9]+)?)*(?![A-Za-z0-9_.])")
 _DIMENSION_LABELS = re.compile(r"([0-9bf?]{2,})_([0-9io?]{2,})->([0-9bf?]{2,})(?![A-Za-z0-9_.])")
-_METADATA_FIELD = re.compile(r'[, ]*([a-z_]+)=(?:"([^"\\]*)"|([0-9]{1,9}))')
+_METADATA_FIELD = re.compile(r'([a-z_]+)=(?:"([^"\\]*)"|([0-9]{1,9}))')
+_PLAIN_METADATA = re.compile(r'((?:[, ]*+[a-z_]++=(?:"[^"\\]*+"|[0-9]{1,9}+))*+)\}')
 _INT32 = range(-(1 << 31), 1 << 31)
 
 _WINDOW_FIELDS = ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal")
@@ -401,27 +402,25 @@ class AttributeParser:
         return found if found is not None else self._metadata_by_parts()
 
     def _plain_metadata(self) -> Metadata | None:
-        """Metadata of strings without escapes and integers, as nearly all is; remembered by its text."""
+        """Metadata of strings without escapes and of integers, as nearly all is; remembered by its text."""
         lexer = self._lexer
-        text = lexer.text
-        start = position = lexer.end
-        pairs: dict[str, Any] = {}
-        while match := _METADATA_FIELD.match(text, position):
-            name, string, integer = match.groups()
-            if name in pairs:
-                return None
-            pairs[name] = string if integer is None else int(integer)
-            position = match.end()
-        if not text.startswith("}", position):
+        match = _PLAIN_METADATA.match(lexer.text, lexer.end)
+        if match is None:
             return None
-        key = text[start:position]
-        known = self._known_metadata.get(key)
+        body = match[1]
+        known = self._known_metadata.get(body)
         if known is None:
-            for name, value in pairs.items():
-                if name not in (_METADATA_STRINGS if isinstance(value, str) else _METADATA_INTEGERS):
-                    return None
-            known = self._known_metadata[key] = Metadata(**pairs)
-        lexer.move_to(position + 1)
+            found = _METADATA_FIELD.findall(body)
+            fields: dict[str, Any] = {}
+            for name, string, integer in found:
+                if integer and name in _METADATA_INTEGERS:
+                    fields[name] = int(integer)
+                elif not integer and name in _METADATA_STRINGS:
+                    fields[name] = string
+            if len(fields) != len(found):
+                return None  # a field that is unknown, of another kind, or there twice
+            known = self._known_metadata[body] = Metadata(**fields)
+        lexer.move_to(match.end())
         return known
 
     def _metadata_by_parts(self) -> Metadata:

@@ -152,9 +152,14 @@ class InstructionParser:
         common: dict[str, Any] = {}
         unknown: list[tuple[str, str]] = []
         seen: set[str] = set()
-        while lexer.take(","):
-            position = lexer.start
-            name = lexer.attribute_name("an attribute")
+        while lexer.at(","):
+            usual = lexer.next_attribute()
+            if usual is not None:
+                name, position = usual
+            else:
+                lexer.advance()
+                position = lexer.start
+                name = lexer.attribute_name("an attribute")
             if name in seen:
                 lexer.fail(f"the attribute '{name}' occurs twice", position)
             seen.add(name)

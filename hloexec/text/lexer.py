@@ -36,6 +36,8 @@ _TOKEN = re.compile(
     r")"
 )
 
+_ATTRIBUTE = re.compile(r", ?([A-Za-z_][A-Za-z0-9_.\-]*+)=")
+
 RESERVED = frozenset(
     "true false inf nan HloModule ENTRY ROOT FileNames FunctionNames FileLocations StackFrames maximal replicated "
     "manual last_tile_dim_replicate shard_as shard_like unknown unreduced".split()
@@ -126,6 +128,15 @@ class Lexer:
         value = self.value
         self.advance()
         return value
+
+    def next_attribute(self) -> tuple[str, int] | None:
+        """`, name=` of the usual form: moves past it and gives the name and its position."""
+        match = _ATTRIBUTE.match(self.text, self.start)
+        if match is None:
+            return None
+        self.end = match.end()
+        self.advance()
+        return match[1], match.start(1)
 
     def attribute_name(self, what: str) -> str:
         """`name=`, without space between; moves past both."""
