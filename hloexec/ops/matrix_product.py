@@ -8,7 +8,8 @@ shapes and element types alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import attrs
@@ -86,8 +87,8 @@ class FloatMultiplier:
     def prepare(self, operand: Array) -> tuple[Array, ...]:
         wide = widen(operand)
         if self.split is None or (self.split.only_f32 and operand.dtype != _F32):
-            return (_converted(wide, self.accumulate),)
-        return tuple(_terms(_converted(wide, self.accumulate), self.split))
+            return (wide.astype(self.accumulate, copy=False),)
+        return tuple(_terms(wide.astype(self.accumulate, copy=False), self.split))
 
     def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
         pairs = _FIRST_TERMS if self.split is None else self.split.pairs
@@ -179,16 +180,17 @@ def default_multiplier(
     types = (element_type_of(lhs.dtype), element_type_of(rhs.dtype), result_type)
     if any(entry.is_floating or entry.is_complex for entry in types):
         if not (result_type.is_floating or result_type.is_complex):
-            raise UnsupportedError(f"a contraction of {types[0]} with {types[1]} has no {result_type} result")
-        dtype = _float_accumulation(types, result_type.is_complex)
-        round_operands = f32_mantissa_bits is not None and dtype.kind == "f"
-        split = OperandSplit(lambda x: round_mantissa(x, f32_mantissa_bits or 0), only_f32=True)
-        return FloatMultiplier(dtype, split if round_operands else None)
+            raise UnsupportedError(f"a contraction of {types[0]} with {types[1]} cannot have a {result_type} result")
+        dtype = _float_accumulation(types)
+        if f32_mantissa_bits is None or dtype.kind == "c":
+            return FloatMultiplier(dtype)
+        return FloatMultiplier(dtype, OperandSplit(partial(round_mantissa, bits=f32_mantissa_bits), only_f32=True))
     return _integer_multiplier(lhs, rhs, result_type)
 
 
-def _float_accumulation(types: Iterable[ElementType], is_complex: bool) -> _DType:
-    """f32, f64, c64 or c128: as wide as the widest of the types, complex where the result is."""
+def _float_accumulation(types: Sequence[ElementType]) -> _DType:
+    """f32, f64, c64 or c128: as wide as the widest of the types, complex where one of them is."""
+    is_complex = any(entry.is_complex for entry in types)
     is_double = any(entry.storage in (_F64, np.complex128) for entry in types)
     return np.dtype((np.float32, np.float64, np.complex64, np.complex128)[2 * is_complex + is_double])
 
@@ -255,7 +257,9 @@ def _multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementTy
         prepared = _prepare(lhs[..., rows, :], multiplier)
         for columns in column_blocks:
             product = multiplier.product(prepared, _prepare(rhs[..., columns], multiplier))
-            result[..., rows, columns] = narrow(product, result_type)
+            # A complex sum has a real result where one is declared: its real part, as `convert` has it.
+            real = product if result_type.is_complex else product.real
+            result[..., rows, columns] = narrow(real, result_type)
 
 
 def _prepare(operand: Array, multiplier: Multiplier) -> tuple[Array, ...]:
@@ -272,13 +276,6 @@ def _rows_per_block(row_bytes: int) -> int:
 
 def _blocks(size: int, step: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, size, step))
-
-
-def _converted(array: Array, dtype: _DType) -> Array:
-    """The array in another type; a complex array gives its real part where a real one is wanted, as `convert` does."""
-    if array.dtype.kind == "c" and dtype.kind == "f":
-        array = array.real
-    return array.astype(dtype, copy=False)
 
 
 def _terms(operand: Array, split: OperandSplit) -> Iterator[Array]:
