@@ -1,0 +1,377 @@
+"""Building one plan: dependencies become an order, tuples become trees of slots, calls are inlined, kernels are bound.
+
+Nothing here recurses over instructions or computations, whose chains may be very long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Protocol
+
+import attrs
+import numpy as np
+
+from hloexec.errors import VerificationError
+from hloexec.exec.callee import PlanCallee
+from hloexec.exec.fill import zeros
+from hloexec.exec.memory import annotate_peak, temporary_bytes
+from hloexec.exec.plan import (
+    Branch,
+    Conditional,
+    Flow,
+    Invocation,
+    Mark,
+    Options,
+    Plan,
+    Scope,
+    SlotTree,
+    Step,
+    While,
+    leaves,
+    map_shape,
+)
+from hloexec.exec.requirements import Program, find_library_call
+from hloexec.exec.schedule import computation_named
+from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Literal
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.registry import Role, find_opcode
+
+__all__ = ["FORWARDED", "PlanBuilder", "Surroundings", "inlined_computation"]
+
+FORWARDED = {"async-update": (), "async-done": (1,), "copy-done": (0,)}
+"""Machine opcodes that give an element of their operand, at this index, on a single device."""
+
+
+class Surroundings(Protocol):
+    """What the building of one plan needs from outside."""
+
+    program: Program
+    options: Options
+    plans: dict[str, Plan]
+    """The plans that are finished, by the names of their computations; callees come before their callers."""
+
+    def callee(self, name: str) -> PlanCallee:
+        """A planned computation as kernels see it."""
+
+    def elided(self, instruction: Instruction, shape: ArrayShape | BufferShape) -> Any:
+        """The value of a leaf of an elided constant."""
+
+    def unknown_result(self, instruction: Instruction, shape: ArrayShape | BufferShape) -> Any:
+        """A leaf of the result of a custom call without an implementation."""
+
+
+def inlined_computation(instruction: Instruction) -> str | None:
+    """The computation that an instruction stands for, where it is a call or a fusion or starts one asynchronously."""
+    entry = find_opcode(instruction.opcode)
+    if entry is not None and (entry.role is Role.CALL or instruction.opcode == "async-start"):
+        return next(computation_names(instruction.attributes), None)
+    return None
+
+
+@attrs.define(eq=False)
+class _Frame:
+    """A computation that is being inlined, and how far it has come."""
+
+    scope: Scope
+    remaining: Iterator[Instruction]
+    arguments: tuple[SlotTree, ...]
+    values: dict[str, SlotTree] = attrs.field(factory=dict)
+
+
+class PlanBuilder:
+    """Builds one plan."""
+
+    def __init__(self, around: Surroundings, computation: Computation, planned: set[str]) -> None:
+        self.around = around
+        self.computation = computation
+        self.planned = planned
+        self.steps: list[Step] = []
+        self.slot_shapes: list[ArrayShape | BufferShape] = []
+        self.constants: dict[int, Any] = {}
+        self.constant_trees: dict[tuple[str, str], SlotTree] = {}
+        self.place = {
+            Role.PARAMETER: self._parameter,
+            Role.CONSTANT: self._constant,
+            Role.TUPLE: self._tuple,
+            Role.GET_TUPLE_ELEMENT: self._element,
+            Role.FORWARD: self._forward,
+            Role.TOKEN: self._token,
+            Role.CALL: self._invocation,
+            Role.WHILE: self._while,
+            Role.CONDITIONAL: self._conditional,
+            Role.CUSTOM_CALL: self._custom_call,
+            Role.MACHINE: self._machine,
+            Role.KERNEL: self._kernel,
+        }
+
+    # The walk over the instructions
+
+    def build(self) -> Plan:
+        parameters = self.computation.parameters
+        if [parameter.attributes.number for parameter in parameters] != list(range(len(parameters))):
+            raise VerificationError(
+                f"the parameters of computation {self.computation.name} must be numbered 0 to {len(parameters) - 1}"
+            )
+        arguments = tuple(map_shape(parameter.shape, self._new_slot) for parameter in parameters)
+        parameter_count = len(self.slot_shapes)
+        tree = self._inline(arguments)
+        return self._finish(parameter_count, tree)
+
+    def _inline(self, arguments: tuple[SlotTree, ...]) -> SlotTree:
+        """Add the computation's steps, those of inlined calls included; returns the root's tree."""
+        frames = [self._frame(Scope(self.computation), arguments)]
+        while True:
+            frame = frames[-1]
+            for instruction in frame.remaining:
+                callee = inlined_computation(instruction)
+                if callee is not None and callee not in self.planned:
+                    computation = computation_named(self.around.program.module, callee, instruction)
+                    operands = tuple(frame.values[name] for name in instruction.operands)
+                    frames.append(self._frame(Scope(computation, instruction, frame.scope), operands))
+                    break
+                entry = find_opcode(instruction.opcode)
+                assert entry is not None
+                frame.values[instruction.name] = self.place[entry.role](frame, instruction)
+            else:
+                tree = frame.values[frame.scope.computation.root_name]
+                frames.pop()
+                if not frames:
+                    return tree
+                caller = frame.scope.caller
+                assert caller is not None
+                frames[-1].values[caller.name] = self._called(frames[-1], caller, tree)
+
+    def _frame(self, scope: Scope, arguments: tuple[SlotTree, ...]) -> _Frame:
+        computation = scope.computation
+        if len(computation.parameters) != len(arguments):
+            raise VerificationError(
+                f"computation {computation.name} takes {len(computation.parameters)} parameters, but is called with "
+                f"{len(arguments)}"
+            )
+        return _Frame(scope, iter(self.around.program.schedule(computation)), arguments)
+
+    def _new_slot(self, shape: ArrayShape | BufferShape) -> int:
+        self.slot_shapes.append(shape)
+        return len(self.slot_shapes) - 1
+
+    def _constant_slot(self, shape: ArrayShape | BufferShape, value: Any) -> int:
+        slot = self._new_slot(shape)
+        self.constants[slot] = value
+        return slot
+
+    def _step(
+        self,
+        frame: _Frame,
+        instruction: Instruction,
+        operands: tuple[SlotTree, ...],
+        function: Callable[..., Any] | None,
+        flow: Flow | None = None,
+        extra_bytes: int = 0,
+    ) -> SlotTree:
+        tree = map_shape(instruction.shape, self._new_slot)
+        self.steps.append(Step(instruction, frame.scope, operands, tree, function, flow, extra_bytes))
+        return tree
+
+    def _marked(self, frame: _Frame, instruction: Instruction, tree: SlotTree) -> SlotTree:
+        """A value that another instruction made; a step of its own only where observers want one."""
+        if self.around.options.is_observed:
+            self.steps.append(Step(instruction, frame.scope, (), tree, None, Mark.MARK))
+        return tree
+
+    # One method per role
+
+    def _parameter(self, frame: _Frame, instruction: Instruction) -> SlotTree:
+        return self._marked(frame, instruction, frame.arguments[instruction.attributes.number])
+
+    def _constant(self, frame: _Frame, instruction: Instruction) -> SlotTree:
+        key = (frame.scope.computation.name, instruction.name)
+        if key not in self.constant_trees:
+            self.constant_trees[key] = self._literal(instruction, instruction.attributes.literal)
+        return self._marked(frame, instruction, self.constant_trees[key])
+
+    def _literal(self, instruction: Instruction, literal: Literal) -> SlotTree:
+        if isinstance(literal.value, tuple):
+            return tuple(self._literal(instruction, element) for element in literal.value)
+        shape = literal.shape
+        if literal.value is None:
+            return map_shape(shape, lambda leaf: self._constant_slot(leaf, self.around.elided(instruction, leaf)))
+        array = _read_only(literal.value)
+        return map_shape(shape, lambda leaf: self._constant_slot(leaf, array))
+
+    def _tuple(self, frame: _Frame, instruction: Instruction) -> SlotTree:
+        return self._marked(frame, instruction, tuple(frame.values[name] for name in instruction.operands))
+
+    def _element(self, frame: _Frame, instruction: Instruction) -> SlotTree:
+        return self._marked(frame, instruction, self._element_at(frame, instruction, (instruction.attributes.index,)))
+
+    def _element_at(self, frame: _Frame, instruction: Instruction, index: tuple[int, ...]) -> SlotTree:
+        tree = frame.values[instruction.operands[0]]
+        for position in index:
+            if isinstance(tree, int) or not 0 <= position < len(tree):
+                raise VerificationError(
+                    f"%{instruction.name} in computation {frame.scope.computation.name} takes element {position} of "
+                    f"%{instruction.operands[0]}, which has no such element"
+                )
+            tree = tree[position]
+        return tree
+
+    def _forward(self, frame: _Frame, instruction: Instruction) -> SlotTree:
+        return self._marked(frame, instruction, frame.values[instruction.operands[0]])
+
+    def _token(self, frame: _Frame, instruction: Instruction) -> SlotTree:
+        return self._marked(frame, instruction, self._zeros(instruction))
+
+    def _zeros(self, instruction: Instruction) -> SlotTree:
+        return map_shape(instruction.shape, lambda leaf: self._constant_slot(leaf, zeros(leaf)))
+
+    def _operands(self, frame: _Frame, instruction: Instruction) -> tuple[SlotTree, ...]:
+        return tuple(frame.values[name] for name in instruction.operands)
+
+    def _kernel(self, frame: _Frame, instruction: Instruction) -> SlotTree:
+        entry = find_opcode(instruction.opcode)
+        assert entry is not None and entry.evaluate is not None
+        function = self._bound(frame, instruction, entry.evaluate, entry.evaluate_needs)
+        operands = self._operands(frame, instruction)
+        extra = temporary_bytes(instruction, [self.slot_shapes[slot] for tree in operands for slot in leaves(tree)])
+        return self._step(frame, instruction, operands, function, extra_bytes=extra)
+
+    def _custom_call(self, frame: _Frame, instruction: Instruction) -> SlotTree:
+        entry = find_library_call(instruction.attributes.custom_call_target)
+        if entry is not None:
+            function = self._bound(frame, instruction, entry.evaluate, entry.evaluate_needs)
+            return self._step(frame, instruction, self._operands(frame, instruction), function)
+        tree = map_shape(
+            instruction.shape,
+            lambda leaf: self._constant_slot(leaf, self.around.unknown_result(instruction, leaf)),
+        )
+        return self._marked(frame, instruction, tree)
+
+    def _bound(
+        self, frame: _Frame, instruction: Instruction, evaluate: Callable[..., Any], needs: frozenset[str]
+    ) -> Callable[..., Any]:
+        """A kernel with the keyword arguments that it declares."""
+        if not needs:
+            return evaluate
+        by_name = frame.scope.computation.by_name
+        available: dict[str, Callable[[], Any]] = {
+            "attributes": lambda: instruction.attributes,
+            "shape": lambda: instruction.shape,
+            "operand_shapes": lambda: tuple(by_name[name].shape for name in instruction.operands),
+            "computations": lambda: tuple(map(self.around.callee, computation_names(instruction.attributes))),
+            "numerics": lambda: self.around.options.numerics,
+            "instruction": lambda: instruction,
+            "backend_config": lambda: instruction.backend_config,
+        }
+        return partial(evaluate, **{name: available[name]() for name in needs})
+
+    def _invocation(self, frame: _Frame, instruction: Instruction) -> SlotTree:
+        """A call of a computation that has a plan of its own."""
+        callee = self.around.plans[next(computation_names(instruction.attributes))]
+        operands = self._operands(frame, instruction)
+        shape = callee.computation.result_shape
+        tree = map_shape(shape, self._new_slot)
+        step = Step(instruction, frame.scope, operands, tree, None, Invocation(callee))
+        self._check_arguments(step, callee, len(step.operands))
+        self.steps.append(step)
+        return tree if not self._starts(instruction) else self._started(frame, instruction, operands, tree)
+
+    def _called(self, frame: _Frame, caller: Instruction, tree: SlotTree) -> SlotTree:
+        """The value of an inlined call, given its computation's."""
+        if self._starts(caller):
+            tree = self._started(frame, caller, self._operands(frame, caller), tree)
+        return self._marked(frame, caller, tree)
+
+    @staticmethod
+    def _starts(instruction: Instruction) -> bool:
+        return instruction.opcode == "async-start"
+
+    def _started(
+        self, frame: _Frame, instruction: Instruction, operands: tuple[SlotTree, ...], result: SlotTree
+    ) -> SlotTree:
+        """The value of an asynchronous start: operands, result, and a state that means nothing here."""
+        return (operands, result, *self._state(instruction))
+
+    def _state(self, instruction: Instruction) -> tuple[SlotTree, ...]:
+        """Zeros for the third and later elements of an asynchronous start."""
+        elements = getattr(instruction.shape, "elements", ())[2:]
+        return tuple(map_shape(element, lambda leaf: self._constant_slot(leaf, zeros(leaf))) for element in elements)
+
+    def _while(self, frame: _Frame, instruction: Instruction) -> SlotTree:
+        plans = self.around.plans
+        flow = While(plans[instruction.attributes.condition], plans[instruction.attributes.body])
+        tree = self._step(frame, instruction, self._operands(frame, instruction), None, flow)
+        step = self.steps[-1]
+        for plan in (flow.condition, flow.body):
+            self._check_arguments(step, plan, len(step.operands))
+        if len(flow.body.results) != len(step.operands) or len(flow.condition.results) != 1:
+            raise VerificationError(
+                f"body and condition of %{instruction.name} do not fit its {len(step.operands)} leaves"
+            )
+        return tree
+
+    def _conditional(self, frame: _Frame, instruction: Instruction) -> SlotTree:
+        names = list(computation_names(instruction.attributes))
+        operands = self._operands(frame, instruction)
+        if len(operands) != len(names) + 1:
+            raise VerificationError(f"%{instruction.name} must have one operand per branch after the first")
+        branches, start = [], 1
+        for name, tree in zip(names, operands[1:], strict=True):
+            stop = start + len(leaves(tree))
+            branches.append(Branch(self.around.plans[name], start, stop))
+            start = stop
+        tree = self._step(frame, instruction, operands, None, Conditional(tuple(branches)))
+        for branch in branches:
+            self._check_arguments(self.steps[-1], branch.plan, branch.stop - branch.start)
+        return tree
+
+    def _check_arguments(self, step: Step, plan: Plan, count: int) -> None:
+        if plan.parameter_count != count:
+            raise VerificationError(
+                f"computation {plan.computation.name} takes {plan.parameter_count} arrays, but "
+                f"%{step.instruction.name} gives it {count}"
+            )
+
+    def _machine(self, frame: _Frame, instruction: Instruction) -> SlotTree:
+        """What one device can do of the opcodes that need devices."""
+        opcode = instruction.opcode
+        if opcode in FORWARDED:
+            return self._marked(frame, instruction, self._element_at(frame, instruction, FORWARDED[opcode]))
+        if opcode == "copy-start":
+            operand = frame.values[instruction.operands[0]]
+            return self._marked(frame, instruction, (operand, operand, *self._state(instruction)))
+        if opcode == "async-start":
+            return self._invocation(frame, instruction)
+        return self._marked(frame, instruction, self._zeros(instruction))
+
+    # Lifetimes
+
+    def _finish(self, parameter_count: int, tree: SlotTree) -> Plan:
+        results = leaves(tree)
+        lasting = set(results) | self.constants.keys()
+        needed = set(lasting)
+        for step in reversed(self.steps):
+            touched = dict.fromkeys((*step.operands, *step.results))
+            step.dead = tuple(slot for slot in touched if slot not in needed)
+            needed.update(touched)
+        plan = Plan(
+            computation=self.computation,
+            steps=tuple(self.steps),
+            parameter_count=parameter_count,
+            initial=[self.constants.get(slot) for slot in range(len(self.slot_shapes))],
+            results=results,
+            result_tree=tree,
+            slot_shapes=self.slot_shapes,
+            dead_on_entry=tuple(slot for slot in range(parameter_count) if slot not in needed),
+            constant_slots=frozenset(self.constants),
+        )
+        annotate_peak(plan)
+        return plan
+
+
+def _read_only(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if not value.flags.writeable:
+        return value
+    view = value.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,271 @@
+"""Called computations as kernels see them: evaluated on whole arrays.
+
+A reducer or comparator is a program on scalars. Here it runs once on arrays that hold many such scalars in *leading*
+dimensions (the batch). Elementwise instructions do not mind; a value that does not depend on the parameters stays
+without the batch until it meets one that has it. Where loops and conditionals decide differently for different elements
+of the batch, each goes on with the elements that chose it. What cannot be done on the whole batch is done element by
+element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hloexec.errors import EvaluationError
+from hloexec.exec.plan import NO_SLOT, Conditional, Invocation, Plan, Step, While, unflatten
+from hloexec.ir import ArrayShape, BufferShape, Computation
+from hloexec.ops.registry import find_opcode
+
+__all__ = ["PlanCallee"]
+
+
+class PlanCallee:
+    """`registry.Callee` on top of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._ranks = [_rank(shape) for shape in plan.slot_shapes[: plan.parameter_count]]
+        self._rules = {id(step): _rule(step) for step in _all_steps(plan)}
+
+    @property
+    def computation(self) -> Computation:
+        return self._plan.computation
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The computation's result on arrays whose leading dimensions are the batch, which they share."""
+        plan = self._plan
+        if len(arguments) != plan.parameter_count:
+            raise EvaluationError(
+                f"computation {self.computation.name} takes {plan.parameter_count} arrays, but a kernel gave it "
+                f"{len(arguments)}"
+            )
+        batch = np.broadcast_shapes(
+            *(array.shape[: array.ndim - rank] for array, rank in zip(arguments, self._ranks, strict=True))
+        )
+        results = self._run(plan, list(arguments), batch)
+        shapes = [plan.slot_shapes[slot] for slot in plan.results]
+        by_slot = {
+            slot: _with_batch(value, batch, _rank(shape))
+            for slot, value, shape in zip(plan.results, results, shapes, strict=True)
+        }
+        return unflatten(plan.result_tree, by_slot)
+
+    def _run(self, plan: Plan, arguments: list[Any], batch: tuple[int, ...]) -> list[Any]:
+        """The results' leaves; those that do not depend on the arguments lack the batch."""
+        slots = plan.initial.copy()
+        slots[: len(arguments)] = arguments
+        for step in plan.steps:
+            if step.flow is None:
+                operands = step.fetch(slots)
+                value = self._rules[id(step)](operands, batch)
+            elif step.results and isinstance(step.flow, (Invocation, While, Conditional)):
+                value = self._flow(step, [slots[slot] for slot in step.operands], batch)
+            else:
+                continue
+            if step.result != NO_SLOT:
+                slots[step.result] = value[0] if step.flow is not None else value
+            else:
+                for slot, leaf in zip(step.results, value, strict=True):
+                    slots[slot] = leaf
+            for slot in step.dead:
+                slots[slot] = None
+        return [slots[slot] for slot in plan.results]
+
+    # Control flow
+
+    def _flow(self, step: Step, operands: list[Any], batch: tuple[int, ...]) -> Sequence[Any]:
+        flow = step.flow
+        if isinstance(flow, Invocation):
+            return self._run(flow.plan, operands, batch)
+        if isinstance(flow, Conditional):
+            return self._conditional(flow, step, operands, batch)
+        assert isinstance(flow, While)
+        return self._while(flow, operands, batch)
+
+    def _conditional(self, flow: Conditional, step: Step, operands: list[Any], batch: tuple[int, ...]) -> list[Any]:
+        selector = operands[0]
+        if selector.ndim == 0:
+            branch = flow.select(selector)
+            return self._run(branch.plan, operands[branch.start : branch.stop], batch)
+        count = len(flow.branches)
+        chosen = np.where(selector, 0, 1) if selector.dtype.kind == "b" else selector
+        chosen = np.where((chosen < 0) | (chosen >= count), count - 1, chosen).reshape(-1)
+        results: _Scattered = _Scattered(prod(batch))
+        for number in np.unique(chosen):
+            branch = flow.branches[number]
+            taken = np.flatnonzero(chosen == number)
+            ranks = [_rank(shape) for shape in branch.plan.slot_shapes]
+            arguments = [
+                _elements(value, taken, batch, rank)
+                for value, rank in zip(operands[branch.start : branch.stop], ranks, strict=False)
+            ]
+            values = self._run(branch.plan, arguments, taken.shape)
+            shapes = [branch.plan.slot_shapes[slot] for slot in branch.plan.results]
+            results.put(taken, [_with_batch(v, taken.shape, _rank(s)) for v, s in zip(values, shapes, strict=True)])
+        return results.reshaped(batch)
+
+    def _while(self, flow: While, operands: list[Any], batch: tuple[int, ...]) -> list[Any]:
+        state = list(operands)
+        while True:
+            (again,) = self._run(flow.condition, list(state), batch)
+            if again.ndim:
+                break
+            if not again:
+                return state
+            state = self._run(flow.body, state, batch)
+        return self._diverging_while(flow, state, again, batch)
+
+    def _diverging_while(self, flow: While, state: list[Any], again: Any, batch: tuple[int, ...]) -> list[Any]:
+        """Go on with a loop whose condition differs between elements, keeping only those that still turn."""
+        ranks = [_rank(shape) for shape in flow.body.slot_shapes[: len(state)]]
+        active = np.arange(prod(batch))
+        state = [_elements(value, active, batch, rank) for value, rank in zip(state, ranks, strict=True)]
+        again = np.broadcast_to(again, batch).reshape(-1)
+        results = _Scattered(prod(batch))
+        while True:
+            results.put(active[~again], [value[~again] for value in state])
+            active = active[again]
+            if not active.size:
+                return results.reshaped(batch)
+            state = [value[again] for value in state]
+            turned = self._run(flow.body, state, active.shape)
+            state = [_with_batch(value, active.shape, rank) for value, rank in zip(turned, ranks, strict=True)]
+            (again,) = self._run(flow.condition, list(state), active.shape)
+            again = np.broadcast_to(again, active.shape)
+
+
+class _Scattered:
+    """Results that arrive for some elements of a flat batch at a time."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._leaves: list[np.ndarray[Any, Any]] | None = None
+
+    def put(self, elements: np.ndarray[Any, Any], values: list[Any]) -> None:
+        if self._leaves is None:
+            self._leaves = [np.empty((self._count, *value.shape[1:]), value.dtype) for value in values]
+        for leaf, value in zip(self._leaves, values, strict=True):
+            leaf[elements] = value
+
+    def reshaped(self, batch: tuple[int, ...]) -> list[Any]:
+        return [leaf.reshape(batch + leaf.shape[1:]) for leaf in self._leaves or ()]
+
+
+# How a step runs on a batch
+
+
+_Rule = Callable[[Sequence[Any], "tuple[int, ...]"], Any]
+
+
+def _rule(step: Step) -> _Rule:
+    """How a kernel step takes operands of which some have the batch in front."""
+    function = step.function
+    assert function is not None
+    entry = find_opcode(step.instruction.opcode)
+    if entry is not None and entry.is_elementwise:
+        return partial(_elementwise, function)
+    shape = step.instruction.shape
+    if len(step.operands) == 1 and isinstance(shape, ArrayShape) and shape.rank == 0 and _operand_rank(step) == 0:
+        # A kernel from one scalar to one scalar that is not elementwise moves data or reinterprets bits. With one
+        # scalar there is nothing to move, and bits do not care for dimensions in front.
+        return partial(_scalar_to_scalar, function)
+    return partial(_one_by_one, function, _operand_ranks(step))
+
+
+def _elementwise(function: Callable[..., Any], operands: Sequence[Any], batch: tuple[int, ...]) -> Any:
+    if len(operands) > 1:
+        shape = operands[0].shape
+        if any(operand.shape != shape for operand in operands):
+            shape = np.broadcast_shapes(*(operand.shape for operand in operands))
+            operands = [np.broadcast_to(operand, shape) for operand in operands]
+    return function(*operands)
+
+
+def _scalar_to_scalar(function: Callable[..., Any], operands: Sequence[Any], batch: tuple[int, ...]) -> Any:
+    (operand,) = operands
+    if operand.ndim == 0:
+        return function(operand)
+    keywords: dict[str, Any] = getattr(function, "keywords", {})
+    shape = keywords.get("shape")
+    if shape is None or shape.element_type.storage == operand.dtype:
+        return operand
+    changed: dict[str, Any] = {"shape": ArrayShape(shape.element_type, operand.shape)}
+    if "operand_shapes" in keywords:
+        changed["operand_shapes"] = (ArrayShape(keywords["operand_shapes"][0].element_type, operand.shape),)
+    return function(operand, **changed)
+
+
+def _one_by_one(
+    function: Callable[..., Any], ranks: Sequence[int], operands: Sequence[Any], batch: tuple[int, ...]
+) -> Any:
+    """Run a kernel once per element of the batch: slow, and right for every kernel."""
+    if all(operand.ndim == rank for operand, rank in zip(operands, ranks, strict=True)):
+        return function(*operands)
+    count = prod(batch)
+    everything = np.arange(count)
+    flat = [_elements(operand, everything, batch, rank) for operand, rank in zip(operands, ranks, strict=True)]
+    values = [function(*(operand[element] for operand in flat)) for element in range(max(count, 1)) if count]
+    if not values:
+        raise EvaluationError("a called computation was given no elements at all")
+    if isinstance(values[0], tuple):
+        return tuple(np.stack(leaf).reshape(batch + np.shape(leaf[0])) for leaf in zip(*values, strict=True))
+    return np.stack(values).reshape(batch + np.shape(values[0]))
+
+
+# Shapes
+
+
+def _rank(shape: ArrayShape | BufferShape) -> int:
+    return shape.element.rank if isinstance(shape, BufferShape) else shape.rank
+
+
+def _operand_ranks(step: Step) -> list[int]:
+    by_name = step.scope.computation.by_name
+    shapes = [by_name[name].shape for name in step.instruction.operands]
+    return [_rank(shape) for shape in shapes if isinstance(shape, (ArrayShape, BufferShape))]
+
+
+def _operand_rank(step: Step) -> int:
+    return next(iter(_operand_ranks(step)), 0)
+
+
+def _with_batch(value: Any, batch: tuple[int, ...], rank: int) -> Any:
+    """The value with the batch in front, if it lacks it."""
+    if not isinstance(value, (np.ndarray, np.generic)) or value.ndim == len(batch) + rank:
+        return value
+    return np.broadcast_to(value, batch + value.shape)
+
+
+def _elements(value: Any, elements: np.ndarray[Any, Any], batch: tuple[int, ...], rank: int) -> Any:
+    """Some elements of a batch, by their numbers in the flat batch."""
+    whole = _with_batch(value, batch, rank)
+    return whole.reshape((prod(batch), *whole.shape[len(batch) :]))[elements]
+
+
+def _all_steps(plan: Plan) -> list[Step]:
+    """The kernel steps of a plan and of the plans that its steps run."""
+    found: list[Step] = []
+    pending = [plan]
+    seen = {id(plan)}
+    while pending:
+        for step in pending.pop().steps:
+            flow = step.flow
+            if step.function is not None:
+                found.append(step)
+            elif isinstance(flow, Invocation):
+                inner = [flow.plan]
+            elif isinstance(flow, While):
+                inner = [flow.condition, flow.body]
+            elif isinstance(flow, Conditional):
+                inner = [branch.plan for branch in flow.branches]
+            else:
+                inner = []
+            if step.function is None:
+                pending.extend(entry for entry in inner if id(entry) not in seen)
+                seen.update(map(id, inner))
+    return found

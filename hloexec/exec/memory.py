@@ -1,0 +1,324 @@
+"""How much memory a run needs: estimated from declared shapes before it starts, counted while it runs where asked.
+
+The estimate walks a plan's steps and adds up the buffers that are alive at each. A value that an opcode usually makes
+as a view of its first operand has no buffer of its own, and keeps its operand's alive. Values that the caller passes in
+and constants that the module holds exist already and do not count.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.errors import ResourceError
+from hloexec.exec.plan import Conditional, Invocation, Plan, Step, While
+from hloexec.ir import ArrayShape, BufferShape, Instruction
+from hloexec.ops.registry import find_opcode
+
+__all__ = [
+    "Statistics",
+    "annotate_peak",
+    "available_bytes",
+    "in_units",
+    "memory_limit_bytes",
+    "require_memory",
+    "temporary_bytes",
+]
+
+_SHARE = 0.8
+_LISTED = 5
+
+
+# The estimate
+
+
+def temporary_bytes(instruction: Instruction, operands: Sequence[ArrayShape | BufferShape]) -> int:
+    """Bytes that an elementwise kernel takes for its operands and result in their compute types."""
+    entry = find_opcode(instruction.opcode)
+    if entry is None or not entry.is_elementwise:
+        return 0
+    total = 0
+    for shape in (*operands, instruction.shape):
+        if isinstance(shape, ArrayShape) and shape.element_type.is_narrow:
+            total += shape.element_count * shape.element_type.compute.itemsize
+    return total
+
+
+class _Liveness:
+    """The buffers of one plan, as its steps come and go."""
+
+    def __init__(self, plan: Plan, owned: Sequence[bool]) -> None:
+        """`owned` says for each parameter leaf whether its buffer may die within the plan."""
+        self.sizes = [shape.byte_size for shape in plan.slot_shapes]
+        for slot, is_owned in enumerate(owned):
+            if not is_owned:
+                self.sizes[slot] = 0
+        for slot in plan.constant_slots:
+            self.sizes[slot] = 0
+        self.buffer = list(range(len(self.sizes)))
+        self.users = [0] * len(self.sizes)
+        self.live = 0
+        for slot in range(plan.parameter_count):
+            if slot not in plan.dead_on_entry:
+                self.add(slot)
+
+    def add(self, slot: int) -> None:
+        self.users[self.buffer[slot]] += 1
+        if self.buffer[slot] == slot:
+            self.live += self.sizes[slot]
+
+    def drop(self, slot: int) -> None:
+        buffer = self.buffer[slot]
+        self.users[buffer] -= 1
+        if self.users[buffer] == 0:
+            self.live -= self.sizes[buffer]
+
+    def enter(self, step: Step) -> None:
+        """Take in a step's results."""
+        entry = find_opcode(step.instruction.opcode)
+        if entry is not None and entry.may_be_view and step.operands:
+            self.buffer[step.result] = self.buffer[step.operands[0]]
+        for slot in step.results:
+            self.add(slot)
+
+    def leave(self, step: Step) -> None:
+        for slot in step.dead:
+            self.drop(slot)
+
+
+def annotate_peak(plan: Plan) -> None:
+    """Estimate what a run of a plan allocates; the plans that its steps run are annotated already.
+
+    Arguments count as the plan's own where it replaces them; a loop-invariant leaf stays its caller's.
+    """
+    owned = [not (slot < len(plan.results) and plan.is_invariant(slot)) for slot in range(plan.parameter_count)]
+    for step in plan.steps:
+        if step.flow is not None:
+            step.extra_bytes = _flow_bytes(plan, step)
+    plan.peak_bytes, plan.peak_step = _peak(plan, owned)
+
+
+def _peak(plan: Plan, owned: Sequence[bool]) -> tuple[int, Step | None]:
+    liveness = _Liveness(plan, owned)
+    peak, where = liveness.live, None
+    for step in plan.steps:
+        if step.function is not None:
+            liveness.enter(step)
+            total = liveness.live + step.extra_bytes
+        elif isinstance(step.flow, (Invocation, While, Conditional)):
+            # The results of a flow are part of what its plans allocate.
+            total = liveness.live + step.extra_bytes
+            liveness.enter(step)
+        else:
+            continue
+        if total > peak or where is None:
+            peak, where = max(total, peak), step
+        liveness.leave(step)
+    return peak, where
+
+
+def _flow_bytes(plan: Plan, step: Step) -> int:
+    """What the plans of a step allocate beyond the step's operands."""
+    dead = set(step.dead)
+    dying = [slot in dead for slot in step.operands]
+    flow = step.flow
+    if isinstance(flow, Invocation):
+        return _beyond(flow.plan, step.operands, dying, plan)
+    if isinstance(flow, Conditional):
+        return max(
+            _beyond(branch.plan, step.operands[branch.start : branch.stop], dying[branch.start : branch.stop], plan)
+            for branch in flow.branches
+        )
+    if isinstance(flow, While):
+        replaced = [not flow.body.is_invariant(leaf) for leaf in range(len(step.operands))]
+        own = sum(
+            plan.slot_shapes[slot].byte_size
+            for slot, dies, changes in zip(step.operands, dying, replaced, strict=True)
+            if dies and changes
+        )
+        carried = sum(
+            shape.byte_size for shape, changes in zip(flow.body.slot_shapes, replaced, strict=False) if changes
+        )
+        condition, _ = _peak(flow.condition, [False] * flow.condition.parameter_count)
+        return max(flow.body.peak_bytes, carried + condition) - own
+    return 0
+
+
+def _beyond(callee: Plan, operands: Sequence[int], dying: Sequence[bool], plan: Plan) -> int:
+    peak, _ = _peak(callee, dying)
+    own = sum(plan.slot_shapes[slot].byte_size for slot, dies in zip(operands, dying, strict=True) if dies)
+    return peak - own
+
+
+def _largest_buffers(plan: Plan) -> list[str]:
+    """The largest values that are alive at a plan's peak, in words."""
+    found: list[str] = []
+    where = plan.peak_step
+    if where is None:
+        return found
+    liveness = _Liveness(plan, [False] * plan.parameter_count)
+    origin: dict[int, Step] = {}
+    for step in plan.steps:
+        for slot in step.results:
+            origin.setdefault(slot, step)
+        liveness.enter(step)
+        if step is where:
+            break
+        liveness.leave(step)
+    sizes = [
+        (liveness.sizes[slot], slot)
+        for slot in origin
+        if liveness.users[liveness.buffer[slot]] > 0 and liveness.buffer[slot] == slot and liveness.sizes[slot]
+    ]
+    for size, slot in sorted(sizes, reverse=True)[:_LISTED]:
+        step = origin[slot]
+        found.append(
+            f"  {in_units(size):>10}  {plan.slot_shapes[slot]} of %{step.instruction.name} in "
+            f"{step.scope.computation.name}"
+        )
+    if where.flow is not None and where.extra_bytes:
+        found.append(
+            f"  {in_units(where.extra_bytes):>10}  within %{where.instruction.name} in {where.scope.computation.name}"
+        )
+    elif where.extra_bytes:
+        found.append(f"  {in_units(where.extra_bytes):>10}  temporaries of %{where.instruction.name}")
+    return found
+
+
+# The limit
+
+
+def require_memory(plan: Plan, limit: int | None) -> None:
+    """Raise ResourceError where a run of `plan` would allocate more than `limit` bytes, or than the default limit."""
+    peak = entry_peak_bytes(plan)
+    allowed = memory_limit_bytes(limit)
+    if allowed is None or peak <= allowed:
+        return
+    buffers = "\n".join(_largest_buffers(plan))
+    where = plan.peak_step
+    at = f" at %{where.instruction.name}" if where is not None else ""
+    source = "the limit that was given" if limit is not None else "80 % of what this machine has free"
+    raise ResourceError(
+        f"running {plan.computation.name} would take about {in_units(peak)} beyond its inputs{at}, more than "
+        f"{in_units(allowed)}, {source}. The largest buffers then:\n{buffers}\n"
+        f"Run a part of the module (computation=…), a smaller one, or raise memory_limit."
+    )
+
+
+def entry_peak_bytes(plan: Plan) -> int:
+    """The estimated peak of a run whose arguments belong to the caller; copies made of aliased results included."""
+    peak, plan.peak_step = _peak(plan, [False] * plan.parameter_count)
+    fresh = {step.result for step in plan.steps if step.function is not None and not _is_view(step)}
+    copied = sum(plan.slot_shapes[slot].byte_size for slot in plan.results if slot not in fresh)
+    kept = sum(plan.slot_shapes[slot].byte_size for slot in set(plan.results) & fresh)
+    return max(peak, copied + kept)
+
+
+def _is_view(step: Step) -> bool:
+    entry = find_opcode(step.instruction.opcode)
+    return entry is not None and entry.may_be_view
+
+
+def memory_limit_bytes(limit: int | None) -> int | None:
+    """The limit in bytes; without one, 80 % of what is free, or None where that is not known."""
+    if limit is not None:
+        return limit
+    free = available_bytes()
+    return None if free is None else int(_SHARE * free)
+
+
+def available_bytes() -> int | None:
+    """Bytes that this process may still take without swapping: what the machine has, and what its cgroup leaves it."""
+    found = [size for size in (_machine_bytes(), _cgroup_bytes()) if size is not None]
+    return min(found, default=None)
+
+
+def _machine_bytes() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _cgroup_bytes() -> int | None:
+    root = Path("/sys/fs/cgroup")
+    try:
+        return int((root / "memory.max").read_text()) - int((root / "memory.current").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def in_units(size: int) -> str:
+    """A number of bytes for people, e.g. `1.5 GB`."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} PB"
+
+
+# Counting
+
+
+@attrs.define(eq=False)
+class Statistics:
+    """What a run took; give one to `run` to have it filled in."""
+
+    peak_bytes: int = 0
+    """The most bytes of buffers alive at once, inputs and constants not counted."""
+    live_bytes: int = 0
+    steps: int = 0
+    """How many instructions ran, loops counted as often as they went round."""
+    _buffers: dict[int, list[int]] = attrs.field(factory=dict, repr=False)
+
+    def ignore(self, value: Any) -> None:
+        """Never count the buffer of `value`: it is not the run's own."""
+        if isinstance(value, np.ndarray):
+            base = _owner(value)
+            self._buffers[id(base)] = [1, 0]
+
+    def take(self, value: Any) -> None:
+        """A slot holds `value` now."""
+        if not isinstance(value, np.ndarray):
+            return
+        base = _owner(value)
+        entry = self._buffers.get(id(base))
+        if entry is not None:
+            entry[0] += 1
+            return
+        size = base.nbytes
+        self._buffers[id(base)] = [1, size]
+        self.live_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+    def release(self, value: Any) -> None:
+        """A slot no longer holds `value`."""
+        if not isinstance(value, np.ndarray):
+            return
+        key = id(_owner(value))
+        entry = self._buffers.get(key)
+        if entry is None:
+            return
+        entry[0] -= 1
+        if entry[0] == 0:
+            self.live_bytes -= entry[1]
+            del self._buffers[key]
+
+
+def _owner(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array whose buffer `array` shows."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

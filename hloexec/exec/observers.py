@@ -1,0 +1,210 @@
+"""Observers: the one point at which others watch a run.
+
+An observer is an object with either of two methods. `on_instruction(event)` is called after each instruction of the
+program, those that only rename values and those inside fusions and loops included. `on_progress(progress)` is called
+now and then, for people who wait. A run without observers pays nothing for them, and none of them can change a result:
+the arrays they see are read-only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import attrs
+import numpy as np
+
+from hloexec.errors import InputError
+from hloexec.exec.plan import Plan, Scope, Step, unflatten
+from hloexec.ir import Computation, Instruction
+from hloexec.ops.registry import Role, find_opcode
+from hloexec.values import Value
+
+__all__ = [
+    "Attached",
+    "Context",
+    "Event",
+    "InstructionObserver",
+    "Observer",
+    "PathEntry",
+    "Progress",
+    "ProgressObserver",
+    "attach",
+    "call_path",
+]
+
+_PROGRESS_SECONDS = 0.1
+
+
+@attrs.frozen
+class PathEntry:
+    """One call on the way from the entry computation to an instruction."""
+
+    instruction: Instruction
+    """The calling instruction."""
+    computation: str
+    """The name of the computation that it calls."""
+    iteration: int | None = None
+    """How often a loop had gone round before, counted from 0; None for other calls."""
+
+    def __str__(self) -> str:
+        count = "" if self.iteration is None else f"[{self.iteration}]"
+        entry = find_opcode(self.instruction.opcode)
+        is_choice = entry is not None and entry.role in (Role.WHILE, Role.CONDITIONAL)
+        return f"{self.instruction.name}{count}" + (f":{self.computation}" if is_choice else "")
+
+
+@attrs.frozen(eq=False)
+class Context:
+    """A run of a plan: the step that called it in its caller's plan, and the iteration."""
+
+    step: Step
+    plan: Plan
+    iteration: int | None = None
+    parent: Context | None = None
+
+
+def call_path(scope: Scope, context: Context | None) -> tuple[PathEntry, ...]:
+    """The calls that lead to a scope of a plan's run, outermost first."""
+    found = _scope_path(scope)
+    while context is not None:
+        found.append(PathEntry(context.step.instruction, context.plan.computation.name, context.iteration))
+        found.extend(_scope_path(context.step.scope))
+        context = context.parent
+    found.reverse()
+    return tuple(found)
+
+
+def _scope_path(scope: Scope) -> list[PathEntry]:
+    """The calls within one plan that lead to a scope, innermost first."""
+    found: list[PathEntry] = []
+    current: Scope | None = scope
+    while current is not None and current.caller is not None:
+        found.append(PathEntry(current.caller, current.computation.name))
+        current = current.parent
+    return found
+
+
+@attrs.frozen(eq=False)
+class Event:
+    """An instruction that has just run."""
+
+    instruction: Instruction
+    value: Value
+    """The result: a read-only array, a token, or a tuple of values."""
+    operands: tuple[Value, ...]
+    """The operands' values; empty for control flow, and for what only renames values (tuples, fusions, parameters
+    …)."""
+    seconds: float
+    """How long the kernel took."""
+    scope: Scope
+    context: Context | None
+
+    @property
+    def computation(self) -> Computation:
+        """The computation that the instruction stands in."""
+        return self.scope.computation
+
+    @property
+    def path(self) -> tuple[PathEntry, ...]:
+        """The calls that lead from the entry computation to the instruction's, outermost first."""
+        return call_path(self.scope, self.context)
+
+    @property
+    def iteration(self) -> int | None:
+        """The iteration of the innermost loop around the instruction, None outside of loops."""
+        context = self.context
+        while context is not None and context.iteration is None:
+            context = context.parent
+        return None if context is None else context.iteration
+
+    @property
+    def name(self) -> str:
+        """The path and the instruction in one line, e.g. `while.3[5]:body/fusion.2/add.7`; unique within a run."""
+        return "/".join([*map(str, self.path), self.instruction.name])
+
+
+@attrs.frozen(eq=False)
+class Progress:
+    """How far the entry computation has come."""
+
+    index: int
+    """Steps of the entry's plan that are done."""
+    total: int
+    instruction: Instruction
+    """The step of the entry's plan that runs now or has just run."""
+    iteration: int | None
+    """Where that is a loop: how often it has gone round."""
+
+
+@runtime_checkable
+class InstructionObserver(Protocol):
+    """Sees each instruction with its value."""
+
+    def on_instruction(self, event: Event) -> None: ...
+
+
+@runtime_checkable
+class ProgressObserver(Protocol):
+    """Is told how far a run is, at most ten times a second."""
+
+    def on_progress(self, progress: Progress) -> None: ...
+
+
+Observer: TypeAlias = InstructionObserver | ProgressObserver
+
+
+class Attached:
+    """The observers of one run."""
+
+    def __init__(self, observers: Sequence[Any]) -> None:
+        for observer in observers:
+            if not isinstance(observer, (InstructionObserver, ProgressObserver)):
+                raise InputError(
+                    f"an observer has a method on_instruction or on_progress; {type(observer).__name__} has neither"
+                )
+        self._instruction = tuple(entry for entry in observers if isinstance(entry, InstructionObserver))
+        self._progress = tuple(entry for entry in observers if isinstance(entry, ProgressObserver))
+        self._next_report = 0.0
+
+    @property
+    def see_instructions(self) -> bool:
+        return bool(self._instruction)
+
+    @property
+    def see_progress(self) -> bool:
+        return bool(self._progress)
+
+    def instruction(
+        self, step: Step, slots: list[Any], operands: Sequence[Any] | None, seconds: float, context: Context | None
+    ) -> None:
+        """Report a step whose results lie in `slots`; `operands` is None where they are gone."""
+        for slot in step.results:
+            _protect(slots[slot])
+        given: tuple[Value, ...] = ()
+        if operands is not None:
+            by_slot = dict(zip(step.operands, operands, strict=True))
+            given = tuple(unflatten(tree, by_slot) for tree in step.operand_trees)
+        event = Event(step.instruction, unflatten(step.tree, slots), given, seconds, step.scope, context)
+        for observer in self._instruction:
+            observer.on_instruction(event)
+
+    def progress(self, index: int, total: int, instruction: Instruction, iteration: int | None = None) -> None:
+        """Report progress, unless the last report is too recent."""
+        now = time.perf_counter()
+        if now < self._next_report and index < total:
+            return
+        self._next_report = now + _PROGRESS_SECONDS
+        for observer in self._progress:
+            observer.on_progress(Progress(index, total, instruction, iteration))
+
+
+def attach(observers: Sequence[Any]) -> Attached:
+    """Check the observers of a run; InputError where one of them observes nothing."""
+    return Attached(observers)
+
+
+def _protect(value: Any) -> None:
+    if isinstance(value, np.ndarray):
+        value.flags.writeable = False

@@ -1,0 +1,207 @@
+"""Plans: what a computation becomes before it runs.
+
+A plan is a flat list of steps over numbered slots. Only leaves (arrays and tokens) live in slots; tuples exist as
+*trees* of slot numbers and are gone when the plan is finished. A step knows the slots it reads, the slots it fills, and
+the slots whose values die with it. Fusions and calls are usually part of the plan of their caller; each step remembers
+through its scope where it came from. Plans hold no values but constants, so one plan serves any number of runs and
+devices.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+import attrs
+
+from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
+
+__all__ = [
+    "NO_SLOT",
+    "Branch",
+    "Conditional",
+    "Flow",
+    "Invocation",
+    "Mark",
+    "Options",
+    "Plan",
+    "Scope",
+    "SlotTree",
+    "Step",
+    "While",
+    "leaves",
+    "map_shape",
+    "unflatten",
+]
+
+SlotTree: TypeAlias = "int | tuple[SlotTree, ...]"
+"""A value as a tree of slots: a slot, or a tuple of trees."""
+
+NO_SLOT = -1
+
+
+@attrs.frozen(eq=False)
+class Options:
+    """What of a run's options a plan depends on; the values are checked where a run begins."""
+
+    numerics: Any
+    """The numerics policy that kernels are bound to."""
+    elided: Any = "zeros"
+    """`zeros`, `random`, `error`, or a mapping from instruction names to arrays."""
+    unknown: str = "error"
+    """What library calls without an implementation give: `error`, `zeros` or `random`."""
+    is_observed: bool = False
+    """Whether the plan keeps a step for each instruction that only renames values, so that observers see them all."""
+
+
+@attrs.frozen(eq=False)
+class Scope:
+    """The computation that a step was written in, and the instruction that called it within the same plan."""
+
+    computation: Computation
+    caller: Instruction | None = None
+    parent: Scope | None = None
+
+
+@attrs.frozen(eq=False)
+class Invocation:
+    """The step runs another plan on its operands."""
+
+    plan: Plan
+
+
+@attrs.frozen(eq=False)
+class While:
+    """The step runs `body` on its operands, the loop-carried leaves, for as long as `condition` gives true."""
+
+    condition: Plan
+    body: Plan
+
+
+@attrs.frozen(eq=False)
+class Branch:
+    """One branch of a conditional, and which of the step's operands are its arguments."""
+
+    plan: Plan
+    start: int
+    stop: int
+
+
+@attrs.frozen(eq=False)
+class Conditional:
+    """The step runs one of `branches`, which its first operand selects."""
+
+    branches: tuple[Branch, ...]
+
+    def select(self, selector: Any) -> Branch:
+        """True selects the first branch and false the second; an index out of range the last."""
+        if selector.dtype.kind == "b":
+            return self.branches[0 if selector else 1]
+        index = int(selector)
+        return self.branches[index if 0 <= index < len(self.branches) else -1]
+
+
+class Mark(enum.Enum):
+    """The step does nothing: its instruction renames values, and observers want to see it."""
+
+    MARK = enum.auto()
+
+
+Flow: TypeAlias = Invocation | While | Conditional | Mark
+
+
+@attrs.define(eq=False)
+class Step:
+    """One instruction of a plan."""
+
+    instruction: Instruction
+    scope: Scope
+    operand_trees: tuple[SlotTree, ...]
+    """One tree per operand of the instruction (none for a mark)."""
+    tree: SlotTree
+    """The instruction's value."""
+    function: Callable[..., Any] | None
+    """The bound kernel, from operand arrays to the result; None where `flow` says what to do."""
+    flow: Flow | None = None
+    extra_bytes: int = 0
+    """Estimated bytes that exist only while the step runs."""
+    operands: tuple[int, ...] = attrs.field(init=False)
+    results: tuple[int, ...] = attrs.field(init=False)
+    result: int = attrs.field(init=False)
+    """The only slot that is filled, or NO_SLOT where there are none or several."""
+    dead: tuple[int, ...] = ()
+    """The slots whose values nothing needs after this step."""
+    fetch: Callable[[list[Any]], Any] = attrs.field(init=False)
+    """The operand values, given all slots."""
+
+    def __attrs_post_init__(self) -> None:
+        self.operands = tuple(slot for tree in self.operand_trees for slot in leaves(tree))
+        self.results = leaves(self.tree)
+        self.result = self.tree if isinstance(self.tree, int) else NO_SLOT
+        # An item getter of one key gives the bare item, so it gets a slice instead; both beat a comprehension.
+        if len(self.operands) > 1:
+            self.fetch = itemgetter(*self.operands)
+        else:
+            start = self.operands[0] if self.operands else 0
+            self.fetch = itemgetter(slice(start, start + len(self.operands)))
+
+
+@attrs.define(eq=False)
+class Plan:
+    """A computation, ready to run."""
+
+    computation: Computation
+    steps: tuple[Step, ...]
+    parameter_count: int
+    """Number of parameter leaves; they lie in the slots from 0 up."""
+    initial: list[Any]
+    """The slots as a run starts: constants in place, None elsewhere."""
+    results: tuple[int, ...]
+    """The slots of the root's leaves; a slot may occur several times."""
+    result_tree: SlotTree
+    slot_shapes: list[ArrayShape | BufferShape]
+    dead_on_entry: tuple[int, ...]
+    """Parameter slots that nothing reads."""
+    constant_slots: frozenset[int]
+    peak_bytes: int = 0
+    """Estimated peak of what a run allocates, its arguments included."""
+    peak_step: Step | None = None
+
+    def is_invariant(self, leaf: int) -> bool:
+        """Whether result leaf `leaf` is parameter leaf `leaf` itself."""
+        return self.results[leaf] == leaf
+
+
+def leaves(tree: SlotTree) -> tuple[int, ...]:
+    """The slots of a tree, depth first."""
+    if isinstance(tree, int):
+        return (tree,)
+    if all(type(branch) is int for branch in tree):
+        return tree  # type: ignore[return-value]
+    return tuple(_walk(tree))
+
+
+def _walk(tree: SlotTree) -> Iterator[int]:
+    stack = [tree]
+    while stack:
+        current = stack.pop()
+        if isinstance(current, int):
+            yield current
+        else:
+            stack.extend(reversed(current))
+
+
+def map_shape(shape: Shape, leaf: Callable[[ArrayShape | BufferShape], int]) -> SlotTree:
+    """The tree of a shape, with a slot made by `leaf` for each of its leaves, depth first."""
+    if not isinstance(shape, TupleShape):
+        return leaf(shape)
+    return tuple(map_shape(element, leaf) for element in shape.elements)
+
+
+def unflatten(tree: SlotTree, slots: Sequence[Any] | Mapping[int, Any]) -> Any:
+    """The value of a tree, given all slots."""
+    if isinstance(tree, int):
+        return slots[tree]
+    return tuple(unflatten(branch, slots) for branch in tree)

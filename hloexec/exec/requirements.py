@@ -1,0 +1,139 @@
+"""What a module needs that this version cannot run, found before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+
+from hloexec.errors import UnsupportedError
+from hloexec.exec.schedule import (
+    LOCAL_OPCODES,
+    callees_first,
+    computation_named,
+    effectful_computations,
+    schedule,
+)
+from hloexec.ir import Computation, Instruction, Module
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.registry import Role, find_opcode
+
+__all__ = ["Program", "Requirement", "require_supported", "unsupported"]
+
+_LISTED = 50
+
+
+@attrs.frozen
+class Requirement:
+    """An opcode or a library call that a module needs and that does not run."""
+
+    kind: str
+    """`opcode` or `custom-call`."""
+    name: str
+    """The opcode, or the custom call's target."""
+    count: int
+    """How many instructions need it."""
+    computation: str
+    """Where it is needed first, in the order of execution."""
+    instruction: str
+
+    def __str__(self) -> str:
+        subject = f'custom call "{self.name}"' if self.kind == "custom-call" else f"opcode {self.name}"
+        times = "once" if self.count == 1 else f"{self.count} times"
+        return f"{subject} ({times}; first: %{self.instruction} in computation {self.computation})"
+
+
+class Program:
+    """The computations that an entry reaches, and the order of the instructions that run in each."""
+
+    def __init__(self, module: Module, entry: Computation) -> None:
+        self.module = module
+        self.entry = entry
+        self.computations = callees_first(module, entry)
+        self._effectful = effectful_computations(self.computations)
+        self._schedules: dict[str, list[Instruction]] = {}
+
+    def schedule(self, computation: Computation) -> list[Instruction]:
+        """The instructions of a computation that run, in order."""
+        known = self._schedules.get(computation.name)
+        if known is None:
+            known = schedule(computation, self._effectful, is_scheduled=self.module.is_scheduled)
+            self._schedules[computation.name] = known
+        return known
+
+    def live_computations(self) -> list[Computation]:
+        """The computations that instructions which run name, the entry first."""
+        found = {self.entry.name: self.entry}
+        pending = [self.entry]
+        while pending:
+            for instruction in self.schedule(pending.pop()):
+                for name in computation_names(instruction.attributes):
+                    if name not in found:
+                        found[name] = computation_named(self.module, name, instruction)
+                        pending.append(found[name])
+        return list(found.values())
+
+
+def unsupported(module: Module, computation: Computation | None = None) -> list[Requirement]:
+    """Every opcode and every custom-call target that keeps a module (or one computation of it) from running."""
+    return _missing(Program(module, computation or module.entry))
+
+
+def require_supported(program: Program, *, unknown: str) -> None:
+    """Raise one UnsupportedError that lists everything the program needs and hloexec lacks.
+
+    Unknown custom calls do not count where `unknown` says what they give.
+    """
+    missing = [entry for entry in _missing(program) if unknown == "error" or entry.kind != "custom-call"]
+    if not missing:
+        return
+    lines = [f"  {entry}" for entry in missing[:_LISTED]]
+    if len(missing) > _LISTED:
+        lines.append(f"  … and {len(missing) - _LISTED} more")
+    hint = ""
+    if any(entry.kind == "custom-call" for entry in missing):
+        hint = (
+            "\nA custom call can be implemented with hloexec.register_custom_call, or be given a made-up result with "
+            "unknown=zeros or unknown=random."
+        )
+    raise UnsupportedError(
+        f"module {program.module.name} needs {len(missing)} things that hloexec does not run on one device:\n"
+        + "\n".join(lines)
+        + hint
+    )
+
+
+def _missing(program: Program) -> list[Requirement]:
+    found: dict[tuple[str, str], Requirement] = {}
+    for computation in program.live_computations():
+        for instruction in program.schedule(computation):
+            for key in _needs(instruction):
+                known = found.get(key)
+                if known is None:
+                    found[key] = Requirement(*key, 1, computation.name, instruction.name)
+                else:
+                    found[key] = attrs.evolve(known, count=known.count + 1)
+    return list(found.values())
+
+
+def _needs(instruction: Instruction) -> Iterator[tuple[str, str]]:
+    """What an instruction needs and hloexec lacks, as kind and name."""
+    entry = find_opcode(instruction.opcode)
+    if entry is None:
+        yield "opcode", instruction.opcode
+    elif entry.role is Role.CUSTOM_CALL:
+        target = instruction.attributes.custom_call_target
+        if find_library_call(target) is None:
+            yield "custom-call", target
+    elif not entry.is_supported and instruction.opcode not in LOCAL_OPCODES:
+        yield "opcode", instruction.opcode
+
+
+def find_library_call(target: str) -> Any:
+    """The entry of a custom-call target, or None."""
+    try:
+        from hloexec.custom_calls.registry import find_custom_call
+    except ModuleNotFoundError:
+        return None
+    return find_custom_call(target)

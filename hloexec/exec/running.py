@@ -1,0 +1,136 @@
+"""`run`: a module, its inputs, and the options of a run, brought together.
+
+Plans are kept for as long as their module lives, so a second run of the same module object starts at once.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hloexec.errors import InputError, ResourceError
+from hloexec.exec.arguments import argument_leaves, result_value
+from hloexec.exec.machine import Machine, WatchedMachine
+from hloexec.exec.memory import Statistics, require_memory
+from hloexec.exec.observers import attach
+from hloexec.exec.plan import Options, Plan
+from hloexec.exec.planner import build
+from hloexec.ir import Computation, Module
+from hloexec.ops.policy import NumericsPolicy, numerics_policy
+from hloexec.values import Value
+from hloexec.verify import verify
+
+__all__ = ["plan_of", "run"]
+
+_plans: dict[int, tuple[weakref.ref[Module], dict[Any, Plan]]] = {}
+"""The plans of each module by the module's identity; comparing modules by value would take longer than planning."""
+
+
+def run(
+    module: Module,
+    *inputs: Any,
+    numerics: str | NumericsPolicy = "reference",
+    observers: Sequence[Any] = (),
+    computation: str | None = None,
+    elided: str | Mapping[str, Any] = "zeros",
+    unknown: str = "error",
+    memory_limit: int | None = None,
+    check: bool = False,
+    statistics: Statistics | None = None,
+) -> Value:
+    """Run a module on one device and return its result: an array, or a (nested) tuple of arrays.
+
+    `inputs` are one value per parameter, of exactly the parameter's element type and shape; scalars may be Python
+    numbers. They are not modified, and the result shares no memory with them.
+
+    `numerics` names the policy of rounding. `observers` are objects with a method `on_instruction` or `on_progress`
+    (see `hloexec.exec.observers`). `computation` names the computation to run instead of the entry. `elided` says what
+    constants are that the text elides: `zeros`, `random`, `error`, or a mapping from their names to arrays. `unknown`
+    says what custom calls give that hloexec does not know: `error`, `zeros` or `random`. `memory_limit` is the most
+    bytes that the run may allocate beyond its inputs (by default 80 % of what is free). `check` verifies every result's
+    type and shape. `statistics` is filled in with what the run took.
+
+    Raises VerificationError, UnsupportedError (listing everything that is missing), InputError and ResourceError before
+    it starts, and EvaluationError where an instruction fails; warns HloWarning about values that are made up.
+    """
+    attached = attach(observers)
+    plan = plan_of(
+        module,
+        numerics=numerics,
+        computation=computation,
+        elided=elided,
+        unknown=unknown,
+        memory_limit=memory_limit,
+        is_observed=attached.see_instructions,
+    )
+    arguments = argument_leaves(plan.computation, inputs)
+    require_memory(plan, memory_limit)
+    is_watched = check or statistics is not None or attached.see_instructions or attached.see_progress
+    machine = WatchedMachine(attached, check=check, statistics=statistics) if is_watched else Machine()
+    with np.errstate(all="ignore"):
+        results = machine.run(plan, arguments)
+        try:
+            return result_value(plan, results, always_copy=attached.see_instructions)
+        except MemoryError as error:
+            raise ResourceError(f"the result of {plan.computation.name} does not fit into memory") from error
+
+
+def plan_of(
+    module: Module,
+    *,
+    numerics: str | NumericsPolicy = "reference",
+    computation: str | None = None,
+    elided: str | Mapping[str, Any] = "zeros",
+    unknown: str = "error",
+    memory_limit: int | None = None,
+    is_observed: bool = False,
+) -> Plan:
+    """The plan of a module or of one of its computations; made once per module object and set of options."""
+    entry = _computation(module, computation)
+    policy = numerics_policy(numerics)
+    _require_choice("elided", elided, ("zeros", "random", "error"))
+    _require_choice("unknown", unknown, ("error", "zeros", "random"))
+    if memory_limit is not None and memory_limit < 0:
+        raise InputError(f"memory_limit must not be negative, but is {memory_limit}")
+    options = Options(policy, elided, unknown, is_observed)
+    if not isinstance(elided, str):
+        verify(module)
+        return build(module, entry, options, memory_limit)
+    known = _known_plans(module)
+    key = (entry.name, policy, elided, unknown, is_observed)
+    plan = known.get(key)
+    if plan is None:
+        if not known:
+            verify(module)
+        plan = known[key] = build(module, entry, options, memory_limit)
+    return plan
+
+
+def _computation(module: Module, name: str | None) -> Computation:
+    if name is None:
+        return module.entry
+    found = module.by_name.get(name.removeprefix("%"))
+    if found is None:
+        listed = ", ".join(list(module.by_name)[:20])
+        more = ", …" if len(module.by_name) > 20 else ""
+        raise InputError(f"module {module.name} has no computation {name}; there are {listed}{more}")
+    return found
+
+
+def _require_choice(option: str, value: Any, choices: Sequence[str]) -> None:
+    if isinstance(value, str) and value not in choices:
+        raise InputError(f"{option} must be one of {', '.join(choices)}, but is {value!r}")
+    if not isinstance(value, (str, Mapping)) or (isinstance(value, Mapping) and option != "elided"):
+        raise InputError(f"{option} must be one of {', '.join(choices)}, but is a {type(value).__name__}")
+
+
+def _known_plans(module: Module) -> dict[Any, Plan]:
+    key = id(module)
+    entry = _plans.get(key)
+    if entry is None or entry[0]() is not module:
+        entry = (weakref.ref(module, lambda _: _plans.pop(key, None)), {})
+        _plans[key] = entry
+    return entry[1]

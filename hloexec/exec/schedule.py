@@ -1,0 +1,186 @@
+"""Which instructions of a computation run, and in which order.
+
+Instructions that nothing needs and that have no side effect are left out. Scheduled modules run in the order of their
+text. The others run in that order or in a depth-first one from the root, whichever is estimated to keep fewer bytes
+alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hloexec.errors import VerificationError
+from hloexec.ir import Computation, Instruction, Module
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.registry import Role, find_opcode
+
+__all__ = ["LOCAL_OPCODES", "callees_first", "computation_named", "effectful_computations", "schedule"]
+
+LOCAL_OPCODES = frozenset(
+    {
+        "async-done",
+        "async-start",
+        "async-update",
+        "copy-done",
+        "copy-start",
+        "partition-id",
+        "replica-id",
+    }
+)
+"""Opcodes of machines that one device runs by itself."""
+
+
+def computation_named(module: Module, name: str, instruction: Instruction | None = None) -> Computation:
+    """A computation of the module; VerificationError where it has none of that name."""
+    found = module.by_name.get(name)
+    if found is None:
+        called = f", which %{instruction.name} calls" if instruction is not None else ""
+        raise VerificationError(f"module {module.name} has no computation {name}{called}")
+    return found
+
+
+def callees_first(module: Module, entry: Computation) -> list[Computation]:
+    """The computations that `entry` reaches, itself included, each after those it calls.
+
+    Raises VerificationError where a computation calls itself, directly or through others.
+    """
+    order: list[Computation] = []
+    done: dict[str, bool] = {entry.name: False}
+    stack = [(entry, _callees(module, entry))]
+    while stack:
+        computation, pending = stack[-1]
+        while pending:
+            callee = pending.pop()
+            if callee.name not in done:
+                done[callee.name] = False
+                stack.append((callee, _callees(module, callee)))
+                break
+            if not done[callee.name]:
+                names = [frame.name for frame, _ in stack]
+                cycle = " → ".join([*names[names.index(callee.name) :], callee.name])
+                raise VerificationError(f"a computation must not call itself, but {cycle}")
+        else:
+            done[computation.name] = True
+            order.append(computation)
+            stack.pop()
+    return order
+
+
+def _callees(module: Module, computation: Computation) -> list[Computation]:
+    """The computations that instructions of `computation` name, the last one first."""
+    found: dict[str, Computation] = {}
+    for instruction in computation:
+        for name in computation_names(instruction.attributes):
+            found[name] = computation_named(module, name, instruction)
+    return list(reversed(found.values()))
+
+
+def effectful_computations(computations: Iterable[Computation]) -> frozenset[str]:
+    """The names of those computations, given callees first, that do more than to return a value."""
+    effectful: set[str] = set()
+    for computation in computations:
+        if any(_has_effect(instruction, effectful) for instruction in computation):
+            effectful.add(computation.name)
+    return frozenset(effectful)
+
+
+def _has_effect(instruction: Instruction, effectful: Iterable[str]) -> bool:
+    """Whether an instruction must run even where nothing needs its value."""
+    entry = find_opcode(instruction.opcode)
+    if entry is None:
+        return True
+    if entry.role is Role.MACHINE and instruction.opcode not in LOCAL_OPCODES:
+        return True
+    if entry.role is Role.CUSTOM_CALL and instruction.attributes.custom_call_has_side_effect:
+        return True
+    return any(name in effectful for name in computation_names(instruction.attributes))
+
+
+def schedule(computation: Computation, effectful: frozenset[str], *, is_scheduled: bool) -> list[Instruction]:
+    """The instructions to run, in order, each after its operands and control predecessors.
+
+    Raises VerificationError where an instruction names an operand that does not exist, or waits for itself.
+    """
+    if computation.root_name not in computation.by_name:
+        raise VerificationError(
+            f"computation {computation.name} has no instruction {computation.root_name} as its root"
+        )
+    roots = [instruction for instruction in computation if _has_effect(instruction, effectful)]
+    roots.append(computation.root)
+    depth_first = _after_dependencies(computation, roots)
+    live = {instruction.name for instruction in depth_first}
+    textual = _after_dependencies(computation, [entry for entry in computation if entry.name in live])
+    if is_scheduled or _peak_bytes(textual, computation) <= _peak_bytes(depth_first, computation):
+        return textual
+    return depth_first
+
+
+def _dependencies(computation: Computation, instruction: Instruction) -> list[Instruction]:
+    """Operands and control predecessors, the last one first."""
+    try:
+        by_name = computation.by_name
+        found = [by_name[name] for name in instruction.control_predecessors]
+        found += [by_name[name] for name in instruction.operands]
+    except KeyError as error:
+        raise VerificationError(
+            f"%{instruction.name} in computation {computation.name} names %{error.args[0]}, which is not there"
+        ) from None
+    found.reverse()
+    return found
+
+
+def _after_dependencies(computation: Computation, roots: Sequence[Instruction]) -> list[Instruction]:
+    """The roots in the order given, each with what it needs, depth first, before it."""
+    order: list[Instruction] = []
+    done: dict[str, bool] = {}
+    for root in roots:
+        if root.name in done:
+            continue
+        done[root.name] = False
+        stack = [(root, _dependencies(computation, root))]
+        while stack:
+            instruction, pending = stack[-1]
+            while pending:
+                needed = pending.pop()
+                if needed.name not in done:
+                    done[needed.name] = False
+                    stack.append((needed, _dependencies(computation, needed)))
+                    break
+                if not done[needed.name]:
+                    raise VerificationError(
+                        f"%{needed.name} in computation {computation.name} waits for itself through %{instruction.name}"
+                    )
+            else:
+                done[instruction.name] = True
+                order.append(instruction)
+                stack.pop()
+    return order
+
+
+def _peak_bytes(order: Sequence[Instruction], computation: Computation) -> int:
+    """The most bytes of results that are alive at once, each from its instruction to its last user."""
+    last: dict[str, int] = {}
+    for position, instruction in enumerate(order):
+        last[instruction.name] = position
+        for name in instruction.operands:
+            last[name] = position
+    ends: list[int] = [0] * (len(order) + 1)
+    live = peak = 0
+    for position, instruction in enumerate(order):
+        size = _new_bytes(instruction)
+        live += size
+        peak = max(peak, live)
+        if instruction.name != computation.root_name:
+            ends[last[instruction.name]] += size
+        live -= ends[position]
+    return peak
+
+
+def _new_bytes(instruction: Instruction) -> int:
+    """The bytes of a result where it is a buffer of its own."""
+    entry = find_opcode(instruction.opcode)
+    makes_buffer = entry is not None and (
+        (entry.role is Role.KERNEL and not entry.may_be_view)
+        or entry.role in (Role.CALL, Role.WHILE, Role.CONDITIONAL, Role.CUSTOM_CALL)
+    )
+    return instruction.shape.byte_size if makes_buffer else 0
