@@ -1,0 +1,98 @@
+"""Random inputs that respect how each parameter is used, the same on every machine.
+
+`hloexec.inputs.facts` and `hloexec.inputs.tracing` find out what the module asks of its parameters,
+`hloexec.inputs.distributions` makes arrays that comply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from hloexec.errors import InputError
+from hloexec.inputs.demands import Demand
+from hloexec.inputs.distributions import DISTRIBUTIONS, random_array
+from hloexec.inputs.facts import Fact, frame_of, opaque_facts
+from hloexec.inputs.tracing import parameter_demands
+from hloexec.ir import ArrayShape, BufferShape, Computation, Module, Shape, TupleShape
+from hloexec.values import TOKEN, Array, Token, Value
+from hloexec.verify import verify
+
+__all__ = ["DISTRIBUTIONS", "random_inputs"]
+
+
+def random_inputs(
+    module: Module, seed: int = 0, distribution: str = "normal", computation: str | None = None
+) -> list[Value]:
+    """One value per parameter of the entry computation, or of the one named.
+
+    The same seed gives the same values on every machine, and each parameter its own, whatever the others are. `normal`
+    and `uniform` (-1 to 1) keep to what the module needs: indices in bounds, few iterations of loops, positive numbers
+    under roots and logarithms and as divisors, matrices of a size that keeps products of standard deviation 1; other
+    signed integers are 0 to 99, unsigned and 8-bit ones anything. The others serve special purposes: `zeros`, `ones`,
+    `iota` (0, 1, 2, … as far as the type counts), `special` (half of the floats are NaN, infinities, denormals or
+    extremes; integers lie at the ends of their range) and `large`; integers keep in bounds there too, floats do not.
+
+    Raises VerificationError where the module is not well-formed, and InputError for a computation, distribution or seed
+    that does not exist, or an opaque parameter.
+    """
+    verify(module)
+    if distribution not in DISTRIBUTIONS:
+        raise InputError(f"there is no distribution {distribution!r}; there are {', '.join(DISTRIBUTIONS)}")
+    if not 0 <= seed < 2**64:
+        raise InputError(f"a seed is a number from 0 to 2^64 - 1, not {seed}")
+    chosen = _computation(module, computation)
+    frame = frame_of(module, chosen, [_parameter_facts(shape) for shape in chosen.parameter_shapes])
+    demands = parameter_demands(module, frame)
+    return [
+        _random_value(parameter.shape, demands[number], distribution, (seed, number << 32), parameter.name)
+        for number, parameter in enumerate(chosen.parameters)
+    ]
+
+
+def _computation(module: Module, name: str | None) -> Computation:
+    if name is None:
+        return module.entry
+    found = module.by_name.get(name.removeprefix("%"))
+    if found is None:
+        raise InputError(f"module {module.name} has no computation {name!r}")
+    return found
+
+
+def _parameter_facts(shape: Shape) -> tuple[Fact, ...]:
+    return tuple(attrs.evolve(fact, is_parameter=True) for fact in opaque_facts(shape))
+
+
+def _random_value(
+    shape: Shape, demands: tuple[Demand, ...], distribution: str, key: tuple[int, int], name: str
+) -> Value:
+    """A value of a shape whose leaf i meets `demands[i]` and has the stream `key + i`."""
+    remaining = iter(enumerate(demands))
+    open_tuples: list[tuple[Iterator[Shape], list[Value]]] = [(iter((shape,)), [])]
+    while True:
+        elements, values = open_tuples[-1]
+        current = next(elements, None)
+        if current is None and len(open_tuples) == 1:
+            return values[0]
+        if current is None:
+            open_tuples.pop()
+            open_tuples[-1][1].append(tuple(values))
+        elif isinstance(current, TupleShape):
+            open_tuples.append((iter(current.elements), []))
+        else:
+            number, demand = next(remaining)
+            leaf = current.element if isinstance(current, BufferShape) else current
+            values.append(_random_leaf(leaf, demand, distribution, (key[0], key[1] + number), name))
+
+
+def _random_leaf(
+    shape: ArrayShape, demand: Demand, distribution: str, key: tuple[int, int], name: str
+) -> Array | Token:
+    if shape.is_token:
+        return TOKEN
+    if not shape.is_array:
+        raise InputError(f"parameter {name} is {shape}, of which no value can be made")
+    if any(size < 0 for size in shape.dimensions):
+        raise InputError(f"parameter {name} is {shape}, whose size is not known; give its value")
+    return random_array(shape.element_type, shape.dimensions, demand, distribution, key)
