@@ -1,1 +1,90 @@
-"""hloexec: XLA HLO, run on NumPy."""
+"""hloexec: XLA HLO, run on NumPy.
+
+    module = hloexec.load("module.txt")
+    inputs = hloexec.random_inputs(module)
+    output = hloexec.run(module, *inputs)
+
+Everything here is imported when it is first used, so that `import hloexec` and the command line start fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from hloexec.errors import (
+    EvaluationError,
+    HloError,
+    HloWarning,
+    InputError,
+    LiteralError,
+    ParseError,
+    ResourceError,
+    ShapeError,
+    UnsupportedError,
+    VerificationError,
+)
+
+if TYPE_CHECKING:
+    from hloexec.custom_calls.registry import register_custom_call
+    from hloexec.exec import run
+    from hloexec.inputs import random_inputs
+    from hloexec.loading import load
+    from hloexec.text import format, parse
+    from hloexec.verify import verify
+
+__all__ = [
+    "EvaluationError",
+    "HloError",
+    "HloWarning",
+    "InputError",
+    "LiteralError",
+    "ParseError",
+    "ResourceError",
+    "ShapeError",
+    "UnsupportedError",
+    "VerificationError",
+    "format",
+    "load",
+    "parse",
+    "random_inputs",
+    "register_custom_call",
+    "run",
+    "verify",
+]
+
+_HOMES = {
+    "format": "hloexec.text",
+    "load": "hloexec.loading",
+    "parse": "hloexec.text",
+    "random_inputs": "hloexec.inputs",
+    "register_custom_call": "hloexec.custom_calls.registry",
+    "run": "hloexec.exec",
+    "verify": "hloexec.verify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'hloexec' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Importing a submodule binds it as an attribute; `hloexec.verify` shall stay the function all the same."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -21,7 +21,6 @@ from hloexec.exec.planner import build
 from hloexec.ir import Computation, Module
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
 from hloexec.values import Value
-from hloexec.verify import verify
 
 __all__ = ["plan_of", "run"]
 
@@ -96,15 +95,17 @@ def plan_of(
     if memory_limit is not None and memory_limit < 0:
         raise InputError(f"memory_limit must not be negative, but is {memory_limit}")
     options = Options(policy, elided, unknown, is_observed)
-    if not isinstance(elided, str):
-        verify(module)
-        return build(module, entry, options, memory_limit)
     known = _known_plans(module)
+    if not known:
+        # Imported late: a verified module never needs it again.
+        from hloexec.verify import verify
+
+        verify(module)
+    if not isinstance(elided, str):
+        return build(module, entry, options, memory_limit)
     key = (entry.name, policy, elided, unknown, is_observed)
     plan = known.get(key)
     if plan is None:
-        if not known:
-            verify(module)
         plan = known[key] = build(module, entry, options, memory_limit)
     return plan
 
