@@ -46,13 +46,10 @@ def same_dimensions(first: ArrayShape, second: ArrayShape, what: str) -> ArraySh
     A dimension is dynamic in the result where it is dynamic in either; a size that is unbounded on one side is that of
     the other. The element type is the first operand's. `what` names the operands, e.g. `the operands of add`.
     """
-    if first.dimensions == second.dimensions and not (
-        first.dynamic_dimensions or second.dynamic_dimensions
-    ):
+    if first.dimensions == second.dimensions and not (first.dynamic_dimensions or second.dynamic_dimensions):
         return ArrayShape(first.element_type, first.dimensions)
     compatible = first.rank == second.rank and all(
-        mine == its or -1 in (mine, its)
-        for mine, its in zip(first.dimensions, second.dimensions, strict=True)
+        mine == its or -1 in (mine, its) for mine, its in zip(first.dimensions, second.dimensions, strict=True)
     )
     require(
         compatible,
@@ -72,13 +69,11 @@ def same_dimensions(first: ArrayShape, second: ArrayShape, what: str) -> ArraySh
     )
 
 
-def same_type_ignoring_float_width(
-    first: ArrayShape, second: ArrayShape, what: str
-) -> ElementType:
+def same_type_ignoring_float_width(first: ArrayShape, second: ArrayShape, what: str) -> ElementType:
     """The element type of two operands that must agree in it, widths of floats aside.
 
-    Optimized modules mix float precisions, and XLA tolerates it; the wider of the two is returned then, and the declared
-    shape has the last word.
+    Optimized modules mix float precisions, and XLA tolerates it; the wider of the two is returned then, and the
+    declared shape has the last word.
     """
     mine, its = first.element_type, second.element_type
     if mine is its:
@@ -101,7 +96,7 @@ def widen(array: Array) -> Array:
 
 
 def narrow(array: Array, element_type: ElementType) -> Array:
-    """The array in the storage type of `element_type`: floats rounded once (to nearest, ties to even), integers wrapped.
+    """The array in the storage type of `element_type`: floats rounded once (nearest, ties to even), integers wrapped.
 
     The array holds numbers of the same kind, in any NumPy type at least as wide as the compute type: floats may come as
     f64, sums of integers as int64. Overflowing floats become what the type has for it, as in XLA: inf, else NaN, else
@@ -148,9 +143,7 @@ def round_to_odd(array: Array) -> Array:
         result = nearest.reshape(-1)
         exact = array.reshape(-1)[wrong]
         # One step in the bit pattern of a sign-magnitude number: up where the magnitude was rounded down.
-        step = np.where(np.abs(error.reshape(-1)[wrong]) < np.abs(exact), 1, -1).astype(
-            np.int32
-        )
+        step = np.where(np.abs(error.reshape(-1)[wrong]) < np.abs(exact), 1, -1).astype(np.int32)
         result.view(np.int32)[wrong] += step
         nearest = result.reshape(array.shape)
     return nearest

@@ -1,0 +1,209 @@
+"""Conversion between element types: convert, reduce-precision, stochastic-convert.
+
+Every conversion rounds once. NumPy's and ml_dtypes' own are used where they are right: f64 → bf16 by ml_dtypes rounds
+twice, an int64 does so on its way through f64, and a float beyond an integer's range is undefined in NumPy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType, Kind, element_type_of
+from hloexec.errors import UnsupportedError
+from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import array_shape, narrow, require, same_dimensions, widen
+from hloexec.ops.elementwise import ANY_TYPE, FLOAT, elementwise, operands_shape
+from hloexec.ops.registry import opcode
+from hloexec.values import Array
+
+__all__ = ["Convert", "ReducePrecisionAttributes", "StochasticConvert", "convert"]
+
+
+def convert(array: Array, element_type: ElementType) -> Array:
+    """The array in another element type.
+
+    Floats: nearest, ties to even; overflow gives what the type has for it: inf, NaN or (f4e2m1fn) the largest number.
+    Float to integer: truncated, saturated, NaN → 0. Integers wrap. To pred: whether it is not zero. Complex to real
+    drops the imaginary part. Source: XLA, ConvertElementType, and XLA:CPU for narrow types.
+    """
+    storage = element_type.storage
+    if array.dtype == storage:
+        return array
+    source = element_type_of(array.dtype)
+    with np.errstate(all="ignore"):
+        if element_type.kind is Kind.PRED:
+            return np.not_equal(widen(array), 0)
+        if element_type.is_complex:
+            return _to_complex(array, element_type)
+        if source.is_complex:
+            return convert(np.ascontiguousarray(array.real), element_type)
+        if source.kind is Kind.PRED:
+            return narrow(array.astype(element_type.compute), element_type)
+        if element_type.is_integral:
+            if source.is_floating:
+                return narrow(_float_to_integer(widen(array), element_type), element_type)
+            return narrow(widen(array), element_type)
+        if source.is_floating:
+            return narrow(widen(array), element_type)
+        return _integer_to_float(widen(array), element_type)
+
+
+def _to_complex(array: Array, element_type: ElementType) -> Array:
+    source = element_type_of(array.dtype)
+    if source.is_complex:
+        return array.astype(element_type.storage)
+    result = np.zeros(array.shape, element_type.storage)
+    result.real = convert(array, element_type_of(result.real.dtype))
+    return result
+
+
+def _float_to_integer(array: Array, element_type: ElementType) -> Array:
+    """f32 or f64 to the compute type of an integer type, truncated, saturated; NaN → 0."""
+    dtype = element_type.compute
+    width = element_type.bits - (element_type.kind is Kind.SIGNED)
+    above = array.dtype.type(2.0**width)
+    below = -above if element_type.kind is Kind.SIGNED else array.dtype.type(0)
+    in_range = (array >= below) & (array < above)
+    if in_range.all():
+        return array.astype(dtype)
+    largest = np.array((1 << width) - 1, dtype)
+    smallest = np.array(-(1 << width) if element_type.kind is Kind.SIGNED else 0, dtype)
+    result = np.where(in_range, array, 0).astype(dtype)
+    return np.where(array >= above, largest, np.where(array < below, smallest, result))
+
+
+def _integer_to_float(array: Array, element_type: ElementType) -> Array:
+    """Integers of 8 to 64 bits to any float type, rounded once."""
+    dtype = element_type.storage
+    if element_type.bits >= 32:
+        return array.astype(dtype)
+    if array.dtype.itemsize == 8:
+        # Rounded to odd at bit 11, the value is an exact f64 that lies on the same side of every tie of a narrow type.
+        odd = (array | np.asarray((array & 0x7FF) != 0, array.dtype) << 11) & ~np.asarray(0x7FF, array.dtype)
+        array = np.where(np.abs(array.astype(np.float64)) < 2.0**53, array, odd)
+    return narrow(array.astype(np.float64), element_type)
+
+
+@opcode("convert", operands=1, elementwise=True)
+class Convert:
+    """The operand in the declared element type; see `convert` (XLA: ConvertElementType)."""
+
+    @staticmethod
+    def infer(operand: Shape, *, shape: Shape) -> ArrayShape:
+        source = operands_shape("convert", (operand,), ANY_TYPE)
+        result = array_shape(shape, "the result of convert")
+        return source.with_element_type(result.element_type)
+
+    @staticmethod
+    def evaluate(operand: Array, *, shape: ArrayShape) -> Array:
+        return convert(operand, shape.element_type)
+
+    @staticmethod
+    def compute(operand: Array, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Array:
+        # A widened 4-bit integer lies in int8, which is an element type, too, with the same value.
+        return widen(convert(operand, shape.element_type))
+
+
+@attrs.frozen
+class ReducePrecisionAttributes:
+    """The format whose precision the operand is reduced to."""
+
+    exponent_bits: int = attribute(Grammar.INT)
+    mantissa_bits: int = attribute(Grammar.INT)
+
+
+def _infer_reduce_precision(operand: Shape, *, attributes: ReducePrecisionAttributes) -> ArrayShape:
+    require(
+        attributes.exponent_bits >= 1,
+        f"reduce-precision needs exponent_bits of 1 or more, but they are {attributes.exponent_bits}",
+    )
+    require(
+        attributes.mantissa_bits >= 0,
+        f"reduce-precision needs mantissa_bits of 0 or more, but they are {attributes.mantissa_bits}",
+    )
+    return operands_shape("reduce-precision", (operand,), FLOAT)
+
+
+def _reduce_precision(
+    operand: Array, *, attributes: ReducePrecisionAttributes, operand_shapes: tuple[ArrayShape, ...]
+) -> Array:
+    element_type = operand_shapes[0].element_type
+    word = operand.dtype.itemsize * 8
+    mantissa, exponent = (23, 8) if word == 32 else (52, 11)
+    unsigned: Any = np.dtype(f"u{word // 8}").type
+    bits = operand.view(unsigned)
+    sign = bits & (unsigned(1) << unsigned(word - 1))
+    magnitude = bits ^ sign
+    if attributes.mantissa_bits < element_type.mantissa_bits:
+        dropped = unsigned(mantissa - attributes.mantissa_bits)
+        last = (magnitude >> dropped) & unsigned(1)
+        magnitude = magnitude + ((unsigned(1) << (dropped - unsigned(1))) - unsigned(1) + last)
+        magnitude = (magnitude >> dropped) << dropped
+    if attributes.exponent_bits < element_type.exponent_bits:
+        bias = (1 << (exponent - 1)) - 1
+        reach = (1 << (attributes.exponent_bits - 1)) - 1
+        biased = magnitude >> unsigned(mantissa)
+        infinity = unsigned((1 << exponent) - 1) << unsigned(mantissa)
+        magnitude = np.where(biased > bias + reach, infinity, magnitude)
+        magnitude = np.where(biased <= bias - reach, unsigned(0), magnitude)
+    return np.where(np.isnan(operand), operand, (magnitude | sign).view(operand.dtype))
+
+
+elementwise(
+    "reduce-precision",
+    _reduce_precision,
+    "The operand as if converted to a float of exponent_bits and mantissa_bits and back: the mantissa is rounded to "
+    "nearest, ties to even, then numbers too large become infinite and those below the smallest normal number zero "
+    "(XLA: ReducePrecision).",
+    operands=1,
+    kinds=FLOAT,
+    attributes=ReducePrecisionAttributes,
+    infer=_infer_reduce_precision,
+)
+
+
+@opcode("stochastic-convert", operands=2, elementwise=True)
+class StochasticConvert:
+    """A float to a signed integer, rounded away from zero with a probability equal to the fraction.
+
+    |x| is truncated, and one is added where the fraction, as a fixed-point number of as many bits as `random` has, is
+    larger than `random`. Saturates; NaN → 0 (XLA: StochasticConvert).
+    """
+
+    @staticmethod
+    def infer(operand: Shape, random: Shape, *, shape: Shape) -> ArrayShape:
+        value = operands_shape("stochastic-convert", (operand,), FLOAT)
+        number = array_shape(random, "operand 1 of stochastic-convert")
+        require(
+            number.element_type.kind is Kind.UNSIGNED and number.element_type.bits == value.element_type.bits,
+            f"operand 1 of stochastic-convert must be of unsigned integers as wide as {value.element_type}, but has "
+            f"shape {number}",
+        )
+        result = array_shape(shape, "the result of stochastic-convert")
+        return same_dimensions(value, number, "the operands of stochastic-convert").with_element_type(
+            result.element_type
+        )
+
+    @staticmethod
+    def evaluate(operand: Array, random: Array, *, shape: ArrayShape) -> Array:
+        target = shape.element_type
+        if target.kind is not Kind.SIGNED:
+            source = element_type_of(operand.dtype)
+            raise UnsupportedError(
+                f"stochastic-convert is defined to signed integers only, not from {source} to {target}"
+            )
+        with np.errstate(all="ignore"):
+            value = widen(operand).astype(np.float64)
+            limit = 2.0 ** (target.bits - 1)
+            magnitude = np.abs(value)
+            whole = np.trunc(magnitude)
+            fixed = np.ldexp(magnitude - whole, 8 * random.dtype.itemsize)
+            # Both sides are whole numbers below 2^64; the fraction of an f64 has at most 53 bits, so that none is lost.
+            rounded = whole + (random < np.where(np.isfinite(fixed), fixed, 0).astype(random.dtype))
+            signed = np.copysign(rounded, value)
+            saturated = np.where(np.abs(value) >= limit, np.copysign(np.inf, value), signed)
+            return convert(saturated, target)

@@ -1,0 +1,177 @@
+"""Operations that make or split complex numbers, and the formulas of complex arithmetic that NumPy lacks.
+
+Special values follow C99's Annex G, as NumPy's functions do; XLA gives NaN for some of them. c64 is computed in c128
+and rounded once when it is narrowed (`in_double`), so only c128 depends on the care a formula takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hloexec.dtypes import element_type
+from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.common import require
+from hloexec.ops.elementwise import FLOAT, FLOAT_OR_COMPLEX, component_type, elementwise, operands_shape
+from hloexec.values import Array
+
+__all__ = [
+    "complex_atan2",
+    "complex_divide",
+    "complex_exponential_minus_one",
+    "complex_log_plus_one",
+    "complex_logistic",
+    "complex_power",
+    "complex_rsqrt",
+    "complex_sign",
+    "in_double",
+]
+
+_WITH_PARTS = {"f32": "c64", "f64": "c128"}
+
+
+def in_double(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """The complex formula with its operands taken to c128 first."""
+
+    def compute(*operands: Array) -> Any:
+        return formula(*(operand.astype(np.complex128, copy=False) for operand in operands))
+
+    return compute
+
+
+def _from_parts(real: Array, imag: Array) -> Array:
+    result = np.empty(
+        np.broadcast_shapes(real.shape, imag.shape), np.complex128 if real.itemsize == 8 else np.complex64
+    )
+    result.real = real
+    result.imag = imag
+    return result
+
+
+def complex_sign(operand: Array) -> Array:
+    """z / |z|; zeros are kept with their signs."""
+    return np.where(operand == 0, operand, np.sign(operand))
+
+
+@in_double
+def complex_divide(lhs: Array, rhs: Array) -> Array:
+    """lhs / rhs by Smith's method, with infinities recovered from NaN (C99, G.5.1)."""
+    quotient = np.divide(lhs, rhs)
+    doubtful = np.isnan(quotient.real) | np.isnan(quotient.imag)
+    if not doubtful.any():
+        return quotient
+    a, b, c, d = lhs[doubtful].real, lhs[doubtful].imag, rhs[doubtful].real, rhs[doubtful].imag
+    lhs_infinite, rhs_infinite = np.isinf(a) | np.isinf(b), np.isinf(c) | np.isinf(d)
+    lhs_finite, rhs_finite = np.isfinite(a) & np.isfinite(b), np.isfinite(c) & np.isfinite(d)
+    zero = (c == 0) & (d == 0)
+    infinity = np.copysign(np.inf, c)
+    over_zero = _from_parts(infinity * a, infinity * b)
+    repaired = quotient[doubtful]
+    both_nan = np.isnan(repaired.real) & np.isnan(repaired.imag)
+    for where, left, right, scale in (
+        (both_nan & lhs_infinite & rhs_finite, _unit_box(a, b), (c, d), np.inf),
+        (both_nan & lhs_finite & rhs_infinite, (a, b), _unit_box(c, d), 0.0),
+    ):
+        (p, q), (r, s) = left, right
+        repaired = np.where(where, _from_parts(scale * (p * r + q * s), scale * (q * r - p * s)), repaired)
+    quotient[doubtful] = np.where(zero, over_zero, repaired)
+    return quotient
+
+
+def _unit_box(real: Array, imag: Array) -> tuple[Array, Array]:
+    """An infinite number as the corner or side of the unit box in its direction."""
+    return (
+        np.copysign(np.where(np.isinf(real), 1.0, 0.0), real),
+        np.copysign(np.where(np.isinf(imag), 1.0, 0.0), imag),
+    )
+
+
+@in_double
+def complex_power(base: Array, exponent: Array) -> Array:
+    """exp(exponent · log(base)); z⁰ = 1."""
+    return np.asarray(np.power(base, exponent))
+
+
+@in_double
+def complex_atan2(lhs: Array, rhs: Array) -> Array:
+    """−i log((rhs + i lhs) / √(lhs² + rhs²)).
+
+    It differs from arctan(lhs / rhs), which keeps small results accurate, by a multiple of π; the formula says which.
+    """
+    by_log = -1j * np.log(complex_divide(rhs + 1j * lhs, np.sqrt(lhs * lhs + rhs * rhs)))
+    by_arctan = np.arctan(complex_divide(lhs, rhs))
+    turns = np.rint((by_log.real - by_arctan.real) / np.pi)
+    combined = _from_parts(by_arctan.real + np.pi * turns, by_arctan.imag)
+    return np.where(np.isfinite(combined), combined, by_log)
+
+
+@in_double
+def complex_rsqrt(operand: Array) -> Array:
+    """1 / √z."""
+    return complex_divide(np.ones_like(operand), np.sqrt(operand))  # type: ignore[no-any-return]
+
+
+@in_double
+def complex_logistic(operand: Array) -> Array:
+    """1 / (1 + exp(−z)), in the left half plane as exp(z) / (1 + exp(z)), which does not overflow."""
+    left = operand.real < 0
+    power = np.exp(np.where(left, operand, -operand))
+    return complex_divide(np.where(left, power, np.ones_like(power)), 1 + power)  # type: ignore[no-any-return]
+
+
+@in_double
+def complex_exponential_minus_one(operand: Array) -> Array:
+    """exp(z) − 1, with real part expm1(x) cos y − 2 sin²(y/2), which does not cancel for small z."""
+    x, y = operand.real, operand.imag
+    power = np.exp(operand)
+    half_sine = np.sin(y / 2)
+    near = np.expm1(x) * np.cos(y) - 2 * half_sine * half_sine
+    # Beyond 2^53 the 1 is lost, and exp(z) does not overflow before its parts do; exp(−∞ + iy) is 0 for any y.
+    real = np.where(np.abs(x) < 40, near, power.real - 1)
+    on_axis = y == 0
+    return _from_parts(np.where(on_axis, np.expm1(x), real), np.where(on_axis, y, power.imag))
+
+
+@in_double
+def complex_log_plus_one(operand: Array) -> Array:
+    """log(1 + z), near 0 with real part ½ log1p(x(2 + x) + y²), which does not cancel."""
+    x, y = operand.real, operand.imag
+    far = np.log(1 + operand)
+    near = np.log1p(x * (2 + x) + y * y) / 2
+    real = np.where(np.maximum(np.abs(x), np.abs(y)) < 0.5, near, far.real)
+    return _from_parts(real, np.arctan2(y, 1 + x))
+
+
+def _real(operand: Array) -> Array:
+    return operand.real if operand.dtype.kind == "c" else operand
+
+
+def _imag(operand: Array) -> Array:
+    return operand.imag if operand.dtype.kind == "c" else np.zeros_like(operand)
+
+
+def _infer_complex(real: Shape, imag: Shape) -> ArrayShape:
+    common = operands_shape("complex", (real, imag), FLOAT)
+    require(
+        common.element_type.name in _WITH_PARTS,
+        f"the operands of complex must be of f32 or f64, but have shapes {real} and {imag}",
+    )
+    return common.with_element_type(element_type(_WITH_PARTS[common.element_type.name]))
+
+
+for _name, _compute, _documentation in (
+    ("real", _real, "The real part; of floats, the operand (XLA: Real)."),
+    ("imag", _imag, "The imaginary part; of floats, zeros (XLA: Imag)."),
+):
+    elementwise(_name, _compute, _documentation, operands=1, kinds=FLOAT_OR_COMPLEX, result=component_type)
+
+elementwise(
+    "complex",
+    _from_parts,
+    "real + i imag, of f32 or f64 parts (XLA: Complex).",
+    operands=2,
+    kinds=FLOAT,
+    infer=_infer_complex,
+)

@@ -1,0 +1,170 @@
+"""Operations on the bits of integers, and integer division, remainder and power.
+
+Types of 1, 2 and 4 bits compute in 8 and wrap when they are narrowed; only formulas that see the upper bits of a word
+need the true width, which they take from `operand_shapes`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hloexec.dtypes import Kind
+from hloexec.ir import ArrayShape
+from hloexec.ops.elementwise import INTEGRAL, LOGICAL, Formula, elementwise
+from hloexec.values import Array
+
+__all__ = ["divide_integers", "integer_power", "remainder_integers"]
+
+
+def divide_integers(lhs: Array, rhs: Array) -> Array:
+    """⌊|lhs / rhs|⌋ with the sign of the quotient; x / 0 = −1 (all ones); INT_MIN / −1 = INT_MIN (it wraps)."""
+    zero = rhs == 0
+    divisor = np.where(zero, np.ones_like(rhs), rhs)
+    # NumPy rounds down; what is a multiple of the divisor needs no rounding.
+    quotient = (lhs - np.fmod(lhs, divisor)) // divisor
+    return np.where(zero, np.array(-1).astype(lhs.dtype), quotient)
+
+
+def remainder_integers(lhs: Array, rhs: Array) -> Array:
+    """lhs − rhs · (lhs / rhs), which has the sign of lhs; x rem 0 = x; INT_MIN rem −1 = 0."""
+    zero = rhs == 0
+    return np.where(zero, lhs, np.fmod(lhs, np.where(zero, np.ones_like(rhs), rhs)))
+
+
+def integer_power(base: Array, exponent: Array) -> Array:
+    """base to the power exponent, wrapping; 0⁰ = 1.
+
+    A negative exponent gives the reciprocal's integer part: ±1 for base ±1, else 0 (for base 0, too). By squaring: one
+    step per bit of the largest exponent.
+    """
+    remaining = exponent
+    if exponent.dtype.kind == "i":
+        negative = exponent < 0
+        if negative.any():
+            odd = (exponent & 1) == 1
+            unit = np.where(np.abs(base) == 1, np.where(odd, base, np.ones_like(base)), np.zeros_like(base))
+            return np.where(negative, unit, integer_power(base, np.where(negative, np.zeros_like(exponent), exponent)))
+    result = np.ones_like(base)
+    factor = base
+    while True:
+        result = np.where((remaining & 1) == 1, result * factor, result)
+        remaining = remaining >> 1
+        if not remaining.any():
+            return result
+        factor = factor * factor
+
+
+def _as_unsigned(array: Array) -> Array:
+    """The same bits as unsigned integers."""
+    return array.view(f"u{array.dtype.itemsize}")
+
+
+def _as_signed(array: Array) -> Array:
+    """The same bits as signed integers."""
+    return array.view(f"i{array.dtype.itemsize}")
+
+
+def _bits_of(array: Array, shape: ArrayShape) -> Array:
+    """The bits of each element, unsigned, with those beyond the element type's width cleared."""
+    bits = _as_unsigned(array)
+    width = shape.element_type.bits
+    return bits if width >= 8 else bits & np.uint8((1 << width) - 1)
+
+
+def _shift_right_arithmetic(operand: Array, amount: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:
+    element_type = operand_shapes[0].element_type
+    value = _as_signed(operand)
+    if element_type.kind is Kind.UNSIGNED and element_type.bits < 8:
+        unused = 8 - element_type.bits
+        value = (value << unused) >> unused
+    return np.right_shift(value, _as_signed(amount)).view(operand.dtype)
+
+
+def _shift_right_logical(operand: Array, amount: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:
+    shifted = np.right_shift(_bits_of(operand, operand_shapes[0]), _bits_of(amount, operand_shapes[1]))
+    return shifted.view(operand.dtype)
+
+
+def _shift_left(operand: Array, amount: Array) -> Array:
+    return np.left_shift(_as_unsigned(operand), _as_unsigned(amount)).view(operand.dtype)
+
+
+def _popcnt(operand: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:
+    return np.bitwise_count(_bits_of(operand, operand_shapes[0])).astype(operand.dtype)
+
+
+def _count_leading_zeros(operand: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:
+    width = operand_shapes[0].element_type.bits
+    bits = _bits_of(operand, operand_shapes[0])
+    if width < 64:
+        return (width - _bit_length(bits)).astype(operand.dtype)
+    upper = _bit_length(bits >> 32)
+    lower = _bit_length(bits & 0xFFFFFFFF)
+    return np.where(upper > 0, 32 - upper, 64 - lower).astype(operand.dtype)
+
+
+def _bit_length(bits: Array) -> Array:
+    """The number of bits up to the highest one set, of numbers below 2³²: the exponent of the (exact) f64."""
+    return np.frexp(bits.astype(np.float64))[1]
+
+
+def _mulhi(lhs: Array, rhs: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:
+    width = operand_shapes[0].element_type.bits
+    if width < 64:
+        wide = np.int64 if lhs.dtype.kind == "i" else np.uint64
+        return ((lhs.astype(wide) * rhs.astype(wide)) >> width).astype(lhs.dtype)
+    high = _mulhi_unsigned(_as_unsigned(lhs), _as_unsigned(rhs)).view(lhs.dtype)
+    if lhs.dtype.kind == "i":
+        # Read as unsigned, a negative factor is 2⁶⁴ too large: that added the other factor to the upper half.
+        high = high - np.where(lhs < 0, rhs, np.int64(0)) - np.where(rhs < 0, lhs, np.int64(0))
+    return high
+
+
+def _mulhi_unsigned(lhs: Array, rhs: Array) -> Array:
+    """The upper 64 bits of the product of two u64, by schoolbook multiplication of 32-bit halves."""
+    half, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
+    lhs_low, lhs_high, rhs_low, rhs_high = lhs & mask, lhs >> half, rhs & mask, rhs >> half
+    carry = (lhs_low * rhs_low) >> half
+    middle = lhs_high * rhs_low + carry
+    other = lhs_low * rhs_high + (middle & mask)
+    result: Array = lhs_high * rhs_high + (middle >> half) + (other >> half)
+    return result
+
+
+_BITWISE: tuple[tuple[str, Formula, str], ...] = (
+    ("and", np.bitwise_and, "lhs AND rhs, bit by bit (XLA: And)."),
+    ("or", np.bitwise_or, "lhs OR rhs, bit by bit (XLA: Or)."),
+    ("xor", np.bitwise_xor, "lhs XOR rhs, bit by bit (XLA: Xor)."),
+)
+for _name, _compute, _documentation in _BITWISE:
+    elementwise(_name, _compute, _documentation, operands=2, kinds=LOGICAL)
+
+elementwise("not", np.invert, "NOT operand, bit by bit; pred is negated (XLA: Not).", operands=1, kinds=LOGICAL)
+
+_OF_WIDTH: tuple[tuple[str, Formula, int, str], ...] = (
+    (
+        "shift-left",
+        _shift_left,
+        2,
+        "lhs · 2^rhs, wrapping; 0 where rhs, read as unsigned, is the width or more (XLA: ShiftLeft).",
+    ),
+    (
+        "shift-right-arithmetic",
+        _shift_right_arithmetic,
+        2,
+        "⌊lhs / 2^rhs⌋ of lhs read as signed; the sign where rhs, read as unsigned, is the width or more "
+        "(XLA: ShiftRightArithmetic).",
+    ),
+    (
+        "shift-right-logical",
+        _shift_right_logical,
+        2,
+        "⌊lhs / 2^rhs⌋ of lhs read as unsigned; 0 where rhs, read as unsigned, is the width or more "
+        "(XLA: ShiftRightLogical).",
+    ),
+    ("mulhi", _mulhi, 2, "The upper half of the product, which has twice the width (XLA: MulHi)."),
+    ("popcnt", _popcnt, 1, "The number of bits set (XLA: PopulationCount)."),
+    ("count-leading-zeros", _count_leading_zeros, 1, "The number of zero bits above the highest one (XLA: Clz)."),
+)
+for _name, _compute, _operands, _documentation in _OF_WIDTH:
+    elementwise(_name, _compute, _documentation, operands=_operands, kinds=INTEGRAL)
