@@ -2,9 +2,10 @@
 
 The bits come from Philox (a counter-based generator whose stream NumPy guarantees), with the seed and the number of the
 leaf as its key, so that each leaf has a stream of its own. From there on only operations that IEEE 754 rounds correctly
-are used: no logarithm, sine or exponential of the processor's library. Normal numbers are quantiles: 65 536 of them are
-tabulated in fixed point; narrow types take one by 16 random bits, f32 and f64 interpolate linearly between two by 16
-more. They are symmetric, reach 4.3 standard deviations, and have a standard deviation of 1 within 10⁻³.
+are used: no logarithm, sine or exponential of the processor's library. Normal numbers are quantiles, tabulated in fixed
+point: narrow types take one of 65 536 by 16 random bits; f32 and f64 choose two neighbours of 4 096 by 12 bits and
+interpolate linearly by 20 more. They are symmetric, reach some 4 standard deviations, and have a standard deviation of
+1 within 0.1 %.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ __all__ = ["DISTRIBUTIONS", "random_array"]
 
 _CELLS = 1 << 16
 _FIXED_POINT = 1 << 24
-_BLOCK = 1 << 18
-"""Elements made at a time."""
+_FRACTION_BITS = 20
+_BLOCK = 1 << 16
+"""Elements made at a time: all that is made on the way stays in the L2 cache."""
 
 _SMALL_INTEGERS = 100
 _WIDEST_ARBITRARY_SIGNED = 8
@@ -174,8 +176,9 @@ def _fill_floats(
     is_bounded_both = demand.low > -np.inf and demand.high < np.inf
     standard = _fixed_uniform() if distribution == "uniform" or is_bounded_both else _fixed_normal()
     if is_smooth and flat.dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+        knots, steps = _coarse(standard)
         for _, block in _blocks(flat):
-            block[...] = _placed(_interpolated(standard, _words(philox, block.size, 32)), demand)
+            block[...] = _placed(_interpolated(knots, steps, _words(philox, block.size, 32)), demand)
         return
     if is_smooth:
         middles = (standard[:-1] + standard[1:]) / (2.0 * _FIXED_POINT)
@@ -184,7 +187,7 @@ def _fill_floats(
         numbers = _TABLES[distribution](flat.dtype, element_type)
     table = _to_storage(numbers, flat.dtype, element_type)
     for _, block in _blocks(flat):
-        block[...] = table[_words(philox, block.size, 16)]
+        table.take(_words(philox, block.size, 16), out=block, mode="clip")
 
 
 def _to_storage(numbers: Array, dtype: np.dtype[Any], element_type: ElementType | None) -> Array:
@@ -208,13 +211,20 @@ def _placed(numbers: Array, demand: Demand) -> Array:
     return numbers * demand.scale if demand.scale != 1 else numbers
 
 
-def _interpolated(knots: Array, words: Array) -> Array:
-    """The quantile at a 32-bit fraction: exact in 64-bit integers, and exact again as f64."""
-    cells = words >> np.uint32(16)
-    fractions = (words & np.uint32(_CELLS - 1)).astype(np.int64)
-    below = knots[cells]
-    fixed = (below << 16) + (knots[1:][cells] - below) * fractions
-    return np.asarray(fixed * (1.0 / (_FIXED_POINT * _CELLS)))
+def _coarse(knots: Array) -> tuple[Array, Array]:
+    """Every 16th knot, and the steps between them, as f64 in units in which interpolation is exact."""
+    chosen = knots[:: _CELLS >> (32 - _FRACTION_BITS)]
+    return chosen[:-1] * float(1 << _FRACTION_BITS), np.diff(chosen).astype(np.float64)
+
+
+def _interpolated(knots: Array, steps: Array, words: Array) -> Array:
+    """The quantile at a 32-bit fraction. Every product and sum is an integer below 2⁵³, so it is exact."""
+    cells = (words >> np.uint32(_FRACTION_BITS)).astype(np.intp)
+    numbers = steps.take(cells, mode="clip")
+    numbers *= words & np.uint32((1 << _FRACTION_BITS) - 1)
+    numbers += knots.take(cells, mode="clip")
+    numbers *= 1.0 / (_FIXED_POINT << _FRACTION_BITS)
+    return numbers
 
 
 @cache

@@ -44,9 +44,9 @@ def test_f32_elements_are_the_quantiles_their_definition_says() -> None:
     found = random_array(element_type("f32"), (8,), ANYTHING, "normal", (7, 3 << 32))
     halves = [part for word in raw_words((7, 3 << 32), 4) for part in (word & 0xFFFFFFFF, word >> 32)]
     for element, half in zip(found, halves, strict=True):
-        cell, rest = divmod(half, 1 << 16)
-        below, above = (Fraction(round(NormalDist().inv_cdf(i / 65536) * 2**24), 2**24) for i in (cell, cell + 1))
-        exact = below + (above - below) * Fraction(rest, 1 << 16)
+        cell, rest = divmod(half, 1 << 20)
+        below, above = (Fraction(round(NormalDist().inv_cdf(i / 4096) * 2**24), 2**24) for i in (cell, cell + 1))
+        exact = below + (above - below) * Fraction(rest, 1 << 20)
         assert element == np.float32(float(exact))
 
 
@@ -72,14 +72,15 @@ def test_no_quantile_depends_on_how_the_logarithm_rounds() -> None:
     assert distance_from_tie.min() > 4 * np.spacing(4.3) * 2**24
 
 
-def test_the_normal_table_has_the_moments_of_a_standard_normal() -> None:
-    knots = _fixed_normal() / 2**24
+@pytest.mark.parametrize("step", [1, 16])
+def test_the_normal_table_has_the_moments_of_a_standard_normal(step: int) -> None:
+    knots = _fixed_normal()[::step] / 2**24
     assert (knots == -knots[::-1]).all() and (np.diff(knots) > 0).all()
     below, above = knots[:-1], knots[1:]
     variance = float(((below * below + below * above + above * above) / 3).mean())
     fourth = float(sum(below**i * above ** (4 - i) for i in range(5)).mean() / 5)
-    assert variance == pytest.approx(1, abs=1e-3)
-    assert fourth == pytest.approx(3, abs=2e-2)
+    assert variance == pytest.approx(1, abs=2e-3)
+    assert fourth == pytest.approx(3, abs=4e-2)
 
 
 def test_each_parameter_has_a_stream_of_its_own_that_others_do_not_change() -> None:
@@ -106,7 +107,7 @@ def test_every_type_has_every_distribution(entry: Any, distribution: str) -> Non
         assert len(np.unique(first.view(f"V{first.dtype.itemsize}"))) > 1
     if distribution in ("normal", "uniform", "large") and (entry.is_floating or entry.is_complex):
         assert np.isfinite(first.astype(np.complex128 if entry.is_complex else np.float64)).all()
-    if distribution == "ones" and entry.name != "s1":
+    if distribution == "ones" and entry.name != "s1" and not entry.is_complex:
         assert (first.astype(np.complex64) == 1).all()
     if distribution == "zeros" and entry.name != "f8e8m0fnu":
         assert (first.astype(np.complex64) == 0).all()
