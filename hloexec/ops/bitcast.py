@@ -288,11 +288,7 @@ class BitcastConvert:
 
 def _reinterpreted(array: Array, element_type: ElementType) -> Array:
     """The bits of an array as an element type of the same width."""
-    if array.dtype == element_type.storage:
-        return array
-    if element_type.kind is Kind.PRED:
-        return array.view(np.uint8) != 0
-    return array.view(element_type.storage)
+    return array if array.dtype == element_type.storage else _viewed(array, element_type)
 
 
 def _bytes(flat: Array) -> Array:

@@ -193,7 +193,8 @@ class Slice:
 
     @staticmethod
     def evaluate(operand: Array, *, attributes: SliceAttributes, shape: ArrayShape) -> Array:
-        result = operand[tuple(slice(entry.start, entry.limit, entry.stride) for entry in attributes.slice)]
+        # The ellipsis keeps NumPy from turning an array of rank 0 into a scalar.
+        result = operand[(*(slice(entry.start, entry.limit, entry.stride) for entry in attributes.slice), ...)]
         return result if result.shape == shape.dimensions else with_zeros(result, shape)
 
 
@@ -292,7 +293,7 @@ class Pad:
             _placement(size, padded, entry)
             for size, padded, entry in zip(operand.shape, sizes, attributes.padding, strict=True)
         ]
-        source = operand[tuple(kept for kept, _ in placed)]
+        source = operand[(*(kept for kept, _ in placed), ...)]
         if source.shape == sizes:
             return source
         result = np.full(sizes, in_type(padding_value, shape.element_type))
@@ -334,7 +335,7 @@ class Reverse:
     @staticmethod
     def evaluate(operand: Array, *, attributes: ReverseAttributes) -> Array:
         turned = set(attributes.dimensions)
-        return operand[tuple(slice(None, None, -1 if axis in turned else None) for axis in range(operand.ndim))]
+        return operand[(*(slice(None, None, -1 if axis in turned else None) for axis in range(operand.ndim)), ...)]
 
 
 @attrs.frozen

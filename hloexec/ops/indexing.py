@@ -12,6 +12,7 @@ import attrs
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_type_ignoring_float_width
@@ -58,7 +59,7 @@ class DynamicSlice:
         operand_shapes: tuple[ArrayShape, ...],
     ) -> Array:
         operand = completed(operand, operand_shapes[0].dimensions)
-        return operand[_window(operand.shape, start_indices, attributes.dynamic_slice_sizes)]
+        return operand[(*_window(operand.shape, start_indices, attributes.dynamic_slice_sizes), ...)]
 
 
 @opcode("dynamic-update-slice", operands=(2, ANY))
@@ -255,20 +256,21 @@ def _windows_at(operand: Array, starts: dict[int, Array], batch: tuple[int, ...]
     `starts` holds the operand dimensions in which windows differ.
     """
     moving = sorted(starts)
-    fixed = operand[tuple(slice(None) if axis in starts else slice(size) for axis, size in enumerate(sizes))]
+    fixed = operand[(*(slice(None) if axis in starts else slice(size) for axis, size in enumerate(sizes)), ...)]
     if not moving or not prod(batch) * prod(sizes):
-        return np.broadcast_to(fixed[tuple(map(slice, sizes))], (*batch, *sizes))
+        return np.broadcast_to(fixed[(*map(slice, sizes), ...)], (*batch, *sizes))
     first, last = moving[0], moving[-1] + 1
     if fixed.flags.c_contiguous and moving == list(range(first, last)) and all(sizes[axis] == 1 for axis in moving):
         return _rows_at(fixed, first, last, starts, batch, sizes)
+    # as_strided rebuilds the type from its name, which types that NumPy lacks do not survive.
+    bits = fixed.view(f"u{fixed.itemsize}") if element_type_of(fixed.dtype).is_narrow else fixed
     windows = as_strided(
-        fixed,
-        (*(fixed.shape[axis] - sizes[axis] + 1 for axis in moving), *sizes),
-        (*(fixed.strides[axis] for axis in moving), *fixed.strides),
+        bits,
+        (*(bits.shape[axis] - sizes[axis] + 1 for axis in moving), *sizes),
+        (*(bits.strides[axis] for axis in moving), *bits.strides),
     )
-    at = tuple(np.broadcast_to(starts[axis], batch) for axis in moving)
-    result: Array = windows[at]
-    return result
+    found: Array = windows[tuple(np.broadcast_to(starts[axis], batch) for axis in moving)]
+    return found.view(operand.dtype)
 
 
 def _rows_at(
