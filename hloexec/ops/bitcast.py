@@ -162,9 +162,11 @@ def _major_to_minor(shape: ArrayShape) -> tuple[int, ...]:
 
 def _tiles(shape: ArrayShape) -> tuple[tuple[int, ...], ...]:
     tiles = shape.layout.tiles if shape.layout else ()
-    for size in chain.from_iterable(tiles):
+    for tile in tiles:
+        text = ",".join("*" if size == _COMBINED else str(size) for size in tile)
         require(
-            size > 0 or size == _COMBINED, f"a tile of the layout of {shape} has the size {size}, which is not positive"
+            all(size > 0 or size == _COMBINED for size in tile) and tile[-1:] != (_COMBINED,),
+            f"the tile ({text}) in the layout of {shape} must have positive sizes, or * where a dimension joins the next",
         )
     return tiles
 
