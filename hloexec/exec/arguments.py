@@ -119,7 +119,7 @@ def _rounded(value: bool | int | float | complex, element_type: ElementType) -> 
 
 def _describe(value: Any) -> str:
     """What was given, in words."""
-    if isinstance(value, (np.ndarray, np.generic)):
+    if type(value) is np.ndarray or isinstance(value, (np.memmap, np.generic)):
         try:
             name = element_type_of(value.dtype).name
         except KeyError:

@@ -1,0 +1,75 @@
+"""Modules for tests of execution, and the comparison with XLA:CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.exec import run
+from hloexec.ir import Module
+
+__all__ = ["COUNTING_LOOP", "agree_with_xla", "flat", "parsed", "run_text"]
+
+COUNTING_LOOP = """HloModule counting
+
+body {
+  state = (s32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  x = f32[4] get-tuple-element(state), index=1
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  doubled = f32[4] add(x, x)
+  ROOT result = (s32[], f32[4]) tuple(next, doubled)
+}
+
+condition {
+  state = (s32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  limit = s32[] constant(5)
+  ROOT again = pred[] compare(i, limit), direction=LT
+}
+
+ENTRY main {
+  x = f32[4] parameter(0)
+  zero = s32[] constant(0)
+  start = (s32[], f32[4]) tuple(zero, x)
+  ROOT loop = (s32[], f32[4]) while(start), condition=condition, body=body
+}
+"""
+
+
+def parsed(text: str) -> Module:
+    return hloexec.parse(text)
+
+
+def run_text(text: str, *inputs: Any, **options: Any) -> Any:
+    """The result on one device, every intermediate result checked against its declared shape."""
+    return run(parsed(text), *inputs, **{"check": True, **options})
+
+
+def flat(value: Any) -> list[Any]:
+    """The leaves of a value."""
+    if not isinstance(value, tuple):
+        return [value]
+    return [leaf for element in value for leaf in flat(element)]
+
+
+def agree_with_xla(text: str, *inputs: Any) -> list[Any]:
+    """Run a module here and on XLA:CPU, and require equal bits; returns the leaves."""
+    xla = pytest.importorskip("conformance.xla")
+    if not xla.available():
+        pytest.skip("needs jaxlib")
+    expected = xla.run_hlo(text, *inputs)
+    actual = flat(run_text(text, *inputs))
+    assert len(actual) == len(expected)
+    for mine, its in zip(actual, expected, strict=True):
+        assert mine.dtype == its.dtype
+        assert mine.shape == its.shape
+        np.testing.assert_array_equal(mine, its)
+    # The plain machine, without checks, must say the same.
+    for mine, its in zip(flat(run(parsed(text), *inputs)), actual, strict=True):
+        np.testing.assert_array_equal(mine, its)
+    return actual

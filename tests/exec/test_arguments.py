@@ -1,0 +1,117 @@
+"""What may be passed in, and what the messages say where it may not."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hloexec.errors import InputError
+from tests.exec.programs import run_text
+
+
+def identity(shape: str) -> str:
+    return f"HloModule m\nENTRY e {{ p = {shape} parameter(0)\n c = {shape} copy(p)\n ROOT t = ({shape}) tuple(c) }}"
+
+
+@pytest.mark.parametrize(
+    ("shape", "given", "expected"),
+    [
+        ("pred[]", True, np.array(True)),
+        ("s32[]", -5, np.array(-5, np.int32)),
+        ("u8[]", 255, np.array(255, np.uint8)),
+        ("f32[]", 2, np.array(2, np.float32)),
+        ("f32[]", 0.1, np.array(0.1, np.float32)),
+        ("bf16[]", 1.00390625, np.array(1, ml_dtypes.bfloat16)),
+        ("f64[]", 0.1, np.array(0.1)),
+        ("c64[]", 1 + 2j, np.array(1 + 2j, np.complex64)),
+        ("s4[]", -8, np.array(-8, ml_dtypes.int4)),
+        ("f32[2]", np.array([1, 2], np.float32), np.array([1, 2], np.float32)),
+        ("f32[]", np.float32(3), np.array(3, np.float32)),
+        ("f64[]", np.float64(3), np.array(3.0)),
+    ],
+)
+def test_values_of_the_right_kind_are_taken(shape, given, expected):
+    (result,) = run_text(identity(shape), given)
+    assert result.dtype == expected.dtype
+    np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "given", "message"),
+    [
+        ("f32[2]", np.zeros(2), r"parameter 0 \(p\) must be f32\[2\].*but f64\[2\] was given"),
+        ("f32[2]", np.zeros((1, 2), np.float32), r"but f32\[1,2\] was given"),
+        ("f32[2]", [1.0, 2.0], r"but a list of 2 values was given"),
+        ("f32[2]", 1.0, r"but the Python float 1.0 was given"),
+        ("f32[2]", np.zeros(2, ">f4"), r"array of type >f4"),
+        ("f32[2]", np.array(["a", "b"]), r"no element type of HLO"),
+        ("f32[2]", None, r"but a builtins.NoneType was given"),
+        ("f32[2]", np.ma.zeros(2, np.float32), r"MaskedArray"),
+        ("s32[]", True, r"a Python int may stand, but is True"),
+        ("s32[]", 1.0, r"a Python int may stand, but is 1.0"),
+        ("s32[]", 2**31, r"from -2147483648 to 2147483647, but is 2147483648"),
+        ("u4[]", 16, r"from 0 to 15"),
+        ("pred[]", 1, r"a Python bool may stand"),
+        ("f32[]", 1j, r"a Python int or float may stand"),
+        ("f32[]", np.float64(1), r"but f64\[\] was given"),
+        ("f32[]", 10**400, r"beyond the range"),
+        ("f32[]", "1", r"the Python str '1' was given"),
+    ],
+)
+def test_nothing_is_converted_in_silence(shape, given, message):
+    with pytest.raises(InputError, match=message):
+        run_text(identity(shape), given)
+
+
+def test_the_number_of_inputs_must_be_right():
+    with pytest.raises(InputError, match=r"takes 1 inputs \(p: f32\[2\]\), but 0 were given"):
+        run_text(identity("f32[2]"))
+
+
+TUPLES = """HloModule m
+ENTRY e { p = (f32[2], (s32[], token[])) parameter(0)
+  q = (s32[], token[]) get-tuple-element(p), index=1
+  ROOT s = s32[] get-tuple-element(q), index=0 }
+"""
+
+
+def test_tuple_parameters_take_tuples_and_tokens_take_none():
+    assert run_text(TUPLES, (np.zeros(2, np.float32), (7, None))) == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((np.zeros(2, np.float32),), r"parameter 0 \(p\) must be a tuple of 2 values, but a tuple of 1 values"),
+        ((np.zeros(2, np.float32), 3), r"element 1 of parameter 0 \(p\) must be a tuple of 2 values"),
+        ((np.zeros(2, np.float32), (1, 2)), r"element 1 of element 1 of parameter 0 \(p\) must be a token"),
+        ((np.zeros(3, np.float32), (1, None)), r"element 0 of parameter 0 \(p\) must be f32\[2\]"),
+    ],
+)
+def test_the_place_within_a_tuple_is_named(given, message):
+    with pytest.raises(InputError, match=message):
+        run_text(TUPLES, given)
+
+
+def test_a_dynamic_parameter_takes_sizes_up_to_its_bound():
+    text = "HloModule m\nENTRY e { p = f32[<=4] parameter(0)\n ROOT r = f32[<=4] copy(p) }"
+    assert run_text(text, np.zeros(3, np.float32)).shape == (3,)
+    with pytest.raises(InputError, match=r"must be f32\[<=4\]"):
+        run_text(text, np.zeros(5, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"elided": "ones"}, "elided must be one of zeros, random, error"),
+        ({"elided": 3}, "elided must be one of"),
+        ({"unknown": "skip"}, "unknown must be one of error, zeros, random"),
+        ({"unknown": {}}, "unknown must be one of"),
+        ({"memory_limit": -1}, "memory_limit must not be negative"),
+        ({"computation": "nope"}, "has no computation nope; there are e"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(InputError, match=message):
+        run_text(identity("f32[]"), 1.0, **options)

@@ -1,0 +1,358 @@
+"""Control flow, calls and tuples, against XLA:CPU."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+
+import attrs
+import numpy as np
+import pytest
+
+from hloexec.errors import EvaluationError, HloWarning, UnsupportedError, VerificationError
+from hloexec.exec import run, running
+from hloexec.ops import registry
+from tests.exec.programs import COUNTING_LOOP, agree_with_xla, flat, parsed, run_text
+
+X = np.arange(4, dtype=np.float32)
+
+
+def test_while_runs_its_body_as_long_as_its_condition_holds():
+    count, x = agree_with_xla(COUNTING_LOOP, X)
+    assert count == 5
+    np.testing.assert_array_equal(x, X * 32)
+
+
+def test_while_whose_condition_is_false_at_once_gives_its_operand():
+    text = COUNTING_LOOP.replace("zero = s32[] constant(0)", "zero = s32[] constant(7)")
+    count, x = agree_with_xla(text, X)
+    assert count == 7
+    np.testing.assert_array_equal(x, X)
+
+
+PREDICATED = """HloModule choice
+yes { p = (f32[4], s32[]) parameter(0)
+  x = f32[4] get-tuple-element(p), index=0
+  ROOT r = f32[4] add(x, x) }
+no { ROOT x = f32[4] parameter(0) }
+ENTRY main {
+  p = pred[] parameter(0)
+  x = f32[4] parameter(1)
+  y = f32[4] parameter(2)
+  i = s32[] constant(3)
+  t = (f32[4], s32[]) tuple(x, i)
+  ROOT c = f32[4] conditional(p, t, y), true_computation=yes, false_computation=no }
+"""
+
+
+@pytest.mark.parametrize("predicate", [True, False])
+def test_conditional_takes_the_first_branch_where_its_predicate_is_true(predicate):
+    agree_with_xla(PREDICATED, np.bool_(predicate), X, -X)
+
+
+INDEXED = """HloModule choice
+zero { ROOT x = f32[4] parameter(0) }
+one { x = f32[4] parameter(0)
+  ROOT r = f32[4] add(x, x) }
+two { x = f32[4] parameter(0)
+  ROOT r = f32[4] multiply(x, x) }
+ENTRY main {
+  i = s32[] parameter(0)
+  x = f32[4] parameter(1)
+  ROOT c = f32[4] conditional(i, x, x, x), branch_computations={zero, one, two} }
+"""
+
+
+@pytest.mark.parametrize("index", [-5, -1, 0, 1, 2, 3, 2**31 - 1])
+def test_conditional_takes_the_last_branch_where_its_index_is_out_of_range(index):
+    agree_with_xla(INDEXED, np.int32(index), X + 3)
+
+
+def test_loops_nest_within_conditionals_within_loops():
+    text = """HloModule nested
+inner_body { s = (s32[], s32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  acc = s32[] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  sum = s32[] add(acc, i)
+  ROOT r = (s32[], s32[]) tuple(j, sum) }
+inner_condition { s = (s32[], s32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  three = s32[] constant(3)
+  ROOT lt = pred[] compare(i, three), direction=LT }
+loops { s = (s32[], s32[]) parameter(0)
+  ROOT w = (s32[], s32[]) while(s), condition=inner_condition, body=inner_body }
+stays { ROOT s = (s32[], s32[]) parameter(0) }
+outer_body { s = (s32[], s32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  acc = s32[] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  two = s32[] constant(2)
+  zero = s32[] constant(0)
+  j = s32[] add(i, one)
+  p = pred[] compare(i, two), direction=GE
+  start = (s32[], s32[]) tuple(zero, acc)
+  c = (s32[], s32[]) conditional(p, start, start), true_computation=loops, false_computation=stays
+  sum = s32[] get-tuple-element(c), index=1
+  ROOT r = (s32[], s32[]) tuple(j, sum) }
+outer_condition { s = (s32[], s32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  five = s32[] constant(5)
+  ROOT lt = pred[] compare(i, five), direction=LT }
+ENTRY main { a = s32[] parameter(0)
+  zero = s32[] constant(0)
+  s = (s32[], s32[]) tuple(zero, a)
+  ROOT w = (s32[], s32[]) while(s), condition=outer_condition, body=outer_body }
+"""
+    _, total = agree_with_xla(text, np.int32(100))
+    assert total == 100 + 3 * 3
+
+
+def test_nested_tuples_travel_through_calls_and_barriers():
+    text = """HloModule tuples
+swap { a = f32[4] parameter(0)
+  b = (s32[2], f32[4]) parameter(1)
+  n = s32[2] get-tuple-element(b), index=0
+  f = f32[4] get-tuple-element(b), index=1
+  inner = (f32[4], f32[4]) tuple(f, a)
+  ROOT t = ((f32[4], f32[4]), s32[2]) tuple(inner, n) }
+ENTRY main { x = f32[4] parameter(0)
+  n = s32[2] parameter(1)
+  y = f32[4] add(x, x)
+  pair = (s32[2], f32[4]) tuple(n, y)
+  c = ((f32[4], f32[4]), s32[2]) call(x, pair), to_apply=swap
+  b = ((f32[4], f32[4]), s32[2]) opt-barrier(c)
+  inner = (f32[4], f32[4]) get-tuple-element(b), index=0
+  left = f32[4] get-tuple-element(inner), index=0
+  right = f32[4] get-tuple-element(inner), index=1
+  d = f32[4] subtract(left, right)
+  m = s32[2] get-tuple-element(b), index=1
+  ROOT r = (f32[4], (f32[4], f32[4]), s32[2]) tuple(d, inner, m) }
+"""
+    result = run_text(text, X, np.array([3, 4], np.int32))
+    difference, (left, right), numbers = result
+    np.testing.assert_array_equal(difference, X)
+    np.testing.assert_array_equal(left, 2 * X)
+    np.testing.assert_array_equal(right, X)
+    np.testing.assert_array_equal(numbers, [3, 4])
+
+
+def test_an_empty_tuple_is_a_result():
+    assert run_text("HloModule m\nENTRY e { ROOT t = () tuple() }") == ()
+
+
+def test_results_that_are_parameters_or_constants_are_copies():
+    text = """HloModule m
+ENTRY e { x = f32[4] parameter(0)
+  c = f32[2] constant({1, 2})
+  r = f32[2,2] reshape(x)
+  ROOT t = (f32[4], f32[4], f32[2,2], f32[2], f32[2]) tuple(x, x, r, c, c) }
+"""
+    x = X.copy()
+    module = parsed(text)
+    leaves = flat(run(module, x))
+    for k, leaf in enumerate(leaves):
+        assert leaf.flags.writeable
+        assert not np.shares_memory(leaf, x)
+        assert not any(np.shares_memory(leaf, other) for other in leaves[:k])
+        leaf[...] = 77
+    np.testing.assert_array_equal(x, X)
+    np.testing.assert_array_equal(flat(run(module, x))[3], [1, 2])
+
+
+def test_a_broadcast_result_is_writeable_memory_of_its_own():
+    text = "HloModule m\nENTRY e { x = f32[4] parameter(0)\n y = f32[4] add(x, x)\n ROOT b = f32[3,4] broadcast(y), dimensions={1} }"
+    result = run_text(text, X)
+    result[0, 0] = 9
+    assert result[1, 0] == 0
+
+
+def test_asynchronous_pairs_run_on_one_device():
+    text = """HloModule pairs
+wrapped { a = f32[4] parameter(0)
+  b = f32[4] parameter(1)
+  ROOT s = f32[4] add(a, b) }
+ENTRY main { x = f32[4] parameter(0)
+  start = ((f32[4], f32[4]), f32[4], u32[]) async-start(x, x), calls=wrapped
+  update = ((f32[4], f32[4]), f32[4], u32[]) async-update(start)
+  copying = (f32[4], f32[4], u32[]) copy-start(x)
+  sum = f32[4] async-done(update)
+  copied = f32[4] copy-done(copying)
+  ROOT r = f32[4] multiply(sum, copied) }
+"""
+    np.testing.assert_array_equal(run_text(text, X), 2 * X * X)
+
+
+def test_one_device_is_replica_and_partition_0():
+    text = "HloModule m\nENTRY e { p = u32[] partition-id()\n r = u32[] replica-id()\n ROOT t = (u32[], u32[]) tuple(p, r) }"
+    assert flat(run_text(text)) == [0, 0]
+
+
+def test_a_chain_of_a_hundred_thousand_instructions_runs():
+    count = 100_000
+    lines = ["  v0 = s32[] parameter(0)", "  one = s32[] constant(1)"]
+    lines += [f"  v{k} = s32[] add(v{k - 1}, one)" for k in range(1, count)]
+    lines.append(f"  ROOT r = s32[] add(v{count - 1}, one)")
+    text = "HloModule long\nENTRY main {\n" + "\n".join(lines) + "\n}\n"
+    assert run(parsed(text), np.int32(0)) == count
+
+
+def test_calls_nest_deeper_than_the_interpreter_recurses():
+    depth = 2 * sys.getrecursionlimit()
+    parts = ["level_0 { x = s32[] parameter(0)\n ROOT r = s32[] add(x, x) }"]
+    parts += [
+        f"level_{k} {{ x = s32[] parameter(0)\n one = s32[] constant(1)\n y = s32[] add(x, one)\n"
+        f" ROOT r = s32[] call(y), to_apply=level_{k - 1} }}"
+        for k in range(1, depth)
+    ]
+    text = "HloModule deep\n" + "\n".join(parts)
+    text += f"\nENTRY main {{ x = s32[] parameter(0)\n ROOT r = s32[] call(x), to_apply=level_{depth - 1} }}"
+    assert run(parsed(text), np.int32(0)) == 2 * (depth - 1)
+
+
+def test_conditionals_nest_deeper_than_the_interpreter_recurses():
+    depth = 2 * sys.getrecursionlimit()
+    parts = ["level_0 { x = s32[] parameter(0)\n ROOT r = s32[] add(x, x) }"]
+    parts += [
+        f"level_{k} {{ x = s32[] parameter(0)\n i = s32[] constant(0)\n"
+        f" ROOT r = s32[] conditional(i, x), branch_computations={{level_{k - 1}}} }}"
+        for k in range(1, depth)
+    ]
+    text = "HloModule deep\n" + "\n".join(parts)
+    text += f"\nENTRY main {{ x = s32[] parameter(0)\n ROOT r = s32[] call(x), to_apply=level_{depth - 1} }}"
+    assert run(parsed(text), np.int32(21)) == 42
+
+
+def test_control_predecessors_run_first():
+    text = """HloModule m
+ENTRY e { x = f32[4] parameter(0)
+  a = f32[4] add(x, x), control-predecessors={b}
+  b = f32[4] multiply(x, x)
+  ROOT r = f32[4] subtract(a, b) }
+"""
+    seen = []
+
+    class Order:
+        def on_instruction(self, event):
+            seen.append(event.instruction.name)
+
+    run(parsed(text), X, observers=[Order()])
+    assert seen.index("b") < seen.index("a")
+
+
+def test_dead_instructions_do_not_run_even_if_unsupported():
+    text = """HloModule m
+ENTRY e { x = f32[4] parameter(0)
+  dead = f32[4] custom-call(x), custom_call_target="nobody_knows"
+  ROOT r = f32[4] add(x, x) }
+"""
+    np.testing.assert_array_equal(run_text(text, X), 2 * X)
+
+
+def test_a_computation_that_is_not_the_entry_can_be_run_alone():
+    count, x = run_text(COUNTING_LOOP, (np.int32(3), X), computation="body")
+    assert count == 4
+    np.testing.assert_array_equal(x, 2 * X)
+
+
+def test_everything_that_is_missing_is_listed_at_once():
+    text = """HloModule m
+ENTRY e { x = f32[4] parameter(0)
+  a = f32[4] custom-call(x), custom_call_target="nobody_knows"
+  b = f32[4] custom-call(a), custom_call_target="nobody_knows"
+  c = f32[4] custom-call(b), custom_call_target="neither_this"
+  tok = token[] after-all()
+  i = ((f32[4]), token[]) infeed(tok)
+  d = (f32[4]) get-tuple-element(i), index=0
+  e = f32[4] get-tuple-element(d), index=0
+  ROOT r = f32[4] add(e, c) }
+"""
+    with pytest.raises(UnsupportedError) as caught:
+        run_text(text, X)
+    message = str(caught.value)
+    assert '"nobody_knows" (2 times; first: %a in computation e)' in message
+    assert '"neither_this" (once; first: %c in computation e)' in message
+    assert "opcode infeed (once; first: %i in computation e)" in message
+
+
+@pytest.mark.parametrize("unknown", ["zeros", "random"])
+def test_unknown_custom_calls_can_be_given_results(unknown):
+    text = """HloModule m
+ENTRY e { x = f32[4] parameter(0)
+  c = (f32[4], s32[2]) custom-call(x), custom_call_target="nobody_knows"
+  a = f32[4] get-tuple-element(c), index=0
+  ROOT r = f32[4] add(x, a) }
+"""
+    with pytest.warns(HloWarning, match="nobody_knows"):
+        result = run_text(text, X, unknown=unknown)
+    assert np.array_equal(result, X) == (unknown == "zeros")
+
+
+def replace_kernel(monkeypatch, name, evaluate):
+    entry = attrs.evolve(registry.OPCODES[name], evaluate=evaluate, evaluate_needs=frozenset())
+    monkeypatch.setitem(registry.OPCODES, name, entry)
+
+
+def test_kernel_errors_name_the_way_the_instruction_and_the_source(monkeypatch):
+    text = """HloModule m
+fused { a = f32[4] parameter(0)
+  ROOT s = f32[4] add(a, a), metadata={source_file="model.py" source_line=12} }
+body { s = (s32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[4] get-tuple-element(s), index=1
+  y = f32[4] fusion(x), kind=kLoop, calls=fused
+  ROOT t = (s32[], f32[4]) tuple(i, y) }
+condition { s = (s32[], f32[4]) parameter(0)
+  ROOT true = pred[] constant(true) }
+ENTRY e { x = f32[4] parameter(0)
+  z = s32[] constant(0)
+  t = (s32[], f32[4]) tuple(z, x)
+  ROOT w = (s32[], f32[4]) while(t), condition=condition, body=body }
+"""
+
+    def fails(*operands):
+        raise ValueError("boom")
+
+    replace_kernel(monkeypatch, "add", fails)
+    with pytest.raises(EvaluationError) as caught:
+        run(parsed(text), X)
+    message = str(caught.value)
+    assert "%s in computation fused" in message
+    assert "w[0]:body / y" in message
+    assert "ValueError: boom" in message
+    assert "%s = f32[4] add(f32[4] %a, f32[4] %a)" in message
+    assert "model.py:12" in message
+
+
+def test_check_mode_finds_kernels_that_return_another_type(monkeypatch):
+    replace_kernel(monkeypatch, "add", lambda a, b: (a + b).astype(np.float64))
+    text = "HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT r = f32[4] add(x, x) }"
+    with pytest.raises(EvaluationError, match=r"returned float64\[4\].*shape is f32\[4\]"):
+        run_text(text, X)
+
+
+def test_a_computation_that_calls_itself_is_refused():
+    text = """HloModule m
+a { x = f32[4] parameter(0)
+  ROOT r = f32[4] call(x), to_apply=b }
+b { x = f32[4] parameter(0)
+  ROOT r = f32[4] call(x), to_apply=a }
+ENTRY e { x = f32[4] parameter(0)
+  ROOT r = f32[4] call(x), to_apply=a }
+"""
+    with pytest.raises(VerificationError):
+        run_text(text, X)
+
+
+def test_plans_are_forgotten_with_their_module():
+    module = parsed(COUNTING_LOOP)
+    run(module, X)
+    assert id(module) in running._plans
+    gone = weakref.ref(module)
+    key = id(module)
+    del module
+    gc.collect()
+    assert gone() is None
+    assert key not in running._plans

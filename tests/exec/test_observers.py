@@ -1,0 +1,107 @@
+"""What observers see, and that seeing changes nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hloexec.errors import InputError
+from hloexec.exec import run
+from tests.exec.programs import COUNTING_LOOP, flat, parsed
+
+X = np.arange(4, dtype=np.float32)
+
+FUSED = """HloModule m
+fused { a = f32[4] parameter(0)
+  c = f32[] constant(2)
+  b = f32[4] broadcast(c), dimensions={}
+  m = f32[4] multiply(a, b)
+  ROOT t = (f32[4], f32[4]) tuple(m, a) }
+ENTRY e { x = f32[4] parameter(0)
+  y = (f32[4], f32[4]) fusion(x), kind=kLoop, calls=fused
+  p = f32[4] get-tuple-element(y), index=0
+  q = f32[4] get-tuple-element(y), index=1
+  ROOT r = f32[4] add(p, q) }
+"""
+
+
+class Recorder:
+    def __init__(self):
+        self.events = []
+
+    def on_instruction(self, event):
+        self.events.append(event)
+
+
+class Reporter:
+    def __init__(self):
+        self.reports = []
+
+    def on_progress(self, progress):
+        self.reports.append(progress)
+
+
+def test_every_instruction_is_seen_with_its_value_and_path():
+    recorder = Recorder()
+    run(parsed(FUSED), X, observers=[recorder])
+    seen = {event.name: event for event in recorder.events}
+    assert list(seen) == ["x", "y/a", "y/c", "y/b", "y/m", "y/t", "y", "p", "q", "r"]
+    np.testing.assert_array_equal(seen["y/m"].value, 2 * X)
+    np.testing.assert_array_equal(seen["y"].value[0], 2 * X)
+    np.testing.assert_array_equal(seen["y"].value[1], X)
+    np.testing.assert_array_equal(seen["y/m"].operands[1], np.full(4, 2, np.float32))
+    assert seen["y/m"].computation.name == "fused"
+    assert [entry.instruction.name for entry in seen["y/m"].path] == ["y"]
+    assert seen["y/m"].iteration is None
+
+
+def test_iterations_of_a_loop_are_told_apart():
+    recorder = Recorder()
+    run(parsed(COUNTING_LOOP), X, observers=[recorder])
+    names = [event.name for event in recorder.events]
+    assert len(set(names)) == len(names)
+    doubled = [event for event in recorder.events if event.instruction.name == "doubled"]
+    assert [event.iteration for event in doubled] == [0, 1, 2, 3, 4]
+    assert doubled[2].name == "loop[2]:body/doubled"
+    np.testing.assert_array_equal(doubled[2].value, 8 * X)
+    checks = [event for event in recorder.events if event.instruction.name == "again"]
+    assert [bool(event.value) for event in checks] == [True] * 5 + [False]
+    assert recorder.events[-1].name == "loop"
+    assert recorder.events[-1].value[0] == 5
+
+
+def test_a_shared_computation_is_seen_once_per_call():
+    big = "\n".join(f"  v{k} = f32[4] add(v{k - 1}, v{k - 1})" for k in range(1, 1500))
+    calls = "\n".join(f"  c{k} = f32[4] call(x), to_apply=big" for k in range(4))
+    text = f"HloModule m\nbig {{\n  v0 = f32[4] parameter(0)\n{big}\n  ROOT r = f32[4] add(v3, v1499)\n}}\n"
+    text += f"ENTRY e {{\n  x = f32[4] parameter(0)\n{calls}\n  ROOT t = (f32[4], f32[4], f32[4], f32[4]) tuple(c0, c1, c2, c3)\n}}\n"
+    recorder = Recorder()
+    run(parsed(text), np.zeros(4, np.float32), observers=[recorder])
+    names = [event.name for event in recorder.events]
+    assert "c2/v7" in names
+    assert len(set(names)) == len(names)
+    assert sum(event.instruction.name == "v7" for event in recorder.events) == 4
+
+
+def test_observers_change_no_result_and_may_keep_what_they_see():
+    recorder = Recorder()
+    watched = flat(run(parsed(COUNTING_LOOP), X, observers=[recorder]))
+    for mine, its in zip(watched, flat(run(parsed(COUNTING_LOOP), X)), strict=True):
+        np.testing.assert_array_equal(mine, its)
+    for value in flat(recorder.events[-1].value):
+        assert not value.flags.writeable
+        assert not any(np.shares_memory(value, leaf) for leaf in watched)
+
+
+def test_progress_ends_with_everything_done():
+    reporter = Reporter()
+    run(parsed(COUNTING_LOOP), X, observers=[reporter])
+    assert reporter.reports[0].index == 1
+    last = reporter.reports[-1]
+    assert last.index == last.total
+    assert last.instruction.name == "loop"
+
+
+def test_something_that_observes_nothing_is_refused():
+    with pytest.raises(InputError, match="object has neither"):
+        run(parsed(COUNTING_LOOP), X, observers=[object()])
