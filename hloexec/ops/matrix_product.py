@@ -16,8 +16,8 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, Kind, element_type_of
-from hloexec.errors import UnsupportedError
 from hloexec.ops.common import narrow, widen
+from hloexec.ops.convert import convert
 from hloexec.values import Array
 
 __all__ = ["FloatMultiplier", "Multiplier", "OperandSplit", "default_multiplier", "matrix_product", "round_mantissa"]
@@ -179,8 +179,6 @@ def default_multiplier(
     """
     types = (element_type_of(lhs.dtype), element_type_of(rhs.dtype), result_type)
     if any(entry.is_floating or entry.is_complex for entry in types):
-        if not (result_type.is_floating or result_type.is_complex):
-            raise UnsupportedError(f"a contraction of {types[0]} with {types[1]} cannot have a {result_type} result")
         dtype = _float_accumulation(types)
         if f32_mantissa_bits is None or dtype.kind == "c":
             return FloatMultiplier(dtype)
@@ -257,9 +255,7 @@ def _multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementTy
         prepared = _prepare(lhs[..., rows, :], multiplier)
         for columns in column_blocks:
             product = multiplier.product(prepared, _prepare(rhs[..., columns], multiplier))
-            # A complex sum has a real result where one is declared: its real part, as `convert` has it.
-            real = product if result_type.is_complex else product.real
-            result[..., rows, columns] = narrow(real, result_type)
+            result[..., rows, columns] = convert(product, result_type)
 
 
 def _prepare(operand: Array, multiplier: Multiplier) -> tuple[Array, ...]:
