@@ -253,17 +253,7 @@ class PlanBuilder:
         """A kernel with the keyword arguments that it declares."""
         if not needs:
             return evaluate
-        by_name = frame.scope.computation.by_name
-        available: dict[str, Callable[[], Any]] = {
-            "attributes": lambda: instruction.attributes,
-            "shape": lambda: instruction.shape,
-            "operand_shapes": lambda: tuple(by_name[name].shape for name in instruction.operands),
-            "computations": lambda: tuple(map(self.around.callee, computation_names(instruction.attributes))),
-            "numerics": lambda: self.around.options.numerics,
-            "instruction": lambda: instruction,
-            "backend_config": lambda: instruction.backend_config,
-        }
-        return partial(evaluate, **{name: available[name]() for name in needs})
+        return partial(evaluate, **{need: _GIVEN[need](self, frame, instruction) for need in needs})
 
     def _invocation(self, frame: _Frame, instruction: Instruction) -> SlotTree:
         """A call of a computation that has a plan of its own."""
@@ -367,6 +357,21 @@ class PlanBuilder:
         )
         annotate_peak(plan)
         return plan
+
+
+_GIVEN: dict[str, Callable[[PlanBuilder, _Frame, Instruction], Any]] = {
+    "attributes": lambda builder, frame, instruction: instruction.attributes,
+    "shape": lambda builder, frame, instruction: instruction.shape,
+    "operand_shapes": lambda builder, frame, instruction: tuple(
+        operand.shape for operand in frame.scope.computation.operands_of(instruction)
+    ),
+    "computations": lambda builder, frame, instruction: tuple(
+        map(builder.around.callee, computation_names(instruction.attributes))
+    ),
+    "numerics": lambda builder, frame, instruction: builder.around.options.numerics,
+    "backend_config": lambda builder, frame, instruction: instruction.backend_config,
+}
+"""What kernels may ask for by the names of their keyword-only parameters."""
 
 
 def _read_only(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
