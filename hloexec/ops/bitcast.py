@@ -163,10 +163,10 @@ def _major_to_minor(shape: ArrayShape) -> tuple[int, ...]:
 def _tiles(shape: ArrayShape) -> tuple[tuple[int, ...], ...]:
     tiles = shape.layout.tiles if shape.layout else ()
     for tile in tiles:
-        text = ",".join("*" if size == _COMBINED else str(size) for size in tile)
+        sizes = ",".join("*" if size == _COMBINED else str(size) for size in tile)
         require(
             all(size > 0 or size == _COMBINED for size in tile) and tile[-1:] != (_COMBINED,),
-            f"the tile ({text}) in the layout of {shape} must have positive sizes, or * where a dimension joins the next",
+            f"the tile ({sizes}) in the layout of {shape} needs positive sizes, or * where a dimension joins the next",
         )
     return tiles
 

@@ -247,7 +247,7 @@ class Gather:
             # Slices of size 0 of a collapsed dimension have no element to give: XLA leaves zeros.
             windows = np.zeros((*batch, *kept), operand.dtype)
         order = [axis for axis in range(rank) if axis not in attributes.offset_dims] + list(attributes.offset_dims)
-        return windows.reshape(*batch, *kept).transpose(np.argsort(order))
+        return windows.reshape((*batch, *kept)).transpose(np.argsort(order))
 
 
 def _windows_at(operand: Array, starts: dict[int, Array], batch: tuple[int, ...], sizes: tuple[int, ...]) -> Array:
@@ -284,6 +284,6 @@ def _rows_at(
     table = operand.reshape(prod(leading), prod(operand.shape[first:last]), prod(trailing))
     # The positions are in range; `clip` only spares NumPy the check.
     taken = table.take(np.broadcast_to(position, batch), axis=1, mode="clip")
-    taken = taken.reshape(*leading, *batch, *trailing)
+    taken = taken.reshape((*leading, *batch, *trailing))
     order = (*range(first, first + len(batch)), *range(first), *range(first + len(batch), taken.ndim))
-    return taken.transpose(order).reshape(*batch, *sizes)
+    return taken.transpose(order).reshape((*batch, *sizes))

@@ -194,8 +194,8 @@ def test_bitcast_of_runtime_extents_is_a_reshape() -> None:
         (_shape((2, 3)), _shape((7,)), "must not need more bits"),
         (_shape((2, 3), (0, 0)), _shape((6,)), "must order its 2 dimensions"),
         (_shape((2, 3), (0,)), _shape((6,)), "must order its 2 dimensions"),
-        (_shape((2, 3), tiles=((0, 2),)), _shape((6,)), "must have positive sizes"),
-        (_shape((2, 3), tiles=((2, -1),)), _shape((6,)), "must have positive sizes"),
+        (_shape((2, 3), tiles=((0, 2),)), _shape((6,)), "needs positive sizes"),
+        (_shape((2, 3), tiles=((2, -1),)), _shape((6,)), "needs positive sizes"),
         (ArrayShape(ELEMENT_TYPES["token"]), _shape((6,)), "must be an array"),
     ],
 )
