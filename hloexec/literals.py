@@ -2,11 +2,11 @@
 
 A `.npz` file holds one value: the result of a module, or the tuple of its parameters' values. Each leaf is one entry:
 
-- Its key is the leaf's index path, joined by dots: `0`, `1.0`, `1.1`. A value that is no tuple has the key `value`. In a
-  file of parameters the first number is the parameter's number; its name does as well (`weights`, or `weights.0` for a
-  leaf of a tuple). Tokens and empty tuples may be left out.
-- Element types that NumPy has are stored as they are. The others say their HLO name behind a colon (`1.0:bf16`), and are
-  stored in a type that NumPy has: narrow floats as their bits in an unsigned integer of the same width
+- Its key is the leaf's index path, joined by dots: `0`, `1.0`, `1.1`. A value that is no tuple has the key `value`.
+  In a file of parameters the first number is the parameter's number; its name does as well (`weights`, or `weights.0`
+  for a leaf of a tuple). Tokens and empty tuples may be left out.
+- Element types that NumPy has are stored as they are. The others say their HLO name behind a colon (`1.0:bf16`), and
+  are stored in a type that NumPy has: narrow floats as their bits in an unsigned integer of the same width
   (`file["1.0:bf16"].view(ml_dtypes.bfloat16)` gives them back), 1-, 2- and 4-bit integers as their values in 8 bits.
 - A token is an empty array under `0:token`, an empty tuple one under `0:tuple`.
 
@@ -30,7 +30,7 @@ from hloexec.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape
 from hloexec.npz import ROOT, Expected, encode, entries, write_npz
 from hloexec.values import TOKEN, Array, Token, Value
 
-__all__ = ["load", "load_inputs", "load_value", "save"]
+__all__ = ["load", "load_arrays", "load_inputs", "load_value", "save"]
 
 Path: TypeAlias = tuple[int, ...]
 _NOTHING = np.zeros(0, np.uint8)
@@ -39,8 +39,8 @@ _NOTHING = np.zeros(0, np.uint8)
 def save(path: str | os.PathLike[str], value: Value) -> None:
     """Write a value to a `.npz` file, or an array to a `.npy` file.
 
-    It is written under a temporary name and renamed. Raises LiteralError where the suffix is another, the file cannot be
-    written, or the value is not one.
+    It is written under a temporary name and renamed. Raises LiteralError where the suffix is another, the file cannot
+    be written, or the value is not one.
     """
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     if suffix not in (".npz", ".npy"):
@@ -74,6 +74,22 @@ def load(path: str | os.PathLike[str]) -> Value:
             raise LiteralError(f"{entry.where}: the file has another entry for the same leaf")
         leaves[index] = leaf
     return _assemble(leaves, os.fspath(path))
+
+
+def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """The arrays in a file by their names (keys without the type), for values that belong to names.
+
+    Raises LiteralError where the file cannot be read or a key holds no array.
+    """
+    found: dict[str, Array] = {}
+    for entry in entries(path):
+        value = entry.read(None)
+        if not isinstance(value, np.ndarray):
+            raise LiteralError(f"{entry.where} holds no array")
+        if entry.stem in found:
+            raise LiteralError(f"{entry.where}: the file has another entry of that name")
+        found[entry.stem] = value
+    return found
 
 
 def load_value(path: str | os.PathLike[str], shape: Shape, what: str = "the value") -> Value:

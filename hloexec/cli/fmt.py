@@ -1,0 +1,42 @@
+"""`hloexec fmt`: a module as canonical text."""
+
+from __future__ import annotations
+
+import click
+
+from hloexec.cli.options import file_argument, strict_option
+from hloexec.errors import InputError
+
+__all__ = ["command"]
+
+
+@click.command("fmt")
+@file_argument
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write to this file instead of standard output.")
+@click.option("--no-metadata", is_flag=True, help="Leave out metadata and the tables it refers to.")
+@click.option("--no-layouts", is_flag=True, help="Leave out layouts.")
+@click.option("--no-backend-config", is_flag=True, help="Leave out backend configs.")
+@strict_option
+def command(
+    file: str, output: str | None, no_metadata: bool, no_layouts: bool, no_backend_config: bool, strict: bool
+) -> None:
+    """Print a module as canonical HLO text.
+
+    What is printed reads back as the same module, but for what was left out.
+    """
+    import hloexec
+
+    module = hloexec.load(file, strict=strict)
+    text = hloexec.format(
+        module, metadata=not no_metadata, layouts=not no_layouts, backend_config=not no_backend_config
+    )
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    from hloexec.files import open_atomically
+
+    try:
+        with open_atomically(output) as stream:
+            stream.write(text.encode())
+    except OSError as error:
+        raise InputError(f"cannot write {output!r}: {error.strerror or error}") from error

@@ -1,0 +1,68 @@
+"""What several commands have in common: the file argument and the types of options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+__all__ = ["ByteCount", "KeyValue", "echo_json", "file_argument", "json_option", "strict_option"]
+
+if TYPE_CHECKING:
+    _IntType = click.ParamType[int]
+    _PairType = click.ParamType[tuple[str, str]]
+else:
+    # click has made this class generic only lately.
+    _IntType = _PairType = click.ParamType
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def file_argument(function: _Function) -> _Function:
+    return click.argument("file", type=click.Path(allow_dash=True))(function)
+
+
+def strict_option(function: _Function) -> _Function:
+    return click.option("--strict", is_flag=True, help="Refuse what XLA would refuse, instead of warning.")(function)
+
+
+def json_option(function: _Function) -> _Function:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(function)
+
+
+def echo_json(record: Any) -> None:
+    from hloexec.report.records import json_text
+
+    click.echo(json_text(record))
+
+
+class ByteCount(_IntType):
+    """A number of bytes: `1500000`, `500M`, `8GiB`."""
+
+    name = "BYTES"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
+        if match is None:
+            self.fail(f"{value!r} is not a number of bytes, such as 500M or 8G", param, ctx)
+        return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+class KeyValue(_PairType):
+    """Two texts joined by `=`."""
+
+    def __init__(self, key: str, value: str) -> None:
+        self.name = f"{key}={value}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, separator, rest = str(value).partition("=")
+        if not (key and separator and rest):
+            self.fail(f"{value!r} is not of the form {self.name}", param, ctx)
+        return key, rest

@@ -1,0 +1,75 @@
+"""The same data as the tables show, as what JSON can hold."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from hloexec.ir import ArrayShape
+from hloexec.numerics.statistics import LeafStatistics
+from hloexec.ops.registry import Opcode
+from hloexec.summary import Summary
+
+__all__ = ["json_text", "leaf_records", "opcode_records", "summary_record"]
+
+
+def json_text(record: Any) -> str:
+    """JSON that any reader takes: numbers that are not finite become null."""
+    return json.dumps(_finite(record), indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return value
+
+
+def leaf_records(rows: Sequence[tuple[str, LeafStatistics]]) -> list[dict[str, Any]]:
+    """One record per leaf of a value, with its label."""
+    records = []
+    for label, leaf in rows:
+        fields = attrs.asdict(leaf, filter=lambda field, _: field.name not in ("element_type", "dimensions"))
+        shape = str(ArrayShape(leaf.element_type, leaf.dimensions))
+        records.append({"label": label, "shape": shape, **fields, "index": list(leaf.index)})
+    return records
+
+
+def summary_record(summary: Summary) -> dict[str, Any]:
+    """Everything `hloexec info` says."""
+    record = attrs.asdict(summary, recurse=False)
+    record["devices"] = summary.devices
+    record["result_shape"] = str(summary.result_shape)
+    record["parameters"] = [
+        {"number": entry.number, "name": entry.name, "shape": str(entry.shape), "byte_size": entry.byte_size}
+        for entry in summary.parameters
+    ]
+    record["parameter_bytes"] = summary.parameter_bytes
+    record["contractions"] = [attrs.asdict(entry) for entry in summary.contractions]
+    record["flops"] = summary.flops
+    record["unsupported"] = [attrs.asdict(entry) for entry in summary.unsupported]
+    record["notes"] = [str(note) for note in summary.notes]
+    return record
+
+
+def opcode_records(opcodes: Sequence[Opcode]) -> list[dict[str, Any]]:
+    """One record per opcode of the registry."""
+    return [
+        {
+            "name": entry.name,
+            "minimum_operands": entry.minimum_operands,
+            "maximum_operands": entry.maximum_operands,
+            "role": entry.role.name.lower(),
+            "is_elementwise": entry.is_elementwise,
+            "is_supported": entry.is_supported,
+            "documentation": entry.documentation,
+        }
+        for entry in opcodes
+    ]

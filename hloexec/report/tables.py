@@ -1,0 +1,204 @@
+"""Tables of values and of modules, for the terminal.
+
+Each function turns data (`LeafStatistics`, `Summary`, registry entries) into something rich can print. Nothing here
+computes, and nothing outside this package and the command line imports rich.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hloexec.ir import ArrayShape
+from hloexec.numerics.statistics import LeafStatistics
+from hloexec.ops.registry import Opcode, Role
+from hloexec.report.units import byte_text, count_text, flop_text, number_text, plural
+from hloexec.summary import Summary
+
+__all__ = ["console_for", "module_line", "opcode_view", "show", "summary_view", "values_table"]
+
+_MOST_ROWS = 100
+_PLAIN_WIDTH = 240
+
+
+def console_for(*, stderr: bool = False) -> Console:
+    """A console for standard output or error; where that is no terminal, lines are as long as they need to be."""
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _PLAIN_WIDTH
+    return console
+
+
+def show(renderable: RenderableType) -> None:
+    """Print to standard output: with colours and as wide as the terminal, or plain and without trailing blanks."""
+    console = console_for()
+    if console.is_terminal:
+        console.print(renderable)
+        return
+    with console.capture() as capture:
+        console.print(renderable)
+    print("\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n")))
+
+
+def module_line(name: str, instructions: int, computations: int, devices: int) -> Text:
+    """The module in one line."""
+    where = "one device" if devices == 1 else plural(devices, "device")
+    rest = f"{plural(instructions, 'instruction')} in {plural(computations, 'computation')}, for {where}"
+    return Text.assemble((name, "bold"), "  ", (rest, "dim"))
+
+
+def _table(*, has_header: bool = True) -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=has_header)
+
+
+def _titled(title: str, remark: str, body: RenderableType) -> RenderableType:
+    heading = Text.assemble((title, "bold"), ("  " + remark if remark else "", "dim"))
+    return Group(Text(""), heading, Padding(body, (0, 0, 0, 2), expand=False))
+
+
+def values_table(title: str, rows: Sequence[tuple[str, LeafStatistics]]) -> RenderableType:
+    """One row per leaf: its label, type, range, moments, what is not finite, and its hash."""
+    shown = rows[:_MOST_ROWS]
+    has_strange = any(leaf.nan_count or leaf.infinity_count for _, leaf in shown)
+    table = _table()
+    table.add_column("", no_wrap=True, max_width=24)
+    table.add_column("shape", overflow="fold")
+    for name in ("min", "mean", "max", "std", *(("nan", "inf") if has_strange else ())):
+        table.add_column(name, justify="right", no_wrap=True, min_width=6)
+    table.add_column("hash", no_wrap=True, style="dim", min_width=12)
+    for label, leaf in shown:
+        numbers = map(number_text, (leaf.minimum, leaf.mean, leaf.maximum, leaf.standard_deviation))
+        strange = map(_strange, (leaf.nan_count, leaf.infinity_count)) if has_strange else ()
+        table.add_row(label, str(ArrayShape(leaf.element_type, leaf.dimensions)), *numbers, *strange, leaf.hash)
+    remark = f"{plural(len(rows), 'array')}, {byte_text(sum(leaf.byte_size for _, leaf in rows))}"
+    body: RenderableType = table if rows else Text("none", style="dim")
+    if len(rows) > len(shown):
+        body = Group(table, Text(f"… and {len(rows) - len(shown)} more (--json lists all)", style="dim"))
+    return _titled(title, remark if rows else "", body)
+
+
+def _strange(count: int) -> Text:
+    return Text(count_text(count), style="bold red") if count else Text("0", style="dim")
+
+
+def summary_view(summary: Summary) -> RenderableType:
+    """Everything `hloexec info` says."""
+    line = module_line(summary.name, summary.instructions, summary.computations, summary.devices)
+    parts: list[RenderableType] = [line, _facts(summary)]
+    parts.append(_parameters(summary))
+    if summary.contractions:
+        parts.append(_contractions(summary))
+    parts.append(_histogram("opcodes", summary.opcodes))
+    if summary.custom_calls:
+        parts.append(_histogram("custom calls", summary.custom_calls))
+    parts.append(_histogram("element types", summary.element_types))
+    if summary.unsupported:
+        lines = Text("\n".join(map(str, summary.unsupported)), style="yellow")
+        parts.append(_titled("not supported yet", plural(len(summary.unsupported), "item"), lines))
+    if summary.notes:
+        parts.append(_titled("notes", "", Text("\n".join(map(str, summary.notes)))))
+    return Group(*parts)
+
+
+def _facts(summary: Summary) -> RenderableType:
+    devices = f"{plural(summary.replica_count, 'replica')} × {plural(summary.num_partitions, 'partition')}"
+    facts = [
+        ("entry", summary.entry_name),
+        ("devices", devices),
+        ("result", str(summary.result_shape)),
+        ("scheduled", "yes" if summary.is_scheduled else "no"),
+        ("constants", f"{count_text(summary.constants)}, {count_text(summary.elided_constants)} of them elided"),
+    ]
+    if summary.loops:
+        unknown = f", {summary.loops_without_trip_count} without a stated trip count"
+        facts.append(("loops", count_text(summary.loops) + (unknown if summary.loops_without_trip_count else "")))
+    table = _table(has_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(name, value)
+    return Padding(table, (1, 0, 0, 2), expand=False)
+
+
+def _parameters(summary: Summary) -> RenderableType:
+    table = _table()
+    table.add_column("#", justify="right")
+    table.add_column("name", no_wrap=True)
+    table.add_column("shape", overflow="fold")
+    table.add_column("bytes", justify="right", no_wrap=True)
+    for entry in summary.parameters[:_MOST_ROWS]:
+        table.add_row(str(entry.number), entry.name, str(entry.shape), byte_text(entry.byte_size))
+    remark = f"{count_text(len(summary.parameters))}, {byte_text(summary.parameter_bytes)}"
+    if len(summary.parameters) > _MOST_ROWS:
+        table.add_row("", f"… and {len(summary.parameters) - _MOST_ROWS} more", "(--json lists all)", "")
+    return _titled("parameters", remark, table if summary.parameters else Text("none", style="dim"))
+
+
+def _contractions(summary: Summary) -> RenderableType:
+    table = _table()
+    table.add_column("")
+    for name in ("instructions", "runs", "FLOPs", "bytes"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for entry in summary.contractions:
+        counts = (count_text(entry.instructions), count_text(entry.runs))
+        table.add_row(entry.kind, *counts, flop_text(entry.flops), byte_text(entry.byte_count))
+    remark = f"{flop_text(summary.flops)} per device"
+    if summary.devices > 1:
+        remark += f", {flop_text(summary.flops * summary.devices)} in all"
+    return _titled("contractions", remark, table)
+
+
+def _histogram(title: str, counts: Mapping[str, int]) -> RenderableType:
+    """Names and counts in as many columns as fit, largest first, read downwards."""
+    cells = [Text.assemble((f"{count_text(count):>6} ", "cyan"), name) for name, count in counts.items()]
+    return _titled(title, plural(len(counts), "kind"), _Flow(cells))
+
+
+class _Flow:
+    """Cells in columns, filled downwards, as many columns as the console is wide."""
+
+    def __init__(self, cells: Sequence[Text]) -> None:
+        self._cells = cells
+
+    def __rich_console__(self, console: Console, options: object) -> Iterable[RenderableType]:
+        width = max((len(cell) for cell in self._cells), default=1) + 2
+        available = min(console.width, 120) - 2
+        columns = max(1, available // width)
+        rows = -(-len(self._cells) // columns)
+        table = _table(has_header=False)
+        for row in range(rows):
+            table.add_row(*self._cells[row::rows])
+        yield table
+
+
+def opcode_view(opcodes: Sequence[Opcode]) -> RenderableType:
+    """The table of opcodes: operands, attributes, and whether they run."""
+    table = _table()
+    table.add_column("opcode", no_wrap=True, min_width=max((len(entry.name) for entry in opcodes), default=0))
+    table.add_column("operands", no_wrap=True, justify="right", min_width=8)
+    table.add_column("runs", no_wrap=True, min_width=max((len(_status(entry)) for entry in opcodes), default=0))
+    table.add_column("what it does")
+    for entry in opcodes:
+        first_line = Text(" ".join(entry.documentation.strip().partition("\n")[0].split()), no_wrap=True)
+        first_line.overflow = "ellipsis"
+        table.add_row(entry.name, _operand_count(entry), _status(entry), first_line)
+    supported = sum(entry.is_supported for entry in opcodes)
+    return Group(table, Text(f"\n{plural(len(opcodes), 'opcode')}, {supported} of them run", style="dim"))
+
+
+def _operand_count(entry: Opcode) -> str:
+    if entry.maximum_operands is None:
+        return f"{entry.minimum_operands}…"
+    if entry.minimum_operands == entry.maximum_operands:
+        return str(entry.minimum_operands)
+    return f"{entry.minimum_operands}–{entry.maximum_operands}"
+
+
+def _status(entry: Opcode) -> Text:
+    if entry.is_supported:
+        return Text("yes", style="green")
+    return Text("not yet", style="yellow") if entry.role is not Role.MACHINE else Text("needs devices", style="yellow")

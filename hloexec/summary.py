@@ -1,0 +1,216 @@
+"""What a module is made of, in numbers: computations, opcodes, parameters, contractions, and what does not run.
+
+This is the data that `hloexec info` shows; nothing is run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from hloexec.costs import contraction_of, trip_count_of
+from hloexec.exec.requirements import Requirement, unsupported
+from hloexec.ir import ArrayShape, Instruction, Literal, Module, ReplicaGroups, Shape, leaf_shapes
+from hloexec.ops.attributes import computation_names
+from hloexec.verify import Note, verify
+
+__all__ = ["ContractionSummary", "ParameterSummary", "Summary", "device_counts", "summarize"]
+
+
+@attrs.frozen
+class ParameterSummary:
+    """One parameter of the entry computation."""
+
+    number: int
+    name: str
+    shape: Shape
+    byte_size: int
+
+
+@attrs.frozen
+class ContractionSummary:
+    """All contractions of one kind: how many instructions, how often they run, and what that costs."""
+
+    kind: str
+    instructions: int
+    runs: int
+    flops: int
+    byte_count: int
+
+
+@attrs.frozen
+class Summary:
+    """What `summarize` finds.
+
+    Histograms map names to numbers of instructions, largest first. FLOPs count each contraction as often as it runs on
+    one device, with the trip counts that while loops state; `loops_without_trip_count` of them state none and count as
+    one iteration.
+    """
+
+    name: str
+    filename: str
+    computations: int
+    instructions: int
+    replica_count: int
+    num_partitions: int
+    is_scheduled: bool
+    entry_name: str
+    parameters: tuple[ParameterSummary, ...]
+    result_shape: Shape
+    opcodes: dict[str, int]
+    custom_calls: dict[str, int]
+    element_types: dict[str, int]
+    contractions: tuple[ContractionSummary, ...]
+    loops: int
+    loops_without_trip_count: int
+    constants: int
+    elided_constants: int
+    unsupported: tuple[Requirement, ...]
+    notes: tuple[Note, ...]
+
+    @property
+    def devices(self) -> int:
+        return self.replica_count * self.num_partitions
+
+    @property
+    def parameter_bytes(self) -> int:
+        return sum(parameter.byte_size for parameter in self.parameters)
+
+    @property
+    def flops(self) -> int:
+        return sum(entry.flops for entry in self.contractions)
+
+
+def summarize(module: Module) -> Summary:
+    """Look a module over. Raises VerificationError where it is not well-formed."""
+    notes = verify(module)
+    instructions = [instruction for computation in module for instruction in computation]
+    literals = [instruction.attributes.literal for instruction in instructions if instruction.opcode == "constant"]
+    loops = [instruction for instruction in instructions if instruction.opcode == "while"]
+    replica_count, num_partitions = device_counts(module)
+    return Summary(
+        name=module.name,
+        filename=module.filename,
+        computations=len(module.computations),
+        instructions=len(instructions),
+        replica_count=replica_count,
+        num_partitions=num_partitions,
+        is_scheduled=module.is_scheduled,
+        entry_name=module.entry_name,
+        parameters=tuple(
+            ParameterSummary(number, parameter.name, parameter.shape, parameter.shape.byte_size)
+            for number, parameter in enumerate(module.entry.parameters)
+        ),
+        result_shape=module.entry.result_shape,
+        opcodes=_histogram(Counter(instruction.opcode for instruction in instructions)),
+        custom_calls=_histogram(Counter(_targets(instructions))),
+        element_types=_histogram(Counter(_element_types(instructions))),
+        contractions=_contractions(module),
+        loops=len(loops),
+        loops_without_trip_count=sum(trip_count_of(loop) is None for loop in loops),
+        constants=len(literals),
+        elided_constants=sum(literal.is_elided for literal in literals if isinstance(literal, Literal)),
+        unsupported=tuple(unsupported(module)),
+        notes=tuple(notes),
+    )
+
+
+def device_counts(module: Module) -> tuple[int, int]:
+    """Replicas and partitions: what the header says or, where it says nothing, what collectives take part in.
+
+    Collectives that have a channel go across partitions, the others across replicas.
+    """
+    counts = [module.replica_count, module.num_partitions]
+    if counts != [1, 1]:
+        return counts[0], counts[1]
+    for computation in module:
+        for instruction in computation:
+            named = _devices_named(instruction)
+            if named:
+                axis = 0 if getattr(instruction.attributes, "channel_id", None) is None else 1
+                counts[axis] = max(counts[axis], named)
+    return counts[0], counts[1]
+
+
+def _devices_named(instruction: Instruction) -> int:
+    """One more than the largest device number that an instruction names."""
+    groups = getattr(instruction.attributes, "replica_groups", None)
+    pairs = getattr(instruction.attributes, "source_target_pairs", None) or ()
+    largest = [max(pair) + 1 for pair in pairs]
+    if isinstance(groups, ReplicaGroups):
+        largest += [max(group) + 1 for group in groups.groups if group]
+        if groups.iota is not None:
+            largest.append(math.prod(groups.iota.dimensions))
+        if groups.mesh is not None:
+            largest.append(math.prod(size for _, size in groups.mesh.mesh.axes))
+    return max(largest, default=0)
+
+
+def _histogram(counter: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counter.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
+def _targets(instructions: Iterable[Instruction]) -> Iterator[str]:
+    for instruction in instructions:
+        if instruction.opcode == "custom-call":
+            yield instruction.attributes.custom_call_target
+
+
+def _element_types(instructions: Iterable[Instruction]) -> Iterator[str]:
+    """The element types of the instructions' results, once each per instruction."""
+    for instruction in instructions:
+        leaves = (leaf for _, leaf in leaf_shapes(instruction.shape))
+        yield from {str(leaf.element_type) for leaf in leaves if isinstance(leaf, ArrayShape)}
+
+
+def _contractions(module: Module) -> tuple[ContractionSummary, ...]:
+    runs = _run_counts(module)
+    found: dict[str, ContractionSummary] = {}
+    for computation in module:
+        times = runs.get(computation.name, 0)
+        for instruction in computation:
+            operands = computation.operands_of(instruction)
+            cost = contraction_of(instruction, [operand.shape for operand in operands])
+            if cost is None:
+                continue
+            before = found.get(cost.kind, ContractionSummary(cost.kind, 0, 0, 0, 0))
+            found[cost.kind] = ContractionSummary(
+                cost.kind,
+                before.instructions + 1,
+                before.runs + times,
+                before.flops + times * cost.flops,
+                before.byte_count + times * cost.byte_count,
+            )
+    return tuple(sorted(found.values(), key=lambda entry: -entry.flops))
+
+
+def _run_counts(module: Module) -> dict[str, int]:
+    """How often each computation that the entry reaches runs, all branches of conditionals taken."""
+    order: list[str] = []
+    state: dict[str, bool] = {}
+    stack = [(module.entry_name, False)]
+    while stack:
+        name, is_done = stack.pop()
+        if is_done:
+            order.append(name)
+        elif name not in state:
+            state[name] = True
+            stack.append((name, True))
+            stack.extend((callee, False) for callee, _ in _calls(module, name))
+    runs = dict.fromkeys(order, 0)
+    runs[module.entry_name] = 1
+    for name in reversed(order):
+        for callee, times in _calls(module, name):
+            runs[callee] += runs[name] * times
+    return runs
+
+
+def _calls(module: Module, name: str) -> Iterator[tuple[str, int]]:
+    """The computations that a computation calls, and how often per run of it."""
+    for instruction in module.by_name[name]:
+        trips = trip_count_of(instruction) if instruction.opcode == "while" else 1
+        for callee in computation_names(instruction.attributes):
+            yield callee, 1 if trips is None else trips
