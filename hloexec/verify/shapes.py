@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from hloexec.errors import ShapeError
-from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Computation, Instruction, Shape, leaf_shapes
+from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
 from hloexec.verify.comparison import is_float, same
@@ -24,7 +24,7 @@ def check_shapes(report: Report, computation: Computation, programs: Mapping[str
             report.error(fault, computation, instruction)
             continue
         replication = instruction.parameter_replication
-        if replication is not None and len(replication) != (leaves := sum(1 for _ in leaf_shapes(instruction.shape))):
+        if replication is not None and len(replication) != (leaves := sum(1 for _ in _arrays(instruction.shape))):
             report.error(
                 f"parameter_replication has {len(replication)} flags, but the shape has {leaves} leaves",
                 computation,
@@ -73,7 +73,7 @@ def _check_instruction(
         report.error(error.message, computation, instruction)
         return
     declared = instruction.shape
-    if declared is not inferred and declared != inferred and not same(declared, inferred):
+    if declared is not inferred and not same(declared, inferred):
         message = f"{instruction.opcode} is declared {declared}, but its operands give {inferred}"
         if same(declared, inferred, any_width=True):
             report.mixed_precision(message, computation, instruction)
@@ -139,18 +139,31 @@ def _operand_range(entry: Opcode) -> str:
     return f"at least {low} operands" if high is None else f"{low} to {high} operands"
 
 
-@cache
 def _shape_fault(shape: Shape) -> str | None:
     """What is wrong with a shape by itself."""
-    for _, leaf in leaf_shapes(shape):
-        array = leaf.element if isinstance(leaf, BufferShape) else leaf
-        dynamic = array.dynamic_dimensions
-        if dynamic and len(dynamic) != array.rank:
-            return f"{array.element_type} has {array.rank} dimensions, but {len(dynamic)} dynamic flags"
-        for axis, size in enumerate(array.dimensions):
-            if size < 0 and not (size == UNBOUNDED and dynamic and dynamic[axis]):
-                return f"dimension {axis} of {array.element_type} has the negative size {size}"
-        if array.layout is not None and sorted(array.layout.minor_to_major) != list(range(array.rank)):
-            order = ",".join(map(str, array.layout.minor_to_major))
-            return f"the layout {{{order}}} of {array} is no permutation of its {array.rank} dimensions"
+    return next(filter(None, map(_array_fault, _arrays(shape))), None)
+
+
+def _arrays(shape: Shape) -> Iterator[ArrayShape]:
+    """The leaves of a shape of whatever depth."""
+    stack = [shape]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, TupleShape):
+            stack.extend(reversed(part.elements))
+        else:
+            yield part.element if isinstance(part, BufferShape) else part
+
+
+@cache
+def _array_fault(shape: ArrayShape) -> str | None:
+    dynamic = shape.dynamic_dimensions
+    if dynamic and len(dynamic) != shape.rank:
+        return f"{shape.element_type} has {shape.rank} dimensions, but {len(dynamic)} dynamic flags"
+    for axis, size in enumerate(shape.dimensions):
+        if size < 0 and not (size == UNBOUNDED and dynamic and dynamic[axis]):
+            return f"dimension {axis} of {shape.element_type} has the negative size {size}"
+    if shape.layout is not None and sorted(shape.layout.minor_to_major) != list(range(shape.rank)):
+        order = ",".join(map(str, shape.layout.minor_to_major))
+        return f"the layout {{{order}}} of {shape} is no permutation of its {shape.rank} dimensions"
     return None

@@ -1,49 +1,36 @@
-"""The corpus holds what it is meant to hold; reading it is the parser's tests' business."""
+"""The corpus of whole programs: round trips, and XLA's opinion of what is printed."""
+
+from __future__ import annotations
+
+from functools import cache
 
 import pytest
 
-from conformance import xla
-from tests.text.corpus import modules
+from hloexec.text import format as format_module
+from hloexec.text import parse
+from hloexec.verify import verify
+from tests.text import oracle
 
-pytestmark = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
-
-
-def test_xla_reads_every_text():
-    for name, text in modules():
-        assert xla.parse_hlo(text) is not None, name
+corpus = pytest.importorskip("tests.text.corpus", reason="the corpus is not here")
 
 
-@pytest.mark.parametrize(
-    "feature",
-    [
-        "FileNames",
-        "StackFrames",
-        "input_output_alias",
-        "num_partitions=8",
-        "is_scheduled=true",
-        "sharding={",
-        "channel_id=",
-        "use_global_device_ids=true",
-        "dim_labels=",
-        "feature_group_count=4",
-        "lhs_dilate=",
-        "known_trip_count",
-        "branch_computations={",
-        "custom_call_target=",
-        "api_version=",
-        "algorithm=dot_bf16_bf16_f32_x3",
-        "operand_precision={highest,highest}",
-        "kind=kLoop",
-        "fft_type=",
-        "is_stable=",
-        "indices_are_sorted=true",
-        "f8e4m3fn[",
-        "s4[4]{0:E(4)}",
-        "c128[",
-        "<=8",
-        "-inf",
-        "nan",
-    ],
-)
-def test_the_corpus_shows(feature):
-    assert any(feature in text for _, text in modules())
+@cache
+def _texts() -> dict[str, str]:
+    return dict(corpus.modules())
+
+
+@pytest.mark.parametrize("name", _texts())
+def test_program_survives_printing(name: str) -> None:
+    module = parse(_texts()[name], filename=name, strict=True)
+    assert parse(format_module(module), strict=True) == module
+
+
+@pytest.mark.parametrize("name", _texts())
+def test_program_is_well_formed(name: str) -> None:
+    verify(parse(_texts()[name], filename=name))
+
+
+@pytest.mark.parametrize("name", _texts())
+def test_printed_program_is_the_same_module_to_xla(name: str) -> None:
+    text = oracle.with_signed_zeros(_texts()[name])
+    assert oracle.canonical_text(format_module(parse(text))) == oracle.canonical_text(text)

@@ -1,0 +1,200 @@
+"""Names, references, cycles, parameters, calls, and what the header says of the entry computation."""
+
+from __future__ import annotations
+
+import time
+
+import attrs
+import pytest
+
+from hloexec import ir
+from hloexec.verify import verify
+from tests.text.building import module, op
+from tests.verify.broken import CALLED, CHAIN, F2, edited, fault, parsed, with_instructions
+
+
+def test_well_formed_module_has_no_notes() -> None:
+    assert verify(parsed(CHAIN)) == []
+
+
+def test_instruction_names_are_unique() -> None:
+    assert "instruction 'a': another instruction" in fault(edited(CHAIN, "b", name="a"))
+
+
+def test_computation_names_are_unique() -> None:
+    found = parsed(CHAIN)
+    twice = attrs.evolve(found, computations=found.computations * 2)
+    assert "another computation has this name" in fault(twice)
+
+
+def test_operands_exist() -> None:
+    assert "the operand 'nobody' does not exist" in fault(edited(CHAIN, "b", operands=("nobody",)))
+
+
+def test_operands_may_come_later_in_the_text() -> None:
+    found = parsed(CHAIN)
+    assert verify(with_instructions(found, list(found.entry.instructions[::-1]))) == []
+
+
+def test_values_do_not_depend_on_themselves() -> None:
+    message = fault(edited(CHAIN, "b", operands=("c",)))
+    assert "depends on itself" in message
+    assert "b ← c ← b" in message or "c ← b ← c" in message
+
+
+def test_an_instruction_is_not_its_own_operand() -> None:
+    assert "depends on itself: b ← b" in fault(edited(CHAIN, "b", operands=("b",)))
+
+
+def test_control_predecessors_exist() -> None:
+    assert "control predecessor 'nobody' does not exist" in fault(edited(CHAIN, "b", control_predecessors=("nobody",)))
+
+
+def test_control_predecessors_have_no_cycles() -> None:
+    assert "depends on itself" in fault(edited(CHAIN, "b", control_predecessors=("c",)))
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_very_long_chains_are_checked_without_recursion(backwards: bool) -> None:
+    found = parsed(CHAIN)
+    first, *_ = found.entry.instructions
+    chain = [first]
+    for number in range(100_000):
+        chain.append(ir.Instruction(name=f"i{number}", shape=F2, opcode="copy", operands=(chain[-1].name,)))
+    entry = ir.Computation(name="main", instructions=tuple(chain[::-1] if backwards else chain), root_name="i99999")
+    long = attrs.evolve(found, computations=(entry,))
+    started = time.perf_counter()
+    assert verify(long) == []
+    assert time.perf_counter() - started < 10
+
+
+def test_cycle_at_the_end_of_a_long_chain_is_found() -> None:
+    chain = [ir.Instruction(name=f"i{n}", shape=F2, opcode="copy", operands=(f"i{n - 1}",)) for n in range(1, 100_000)]
+    chain.append(ir.Instruction(name="i0", shape=F2, opcode="copy", operands=("i99999",)))
+    looped = ir.Module(
+        name="m",
+        computations=(ir.Computation(name="main", instructions=tuple(chain), root_name="i0"),),
+        entry_name="main",
+    )
+    assert "depends on itself" in fault(looped)
+
+
+def test_root_exists() -> None:
+    found = parsed(CHAIN)
+    entry = attrs.evolve(found.entry, root_name="nobody")
+    assert "the root 'nobody' does not exist" in fault(attrs.evolve(found, computations=(entry,)))
+
+
+def test_entry_computation_exists() -> None:
+    assert "the entry computation 'nobody' does not exist" in fault(attrs.evolve(parsed(CHAIN), entry_name="nobody"))
+
+
+def test_parameter_numbers_have_no_gap() -> None:
+    broken = module("a = f32[2] parameter(1)\nROOT b = f32[2] copy(a)")
+    assert "parameter 0 is missing" in fault(broken)
+
+
+def test_parameter_numbers_are_unique() -> None:
+    broken = module("a = f32[2] parameter(0)\nb = f32[2] parameter(0)\nROOT c = f32[2] copy(a)")
+    assert "parameter 0 is 'a' already" in fault(broken)
+
+
+def test_number_of_operands_is_that_of_the_opcode() -> None:
+    assert "copy takes 1 operand, but has 2" in fault(edited(CHAIN, "b", operands=("a", "a")))
+    assert "copy takes 1 operand, but has 0" in fault(edited(CHAIN, "b", operands=()))
+
+
+def test_variadic_opcodes_name_their_least_number_of_operands() -> None:
+    text = op("f32[2] concatenate(a, a), dimensions={0}", a="f32[1]")
+    assert "concatenate takes at least 1 operands, but has 0" in fault(edited(text, "root", operands=()))
+
+
+def test_attributes_belong_to_the_opcode() -> None:
+    text = op("f32[2,2] broadcast(a), dimensions={0}", a="f32[2]")
+    assert "broadcast lacks its attributes" in fault(edited(text, "root", attributes=None))
+
+
+def test_called_computations_exist() -> None:
+    found = parsed(op("f32[2] call(a), to_apply=inner", CALLED, a="f32[2]"))
+    assert "the called computation 'inner' does not exist" in fault(attrs.evolve(found, computations=(found.entry,)))
+
+
+def test_computations_do_not_call_themselves() -> None:
+    found = parsed(op("f32[2] call(a), to_apply=inner", CALLED, a="f32[2]"))
+    root = found.entry.root
+    looped = attrs.evolve(root, attributes=attrs.evolve(root.attributes, to_apply="main"))
+    message = fault(with_instructions(found, [*found.entry.instructions[:-1], looped]))
+    assert "the computation calls itself: main → main" in message
+
+
+def test_long_chains_of_calls_are_checked_without_recursion() -> None:
+    text = "HloModule m\ncall0 { ROOT x = f32[] parameter(0) }\n"
+    text += "".join(
+        f"call{n} {{ x = f32[] parameter(0) ROOT y = f32[] call(x), to_apply=call{n - 1} }}\n" for n in range(1, 5000)
+    )
+    assert verify(parsed(text)) == []
+
+
+def test_entry_layout_has_a_shape_per_parameter() -> None:
+    broken = module("ROOT a = f32[2] parameter(0)", header=", entry_computation_layout={()->f32[2]{0}}")
+    assert "entry_computation_layout has 0 parameters, but the entry computation takes 1" in fault(broken)
+
+
+def test_entry_layout_has_the_parameters_shapes() -> None:
+    broken = module("ROOT a = f32[2] parameter(0)", header=", entry_computation_layout={(f32[3]{0})->f32[2]{0}}")
+    assert "parameter 0 the shape f32[3], but its shape is f32[2]" in fault(broken)
+
+
+def test_entry_layout_has_the_results_shape() -> None:
+    broken = module("ROOT a = f32[2] parameter(0)", header=", entry_computation_layout={(f32[2]{0})->s32[2]{0}}")
+    assert "the result the shape s32[2], but its shape is f32[2]" in fault(broken)
+
+
+def test_entry_layout_may_order_dimensions_otherwise() -> None:
+    text = module(
+        "ROOT a = f32[2,3]{1,0} parameter(0)", header=", entry_computation_layout={(f32[2,3]{0,1})->f32[2,3]{0,1}}"
+    )
+    assert verify(parsed(text)) == []
+
+
+_ALIASED = "a = f32[2] parameter(0)\nb = (f32[2], s32[]) parameter(1)\nROOT r = (f32[2], f32[2]) tuple(a, a)"
+
+
+@pytest.mark.parametrize(
+    ("alias", "expected"),
+    [
+        (ir.Alias((2,), 0, ()), "there is no such output"),
+        (ir.Alias((0, 0), 0, ()), "there is no such output"),
+        (ir.Alias((0,), 2, ()), "parameter 2 at {}, which is not there"),
+        (ir.Alias((0,), -1, ()), "parameter -1 at {}, which is not there"),
+        (ir.Alias((0,), 1, (2,)), "parameter 1 at {2}, which is not there"),
+        (ir.Alias((0,), 1, ()), "tuples cannot"),
+        (ir.Alias((), 0, ()), "tuples cannot"),
+        (ir.Alias((0,), 1, (1,)), "differ in size"),
+    ],
+)
+def test_aliases_name_parts_that_can_share_a_buffer(alias: ir.Alias, expected: str) -> None:
+    assert expected in fault(attrs.evolve(parsed(module(_ALIASED)), input_output_alias=(alias,)))
+
+
+def test_a_part_is_aliased_once() -> None:
+    aliases = (ir.Alias((0,), 0, ()), ir.Alias((1,), 0, ()))
+    assert "are paired once" in fault(attrs.evolve(parsed(module(_ALIASED)), input_output_alias=aliases))
+
+
+def test_aliases_of_equal_size_are_fine() -> None:
+    aliases = (ir.Alias((0,), 0, ()), ir.Alias((1,), 1, (0,)))
+    assert verify(attrs.evolve(parsed(module(_ALIASED)), input_output_alias=aliases)) == []
+
+
+@pytest.mark.parametrize(("number", "index"), [(2, ()), (0, (0,)), (1, (2,))])
+def test_donated_buffers_exist(number: int, index: tuple[int, ...]) -> None:
+    broken = attrs.evolve(parsed(module(_ALIASED)), buffer_donor=((number, index),))
+    assert "which is not there" in fault(broken)
+
+
+def test_a_buffer_is_donated_or_aliased() -> None:
+    broken = attrs.evolve(
+        parsed(module(_ALIASED)), buffer_donor=((0, ()),), input_output_alias=(ir.Alias((0,), 0, ()),)
+    )
+    assert "gives to an output already" in fault(broken)
