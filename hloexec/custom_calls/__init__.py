@@ -1,0 +1,5 @@
+"""Library calls: one file per library, one entry per target. Importing this package fills the registry."""
+
+from hloexec.custom_calls import cublas
+
+__all__ = ["cublas"]

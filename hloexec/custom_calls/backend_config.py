@@ -1,0 +1,34 @@
+"""Reading the `backend_config` of library calls.
+
+XLA:GPU writes a protocol buffer as JSON: today `{"gemm_backend_config":{…},"operation_queue_id":"0",…}`, in older
+dumps the inner object alone, as a quoted string. Numbers may be strings (protocol buffers write 64-bit integers so),
+words are the names of enumerations.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+from hloexec.errors import UnsupportedError
+
+__all__ = ["backend_config_field"]
+
+
+@lru_cache(maxsize=1024)
+def backend_config_field(backend_config: str | None, field: str) -> dict[str, Any]:
+    """The object `field` of a GPU backend config, or the whole object where it has no such field (the older spelling).
+
+    UnsupportedError says what is wrong with a config that is not an object of JSON. The result must not be modified.
+    """
+    if backend_config is None:
+        raise UnsupportedError(f"it has no backend_config, but {field} says what to compute")
+    try:
+        whole = json.loads(backend_config)
+    except (ValueError, RecursionError) as error:
+        raise UnsupportedError(f"its backend_config is not JSON ({error})") from None
+    found = whole.get(field, whole) if isinstance(whole, dict) else None
+    if not isinstance(found, dict):
+        raise UnsupportedError(f"its backend_config must be a JSON object with {field}, but is {backend_config[:80]!r}")
+    return found

@@ -1,0 +1,161 @@
+"""The registry of library calls: one entry per target of `custom-call`.
+
+An entry holds everything that hloexec knows of a target: what it computes, where that is written down, its kernel, and
+which of its calls it cannot do. Users add their own, which win over the ones that are built in.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import attrs
+import numpy as np
+
+from hloexec.errors import EvaluationError, InputError
+from hloexec.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape
+
+__all__ = [
+    "CUSTOM_CALLS",
+    "CustomCall",
+    "custom_call",
+    "find_custom_call",
+    "register_custom_call",
+    "unregister_custom_call",
+]
+
+
+@attrs.frozen
+class CustomCall:
+    """What hloexec knows of one target.
+
+    `evaluate(*operands, …)` returns an array or a (nested) tuple of them. It takes, as keyword-only arguments and only
+    where it declares them: `attributes` (a `CustomCallAttributes`), `backend_config` (the instruction's, verbatim, or
+    None), `shape` (the declared result shape), `operand_shapes`, `numerics` (the policy). `infer(*operand_shapes, …)`
+    takes the same but the policy, and returns the result shape or raises ShapeError. `supports(instruction)` gives the
+    reason why a particular call cannot be run, as a clause, or None. Both may be absent.
+    """
+
+    target: str
+    evaluate: Callable[..., Any]
+    infer: Callable[..., Shape] | None
+    supports: Callable[[Instruction], str | None] | None
+    evaluate_needs: frozenset[str]
+    infer_needs: frozenset[str]
+    documentation: str
+    """The formula and its source."""
+
+    def reason_against(self, instruction: Instruction) -> str | None:
+        """Why this call cannot be run, or None where it can."""
+        return None if self.supports is None else self.supports(instruction)
+
+
+CUSTOM_CALLS: dict[str, CustomCall] = {}
+"""The built-in entries by target; importing `hloexec.custom_calls` fills it."""
+
+_user_calls: dict[str, CustomCall] = {}
+
+_Entry = TypeVar("_Entry", bound=type)
+
+
+def custom_call(*targets: str) -> Callable[[_Entry], _Entry]:
+    """Register the decorated class as the entry of `targets`.
+
+    The class's docstring gives the formula and its source; its static methods `evaluate` and (optional) `infer` and
+    `supports` are what they are called.
+    """
+
+    def decorate(cls: _Entry) -> _Entry:
+        for target in targets:
+            if target in CUSTOM_CALLS:
+                raise ValueError(f"custom-call target {target} has two entries")
+            CUSTOM_CALLS[target] = _entry(
+                target,
+                cls.evaluate,  # type: ignore[attr-defined]
+                getattr(cls, "infer", None),
+                getattr(cls, "supports", None),
+                inspect.cleandoc(cls.__doc__ or ""),
+            )
+        return cls
+
+    return decorate
+
+
+def find_custom_call(target: str) -> CustomCall | None:
+    """The entry of a target, the user's before the built-in one; None where there is none."""
+    return _user_calls.get(target) or CUSTOM_CALLS.get(target)
+
+
+def register_custom_call(target: str, function: Callable[..., Any]) -> None:
+    """Let `function` stand for the library call `target`, in place of whatever stood for it before.
+
+    It is called with one array per operand (a nested tuple of arrays for a tuple) and returns an array or a tuple, of
+    the dimensions and element types that the instruction declares; it must not modify its operands. EvaluationError is
+    raised at the instruction where the result does not fit.
+    """
+    if not callable(function):
+        raise InputError(f"the implementation of custom call {target!r} must be a function, but is {function!r}")
+
+    def evaluate(*operands: Any, shape: Shape) -> Any:
+        return _checked(function(*operands), shape, target)
+
+    _user_calls[target] = _entry(target, evaluate, None, None, inspect.getdoc(function) or "")
+
+
+def unregister_custom_call(target: str) -> None:
+    """Forget what `register_custom_call` was given for a target, if anything."""
+    _user_calls.pop(target, None)
+
+
+def _entry(
+    target: str,
+    evaluate: Callable[..., Any],
+    infer: Callable[..., Shape] | None,
+    supports: Callable[[Instruction], str | None] | None,
+    documentation: str,
+) -> CustomCall:
+    return CustomCall(target, evaluate, infer, supports, _keywords(evaluate), _keywords(infer), documentation)
+
+
+def _keywords(function: Callable[..., Any] | None) -> frozenset[str]:
+    """The names of a function's keyword-only parameters."""
+    if function is None:
+        return frozenset()
+    parameters = inspect.signature(function).parameters.values()
+    return frozenset(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
+
+
+def _checked(value: Any, shape: Shape, target: str) -> Any:
+    """What a user's function returned, as arrays of the declared shapes, or EvaluationError."""
+    if isinstance(shape, TupleShape):
+        if not isinstance(value, (tuple, list)) or len(value) != len(shape.elements):
+            raise EvaluationError(
+                f"the function registered for custom call {target!r} must return a tuple of {len(shape.elements)} "
+                f"values, as the instruction's shape is {shape}, but returned {_described(value)}"
+            )
+        return tuple(_checked(part, element, target) for part, element in zip(value, shape.elements, strict=True))
+    declared = shape.element if isinstance(shape, BufferShape) else shape
+    array = np.asarray(value)
+    if array.dtype != declared.element_type.storage or not _fits(array, declared):
+        raise EvaluationError(
+            f"the function registered for custom call {target!r} must return an array of {declared} "
+            f"(NumPy type {declared.element_type.storage}), but returned {_described(value)}"
+        )
+    return array
+
+
+def _fits(array: np.ndarray[Any, Any], shape: ArrayShape) -> bool:
+    dynamic = shape.dynamic_dimensions or (False,) * shape.rank
+    return array.ndim == shape.rank and all(
+        size == declared or (bounded and (size <= declared or declared < 0))
+        for size, declared, bounded in zip(array.shape, shape.dimensions, dynamic, strict=True)
+    )
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} and shape {list(value.shape)}"
+    if isinstance(value, (tuple, list)):
+        return f"a tuple of {len(value)} values"
+    return f"a value of type {type(value).__name__}"
