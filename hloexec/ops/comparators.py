@@ -50,7 +50,8 @@ def order_key(array: Array) -> Array:
     if element_type.bits < 16:
         array = widen(array)
     bits: Array = array.view(f"i{array.dtype.itemsize}")
-    return bits ^ ((bits >> (8 * bits.itemsize - 1)) & bits.dtype.type(np.iinfo(bits.dtype).max))
+    key: Array = bits ^ ((bits >> (8 * bits.itemsize - 1)) & bits.dtype.type(np.iinfo(bits.dtype).max))
+    return key
 
 
 def comparator_keys(computation: Computation, operands: Sequence[Array]) -> list[Array] | None:

@@ -22,7 +22,7 @@ from hloexec.ops.common import array_shape, narrow, require, same_type_ignoring_
 from hloexec.ops.matrix_product import default_multiplier, matrix_product
 from hloexec.ops.policy import NumericsPolicy
 from hloexec.ops.registry import opcode
-from hloexec.ops.windows import output_size, require_window
+from hloexec.ops.windows import output_size, require_window, visits
 from hloexec.values import Array
 
 __all__ = ["ConvolutionAttributes"]
@@ -43,6 +43,7 @@ class ConvolutionAttributes:
     feature_group_count: int = attribute(Grammar.INT, default=1)
     batch_group_count: int = attribute(Grammar.INT, default=1)
     convolution_kind: str = attribute(Grammar.ENUM, default="unset", choices=("unset", "fprop", "dgrad", "wgrad"))
+    sparsity_config: str | None = attribute(Grammar.VERBATIM, default=None)
     operand_precision: tuple[str, ...] = attribute(
         Grammar.ENUM_LIST, default=(), choices=("default", "high", "highest", "packed_nibble")
     )
@@ -218,14 +219,14 @@ class _Work:
     def _pairs_of_taps(self) -> int:
         """How many pairs of output and tap there are that read the input."""
         return math.prod(
-            sum(len(range(size)[visit[0]]) for visit in _visits(extent, size, dimension) if visit is not None)
+            sum(len(range(size)[visit[0]]) for visit in visits(extent, size, dimension) if visit is not None)
             for extent, size, dimension in zip(self.inputs.shape[2:-1], self.sizes, self.dimensions, strict=True)
         )
 
     def taps(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
         """For each tap: its position, the outputs it contributes to, the inputs it reads for them."""
         visits = [
-            list(enumerate(_visits(extent, size, dimension)))
+            list(enumerate(visits(extent, size, dimension)))
             for extent, size, dimension in zip(self.inputs.shape[2:-1], self.sizes, self.dimensions, strict=True)
         ]
         for combination in itertools.product(*visits):
@@ -321,31 +322,3 @@ def _accumulation_type(lhs: Array, rhs: Array, result_type: ElementType) -> Elem
     types = (element_type_of(lhs.dtype), element_type_of(rhs.dtype), result_type)
     wide = [entry.accumulate for entry in types if entry.is_floating or entry.is_complex]
     return element_type_of(np.result_type(np.float32, *wide))
-
-
-def _visits(extent: int, size: int, dimension: WindowDimension) -> Iterator[tuple[slice, slice] | None]:
-    """For each tap of one dimension, the outputs it contributes to and the inputs it reads for them; None where none.
-
-    Output x reads the dilated input at x·stride + tap·window_dilation - padding_low, which must be a multiple of
-    base_dilation within the input: both x and the input index run in steps.
-    """
-    stride, base = dimension.stride, dimension.base_dilation
-    common = math.gcd(stride, base)
-    step, input_step = base // common, stride // common
-    for tap in range(dimension.size):
-        offset = tap * dimension.window_dilation - dimension.padding_low
-        start = next((x for x in range(min(step, size)) if (x * stride + offset) % base == 0), None)
-        if start is None:
-            yield None
-            continue
-        index = (start * stride + offset) // base
-        skipped = max(0, -(index // input_step))
-        start, index = start + skipped * step, index + skipped * input_step
-        count = min(-(-(size - start) // step), -(-(extent - index) // input_step))
-        if count <= 0:
-            yield None
-            continue
-        yield (
-            slice(start, start + (count - 1) * step + 1, step),
-            slice(index, index + (count - 1) * input_step + 1, input_step),
-        )

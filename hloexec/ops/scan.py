@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import attrs
+from typing import Any
 
+import attrs
+import numpy as np
+
+from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.registry import ANY, opcode
+from hloexec.ops.common import array_shape, require
+from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.signatures import require_parameters, require_same_shape
+from hloexec.values import Array
 
 __all__ = ["ScanAttributes"]
 
@@ -23,4 +30,78 @@ class ScanAttributes:
 
 @opcode("scan", operands=(1, ANY), attributes=ScanAttributes)
 class Scan:
-    """(outputs..., carries...) = to_apply(slices of the inputs..., carries...), step by step along a dimension."""
+    """(outputs..., carries...) = to_apply(slices..., carries...), step by step along a dimension.
+
+    Operands are the inputs, then the carries' first values. Each step takes slices of the inputs, without the
+    dimension, and the carries; its results are slices of the outputs, and the next carries. With `is_reverse` the last
+    slice comes first. Steps run in this order even where `is_associative`.
+    """
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: ScanAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
+        program, dimension, carries = computations[0], attributes.dimension, attributes.num_carries
+        count = len(operands) - carries
+        require(carries >= 0 and count > 0, f"scan has {len(operands)} operands, of which {carries} cannot be carries")
+        inputs = [array_shape(operand, f"input {number} of scan") for number, operand in enumerate(operands[:count])]
+        for number, array in enumerate(inputs):
+            require(
+                0 <= dimension < array.rank,
+                f"dimension {dimension} of scan is out of range for input {number}, which has shape {array}",
+            )
+            require(
+                array.dimensions[dimension] == inputs[0].dimensions[dimension],
+                f"the inputs of scan must have the same size in dimension {dimension}, but have shapes "
+                f"{inputs[0]} and {array}",
+            )
+        slices = [ArrayShape(array.element_type, _without(array.dimensions, dimension)) for array in inputs]
+        require_parameters(program, [*slices, *operands[count:]], "to_apply of scan")
+        results = program.result.elements if isinstance(program.result, TupleShape) else (program.result,)
+        require(
+            len(results) >= carries,
+            f"to_apply of scan must return its {carries} carries, but returns {program.result}",
+        )
+        outputs = len(results) - carries
+        for number, (result, carry) in enumerate(zip(results[outputs:], operands[count:], strict=True)):
+            require_same_shape(result, carry, f"the new carry {number} of to_apply of scan")
+        size = inputs[0].dimensions[dimension]
+        stacked = [_stacked(result, dimension, size, number) for number, result in enumerate(results[:outputs])]
+        whole = (*stacked, *results[outputs:])
+        return TupleShape(whole) if isinstance(program.result, TupleShape) else whole[0]
+
+    @staticmethod
+    def evaluate(*operands: Array, attributes: ScanAttributes, shape: Shape, computations: tuple[Callee, ...]) -> Any:
+        step, dimension = computations[0], attributes.dimension
+        count = len(operands) - attributes.num_carries
+        inputs = [np.moveaxis(operand, dimension, 0) for operand in operands[:count]]
+        carries: tuple[Array, ...] = operands[count:]
+        shapes = shape.elements if isinstance(shape, TupleShape) else (shape,)
+        outputs = [_empty(element, dimension) for element in shapes[: len(shapes) - attributes.num_carries]]
+        steps = range(len(inputs[0]))
+        for number in reversed(steps) if attributes.is_reverse else steps:
+            results = step(*(operand[number] for operand in inputs), *carries)
+            results = results if isinstance(results, tuple) else (results,)
+            for output, result in zip(outputs, results, strict=False):
+                output[number] = result
+            carries = results[len(outputs) :]
+        whole = (*(np.moveaxis(output, 0, dimension) for output in outputs), *carries)
+        return whole if isinstance(shape, TupleShape) else whole[0]
+
+
+def _without(dimensions: tuple[int, ...], dimension: int) -> tuple[int, ...]:
+    return (*dimensions[:dimension], *dimensions[dimension + 1 :])
+
+
+def _stacked(result: Shape, dimension: int, size: int, number: int) -> ArrayShape:
+    array = array_shape(result, f"result {number} of to_apply of scan")
+    require(
+        dimension <= array.rank,
+        f"result {number} of to_apply of scan, {array}, cannot be stacked along dimension {dimension}",
+    )
+    return ArrayShape(array.element_type, (*array.dimensions[:dimension], size, *array.dimensions[dimension:]))
+
+
+def _empty(shape: Shape, dimension: int) -> Array:
+    """Room for an output, the scanned dimension first."""
+    array = array_shape(shape, "an output of scan")
+    order = (array.dimensions[dimension], *_without(array.dimensions, dimension))
+    return np.empty(order, array.element_type.storage)

@@ -2,24 +2,128 @@
 
 from __future__ import annotations
 
-import attrs
+import itertools
 
-from hloexec.ir import Window
+import attrs
+import numpy as np
+
+from hloexec.dtypes import element_type_of
+from hloexec.ir import ArrayShape, Shape, Window
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.registry import opcode
+from hloexec.ops.common import array_shape, narrow, require, widen
+from hloexec.ops.registry import Callee, ProgramShape, opcode
+from hloexec.ops.signatures import require_reducer, require_scalar_comparison, same_type
+from hloexec.ops.windows import output_size, require_window, visits
+from hloexec.values import Array
 
 __all__ = ["SelectAndScatterAttributes"]
+
+_NO_WINDOW = Window()
 
 
 @attrs.frozen
 class SelectAndScatterAttributes:
-    window: Window = attribute(Grammar.WINDOW, default=Window())
+    window: Window = attribute(Grammar.WINDOW, default=_NO_WINDOW)
     select: str = attribute(Grammar.COMPUTATION)
     scatter: str = attribute(Grammar.COMPUTATION)
 
 
 @opcode("select-and-scatter", operands=3, attributes=SelectAndScatterAttributes)
 class SelectAndScatter:
-    """Scatters each source element to the place in its window of the operand that `select` prefers
-    (XLA: SelectAndScatter).
+    """Scatters each source element to the place in its window of the operand that `select` prefers.
+
+    In row-major order of the window, an element replaces the one held so far where not select(held, element); padding
+    takes no part. The result starts as init_value, and in row-major order of the source becomes scatter(result, source)
+    at the places found, each step rounded to the result's type. Source: XLA, SelectAndScatter.
     """
+
+    @staticmethod
+    def infer(
+        operand: Shape,
+        source: Shape,
+        init_value: Shape,
+        *,
+        attributes: SelectAndScatterAttributes,
+        computations: tuple[ProgramShape, ...],
+    ) -> Shape:
+        array = array_shape(operand, "the operand of select-and-scatter")
+        updates = array_shape(source, "the source of select-and-scatter")
+        initial = array_shape(init_value, "init_value of select-and-scatter")
+        dimensions = attributes.window.dimensions
+        require(
+            len(dimensions) == array.rank,
+            f"the window of select-and-scatter has {len(dimensions)} dimensions, its operand has shape {array}",
+        )
+        require_window(attributes.window, "select-and-scatter")
+        expected = tuple(map(output_size, array.dimensions, dimensions))
+        require(
+            updates.dimensions == expected,
+            f"the source of select-and-scatter must have shape {list(expected)}, but is {updates}",
+        )
+        require(
+            initial.rank == 0 and same_type(initial.element_type, updates.element_type),
+            f"init_value of select-and-scatter must be a scalar of type {updates.element_type}, but is {initial}",
+        )
+        require(
+            same_type(array.element_type, updates.element_type),
+            f"operand and source of select-and-scatter must have one element type, but are {array} and {updates}",
+        )
+        select, scatter = computations
+        require_scalar_comparison(select, (array,), "select of select-and-scatter")
+        require_reducer(scatter, (updates,), "scatter of select-and-scatter")
+        return ArrayShape(array.element_type, array.dimensions, dynamic_dimensions=array.dynamic_dimensions)
+
+    @staticmethod
+    def evaluate(
+        operand: Array,
+        source: Array,
+        init_value: Array,
+        *,
+        attributes: SelectAndScatterAttributes,
+        shape: ArrayShape,
+        computations: tuple[Callee, ...],
+    ) -> Array:
+        select, scatter = computations
+        targets = _selected(operand, source.shape, attributes.window, select).reshape(-1)
+        found = np.flatnonzero(targets >= 0)
+        result = narrow(widen(np.full(operand.size, init_value)), shape.element_type)
+        _scatter(result, targets[found], source.reshape(-1)[found], scatter)
+        return result.reshape(operand.shape)
+
+
+def _selected(operand: Array, windows: tuple[int, ...], window: Window, select: Callee) -> Array:
+    """For each window the row-major index of the element it selects; -1 for a window with nothing but padding."""
+    held = np.empty(windows, operand.dtype)
+    index = np.full(windows, -1, np.int64)
+    positions = np.arange(operand.size).reshape(operand.shape)
+    per_dimension = [
+        [visit for visit in visits(extent, size, dimension) if visit is not None]
+        for extent, size, dimension in zip(operand.shape, windows, window.dimensions, strict=True)
+    ]
+    for combination in itertools.product(*per_dimension):
+        outputs = tuple(visit[0] for visit in combination)
+        read = tuple(visit[1] for visit in combination)
+        candidate, current = operand[read], held[outputs]
+        is_first = index[outputs] < 0
+        # A window that holds nothing yet compares the candidate with itself, and takes it whatever the answer.
+        keeps = np.asarray(select(np.where(is_first, candidate, current), candidate)).reshape(candidate.shape)
+        takes = is_first | ~keeps
+        np.copyto(current, candidate, where=takes)
+        np.copyto(index[outputs], positions[read], where=takes)
+    return index
+
+
+def _scatter(result: Array, targets: Array, updates: Array, scatter: Callee) -> None:
+    """result[target] = scatter(result[target], update) one after the other, for all targets that differ at once."""
+    order = np.argsort(targets, kind="stable")
+    ordered = targets[order]
+    is_new = np.ones(len(ordered), np.bool_)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    starts = np.flatnonzero(is_new)
+    turn = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.append(starts, len(ordered))))
+    element_type = element_type_of(result.dtype)
+    for number in range(int(turn.max(initial=-1)) + 1):
+        chosen = order[turn == number]
+        places = targets[chosen]
+        combined = scatter(result[places], updates[chosen])
+        result[places] = narrow(widen(np.asarray(combined)), element_type)

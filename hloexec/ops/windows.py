@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 from hloexec.ir import Window, WindowDimension
 from hloexec.ops.common import require
 
-__all__ = ["output_size", "require_window"]
+__all__ = ["output_size", "require_window", "visits"]
 
 
 def require_window(window: Window, what: str) -> None:
@@ -33,3 +36,31 @@ def output_size(extent: int, dimension: WindowDimension) -> int:
     padded = dilated + dimension.padding_low + dimension.padding_high
     window = (dimension.size - 1) * dimension.window_dilation + 1
     return (padded - window) // dimension.stride + 1 if padded >= window else 0
+
+
+def visits(extent: int, size: int, dimension: WindowDimension) -> Iterator[tuple[slice, slice] | None]:
+    """For each tap of one dimension, the outputs it contributes to and the inputs it reads for them; None where none.
+
+    Output x reads the dilated input at x·stride + tap·window_dilation - padding_low, which must be a multiple of
+    base_dilation within the input: both x and the input index run in steps.
+    """
+    stride, base = dimension.stride, dimension.base_dilation
+    common = math.gcd(stride, base)
+    step, input_step = base // common, stride // common
+    for tap in range(dimension.size):
+        offset = tap * dimension.window_dilation - dimension.padding_low
+        start = next((x for x in range(min(step, size)) if (x * stride + offset) % base == 0), None)
+        if start is None:
+            yield None
+            continue
+        index = (start * stride + offset) // base
+        skipped = max(0, -(index // input_step))
+        start, index = start + skipped * step, index + skipped * input_step
+        count = min(-(-(size - start) // step), -(-(extent - index) // input_step))
+        if count <= 0:
+            yield None
+            continue
+        yield (
+            slice(start, start + (count - 1) * step + 1, step),
+            slice(index, index + (count - 1) * input_step + 1, input_step),
+        )

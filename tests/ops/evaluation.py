@@ -27,8 +27,9 @@ class _Callee:
         self.computation = computation
 
     def __call__(self, *arguments: Any) -> Any:
-        shape = np.broadcast_shapes(*(np.shape(argument) for argument in arguments))
-        return self._evaluator.run(self.computation, arguments, shape)
+        ranks = [len(shape.dimensions) for shape in self.computation.parameter_shapes if isinstance(shape, ArrayShape)]
+        leading = [np.shape(value)[: np.ndim(value) - rank] for value, rank in zip(arguments, ranks, strict=True)]
+        return self._evaluator.run(self.computation, arguments, np.broadcast_shapes(*leading))
 
 
 class _Evaluator:

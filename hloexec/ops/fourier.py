@@ -1,0 +1,86 @@
+"""Fourier transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import array_shape, require
+from hloexec.ops.registry import opcode
+from hloexec.values import Array
+
+__all__ = ["FftAttributes"]
+
+_LARGEST_RANK = 3
+_COMPLEX_OF_REAL = {"f32": "c64", "f64": "c128"}
+_REAL_OF_COMPLEX = {"c64": "f32", "c128": "f64"}
+_TRANSFORMS: dict[str, Callable[..., Any]] = {
+    "FFT": np.fft.fftn,
+    "IFFT": np.fft.ifftn,
+    "RFFT": np.fft.rfftn,
+    "IRFFT": np.fft.irfftn,
+}
+
+
+@attrs.frozen
+class FftAttributes:
+    """`fft_length` are the sizes of the transformed dimensions, for RFFT and IRFFT on the real side."""
+
+    fft_type: str = attribute(Grammar.ENUM, choices=tuple(_TRANSFORMS))
+    fft_length: tuple[int, ...] = attribute(Grammar.INT_LIST)
+
+
+@opcode("fft", operands=1, attributes=FftAttributes)
+class Fft:
+    """The discrete Fourier transform over the last one to three dimensions, of any lengths.
+
+    FFT: y[k] = sum of x[n] · exp(-2πi·k·n/N); IFFT: the inverse, divided by the number of points. RFFT takes reals and
+    gives the first N // 2 + 1 points of the last dimension; IRFFT is its inverse. c64 and c128 (f32 and f64 on the real
+    side). Source: XLA, Fft.
+    """
+
+    @staticmethod
+    def infer(operand: Shape, *, attributes: FftAttributes) -> Shape:
+        array = array_shape(operand, "the operand of fft")
+        lengths, kind = attributes.fft_length, attributes.fft_type
+        require(
+            1 <= len(lengths) <= min(_LARGEST_RANK, array.rank),
+            f"fft transforms 1 to {_LARGEST_RANK} of its operand's dimensions, but fft_length has {len(lengths)} "
+            f"and the operand is {array}",
+        )
+        types = _COMPLEX_OF_REAL if kind == "RFFT" else _REAL_OF_COMPLEX
+        require(
+            array.element_type.name in types,
+            f"the operand of {kind} must be {' or '.join(types)}, but has shape {array}",
+        )
+        expected = (*lengths[:-1], lengths[-1] // 2 + 1 if kind == "IRFFT" else lengths[-1])
+        # A dimension of no points has no half either.
+        if kind == "IRFFT" and lengths[-1] == 0:
+            expected = lengths
+        dimensions = array.dimensions[array.rank - len(lengths) :]
+        require(
+            dimensions == expected and all(length >= 0 for length in lengths),
+            f"the last dimensions of the operand of {kind} must be {list(expected)}, but it has shape {array}",
+        )
+        result, last = array.element_type, lengths[-1]
+        if kind == "RFFT":
+            result, last = ELEMENT_TYPES[types[array.element_type.name]], lengths[-1] // 2 + 1 if lengths[-1] else 0
+        elif kind == "IRFFT":
+            result = ELEMENT_TYPES[types[array.element_type.name]]
+        return ArrayShape(result, (*array.dimensions[:-1], last), dynamic_dimensions=array.dynamic_dimensions)
+
+    @staticmethod
+    def evaluate(operand: Array, *, attributes: FftAttributes, shape: ArrayShape) -> Array:
+        lengths = attributes.fft_length
+        if operand.size == 0:
+            return np.zeros((*operand.shape[:-1], shape.dimensions[-1]), shape.element_type.storage)
+        axes = tuple(range(operand.ndim - len(lengths), operand.ndim))
+        with np.errstate(all="ignore"):
+            result: Array = _TRANSFORMS[attributes.fft_type](operand, s=lengths, axes=axes)
+        return result.astype(shape.element_type.storage, copy=False)
