@@ -49,9 +49,7 @@ def _indices(draw: Any, shape: Any) -> Any:
 def _dynamic_slices(draw: Any) -> Case:
     name, source = draw(types), draw(st.lists(st.sampled_from([0, 1, 2, 3, 5]), min_size=1, max_size=4))
     window = [draw(st.integers(0, size)) for size in source]
-    packed = draw(st.booleans())
-    starts = _indices(draw, (len(source),))
-    operands = [_array(draw, name, source), *([starts] if packed else [np.array(start) for start in starts])]
+    operands = [_array(draw, name, source), *map(np.array, _indices(draw, (len(source),)))]
     return Case("dynamic-slice", operands, _text(name, window), f"dynamic_slice_sizes={_braces(window)}")
 
 
@@ -143,6 +141,23 @@ def test_dynamic_slice_of_a_scalar_is_the_scalar() -> None:
     # XLA's importer does not take this one; its shape inference does.
     text = "HloModule m\nENTRY e {\n p = s32[] parameter(0)\n q = s32[] parameter(1)\n r = s32[] dynamic-slice(p), dynamic_slice_sizes={}\n u = s32[] dynamic-update-slice(p, q)\n ROOT t = (s32[], s32[]) tuple(r, u)\n}"
     assert [int(value) for value in evaluate(text, np.array(4, np.int32), np.array(7, np.int32))] == [4, 7]
+
+
+def test_starts_may_come_as_one_array() -> None:
+    # XLA's importer takes scalars only, though its shape inference has both.
+    text = """HloModule m
+ENTRY e {
+  p = s32[3,4] parameter(0)
+  u = s32[2,2] parameter(1)
+  i = u8[2] parameter(2)
+  r = s32[2,2] dynamic-slice(p, i), dynamic_slice_sizes={2,2}
+  s = s32[3,4] dynamic-update-slice(p, u, i)
+  ROOT t = (s32[2,2], s32[3,4]) tuple(r, s)
+}"""
+    operand = np.arange(12, dtype=np.int32).reshape(3, 4)
+    window, updated = evaluate(text, operand, np.full((2, 2), -1, np.int32), np.array([0, 200], np.uint8))
+    assert window.tolist() == [[2, 3], [6, 7]]
+    assert updated.tolist() == [[0, 1, -1, -1], [4, 5, -1, -1], [8, 9, 10, 11]]
 
 
 def test_dynamic_slice_is_a_view_of_its_operand() -> None:
