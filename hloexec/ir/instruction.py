@@ -33,9 +33,9 @@ class Instruction:
 
     `attributes` is an instance of the class that the opcode's registry entry names (None where it has no attributes of
     its own); what any instruction may carry stands beside it. `backend_config` is kept verbatim: as the decoded string
-    where it was quoted, as the text with its braces where it was a dictionary. An opcode that this version does not know
-    keeps the text of its operand list in `unknown_operands` where it is not a list of names, and all its attributes in
-    `unknown_attributes`.
+    where it was quoted, as the text with its braces where it was a dictionary. An opcode that this version does not
+    know keeps the text of its operand list in `unknown_operands` where it is not a list of names, and all its
+    attributes in `unknown_attributes`.
     """
 
     name: str
@@ -123,8 +123,8 @@ class Alias:
 class Module:
     """A whole HLO module.
 
-    `computations` are in the order of the text, the entry computation among them. `source` is the text it was read from,
-    if it was.
+    `computations` are in the order of the text, the entry computation among them. `source` is the text it was read
+    from, if it was.
     """
 
     name: str

@@ -8,6 +8,7 @@ logical elements lie; only `bitcast` computes with it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import TypeAlias
 
 import attrs
@@ -32,8 +33,8 @@ class SplitConfig:
 class Layout:
     """The physical order of an array: `{minor_to_major:D(..)T(..)L(..)#(..)*(..)E(..)S(..)SC(..)P(..)M(..)}`.
 
-    `tiles` are applied one after the other; a tile dimension of -1 (written `*`) is combined with the next. Source: XLA,
-    "Shapes and layout" and "Tiled layout".
+    `tiles` are applied one after the other; a tile dimension of -1 (written `*`) is combined with the next. Source:
+    XLA, "Shapes and layout" and "Tiled layout".
     """
 
     minor_to_major: tuple[int, ...] = ()
@@ -54,8 +55,8 @@ class Layout:
 class ArrayShape:
     """An array, a token or an opaque value.
 
-    `dynamic_dimensions` is empty for the usual static shape, else one flag per dimension; the size of a dynamic dimension
-    is its upper bound, or `UNBOUNDED`.
+    `dynamic_dimensions` is empty for the usual static shape, else one flag per dimension; the size of a dynamic
+    dimension is its upper bound, or `UNBOUNDED`.
     """
 
     element_type: ElementType
@@ -110,9 +111,9 @@ class ArrayShape:
         return _array_text(self)
 
 
-@attrs.frozen(cache_hash=True)
+@attrs.frozen(eq=False, repr=False)
 class TupleShape:
-    """A tuple of shapes, perhaps empty, perhaps nested."""
+    """A tuple of shapes, perhaps empty, perhaps nested, as deep as it likes: nothing here recurses."""
 
     elements: tuple[Shape, ...] = ()
 
@@ -123,20 +124,30 @@ class TupleShape:
     @property
     def byte_size(self) -> int:
         """Bytes of all leaves."""
-        return sum(leaf.byte_size for _, leaf in leaf_shapes(self))
+        return sum(part.byte_size for part in _parts(self) if not isinstance(part, str))
 
     def compatible(self, other: Shape) -> bool:
         """Equal but for layouts."""
-        return (
+        return self is other or (
             isinstance(other, TupleShape)
-            and len(self.elements) == len(other.elements)
             and all(
-                mine is its or mine.compatible(its) for mine, its in zip(self.elements, other.elements, strict=True)
+                mine is its or (not isinstance(mine, str) and not isinstance(its, str) and mine.compatible(its))
+                for mine, its in zip_longest(_parts(self), _parts(other), fillvalue="")
             )
         )
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TupleShape):
+            return NotImplemented
+        return self is other or all(mine == its for mine, its in zip_longest(_parts(self), _parts(other)))
+
+    def __hash__(self) -> int:
+        return hash(tuple(_parts(self)))
+
     def __str__(self) -> str:
-        return f"({', '.join(map(str, self.elements))})"
+        return "".join(", " if part == "," else str(part) for part in _parts(self))
+
+    __repr__ = __str__
 
 
 @attrs.frozen(cache_hash=True)
@@ -163,17 +174,33 @@ class BufferShape:
 Shape: TypeAlias = ArrayShape | TupleShape | BufferShape
 
 
-def leaf_shapes(
-    shape: Shape, index: tuple[int, ...] = ()
-) -> Iterator[tuple[tuple[int, ...], ArrayShape | BufferShape]]:
+def leaf_shapes(shape: Shape) -> Iterator[tuple[tuple[int, ...], ArrayShape | BufferShape]]:
     """The leaves of a shape with their index paths, depth first; an array is its own only leaf, at `()`."""
-    stack: list[tuple[tuple[int, ...], Shape]] = [(index, shape)]
+    path: list[int] = []
+    for part in _parts(shape):
+        if part == "(":
+            path.append(0)
+        elif part == ")":
+            path.pop()
+        elif part == ",":
+            path[-1] += 1
+        elif not isinstance(part, str):
+            yield tuple(path), part
+
+
+def _parts(shape: Shape) -> Iterator[str | ArrayShape | BufferShape]:
+    """The leaves of a shape, depth first, with `(` and `)` around the elements of a tuple and `,` between them."""
+    stack: list[str | Shape] = [shape]
     while stack:
-        path, current = stack.pop()
-        if isinstance(current, TupleShape):
-            stack.extend(((*path, i), current.elements[i]) for i in reversed(range(len(current.elements))))
-        else:
-            yield path, current
+        part = stack.pop()
+        if isinstance(part, TupleShape):
+            stack.append(")")
+            for number in range(len(part.elements) - 1, -1, -1):
+                stack.append(part.elements[number])
+                if number:
+                    stack.append(",")
+            part = "("
+        yield part
 
 
 def _array_text(shape: ArrayShape) -> str:

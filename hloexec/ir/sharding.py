@@ -1,7 +1,7 @@
 """How a value is divided among devices, and which devices take part in a collective.
 
-`Sharding` holds every form of XLA's annotation as written; `ReplicaGroups` the three forms of group lists. Both keep the
-compact (iota) form, and expand it on demand.
+`Sharding` holds every form of XLA's annotation as written; `ReplicaGroups` the three forms of group lists. Both keep
+the compact (iota) form, and expand it on demand.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class IotaTiles:
 class TileSharding:
     """A sharding of one array in the tile form, or one of the simple kinds.
 
-    `tile_dimensions` and `devices` (or `iota`) say which device holds which tile; trailing dimensions beyond the rank are
-    subgroups of the types in `last_tile_dims`. `last_tile_dim_replicate` is the older spelling of
+    `tile_dimensions` and `devices` (or `iota`) say which device holds which tile; trailing dimensions beyond the rank
+    are subgroups of the types in `last_tile_dims`. `last_tile_dim_replicate` is the older spelling of
     `last_tile_dims={replicated}`.
     """
 

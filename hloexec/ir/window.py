@@ -15,8 +15,8 @@ class WindowDimension:
     """One dimension of a window.
 
     The input is dilated by `base_dilation` (`lhs_dilate`), then padded (negative padding crops), then visited every
-    `stride` elements by a window of `size` taps that lie `window_dilation` (`rhs_dilate`) apart, in reversed order where
-    `window_reversal`.
+    `stride` elements by a window of `size` taps that lie `window_dilation` (`rhs_dilate`) apart, in reversed order
+    where `window_reversal`.
     """
 
     size: int

@@ -25,8 +25,9 @@ from hloexec.ir import (
     WindowDimension,
 )
 from hloexec.ops.attributes import OperandAlias
-from hloexec.text.lexer import END, NAME, NUMBER, STRING, Lexer
+from hloexec.text.lexer import END, NAME, NUMBER, STRING
 from hloexec.text.shapes import ShapeParser
+from hloexec.text.state import ParserState
 
 __all__ = ["AttributeParser"]
 
@@ -38,6 +39,7 @@ _PADDING = re.compile(r"-?[0-9]+_-?[0-9]+(?:_[0-9]+)?(?:x-?[0-9]+_-?[0-9]+(?:_[0
 _DIMENSION_LABELS = re.compile(r"([0-9bf?]{2,})_([0-9io?]{2,})->([0-9bf?]{2,})(?![A-Za-z0-9_.])")
 _METADATA_FIELD = re.compile(r'([a-z_]+)=(?:"([^"\\]*)"|([0-9]{1,9}))')
 _PLAIN_METADATA = re.compile(r'((?:[, ]*+[a-z_]++=(?:"[^"\\]*+"|[0-9]{1,9}+))*+)\}')
+_PROFILE_TYPES = range(4)
 _INT32 = range(-(1 << 31), 1 << 31)
 
 _WINDOW_FIELDS = ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal")
@@ -48,12 +50,12 @@ _METADATA_INTEGERS = ("source_line", "source_end_line", "source_column", "source
 class AttributeParser:
     """Reads values of attributes from a lexer."""
 
-    __slots__ = ("_known_metadata", "_lexer", "_shapes", "_strict")
+    __slots__ = ("_known_metadata", "_lexer", "_shapes", "_state")
 
-    def __init__(self, lexer: Lexer, shapes: ShapeParser, *, strict: bool) -> None:
-        self._lexer = lexer
+    def __init__(self, state: ParserState, shapes: ShapeParser) -> None:
+        self._state = state
+        self._lexer = state.lexer
         self._shapes = shapes
-        self._strict = strict
         self._known_metadata: dict[str, Metadata] = {}
 
     def items(self, opening: str, closing: str, what: str, item: Callable[[], _T]) -> tuple[_T, ...]:
@@ -442,14 +444,29 @@ class AttributeParser:
                 if fields[name] not in _INT32:
                     lexer.fail(f"the metadata field '{name}' does not fit 32 bits", position)
             elif name == "profile_type":
+                position = lexer.start
                 fields[name] = self.integers("profile types")
-            elif self._strict:
-                known = ", ".join((*_METADATA_STRINGS, *_METADATA_INTEGERS, "profile_type"))
-                lexer.fail(f"metadata has the fields {known}; found '{name}'", start)
+                if not all(value in _PROFILE_TYPES for value in fields[name]):
+                    self._state.unknown(
+                        f"one of the profile types {list(fields[name])}", position, map(str, _PROFILE_TYPES)
+                    )
             else:
-                unknown.append((name, self.unknown_value()))
+                known = (*_METADATA_STRINGS, *_METADATA_INTEGERS, "profile_type")
+                self._state.unknown(f"the metadata field '{name}'", start, known)
+                unknown.append((name, self._unknown_field()))
         lexer.advance()
         return Metadata(**fields, unknown=tuple(unknown))
+
+    def _unknown_field(self) -> str:
+        """The verbatim text of a metadata field's value: one token, or one pair of brackets and what they hold."""
+        lexer = self._lexer
+        if lexer.value in ("{", "(", "["):
+            return self.unknown_value()
+        value = lexer.value
+        if lexer.kind not in (NAME, NUMBER, STRING):
+            lexer.fail(f"expected a value, found {lexer.describe()}")
+        lexer.advance()
+        return value
 
     def metadata_list(self, what: str) -> tuple[Metadata, ...]:
         """metadata | '{' [metadata (',' metadata)*] '}'"""

@@ -12,16 +12,16 @@ from hloexec.ir import Instruction, Shape, Span, TupleShape, leaf_shapes
 from hloexec.ops.attributes import AttributeField, Grammar, attribute_fields
 from hloexec.ops.registry import Opcode, Role, find_opcode
 from hloexec.text.attributes import AttributeParser
-from hloexec.text.lexer import NAME
+from hloexec.text.lexer import NAME, RESERVED
 from hloexec.text.literals import LiteralParser
 from hloexec.text.operands import ARRAY_PATTERN, NAME_PATTERN, OperandParser, is_name_list
 from hloexec.text.shapes import ShapeParser
 from hloexec.text.shardings import ShardingParser
-from hloexec.text.state import ParserState, Scope, fresh_name
+from hloexec.text.state import ParserState, Scope
 
 __all__ = ["InstructionParser"]
 
-_HEAD = re.compile(rf"(ROOT +)?%?({NAME_PATTERN}) = ({ARRAY_PATTERN}) ([a-z][a-z0-9\-]*+)(?=\()")
+_HEAD = re.compile(rf"(ROOT +)?(%?{NAME_PATTERN}) = ({ARRAY_PATTERN}) ([a-z][a-z0-9\-]*+)(?=\()")
 
 _ASYNC_SUFFIXES = {"-start": "async-start", "-update": "async-update", "-done": "async-done"}
 _LARGEST_F32 = float.fromhex("0x1.fffffep127")
@@ -37,7 +37,7 @@ class InstructionParser:
         self._shapes = shapes
         self._attributes = attributes
         self._shardings = ShardingParser(state.lexer, attributes, strict=state.strict)
-        self._literals = LiteralParser(state.lexer, shapes)
+        self._literals = LiteralParser(state.lexer, shapes, strict=state.strict)
         self._operands = OperandParser(state, shapes, self._literals)
         self._depth = 0
         self._readers = self._grammar_readers()
@@ -67,8 +67,8 @@ class InstructionParser:
         start = lexer.start
         match = _HEAD.match(lexer.text, start)
         shape = self._shapes.known(match[3]) if match else None
-        if match and shape is not None:
-            is_root, name = match[1] is not None, match[2]
+        if match and shape is not None and match[2] not in RESERVED:
+            is_root, name = match[1] is not None, match[2].removeprefix("%")
             lexer.move_to(match.end())
             self._note_root(scope, name, is_root, start)
             self._rest(scope, name, start, shape, match[4], match.start(4))
@@ -83,6 +83,11 @@ class InstructionParser:
         lexer.expect("=", "after the name of an instruction")
         self._note_root(scope, name, is_root, start)
         self.right_hand_side(scope, name, name_start)
+
+    def _span(self, start: int) -> Span:
+        """From `start` to the end of what was read, without the space before the current token."""
+        text = self._lexer.text
+        return Span(start, start + len(text[start : self._lexer.start].rstrip()))
 
     def _note_root(self, scope: Scope, name: str, is_root: bool, start: int) -> None:
         if is_root:
@@ -132,7 +137,7 @@ class InstructionParser:
             operands=operands,
             attributes=attributes,
             unknown_attributes=unknown,
-            span=Span(start, lexer.start),
+            span=self._span(start),
             **common,
         )
         scope.add(instruction)
@@ -280,7 +285,7 @@ class InstructionParser:
             lexer.fail(f"computations nest more than {_MAXIMUM_NESTED_COMPUTATIONS} deep")
         scope = Scope("_")
         self.body(scope)
-        scope.name = fresh_name("_", self._state.computations)
+        scope.name = self._state.computation_name("_")
         self._state.finish(scope, "main", start, lexer.start)
         self._depth -= 1
         return scope.name
@@ -332,7 +337,7 @@ class InstructionParser:
                 operands=operands,
                 unknown_operands=verbatim,
                 unknown_attributes=unknown,
-                span=Span(start, lexer.start),
+                span=self._span(start),
                 **common,
             ),
         )
@@ -363,7 +368,8 @@ class InstructionParser:
             wrapped_fields = {key: value for key, value in fields.items() if key in inner}
             fields = {key: value for key, value in fields.items() if key in own}
             fields["calls"] = self._wrap(scope, shape, wrapped, operands, wrapped_fields, common, start)
-        assert outer.attributes is not None
+        else:
+            self._check_wrapped(scope, operands[0], wrapped, start)
         scope.add(
             Instruction(
                 name=name,
@@ -372,10 +378,21 @@ class InstructionParser:
                 operands=operands,
                 attributes=self._operands.make_attributes(outer, fields, operands, scope, start),
                 unknown_attributes=unknown,
-                span=Span(start, lexer.start),
+                span=self._span(start),
                 **common,
             ),
         )
+
+    def _check_wrapped(self, scope: Scope, operand: str, wrapped: Opcode, start: int) -> None:
+        """An update or done names the opcode that its start wraps."""
+        begun = scope.by_name.get(operand)
+        while begun is not None and begun.opcode == "async-update":
+            begun = scope.by_name.get(begun.operands[0])
+        if begun is None or begun.opcode != "async-start" or begun.attributes.calls not in self._state.computations:
+            return  # not a start of this computation: the verifier's business
+        actual = self._state.computations[begun.attributes.calls].root.opcode
+        if actual != wrapped.name:
+            self._lexer.fail(f"'{begun.name}' started {actual}, not {wrapped.name}", start)
 
     def _wrap(
         self,
@@ -398,10 +415,10 @@ class InstructionParser:
         declared = shape.elements[0].elements
         if len(declared) != len(operands):
             lexer.fail(f"the shape of the start holds {len(declared)} operands, found {len(operands)}", start)
-        inner = Scope(fresh_name("async_wrapped", self._state.computations))
+        inner = Scope(self._state.computation_name("async_wrapped"))
         for number, operand in enumerate(operands):
             defined = scope.by_name.get(operand)
-            parameter_name = fresh_name("async_param", inner.by_name)
+            parameter_name = f"async_param.{number}" if number else "async_param"
             inner.add_parameter(parameter_name, defined.shape if defined else declared[number], start)
         names = tuple(inner.by_name)
         shared = ("metadata", "backend_config", "frontend_attributes", "statistics", "original_value")
@@ -412,7 +429,7 @@ class InstructionParser:
                 opcode=wrapped.name,
                 operands=names,
                 attributes=self._operands.make_attributes(wrapped, fields, names, inner, start),
-                span=Span(start, lexer.start),
+                span=self._span(start),
                 **{key: value for key, value in common.items() if key in shared},
             ),
         )

@@ -36,6 +36,8 @@ _TOKEN = re.compile(
     r")"
 )
 
+_LONGEST_MESSAGE = 600
+
 _ATTRIBUTE = re.compile(r", ?([A-Za-z_][A-Za-z0-9_.\-]*+)=")
 
 RESERVED = frozenset(
@@ -112,14 +114,20 @@ class Lexer:
         return self.value == word and self.kind == NAME
 
     def name(self, what: str) -> str:
-        """A name, with or without its `%` or a trailing colon; `what` says whose name is expected."""
+        """A name, with or without its `%`, or with a trailing colon; `what` says whose name is expected."""
         if self.kind != NAME:
             self.fail(f"expected {what}, found {self.describe()}")
         value = self.value
+        if value[0] == "%":
+            self.advance()
+            return value[1:]
+        if self.text.startswith(":", self.end):
+            self.move_to(self.end + 1)
+            return value
         if value in RESERVED or value in ELEMENT_TYPES:
             self.fail(f"expected {what}, found the reserved word '{value}'")
         self.advance()
-        return value[1:] if value[0] == "%" else value
+        return value
 
     def word(self, what: str) -> str:
         """A bare word, without `%`."""
@@ -161,7 +169,7 @@ class Lexer:
 
     def number(self, what: str) -> float:
         """A finite or infinite number as a double."""
-        if (self.kind == NUMBER and self.value[-1].isdigit()) or self.value[-1:] == ".":
+        if self.kind == NUMBER and self.value[-1] in "0123456789.":
             value = float(self.value)
             if value in (float("inf"), float("-inf")):
                 self.fail(f"{what} {self.value[:40]} is out of the range of a double")
@@ -237,6 +245,8 @@ class Lexer:
     def error(self, message: str, position: int | None = None) -> ParseError:
         """The ParseError of a message at `position`, or at the current token."""
         offset = min(self.start if position is None else position, len(self.text))
+        if len(message) > _LONGEST_MESSAGE:
+            message = f"{message[: _LONGEST_MESSAGE // 2]} … {message[-_LONGEST_MESSAGE // 2 :]}"
         line_start = self.text.rfind("\n", 0, offset) + 1
         line_end = self.text.find("\n", offset)
         return ParseError(

@@ -26,6 +26,7 @@ _ROW = re.compile(
     r"\{[ \t\n\r]*+((?:(?:-?[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|-?inf|true|false)[, \t\n\r]*+)*+)\}"
 )
 _NOT_A_BRACE = re.compile(r"[^{}]+")
+_ELIDED = re.compile(r"\{[ \t\n\r]*\.\.\.[ \t\n\r]*\}")
 _NAN_PAYLOAD = re.compile(r"(-?)nan(?:\(0x([0-9a-fA-F]+)\))?")
 _WORDS = {"true": 1, "false": 0}
 
@@ -33,9 +34,10 @@ _WORDS = {"true": 1, "false": 0}
 class LiteralParser:
     """Reads literals from a lexer."""
 
-    __slots__ = ("_lexer", "_shapes")
+    __slots__ = ("_lexer", "_shapes", "_strict")
 
-    def __init__(self, lexer: Lexer, shapes: ShapeParser) -> None:
+    def __init__(self, lexer: Lexer, shapes: ShapeParser, *, strict: bool) -> None:
+        self._strict = strict
         self._lexer = lexer
         self._shapes = shapes
 
@@ -67,7 +69,9 @@ class LiteralParser:
         lexer = self._lexer
         open_tuples: list[tuple[TupleShape, list[Literal]]] = []
         while True:
-            if isinstance(shape, TupleShape):
+            if isinstance(shape, TupleShape) and self._take_elision():
+                found = Literal(shape, None)
+            elif isinstance(shape, TupleShape):
                 lexer.expect("(", "before the elements of a tuple literal")
                 if shape.elements:
                     open_tuples.append((shape, []))
@@ -91,6 +95,15 @@ class LiteralParser:
                 open_tuples.pop()
             else:
                 return found
+
+    def _take_elision(self) -> bool:
+        """Move past `{...}` in place of a tuple: XLA prints that, though it does not read it."""
+        lexer = self._lexer
+        if self._strict or not _ELIDED.match(lexer.text, lexer.start):
+            return False
+        for _ in range(3):
+            lexer.advance()
+        return True
 
     def _array(self, shape: ArrayShape) -> Literal:
         """dense ::= scalar | '{' [dense ([','] dense)*] '}' | '{...}'"""

@@ -6,13 +6,13 @@ import re
 from typing import Any
 
 from hloexec.errors import ShapeError
-from hloexec.ir import Instruction, Shape, Span
+from hloexec.ir import ArrayShape, Instruction, Shape, Span, TupleShape
 from hloexec.ops.attributes import attribute_fields, computation_names
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
 from hloexec.text.lexer import NAME, Lexer
 from hloexec.text.literals import LiteralParser
 from hloexec.text.shapes import ShapeParser
-from hloexec.text.state import ParserState, Scope, fresh_name
+from hloexec.text.state import ParserState, Scope
 
 __all__ = ["ARRAY_PATTERN", "NAME_PATTERN", "OperandParser", "is_name_list"]
 
@@ -20,6 +20,17 @@ ARRAY_PATTERN = r"[a-z][a-z0-9]*\[[0-9,]*+\](?:\{[^{}\"/]*+\})?"
 NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_.\-]*+"
 _SPACE = r"[ \t\n\r]*+"
 _OPERAND = re.compile(rf"{_SPACE}(?:({ARRAY_PATTERN}) )?%?({NAME_PATTERN}){_SPACE}([,)])")
+
+
+# The text of these states the shape, though some rules would tell it: so does XLA's parser.
+_STATED_SHAPES = frozenset(
+    "all-gather all-gather-done all-gather-start all-reduce all-reduce-done all-reduce-start all-to-all async-done "
+    "async-start async-update bitcast bitcast-convert collective-broadcast collective-permute collective-permute-done "
+    "collective-permute-start constant convert copy-done copy-start custom-call dynamic-reshape dynamic-slice "
+    "dynamic-update-slice fusion infeed iota outfeed parameter ragged-all-to-all recv recv-done reduce-precision "
+    "reduce-scatter reshape rng rng-bit-generator rng-get-and-update-state send send-done slice "
+    "stochastic-convert".split()
+)
 
 
 class OperandParser:
@@ -174,7 +185,7 @@ class OperandParser:
     def _anonymous(
         self, scope: Scope, entry: Opcode, shape: Shape, start: int, operands: tuple[str, ...], attributes: Any
     ) -> str:
-        name = fresh_name(f"{entry.name}.anon", self._state.anonymous_names)
+        name = self._state.instruction_name(entry.name, scope)
         span = Span(start, self._lexer.start)
         scope.add(
             Instruction(name=name, shape=shape, opcode=entry.name, operands=operands, attributes=attributes, span=span),
@@ -197,7 +208,7 @@ class OperandParser:
     ) -> Shape:
         """The shape that an instruction without one has by the rule of its opcode."""
         lexer = self._lexer
-        if entry.infer is None or "shape" in entry.infer_needs:
+        if entry.infer is None or entry.name in _STATED_SHAPES:
             lexer.fail(f"the shape of a {entry.name} cannot be inferred; it must be given", start)
         shapes: list[Shape] = []
         for name in operands:
@@ -207,6 +218,10 @@ class OperandParser:
         keywords: dict[str, Any] = {}
         if "attributes" in entry.infer_needs:
             keywords["attributes"] = attributes
+        if "shape" in entry.infer_needs:
+            # Such a rule asks the declared shape for nothing but the element type, which is the operands' by default.
+            element_type = next((shape.element_type for shape in shapes if isinstance(shape, ArrayShape)), None)
+            keywords["shape"] = ArrayShape(element_type) if element_type is not None else TupleShape()
         if "computations" in entry.infer_needs:
             keywords["computations"] = tuple(
                 ProgramShape(

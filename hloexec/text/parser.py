@@ -39,7 +39,7 @@ class _ModuleParser:
         self._lexer = Lexer(text, filename)
         self._state = ParserState(self._lexer, strict=strict)
         self._shapes = ShapeParser(self._lexer)
-        self._attributes = AttributeParser(self._lexer, self._shapes, strict=strict)
+        self._attributes = AttributeParser(self._state, self._shapes)
         self._instructions = InstructionParser(self._state, self._shapes, self._attributes)
 
     def run(self) -> Module:
@@ -163,6 +163,7 @@ class _ModuleParser:
         """instruction, with or without 'name ='; operands that are not defined become parameters"""
         lexer = self._lexer
         scope = Scope("_", makes_parameters=True)
+        self._state.reserved.add("_")
         if self._shapes.at_shape():
             self._instructions.right_hand_side(scope, "_", lexer.start)
         else:
@@ -170,8 +171,7 @@ class _ModuleParser:
         if lexer.kind != END:
             lexer.fail(f"expected the end of the text after a single instruction, found {lexer.describe()}")
         self._state.finish(scope, "main", lexer.start, lexer.start)
-        entry = self._state.computations.pop("_")
-        computations = (entry, *self._state.computations.values())
+        computations = tuple(self._state.computations.values())
         self._check_references({computation.name for computation in computations})
         return Module(
             name="_",

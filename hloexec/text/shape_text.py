@@ -139,7 +139,8 @@ def _words(flat: np.ndarray[Any, Any]) -> list[str]:
     else:
         with np.errstate(all="ignore"):
             words = [_shortest(value) for value in flat.astype(np.float32)]
-    values = flat.astype(np.float64)
+    with np.errstate(all="ignore"):
+        values = flat.astype(np.float64)
     for index in np.flatnonzero(np.isnan(values)):
         words[index] = _nan(flat[index : index + 1])
     return words

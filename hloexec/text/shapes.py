@@ -14,7 +14,7 @@ from hloexec.text.lexer import NAME, NUMBER, SHAPE, Lexer
 
 __all__ = ["ShapeParser"]
 
-_SIMPLE = re.compile(r"(\w+)\[((?:[0-9]+(?:,[0-9]+)*)?)\](?:\{([0-9]+(?:,[0-9]+)*)\})?")
+_SIMPLE = re.compile(r"(\w+)\[((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\](?:\{([0-9]{1,3}(?:,[0-9]{1,3})*)\})?")
 _LAYOUT_START = re.compile(r"\s*[0-9:]")
 _DIM_LEVEL_TYPES = ("D", "C", "S", "H")
 _MAXIMUM_SIZE = (1 << 63) - 1
@@ -211,9 +211,6 @@ class ShapeParser:
                 fields["split_configs"] = self._split_configs()
             if self._field("P"):
                 start = lexer.start
-                lexer.expect("(", "before a physical shape")
-                fields["physical_shape"] = self.shape()
-                lexer.expect(")", "after a physical shape")
                 lexer.fail("a physical shape belongs to sparse arrays, which XLA no longer has", start)
             if self._field("M"):
                 fields["dynamic_shape_metadata_prefix_bytes"] = self._number("the metadata prefix")

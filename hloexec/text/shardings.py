@@ -245,7 +245,7 @@ class ShardingParser:
         """name [':(' int ')' int]"""
         lexer = self._lexer
         name = self._axis_name()
-        if not lexer.take(":"):
+        if not lexer.take(":") and not lexer.at("("):  # a name without quotes has taken its colon along
             return AxisRef(name)
         lexer.expect("(", "before the size above a sub-axis")
         above = lexer.integer("the size above a sub-axis")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import attrs
 
@@ -12,7 +12,7 @@ from hloexec.ir import Computation, Instruction, Shape, Span
 from hloexec.ops.registry import find_opcode
 from hloexec.text.lexer import Lexer
 
-__all__ = ["ParserState", "Scope", "fresh_name"]
+__all__ = ["ParserState", "Scope"]
 
 
 @attrs.define
@@ -51,8 +51,9 @@ class ParserState:
         self.computations: dict[str, Computation] = {}
         self.references: list[tuple[str, int]] = []
         """Computations that were called before they were defined, with the positions."""
-        self.anonymous_names: set[str] = set()
-        """The names that were made for instructions without one, unique in the module."""
+        self.reserved: set[str] = set()
+        """Names of computations that are still being read."""
+        self._anonymous: dict[str, int] = {}
         self._warned: set[str] = set()
 
     def finish(self, scope: Scope, thread: str, start: int, end: int) -> Computation:
@@ -66,6 +67,28 @@ class ParserState:
         )
         self.computations[scope.name] = computation
         return computation
+
+    def computation_name(self, name: str) -> str:
+        """`name`, or `name.1`, `name.2`, … if there is such a computation."""
+        return self._numbered(name, {*self.computations, *self.reserved})
+
+    def instruction_name(self, opcode: str, scope: Scope) -> str:
+        """A name for an instruction that has none, new in the module and in `scope`."""
+        while True:
+            number = self._anonymous.get(opcode, 0)
+            self._anonymous[opcode] = number + 1
+            name = f"{opcode}.anon.{number}" if number else f"{opcode}.anon"
+            if name not in scope.by_name:
+                return name
+
+    @staticmethod
+    def _numbered(name: str, taken: Container[str]) -> str:
+        number = 0
+        candidate = name
+        while candidate in taken:
+            number += 1
+            candidate = f"{name}.{number}"
+        return candidate
 
     def check_operand_shape(self, shape: Shape | None, defined: Instruction, position: int) -> None:
         """The shape written before an operand agrees with that of its definition."""
@@ -81,13 +104,3 @@ class ParserState:
             place = self.lexer.error("", position)
             message = f"{place.filename}:{place.line}:{place.column}: {what} is not known; it is kept as it stands"
             warnings.warn(message, HloWarning, stacklevel=2)
-
-
-def fresh_name(name: str, taken: Iterable[str]) -> str:
-    """`name`, or `name.1`, `name.2`, … if it is taken."""
-    number = 0
-    candidate = name
-    while candidate in taken:
-        number += 1
-        candidate = f"{name}.{number}"
-    return candidate
