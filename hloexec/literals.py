@@ -30,10 +30,28 @@ from hloexec.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape
 from hloexec.npz import ROOT, Expected, encode, entries, write_npz
 from hloexec.values import TOKEN, Array, Token, Value
 
-__all__ = ["load", "load_arrays", "load_inputs", "load_value", "save"]
+__all__ = ["load", "load_arrays", "load_inputs", "load_value", "require_writable", "save"]
 
 Path: TypeAlias = tuple[int, ...]
 _NOTHING = np.zeros(0, np.uint8)
+
+
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Raise LiteralError where `save` could not write to `path`, so that nobody finds out after an hour's run."""
+    filename = os.fspath(path)
+    _format_of(filename)
+    folder = os.path.dirname(os.path.realpath(filename))
+    if not os.path.isdir(folder):
+        raise LiteralError(f"cannot write {filename!r}: there is no folder {folder!r}")
+    if os.path.isdir(filename) or not os.access(folder, os.W_OK):
+        raise LiteralError(f"cannot write {filename!r}")
+
+
+def _format_of(filename: str) -> str:
+    suffix = os.path.splitext(filename)[1].lower()
+    if suffix not in (".npz", ".npy"):
+        raise LiteralError(f"cannot tell the format of {filename!r}: its name should end in .npz or .npy")
+    return suffix
 
 
 def save(path: str | os.PathLike[str], value: Value) -> None:
@@ -42,9 +60,7 @@ def save(path: str | os.PathLike[str], value: Value) -> None:
     It is written under a temporary name and renamed. Raises LiteralError where the suffix is another, the file cannot
     be written, or the value is not one.
     """
-    suffix = os.path.splitext(os.fspath(path))[1].lower()
-    if suffix not in (".npz", ".npy"):
-        raise LiteralError(f"cannot tell the format of {os.fspath(path)!r}: its name should end in .npz or .npy")
+    suffix = _format_of(os.fspath(path))
     stored = list(_entries_of(value))
     if suffix == ".npy" and (len(stored) != 1 or stored[0][0] != ROOT):
         what = "a tuple or a token" if not isinstance(value, np.ndarray) else f"{element_type_of(value.dtype)} values"

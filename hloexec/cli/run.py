@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hloexec.cli.options import ByteCount, KeyValue, echo_json, file_argument, json_option, strict_option
-from hloexec.errors import InputError
+from hloexec.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,8 +98,19 @@ def command(
     from hloexec.cli.progress import ProgressBar
     from hloexec.exec.memory import Statistics
     from hloexec.numerics.statistics import statistics
+    from hloexec.ops.policy import numerics_policy
     from hloexec.summary import device_counts
 
+    is_file = elided.lower().endswith((".npz", ".npy"))
+    if not is_file and elided not in ("zeros", "random", "error"):
+        raise click.BadParameter(f"{elided!r} is none of zeros, random, error and FILE.npz", param_hint="'--elided'")
+    try:
+        policy = numerics_policy(numerics)
+    except UnsupportedError as error:
+        raise click.BadParameter(error.message, param_hint="'--numerics'") from error
+    for destination in (save, save_inputs):
+        if destination is not None:
+            literals.require_writable(destination)
     for target, where in custom_calls:
         hloexec.register_custom_call(target, _function(where))
     module = hloexec.load(file, strict=strict)
@@ -114,13 +125,13 @@ def command(
     view.module(module, replicas * partitions)
     view.inputs(_labelled(values, [f"{n} {parameter.name}" for n, parameter in enumerate(chosen.parameters)]))
     taken = Statistics()
-    given = literals.load_arrays(elided) if elided.lower().endswith((".npz", ".npy")) else elided
+    given = literals.load_arrays(elided) if is_file else elided
     with ProgressBar() as progress:
         start = time.perf_counter()
         result = hloexec.run(
             module,
             *values,
-            numerics=numerics,
+            numerics=policy,
             observers=[progress],
             computation=computation,
             elided=given,

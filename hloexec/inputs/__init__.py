@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import attrs
 
-from hloexec.errors import InputError
+from hloexec.errors import InputError, ResourceError
+from hloexec.exec.memory import in_units, memory_limit_bytes
 from hloexec.inputs.demands import Demand
 from hloexec.inputs.distributions import DISTRIBUTIONS, random_array
 from hloexec.inputs.facts import Fact, frame_of, opaque_facts
@@ -34,8 +35,8 @@ def random_inputs(
     `iota` (0, 1, 2, … as far as the type counts), `special` (half of the floats are NaN, infinities, denormals or
     extremes; integers lie at the ends of their range) and `large`; integers keep in bounds there too, floats do not.
 
-    Raises VerificationError where the module is not well-formed, and InputError for a computation, distribution or seed
-    that does not exist, or an opaque parameter.
+    Raises VerificationError where the module is not well-formed, InputError for a computation, distribution or seed
+    that does not exist or an opaque parameter, and ResourceError where the values would not fit into memory.
     """
     verify(module)
     if distribution not in DISTRIBUTIONS:
@@ -43,6 +44,7 @@ def random_inputs(
     if not 0 <= seed < 2**64:
         raise InputError(f"a seed is a number from 0 to 2^64 - 1, not {seed}")
     chosen = _computation(module, computation)
+    _require_memory(chosen)
     frame = frame_of(module, chosen, [_parameter_facts(shape) for shape in chosen.parameter_shapes])
     demands = parameter_demands(module, frame)
     return [
@@ -58,6 +60,17 @@ def _computation(module: Module, name: str | None) -> Computation:
     if found is None:
         raise InputError(f"module {module.name} has no computation {name!r}")
     return found
+
+
+def _require_memory(computation: Computation) -> None:
+    needed = sum(shape.byte_size for shape in computation.parameter_shapes)
+    allowed = memory_limit_bytes(None)
+    if allowed is not None and needed > allowed:
+        largest = max(computation.parameters, key=lambda parameter: parameter.shape.byte_size)
+        raise ResourceError(
+            f"the parameters of {computation.name} take {in_units(needed)}, more than {in_units(allowed)}, 80 % of "
+            f"what this machine has free; the largest is {largest.name}, {in_units(largest.shape.byte_size)}"
+        )
 
 
 def _parameter_facts(shape: Shape) -> tuple[Fact, ...]:

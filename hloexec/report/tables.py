@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hloexec.ir import ArrayShape
+from hloexec.ir import ArrayShape, Shape, leaf_shapes
 from hloexec.numerics.statistics import LeafStatistics
 from hloexec.ops.registry import Opcode, Role
 from hloexec.report.units import byte_text, count_text, flop_text, number_text, plural
@@ -22,6 +22,7 @@ from hloexec.summary import Summary
 __all__ = ["console_for", "module_line", "opcode_view", "show", "summary_view", "values_table"]
 
 _MOST_ROWS = 100
+_MOST_LEAVES = 8
 _PLAIN_WIDTH = 240
 
 
@@ -63,22 +64,35 @@ def _titled(title: str, remark: str, body: RenderableType) -> RenderableType:
 def values_table(title: str, rows: Sequence[tuple[str, LeafStatistics]]) -> RenderableType:
     """One row per leaf: its label, type, range, moments, what is not finite, and its hash."""
     shown = rows[:_MOST_ROWS]
-    has_strange = any(leaf.nan_count or leaf.infinity_count for _, leaf in shown)
+    columns = [
+        ("min", [Text(number_text(leaf.minimum)) for _, leaf in shown]),
+        ("mean", [Text(number_text(leaf.mean)) for _, leaf in shown]),
+        ("max", [Text(number_text(leaf.maximum)) for _, leaf in shown]),
+        ("std", [Text(number_text(leaf.standard_deviation)) for _, leaf in shown]),
+    ]
+    if any(leaf.nan_count or leaf.infinity_count for _, leaf in shown):
+        columns.append(("nan", [_strange(leaf.nan_count) for _, leaf in shown]))
+        columns.append(("inf", [_strange(leaf.infinity_count) for _, leaf in shown]))
     table = _table()
-    table.add_column("", no_wrap=True, max_width=24)
-    table.add_column("shape", overflow="fold")
-    for name in ("min", "mean", "max", "std", *(("nan", "inf") if has_strange else ())):
-        table.add_column(name, justify="right", no_wrap=True, min_width=6)
+    table.add_column("", max_width=24, min_width=6)
+    table.add_column("shape", overflow="fold", min_width=10)
+    for name, cells in columns:
+        width = max((len(cell) for cell in cells), default=0)
+        table.add_column(name, justify="right", no_wrap=True, min_width=max(width, len(name)))
     table.add_column("hash", no_wrap=True, style="dim", min_width=12)
-    for label, leaf in shown:
-        numbers = map(number_text, (leaf.minimum, leaf.mean, leaf.maximum, leaf.standard_deviation))
-        strange = map(_strange, (leaf.nan_count, leaf.infinity_count)) if has_strange else ()
-        table.add_row(label, str(ArrayShape(leaf.element_type, leaf.dimensions)), *numbers, *strange, leaf.hash)
+    for number, (label, leaf) in enumerate(shown):
+        shape = Text(str(ArrayShape(leaf.element_type, leaf.dimensions)))
+        table.add_row(_one_line(label), shape, *(cells[number] for _, cells in columns), leaf.hash)
     remark = f"{plural(len(rows), 'array')}, {byte_text(sum(leaf.byte_size for _, leaf in rows))}"
     body: RenderableType = table if rows else Text("none", style="dim")
     if len(rows) > len(shown):
         body = Group(table, Text(f"… and {len(rows) - len(shown)} more (--json lists all)", style="dim"))
     return _titled(title, remark if rows else "", body)
+
+
+def _one_line(text: str) -> Text:
+    """A cell that is cut where it does not fit, instead of wrapped."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def _strange(count: int) -> Text:
@@ -106,12 +120,13 @@ def summary_view(summary: Summary) -> RenderableType:
 
 def _facts(summary: Summary) -> RenderableType:
     devices = f"{plural(summary.replica_count, 'replica')} × {plural(summary.num_partitions, 'partition')}"
+    elided = f", {count_text(summary.elided_constants)} of them elided" if summary.elided_constants else ""
     facts = [
         ("entry", summary.entry_name),
         ("devices", devices),
-        ("result", str(summary.result_shape)),
+        ("result", _shape_text(summary.result_shape)),
         ("scheduled", "yes" if summary.is_scheduled else "no"),
-        ("constants", f"{count_text(summary.constants)}, {count_text(summary.elided_constants)} of them elided"),
+        ("constants", count_text(summary.constants) + elided),
     ]
     if summary.loops:
         unknown = f", {summary.loops_without_trip_count} without a stated trip count"
@@ -120,8 +135,17 @@ def _facts(summary: Summary) -> RenderableType:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts:
-        table.add_row(name, value)
+        table.add_row(name, Text(value))
     return Padding(table, (1, 0, 0, 2), expand=False)
+
+
+def _shape_text(shape: Shape) -> str:
+    """A shape, or what a long tuple amounts to."""
+    leaves = [leaf for _, leaf in leaf_shapes(shape)]
+    if len(leaves) <= _MOST_LEAVES:
+        return str(shape)
+    first = ", ".join(map(str, leaves[:4]))
+    return f"{count_text(len(leaves))} arrays, {byte_text(shape.byte_size)}: {first}, …"
 
 
 def _parameters(summary: Summary) -> RenderableType:
@@ -131,7 +155,7 @@ def _parameters(summary: Summary) -> RenderableType:
     table.add_column("shape", overflow="fold")
     table.add_column("bytes", justify="right", no_wrap=True)
     for entry in summary.parameters[:_MOST_ROWS]:
-        table.add_row(str(entry.number), entry.name, str(entry.shape), byte_text(entry.byte_size))
+        table.add_row(str(entry.number), Text(entry.name), Text(_shape_text(entry.shape)), byte_text(entry.byte_size))
     remark = f"{count_text(len(summary.parameters))}, {byte_text(summary.parameter_bytes)}"
     if len(summary.parameters) > _MOST_ROWS:
         table.add_row("", f"… and {len(summary.parameters) - _MOST_ROWS} more", "(--json lists all)", "")
@@ -145,7 +169,7 @@ def _contractions(summary: Summary) -> RenderableType:
         table.add_column(name, justify="right", no_wrap=True)
     for entry in summary.contractions:
         counts = (count_text(entry.instructions), count_text(entry.runs))
-        table.add_row(entry.kind, *counts, flop_text(entry.flops), byte_text(entry.byte_count))
+        table.add_row(Text(entry.kind), *counts, flop_text(entry.flops), byte_text(entry.byte_count))
     remark = f"{flop_text(summary.flops)} per device"
     if summary.devices > 1:
         remark += f", {flop_text(summary.flops * summary.devices)} in all"
@@ -183,8 +207,7 @@ def opcode_view(opcodes: Sequence[Opcode]) -> RenderableType:
     table.add_column("runs", no_wrap=True, min_width=max((len(_status(entry)) for entry in opcodes), default=0))
     table.add_column("what it does")
     for entry in opcodes:
-        first_line = Text(" ".join(entry.documentation.strip().partition("\n")[0].split()), no_wrap=True)
-        first_line.overflow = "ellipsis"
+        first_line = _one_line(" ".join(entry.documentation.strip().partition("\n")[0].split()))
         table.add_row(entry.name, _operand_count(entry), _status(entry), first_line)
     supported = sum(entry.is_supported for entry in opcodes)
     return Group(table, Text(f"\n{plural(len(opcodes), 'opcode')}, {supported} of them run", style="dim"))

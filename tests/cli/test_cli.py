@@ -1,0 +1,276 @@
+"""The command line as its users meet it: output, exit codes, errors on standard error without a traceback."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hloexec.cli import main
+from tests.text.building import op
+
+ROOT = Path(__file__).parents[2]
+ADD = op("f32[2,3] add(x, y)", x="f32[2,3]", y="f32[2,3]")
+
+
+@pytest.fixture
+def add(tmp_path: Path) -> str:
+    (tmp_path / "add.hlo").write_text(ADD)
+    return str(tmp_path / "add.hlo")
+
+
+def write(tmp_path: Path, text: str) -> str:
+    (tmp_path / "module.hlo").write_text(text)
+    return str(tmp_path / "module.hlo")
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_run_shows_the_module_its_inputs_its_result_and_what_it_took(
+    add: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", add]) == 0
+    out = capsys.readouterr().out
+    assert "m  3 instructions in 1 computation, for one device" in out
+    assert "inputs  2 arrays, 48 B" in out and "0 x" in out and "1 y" in out
+    assert "result  1 array, 24 B" in out and "ran in " in out
+    assert not any(line != line.rstrip() for line in out.splitlines())
+
+
+def test_what_run_saves_numpy_opens_and_run_reads_again(
+    add: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs, output = str(tmp_path / "in.npz"), str(tmp_path / "out.npz")
+    assert main(["run", add, "--seed", "3", "--save-inputs", inputs, "--save", output]) == 0
+    with np.load(inputs) as given, np.load(output) as result:
+        assert (given["0"] + given["1"] == result["value"]).all()
+    capsys.readouterr()
+    again = as_json(capsys, "run", add, "--inputs", inputs)
+    other = as_json(capsys, "run", add, "--seed", "3")
+    assert again["inputs"] == other["inputs"] and again["result"] == other["result"]
+
+
+def test_json_holds_what_the_tables_show(add: str, capsys: pytest.CaptureFixture[str]) -> None:
+    record = as_json(capsys, "run", add, "--distribution", "ones")
+    (result,) = record["result"]
+    assert (result["shape"], result["minimum"], result["mean"], result["maximum"]) == ("f32[2,3]", 2, 2, 2)
+    assert record["module"] == "m" and record["instructions"] == 3 and record["seconds"] > 0
+
+
+def test_json_has_no_numbers_that_are_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, op("f64[2] multiply(x, x)", x="f64[2]"))
+    np.save(tmp_path / "x.npy", np.array([1e154, -1e154]))
+    assert main(["run", path, "--input", f"0={tmp_path / 'x.npy'}", "--json"]) == 0
+    assert "Infinity" not in (out := capsys.readouterr().out) and json.loads(out)
+
+
+def test_single_parameters_are_given_by_number_or_by_name(
+    add: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "five.npy", np.full((2, 3), 5, np.float32))
+    np.save(tmp_path / "one.npy", np.full((2, 3), 1, np.float32))
+    record = as_json(
+        capsys, "run", add, "--input", f"0={tmp_path / 'five.npy'}", "--input", f"y={tmp_path / 'one.npy'}"
+    )
+    assert record["result"][0]["minimum"] == record["result"][0]["maximum"] == 6
+
+
+def test_an_override_wins_over_the_file_of_inputs(add: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "in.npz", **{"0": np.zeros((2, 3), np.float32)})
+    np.save(tmp_path / "one.npy", np.full((2, 3), 1, np.float32))
+    arguments = ["--inputs", str(tmp_path / "in.npz"), "--input", f"1={tmp_path / 'one.npy'}"]
+    assert as_json(capsys, "run", add, *arguments)["result"][0]["mean"] == 1
+
+
+def test_narrow_tuples_are_saved_with_their_types(tmp_path: Path) -> None:
+    text = op("(bf16[2], (s32[])) tuple(x, t)", x="bf16[2]", t="(s32[])")
+    assert main(["run", write(tmp_path, text), "--save", str(tmp_path / "out.npz")]) == 0
+    with np.load(tmp_path / "out.npz") as file:
+        assert sorted(file.files) == ["0:bf16", "1.0"]
+        assert file["0:bf16"].view(ml_dtypes.bfloat16).shape == (2,)
+
+
+def test_elided_constants_can_be_given_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "HloModule m\nENTRY main {\n  x = f32[3] parameter(0)\n  c = f32[3] constant({...})\n  ROOT y = f32[3] add(x, c)\n}\n"
+    np.savez(tmp_path / "c.npz", c=np.full(3, 4, np.float32))
+    path = write(tmp_path, text)
+    arguments = ["--distribution", "ones", "--elided", str(tmp_path / "c.npz")]
+    assert as_json(capsys, "run", path, *arguments)["result"][0]["mean"] == 5
+    assert main(["run", path, "--elided", "error"]) == 1
+    assert "constant %c is elided" in capsys.readouterr().err
+
+
+def test_gzip_and_standard_input_are_read(
+    add: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "add.gz").write_bytes(gzip.compress(ADD.encode()))
+    plain = as_json(capsys, "run", add)["result"]
+    assert as_json(capsys, "run", str(tmp_path / "add.gz"))["result"] == plain
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(ADD.encode())))
+    assert as_json(capsys, "run", "-")["result"] == plain
+
+
+def test_fmt_prints_text_that_it_prints_again(add: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fmt", add]) == 0
+    first = capsys.readouterr().out
+    assert main(["fmt", write(tmp_path, first), "-o", str(tmp_path / "again.hlo")]) == 0
+    assert capsys.readouterr().out == "" and (tmp_path / "again.hlo").read_text() == first
+
+
+def test_fmt_leaves_out_what_it_is_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = op('f32[2]{0} negate(x), metadata={op_name="secret"}, backend_config={"a":1}', x="f32[2]{0}")
+    assert main(["fmt", write(tmp_path, text), "--no-metadata", "--no-layouts", "--no-backend-config"]) == 0
+    out = capsys.readouterr().out
+    assert "secret" not in out and "{0}" not in out and "backend_config" not in out
+
+
+@pytest.mark.parametrize("flag", [[], ["--json"], ["--unsupported"]])
+def test_ops_lists_the_registry(flag: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", *flag]) == 0
+    out = capsys.readouterr().out
+    assert ("dynamic-slice" in out) == (flag != ["--unsupported"])
+    if flag == ["--json"]:
+        assert any(entry["name"] == "add" and entry["is_supported"] for entry in json.loads(out))
+
+
+def test_info_counts_what_a_module_is_made_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = op("f32[4,6] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", x="f32[4,5]", y="f32[5,6]")
+    path = write(tmp_path, text)
+    record = as_json(capsys, "info", path)
+    assert record["opcodes"] == {"parameter": 2, "dot": 1} and record["flops"] == 2 * 4 * 5 * 6
+    assert main(["info", path]) == 0
+    assert "dot" in capsys.readouterr().out
+
+
+BAD_COMMANDS: list[tuple[list[str], int, str]] = [
+    (["run", "no.hlo"], 1, "error: cannot read no.hlo: No such file or directory"),
+    (["run", "."], 1, "error: cannot read .: Is a directory"),
+    (["run", "empty.hlo"], 1, "error: empty.hlo is empty"),
+    (["run", "zeros.bin"], 1, "error: zeros.bin is "),
+    (["run", "broken.hlo"], 1, "error: broken.hlo:4:3: "),
+    (["run", "cut.hlo"], 1, "error: cut.hlo:"),
+    (["run", "opaque.hlo"], 1, "error: parameter a is opaque[], of which no value can be made"),
+    (["run", "huge.hlo"], 1, "error: the parameters of e take 4.0 TB, more than"),
+    (["info", "broken.hlo"], 1, "add is declared f32[3], but its operands give f32[2]"),
+    (["fmt", "cut.hlo"], 1, "error: cut.hlo:"),
+    (["fmt", "add.hlo", "-o", "no/where"], 1, "error: cannot write 'no/where': No such file or directory"),
+    (["run", "add.hlo", "--inputs", "no.npz"], 1, "error: cannot read 'no.npz'"),
+    (["run", "add.hlo", "--inputs", "add.hlo"], 1, "error: 'add.hlo' is neither a .npz nor a .npy file"),
+    (["run", "add.hlo", "--inputs", "wide.npz"], 1, "key '0' holds f64 values, but f32[2,3] is expected"),
+    (["run", "add.hlo", "--inputs", "object.npz"], 1, "holds Python objects (pickled)"),
+    (["run", "add.hlo", "--inputs", "part.npz"], 1, "lacks '1'; the module's 2 parameters are keyed by number"),
+    (["run", "add.hlo", "--inputs", "array.npy"], 1, "'array.npy' belongs to no parameter"),
+    (["run", "add.hlo", "--input", "2=array.npy"], 1, "there is no parameter '2'; main has 2, numbered from 0"),
+    (["run", "add.hlo", "--input", "z=array.npy"], 1, "there is no parameter 'z'"),
+    (["run", "add.hlo", "--input", "0=array.npy", "--input", "x=array.npy"], 1, "parameter 0 is given twice"),
+    (["run", "add.hlo", "--save", "no/out.npz"], 1, "error: cannot write 'no/out.npz': there is no folder"),
+    (["run", "add.hlo", "--save", "out.txt"], 1, "its name should end in .npz or .npy"),
+    (["run", "add.hlo", "--computation", "none"], 1, "module m has no computation 'none'"),
+    (["run", "add.hlo", "--memory-limit", "1"], 1, "error: running main would take about 24 B"),
+    (["run", "add.hlo", "--memory-limit", "5X"], 2, "'5X' is not a number of bytes, such as 500M or 8G"),
+    (["run", "add.hlo", "--numerics", "loose"], 2, "unknown numerics policy 'loose'; there are reference"),
+    (["run", "add.hlo", "--elided", "maybe"], 2, "'maybe' is none of zeros, random, error and FILE.npz"),
+    (["run", "add.hlo", "--input", "array.npy"], 2, "'array.npy' is not of the form PARAMETER=FILE"),
+    (["run", "add.hlo", "--seed", "-1"], 2, "-1 is not in the range"),
+    (["run", "add.hlo", "--distribution", "gauss"], 2, "'gauss' is not one of"),
+    (["run", "add.hlo", "--custom-call", "t=module"], 2, "'module' names no function"),
+    (["run", "add.hlo", "--custom-call", "t=os:nothing"], 2, "os:nothing cannot be imported"),
+    (["run", "add.hlo", "--custom-call", "t=os:sep"], 2, "os:sep is not a function"),
+    (["run"], 2, "Missing argument 'FILE'"),
+    (["dance"], 2, "No such command 'dance'"),
+    (["run", "add.hlo", "--bogus"], 2, "No such option"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), BAD_COMMANDS, ids=lambda entry: str(entry)[:60])
+def test_what_is_wrong_is_said_in_one_block_without_a_traceback(
+    arguments: list[str],
+    code: int,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    entry = "HloModule c\nENTRY e {{\n  a = {} parameter(0)\n  ROOT b = f32[3] {}\n}}\n"
+    files = {
+        "add.hlo": ADD,
+        "empty.hlo": "",
+        "broken.hlo": entry.format("f32[2]", "add(a, a)"),
+        "cut.hlo": ADD[: len(ADD) // 2],
+        "opaque.hlo": entry.format("opaque[]", "constant({1,2,3})"),
+        "huge.hlo": entry.format("f32[1000000,1000000]", "constant({1,2,3})"),
+        "zeros.bin": "\0" * 100,
+    }
+    for name, content in files.items():
+        Path(name).write_text(content)
+    np.savez("wide.npz", **{"0": np.zeros((2, 3)), "1": np.zeros((2, 3))})
+    np.savez("object.npz", **{"0": np.array([None])})
+    np.savez("part.npz", **{"0": np.zeros((2, 3), np.float32)})
+    np.save("array.npy", np.zeros((2, 3), np.float32))
+    assert main(arguments) == code
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert "Traceback" not in captured.err and message not in captured.out
+
+
+def test_warnings_come_as_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, op("f32[2] shiny(x), gloss={1}", x="f32[2]"))
+    assert main(["fmt", path]) == 0
+    err = capsys.readouterr().err
+    assert err.startswith("warning: ") and "shiny" in err and "HloWarning" not in err
+
+
+def test_errors_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", write(tmp_path, "HloModule m \x1b[2J\n")]) == 1
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_an_interrupt_exits_with_130(
+    add: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hloexec.loading.load", interrupt)
+    monkeypatch.setattr("hloexec.load", interrupt, raising=False)
+    assert main(["run", add]) == 130
+    assert capsys.readouterr().err.strip() == "interrupted"
+
+
+def test_a_reader_that_goes_away_is_no_error(add: str) -> None:
+    command = f"{sys.executable} -m hloexec ops | head -1"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stderr == "" and done.stdout
+
+
+def test_without_a_terminal_there_are_no_colours(add: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
+    done = subprocess.run(
+        [sys.executable, "-m", "hloexec", "run", add], capture_output=True, text=True, env=environment, check=True
+    )
+    assert "\x1b" not in done.stdout and "result" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["", "run", "info", "fmt", "ops"])
+def test_help_is_there(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*([name] if name else []), "--help"]) == 0
+    assert "Usage: hloexec" in capsys.readouterr().out
+
+
+def test_importing_the_package_imports_neither_click_nor_rich() -> None:
+    code = "import sys, hloexec, hloexec.exec; print(any(name in sys.modules for name in ('click', 'rich')))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

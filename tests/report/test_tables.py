@@ -1,0 +1,49 @@
+"""Tables at the widths of terminals, with everything that may stand in them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from hloexec.numerics.statistics import LeafStatistics, statistics
+from hloexec.report.tables import values_table
+
+
+def printed(rows: list[tuple[str, LeafStatistics]], width: int) -> list[str]:
+    console = Console(width=width, color_system=None, highlight=False)
+    with console.capture() as capture:
+        console.print(values_table("inputs", rows))
+    return capture.get().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_rows_fit_the_terminal_with_numbers_and_hash_whole(width: int) -> None:
+    array = np.random.default_rng(0).normal(size=(2, 43, 16, 8, 12)).astype(np.float32)
+    (leaf,) = statistics(-array * 1e-9)
+    lines = printed([("16 a_parameter_with_a_long_name.283.0", leaf)], width)
+    assert max(map(len, lines)) <= width
+    assert leaf.hash in "\n".join(lines) and f"{leaf.mean:.3e}" in "\n".join(lines)
+
+
+def test_nan_and_inf_columns_are_there_when_they_are_needed() -> None:
+    (usual,) = statistics(np.ones(3, np.float32))
+    (strange,) = statistics(np.array([np.nan, np.inf, 1], np.float32))
+    assert "nan" not in "\n".join(printed([("0", usual)], 80))
+    lines = printed([("0", usual), ("1", strange)], 80)
+    assert "nan" in lines[2] and lines[4].split()[-3:-1] == ["1", "1"]
+
+
+def test_names_with_brackets_are_no_markup() -> None:
+    (leaf,) = statistics(np.ones(3, np.float32))
+    assert "[bold]x[/bold]" in "\n".join(printed([("0 [bold]x[/bold]", leaf)], 80))
+
+
+def test_long_lists_are_cut_with_the_number_that_is_left() -> None:
+    (leaf,) = statistics(np.ones(1, np.float32))
+    lines = printed([(str(n), leaf) for n in range(130)], 80)
+    assert lines[1].startswith("inputs  130 arrays") and "… and 30 more" in lines[-1]
+
+
+def test_no_values_are_said_to_be_none() -> None:
+    assert printed([], 80)[-1].strip() == "none"

@@ -1,0 +1,104 @@
+"""Contractions against counts by definition, and the totals of a module."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+import hloexec.ops  # noqa: F401 - fills the registry
+from hloexec.costs import contraction_of
+from hloexec.ir import Module
+from hloexec.summary import device_counts, summarize
+from hloexec.text import parse
+from tests.text.building import ADD, module, op
+
+
+def root_cost(text: str) -> Any:
+    entry = parse(text).entry
+    return contraction_of(entry.root, [operand.shape for operand in entry.operands_of(entry.root)])
+
+
+def test_a_batched_dot_costs_two_operations_per_product() -> None:
+    cost = root_cost(
+        op(
+            "bf16[3,4,6] dot(x, y), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}",
+            x="bf16[3,4,5]",
+            y="bf16[3,5,6]",
+        )
+    )
+    assert (cost.contracted_size, cost.flops) == (5, 2 * 3 * 4 * 5 * 6)
+    assert cost.byte_count == 2 * (3 * 4 * 5 + 3 * 5 * 6 + 3 * 4 * 6)
+
+
+CONVOLUTIONS = [
+    # input size, window size, stride, low, high, base dilation, window dilation, output size
+    (7, 3, 1, 0, 0, 1, 1, 5),
+    (7, 3, 2, 1, 1, 1, 1, 4),
+    (7, 3, 1, 2, 2, 1, 2, 7),
+    (4, 3, 1, 1, 1, 2, 1, 7),
+    (5, 2, 3, -1, 2, 1, 1, 2),
+]
+
+
+@pytest.mark.parametrize(("size", "taps", "stride", "low", "high", "base", "dilation", "out"), CONVOLUTIONS)
+def test_a_convolution_does_not_count_what_falls_into_padding(
+    size: int, taps: int, stride: int, low: int, high: int, base: int, dilation: int, out: int
+) -> None:
+    window = f"size={taps} stride={stride} pad={low}_{high} lhs_dilate={base} rhs_dilate={dilation}"
+    cost = root_cost(
+        op(
+            f"f32[2,{out},6] convolution(x, w), window={{{window}}}, dim_labels=b0f_0io->b0f",
+            x=f"f32[2,{size},5]",
+            w=f"f32[{taps},5,6]",
+        )
+    )
+    pairs = sum(
+        0 <= o * stride + t * dilation - low <= (size - 1) * base and (o * stride + t * dilation - low) % base == 0
+        for o, t in itertools.product(range(out), range(taps))
+    )
+    assert cost.flops == 2 * 2 * 6 * 5 * pairs and cost.contracted_size == 5 * taps
+
+
+def test_a_library_call_of_a_matrix_product_is_read_from_its_config() -> None:
+    config = '{"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}'
+    call = '(f32[4,6], s8[16]) custom-call(x, y), custom_call_target="__cublas$gemm", backend_config='
+    assert root_cost(op(call + config, x="f32[4,5]", y="f32[5,6]")).flops == 2 * 4 * 5 * 6
+    assert root_cost(op(call + '{"gemm_backend_config":7}', x="f32[4,5]", y="f32[5,6]")) is None
+    assert root_cost(op(call + '"no json"', x="f32[4,5]", y="f32[5,6]")) is None
+
+
+def loop(config: str) -> Module:
+    computations = """body {
+  x = f32[4,4] parameter(0)
+  ROOT d = f32[4,4] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+condition {
+  y = f32[4,4] parameter(0)
+  ROOT c = pred[] constant(false)
+}
+"""
+    return parse(op(f"f32[4,4] while(z), condition=condition, body=body{config}", computations, z="f32[4,4]"))
+
+
+def test_loops_count_as_often_as_they_say() -> None:
+    counted = summarize(loop(', backend_config={"known_trip_count":{"n":"7"}}'))
+    assert counted.flops == 7 * 2 * 4**3 and counted.loops_without_trip_count == 0
+    unknown = summarize(loop(""))
+    assert unknown.flops == 2 * 4**3 and unknown.loops_without_trip_count == 1
+
+
+def test_devices_come_from_the_header_or_else_from_collectives() -> None:
+    reduce = "f32[2] all-reduce(x), replica_groups={}, to_apply=add_f32"
+    assert device_counts(parse(op(reduce.replace("{}", "{{0,1},{2,3}}"), ADD, x="f32[2]"))) == (4, 1)
+    assert device_counts(parse(op(reduce.replace("{}", "[2,4]<=[8]") + ", channel_id=1", ADD, x="f32[2]"))) == (1, 8)
+    header = ", num_partitions=2"
+    assert device_counts(parse(op(reduce.replace("{}", "{{0,1}}"), ADD, header, x="f32[2]"))) == (1, 2)
+    assert device_counts(parse(module("x = f32[] parameter(0)"))) == (1, 1)
+
+
+def test_a_summary_says_what_keeps_a_module_from_running() -> None:
+    summary = summarize(parse(op('f32[2] custom-call(x), custom_call_target="who_knows"', x="f32[2]")))
+    assert [(entry.kind, entry.name) for entry in summary.unsupported] == [("custom-call", "who_knows")]
+    assert summary.custom_calls == {"who_knows": 1} and summary.opcodes == {"custom-call": 1, "parameter": 1}
