@@ -90,8 +90,10 @@ def widen(array: Array) -> Array:
     entry = element_type_of(array.dtype)
     if entry.storage == entry.compute:
         return array
-    if entry.is_floating and entry.bits <= 8:
-        return _values_of_bytes(entry).take(array.view(np.uint8), mode="clip")
+    if entry.is_floating and entry.name != "bf16":
+        # Faster than NumPy's and ml_dtypes' conversions, those of bf16 aside.
+        patterns = array.view(f"u{entry.storage.itemsize}")
+        return np.asarray(_values_of_patterns(entry).take(patterns, mode="clip"))
     return array.astype(entry.compute)
 
 
@@ -123,10 +125,10 @@ def _narrow_float(array: Array, element_type: ElementType) -> Array:
         return array.astype(storage)
     # Eight bits are decided by the upper half of the f32 and whether the lower half is zero: rounded to odd, that half
     # (a bf16, eight significant bits) still has more than two bits beyond what the narrow type keeps.
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    bits = array.astype(np.float32, copy=False).view(np.uint32)
     upper = (bits >> 16).astype(np.uint16)
     upper |= (bits & 0xFFFF) != 0
-    return _bytes_of_bfloat16(element_type).take(upper, mode="clip").view(storage)
+    return np.asarray(_bytes_of_bfloat16(element_type).take(upper, mode="clip")).view(storage)
 
 
 def round_to_odd(array: Array) -> Array:
@@ -150,9 +152,11 @@ def round_to_odd(array: Array) -> Array:
 
 
 @cache
-def _values_of_bytes(element_type: ElementType) -> np.ndarray[Any, np.dtype[Any]]:
-    """The f32 value of each of the 256 patterns of an 8-bit storage type."""
-    table = np.arange(256, dtype=np.uint8).view(element_type.storage).astype(np.float32)
+def _values_of_patterns(element_type: ElementType) -> np.ndarray[Any, np.dtype[Any]]:
+    """The f32 value of each bit pattern of an 8- or 16-bit storage type."""
+    itemsize = element_type.storage.itemsize
+    with np.errstate(all="ignore"):
+        table = np.arange(1 << 8 * itemsize, dtype=f"u{itemsize}").view(element_type.storage).astype(np.float32)
     table.setflags(write=False)
     return table
 

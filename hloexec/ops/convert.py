@@ -30,17 +30,17 @@ def convert(array: Array, element_type: ElementType) -> Array:
     Float to integer: truncated, saturated, NaN → 0. Integers wrap. To pred: whether it is not zero. Complex to real
     drops the imaginary part. Source: XLA, ConvertElementType, and XLA:CPU for narrow types.
     """
-    storage = element_type.storage
-    if array.dtype == storage:
+    array = np.asarray(array)
+    if array.dtype == element_type.storage:
         return array
     source = element_type_of(array.dtype)
     with np.errstate(all="ignore"):
         if element_type.kind is Kind.PRED:
-            return np.not_equal(widen(array), 0)
+            return np.asarray(np.not_equal(widen(array), 0))
         if element_type.is_complex:
             return _to_complex(array, element_type)
         if source.is_complex:
-            return convert(np.ascontiguousarray(array.real), element_type)
+            return convert(array.real, element_type)
         if source.kind is Kind.PRED:
             return narrow(array.astype(element_type.compute), element_type)
         if element_type.is_integral:
@@ -82,10 +82,13 @@ def _integer_to_float(array: Array, element_type: ElementType) -> Array:
     if element_type.bits >= 32:
         return array.astype(dtype)
     if array.dtype.itemsize == 8:
-        # Rounded to odd at bit 11, the value is an exact f64 that lies on the same side of every tie of a narrow type.
-        odd = (array | np.asarray((array & 0x7FF) != 0, array.dtype) << 11) & ~np.asarray(0x7FF, array.dtype)
-        array = np.where(np.abs(array.astype(np.float64)) < 2.0**53, array, odd)
-    return narrow(array.astype(np.float64), element_type)
+        # Rounded to odd at bit 11, a number beyond 2^53 is an f64 that lies on the same side of every tie of a narrow
+        # type.
+        inexact = np.abs(array.astype(np.float64)) >= 2.0**53
+        if inexact.any():
+            odd = (array | np.asarray((array & 0x7FF) != 0, array.dtype) << 11) & ~np.asarray(0x7FF, array.dtype)
+            array = np.where(inexact, odd, array)
+    return narrow(array.astype(np.float32 if array.dtype.itemsize <= 2 else np.float64), element_type)
 
 
 @opcode("convert", operands=1, elementwise=True)
@@ -103,8 +106,8 @@ class Convert:
         return convert(operand, shape.element_type)
 
     @staticmethod
-    def compute(operand: Array, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Array:
-        # A widened 4-bit integer lies in int8, which is an element type, too, with the same value.
+    def compute(operand: Array, *, shape: ArrayShape) -> Array:
+        # The compute type is an element type, too, in which the operand has the same value.
         return widen(convert(operand, shape.element_type))
 
 

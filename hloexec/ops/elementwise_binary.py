@@ -31,14 +31,12 @@ def _extremum(lhs: Array, rhs: Array, select: Any, combine: Any) -> Array:
     Equal numbers have equal bits, zeros aside; AND of the bits of two zeros gives −0 only where both are, OR where
     either is.
     """
-    result: Array = select(lhs, rhs)
-    if result.dtype.kind != "f":
-        return result
-    ties = lhs == rhs
-    if ties.any():
-        integer = f"u{result.dtype.itemsize}"
-        combined = combine(lhs.view(integer), rhs.view(integer)).view(result.dtype)
-        result = np.where(ties, combined, result)
+    result = np.asarray(select(lhs, rhs))
+    if result.dtype.kind == "f":
+        ties = lhs == rhs
+        if ties.any():
+            bits = f"u{result.dtype.itemsize}"
+            combine(lhs.view(bits), rhs.view(bits), out=result.view(bits), where=ties)
     return result
 
 

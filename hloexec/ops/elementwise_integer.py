@@ -20,8 +20,13 @@ def divide_integers(lhs: Array, rhs: Array) -> Array:
     """⌊|lhs / rhs|⌋ with the sign of the quotient; x / 0 = −1 (all ones); INT_MIN / −1 = INT_MIN (it wraps)."""
     zero = rhs == 0
     divisor = np.where(zero, np.ones_like(rhs), rhs)
-    # NumPy rounds down; what is a multiple of the divisor needs no rounding.
-    quotient = (lhs - np.fmod(lhs, divisor)) // divisor
+    if lhs.itemsize <= 4:
+        # Far faster, and exact: a quotient that is not whole is 2^-32 or more away from the next whole number, and
+        # smaller than 2^32, so that an f64 of 53 bits does not round onto it. INT_MIN / -1 wraps in the second cast.
+        quotient = np.divide(lhs, divisor, dtype=np.float64).astype(np.int64).astype(lhs.dtype)
+    else:
+        # NumPy rounds down; a multiple of the divisor needs no rounding.
+        quotient = (lhs - np.fmod(lhs, divisor)) // divisor
     return np.where(zero, np.array(-1).astype(lhs.dtype), quotient)
 
 

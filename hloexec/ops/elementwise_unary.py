@@ -130,9 +130,11 @@ def _polynomial(coefficients: tuple[float, ...], argument: Array) -> Array:
 
 
 def logistic(operand: Array) -> Array:
-    """1 / (1 + exp(−x)); for x < 0 as exp(x) / (1 + exp(x)), whose exponential cannot overflow."""
-    power = np.exp(-np.abs(operand))
-    result: Array = np.where(operand < 0, power, operand.dtype.type(1)) / (1 + power)
+    """1 / (1 + exp(−x)); where exp(−x) overflows, that is exp(x), a denormal number, to within the rounding."""
+    result: Array = 1 / (1 + np.exp(-operand))
+    tiny = operand < np.log(np.finfo(operand.dtype).smallest_normal)
+    if tiny.any():
+        result = np.where(tiny, np.exp(operand), result)
     return result
 
 

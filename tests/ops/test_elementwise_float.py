@@ -1,0 +1,114 @@
+"""Operations on floats that are exact or correctly rounded: bit for bit as XLA:CPU, NaNs aside."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from hloexec.dtypes import ELEMENT_TYPES
+from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text
+from tests.ops.elements import FLOATS, crossed, elements
+
+_BINARY = ["add", "subtract", "multiply", "divide", "remainder", "maximum", "minimum"]
+_UNARY = ["abs", "ceil", "floor", "round-nearest-afz", "round-nearest-even", "sign", "negate", "real", "imag"]
+_PRECISIONS = [(5, 2), (8, 7), (5, 10), (2, 0), (3, 1), (1, 3), (11, 3)]
+
+
+def _result(opcode: str, *operands: np.ndarray, result: str, attributes: str = "") -> np.ndarray:
+    return evaluated(module_text([Case(opcode, operands, result, attributes)]), operands)[0]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_exact_float_operations_have_the_bits_of_xla(name: str) -> None:
+    single = elements(name)
+    lhs, rhs = crossed(single, single)
+    low, middle, high = crossed(*[single[[0, 1, 2, 3, 8, 12, 24, 25, 26]]] * 3)
+    cases = [Case(opcode, [lhs, rhs], f"{name}[{lhs.size}]") for opcode in _BINARY]
+    cases += [Case(opcode, [single], f"{name}[{single.size}]") for opcode in _UNARY]
+    cases += [
+        Case("compare", [lhs, rhs], f"pred[{lhs.size}]", f"direction={direction}, type={kind}")
+        for direction in ("EQ", "NE", "GE", "GT", "LE", "LT")
+        for kind in ("FLOAT", "TOTALORDER")
+    ]
+    cases += [
+        Case("is-finite", [single], f"pred[{single.size}]"),
+        Case("clamp", [low, middle, high], f"{name}[{low.size}]"),
+        Case("clamp", [single[3], single, single[4]], f"{name}[{single.size}]"),
+        Case("select", [lhs < rhs, lhs, rhs], f"{name}[{lhs.size}]"),
+        Case("select", [np.array(False), lhs, rhs], f"{name}[{lhs.size}]"),
+    ]
+    assert_same_as_xla(cases)
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16", "f32", "f64", "f8e5m2"])
+def test_reduce_precision_has_the_bits_of_xla(name: str) -> None:
+    # XLA:CPU reduces f16 as f32 and the other 8-bit types as f16, whose smallest normal numbers are not theirs.
+    single = elements(name, random=200)
+    single = single[~(np.abs(single.astype(np.float64)) < 2.0**-14) | (single == 0)]
+    cases = [
+        Case("reduce-precision", [single], f"{name}[{single.size}]", f"exponent_bits={e}, mantissa_bits={m}")
+        for e, m in _PRECISIONS
+    ]
+    assert_same_as_xla(cases)
+
+
+@pytest.mark.parametrize("name", [name for name in FLOATS if name != "f8e8m0fnu"])
+def test_reduce_precision_to_its_own_format_changes_nothing(name: str) -> None:
+    entry = ELEMENT_TYPES[name]
+    values = elements(name)
+    precision = f"exponent_bits={entry.exponent_bits}, mantissa_bits={entry.mantissa_bits}"
+    result = _result("reduce-precision", values, result=f"{name}[{values.size}]", attributes=precision)
+    assert result.tobytes() == values.tobytes()
+
+
+def test_minimum_and_maximum_tell_zeros_apart() -> None:
+    lhs, rhs = np.array([0.0, -0.0, -0.0, 0.0]), np.array([-0.0, 0.0, -0.0, 0.0])
+    assert np.signbit(_result("maximum", lhs, rhs, result="f64[4]")).tolist() == [False, False, True, False]
+    assert np.signbit(_result("minimum", lhs, rhs, result="f64[4]")).tolist() == [True, True, True, False]
+
+
+def test_denormals_are_kept() -> None:
+    tiny = np.array([1e-40, -1e-45], np.float32)
+    one = np.ones(2, np.float32)
+    np.testing.assert_array_equal(_result("multiply", tiny, one, result="f32[2]"), tiny)
+    np.testing.assert_array_equal(_result("add", tiny, tiny, result="f32[2]"), tiny + tiny)
+
+
+def test_remainder_is_exact_and_has_the_sign_of_the_dividend() -> None:
+    lhs, rhs = np.array([5.5, -5.5, 5.5, 1e300]), np.array([-2.0, 2.0, np.inf, 3.0])
+    expected = [1.5, -1.5, 5.5, int(1e300) % 3]
+    assert _result("remainder", lhs, rhs, result="f64[4]").tolist() == expected
+
+
+def test_rounding_keeps_the_sign_of_zero() -> None:
+    values = np.array([-0.3, -0.0, 0.49999999999999994])
+    for opcode in ("round-nearest-afz", "round-nearest-even", "ceil"):
+        result = _result(opcode, values[:2], result="f64[2]")
+        assert (result == 0).all() and np.signbit(result).all()
+    assert _result("round-nearest-afz", values, result="f64[3]")[2] == 0
+
+
+def test_no_warning_escapes() -> None:
+    values = elements("f32")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for opcode in ("exponential", "log", "sqrt", "rsqrt", "acos", "atanh", "sine"):
+            _result(opcode, values, result=f"f32[{values.size}]")
+        _result("divide", values, np.zeros_like(values), result=f"f32[{values.size}]")
+        _result("convert", values, result=f"s8[{values.size}]")
+        _result("convert", values.astype(np.float64) * 1e300, result=f"bf16[{values.size}]")
+
+
+@pytest.mark.parametrize("name", ["f32", "bf16", "f8e4m3fn", "f64", "s4", "pred", "c64"])
+def test_operations_take_scalars_and_empty_arrays(name: str) -> None:
+    values = elements(name)
+    for operand in (values[1].reshape(()), values[:0].reshape(0, 3)):
+        shape = f"{name}[{','.join(map(str, operand.shape))}]"
+        for opcode in ("add", "maximum", "multiply"):
+            assert _result(opcode, operand, operand, result=shape).shape == operand.shape
+        pred = shape.replace(name, "pred")
+        assert _result("compare", operand, operand, result=pred, attributes="direction=EQ").shape == operand.shape
+        assert _result("select", operand == operand, operand, operand, result=shape).shape == operand.shape
+        assert _result("convert", operand, result=shape.replace(name, "f16")).dtype == np.float16
