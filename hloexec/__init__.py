@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hloexec.custom_calls.registry import register_custom_call
     from hloexec.exec import run
     from hloexec.inputs import random_inputs
+    from hloexec.interop import from_jax
     from hloexec.loading import load
     from hloexec.text import format, parse
     from hloexec.verify import verify
@@ -47,6 +48,7 @@ __all__ = [
     "UnsupportedError",
     "VerificationError",
     "format",
+    "from_jax",
     "load",
     "parse",
     "random_inputs",
@@ -57,6 +59,7 @@ __all__ = [
 
 _HOMES = {
     "format": "hloexec.text",
+    "from_jax": "hloexec.interop",
     "load": "hloexec.loading",
     "parse": "hloexec.text",
     "random_inputs": "hloexec.inputs",

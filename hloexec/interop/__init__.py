@@ -1,0 +1,93 @@
+"""Modules from elsewhere: XLA's protocol buffers, StableHLO, JAX itself.
+
+HLO text is read by `hloexec.text` alone. Every other format goes through jaxlib once, into HLO text, and from there the
+same way; only the values in a snapshot are read without it.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from hloexec.errors import InputError
+from hloexec.interop.content import Format, decoded, detect, unpacked
+from hloexec.interop.lowering import from_jax
+from hloexec.interop.protos import ModuleFile, module_file
+from hloexec.interop.through_jaxlib import text_of_bytecode, text_of_mlir, text_of_proto
+from hloexec.ir import Module
+from hloexec.text import parse
+from hloexec.values import Value
+
+__all__ = ["Snapshot", "from_jax", "load_bytes", "load_snapshot"]
+
+
+@attrs.frozen(eq=False)
+class Snapshot:
+    """A module with the values it was run on, as XLA dumps it."""
+
+    module: Module
+    inputs_per_device: tuple[tuple[Value, ...], ...]
+    """The arguments of each device; one device for the snapshot of a single execution."""
+    result: Value | None
+    """What the execution gave; None where the snapshot was taken before it."""
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The arguments of the first device."""
+        return self.inputs_per_device[0] if self.inputs_per_device else ()
+
+
+def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) -> Module:
+    """Read a module from the bytes of a file; what it is shows in them.
+
+    HLO text; through jaxlib an HloModuleProto, HloProto, HloSnapshot or HloUnoptimizedSnapshot, and StableHLO or MHLO
+    as MLIR text or bytecode; gzip of any of these. `filename` serves messages, `strict` rejects what the XLA of today
+    would reject. Raises InputError (damage), ParseError, UnsupportedError (jaxlib is not installed), ResourceError
+    (more than 4 GiB once unpacked).
+    """
+    data = unpacked(data, filename)
+    if not data.strip():
+        raise InputError(f"{filename} is empty; expected a module")
+    form = detect(data)
+    if form is Format.PROTO:
+        return _module(_module_file(data, filename), filename, strict)
+    if form is Format.HLO_TEXT:
+        return parse(decoded(data, filename), filename=filename, strict=strict)
+    what = f"{filename} ({form.value})"
+    is_bytecode = form is Format.MLIR_BYTECODE
+    text = text_of_bytecode(data, what) if is_bytecode else text_of_mlir(decoded(data, filename), what)
+    return parse(text, filename=_as_text(filename), strict=strict)
+
+
+def load_snapshot(data: bytes, filename: str = "<bytes>", *, strict: bool = False) -> Snapshot:
+    """Read a module together with its inputs, and its result where it has one.
+
+    `data` is what XLA dumps under `--xla_dump_hlo_snapshots` (HloSnapshot: the optimized module, its inputs, its
+    result) or `--xla_dump_hlo_unoptimized_snapshots` (HloUnoptimizedSnapshot: the module before optimization and each
+    device's inputs), perhaps gzipped. Raises what `load_bytes` raises, and InputError where there are no values.
+    """
+    data = unpacked(data, filename)
+    file = _module_file(data, filename, with_values=True)
+    if not file.inputs_per_device and file.result is None:
+        raise InputError(f"{filename} holds a module without inputs; expected a snapshot")
+    return Snapshot(_module(file, filename, strict), file.inputs_per_device, file.result)
+
+
+def _module_file(data: bytes, filename: str, *, with_values: bool = False) -> ModuleFile:
+    try:
+        return module_file(data, with_values=with_values)
+    except InputError as error:
+        raise InputError(
+            f"{filename} is neither text nor a whole HloModuleProto, HloProto or HloSnapshot: {error.message}"
+        ) from error
+
+
+def _module(file: ModuleFile, filename: str, strict: bool) -> Module:
+    text = text_of_proto(file.proto, f"{filename} (a protocol buffer)")
+    module = parse(text, filename=_as_text(filename), strict=strict)
+    # XLA's reader of protocol buffers forgets the device assignment, which a text dump shows in the header.
+    return attrs.evolve(module, replica_count=file.replica_count, num_partitions=file.num_partitions)
+
+
+def _as_text(filename: str) -> str:
+    """How messages call a file whose text nobody has seen."""
+    return f"{filename} as HLO text"

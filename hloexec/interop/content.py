@@ -1,0 +1,87 @@
+"""What a file of a module holds shows in its first bytes, not in its name: text, MLIR, protocol buffers, gzip."""
+
+from __future__ import annotations
+
+import enum
+import io
+import re
+import zlib
+from gzip import GzipFile
+from typing import BinaryIO
+
+from hloexec.errors import InputError, ResourceError
+
+__all__ = ["Format", "decoded", "detect", "read_limited", "unpacked"]
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_MLIR_BYTECODE_MAGIC = b"ML\xefR"
+_SPACE = re.compile(rb"(?:\s+|//[^\n]*|\xef\xbb\xbf)*")
+_MLIR_START = re.compile(
+    rb'module\b|"?builtin\.module"?|"?func\.func"?|"?(?:stablehlo|vhlo|mhlo)\.|#[\w.]+ ?=|![\w.]+ ?='
+)
+_MLIR_WORD = re.compile(
+    rb"\b(?:func\.func|builtin\.module|(?:stablehlo|mhlo|vhlo|sdy|chlo)\.\w)|^\s*module\s+@", re.MULTILINE
+)
+_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
+_MOST_BYTES = 4 << 30
+
+
+class Format(enum.Enum):
+    """The formats a module may come in."""
+
+    HLO_TEXT = "HLO text"
+    MLIR_TEXT = "MLIR text"
+    MLIR_BYTECODE = "MLIR bytecode"
+    PROTO = "a protocol buffer"
+
+
+def detect(data: bytes) -> Format:
+    """The format of unpacked bytes; what is neither text nor MLIR counts as a protocol buffer."""
+    if data.startswith(_MLIR_BYTECODE_MAGIC):
+        return Format.MLIR_BYTECODE
+    start = _SPACE.match(data)
+    first = start.end() if start is not None else 0
+    if data.startswith(b"HloModule", first):
+        return Format.HLO_TEXT
+    if _CONTROL.search(data, 0, 4096):
+        return Format.PROTO
+    # A computation of HLO may be called "module", so the first word alone decides nothing.
+    if _MLIR_START.match(data, first) and _MLIR_WORD.search(data):
+        return Format.MLIR_TEXT
+    return Format.HLO_TEXT
+
+
+def unpacked(data: bytes, filename: str) -> bytes:
+    """The bytes under any layers of gzip."""
+    while data.startswith(_GZIP_MAGIC):
+        try:
+            data = read_limited(GzipFile(fileobj=io.BytesIO(data)), filename)
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(f"cannot unpack {filename}, which starts like a gzip file: {error}") from error
+    return data
+
+
+def read_limited(file: BinaryIO | GzipFile, filename: str) -> bytes:
+    """All bytes of a file; ResourceError where there are more than any module has."""
+    parts: list[bytes] = []
+    size = 0
+    while part := file.read(1 << 22):
+        parts.append(part)
+        size += len(part)
+        if size > _MOST_BYTES:
+            raise ResourceError(f"{filename} holds more than {_MOST_BYTES >> 30} GiB, the most that a module may")
+    return b"".join(parts)
+
+
+def decoded(data: bytes, filename: str) -> str:
+    """The text that bytes hold, in UTF-8; raises InputError with the place of a byte that is no text."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = data[error.start]
+        raise InputError(
+            f"{filename} is not text: the byte 0x{byte:02x} at offset {error.start} is not UTF-8"
+        ) from error
+    if "\0" in text:
+        raise InputError(f"{filename} is not text: there is a zero byte at offset {data.index(0)}")
+    return text

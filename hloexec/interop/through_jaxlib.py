@@ -1,0 +1,96 @@
+"""Modules in formats that only XLA reads itself, turned into HLO text by jaxlib, where that is installed.
+
+The text carries everything that runs: whole constants (NaN payloads and negative zeros included), layouts, metadata and
+configurations.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+from hloexec.errors import InputError, UnsupportedError
+
+__all__ = ["text_of_bytecode", "text_of_mlir", "text_of_module", "text_of_proto"]
+
+_WHOLE = {
+    "print_large_constants": True,
+    "print_metadata": True,
+    "print_backend_config": True,
+    "print_control_dependencies": True,
+    "print_extra_attributes": True,
+    "include_layout_in_shapes": True,
+}
+
+
+_READ_BYTECODE = """
+import sys
+from jaxlib import _jax
+read = _jax.mlir.mlir_module_to_xla_computation
+computation = read(sys.stdin.buffer.read(), use_tuple_args=False, return_tuple=False)
+sys.stdout.buffer.write(computation.as_serialized_hlo_module_proto())
+"""
+
+
+def text_of_proto(proto: bytes, what: str) -> str:
+    """The HLO text of a serialized HloModuleProto; `what` names the file in messages."""
+    hlo, _ = _libraries(what)
+    try:
+        return text_of_module(hlo.HloModule.from_serialized_hlo_module_proto(proto))
+    except Exception as error:
+        raise _refusal(what, error) from error
+
+
+def text_of_mlir(mlir: str, what: str) -> str:
+    """The HLO text of a StableHLO or MHLO module in MLIR text."""
+    _, mlir_library = _libraries(what)
+    try:
+        computation = mlir_library.mlir_module_to_xla_computation(mlir, use_tuple_args=False, return_tuple=False)
+        return text_of_module(computation.get_hlo_module())
+    except Exception as error:
+        raise _refusal(what, error) from error
+
+
+def text_of_bytecode(bytecode: bytes, what: str) -> str:
+    """The HLO text of a StableHLO or MHLO module in MLIR bytecode, portable artifacts included.
+
+    A process of its own reads it: damaged bytecode can corrupt the memory of the process that does.
+    """
+    _libraries(what)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-c", _READ_BYTECODE]
+    done = subprocess.run(command, input=bytecode, capture_output=True, env=environment, check=False)
+    if done.returncode != 0:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        reason = lines[-1] if done.returncode > 0 and lines else "its reader crashed"
+        raise InputError(f"XLA cannot read {what}: {reason}")
+    return text_of_proto(done.stdout, what)
+
+
+def text_of_module(module: Any) -> str:
+    """The whole HLO text of a `jaxlib._hlo.HloModule`."""
+    from jaxlib import _hlo
+
+    options = _hlo.HloPrintOptions()
+    for name, value in _WHOLE.items():
+        setattr(options, name, value)
+    return str(module.to_string(options))
+
+
+def _refusal(what: str, error: Exception) -> InputError:
+    """XLA's complaint without the stack trace that may follow it."""
+    complaint = str(error).partition("*** Begin stack trace")[0].strip()
+    return InputError(f"XLA cannot read {what}: {complaint or type(error).__name__}")
+
+
+def _libraries(what: str) -> tuple[Any, Any]:
+    """jaxlib's modules for HLO and for MLIR."""
+    try:
+        from jaxlib import _hlo, _jax
+    except ImportError as error:
+        raise UnsupportedError(
+            f"reading {what} needs jaxlib ({error}): install hloexec[jax], or give the module as HLO text"
+        ) from error
+    return _hlo, _jax.mlir

@@ -1,0 +1,130 @@
+"""Protocol buffers on the wire, as far as HLO's files need them.
+
+A message is a run of fields; each has a number, a wire type and a payload (protobuf.dev, "Encoding"). `read` splits a
+message into its fields and leaves nested messages as bytes; what a number means is the caller's knowledge. Every byte
+is distrusted: damage raises InputError with the offset.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+
+from hloexec.errors import InputError
+
+__all__ = ["Message", "read"]
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_FIXED_SIZE = {_FIXED64: 8, _FIXED32: 4}
+_LONGEST_VARINT = 10
+
+_Payload: TypeAlias = int | memoryview
+
+
+@attrs.frozen
+class Message:
+    """The fields of one message: every number with its payloads in the order of the bytes.
+
+    A varint is an `int` (as unsigned 64 bits), anything else a view of its bytes.
+    """
+
+    fields: dict[int, list[_Payload]]
+
+    def __contains__(self, number: int) -> bool:
+        return number in self.fields
+
+    def blobs(self, number: int) -> list[memoryview]:
+        """The payloads of a field of bytes, strings or messages; raises InputError where one is a number."""
+        payloads = self.fields.get(number, [])
+        found = [payload for payload in payloads if isinstance(payload, memoryview)]
+        if len(found) != len(payloads):
+            raise InputError(f"field {number} should hold bytes, it holds a number")
+        return found
+
+    def blob(self, number: int) -> memoryview:
+        """The last payload of a field of bytes, empty where the field is missing; messages are not merged."""
+        return (self.blobs(number) or [memoryview(b"")])[-1]
+
+    def number(self, number: int) -> int:
+        """The last payload of an integer field, 0 where it is missing."""
+        values = self.fields.get(number, [])
+        if not values:
+            return 0
+        last = values[-1]
+        if not isinstance(last, int):
+            raise InputError(f"field {number} should hold a number, it holds bytes")
+        return last
+
+    def varints(self, number: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """A repeated integer field, packed or not, as unsigned 64 bits (negative numbers in two's complement)."""
+        parts = [
+            np.array([payload], np.uint64) if isinstance(payload, int) else _packed_varints(payload)
+            for payload in self.fields.get(number, [])
+        ]
+        return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+    def bytes(self, number: int) -> memoryview:
+        """All payloads of a field of bytes or of fixed-width numbers in one, packed or not."""
+        parts = self.blobs(number)
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+
+def read(data: memoryview | bytes) -> Message:
+    """Split a message into its fields; raises InputError where the bytes are not a message."""
+    view = memoryview(data)
+    fields: dict[int, list[_Payload]] = {}
+    position = 0
+    while position < len(view):
+        start = position
+        key, position = _varint(view, position)
+        number, wire_type = key >> 3, key & 7
+        payload: _Payload
+        if wire_type == _VARINT:
+            payload, position = _varint(view, position)
+        elif wire_type == _BYTES or wire_type in _FIXED_SIZE:
+            size = _FIXED_SIZE.get(wire_type, 0)
+            if wire_type == _BYTES:
+                size, position = _varint(view, position)
+            if size > len(view) - position:
+                raise InputError(
+                    f"field {number} at byte {start} should have {size} bytes, {len(view) - position} are left"
+                )
+            payload = view[position : position + size]
+            position += size
+        else:
+            raise InputError(f"the field at byte {start} has the wire type {wire_type}, which does not exist")
+        if number == 0:
+            raise InputError(f"the field at byte {start} has the number 0, which does not exist")
+        fields.setdefault(number, []).append(payload)
+    return Message(fields)
+
+
+def _varint(view: memoryview, position: int) -> tuple[int, int]:
+    """The number at `position` and the position behind it: seven bits a byte, lowest first."""
+    value = 0
+    for index, byte in enumerate(view[position : position + _LONGEST_VARINT]):
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, position + index + 1
+    raise InputError(f"the number at byte {position} does not end within {_LONGEST_VARINT} bytes")
+
+
+def _packed_varints(payload: memoryview) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """All numbers of a packed field at once."""
+    data = np.frombuffer(payload, np.uint8)
+    ends = np.flatnonzero(data < 0x80)
+    if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
+        raise InputError("the last number of a packed field does not end")
+    starts = np.concatenate([np.zeros(1, np.intp), ends[:-1] + 1])[: len(ends)]
+    lengths = ends - starts + 1
+    longest = int(lengths.max(initial=0))
+    if longest > _LONGEST_VARINT:
+        raise InputError(f"a number of a packed field takes more than {_LONGEST_VARINT} bytes")
+    values = np.zeros(len(ends), np.uint64)
+    for index in range(longest):
+        long_enough = lengths > index
+        septets = (data[starts[long_enough] + index] & 0x7F).astype(np.uint64)
+        values[long_enough] |= septets << np.uint64(7 * index)
+    return values
