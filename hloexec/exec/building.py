@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import attrs
 import numpy as np
 
+from hloexec.custom_calls.registry import CustomCall
 from hloexec.errors import VerificationError
 from hloexec.exec.callee import PlanCallee
 from hloexec.exec.fill import zeros
@@ -31,7 +32,7 @@ from hloexec.exec.plan import (
     leaves,
     map_shape,
 )
-from hloexec.exec.requirements import Program, find_library_call
+from hloexec.exec.requirements import Program
 from hloexec.exec.schedule import computation_named
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Literal
 from hloexec.ops.attributes import computation_names
@@ -53,6 +54,9 @@ class Surroundings(Protocol):
 
     def callee(self, name: str) -> PlanCallee:
         """A planned computation as kernels see it."""
+
+    def library_call(self, target: str) -> CustomCall | None:
+        """The entry of a custom-call target."""
 
     def elided(self, instruction: Instruction, shape: ArrayShape | BufferShape) -> Any:
         """The value of a leaf of an elided constant."""
@@ -237,8 +241,8 @@ class PlanBuilder:
         return self._step(frame, instruction, operands, function, extra_bytes=extra)
 
     def _custom_call(self, frame: _Frame, instruction: Instruction) -> SlotTree:
-        entry = find_library_call(instruction.attributes.custom_call_target)
-        if entry is not None:
+        entry = self.around.library_call(instruction.attributes.custom_call_target)
+        if entry is not None and entry.reason_against(instruction) is None:
             function = self._bound(frame, instruction, entry.evaluate, entry.evaluate_needs)
             return self._step(frame, instruction, self._operands(frame, instruction), function)
         tree = map_shape(

@@ -212,11 +212,13 @@ def require_memory(plan: Plan, limit: int | None) -> None:
 
 def entry_peak_bytes(plan: Plan) -> int:
     """The estimated peak of a run whose arguments belong to the caller; copies made of aliased results included."""
-    peak, plan.peak_step = _peak(plan, [False] * plan.parameter_count)
-    fresh = {step.result for step in plan.steps if step.function is not None and not _is_view(step)}
-    copied = sum(plan.slot_shapes[slot].byte_size for slot in plan.results if slot not in fresh)
-    kept = sum(plan.slot_shapes[slot].byte_size for slot in set(plan.results) & fresh)
-    return max(peak, copied + kept)
+    if plan.entry_peak_bytes is None:
+        peak, plan.peak_step = _peak(plan, [False] * plan.parameter_count)
+        fresh = {step.result for step in plan.steps if step.function is not None and not _is_view(step)}
+        copied = sum(plan.slot_shapes[slot].byte_size for slot in plan.results if slot not in fresh)
+        kept = sum(plan.slot_shapes[slot].byte_size for slot in set(plan.results) & fresh)
+        plan.entry_peak_bytes = max(peak, copied + kept)
+    return plan.entry_peak_bytes
 
 
 def _is_view(step: Step) -> bool:

@@ -183,7 +183,9 @@ class Attached:
         for slot in step.results:
             _protect(slots[slot])
         given: tuple[Value, ...] = ()
-        if operands is not None:
+        if operands is not None and all(type(tree) is int for tree in step.operand_trees):
+            given = tuple(operands)
+        elif operands is not None:
             by_slot = dict(zip(step.operands, operands, strict=True))
             given = tuple(unflatten(tree, by_slot) for tree in step.operand_trees)
         event = Event(step.instruction, unflatten(step.tree, slots), given, seconds, step.scope, context)

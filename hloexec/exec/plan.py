@@ -168,6 +168,10 @@ class Plan:
     peak_bytes: int = 0
     """Estimated peak of what a run allocates, its arguments included."""
     peak_step: Step | None = None
+    library_calls: dict[str, Any] = attrs.field(factory=dict)
+    """The registry's entries, by target, that the plan of a whole program was built on."""
+    entry_peak_bytes: int | None = None
+    """The same where the arguments belong to the caller and do not count; None until somebody asks."""
 
     def is_invariant(self, leaf: int) -> bool:
         """Whether result leaf `leaf` is parameter leaf `leaf` itself."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.custom_calls.registry import CustomCall, find_custom_call
 from hloexec.errors import HloWarning, InputError, ResourceError, UnsupportedError
 from hloexec.exec.building import FORWARDED, PlanBuilder, inlined_computation
 from hloexec.exec.callee import PlanCallee
@@ -49,6 +50,7 @@ class _Planner:
         self.made_up_bytes = 0
         self.plans: dict[str, Plan] = {}
         self.callees: dict[str, PlanCallee] = {}
+        self.library_calls: dict[str, CustomCall | None] = {}
         self.elided_names: dict[str, None] = {}
         self.unknown_targets: dict[str, None] = {}
 
@@ -61,7 +63,9 @@ class _Planner:
             if computation.name in planned:
                 self.plans[computation.name] = PlanBuilder(self, computation, planned).build()
         self._warn_and_check()
-        return self.plans[program.entry.name]
+        plan = self.plans[program.entry.name]
+        plan.library_calls = self.library_calls
+        return plan
 
     def _planned(self, order: list[Computation]) -> set[str]:
         """The names of the computations that get plans of their own."""
@@ -91,6 +95,11 @@ class _Planner:
         if name not in self.callees:
             self.callees[name] = PlanCallee(self.plans[name])
         return self.callees[name]
+
+    def library_call(self, target: str) -> CustomCall | None:
+        """The entry of a custom-call target; the finished plan says on which entries it relies."""
+        self.library_calls[target] = find_custom_call(target)
+        return self.library_calls[target]
 
     def elided(self, instruction: Instruction, shape: ArrayShape | BufferShape) -> Any:
         """The value of an elided constant."""

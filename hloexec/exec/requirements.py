@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import attrs
 
+import hloexec.custom_calls  # noqa: F401
+from hloexec.custom_calls.registry import find_custom_call
 from hloexec.errors import UnsupportedError
 from hloexec.exec.schedule import (
     LOCAL_OPCODES,
@@ -32,6 +33,8 @@ class Requirement:
     """`opcode` or `custom-call`."""
     name: str
     """The opcode, or the custom call's target."""
+    reason: str | None
+    """Why a known target cannot be called this way, as a clause; None where the whole name is unknown."""
     count: int
     """How many instructions need it."""
     computation: str
@@ -41,7 +44,8 @@ class Requirement:
     def __str__(self) -> str:
         subject = f'custom call "{self.name}"' if self.kind == "custom-call" else f"opcode {self.name}"
         times = "once" if self.count == 1 else f"{self.count} times"
-        return f"{subject} ({times}; first: %{self.instruction} in computation {self.computation})"
+        because = f", where {self.reason}" if self.reason else ""
+        return f"{subject} ({times}; first: %{self.instruction} in computation {self.computation}){because}"
 
 
 class Program:
@@ -105,7 +109,7 @@ def require_supported(program: Program, *, unknown: str) -> None:
 
 
 def _missing(program: Program) -> list[Requirement]:
-    found: dict[tuple[str, str], Requirement] = {}
+    found: dict[tuple[str, str, str | None], Requirement] = {}
     for computation in program.live_computations():
         for instruction in program.schedule(computation):
             for key in _needs(instruction):
@@ -117,23 +121,15 @@ def _missing(program: Program) -> list[Requirement]:
     return list(found.values())
 
 
-def _needs(instruction: Instruction) -> Iterator[tuple[str, str]]:
-    """What an instruction needs and hloexec lacks, as kind and name."""
+def _needs(instruction: Instruction) -> Iterator[tuple[str, str, str | None]]:
+    """What an instruction needs and hloexec lacks, as kind, name and reason."""
     entry = find_opcode(instruction.opcode)
     if entry is None:
-        yield "opcode", instruction.opcode
+        yield "opcode", instruction.opcode, None
     elif entry.role is Role.CUSTOM_CALL:
-        target = instruction.attributes.custom_call_target
-        if find_library_call(target) is None:
-            yield "custom-call", target
+        library_call = find_custom_call(instruction.attributes.custom_call_target)
+        reason = None if library_call is None else library_call.reason_against(instruction)
+        if library_call is None or reason is not None:
+            yield "custom-call", instruction.attributes.custom_call_target, reason
     elif not entry.is_supported and instruction.opcode not in LOCAL_OPCODES:
-        yield "opcode", instruction.opcode
-
-
-def find_library_call(target: str) -> Any:
-    """The entry of a custom-call target, or None."""
-    try:
-        from hloexec.custom_calls.registry import find_custom_call
-    except ModuleNotFoundError:
-        return None
-    return find_custom_call(target)
+        yield "opcode", instruction.opcode, None

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.custom_calls.registry import find_custom_call
 from hloexec.errors import InputError, ResourceError
 from hloexec.exec.arguments import argument_leaves, result_value
 from hloexec.exec.machine import Machine, WatchedMachine
@@ -105,7 +106,7 @@ def plan_of(
         return build(module, entry, options, memory_limit)
     key = (entry.name, policy, elided, unknown, is_observed)
     plan = known.get(key)
-    if plan is None:
+    if plan is None or any(find_custom_call(target) is not call for target, call in plan.library_calls.items()):
         plan = known[key] = build(module, entry, options, memory_limit)
     return plan
 

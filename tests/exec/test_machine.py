@@ -10,6 +10,7 @@ import attrs
 import numpy as np
 import pytest
 
+from hloexec.custom_calls.registry import register_custom_call, unregister_custom_call
 from hloexec.errors import EvaluationError, HloWarning, UnsupportedError, VerificationError
 from hloexec.exec import run, running
 from hloexec.ops import registry
@@ -290,6 +291,25 @@ ENTRY e { x = f32[4] parameter(0)
     assert np.array_equal(result, X) == (unknown == "zeros")
 
 
+def test_registered_custom_calls_are_used_at_once_even_by_modules_that_ran_before():
+    text = """HloModule m
+ENTRY e { x = f32[4] parameter(0)
+  ROOT c = f32[4] custom-call(x), custom_call_target="my_call" }
+"""
+    module = parsed(text)
+    with pytest.warns(HloWarning, match="my_call"):
+        assert not run(module, X, unknown="zeros").any()
+    try:
+        register_custom_call("my_call", lambda x: x * 3)
+        np.testing.assert_array_equal(run(module, X, unknown="zeros"), 3 * X)
+        register_custom_call("my_call", lambda x: x * 5)
+        np.testing.assert_array_equal(run(module, X, unknown="zeros"), 5 * X)
+    finally:
+        unregister_custom_call("my_call")
+    with pytest.raises(UnsupportedError, match="my_call"):
+        run(module, X)
+
+
 def replace_kernel(monkeypatch, name, evaluate):
     entry = attrs.evolve(registry.OPCODES[name], evaluate=evaluate, evaluate_needs=frozenset())
     monkeypatch.setitem(registry.OPCODES, name, entry)
@@ -305,7 +325,7 @@ body { s = (s32[], f32[4]) parameter(0)
   y = f32[4] fusion(x), kind=kLoop, calls=fused
   ROOT t = (s32[], f32[4]) tuple(i, y) }
 condition { s = (s32[], f32[4]) parameter(0)
-  ROOT true = pred[] constant(true) }
+  ROOT always = pred[] constant(true) }
 ENTRY e { x = f32[4] parameter(0)
   z = s32[] constant(0)
   t = (s32[], f32[4]) tuple(z, x)
