@@ -20,7 +20,7 @@ from hloexec.ops.elementwise import ANY_TYPE, FLOAT, elementwise, operands_shape
 from hloexec.ops.registry import opcode
 from hloexec.values import Array
 
-__all__ = ["Convert", "ReducePrecisionAttributes", "StochasticConvert", "convert"]
+__all__ = ["Convert", "ReducePrecisionAttributes", "convert"]
 
 
 def convert(array: Array, element_type: ElementType) -> Array:
@@ -169,44 +169,40 @@ elementwise(
 )
 
 
-@opcode("stochastic-convert", operands=2, elementwise=True)
-class StochasticConvert:
-    """A float to a signed integer, rounded away from zero with a probability equal to the fraction.
+def _infer_stochastic_convert(operand: Shape, random: Shape, *, shape: Shape) -> ArrayShape:
+    value = operands_shape("stochastic-convert", (operand,), FLOAT)
+    number = array_shape(random, "operand 1 of stochastic-convert")
+    require(
+        number.element_type.kind is Kind.UNSIGNED and number.element_type.bits == value.element_type.bits,
+        f"operand 1 of stochastic-convert must be of unsigned integers as wide as {value.element_type}, but has "
+        f"shape {number}",
+    )
+    result = array_shape(shape, "the result of stochastic-convert")
+    return same_dimensions(value, number, "the operands of stochastic-convert").with_element_type(result.element_type)
 
-    |x| is truncated, and one is added where the fraction, as a fixed-point number of as many bits as `random` has, is
-    larger than `random`. Saturates; NaN → 0 (XLA: StochasticConvert).
-    """
 
-    @staticmethod
-    def infer(operand: Shape, random: Shape, *, shape: Shape) -> ArrayShape:
-        value = operands_shape("stochastic-convert", (operand,), FLOAT)
-        number = array_shape(random, "operand 1 of stochastic-convert")
-        require(
-            number.element_type.kind is Kind.UNSIGNED and number.element_type.bits == value.element_type.bits,
-            f"operand 1 of stochastic-convert must be of unsigned integers as wide as {value.element_type}, but has "
-            f"shape {number}",
-        )
-        result = array_shape(shape, "the result of stochastic-convert")
-        return same_dimensions(value, number, "the operands of stochastic-convert").with_element_type(
-            result.element_type
-        )
+def _stochastic_convert(
+    operand: Array, random: Array, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+) -> Array:
+    source, target = (entry.element_type for entry in (operand_shapes[0], shape))
+    if target.kind is not Kind.SIGNED:
+        raise UnsupportedError(f"stochastic-convert is defined to signed integers only, not from {source} to {target}")
+    magnitude = np.abs(operand.astype(np.float64))
+    whole = np.trunc(magnitude)
+    # The fraction of an f64 has at most 53 bits, so that a comparison of whole numbers below 2^64 loses nothing.
+    fraction = np.ldexp(magnitude - whole, source.bits)
+    rounded = whole + (random < np.where(np.isfinite(fraction), fraction, 0).astype(random.dtype))
+    beyond = magnitude >= 2.0 ** (target.bits - 1)
+    return _float_to_integer(np.copysign(np.where(beyond, np.inf, rounded), operand), target)
 
-    @staticmethod
-    def evaluate(operand: Array, random: Array, *, shape: ArrayShape) -> Array:
-        target = shape.element_type
-        if target.kind is not Kind.SIGNED:
-            source = element_type_of(operand.dtype)
-            raise UnsupportedError(
-                f"stochastic-convert is defined to signed integers only, not from {source} to {target}"
-            )
-        with np.errstate(all="ignore"):
-            value = widen(operand).astype(np.float64)
-            limit = 2.0 ** (target.bits - 1)
-            magnitude = np.abs(value)
-            whole = np.trunc(magnitude)
-            fixed = np.ldexp(magnitude - whole, 8 * random.dtype.itemsize)
-            # Both sides are whole numbers below 2^64; the fraction of an f64 has at most 53 bits, so that none is lost.
-            rounded = whole + (random < np.where(np.isfinite(fixed), fixed, 0).astype(random.dtype))
-            signed = np.copysign(rounded, value)
-            saturated = np.where(np.abs(value) >= limit, np.copysign(np.inf, value), signed)
-            return convert(saturated, target)
+
+elementwise(
+    "stochastic-convert",
+    _stochastic_convert,
+    "A float to a signed integer, rounded away from zero with a probability equal to the fraction: |x| is truncated, "
+    "and one is added where the fraction, as a fixed-point number of as many bits as operand 1 has, is larger than "
+    "operand 1. Saturates; NaN → 0 (XLA: StochasticConvert).",
+    operands=2,
+    kinds=FLOAT,
+    infer=_infer_stochastic_convert,
+)

@@ -152,6 +152,14 @@ def test_stochastic_convert_rounds_up_as_often_as_the_fraction_says() -> None:
     assert set(result) == {2, 3} and abs(np.mean(result) - 2.3) < 5 * 0.0033
 
 
+@pytest.mark.parametrize(("source", "random"), [("f8e5m2", "u8"), ("f4e2m1fn", "u4"), ("f64", "u64")])
+def test_stochastic_convert_compares_as_many_bits_as_the_operand_has(source: str, random: str) -> None:
+    bits = ELEMENT_TYPES[random].bits
+    numbers = np.array([(1 << bits - 1) - 1, 1 << bits - 1], np.uint64)
+    values = convert(np.array([1.5, 1.5]), ELEMENT_TYPES[source])
+    assert _stochastic(values, convert(numbers, ELEMENT_TYPES[random]), "s8") == [2, 1]
+
+
 def test_stochastic_convert_to_floats_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="signed integers only"):
         _stochastic(np.zeros(1, np.float32), np.zeros(1, np.uint32), "bf16")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.ops.common import narrow
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text
 from tests.ops.elements import FLOATS, crossed, elements
 
@@ -88,6 +89,12 @@ def test_rounding_keeps_the_sign_of_zero() -> None:
         result = _result(opcode, values[:2], result="f64[2]")
         assert (result == 0).all() and np.signbit(result).all()
     assert _result("round-nearest-afz", values, result="f64[3]")[2] == 0
+
+
+def test_mixed_precisions_round_once_to_the_declared_type() -> None:
+    lhs, rhs = narrow(np.array([1.0, 3.0]), ELEMENT_TYPES["bf16"]), np.array([2.0**-9, 1e-30], np.float32)
+    assert _result("add", lhs, rhs, result="f32[2]").tolist() == [1 + 2.0**-9, 3.0]
+    assert _result("select", np.array([True, False]), lhs, rhs, result="f32[2]").tolist() == [1.0, rhs[1]]
 
 
 def test_no_warning_escapes() -> None:
