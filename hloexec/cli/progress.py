@@ -39,13 +39,13 @@ class ProgressBar:
         if self._bar is None:
             if self._is_hidden or time.perf_counter() - self._start < _PATIENCE_SECONDS:
                 return
-            self._open()
+            self._open(progress.total)
         if self._bar is not None:
             loop = f" [{progress.iteration}]" if progress.iteration is not None else ""
             name = f"%{progress.instruction.name}{loop}"
             self._bar.update(self._task, completed=progress.index, total=progress.total, instruction=name)
 
-    def _open(self) -> None:
+    def _open(self, total: int) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
@@ -57,6 +57,7 @@ class ProgressBar:
             return
         instruction = TextColumn("{task.fields[instruction]}", markup=False)
         columns = (BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), instruction)
-        self._bar = Bar(*columns, console=console, transient=True)
-        self._task = self._bar.add_task("run", instruction="")
+        self._bar = Bar(*columns, console=console, transient=True, get_time=time.perf_counter)
+        self._task = self._bar.add_task("run", total=total, instruction="")
+        self._bar.tasks[0].start_time = self._start
         self._bar.start()

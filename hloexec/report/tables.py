@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +22,7 @@ __all__ = ["console_for", "module_line", "opcode_view", "show", "summary_view", 
 
 _MOST_ROWS = 100
 _MOST_LEAVES = 8
+_HASH_DIGITS = 8
 _PLAIN_WIDTH = 240
 
 
@@ -58,36 +58,49 @@ def _table(*, has_header: bool = True) -> Table:
 
 def _titled(title: str, remark: str, body: RenderableType) -> RenderableType:
     heading = Text.assemble((title, "bold"), ("  " + remark if remark else "", "dim"))
-    return Group(Text(""), heading, Padding(body, (0, 0, 0, 2), expand=False))
+    return Group(Text(""), heading, body)
 
 
 def values_table(title: str, rows: Sequence[tuple[str, LeafStatistics]]) -> RenderableType:
-    """One row per leaf: its label, type, range, moments, what is not finite, and its hash."""
-    shown = rows[:_MOST_ROWS]
-    columns = [
-        ("min", [Text(number_text(leaf.minimum)) for _, leaf in shown]),
-        ("mean", [Text(number_text(leaf.mean)) for _, leaf in shown]),
-        ("max", [Text(number_text(leaf.maximum)) for _, leaf in shown]),
-        ("std", [Text(number_text(leaf.standard_deviation)) for _, leaf in shown]),
-    ]
-    if any(leaf.nan_count or leaf.infinity_count for _, leaf in shown):
-        columns.append(("nan", [_strange(leaf.nan_count) for _, leaf in shown]))
-        columns.append(("inf", [_strange(leaf.infinity_count) for _, leaf in shown]))
-    table = _table()
-    table.add_column("", max_width=24, min_width=6)
-    table.add_column("shape", overflow="fold", min_width=10)
-    for name, cells in columns:
-        width = max((len(cell) for cell in cells), default=0)
-        table.add_column(name, justify="right", no_wrap=True, min_width=max(width, len(name)))
-    table.add_column("hash", no_wrap=True, style="dim", min_width=12)
-    for number, (label, leaf) in enumerate(shown):
-        shape = Text(str(ArrayShape(leaf.element_type, leaf.dimensions)))
-        table.add_row(_one_line(label), shape, *(cells[number] for _, cells in columns), leaf.hash)
+    """One row per leaf: its label, type, range, moments, what is not finite, and the start of its hash."""
     remark = f"{plural(len(rows), 'array')}, {byte_text(sum(leaf.byte_size for _, leaf in rows))}"
-    body: RenderableType = table if rows else Text("none", style="dim")
-    if len(rows) > len(shown):
-        body = Group(table, Text(f"… and {len(rows) - len(shown)} more (--json lists all)", style="dim"))
+    body: RenderableType = _Values(rows[:_MOST_ROWS]) if rows else Text("none", style="dim")
+    if len(rows) > _MOST_ROWS:
+        body = Group(body, Text(f"… and {len(rows) - _MOST_ROWS} more (--json lists all)", style="dim"))
     return _titled(title, remark if rows else "", body)
+
+
+class _Values:
+    """Statistics in columns. Where the console is narrow, labels are cut and then shapes folded, but never numbers."""
+
+    def __init__(self, rows: Sequence[tuple[str, LeafStatistics]]) -> None:
+        leaves = [leaf for _, leaf in rows]
+        self._labels = [label for label, _ in rows]
+        self._shapes = [str(ArrayShape(leaf.element_type, leaf.dimensions)) for leaf in leaves]
+        self._columns = {
+            "min": [Text(number_text(leaf.minimum)) for leaf in leaves],
+            "mean": [Text(number_text(leaf.mean, 3)) for leaf in leaves],
+            "max": [Text(number_text(leaf.maximum)) for leaf in leaves],
+            "std": [Text(number_text(leaf.standard_deviation)) for leaf in leaves],
+        }
+        if any(leaf.nan_count or leaf.infinity_count for leaf in leaves):
+            self._columns["nan"] = [_strange(leaf.nan_count) for leaf in leaves]
+            self._columns["inf"] = [_strange(leaf.infinity_count) for leaf in leaves]
+        self._columns["hash"] = [Text(leaf.hash[:_HASH_DIGITS], style="dim") for leaf in leaves]
+
+    def __rich_console__(self, console: Console, options: object) -> Iterable[RenderableType]:
+        widths = {name: max(len(name), *map(len, cells)) for name, cells in self._columns.items()}
+        room = console.width - sum(width + 2 for width in widths.values()) - 4
+        shape_width = max(map(len, self._shapes))
+        label_width = min(max(map(len, self._labels)), max(6, min(24, room - shape_width)))
+        table = _table()
+        table.add_column("", width=label_width)
+        table.add_column("shape", overflow="fold", width=max(10, min(shape_width, room - label_width)))
+        for name, width in widths.items():
+            table.add_column(name, justify="right", no_wrap=True, width=width)
+        for label, shape, *cells in zip(self._labels, self._shapes, *self._columns.values(), strict=True):
+            table.add_row(_one_line(label), Text(shape), *cells)
+        yield table
 
 
 def _one_line(text: str) -> Text:
@@ -136,7 +149,7 @@ def _facts(summary: Summary) -> RenderableType:
     table.add_column(overflow="fold")
     for name, value in facts:
         table.add_row(name, Text(value))
-    return Padding(table, (1, 0, 0, 2), expand=False)
+    return Group(Text(""), table)
 
 
 def _shape_text(shape: Shape) -> str:
@@ -190,7 +203,7 @@ class _Flow:
 
     def __rich_console__(self, console: Console, options: object) -> Iterable[RenderableType]:
         width = max((len(cell) for cell in self._cells), default=1) + 2
-        available = min(console.width, 120) - 2
+        available = min(console.width, 120)
         columns = max(1, available // width)
         rows = -(-len(self._cells) // columns)
         table = _table(has_header=False)

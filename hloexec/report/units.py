@@ -32,15 +32,17 @@ def seconds_text(seconds: float) -> str:
     raise AssertionError("the last unit takes any number")
 
 
-def number_text(number: float | int | None) -> str:
-    """A number with four significant digits, small integers whole; `–` where there is none."""
+def number_text(number: float | int | None, digits: int = 4) -> str:
+    """A number with at least so many significant digits, small integers whole; `–` where there is none."""
     if number is None:
         return "–"
     if isinstance(number, int) and abs(number) < 10**9:
         return str(number)
     if number == 0:
         return "0"
-    return f"{number:.4g}" if 1e-3 <= abs(number) < 1e4 else f"{number:.3e}"
+    if 10**digits <= abs(number) < 999_999.5:
+        return f"{number:.0f}"
+    return f"{number:.{digits}g}" if 1e-3 <= abs(number) < 10**digits else f"{number:.{digits - 1}e}"
 
 
 def count_text(count: int) -> str:

@@ -23,7 +23,8 @@ def test_rows_fit_the_terminal_with_numbers_and_hash_whole(width: int) -> None:
     (leaf,) = statistics(-array * 1e-9)
     lines = printed([("16 a_parameter_with_a_long_name.283.0", leaf)], width)
     assert max(map(len, lines)) <= width
-    assert leaf.hash in "\n".join(lines) and f"{leaf.mean:.3e}" in "\n".join(lines)
+    assert leaf.hash[:8] in lines[3].split() and f"{leaf.mean:.2e}" in lines[3].split()
+    assert f"{leaf.minimum:.3e}" in lines[3].split() and f"{leaf.standard_deviation:.3e}" in lines[3].split()
 
 
 def test_nan_and_inf_columns_are_there_when_they_are_needed() -> None:
