@@ -8,10 +8,10 @@ from typing import TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType
+from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, require
+from hloexec.ops.common import array_shape, narrow, require
 from hloexec.ops.contractions import (
     OPERAND_PRECISIONS,
     DimensionNumbers,
@@ -69,19 +69,26 @@ class RaggedDot:
     ) -> Array:
         (ragged,) = attributes.lhs_ragged_dims
 
-        def dot(left: Array, right: Array, numbers: DimensionNumbers) -> Array:
-            return contract(
-                left, right, numbers, shape.element_type, precision=attributes.operand_precision, numerics=numerics
-            )
+        result_type = shape.element_type
+
+        def dot(left: Array, right: Array, numbers: DimensionNumbers, to: ElementType) -> Array:
+            precision = attributes.operand_precision
+            return contract(left, right, numbers, to, precision=precision, numerics=numerics)
 
         if ragged in attributes.lhs_batch_dims:
-            return dot(lhs, rhs, attributes)
-        is_contracting = ragged in attributes.lhs_contracting_dims
+            return dot(lhs, rhs, attributes, result_type)
+        sizes = _result_sizes(lhs, rhs, group_sizes, attributes)
+        if ragged in attributes.lhs_contracting_dims:
+            # Where group sizes differ along contracting dimensions, a group is a sum over those.
+            wide = element_type_of(result_type.accumulate)
+            total = np.zeros(sizes, wide.storage)
+            for group, lhs_index, rhs_index, result_index in _groups(lhs, rhs, group_sizes, attributes):
+                total[(group, *result_index)] += dot(lhs[lhs_index], rhs[rhs_index], attributes, wide)
+            return narrow(total, result_type)
         numbers = _without_group_dimension(attributes)
-        result = np.zeros(_result_sizes(lhs, rhs, group_sizes, attributes), shape.element_type.storage)
-        for group, lhs_index, rhs_index, result_index in _groups(lhs, rhs, group_sizes, attributes):
-            where = (group, *result_index) if is_contracting else result_index
-            result[where] = dot(lhs[lhs_index], rhs[rhs_index], numbers)
+        result = np.zeros(sizes, result_type.storage)
+        for _, lhs_index, rhs_index, result_index in _groups(lhs, rhs, group_sizes, attributes):
+            result[result_index] = dot(lhs[lhs_index], rhs[rhs_index], numbers, result_type)
         return result
 
 
