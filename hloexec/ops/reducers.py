@@ -37,8 +37,8 @@ def recognise(computation: Computation) -> str | None:
 def recognise_components(computation: Computation) -> tuple[str, ...] | None:
     """`recognise` for each component of a variadic reducer, or None where one of them is unusual.
 
-    A reducer of N arrays has 2·N parameters and a tuple of N as its root; component k must combine parameters k and N + k
-    only. With N = 1 the root may be the bare value.
+    A reducer of N arrays has 2·N parameters and a tuple of N as its root; component k must combine parameters k and
+    N + k only. With N = 1 the root may be the bare value.
     """
     parameters, root = computation.parameters, computation.root
     results = computation.operands_of(root) if root.opcode == "tuple" else (root,)
@@ -55,8 +55,8 @@ def recognise_components(computation: Computation) -> tuple[str, ...] | None:
 def chooses_by_order(computation: Computation) -> bool:
     """Whether a computation only compares its parameters and chooses among them, as argmin and argmax do.
 
-    Such a computation has no constants and no arithmetic, so which parameters it returns depends on nothing but how they
-    are ordered, and a few representative values tell all there is to know of it.
+    Such a computation has no constants and no arithmetic, so which parameters it returns depends on nothing but how
+    they are ordered, and a few representative values tell all there is to know of it.
     """
     return all(
         instruction.opcode in _ORDER_OPCODES

@@ -1,0 +1,180 @@
+"""Reducers that are one operation, applied to whole arrays.
+
+Values are combined in the accumulation type of their element type (narrow floats in f32, integers in a type that wraps
+as they do), and rounded once at the end. Sums are grouped so that rounding errors grow with the square root of the
+number of terms at most: NumPy adds pairwise along an axis of neighbours, but one after the other along any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import isqrt, prod
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType, Kind, element_type_of
+from hloexec.ops.common import narrow, widen
+from hloexec.ops.elementwise_binary import maximum, minimum
+from hloexec.values import Array
+
+__all__ = ["KNOWN_REDUCERS", "KnownReducer", "accumulation_dtype", "reduce_known"]
+
+_CHUNK_ELEMENTS = 1 << 20
+"""Narrow arrays are widened so many elements at a time."""
+_SEQUENTIAL_TERMS = 256
+"""Up to so many terms, adding one after the other is accurate enough."""
+_SHORT_ROW = 8
+"""Reducing so few neighbours, NumPy spends more on each row than on its elements."""
+
+
+@attrs.frozen
+class KnownReducer:
+    """One associative and commutative operation."""
+
+    combine: Callable[[Any, Any], Any]
+    """The operation on arrays of one accumulation type."""
+    ufunc: np.ufunc
+    """The same but for the signs of zeros."""
+    identity: Callable[[np.dtype[Any]], Any]
+    """The value that changes nothing, in an accumulation type; minimum and maximum have none in complex types."""
+    zero_wins: Callable[[Array], Array] | None = None
+    """minimum and maximum: given the bits of zeros, which of them is the result against the other zero."""
+
+
+def _lowest(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "f":
+        return -np.inf
+    return False if dtype.kind == "b" else np.iinfo(dtype).min
+
+
+def _highest(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "f":
+        return np.inf
+    return True if dtype.kind == "b" else np.iinfo(dtype).max
+
+
+def _zero(dtype: np.dtype[Any]) -> Any:
+    # −0 + x is x for every x; +0 + −0 is not.
+    return -0.0 if dtype.kind in "fc" else 0
+
+
+KNOWN_REDUCERS = {
+    "add": KnownReducer(np.add, np.add, _zero),
+    "multiply": KnownReducer(np.multiply, np.multiply, lambda dtype: 1),
+    "minimum": KnownReducer(minimum, np.minimum, _highest, lambda bits: bits != 0),
+    "maximum": KnownReducer(maximum, np.maximum, _lowest, lambda bits: bits == 0),
+    "and": KnownReducer(np.bitwise_and, np.bitwise_and, lambda dtype: True if dtype.kind == "b" else ~dtype.type(0)),
+    "or": KnownReducer(np.bitwise_or, np.bitwise_or, lambda dtype: 0),
+    "xor": KnownReducer(np.bitwise_xor, np.bitwise_xor, lambda dtype: 0),
+}
+"""By the names that `recognise` gives. NumPy's add and multiply of booleans are OR and AND, as XLA's of pred are."""
+
+
+def accumulation_dtype(operand: ElementType, result: ElementType) -> np.dtype[Any]:
+    """The type in which values of one element type are combined to results of another."""
+    if result.kind is Kind.PRED or result.is_integral:
+        return result.compute
+    return np.result_type(operand.accumulate, result.accumulate)
+
+
+def reduce_known(
+    array: Array, dimensions: Sequence[int], init_value: Array, reducer: KnownReducer, result_type: ElementType
+) -> Array:
+    """All elements along `dimensions` combined, and with `init_value` (a scalar) once; the other dimensions stay."""
+    kept = [dimension for dimension in range(array.ndim) if dimension not in dimensions]
+    sizes = [array.shape[dimension] for dimension in kept]
+    dtype = accumulation_dtype(element_type_of(array.dtype), result_type)
+    init = np.broadcast_to(widen(init_value).astype(dtype), sizes)
+    if array.size:
+        with np.errstate(all="ignore"):
+            init = reducer.combine(init, _reduce_in_memory_order(array, set(dimensions), reducer, dtype))
+    # NumPy makes scalars of arrays without dimensions.
+    return narrow(np.asarray(init), result_type)
+
+
+def _reduce_in_memory_order(array: Array, dimensions: set[int], reducer: KnownReducer, dtype: np.dtype[Any]) -> Array:
+    """Reduce with neighbouring dimensions of one kind merged, so that NumPy sees few and long loops."""
+    order = sorted(range(array.ndim), key=lambda dimension: -abs(array.strides[dimension]))
+    order = [dimension for dimension in order if array.shape[dimension] != 1]
+    kept = [dimension for dimension in order if dimension not in dimensions]
+    ones = tuple(dimension for dimension in range(array.ndim) if array.shape[dimension] == 1)
+    view = array.squeeze(ones)
+    position = {dimension: place for place, dimension in enumerate(sorted(order))}
+    view = view.transpose([position[dimension] for dimension in order])
+    groups: list[list[int]] = []
+    for place, dimension in enumerate(order):
+        previous = order[place - 1]
+        joins = (
+            place > 0
+            and (previous in dimensions) == (dimension in dimensions)
+            and view.strides[place - 1] == view.strides[place] * view.shape[place]
+        )
+        if joins:
+            groups[-1].append(dimension)
+        else:
+            groups.append([dimension])
+    merged = view.reshape([prod(array.shape[dimension] for dimension in group) for group in groups])
+    axes = tuple(place for place, group in enumerate(groups) if group[0] in dimensions)
+    result = _reduce_chunks(merged, axes, reducer, dtype)
+    result = result.reshape([array.shape[dimension] for dimension in kept])
+    result = result.transpose([kept.index(dimension) for dimension in sorted(kept)])
+    return result.reshape([array.shape[d] for d in range(array.ndim) if d not in dimensions])
+
+
+def _reduce_chunks(array: Array, axes: tuple[int, ...], reducer: KnownReducer, dtype: np.dtype[Any]) -> Array:
+    """Reduce an array that may have to be widened, a chunk along its first axis at a time."""
+    if array.dtype == dtype or array.size <= 2 * _CHUNK_ELEMENTS or array.shape[0] == 1:
+        return _reduce_axes(widen(array).astype(dtype, copy=False), axes, reducer)
+    step = max(1, _CHUNK_ELEMENTS * array.shape[0] // array.size)
+    parts = [
+        _reduce_axes(widen(array[start : start + step]).astype(dtype, copy=False), axes, reducer)
+        for start in range(0, array.shape[0], step)
+    ]
+    return _reduce_axes(np.stack(parts), (0,), reducer) if 0 in axes else np.concatenate(parts)
+
+
+def _reduce_axes(array: Array, axes: tuple[int, ...], reducer: KnownReducer) -> Array:
+    """Reduce an array of the accumulation type, axis by axis from the last one."""
+    for axis in sorted(axes, reverse=True):
+        array = _reduce_axis(array, axis, reducer)
+    return array
+
+
+def _reduce_axis(array: Array, axis: int, reducer: KnownReducer) -> Array:
+    length = array.shape[axis]
+    is_innermost = axis == array.ndim - 1
+    if is_innermost and length <= _SHORT_ROW and array.ndim > 1:
+        total = array[..., 0]
+        for place in range(1, length):
+            total = reducer.combine(total, array[..., place])
+        return total
+    if not is_innermost and length > _SEQUENTIAL_TERMS and array.dtype.kind in "fc":
+        # Groups of about √length: errors of adding one after the other then grow with 2·√length.
+        group = isqrt(length)
+        whole = length // group * group
+        grouped = _slice(array, axis, 0, whole)
+        grouped = grouped.reshape((*array.shape[:axis], whole // group, group, *array.shape[axis + 1 :]))
+        total = _ufunc_reduce(_ufunc_reduce(grouped, axis, reducer), axis, reducer)
+        if whole < length:
+            total = reducer.combine(total, _ufunc_reduce(_slice(array, axis, whole, length), axis, reducer))
+        return total
+    return _ufunc_reduce(array, axis, reducer)
+
+
+def _slice(array: Array, axis: int, start: int, stop: int) -> Array:
+    return array[(slice(None),) * axis + (slice(start, stop),)]
+
+
+def _ufunc_reduce(array: Array, axis: int, reducer: KnownReducer) -> Array:
+    result: Array = np.asarray(reducer.ufunc.reduce(array, axis=axis, dtype=array.dtype))
+    if reducer.zero_wins is not None and result.dtype.kind == "f":
+        zeros = result == 0
+        if zeros.any():
+            # All elements are ≤ 0 for a maximum, ≥ 0 for a minimum: the winning zero is there or it is not.
+            is_zero = array == 0
+            wins = is_zero & reducer.zero_wins(array.view(f"i{array.itemsize}"))
+            winner, loser = (0.0, -0.0) if reducer.ufunc is np.maximum else (-0.0, 0.0)
+            result = np.where(zeros, np.where(wins.any(axis=axis), winner, loser), result).astype(result.dtype)
+    return result
