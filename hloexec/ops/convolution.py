@@ -225,11 +225,11 @@ class _Work:
 
     def taps(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
         """For each tap: its position, the outputs it contributes to, the inputs it reads for them."""
-        visits = [
+        per_dimension = [
             list(enumerate(visits(extent, size, dimension)))
             for extent, size, dimension in zip(self.inputs.shape[2:-1], self.sizes, self.dimensions, strict=True)
         ]
-        for combination in itertools.product(*visits):
+        for combination in itertools.product(*per_dimension):
             found = [visit for _, visit in combination if visit is not None]
             if len(found) == len(combination):
                 position = tuple(number for number, _ in combination)

@@ -133,6 +133,8 @@ def _lower_factors(matrices: Array) -> Array:
         if count == 1:
             return np.full_like(matrices, np.nan)
         return np.concatenate([_lower_factors(matrices[: count // 2]), _lower_factors(matrices[count // 2 :])])
+    # Not every LAPACK refuses NaNs.
+    factors[np.isnan(factors).any((-2, -1))] = np.nan
     return factors
 
 

@@ -1,0 +1,250 @@
+"""Convolution against XLA:CPU, and its shape rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conformance import xla
+from hloexec.errors import ShapeError
+from hloexec.ir import WindowDimension
+from hloexec.ops.policy import POLICIES
+from hloexec.ops.windows import output_size
+from tests.ops.evaluation import evaluate
+
+needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
+
+DTYPES: dict[str, Any] = {
+    "f64": np.float64,
+    "f32": np.float32,
+    "bf16": ml_dtypes.bfloat16,
+    "f16": np.float16,
+    "c64": np.complex64,
+    "s32": np.int32,
+    "s8": np.int8,
+}
+UNIT = {"f64": 2.0**-53, "f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11, "c64": 2.0**-24}
+"""Unit roundoff of each floating-point type."""
+
+
+def text_of(
+    element_type: str,
+    lhs: dict[str, int],
+    rhs: dict[str, int],
+    output: dict[str, int],
+    window: tuple[WindowDimension, ...] = (),
+    groups: str = "",
+) -> str:
+    """A module of one convolution; dimensions are given by their labels, in order."""
+
+    def shape(dimensions: dict[str, int]) -> str:
+        return f"{element_type}[{','.join(map(str, dimensions.values()))}]"
+
+    def join(*parts: object) -> str:
+        return "x".join(map(str, parts))
+
+    text = ""
+    if window:
+        text = f""", window={{size={join(*(d.size for d in window))} stride={join(*(d.stride for d in window))} pad={
+            join(*(f"{d.padding_low}_{d.padding_high}" for d in window))
+        } lhs_dilate={join(*(d.base_dilation for d in window))} rhs_dilate={
+            join(*(d.window_dilation for d in window))
+        } rhs_reversal={join(*(int(d.window_reversal) for d in window))}}}"""
+    labels = f"{''.join(lhs)}_{''.join(rhs)}->{''.join(output)}"
+    return f"""HloModule m
+ENTRY e {{
+  a = {shape(lhs)} parameter(0)
+  b = {shape(rhs)} parameter(1)
+  ROOT r = {shape(output)} convolution(a, b){text}, dim_labels={labels}{groups}
+}}"""
+
+
+def random_array(element_type: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    dtype = np.dtype(DTYPES[element_type])
+    if dtype.kind == "i":
+        limits = np.iinfo(dtype)
+        return generator.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    values = generator.standard_normal(shape)
+    if dtype.kind == "c":
+        return (values + 1j * generator.standard_normal(shape)).astype(dtype)
+    return values.astype(dtype)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[str, str, int]:
+    """(element type, module, number of products per output)"""
+    rank = draw(st.integers(0, 3))
+    feature_groups = draw(st.sampled_from([1, 1, 2, 3]))
+    batch_groups = draw(st.sampled_from([1, 2])) if feature_groups == 1 else 1
+    window = []
+    extents = []
+    for _ in range(rank):
+        extent = draw(st.integers(1, 6))
+        low, high, base = draw(st.integers(-2, 3)), draw(st.integers(-2, 3)), draw(st.integers(1, 3))
+        if (extent - 1) * base + 1 + min(low, 0) + min(high, 0) <= 0:  # XLA rejects cropping everything away
+            low, high = abs(low), abs(high)
+        extents.append(extent)
+        window.append(
+            WindowDimension(
+                draw(st.integers(1, 3)),
+                draw(st.integers(1, 3)),
+                low,
+                high,
+                base,
+                draw(st.integers(1, 3)),
+                draw(st.booleans()),
+            )
+        )
+    spatial = [str(number) for number in range(rank)]
+    features, outputs = draw(st.integers(1, 3)), draw(st.integers(1, 3)) * feature_groups * batch_groups
+    batch = draw(st.integers(1, 2))
+    lhs = {"b": batch * batch_groups, "f": features * feature_groups, **dict(zip(spatial, extents, strict=True))}
+    rhs = {"i": features, "o": outputs, **dict(zip(spatial, (d.size for d in window), strict=True))}
+    sizes = map(output_size, extents, window)
+    output = {"b": batch, "f": outputs, **dict(zip(spatial, sizes, strict=True))}
+    shuffled = [dict(draw(st.permutations(list(dimensions.items())))) for dimensions in (lhs, rhs, output)]
+    element_type = draw(st.sampled_from(list(DTYPES)))
+    groups = f", feature_group_count={feature_groups}, batch_group_count={batch_groups}"
+    products = features * int(np.prod([d.size for d in window], dtype=int))
+    return element_type, text_of(element_type, *shuffled, tuple(window), groups), products
+
+
+def compare(element_type: str, text: str, products: int) -> None:
+    """Ours and XLA's result differ by no more than rounding allows.
+
+    A sum of n products in precision u is off by at most n·u times the sum of the products' magnitudes, however it is
+    ordered (Higham, Accuracy and Stability, 3.1); complex products count four times. Rounding the result adds u of the
+    result's type on either side.
+    """
+    module = xla.compile_hlo(text)
+    shapes = [leaf.shape for leaf in module._parameters]
+    inputs = [random_array(element_type, shape, seed) for seed, shape in enumerate(shapes)]
+    actual, (expected,) = evaluate(text, *inputs), module.run(*inputs)
+    assert actual.shape == expected.shape
+    assert actual.dtype == expected.dtype
+    if actual.dtype.kind == "i":
+        np.testing.assert_array_equal(actual, expected)
+        return
+    wide = np.complex128 if actual.dtype.kind == "c" else np.float64
+    magnitudes = [np.abs(value.astype(wide)).astype(value.dtype) for value in inputs]
+    (total,) = module.run(*magnitudes)
+    accumulation = min(UNIT[element_type], UNIT["f32"])
+    bound = 2 * 4 * (products + 1) * accumulation * np.abs(total.astype(wide))
+    bound += 2 * UNIT[element_type] * np.abs(expected.astype(wide))
+    error = np.abs(actual.astype(wide) - expected.astype(wide))
+    assert np.all(error <= bound), (error - bound).max()
+
+
+@needs_xla
+@settings(max_examples=40, deadline=None)
+@given(convolutions())
+def test_convolution_agrees_with_xla(convolution: tuple[str, str, int]) -> None:
+    compare(*convolution)
+
+
+IMAGE = {"b": 2, "0": 9, "1": 8, "f": 6}
+KERNELS = {
+    "patches": ({"0": 3, "1": 3, "i": 6, "o": 5}, 1),
+    "depthwise": ({"0": 3, "1": 3, "i": 1, "o": 6}, 6),
+    "depthwise with a multiplier": ({"0": 3, "1": 3, "i": 1, "o": 12}, 6),
+    "small groups": ({"0": 3, "1": 3, "i": 2, "o": 9}, 3),
+}
+
+
+@needs_xla
+@pytest.mark.parametrize("element_type", ["f32", "bf16", "s8"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_way_of_convolving_agrees_with_xla(name: str, element_type: str) -> None:
+    kernel, groups = KERNELS[name]
+    window = (WindowDimension(3, 2, 1, 1), WindowDimension(3, 1, 1, 1))
+    output = {"b": 2, "0": 5, "1": 8, "f": kernel["o"]}
+    text = text_of(element_type, IMAGE, kernel, output, window, f", feature_group_count={groups}")
+    compare(element_type, text, 9 * kernel["i"])
+
+
+@needs_xla
+def test_large_features_agree_with_xla() -> None:
+    lhs, rhs = {"b": 2, "0": 7, "f": 600}, {"0": 3, "i": 600, "o": 4}
+    compare("f32", text_of("f32", lhs, rhs, {"b": 2, "0": 7, "f": 4}, (WindowDimension(3, 1, 1, 1),)), 1800)
+
+
+@needs_xla
+def test_blocks_of_outputs_agree_with_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hloexec.ops.convolution._PATCH_BYTES", 4000)
+    kernel = KERNELS["patches"][0]
+    window = (WindowDimension(3, 1, 1, 2), WindowDimension(3, 1, 1, 1))
+    compare("f32", text_of("f32", IMAGE, kernel, {"b": 2, "0": 10, "1": 8, "f": 5}, window), 54)
+
+
+def test_a_dilated_batch_dimension_is_a_batched_product() -> None:
+    """TPUs write a product per batch element so: each window sees one element of the dilated input."""
+    count, rows, depth, columns = 5, 3, 4, 2
+    window = (WindowDimension(count, count - 1, 0, 0, count),)
+    text = text_of(
+        "f64", {"0": count, "b": rows, "f": depth}, {"0": count, "i": depth, "o": columns},
+        {"0": count, "b": rows, "f": columns}, window,
+    )  # fmt: skip
+    lhs, rhs = random_array("f64", (count, rows, depth), 0), random_array("f64", (count, depth, columns), 1)
+    np.testing.assert_allclose(evaluate(text, lhs, rhs), lhs @ rhs, rtol=0, atol=4 * depth * 2.0**-53 * 20)
+
+
+def test_bf16_accumulates_in_f32_and_rounds_once() -> None:
+    text = text_of("bf16", {"b": 1, "f": 4096}, {"i": 4096, "o": 1}, {"b": 1, "f": 1})
+    ones = np.ones(4096, ml_dtypes.bfloat16)
+    assert evaluate(text, ones.reshape(1, -1), ones.reshape(-1, 1)).item() == 4096
+
+
+def test_s8_operands_with_an_s32_result_do_not_wrap() -> None:
+    text = text_of("s8", {"b": 1, "f": 3}, {"i": 3, "o": 1}, {"b": 1, "f": 1}).replace("ROOT r = s8", "ROOT r = s32")
+    most = np.full((1, 3), -128, np.int8)
+    assert evaluate(text, most, most.T).item() == 3 * 128 * 128
+
+
+def test_tf32_keeps_ten_bits_of_the_operands() -> None:
+    text = text_of("f32", {"b": 1, "f": 1}, {"i": 1, "o": 1}, {"b": 1, "f": 1})
+    lhs, one = np.array([[1 + 2**-11 + 2**-20]], np.float32), np.ones((1, 1), np.float32)
+    assert evaluate(text, lhs, one, numerics=POLICIES["tf32"]).item() == 1 + 2**-10
+    exact = text.replace("->bf", "->bf, operand_precision={highest,highest}")
+    assert evaluate(exact, lhs, one, numerics=POLICIES["tf32"]).item() == lhs.item()
+
+
+def test_a_window_that_never_fits_gives_an_empty_result() -> None:
+    window = (WindowDimension(3),)
+    text = text_of("f32", {"b": 1, "0": 2, "f": 1}, {"0": 3, "i": 1, "o": 1}, {"b": 1, "0": 0, "f": 1}, window)
+    assert evaluate(text, np.ones((1, 2, 1), np.float32), np.ones((3, 1, 1), np.float32)).shape == (1, 0, 1)
+
+
+GOOD = """HloModule m
+ENTRY e {
+  a = f32[2,5,4] parameter(0)
+  b = f32[3,4,6] parameter(1)
+  ROOT r = f32[2,3,6] convolution(a, b), window={size=3}, dim_labels=b0f_0io->b0f
+}"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("a = f32[2,5,4]", "a = f32[2,5,3]", "3 input features, but its kernel takes 4"),
+        ("a = f32[2,5,4]", "a = s32[2,5,4]", "same element type"),
+        ("a = f32[2,5,4]", "a = f32[2,5]", "are for ranks"),
+        ("size=3", "size=2", "has size 2, but the kernel's dimension 0 has size 3"),
+        ("size=3", "size=3x3", "has 2 dimensions, but dim_labels name 1"),
+        ("size=3", "size=3 stride=0", "stride of window dimension 0 of convolution must be positive"),
+        ("->b0f", "->b0f, feature_group_count=2", "4 input features, but its kernel takes 4 in each of 2 groups"),
+        ("->b0f", "->b0f, batch_group_count=4", "must be divisible by its 4"),
+        ("->b0f", "->b0f, feature_group_count=2, batch_group_count=2", "both feature groups"),
+        ("->b0f", "->b0f, feature_group_count=0", "must be positive"),
+        ("r = f32[2,3,6]", "r = s32[2,3,6]", "cannot have elements of type s32"),
+    ],
+)
+def test_wrong_convolutions_are_refused(old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    with pytest.raises(ShapeError, match=message):
+        evaluate(GOOD.replace(old, new))
