@@ -32,6 +32,8 @@ __all__ = [
 
 _SHARE = 0.8
 _LISTED = 5
+_OWNERSHIP_PATTERNS = 16
+"""For so many choices of dying arguments a callee is estimated anew; further ones count as if none died."""
 
 
 # The estimate
@@ -150,7 +152,12 @@ def _flow_bytes(plan: Plan, step: Step) -> int:
 
 
 def _beyond(callee: Plan, operands: Sequence[int], dying: Sequence[bool], plan: Plan) -> int:
-    peak, _ = _peak(callee, dying)
+    pattern = tuple(dying)
+    if pattern not in callee.peaks_by_ownership and len(callee.peaks_by_ownership) >= _OWNERSHIP_PATTERNS:
+        pattern = (False,) * len(pattern)
+    if pattern not in callee.peaks_by_ownership:
+        callee.peaks_by_ownership[pattern], _ = _peak(callee, pattern)
+    peak = callee.peaks_by_ownership[pattern]
     own = sum(plan.slot_shapes[slot].byte_size for slot, dies in zip(operands, dying, strict=True) if dies)
     return peak - own
 

@@ -168,6 +168,8 @@ class Plan:
     peak_bytes: int = 0
     """Estimated peak of what a run allocates, its arguments included."""
     peak_step: Step | None = None
+    peaks_by_ownership: dict[tuple[bool, ...], int] = attrs.field(factory=dict)
+    """Estimated peaks by which of the parameter leaves may die within the plan."""
     library_calls: dict[str, Any] = attrs.field(factory=dict)
     """The registry's entries, by target, that the plan of a whole program was built on."""
     entry_peak_bytes: int | None = None

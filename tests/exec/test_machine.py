@@ -13,7 +13,11 @@ import pytest
 from hloexec.custom_calls.registry import register_custom_call, unregister_custom_call
 from hloexec.errors import EvaluationError, HloWarning, UnsupportedError, VerificationError
 from hloexec.exec import run, running
+from hloexec.exec.machine import Machine
+from hloexec.exec.plan import Options
+from hloexec.exec.planner import build
 from hloexec.ops import registry
+from hloexec.ops.policy import REFERENCE
 from tests.exec.programs import COUNTING_LOOP, agree_with_xla, flat, parsed, run_text
 
 X = np.arange(4, dtype=np.float32)
@@ -193,11 +197,13 @@ def test_one_device_is_replica_and_partition_0():
 
 def test_a_chain_of_a_hundred_thousand_instructions_runs():
     count = 100_000
-    lines = ["  v0 = s32[] parameter(0)", "  one = s32[] constant(1)"]
-    lines += [f"  v{k} = s32[] add(v{k - 1}, one)" for k in range(1, count)]
-    lines.append(f"  ROOT r = s32[] add(v{count - 1}, one)")
-    text = "HloModule long\nENTRY main {\n" + "\n".join(lines) + "\n}\n"
-    assert run(parsed(text), np.int32(0)) == count
+    module = parsed("HloModule long\nENTRY main { v0 = s32[] parameter(0)\n v1 = s32[] add(v0, v0) }")
+    start, step = module.entry.instructions
+    chain = [attrs.evolve(step, name=f"v{k}", operands=(f"v{k - 1}", "v0")) for k in range(1, count)]
+    # The last instruction stands first, so that an order by recursion would have to go all the way down.
+    entry = attrs.evolve(module.entry, instructions=(start, *reversed(chain)), root_name=f"v{count - 1}")
+    plan = build(attrs.evolve(module, computations=(entry,)), entry, Options(REFERENCE))
+    assert Machine().run(plan, [np.array(1, np.int32)]) == [count]
 
 
 def test_calls_nest_deeper_than_the_interpreter_recurses():
