@@ -1,0 +1,299 @@
+"""Texts that XLA rejects: attributes of opcodes, and what any instruction may carry."""
+
+from __future__ import annotations
+
+from tests.text.building import ADD, module, op
+
+__all__ = ["ATTRIBUTES"]
+
+_F2 = "f32[2]{0}"
+
+
+def _unary(text: str) -> str:
+    return op(text, a=_F2)
+
+
+def _binary(text: str, computations: str = "") -> str:
+    return op(text, computations, a=_F2, b=_F2)
+
+
+def _carries(attributes: str) -> str:
+    return _unary(f"f32[2] copy(a), {attributes}")
+
+
+ATTRIBUTES: dict[str, str] = {
+    "attribute twice": _unary("f32[2,2] broadcast(a), dimensions={0}, §dimensions={0}"),
+    "attribute without a value": _unary("f32[2,2] broadcast(a), dimensions=§"),
+    "attribute without equals": _unary("f32[2,2] broadcast(a), §dimensions"),
+    "attributes without a comma": op("pred[2] compare(a, b), direction=EQ §type=§FLOAT", a=_F2, b=_F2),
+    "trailing comma": module("a = f32[2] parameter(0),\nROOT §b = f32[2] negate(a)").replace("ROOT", "§ROOT"),
+    "missing dimensions": _unary("f32[2,2] §broadcast(a)§"),
+    "missing dimensions of a transpose": _unary("f32[2] §transpose(a)§"),
+    "missing iota_dimension": op("f32[2] §iota()§"),
+    "missing direction": _binary("pred[2] §compare(a, b)§"),
+    "missing index": op("f32[2] §get-tuple-element(a)§", a="(f32[2])"),
+    "missing padding": op("f32[2] §pad(a, z)§", a=_F2, z="f32[]"),
+    "missing slice": _unary("f32[2] §slice(a)§"),
+    "missing to_apply": op("f32[] §reduce(a, z), dimensions={0}§", a=_F2, z="f32[]").replace("), d", ")§, d"),
+    "missing calls": _binary("f32[2] §fusion(a, b)§, kind=kLoop§"),
+    "missing kind": _binary("f32[] §fusion(a, b)§, calls=add_f32§", ADD),
+    "missing custom_call_target": _unary("f32[2] §custom-call(a)§"),
+    "missing condition": op("f32[] §while(a)§, body=f§", "f { ROOT x = f32[] parameter(0) }\n", a="f32[]"),
+    "missing source_target_pairs": _unary("f32[2] §collective-permute(a)§"),
+    "missing fft_length": op("c64[2] §fft(a)§, fft_type=FFT§", a="c64[2]"),
+    "missing epsilon": op(
+        "(f32[2,3], f32[3], f32[3]) §batch-norm-training(a, s, o)§, feature_index=1§", a="f32[2,3]", s="f32[3]", o="f32[3]"
+    ),
+    "missing dim_labels": op("f32[2,8] §convolution(a, k)§", a="f32[2,4]", k="f32[4,8]"),
+    "missing delta": op("u64[2] §rng-get-and-update-state()§"),
+    "missing algorithm": op("(u64[2], u32[8]) §rng-bit-generator(a)§", a="u64[2]"),
+    "missing exponent_bits": _unary("f32[2] §reduce-precision(a)§, mantissa_bits=2§"),
+    "missing offset_dims": op(
+        "f32[5] §gather(a, i)§, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1}§",
+        a="f32[4]",
+        i="s32[5,1]",
+    ),
+    "missing branch_computations": op("f32[2] §conditional(i, a)§", i="s32[]", a=_F2),
+    "missing false_computation": op(
+        "f32[] §conditional(p, a, a)§, true_computation=f§", "f { ROOT x = f32[] parameter(0) }\n", p="pred[]", a="f32[]"
+    ),
+    "missing domain": _unary("f32[2] §domain(a)§"),
+    "missing k": op("(f32[1], s32[1]) §topk(a)§", a="f32[3]"),
+    "dimensions are not a list": _unary("f32[2,2] broadcast(a), dimensions=§0"),
+    "dimensions are words": _unary("f32[2,2] broadcast(a), dimensions={§a}"),
+    "dimensions without an end": _unary("f32[2,2] broadcast(a), dimensions={0§") + "§",
+    "dimensions without a comma": op("f32[2,2] transpose(a), dimensions={1 §0}", a="f32[2,2]"),
+    "dimensions with an open comma": op("f32[2,2] transpose(a), dimensions={1,§}", a="f32[2,2]"),
+    "dimensions with decimals": _unary("f32[2,2] broadcast(a), dimensions={§0.0}"),
+    "sort along two dimensions": op("f32[2,2] §sort(a), §dimensions=§{0,1}, to_apply=add_f32§", ADD, a="f32[2,2]"),
+    "concatenate along two dimensions": op("f32[2,2] §concatenate(a), §dimensions=§{0,1}§", a="f32[2,2]"),
+    "integer that is a word": op("f32[2] iota(), iota_dimension=§x"),
+    "integer that is a decimal": op("f32[2] iota(), iota_dimension=§0.5"),
+    "integer in a list": op("f32[2] iota(), iota_dimension=§{0}"),
+    "integer beyond 64 bits": op("f32[2] iota(), iota_dimension=§99999999999999999999"),
+    "integer beyond 32 bits": module(
+        "a = f32[2] parameter(0)\nROOT s = (f32[2], f32[2], u32[]) copy-start(a), cross_program_prefetch_index=§4294967296"
+    ),
+    "float beyond its range": op(
+        "(f32[2,3], f32[3], f32[3]) batch-norm-training(a, s, o), epsilon=§1e39, feature_index=1",
+        a="f32[2,3]",
+        s="f32[3]",
+        o="f32[3]",
+    ),
+    "float that is a word": op(
+        "(f32[2,3], f32[3], f32[3]) batch-norm-training(a, s, o), epsilon=§small, feature_index=1",
+        a="f32[2,3]",
+        s="f32[3]",
+        o="f32[3]",
+    ),
+    "boolean that is a number": op("f32[3,3] cholesky(a), lower=§1", a="f32[3,3]"),
+    "string without quotes": _unary("f32[2] custom-call(a), custom_call_target=§foo"),
+    "direction in lower case": _binary("pred[2] compare(a, b), direction=§eq"),
+    "direction unknown": _binary("pred[2] compare(a, b), direction=§XX"),
+    "comparison type unknown": _binary("pred[2] compare(a, b), direction=EQ, type=§PARTIAL"),
+    "fusion kind unknown": _binary("f32[] fusion(a, b), kind=§kOdd, calls=add_f32", ADD),
+    "fft type unknown": op("c64[2] fft(a), fft_type=§DCT, fft_length={2}", a="c64[2]"),
+    "distribution unknown": op("f32[8] rng(a, b), distribution=§rng_odd", a="f32[]", b="f32[]"),
+    "random algorithm unknown": op("(u64[2], u32[8]) rng-bit-generator(a), algorithm=§rng_odd", a="u64[2]"),
+    "precision unknown": _binary(
+        "f32[] dot(a, b), lhs_contracting_dims={0}, rhs_contracting_dims={0}, operand_precision={§extreme}"
+    ),
+    "precision without braces": _binary(
+        "f32[] dot(a, b), lhs_contracting_dims={0}, rhs_contracting_dims={0}, operand_precision=§high"
+    ),
+    "dot algorithm unknown": _binary(
+        "f32[] dot(a, b), lhs_contracting_dims={0}, rhs_contracting_dims={0}, algorithm=§dot_odd"
+    ),
+    "padding type unknown": _unary('f32[2] custom-call(a), custom_call_target="x", padding_type=§PADDING_ODD'),
+    "schedule unknown": _unary('f32[2] custom-call(a), custom_call_target="x", schedule=§SCHEDULE_ODD'),
+    "API version unknown": _unary('f32[2] custom-call(a), custom_call_target="x", api_version=§API_VERSION_ODD'),
+    "API version unspecified": _unary(
+        'f32[2] §custom-call(a), custom_call_target="x", api_version=§API_VERSION_UNSPECIFIED§'
+    ),
+    "convolution kind unknown": op(
+        "f32[2,8] convolution(a, k), dim_labels=bf_io->bf, convolution_kind=§odd", a="f32[2,4]", k="f32[4,8]"
+    ),
+    "result accuracy mode unknown": _unary("f32[2] log(a), result_accuracy={mode=§odd}"),
+    "result accuracy unknown": _unary("f32[2] log(a), result_accuracy={§odd=§1}"),
+    "result accuracy empty": _unary("f32[2] log(a), result_accuracy={§}"),
+    "tolerance unknown": _unary("f32[2] log(a), result_accuracy={tolerance={§odd=§1}}"),
+    "result accuracy of negate": _unary("f32[2] negate(a), §result_accuracy={mode=highest}"),
+    "computation that is not there": op("f32[] reduce(a, z), dimensions={0}, to_apply=§f", a=_F2, z="f32[]"),
+    "computation that comes later": (
+        "HloModule m\nENTRY e {\n a = f32[] parameter(0)\n ROOT r = f32[] call(a), to_apply=§f\n}\n"
+        "f {\n x = f32[] parameter(0)\n}\n"
+    ),
+    "computation that is itself": "HloModule m\n§ENTRY §e {\n a = f32[] parameter(0)\n ROOT r = f32[] call(a), to_apply=§e\n}\n",
+    "computation that is a number": op("f32[] reduce(a, z), dimensions={0}, to_apply=§1", a=_F2, z="f32[]"),
+    "computations without braces": op(
+        "f32[] conditional(i, a), branch_computations=§f", "f { ROOT x = f32[] parameter(0) }\n", i="s32[]", a="f32[]"
+    ),
+    "conditional without branches": op("f32[] §conditional(i), branch_computations=§{}§", i="s32[]"),
+    "conditional with too few operands": op(
+        "f32[] §conditional(i, a), branch_computations=§{f, f}§",
+        "f { ROOT x = f32[] parameter(0) }\n",
+        i="s32[]",
+        a="f32[]",
+    ),
+    "conditional on a vector": op(
+        "f32[] §conditional§(§i, a), branch_computations={f}", "f { ROOT x = f32[] parameter(0) }\n", i="s32[2]", a="f32[]"
+    ).replace("a), b", "a)§, b"),
+    "conditional on a float": op(
+        "f32[] §conditional§(§i, a), branch_computations={f}", "f { ROOT x = f32[] parameter(0) }\n", i="f32[]", a="f32[]"
+    ).replace("a), b", "a)§, b"),
+    "conditional on a predicate with a list": op(
+        "f32[] §conditional(i, a, a)§, §branch_computations={f, f}§",
+        "f { ROOT x = f32[] parameter(0) }\n",
+        i="pred[]",
+        a="f32[]",
+    ),
+    "slice without a limit": _unary("f32[1] slice(a), slice={§[0§]}"),
+    "slice with four numbers": _unary("f32[1] slice(a), slice={§[0:1:1§:1]}"),
+    "slice in parentheses": _unary("f32[1] slice(a), slice={§(0:1)}"),
+    "slice without braces": _unary("f32[1] slice(a), slice=§[0:1]"),
+    "slice with a comma": _unary("f32[1] slice(a), slice={§[0§,1]}"),
+    "padding with one number": op("f32[2] pad(a, z), padding=§1", a=_F2, z="f32[]"),
+    "padding with four numbers": op("f32[2] pad(a, z), padding=§0_0_0§_0", a=_F2, z="f32[]"),
+    "padding that is a word": op("f32[2] pad(a, z), padding=§x", a=_F2, z="f32[]"),
+    "padding with a negative interior": op("f32[2] pad(a, z), padding=§0_0§_-1", a=_F2, z="f32[]"),
+    "window without braces": op(
+        "f32[2] reduce-window(a, z), window=§size=1, to_apply=add_f32", ADD, a="f32[2]", z="f32[]"
+    ),
+    "window with an unknown field": op(
+        "f32[2] reduce-window(a, z), window={size=1 §odd=1}, to_apply=add_f32", ADD, a="f32[2]", z="f32[]"
+    ),
+    "window with too many strides": op(
+        "f32[2] reduce-window(a, z), window=§{§size=1 §stride=§1x1}, to_apply=add_f32", ADD, a="f32[2]", z="f32[]"
+    ),
+    "window with too few pads": op(
+        "f32[2,2] reduce-window(a, z), window=§{§size=1x1 §pad=§0_0}, to_apply=add_f32", ADD, a="f32[2,2]", z="f32[]"
+    ),
+    "window with an interior pad": op(
+        "f32[2] reduce-window(a, z), window={size=1 pad=§0_0_0}, to_apply=add_f32", ADD, a="f32[2]", z="f32[]"
+    ).replace("0_0_0", "0_0§_0"),
+    "window with a size twice": op(
+        "f32[2] reduce-window(a, z), window={size=1 §size=§1}, to_apply=add_f32", ADD, a="f32[2]", z="f32[]"
+    ),
+    "window with commas": op(
+        "f32[2] reduce-window(a, z), window={size=1§, stride=1}, to_apply=add_f32", ADD, a="f32[2]", z="f32[]"
+    ),
+    "window without a size but strides": op(
+        "f32[2] reduce-window(a, z), window=§{§stride=§1}, to_apply=add_f32", ADD, a="f32[2]", z="f32[]"
+    ),
+    "dim_labels without an arrow": op("f32[2,8] convolution(a, k), dim_labels=§bf_io", a="f32[2,4]", k="f32[4,8]"),
+    "dim_labels with a letter twice": op(
+        "f32[2,8] convolution(a, k), dim_labels=§bb_io->bf", a="f32[2,4]", k="f32[4,8]"
+    ),
+    "dim_labels with another letter": op(
+        "f32[2,8] convolution(a, k), dim_labels=§bx_io->bf", a="f32[2,4]", k="f32[4,8]"
+    ),
+    "dim_labels with ranks that differ": op(
+        "f32[2,8] convolution(a, k), dim_labels=§b0f_io->bf", a="f32[2,4,1]", k="f32[4,8]"
+    ),
+    "dim_labels with a digit too large": op(
+        "f32[2,8] convolution(a, k), dim_labels=§b9f_0io->b0f", a="f32[2,4,1]", k="f32[1,4,8]"
+    ),
+    "replica groups of words": op("f32[2] all-reduce(a), replica_groups={{§x}}, to_apply=add_f32", ADD, a=_F2),
+    "replica groups not nested": op("f32[2] all-reduce(a), replica_groups={§0,1}, to_apply=add_f32", ADD, a=_F2),
+    "replica groups without an end": op("f32[2] all-reduce(a), replica_groups={{0,1}§, §to_apply=add_f32", ADD, a=_F2),
+    "replica groups as an iota of one dimension": op(
+        "f32[2] all-reduce(a), §replica_groups=§[4]<=[4]§, to_apply=add_f32", ADD, a=_F2
+    ),
+    "replica groups as an iota without a source": op(
+        "f32[2] all-reduce(a), replica_groups=[2,2]§, to_apply=add_f32", ADD, a=_F2
+    ),
+    "replica groups as a list of devices": op(
+        "f32[2] all-reduce(a), replica_groups=[2,2]§0,1,2,3, to_apply=add_f32", ADD, a=_F2
+    ),
+    "replica groups with a transposition missing": op(
+        "f32[2] all-reduce(a), replica_groups=[2,2]<=[2,2]§, to_apply=add_f32", ADD, a=_F2
+    ),
+    "replica groups with a transposition out of range": op(
+        "f32[2] all-reduce(a), replica_groups=[2,2]<=[2,2]T§(1,§2§), to_apply=add_f32", ADD, a=_F2
+    ),
+    "replica groups along no mesh": op("f32[2] all-reduce(a), replica_groups=§x, to_apply=add_f32", ADD, a=_F2),
+    "collective mode unknown": op("f32[2] all-reduce(a), mode=§odd, to_apply=add_f32", ADD, a=_F2),
+    "source_target_pairs of three": _unary("f32[2] collective-permute(a), source_target_pairs={§{0,1,2}}§").replace(
+        "source_target", "§source_target"
+    ),
+    "source_target_pairs not nested": _unary("f32[2] collective-permute(a), source_target_pairs={§0,1}"),
+    "literal= without a shape": _unary('f32[2] custom-call(a), custom_call_target="x", literal=§{1, 2}'),
+    "layout constraints of another count": _unary(
+        'f32[2]{0} §custom-call(a), custom_call_target="x", §operand_layout_constraints=§{f32[2]{0}, f32[2]{0}}§'
+    ),
+    "layout constraints of another shape": _unary(
+        'f32[2]{0} §custom-call(a), custom_call_target="x", §operand_layout_constraints=§{§f32[3]{0}}§'
+    ),
+    "both to_apply and called computations": _unary(
+        'f32[2] custom-call(a), custom_call_target="x", to_apply=§f, called_computations={§f}'
+    ),
+    "async-done of what is not asynchronous": _unary("f32[2] §async-done§(§a)§"),
+    "async-update of another shape": module(
+        "a = f32[2] parameter(0)\ns = ((f32[2]), f32[2], s32[]) negate-start(a)\n"
+        "ROOT u = §((f32[2]), f32[2], u32[]) §negate-update§(§s)§"
+    ),
+    "async-start of a shape that is no tuple": _unary("§f32[2] §negate-start§(a)§"),
+    "async-start of a flat tuple": _unary("§(f32[2], f32[2]) §negate-start§(a)§"),
+    "async-start without calls": _unary("((f32[2]), f32[2]) §async-start(a)§"),
+    "async-done of another opcode": module(
+        "a = f32[2] parameter(0)\ns = ((f32[2]), f32[2], s32[]) negate-start(a)\nROOT u = f32[2] §abs-done§(§s)§"
+    ),
+    "async-done on another thread": module(
+        'a = f32[2] parameter(0)\ns = ((f32[2]), f32[2], s32[]) negate-start(a), async_execution_thread="x"\n'
+        'ROOT u = f32[2] §negate-done(s), §async_execution_thread=§"y"§'
+    ),
+    "async sugar without an attribute of its opcode": _unary("((f32[2]), f32[1]) §slice-start(a)§").replace("root", "§root").replace("ROOT", "§ROOT"),
+    "domain of another kind": _unary(
+        'f32[2] domain(a), domain=§{§kind=§"odd", entry={replicated}, exit={replicated}§}§'
+    ),
+    "domain without an exit": _unary('f32[2] domain(a), domain=§{§kind="sharding", entry={replicated}§}'),
+    "domain without braces": _unary("f32[2] domain(a), domain=§x"),
+    "aliasing of operands without a colon": _binary(
+        'f32[2] custom-call(a, b), custom_call_target="x", output_to_operand_aliasing={{} §(0, {})}'
+    ),
+    "aliasing of operands of a word": _binary(
+        'f32[2] custom-call(a, b), custom_call_target="x", output_to_operand_aliasing={{}: (§a§, {})}'
+    ),
+    "outfeed_shape that is no shape": op("token[] outfeed(a, t), outfeed_shape=§x", a=_F2, t="token[]"),
+    "infeed of an array": op("§f32[2] §infeed§(t)§", t="token[]"),
+    "channel of recv-done differs": module(
+        "t = token[] after-all()\nr = (f32[2], u32[], token[]) recv(t), channel_id=1\n"
+        "ROOT d = (f32[2], token[]) §recv-done(r), §channel_id=§2§"
+    ),
+    "metadata of a wrong type": _carries("metadata={op_name=§n}"),
+    "metadata line that is a string": _carries('metadata={source_line=§"1"}'),
+    "metadata line beyond 32 bits": _carries("metadata={source_line=§4294967296}"),
+    "metadata twice the same": _carries('metadata={op_name="a" §op_name="b"}'),
+    "metadata without an end": _carries('metadata={op_name="a"§') + "§",
+    "metadata with a profile unknown": _carries("metadata={§profile_type=§{§99}}§"),
+    "metadata without braces": _carries('metadata=§"x"'),
+    "backend_config is a word": _carries("backend_config=§x"),
+    "frontend attribute of a number": _carries("frontend_attributes={a=§1}"),
+    "frontend attribute without a comma": _carries('frontend_attributes={a="1" §b="2"}'),
+    "statistics without an index": _carries("statistics={visualizing_index=§a}"),
+    "statistics of a word": _carries("statistics={visualizing_index=0, a=§b}"),
+    "control predecessor that is not there": _carries("control-predecessors={§zz§}"),
+    "control predecessors empty": _carries("control-predecessors=§{§}"),
+    "control predecessor that is itself": _carries("control-predecessors={§root§}"),
+    "origin without braces": _carries("origin=§x"),
+    "origin of a number": _carries("origin={§1}"),
+    "parameter replication of another length": module("§ROOT §a = f32[2] parameter(0), §parameter_replication=§{true,false}§"),
+    "parameter replication of a number": module("ROOT a = f32[2] parameter(0), parameter_replication={§1}"),
+    "sharding without braces": _carries("sharding=§replicated"),
+    "sharding of an unknown kind": _carries("sharding={§odd}"),
+    "sharding replicated with devices": _carries("sharding={§replicated §devices=[2]0,1}"),
+    "sharding maximal without a device": _carries("sharding={§maximal§}"),
+    "sharding of one device": _carries("sharding={§devices=[1]0}"),
+    "sharding without dimensions": _carries("sharding={devices=§0,1}"),
+    "sharding with an unknown field": _carries("sharding={devices=[2]0,1 §odd=1}"),
+    "sharding with an unknown subgroup": _carries("sharding={devices=[1,2]0,1 last_tile_dims={§odd}}"),
+    "sharding without an end": _carries("sharding={replicated§") + "§",
+    "sharding shard_as without a number": _carries("sharding={replicated shard_as§}"),
+    "sharding of a mesh with bare axes": _carries("sharding={mesh[§x=2], [{§x}]}"),
+    "sharding of a mesh of a word": _carries("sharding={mesh['x'=§two], [{'x'}]}"),
+    "sharding of a mesh with an unknown field": _carries("sharding={mesh['x'=2], [{'x'}], §odd={}}"),
+    "sharding of a mesh with an axis behind a question mark": _carries("sharding={mesh['x'=2], [{?,§'x'}]}"),
+    "sharding of a tuple without a comma": op(
+        "(f32[2], s32[]) copy(a), sharding={{replicated} §{replicated}}", a="(f32[2], s32[])"
+    ),
+}  # fmt: skip

@@ -1,0 +1,190 @@
+"""The parser and the printer against XLA's own, text by text."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+
+from hloexec import ir
+from hloexec.errors import HloWarning, ParseError, VerificationError
+from hloexec.ops import registry
+from hloexec.text import format as format_module
+from hloexec.text import parse
+from hloexec.verify import verify
+from tests.text import oracle
+from tests.text.building import op
+from tests.text.cases import ACCEPTED, REJECTED, TOLERATED, UNKNOWN, places_of, without_marks
+
+
+def _named(table: dict[str, str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("text", table.values(), ids=table.keys())
+
+
+@cache
+def _xla_verdicts() -> dict[str, str | None]:
+    texts = [*map(without_marks, REJECTED.values()), *map(without_marks, UNKNOWN.values())]
+    return dict(zip(texts, oracle.verdicts(texts), strict=True))
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["default", "strict"])
+@_named(ACCEPTED)
+def test_accepted_text_survives_printing(text: str, strict: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HloWarning)
+        module = parse(text, strict=strict)
+        printed = format_module(module)
+        assert parse(printed, strict=strict) == module
+
+
+@_named(ACCEPTED)
+def test_printed_text_is_the_same_module_to_xla(text: str) -> None:
+    expected = oracle.canonical_text(text)
+    assert oracle.canonical_text(format_module(parse(text))) == expected
+
+
+@_named(ACCEPTED)
+def test_text_printed_by_xla_is_the_same_module(text: str) -> None:
+    printed = oracle.with_signed_zeros(oracle.canonical_text(text))
+    assert oracle.with_signed_zeros(oracle.canonical_text(format_module(parse(printed)))) == printed
+
+
+@_named(REJECTED)
+def test_rejected_text_raises_at_its_fault_when_strict(text: str) -> None:
+    plain = without_marks(text)
+    assert _xla_verdicts()[plain] is not None, "XLA accepts this"
+    _assert_rejected_at_its_place(text, strict=True)
+
+
+@pytest.mark.parametrize(
+    "text", [t for n, t in REJECTED.items() if n not in TOLERATED], ids=[n for n in REJECTED if n not in TOLERATED]
+)
+def test_rejected_text_raises_at_its_fault_by_default(text: str) -> None:
+    _assert_rejected_at_its_place(text, strict=False)
+
+
+@pytest.mark.parametrize("name", TOLERATED)
+def test_text_of_other_versions_is_tolerated_by_default(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HloWarning)
+        module = parse(without_marks(REJECTED[name]))
+        assert parse(format_module(module)) == module
+
+
+def _assert_rejected_at_its_place(text: str, strict: bool) -> None:
+    plain = without_marks(text)
+    with warnings.catch_warnings(), pytest.raises((ParseError, VerificationError)) as caught:
+        warnings.simplefilter("ignore", HloWarning)
+        verify(parse(plain, filename="dump.txt", strict=strict))
+    error = caught.value
+    if isinstance(error, ParseError):
+        assert (error.line, error.column) in places_of(text), str(error)
+        assert error.source_line.rstrip("\r") == (plain.split("\n")[error.line - 1]).rstrip("\r")
+        assert str(error).startswith(f"dump.txt:{error.line}:{error.column}: {error.message}\n")
+    else:
+        assert any(f"dump.txt:{line}:" in str(error) for line, _ in places_of(text)), str(error)
+
+
+@_named(UNKNOWN)
+def test_what_a_future_xla_may_write_is_kept_and_warned_about_once(text: str) -> None:
+    plain = without_marks(text)
+    with pytest.warns(HloWarning) as caught:
+        module = parse(plain)
+    assert len(caught) == 1
+    with pytest.warns(HloWarning):
+        assert parse(format_module(module)) == module
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "unheard_of=word",
+        "unheard_of=12",
+        'unheard_of="a, b)\\"\\n"',
+        'unheard_of={a={1,2}, b="}"}',
+        "unheard_of=[2,2]<=[4]T(1,0)",
+        "unheard_of=(a, (b))",
+        "unheard_of=f32[2,3]{1,0:T(8,128)}",
+        "unheard_of=1x2_3->4x5",
+        "unheard_of={ spaces  stay }",
+    ],
+)
+def test_unknown_attributes_are_printed_verbatim(kept: str) -> None:
+    carried = f'f32[2] copy(a), {kept}, backend_config="x"'
+    for text in (op(carried, a="f32[2]"), ACCEPTED["add"].replace("HloModule m", f"HloModule m, {kept}")):
+        with pytest.warns(HloWarning):
+            assert kept in format_module(parse(text))
+
+
+@pytest.mark.parametrize("kept", ['transmogrify(%a, %a), way={1,2}, how="x"', 'transmogrify(3 : {a [b]}, ")"), x=y'])
+def test_unknown_opcodes_are_printed_with_what_they_carry(kept: str) -> None:
+    with pytest.warns(HloWarning):
+        assert kept in format_module(parse(op(f"f32[2] {kept}", a="f32[2]")))
+
+
+@_named(UNKNOWN)
+def test_what_a_future_xla_may_write_is_rejected_when_strict(text: str) -> None:
+    plain = without_marks(text)
+    assert _xla_verdicts()[plain] is not None, "XLA knows this"
+    with pytest.raises(ParseError) as caught:
+        parse(plain, strict=True)
+    assert (caught.value.line, caught.value.column) in places_of(text), str(caught.value)
+
+
+def test_repeated_unknown_attributes_are_one_warning() -> None:
+    text = "HloModule m\nENTRY e {\n" + "".join(f" a{i} = f32[] parameter({i}), odd=1\n" for i in range(50)) + "}\n"
+    with pytest.warns(HloWarning) as caught:
+        parse(text)
+    assert len(caught) == 1
+    assert "odd" in str(caught[0].message)
+
+
+def test_every_opcode_is_in_the_table() -> None:
+    written = " ".join(ACCEPTED.values())
+    assert [name for name in registry.OPCODES if f" {name}(" not in written] == []
+
+
+def test_minus_zero_keeps_its_sign() -> None:
+    """XLA prints it as `-0`, and reads that as the integer 0; what was meant is -0."""
+    for text in ("-0", "-0.0"):
+        module = parse(f"HloModule m\nENTRY e {{\n ROOT c = f32[2] constant({{{text}, 0}})\n}}\n")
+        values = module.entry.root.attributes.literal.value
+        assert list(np.signbit(values)) == [True, False]
+        assert "-0.0" in format_module(module)
+
+
+def test_metadata_can_be_left_out_of_the_printed_text() -> None:
+    module = parse(ACCEPTED["everything an instruction may carry"])
+    printed = format_module(module, metadata=False, backend_config=False)
+    assert "metadata=" not in printed
+    assert "backend_config=" not in printed
+    assert "sharding=" in printed
+
+
+def test_layouts_can_be_left_out_of_the_printed_text() -> None:
+    module = parse(ACCEPTED["shape f32[256,128]{1,0:T(8,128)}"])
+    assert "{1,0" not in format_module(module, layouts=False)
+    assert "{1,0:T(8,128)}" in format_module(module)
+
+
+def test_spans_point_at_the_instruction() -> None:
+    text = ACCEPTED["nested instructions in nested instructions"]
+    module = parse(text)
+    root = module.entry.root
+    assert root.span is not None
+    written = text[root.span.start : root.span.end].strip()
+    assert written.removeprefix("ROOT ").startswith("r = ")
+    assert written.endswith("add(a, a))")
+
+
+def test_module_remembers_its_source_and_file() -> None:
+    text = ACCEPTED["add"]
+    module = parse(text, filename="some.hlo")
+    assert (module.source, module.filename) == (text, "some.hlo")
+
+
+def test_elided_literals_take_no_memory() -> None:
+    module = parse("HloModule m\nENTRY e {\n ROOT c = f32[1000000,1000000] constant({...})\n}\n")
+    assert module.entry.root.attributes.literal == ir.Literal(module.entry.root.shape, None)
