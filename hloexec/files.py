@@ -6,7 +6,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 __all__ = ["open_atomically"]
@@ -36,8 +36,6 @@ def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             yield file
         os.replace(temporary, target)
     except BaseException:
-        try:
+        with suppress(FileNotFoundError):
             os.unlink(temporary)
-        except FileNotFoundError:
-            pass
         raise

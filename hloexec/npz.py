@@ -140,9 +140,8 @@ class Entry:
 
     def _check(self, element_type: ElementType, dimensions: tuple[int, ...], shape: ArrayShape) -> None:
         if element_type is not shape.element_type:
-            raise LiteralError(
-                f"{self.where} holds {element_type} values, but {shape} is expected; {_conversion_hint(shape, self.stem)}"
-            )
+            hint = _conversion_hint(shape, self.stem)
+            raise LiteralError(f"{self.where} holds {element_type} values, but {shape} is expected; {hint}")
         bounded = shape.dynamic_dimensions or (False,) * shape.rank
         fits = len(dimensions) == shape.rank and all(
             size == declared or (flag and (declared < 0 or size <= declared))

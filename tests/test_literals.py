@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import zipfile
@@ -137,7 +138,7 @@ def test_writing_through_a_symbolic_link_keeps_the_link(tmp_path: Path) -> None:
 
 
 def test_a_npy_file_refuses_what_it_cannot_say(tmp_path: Path) -> None:
-    with pytest.raises(LiteralError, match="cannot hold bf16 values; write a .npz"):
+    with pytest.raises(LiteralError, match=r"cannot hold bf16 values; write a .npz"):
         literals.save(tmp_path / "x.npy", np.ones(2, ml_dtypes.bfloat16))
     with pytest.raises(LiteralError, match="cannot hold a tuple"):
         literals.save(tmp_path / "x.npy", (np.ones(2),))
@@ -229,7 +230,7 @@ def test_inputs_that_do_not_fit_are_refused_with_the_reason(
 def test_a_name_that_may_mean_two_parameters_is_refused(tmp_path: Path) -> None:
     parameters = [parameter(0, TupleShape((shape("f32"), shape("f32"))), "p"), parameter(1, shape("f32"), "p.1")]
     np.savez(tmp_path / "x.npz", **{"p.1": np.float32(0)})
-    with pytest.raises(LiteralError, match="key 'p.1' may mean parameter 0 or 1; key it by number"):
+    with pytest.raises(LiteralError, match=r"key 'p.1' may mean parameter 0 or 1; key it by number"):
         literals.load_inputs(tmp_path / "x.npz", parameters)
 
 
@@ -275,10 +276,8 @@ def test_a_changed_byte_never_gives_another_error(
     data = bytearray(path.read_bytes())
     data[position % len(data)] = byte
     path.write_bytes(data)
-    try:
+    with contextlib.suppress(LiteralError):
         literals.load(path)
-    except LiteralError:
-        pass
 
 
 def test_a_header_that_promises_more_than_the_file_has_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
@@ -289,7 +288,7 @@ def test_a_header_that_promises_more_than_the_file_has_is_refused_before_memory_
 
 def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "x.npy").write_bytes(pickle.dumps([1, 2]))
-    with pytest.raises(LiteralError, match="is neither a .npz nor a .npy file"):
+    with pytest.raises(LiteralError, match=r"is neither a .npz nor a .npy file"):
         literals.load(tmp_path / "x.npy")
 
 
@@ -307,7 +306,7 @@ def test_stray_keys_are_refused(name: str, message: str, tmp_path: Path) -> None
 
 
 def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
-    with pytest.raises(LiteralError, match="cannot read '.*no.npz': No such file or directory"):
+    with pytest.raises(LiteralError, match=r"cannot read '.*no.npz': No such file or directory"):
         literals.load(tmp_path / "no.npz")
     with pytest.raises(LiteralError, match="Is a directory"):
         literals.load(tmp_path)

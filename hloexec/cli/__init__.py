@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any
 
 import click
@@ -35,12 +35,29 @@ class _Commands(click.Group):
         return command
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted:
+        try:
+            version = metadata.version("hloexec")
+        except metadata.PackageNotFoundError:
+            version = "(not installed)"
+        click.echo(f"hloexec {version}")
+        ctx.exit()
+
+
 @click.command(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="FILE may be gzipped; - reads standard input.",
 )
-@click.version_option(package_name="hloexec", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def _hloexec() -> None:
     """Run XLA HLO on NumPy.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -96,7 +98,8 @@ def command(
     import hloexec
     from hloexec import literals
     from hloexec.cli.progress import ProgressBar
-    from hloexec.exec.memory import Statistics
+    from hloexec.exec.memory import Statistics, require_memory
+    from hloexec.exec.running import plan_of
     from hloexec.numerics.statistics import statistics
     from hloexec.ops.policy import numerics_policy
     from hloexec.summary import device_counts
@@ -116,6 +119,10 @@ def command(
     module = hloexec.load(file, strict=strict)
     hloexec.verify(module, strict=strict)
     chosen = _computation(module, computation)
+    given = literals.load_arrays(elided) if is_file else elided
+    # Whatever keeps the module from running is said before gigabytes of inputs are made.
+    options: dict[str, Any] = {"numerics": policy, "computation": computation, "elided": given, "unknown": unknown}
+    require_memory(plan_of(module, memory_limit=memory_limit, **options), memory_limit)
     values = _inputs(module, chosen, inputs, overrides, seed, distribution)
     if save_inputs is not None:
         literals.save(save_inputs, tuple(values))
@@ -125,19 +132,15 @@ def command(
     view.module(module, replicas * partitions)
     view.inputs(_labelled(values, [f"{n} {parameter.name}" for n, parameter in enumerate(chosen.parameters)]))
     taken = Statistics()
-    given = literals.load_arrays(elided) if is_file else elided
     with ProgressBar() as progress:
         start = time.perf_counter()
         result = hloexec.run(
             module,
             *values,
-            numerics=policy,
             observers=[progress],
-            computation=computation,
-            elided=given,
-            unknown=unknown,
             memory_limit=memory_limit,
             statistics=taken,
+            **options,
         )
         seconds = time.perf_counter() - start
     rows = [(".".join(map(str, leaf.index)) or "value", leaf) for leaf in statistics(result)]
@@ -147,10 +150,12 @@ def command(
 
 
 def _function(where: str) -> Any:
-    """The function that `module:name` names."""
+    """The function that `module:name` names; modules in the working folder are found, as `python -m` does."""
     module_name, _, name = where.partition(":")
     if not name:
         raise click.UsageError(f"--custom-call expects TARGET=MODULE:FUNCTION, but {where!r} names no function")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     try:
         found = import_module(module_name)
         for part in name.split("."):
@@ -238,7 +243,7 @@ class _TerminalView:
         from hloexec.report.units import byte_text, seconds_text
 
         show(values_table("result", rows))
-        show(f"\nran in {seconds_text(seconds)}, with {byte_text(peak_bytes)} beyond the inputs at most")
+        show(f"\nran in {seconds_text(seconds)}, peak memory {byte_text(peak_bytes)} beyond the inputs")
 
 
 class _JsonView:

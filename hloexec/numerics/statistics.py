@@ -26,8 +26,8 @@ class LeafStatistics:
 
     `minimum`, `maximum`, `mean` and `standard_deviation` (of the population) are over the finite elements, in f64, None
     where there are none; `minimum` and `maximum` of integers are exact. Of complex numbers they are over the absolute
-    values, of preds over 0 and 1. `hash` is blake2b, 6 bytes in hexadecimal, of the elements in logical order; it does not
-    depend on layout, strides or dimensions.
+    values, of preds over 0 and 1. `hash` is blake2b, 6 bytes in hexadecimal, of the elements in logical order; it does
+    not depend on layout, strides or dimensions.
     """
 
     index: tuple[int, ...]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from hloexec.cli import main
+from hloexec.custom_calls.registry import unregister_custom_call
 from tests.text.building import op
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +111,20 @@ def test_elided_constants_can_be_given_by_name(tmp_path: Path, capsys: pytest.Ca
     assert as_json(capsys, "run", path, *arguments)["result"][0]["mean"] == 5
     assert main(["run", path, "--elided", "error"]) == 1
     assert "constant %c is elided" in capsys.readouterr().err
+
+
+def test_a_library_call_can_be_implemented_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    Path("my_calls.py").write_text("def triple(operand):\n    return 3 * operand\n")
+    path = write(tmp_path, op('f32[2] custom-call(x), custom_call_target="test_triple"', x="f32[2]"))
+    assert main(["run", path]) == 1
+    assert 'custom call "test_triple"' in capsys.readouterr().err
+    arguments = ["--distribution", "ones", "--custom-call", "test_triple=my_calls:triple"]
+    assert as_json(capsys, "run", path, *arguments)["result"][0]["mean"] == 3
+    unregister_custom_call("test_triple")
 
 
 def test_gzip_and_standard_input_are_read(
@@ -262,6 +277,11 @@ def test_without_a_terminal_there_are_no_colours(add: str) -> None:
         [sys.executable, "-m", "hloexec", "run", add], capture_output=True, text=True, env=environment, check=True
     )
     assert "\x1b" not in done.stdout and "result" in done.stdout
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("hloexec ")
 
 
 @pytest.mark.parametrize("name", ["", "run", "info", "fmt", "ops"])

@@ -13,7 +13,7 @@ import pytest
 
 import hloexec.ops  # noqa: F401 - fills the registry
 from hloexec.dtypes import ELEMENT_TYPES, element_type
-from hloexec.errors import InputError
+from hloexec.errors import HloError, InputError, ResourceError
 from hloexec.inputs import DISTRIBUTIONS, random_inputs
 from hloexec.inputs.demands import ANYTHING, Demand
 from hloexec.inputs.distributions import _fixed_normal, random_array
@@ -186,6 +186,17 @@ def test_another_computation_can_be_given_inputs() -> None:
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         random_inputs(identity("f32[]"), **options)
+
+
+def test_a_module_that_is_not_well_formed_is_refused() -> None:
+    text = op("f32[2] gather(x)", x="f32[2]").replace("gather(x)", "add(x)")
+    with pytest.raises(HloError):
+        random_inputs(parse(text))
+
+
+def test_parameters_that_do_not_fit_into_memory_are_refused_before_it_is_taken() -> None:
+    with pytest.raises(ResourceError, match=r"the parameters of main take 4.0 TB, more than .*; the largest is p0"):
+        random_inputs(identity("f32[1000000,1000000]"))
 
 
 def test_shapes_without_values_are_refused() -> None:
