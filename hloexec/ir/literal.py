@@ -6,6 +6,7 @@ take no memory. Literals compare bit for bit, so NaNs with equal payloads are eq
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -30,21 +31,25 @@ class Literal:
     @property
     def is_elided(self) -> bool:
         """Whether any part of the value is unknown."""
-        if isinstance(self.value, tuple):
-            return any(element.is_elided for element in self.value)
-        return self.value is None
+        return any(leaf.value is None for leaf in self.leaves())
+
+    def leaves(self) -> Iterator[Literal]:
+        """The literals that are no tuples, depth first."""
+        stack = [self]
+        while stack:
+            literal = stack.pop()
+            if isinstance(literal.value, tuple):
+                stack.extend(reversed(literal.value))
+            else:
+                yield literal
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Literal):
             return NotImplemented
-        if self.shape != other.shape:
-            return False
-        mine, its = self.value, other.value
-        if isinstance(mine, np.ndarray) and isinstance(its, np.ndarray):
-            return mine.dtype == its.dtype and mine.tobytes() == its.tobytes()
-        if isinstance(mine, np.ndarray) or isinstance(its, np.ndarray):
-            return False
-        return mine == its
+        # Equal shapes nest alike, so their leaves correspond.
+        return self.shape == other.shape and all(
+            _same_bits(mine.value, its.value) for mine, its in zip(self.leaves(), other.leaves(), strict=True)
+        )
 
     def __hash__(self) -> int:
         return hash(self.shape)
@@ -55,3 +60,9 @@ class Literal:
         view = array.view()
         view.flags.writeable = False
         return cls(shape, view)
+
+
+def _same_bits(mine: object, its: object) -> bool:
+    if isinstance(mine, np.ndarray) and isinstance(its, np.ndarray):
+        return mine.dtype == its.dtype and mine.tobytes() == its.tobytes()
+    return mine is None and its is None

@@ -69,8 +69,8 @@ class LiteralParser:
         lexer = self._lexer
         open_tuples: list[tuple[TupleShape, list[Literal]]] = []
         while True:
-            if isinstance(shape, TupleShape) and self._take_elision():
-                found = Literal(shape, None)
+            if self._take_elision(shape):
+                found = _elided(shape)
             elif isinstance(shape, TupleShape):
                 lexer.expect("(", "before the elements of a tuple literal")
                 if shape.elements:
@@ -96,10 +96,11 @@ class LiteralParser:
             else:
                 return found
 
-    def _take_elision(self) -> bool:
-        """Move past `{...}` in place of a tuple: XLA prints that, though it does not read it."""
+    def _take_elision(self, shape: Shape) -> bool:
+        """Move past `{...}` in place of a tuple or a scalar: XLA prints that, though it does not read it."""
         lexer = self._lexer
-        if self._strict or not _ELIDED.match(lexer.text, lexer.start):
+        is_usual = isinstance(shape, ArrayShape) and shape.rank > 0
+        if is_usual or self._strict or not _ELIDED.match(lexer.text, lexer.start):
             return False
         for _ in range(3):
             lexer.advance()
@@ -247,6 +248,27 @@ class LiteralParser:
         if array is None:
             lexer.fail(f"{value:g} is out of the range of {what.removeprefix('a value of type ')}", start)
         return array[0]
+
+
+def _elided(shape: Shape) -> Literal:
+    """A literal of which nothing is known; a tuple is known to be one."""
+    open_tuples: list[tuple[TupleShape, list[Literal]]] = []
+    while True:
+        if isinstance(shape, TupleShape) and shape.elements:
+            open_tuples.append((shape, []))
+            shape = shape.elements[0]
+            continue
+        found = Literal(shape, () if isinstance(shape, TupleShape) else None)
+        while open_tuples:
+            tuple_shape, elements = open_tuples[-1]
+            elements.append(found)
+            if len(elements) < len(tuple_shape.elements):
+                shape = tuple_shape.elements[len(elements)]
+                break
+            found = Literal(tuple_shape, tuple(elements))
+            open_tuples.pop()
+        else:
+            return found
 
 
 def _matching_brace(text: str, start: int) -> int | None:

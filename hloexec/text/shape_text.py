@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import ml_dtypes
@@ -85,6 +85,19 @@ def shapes_text(shapes: Iterable[Shape], layouts: bool = True) -> str:
 
 def literal_text(literal: Literal) -> str:
     """The value alone, the shape being written elsewhere."""
+    return _nested_literal(literal, _leaf_text)
+
+
+def literal_with_shape_text(literal: Literal) -> str:
+    """The value with the shape of each leaf before it."""
+    return _nested_literal(literal, lambda leaf: f"{shape_text(leaf.shape)} {literal_text(leaf)}")
+
+
+def _leaf_text(leaf: Literal) -> str:
+    return _elements(leaf.value) if isinstance(leaf.value, np.ndarray) else "{...}"
+
+
+def _nested_literal(literal: Literal, leaf_text: Callable[[Literal], str]) -> str:
     pieces: list[str] = []
     stack: list[Literal | str] = [literal]
     while stack:
@@ -93,22 +106,14 @@ def literal_text(literal: Literal) -> str:
             pieces.append(item)
         elif isinstance(item.value, tuple):
             stack.append(")")
-            for i in range(len(item.value) - 1, -1, -1):
-                stack.append(item.value[i])
-                if i:
+            for number in range(len(item.value) - 1, -1, -1):
+                stack.append(item.value[number])
+                if number:
                     stack.append(", ")
             stack.append("(")
-        elif item.value is None:
-            pieces.append("{...}")
         else:
-            pieces.append(_elements(item.value))
+            pieces.append(leaf_text(item))
     return "".join(pieces)
-
-
-def literal_with_shape_text(literal: Literal) -> str:
-    if isinstance(literal.value, tuple):
-        return f"({', '.join(map(literal_with_shape_text, literal.value))})"
-    return f"{shape_text(literal.shape)} {literal_text(literal)}"
 
 
 def _elements(array: np.ndarray[Any, Any]) -> str:
