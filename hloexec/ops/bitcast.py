@@ -18,7 +18,7 @@ from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.common import array_shape, require
-from hloexec.ops.extents import completed, flags, reshaped_extents, shape_of
+from hloexec.ops.extents import completed, flags, part, reshaped_extents, shape_of
 from hloexec.ops.registry import opcode
 from hloexec.values import Array
 
@@ -222,7 +222,7 @@ def _untiled(array: Array, tiling: _Tiling) -> Array:
     for position in reversed(range(len(tiling.splits))):
         split = tiling.splits[position]
         array = array.transpose(np.argsort(_unpaired_axes(len(split.leading), len(split.tile)))).reshape(split.padded)
-        array = array[tuple(map(slice, split.sizes))]
+        array = part(array, map(slice, split.sizes))
         array = array.reshape(tiling.splits[position - 1].result if position else tiling.logical)
     return array
 

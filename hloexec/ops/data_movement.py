@@ -15,7 +15,7 @@ from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape, PaddingDimension, Shape, SliceDimension
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_type_ignoring_float_width, widen
-from hloexec.ops.extents import flags, reshaped_extents, reshaped_flags, shape_of, with_zeros
+from hloexec.ops.extents import flags, part, reshaped_extents, reshaped_flags, shape_of, with_zeros
 from hloexec.ops.registry import opcode
 from hloexec.values import Array
 
@@ -193,8 +193,7 @@ class Slice:
 
     @staticmethod
     def evaluate(operand: Array, *, attributes: SliceAttributes, shape: ArrayShape) -> Array:
-        # The ellipsis keeps NumPy from turning an array of rank 0 into a scalar.
-        result = operand[(*(slice(entry.start, entry.limit, entry.stride) for entry in attributes.slice), ...)]
+        result = part(operand, (slice(entry.start, entry.limit, entry.stride) for entry in attributes.slice))
         return result if result.shape == shape.dimensions else with_zeros(result, shape)
 
 
@@ -293,7 +292,7 @@ class Pad:
             _placement(size, padded, entry)
             for size, padded, entry in zip(operand.shape, sizes, attributes.padding, strict=True)
         ]
-        source = operand[(*(kept for kept, _ in placed), ...)]
+        source = part(operand, (kept for kept, _ in placed))
         if source.shape == sizes:
             return source
         result = np.full(sizes, in_type(padding_value, shape.element_type))
@@ -335,7 +334,7 @@ class Reverse:
     @staticmethod
     def evaluate(operand: Array, *, attributes: ReverseAttributes) -> Array:
         turned = set(attributes.dimensions)
-        return operand[(*(slice(None, None, -1 if axis in turned else None) for axis in range(operand.ndim)), ...)]
+        return part(operand, (slice(None, None, -1 if axis in turned else None) for axis in range(operand.ndim)))
 
 
 @attrs.frozen

@@ -15,7 +15,7 @@ from hloexec.errors import EvaluationError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require
-from hloexec.ops.extents import completed, flags, shape_of
+from hloexec.ops.extents import completed, flags, part, shape_of
 from hloexec.ops.registry import ANY, opcode
 from hloexec.values import Array
 
@@ -71,7 +71,7 @@ class SetDimensionSize:
                 f"set-dimension-size sets dimension {axis} to {extent}, but it must lie between 0 and the bound {bound}"
             )
         sizes = (*operand.shape[:axis], extent, *operand.shape[axis + 1 :])
-        return completed(operand[tuple(map(slice, sizes))], sizes)
+        return completed(part(operand, map(slice, sizes)), sizes)
 
 
 @opcode("dynamic-reshape", operands=(1, ANY))

@@ -7,8 +7,9 @@ out which extents a reshape leaves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from hloexec.ir import ArrayShape
 from hloexec.ops.common import require
 from hloexec.values import Array
 
-__all__ = ["completed", "flags", "reshaped_extents", "reshaped_flags", "shape_of", "with_zeros"]
+__all__ = ["completed", "flags", "part", "reshaped_extents", "reshaped_flags", "shape_of", "with_zeros"]
 
 
 def flags(shape: ArrayShape) -> tuple[bool, ...]:
@@ -33,6 +34,14 @@ def shape_of(
     return ArrayShape(
         element_type, dimensions, dynamic_dimensions=dynamic_dimensions if any(dynamic_dimensions) else ()
     )
+
+
+def part(array: Array, slices: Iterable[slice]) -> Array:
+    """The view of an array at one slice per dimension."""
+    # The ellipsis keeps NumPy from turning an array of rank 0 into a scalar.
+    index: tuple[Any, ...] = (*slices, ...)
+    view: Array = array[index]
+    return view
 
 
 def with_zeros(array: Array, shape: ArrayShape) -> Array:

@@ -17,7 +17,7 @@ from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_type_ignoring_float_width
 from hloexec.ops.data_movement import in_type, require_distinct_dimensions
-from hloexec.ops.extents import completed, flags, shape_of
+from hloexec.ops.extents import completed, flags, part, shape_of
 from hloexec.ops.index_vectors import batch_sizes, require_batching_dims, require_index_vectors, start_positions
 from hloexec.ops.registry import ANY, opcode
 from hloexec.values import Array
@@ -59,7 +59,7 @@ class DynamicSlice:
         operand_shapes: tuple[ArrayShape, ...],
     ) -> Array:
         operand = completed(operand, operand_shapes[0].dimensions)
-        return operand[(*_window(operand.shape, start_indices, attributes.dynamic_slice_sizes), ...)]
+        return part(operand, _window(operand.shape, start_indices, attributes.dynamic_slice_sizes))
 
 
 @opcode("dynamic-update-slice", operands=(2, ANY))
@@ -256,9 +256,9 @@ def _windows_at(operand: Array, starts: dict[int, Array], batch: tuple[int, ...]
     `starts` holds the operand dimensions in which windows differ.
     """
     moving = sorted(starts)
-    fixed = operand[(*(slice(None) if axis in starts else slice(size) for axis, size in enumerate(sizes)), ...)]
+    fixed = part(operand, (slice(None if axis in starts else size) for axis, size in enumerate(sizes)))
     if not moving or not prod(batch) * prod(sizes):
-        return np.broadcast_to(fixed[(*map(slice, sizes), ...)], (*batch, *sizes))
+        return np.broadcast_to(part(fixed, map(slice, sizes)), (*batch, *sizes))
     first, last = moving[0], moving[-1] + 1
     if fixed.flags.c_contiguous and moving == list(range(first, last)) and all(sizes[axis] == 1 for axis in moving):
         return _rows_at(fixed, first, last, starts, batch, sizes)

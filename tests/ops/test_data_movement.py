@@ -133,7 +133,9 @@ def _reverse(draw: Any) -> Case:
 
 @st.composite
 def _iota(draw: Any) -> Case:
-    name, result = draw(st.sampled_from(IOTA_TYPES)), draw(st.lists(sizes, min_size=1, max_size=4))
+    # f8e8m0fnu has no zero: XLA's constant folding makes it 2**-127, its compiled code NaN.
+    name = draw(st.sampled_from([name for name in IOTA_TYPES if name != "f8e8m0fnu"]))
+    result = draw(st.lists(sizes, min_size=1, max_size=4))
     axis = draw(st.integers(0, len(result) - 1))
     if draw(st.booleans()):
         result[axis] = draw(st.sampled_from([17, 300]))
