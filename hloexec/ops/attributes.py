@@ -96,9 +96,9 @@ def attribute(
 ) -> Any:
     """Declare an attribute of an opcode.
 
-    `default` is the value where the text says nothing (the printer then says nothing either); without it the attribute is
-    required. `name` is the name in the text where it differs from the field's. `choices` are the words of an enumeration.
-    `always_printed`: the printer states it even where it is the default.
+    `default` is the value where the text says nothing (the printer then says nothing either); without it the attribute
+    is required. `name` is the name in the text where it differs from the field's. `choices` are the words of an
+    enumeration. `always_printed`: the printer states it even where it is the default.
     """
     metadata = {
         "grammar": grammar,

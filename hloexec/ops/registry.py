@@ -1,8 +1,8 @@
 """The registry: one entry per opcode.
 
 An entry holds everything particular to an opcode: its attributes, how many operands it takes, its shape rule (`infer`),
-its kernel (`evaluate`) and traits. Parser, printer, verifier, planner and the coverage table read it; they never name an
-opcode themselves.
+its kernel (`evaluate`) and traits. Parser, printer, verifier, planner and the coverage table read it; they never name
+an opcode themselves.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Role(enum.Enum):
 class Callee(Protocol):
     """A called computation as a kernel sees it.
 
-    Calling it evaluates it on whole arrays, elementwise in the leading dimensions: scalar parameters may be given arrays
-    of one common shape, and the results have that shape. The result is an array, or a tuple of arrays where the root is
-    a tuple. `computation` is there so that kernels can recognise usual forms by structure.
+    Calling it evaluates it on whole arrays, elementwise in the leading dimensions: scalar parameters may be given
+    arrays of one common shape, and the results have that shape. The result is an array, or a tuple of arrays where the
+    root is a tuple. `computation` is there so that kernels can recognise usual forms by structure.
     """
 
     @property
@@ -118,8 +118,8 @@ def opcode(
 ) -> Callable[[_Entry], _Entry]:
     """Register the decorated class as the entry of opcode `name`.
 
-    The class's docstring gives the rule and its source; its static methods `infer`, `evaluate` and (elementwise) `compute`
-    are what they are called.
+    The class's docstring gives the rule and its source; its static methods `infer`, `evaluate` and (elementwise)
+    `compute` are what they are called.
     """
 
     def decorate(cls: _Entry) -> _Entry:

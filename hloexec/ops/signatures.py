@@ -105,8 +105,8 @@ def require_scalar_comparison(program: ProgramShape, operands: Sequence[ArraySha
 def require_reducer(program: ProgramShape, operands: Sequence[ArrayShape], what: str) -> None:
     """Raise ShapeError unless a computation combines two scalars of each operand's type, with one result for each.
 
-    The parameters are first all left, then all right values; a single result may stand without a tuple. Sums may be kept
-    in another type than the operands' (a wider one), as long as parameters and results agree.
+    The parameters are first all left, then all right values; a single result may stand without a tuple. Sums may be
+    kept in another type than the operands' (a wider one), as long as parameters and results agree.
     """
     parameters, count = program.parameters, len(operands)
     require(
