@@ -16,7 +16,7 @@ from tests.ops.evaluation import evaluate
 needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
 
 DTYPES: dict[str, Any] = {"u8": np.uint8, "s16": np.int16, "u32": np.uint32, "s32": np.int32, "u64": np.uint64}
-DIMENSIONS = [(), (1,), (4,), (5,), (3, 5), (7, 7), (3, 4, 5), (0,), (1001,)]
+DIMENSIONS = [(), (5,), (7, 7), (3, 4, 5), (0,), (1001,)]
 STATE = np.array([0x123456789ABCDEF0, 2**64 - 2, 2**64 - 1], np.uint64)
 """Counters about to carry."""
 
@@ -59,10 +59,14 @@ def test_counters_carry_into_the_high_half() -> None:
 
 
 @needs_xla
-@pytest.mark.parametrize("element_type", DTYPES)
 @pytest.mark.parametrize(
-    ("algorithm", "words"),
-    [("rng_three_fry", 2), ("rng_philox", 2), ("rng_philox", 3), ("rng_default", 2), ("rng_default", 3)],
+    ("algorithm", "words", "element_type"),
+    [
+        *(("rng_three_fry", 2, element_type) for element_type in DTYPES),
+        *(("rng_philox", 3, element_type) for element_type in ("s16", "s32", "u64")),
+        ("rng_philox", 2, "u8"),
+        ("rng_default", 2, "u32"),
+    ],
 )
 def test_bits_agree_with_xla(algorithm: str, words: int, element_type: str) -> None:
     shapes = [shape_text(element_type, dimensions) for dimensions in DIMENSIONS]

@@ -1,0 +1,134 @@
+"""Batch normalization against its formulas in f64, and XLA:CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from conformance import xla
+from hloexec.errors import ShapeError
+from tests.ops.evaluation import evaluate
+
+needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
+
+DTYPES: dict[str, Any] = {"f64": np.float64, "f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
+UNIT = {"f64": 2.0**-53, "f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11}
+SIZES = (4, 5, 6)
+COUNT = 24
+EPSILON = 0.001
+
+
+def module(opcode: str, element_type: str, operands: int) -> str:
+    """batch-norm-*: the operand, vectors, and for the gradient another array at the end."""
+    array, vector = f"{element_type}[4,5,6]", f"{element_type}[5]"
+    shapes = [array, *[vector] * (operands - 1)]
+    if opcode == "batch-norm-grad":
+        shapes[-1] = array
+    result = array if opcode == "batch-norm-inference" else f"({array}, {vector}, {vector})"
+    body = "".join(f"  p{number} = {shape} parameter({number})\n" for number, shape in enumerate(shapes))
+    names = ", ".join(f"p{number}" for number in range(operands))
+    return (
+        f"HloModule m\nENTRY e {{\n{body}  ROOT r = {result} {opcode}({names}), epsilon={EPSILON}, feature_index=1\n}}"
+    )
+
+
+def random_inputs(element_type: str, operands: int) -> list[np.ndarray]:
+    generator = np.random.default_rng(operands)
+    values = [generator.standard_normal(SIZES) + 1]
+    values += [generator.random(5) + 0.5 for _ in range(operands - 1)]
+    return [value.astype(DTYPES[element_type]) for value in values]
+
+
+def column(vector: np.ndarray) -> np.ndarray:
+    return vector.reshape(5, 1)
+
+
+def assert_close(actual: np.ndarray, expected: np.ndarray, element_type: str, magnitude: float) -> None:
+    """Sums of n terms and a few more operations in precision u: (n + 10) u times the largest intermediate; then u."""
+    accumulation = min(UNIT[element_type], UNIT["f32"])
+    error = np.abs(actual.astype(np.float64) - expected)
+    assert actual.dtype == DTYPES[element_type]
+    assert np.all(error <= (COUNT + 10) * accumulation * magnitude + UNIT[element_type] * np.abs(expected))
+
+
+@pytest.mark.parametrize("element_type", DTYPES)
+def test_training_normalizes_by_the_batch(element_type: str) -> None:
+    operand, scale, offset = random_inputs(element_type, 3)
+    result, mean, variance = evaluate(module("batch-norm-training", element_type, 3), operand, scale, offset)
+    x = operand.astype(np.float64)
+    m, v = x.mean((0, 2)), x.var((0, 2))
+    normal = (x - column(m)) / np.sqrt(column(v) + np.float32(EPSILON))
+    assert_close(mean, m, element_type, np.abs(x).max())
+    assert_close(variance, v, element_type, 2 * np.square(np.abs(x).max() + np.abs(m).max()))
+    expected = normal * column(scale.astype(np.float64)) + column(offset.astype(np.float64))
+    assert_close(result, expected, element_type, 4 * np.abs(x).max() / np.sqrt(v.min()) * (1 + np.abs(normal).max()))
+
+
+@pytest.mark.parametrize("element_type", DTYPES)
+def test_inference_normalizes_by_what_it_is_given(element_type: str) -> None:
+    inputs = random_inputs(element_type, 5)
+    x, scale, offset, mean, variance = (value.astype(np.float64) for value in inputs)
+    expected = column(scale) * (x - column(mean)) / np.sqrt(column(variance) + np.float32(EPSILON)) + column(offset)
+    actual = evaluate(module("batch-norm-inference", element_type, 5), *inputs)
+    assert_close(actual, expected, element_type, np.abs(expected).max() + np.abs(x).max())
+
+
+def test_the_gradient_is_that_of_the_training_step() -> None:
+    """Central differences of the training step itself: error h² plus u / h, h = 1e-5."""
+    operand, scale, _, _, _ = random_inputs("f64", 5)
+    generator = np.random.default_rng(0)
+    gradient, offset = generator.standard_normal(SIZES), np.zeros(5)
+    training = module("batch-norm-training", "f64", 3)
+    _, mean, variance = evaluate(training, operand, scale, offset)
+    by_operand, by_scale, by_offset = evaluate(
+        module("batch-norm-grad", "f64", 5), operand, scale, mean, variance, gradient
+    )
+
+    def slope(direction: list[np.ndarray]) -> float:
+        step = 1e-5
+        ends = [
+            np.sum(gradient * evaluate(training, *(v + s * step * d for v, d in zip((operand, scale, offset), direction, strict=True)))[0])
+            for s in (1, -1)
+        ]  # fmt: skip
+        return float(ends[0] - ends[1]) / (2 * step)
+
+    for number, result in enumerate((by_operand, by_scale, by_offset)):
+        direction = [np.zeros(SIZES), np.zeros(5), np.zeros(5)]
+        direction[number] = generator.standard_normal(result.shape)
+        assert slope(direction) == pytest.approx(float(np.sum(direction[number] * result)), abs=1e-7)
+
+
+@needs_xla
+@pytest.mark.parametrize("element_type", ["f64", "f32"])  # XLA:CPU rounds every step of its expansion in f16
+@pytest.mark.parametrize(("opcode", "operands"), [("batch-norm-training", 3), ("batch-norm-grad", 5)])
+def test_results_agree_with_xla(opcode: str, operands: int, element_type: str) -> None:
+    inputs = random_inputs(element_type, operands)
+    if opcode == "batch-norm-grad":
+        inputs[-1] = np.cos(np.arange(120)).reshape(SIZES).astype(DTYPES[element_type])
+    text = module(opcode, element_type, operands)
+    for mine, its in zip(evaluate(text, *inputs), xla.run_hlo(text, *inputs), strict=True):
+        expected = its.astype(np.float64)
+        # Both sides are within the bound of `assert_close` of the formula; intermediates stay below 100 here.
+        assert_close(mine, expected, element_type, 2 * 100 + np.abs(expected).max())
+
+
+GOOD = module("batch-norm-training", "f32", 3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("feature_index=1", "feature_index=3", "feature_index 3 of batch-norm-training is out of range"),
+        ("feature_index=1", "feature_index=0", "one element for each of 4 features"),
+        ("p1 = f32[5]", "p1 = f32[5,1]", "scale of batch-norm-training must have one element"),
+        ("p2 = f32[5]", "p2 = s32[5]", "same element type"),
+        ("p0 = f32[4,5,6]", "p0 = s32[4,5,6]", "must be floating-point"),
+    ],
+)
+def test_wrong_shapes_are_refused(old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    with pytest.raises(ShapeError, match=message):
+        evaluate(GOOD.replace(old, new))
