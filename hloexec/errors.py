@@ -1,8 +1,8 @@
 """Errors and warnings of hloexec.
 
 Every error a user can meet is an `HloError`: a sentence that says what is wrong, where it is (a position in the text,
-or a computation and an instruction), and what was expected. Code below the command line never lets a bare Python exception
-of its own making escape.
+or a computation and an instruction), and what was expected. Code below the command line never lets a bare Python
+exception of its own making escape.
 """
 
 from __future__ import annotations
