@@ -137,7 +137,8 @@ def round_to_odd(array: Array) -> Array:
     An inexact result takes the neighbour whose last bit is 1, which keeps the information on which side of a tie the
     value lies. Source: Boldo and Melquiond, "When double rounding is odd" (2005).
     """
-    nearest = array.astype(np.float32)
+    with np.errstate(all="ignore"):
+        nearest = array.astype(np.float32)
     error = nearest.astype(np.float64)
     even = (nearest.view(np.int32) & 1) == 0
     wrong = np.flatnonzero((error != array) & even & ~np.isnan(nearest))
