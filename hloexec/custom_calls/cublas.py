@@ -172,18 +172,22 @@ def _dimension_numbers(numbers: Mapping[str, Any], precision: Mapping[str, Any])
     def dims(name: str) -> tuple[int, ...]:
         try:
             return tuple(int(number) for number in numbers.get(name, ()))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise UnsupportedError(f"{name} of its backend_config must be a list of whole numbers") from None
 
     algorithm = str(precision.get("algorithm", "ALG_UNSET")).removeprefix("ALG_").lower()
     if algorithm not in DOT_ALGORITHMS:
         raise UnsupportedError(f"it has the algorithm {algorithm}; there are {', '.join(DOT_ALGORITHMS)}")
+    words = precision.get("operand_precision") or []
+    if not isinstance(words, list):
+        raise UnsupportedError("operand_precision of its backend_config must be a list of words")
+    operand_precision = tuple(str(word).lower() for word in words)
     return DotAttributes(
         lhs_batch_dims=dims("lhs_batch_dimensions"),
         lhs_contracting_dims=dims("lhs_contracting_dimensions"),
         rhs_batch_dims=dims("rhs_batch_dimensions"),
         rhs_contracting_dims=dims("rhs_contracting_dimensions"),
-        operand_precision=tuple(str(word).lower() for word in precision.get("operand_precision") or ()),
+        operand_precision=operand_precision if set(operand_precision) - {"default"} else (),
         algorithm=algorithm,
     )
 
