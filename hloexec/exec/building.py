@@ -31,10 +31,11 @@ from hloexec.exec.plan import (
     While,
     leaves,
     map_shape,
+    rebuilt,
 )
 from hloexec.exec.requirements import Program
 from hloexec.exec.schedule import computation_named
-from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Literal
+from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Literal, TupleShape
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, find_opcode
 
@@ -195,13 +196,16 @@ class PlanBuilder:
         return self._marked(frame, instruction, self.constant_trees[key])
 
     def _literal(self, instruction: Instruction, literal: Literal) -> SlotTree:
-        if isinstance(literal.value, tuple):
-            return tuple(self._literal(instruction, element) for element in literal.value)
-        shape = literal.shape
-        if literal.value is None:
-            return map_shape(shape, lambda leaf: self._constant_slot(leaf, self.around.elided(instruction, leaf)))
-        array = _read_only(literal.value)
-        return map_shape(shape, lambda leaf: self._constant_slot(leaf, array))
+        def slot(part: Literal) -> SlotTree:
+            if part.value is None:
+                return map_shape(
+                    part.shape, lambda leaf: self._constant_slot(leaf, self.around.elided(instruction, leaf))
+                )
+            assert isinstance(part.value, np.ndarray)
+            assert not isinstance(part.shape, TupleShape)
+            return self._constant_slot(part.shape, _read_only(part.value))
+
+        return rebuilt(literal, lambda part: part.value if isinstance(part.value, tuple) else None, slot)  # type: ignore[no-any-return]
 
     def _tuple(self, frame: _Frame, instruction: Instruction) -> SlotTree:
         return self._marked(frame, instruction, tuple(frame.values[name] for name in instruction.operands))

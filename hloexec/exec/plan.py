@@ -33,6 +33,7 @@ __all__ = [
     "While",
     "leaves",
     "map_shape",
+    "rebuilt",
     "unflatten",
 ]
 
@@ -203,11 +204,32 @@ def map_shape(shape: Shape, leaf: Callable[[ArrayShape | BufferShape], int]) -> 
     """The tree of a shape, with a slot made by `leaf` for each of its leaves, depth first."""
     if not isinstance(shape, TupleShape):
         return leaf(shape)
-    return tuple(map_shape(element, leaf) for element in shape.elements)
+    return rebuilt(shape, lambda node: node.elements if isinstance(node, TupleShape) else None, leaf)  # type: ignore[no-any-return]
 
 
 def unflatten(tree: SlotTree, slots: Sequence[Any] | Mapping[int, Any]) -> Any:
     """The value of a tree, given all slots."""
     if isinstance(tree, int):
         return slots[tree]
-    return tuple(unflatten(branch, slots) for branch in tree)
+    return rebuilt(tree, lambda node: node if isinstance(node, tuple) else None, slots.__getitem__)
+
+
+def rebuilt(root: Any, children: Callable[[Any], Sequence[Any] | None], leaf: Callable[[Any], Any]) -> Any:
+    """Nested tuples with `leaf` applied where `children` gives None; without recursion, as tuples may nest deep."""
+    parts = children(root)
+    if parts is None:
+        return leaf(root)
+    frames: list[tuple[Iterator[Any], list[Any]]] = [(iter(parts), [])]
+    while True:
+        pending, done = frames[-1]
+        for node in pending:
+            parts = children(node)
+            if parts is not None:
+                frames.append((iter(parts), []))
+                break
+            done.append(leaf(node))
+        else:
+            frames.pop()
+            if not frames:
+                return tuple(done)
+            frames[-1][1].append(tuple(done))

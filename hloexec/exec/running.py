@@ -38,6 +38,7 @@ def run(
     elided: str | Mapping[str, Any] = "zeros",
     unknown: str = "error",
     memory_limit: int | None = None,
+    verify: bool = True,
     check: bool = False,
     statistics: Statistics | None = None,
 ) -> Value:
@@ -50,7 +51,8 @@ def run(
     (see `hloexec.exec.observers`). `computation` names the computation to run instead of the entry. `elided` says what
     constants are that the text elides: `zeros`, `random`, `error`, or a mapping from their names to arrays. `unknown`
     says what custom calls give that hloexec does not know: `error`, `zeros` or `random`. `memory_limit` is the most
-    bytes that the run may allocate beyond its inputs (by default 80 % of what is free). `check` verifies every result's
+    bytes that the run may allocate beyond its inputs (by default 80 % of what is free). `verify=False` runs a module
+    that does not verify, for as long as it goes well. `check` verifies every result's
     type and shape. `statistics` is filled in with what the run took.
 
     Raises VerificationError, UnsupportedError (listing everything that is missing), InputError and ResourceError before
@@ -64,6 +66,7 @@ def run(
         elided=elided,
         unknown=unknown,
         memory_limit=memory_limit,
+        verify=verify,
         is_observed=attached.see_instructions,
     )
     arguments = argument_leaves(plan.computation, inputs)
@@ -86,6 +89,7 @@ def plan_of(
     elided: str | Mapping[str, Any] = "zeros",
     unknown: str = "error",
     memory_limit: int | None = None,
+    verify: bool = True,
     is_observed: bool = False,
 ) -> Plan:
     """The plan of a module or of one of its computations; made once per module object and set of options."""
@@ -97,11 +101,11 @@ def plan_of(
         raise InputError(f"memory_limit must not be negative, but is {memory_limit}")
     options = Options(policy, elided, unknown, is_observed)
     known = _known_plans(module)
-    if not known:
+    if verify and not known:
         # Imported late: a verified module never needs it again.
-        from hloexec.verify import verify
+        from hloexec.verify import verify as verify_module
 
-        verify(module)
+        verify_module(module)
     if not isinstance(elided, str):
         return build(module, entry, options, memory_limit)
     key = (entry.name, policy, elided, unknown, is_observed)

@@ -232,6 +232,23 @@ def test_conditionals_nest_deeper_than_the_interpreter_recurses():
     assert run(parsed(text), np.int32(21)) == 42
 
 
+def test_tuples_nest_deeper_than_the_interpreter_recurses():
+    depth = sys.getrecursionlimit() + 50
+    shape, lines = "f32[4]", ["  t0 = f32[4] parameter(0)"]
+    for k in range(1, depth):
+        shape = f"({shape})"
+        lines.append(f"  t{k} = {shape} tuple(t{k - 1})")
+    text = (
+        "HloModule deep\nENTRY main {\n"
+        + "\n".join(lines).replace(f"  t{depth - 1} =", f"  ROOT t{depth - 1} =")
+        + "\n}"
+    )
+    value = run(parsed(text), X)
+    for _ in range(1, depth):
+        (value,) = value
+    np.testing.assert_array_equal(value, X)
+
+
 def test_control_predecessors_run_first():
     text = """HloModule m
 ENTRY e { x = f32[4] parameter(0)
