@@ -9,7 +9,7 @@ in each case is looked at. The quantities, evaluated on the whole arrays, become
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -60,7 +60,7 @@ def comparator_keys(computation: Computation, operands: Sequence[Array]) -> list
     None where the comparator is no such order on these operands: it is of another form, or NaNs make it inconsistent.
     """
     analysis = _Analysis(computation)
-    graph = analysis.boolean_graph(computation.root)
+    graph = analysis.boolean_graph()
     if graph is None or not 0 < len(analysis.atoms) <= _MOST_ATOMS:
         return None
     keys: list[Array] = []
@@ -75,8 +75,8 @@ def comparator_keys(computation: Computation, operands: Sequence[Array]) -> list
             keys.append(key)
         number_of_atom.append(number)
     outcomes = np.array(list(itertools.product(_OUTCOMES, repeat=len(keys))), np.int8).T
-    answers = np.broadcast_to(graph([outcomes[number] for number in number_of_atom]), outcomes.shape[1:])
-    order = _lexicographic_order(outcomes, answers)
+    answers = _answers(graph, [outcomes[number] for number in number_of_atom])
+    order = _lexicographic_order(outcomes, np.broadcast_to(answers, outcomes.shape[1:]))
     return None if order is None else [~keys[number] if descending else keys[number] for number, descending in order]
 
 
@@ -89,36 +89,56 @@ class _Atom:
     is_total_order: bool
 
 
+@attrs.frozen
+class _Node:
+    """An instruction on the way from atoms to the answer: `function` of other nodes, or of one atom's outcomes."""
+
+    name: str
+    function: Callable[..., Any]
+    operands: tuple[str, ...] = ()
+    atom: int | None = None
+
+
 class _Analysis:
     """One comparator, taken apart."""
 
     def __init__(self, computation: Computation) -> None:
         self.computation = computation
         self.atoms: list[_Atom] = []
-        self._forms: dict[str, tuple[int | None, Any]] = {}
+        self._forms: dict[str, tuple[int | None, int]] = {}
+        self._numbers: dict[Any, int] = {}
 
-    def boolean_graph(self, root: Instruction) -> Any:
-        """A function from the atoms' outcomes (arrays of -1, 0, 1) to the answer; None for an unknown form."""
-        if root.opcode == "constant":
-            literal: Literal = root.attributes.literal
-            return None if literal.is_elided else lambda outcomes: np.asarray(literal.value)
-        operands = self.computation.operands_of(root)
-        if root.opcode == "compare" and not all(map(_is_predicate, operands)):
-            return self._atom_graph(root)
-        parts = [self.boolean_graph(operand) for operand in operands if _is_predicate(operand)]
-        if len(parts) != len(operands) or not parts or None in parts:
-            return None
-        if root.opcode == "compare":
-            function: Any = _DIRECTIONS[root.attributes.direction]
-        elif root.opcode == "select":
+    def boolean_graph(self) -> list[_Node] | None:
+        """The nodes, operands first, the root last; None for an unknown form."""
+        nodes: list[_Node] = []
+        needed = {self.computation.root_name}
+        for instruction in reversed(self.computation.instructions):
+            if instruction.name in needed:
+                node = self._node(instruction)
+                if node is None:
+                    return None
+                nodes.append(node)
+                needed.update(node.operands)
+        return nodes[::-1]
+
+    def _node(self, instruction: Instruction) -> _Node | None:
+        operands = self.computation.operands_of(instruction)
+        if instruction.opcode == "constant":
+            literal: Literal = instruction.attributes.literal
+            return None if literal.is_elided else _Node(instruction.name, lambda: np.asarray(literal.value))
+        if instruction.opcode == "compare" and not all(map(_is_predicate, operands)):
+            return self._atom_node(instruction)
+        if instruction.opcode == "compare":
+            function: Any = _DIRECTIONS[instruction.attributes.direction]
+        elif instruction.opcode == "select":
             function = np.where
-        elif root.opcode in _LOGICAL:
-            function = _LOGICAL[root.opcode]
+        elif instruction.opcode in _LOGICAL:
+            function = _LOGICAL[instruction.opcode]
         else:
             return None
-        return lambda outcomes: function(*(part(outcomes) for part in parts))
+        return _Node(instruction.name, function, instruction.operands) if all(map(_is_predicate, operands)) else None
 
-    def _atom_graph(self, comparison: Instruction) -> Any:
+    def _atom_node(self, comparison: Instruction) -> _Node | None:
         left, right = self.computation.operands_of(comparison)
         (left_side, left_form), (right_side, right_form) = self.form(left), self.form(right)
         if {left_side, right_side} != {0, 1} or left_form != right_form:
@@ -131,36 +151,29 @@ class _Analysis:
         if number == len(self.atoms):
             self.atoms.append(_Atom(quantity, total))
         direction = _DIRECTIONS[comparison.attributes.direction]
-        return lambda outcomes: direction(sign * outcomes[number], 0)
+        return _Node(comparison.name, lambda outcomes: direction(sign * outcomes, 0), atom=number)
 
-    def form(self, root: Instruction) -> tuple[int | None, Any]:
-        """Which side an instruction depends on (0 left, 1 right, None neither, -1 both), and its expression.
+    def form(self, root: Instruction) -> tuple[int | None, int]:
+        """Which side an instruction depends on (0 left, 1 right, None neither, -1 both), and its expression's number.
 
-        The expression is the same for a left quantity and its right counterpart.
+        A left quantity and its right counterpart are one expression.
         """
-        stack = [root]
-        while stack:
-            instruction = stack[-1]
-            if instruction.name in self._forms:
-                stack.pop()
-                continue
-            operands = self.computation.operands_of(instruction)
-            missing = [operand for operand in operands if operand.name not in self._forms]
-            if missing:
-                stack.extend(missing)
-                continue
-            stack.pop()
-            self._forms[instruction.name] = self._form_of(instruction, [self._forms[o.name] for o in operands])
+        if root.name not in self._forms:
+            for instruction in self._needed(root):
+                operands = [self._forms[name] for name in instruction.operands]
+                self._forms[instruction.name] = self._form_of(instruction, operands)
         return self._forms[root.name]
 
-    def _form_of(self, instruction: Instruction, operands: list[tuple[int | None, Any]]) -> tuple[int | None, Any]:
+    def _form_of(self, instruction: Instruction, operands: list[tuple[int | None, int]]) -> tuple[int | None, int]:
         if instruction.opcode == "parameter":
             number = instruction.attributes.number
-            return number % 2, ("parameter", number // 2)
-        sides = {side for side, _ in operands} - {None}
-        side = next(iter(sides)) if len(sides) == 1 else -1 if sides else None
+            side, expression = number % 2, ("parameter", number // 2)
+            return side, self._numbers.setdefault(expression, len(self._numbers))
+        sides = {operand_side for operand_side, _ in operands} - {None}
         parts = tuple(form for _, form in operands)
-        return side, (instruction.opcode, instruction.shape, instruction.attributes, parts)
+        whole = (instruction.opcode, instruction.shape, instruction.attributes, parts)
+        form = self._numbers.setdefault(whole, len(self._numbers))
+        return next(iter(sides)) if len(sides) == 1 else -1 if sides else None, form
 
     def evaluate(self, quantity: Instruction, operands: Sequence[Array]) -> Array | None:
         """A left quantity on the whole operands; None where an instruction cannot be evaluated elementwise."""
@@ -204,6 +217,15 @@ class _Analysis:
                     needed.add(operand.name)
                     stack.append(operand)
         return [instruction for instruction in self.computation if instruction.name in needed]
+
+
+def _answers(graph: list[_Node], outcomes: list[Array]) -> Array:
+    """What the comparator answers for the atoms' outcomes, -1 for less, 0 for equal, 1 for greater."""
+    values: dict[str, Array] = {}
+    for node in graph:
+        operands = [outcomes[node.atom]] if node.atom is not None else [values[name] for name in node.operands]
+        values[node.name] = node.function(*operands)
+    return values[graph[-1].name]
 
 
 def _is_predicate(instruction: Instruction) -> bool:

@@ -207,6 +207,18 @@ def test_any_other_comparator_agrees_with_xla(shape: tuple[int, ...]) -> None:
     compare(REMAINDER, ("s32",), shape, len(shape) - 1)
 
 
+@pytest.mark.usefixtures("only_keys")
+def test_shared_parts_of_a_comparator_are_looked_at_once() -> None:
+    """Written out, the quantity has 2^60 parts, and so has the answer."""
+    lines = parameters(("s32",))
+    for side in ("a", "b"):
+        lines += [f"{side}{n + 1} = s32[] or({side}{n}, {side}{n})" for n in range(60)]
+    lines += ["c0 = pred[] compare(a60, b60), direction=GT"]
+    lines += [f"c{n + 1} = pred[] and(c{n}, c{n})" for n in range(60)]
+    values = np.array([3, 1, 2], np.int32)
+    assert evaluate(module(lines, ("s32",), (3,), 0), values).tolist() == [3, 2, 1]
+
+
 def test_zeros_of_both_signs_keep_their_order_under_a_plain_comparison() -> None:
     comparator = [*parameters(("f32", "s32")), "r = pred[] compare(a0, b0), direction=LT"]
     zeros = np.array([0.0, -0.0, 0.0, -0.0], np.float32)
