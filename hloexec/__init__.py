@@ -10,8 +10,6 @@ Everything here is imported when it is first used, so that `import hloexec` and 
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hloexec.errors import (
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from hloexec.interop import from_jax
     from hloexec.loading import load
     from hloexec.text import format, parse
-    from hloexec.verify import verify
+    from hloexec.verifier import verify
 
 __all__ = [
     "EvaluationError",
@@ -65,7 +63,7 @@ _HOMES = {
     "random_inputs": "hloexec.inputs",
     "register_custom_call": "hloexec.custom_calls.registry",
     "run": "hloexec.exec",
-    "verify": "hloexec.verify",
+    "verify": "hloexec.verifier",
 }
 
 
@@ -80,14 +78,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """Importing a submodule binds it as an attribute; `hloexec.verify` shall stay the function all the same."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -15,7 +15,7 @@ from hloexec.costs import contraction_of, trip_count_of
 from hloexec.exec.requirements import Requirement, unsupported
 from hloexec.ir import ArrayShape, Instruction, Literal, Module, ReplicaGroups, Shape, leaf_shapes
 from hloexec.ops.attributes import computation_names
-from hloexec.verify import Note, verify
+from hloexec.verifier import Note, verify
 
 __all__ = ["ContractionSummary", "ParameterSummary", "Summary", "device_counts", "summarize"]
 

@@ -71,6 +71,7 @@ _DISTRIBUTIONS = ("normal", "uniform", "ones", "zeros", "iota", "special", "larg
     multiple=True,
     help="Implement a library call by a Python function. May be repeated.",
 )
+@click.option("--no-verify", is_flag=True, help="Run a module even if its shapes or structure are wrong.")
 @strict_option
 @json_option
 def command(
@@ -87,6 +88,7 @@ def command(
     computation: str | None,
     memory_limit: int | None,
     custom_calls: Sequence[tuple[str, str]],
+    no_verify: bool,
     strict: bool,
     as_json: bool,
 ) -> None:
@@ -117,13 +119,20 @@ def command(
     for target, where in custom_calls:
         hloexec.register_custom_call(target, _function(where))
     module = hloexec.load(file, strict=strict)
-    hloexec.verify(module, strict=strict)
+    if not no_verify:
+        hloexec.verify(module, strict=strict)
     chosen = _computation(module, computation)
     given = literals.load_arrays(elided) if is_file else elided
     # Whatever keeps the module from running is said before gigabytes of inputs are made.
-    options: dict[str, Any] = {"numerics": policy, "computation": computation, "elided": given, "unknown": unknown}
+    options: dict[str, Any] = {
+        "numerics": policy,
+        "computation": computation,
+        "elided": given,
+        "unknown": unknown,
+        "verify": not no_verify,
+    }
     require_memory(plan_of(module, memory_limit=memory_limit, **options), memory_limit)
-    values = _inputs(module, chosen, inputs, overrides, seed, distribution)
+    values = _inputs(module, chosen, inputs, overrides, seed, distribution, verify=not no_verify)
     if save_inputs is not None:
         literals.save(save_inputs, tuple(values))
 
@@ -183,6 +192,8 @@ def _inputs(
     overrides: Sequence[tuple[str, str]],
     seed: int,
     distribution: str,
+    *,
+    verify: bool,
 ) -> list[Value]:
     """One value per parameter: what `overrides` says, else what the file says, else random."""
     import hloexec
@@ -198,7 +209,7 @@ def _inputs(
     if path is not None:
         values |= literals.load_inputs(path, computation.parameters, given=values)
     if len(values) < len(computation.parameters):
-        random = hloexec.random_inputs(module, seed, distribution, computation.name)
+        random = hloexec.random_inputs(module, seed, distribution, computation.name, verify=verify)
         values = dict(enumerate(random)) | values
     return [values[number] for number in range(len(computation.parameters))]
 

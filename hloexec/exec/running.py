@@ -103,7 +103,7 @@ def plan_of(
     known = _known_plans(module)
     if verify and not known:
         # Imported late: a verified module never needs it again.
-        from hloexec.verify import verify as verify_module
+        from hloexec.verifier import verify as verify_module
 
         verify_module(module)
     if not isinstance(elided, str):

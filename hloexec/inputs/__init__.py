@@ -18,13 +18,18 @@ from hloexec.inputs.facts import Fact, frame_of, opaque_facts
 from hloexec.inputs.tracing import parameter_demands
 from hloexec.ir import ArrayShape, BufferShape, Computation, Module, Shape, TupleShape
 from hloexec.values import TOKEN, Array, Token, Value
-from hloexec.verify import verify
+from hloexec.verifier import verify as verify_module
 
 __all__ = ["DISTRIBUTIONS", "random_inputs"]
 
 
 def random_inputs(
-    module: Module, seed: int = 0, distribution: str = "normal", computation: str | None = None
+    module: Module,
+    seed: int = 0,
+    distribution: str = "normal",
+    computation: str | None = None,
+    *,
+    verify: bool = True,
 ) -> list[Value]:
     """One value per parameter of the entry computation, or of the one named.
 
@@ -35,10 +40,12 @@ def random_inputs(
     `iota` (0, 1, 2, … as far as the type counts), `special` (half of the floats are NaN, infinities, denormals or
     extremes; integers lie at the ends of their range) and `large`; integers keep in bounds there too, floats do not.
 
-    Raises VerificationError where the module is not well-formed, InputError for a computation, distribution or seed
-    that does not exist or an opaque parameter, and ResourceError where the values would not fit into memory.
+    Raises VerificationError where the module is not well-formed (unless told not to `verify`), InputError for a
+    computation, distribution or seed that does not exist or an opaque parameter, and ResourceError where the values
+    would not fit into memory.
     """
-    verify(module)
+    if verify:
+        verify_module(module)
     if distribution not in DISTRIBUTIONS:
         raise InputError(f"there is no distribution {distribution!r}; there are {', '.join(DISTRIBUTIONS)}")
     if not 0 <= seed < 2**64:

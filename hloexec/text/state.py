@@ -101,6 +101,6 @@ class ParserState:
             self.lexer.fail(f"{what} is not known here; known are {', '.join(sorted(known))}", position)
         if what not in self._warned:
             self._warned.add(what)
-            place = self.lexer.error("", position)
-            message = f"{place.filename}:{place.line}:{place.column}: {what} is not known; it is kept as it stands"
+            place = self.lexer.error(f"{what} is not known; it is kept as it stands", position)
+            message = f"{place.filename}:{place.line}:{place.column}: {place.message}"
             warnings.warn(message, HloWarning, stacklevel=2)

@@ -8,7 +8,7 @@ import pytest
 
 from hloexec.text import format as format_module
 from hloexec.text import parse
-from hloexec.verify import verify
+from hloexec.verifier import verify
 from tests.text import oracle
 
 corpus = pytest.importorskip("tests.text.corpus", reason="the corpus is not here")

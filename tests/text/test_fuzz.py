@@ -12,7 +12,7 @@ import pytest
 from hloexec.errors import HloError, HloWarning, ParseError
 from hloexec.text import format as format_module
 from hloexec.text import parse
-from hloexec.verify import verify
+from hloexec.verifier import verify
 from tests.text.cases import ACCEPTED
 from tests.text.seeds import SEEDS, seed_path
 

@@ -13,7 +13,7 @@ from hloexec.errors import HloWarning, ParseError, VerificationError
 from hloexec.ops import registry
 from hloexec.text import format as format_module
 from hloexec.text import parse
-from hloexec.verify import verify
+from hloexec.verifier import verify
 from tests.text import oracle
 from tests.text.building import op
 from tests.text.cases import ACCEPTED, REJECTED, TOLERATED, UNKNOWN, places_of, without_marks

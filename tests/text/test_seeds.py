@@ -12,7 +12,7 @@ from hloexec import ir
 from hloexec.errors import HloWarning
 from hloexec.text import format as format_module
 from hloexec.text import parse
-from hloexec.verify import verify
+from hloexec.verifier import verify
 from tests.text import oracle
 from tests.text.seeds import SEEDS, seed_path
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hloexec.verify import verify
+from hloexec.verifier import verify
 from tests.text.building import ADD, LESS, module, op
-from tests.verify.broken import CALLED, fault, parsed
+from tests.verifier.broken import CALLED, fault, parsed
 
 CALLERS = {
     "call": op("f32[2] call(a), to_apply=inner", CALLED, a="f32[3]"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import attrs
 
 from hloexec import ir
-from hloexec.verify import verify
+from hloexec.verifier import verify
 from tests.text.building import module, op
-from tests.verify.broken import CALLED, CHAIN, F2, F3, F32, edited, fault, parsed, with_instructions
+from tests.verifier.broken import CALLED, CHAIN, F2, F3, F32, edited, fault, parsed, with_instructions
 
 
 def test_declared_shapes_are_the_inferred_ones() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from hloexec.ir import Shape, TupleShape
 from hloexec.ops.registry import ProgramShape
-from hloexec.verify.comparison import same
-from hloexec.verify.report import Report
+from hloexec.verifier.comparison import same
+from hloexec.verifier.report import Report
 
 __all__ = ["check_entry"]
 

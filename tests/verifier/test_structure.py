@@ -8,9 +8,9 @@ import attrs
 import pytest
 
 from hloexec import ir
-from hloexec.verify import verify
+from hloexec.verifier import verify
 from tests.text.building import module, op
-from tests.verify.broken import CALLED, CHAIN, F2, edited, fault, parsed, with_instructions
+from tests.verifier.broken import CALLED, CHAIN, F2, edited, fault, parsed, with_instructions
 
 
 def test_well_formed_module_has_no_notes() -> None:

@@ -9,9 +9,9 @@ from hloexec.errors import ShapeError
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
-from hloexec.verify.comparison import is_float, same
-from hloexec.verify.report import Report
-from hloexec.verify.structure import has_attributes
+from hloexec.verifier.comparison import is_float, same
+from hloexec.verifier.report import Report
+from hloexec.verifier.structure import has_attributes
 
 __all__ = ["check_shapes"]
 

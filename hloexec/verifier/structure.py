@@ -8,7 +8,7 @@ from typing import TypeVar
 from hloexec.ir import Computation, Instruction, Shape
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
-from hloexec.verify.report import Report
+from hloexec.verifier.report import Report
 
 __all__ = ["check_calls", "check_computation", "check_computation_names", "has_attributes"]
 

@@ -8,10 +8,10 @@ the declared shape. What is wrong is collected and raised once, with its places 
 from __future__ import annotations
 
 from hloexec.ir import Module
-from hloexec.verify.entry import check_entry
-from hloexec.verify.report import Note, Report
-from hloexec.verify.shapes import check_shapes
-from hloexec.verify.structure import check_calls, check_computation, check_computation_names
+from hloexec.verifier.entry import check_entry
+from hloexec.verifier.report import Note, Report
+from hloexec.verifier.shapes import check_shapes
+from hloexec.verifier.structure import check_calls, check_computation, check_computation_names
 
 __all__ = ["Note", "verify"]
 

@@ -11,7 +11,7 @@ from hloexec import ir
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import HloWarning, VerificationError
 from hloexec.text import parse
-from hloexec.verify import verify
+from hloexec.verifier import verify
 from tests.text.building import module
 
 __all__ = ["CALLED", "CHAIN", "F2", "F3", "F32", "edited", "fault", "parsed", "with_instructions"]
