@@ -8,6 +8,7 @@ number of terms at most: NumPy adds pairwise along an axis of neighbours, but on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import isqrt, prod
 from typing import Any
 
@@ -89,50 +90,73 @@ def reduce_known(
     init = np.broadcast_to(widen(init_value).astype(dtype), sizes)
     if array.size:
         with np.errstate(all="ignore"):
-            init = reducer.combine(init, _reduce_in_memory_order(array, set(dimensions), reducer, dtype))
+            init = reducer.combine(init, _reduce_in_memory_order(array, tuple(dimensions), reducer, dtype))
     # NumPy makes scalars of arrays without dimensions.
     return narrow(np.asarray(init), result_type)
 
 
-def _reduce_in_memory_order(array: Array, dimensions: set[int], reducer: KnownReducer, dtype: np.dtype[Any]) -> Array:
-    """Reduce with neighbouring dimensions of one kind merged, so that NumPy sees few and long loops."""
-    order = sorted(range(array.ndim), key=lambda dimension: -abs(array.strides[dimension]))
-    order = [dimension for dimension in order if array.shape[dimension] != 1]
-    kept = [dimension for dimension in order if dimension not in dimensions]
-    ones = tuple(dimension for dimension in range(array.ndim) if array.shape[dimension] == 1)
-    view = array.squeeze(ones)
-    position = {dimension: place for place, dimension in enumerate(sorted(order))}
-    view = view.transpose([position[dimension] for dimension in order])
+@attrs.frozen
+class _Merging:
+    """How an array is seen with neighbouring dimensions of one kind merged, and its result put in order again."""
+
+    order: tuple[int, ...]
+    """The dimensions in the order in which they lie in memory."""
+    sizes: tuple[int, ...]
+    axes: tuple[int, ...]
+    """Which of the merged dimensions are reduced."""
+    kept_sizes: tuple[int, ...]
+    kept_order: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def _merging(shape: tuple[int, ...], strides: tuple[int, ...], dimensions: tuple[int, ...]) -> _Merging:
+    """Few and long loops for NumPy: dimensions in memory order, merged where strides allow and both stay or both go."""
+    # Dimensions of size 1 may lie anywhere: in front of all others, whose strides then decide.
+    order = sorted(range(len(shape)), key=lambda dimension: (shape[dimension] != 1, -abs(strides[dimension])))
     groups: list[list[int]] = []
-    for place, dimension in enumerate(order):
-        previous = order[place - 1]
+    for dimension in order:
+        last = groups[-1][-1] if groups else dimension
         joins = (
-            place > 0
-            and (previous in dimensions) == (dimension in dimensions)
-            and view.strides[place - 1] == view.strides[place] * view.shape[place]
+            bool(groups)
+            and (last in dimensions) == (dimension in dimensions)
+            and (strides[last] == strides[dimension] * shape[dimension] or shape[last] == 1)
         )
         if joins:
             groups[-1].append(dimension)
         else:
             groups.append([dimension])
-    merged = view.reshape([prod(array.shape[dimension] for dimension in group) for group in groups])
-    axes = tuple(place for place, group in enumerate(groups) if group[0] in dimensions)
-    result = _reduce_chunks(merged, axes, reducer, dtype)
-    result = result.reshape([array.shape[dimension] for dimension in kept])
-    result = result.transpose([kept.index(dimension) for dimension in sorted(kept)])
-    return result.reshape([array.shape[d] for d in range(array.ndim) if d not in dimensions])
+    kept = [dimension for dimension in order if dimension not in dimensions]
+    return _Merging(
+        order=tuple(order),
+        sizes=tuple(prod(shape[dimension] for dimension in group) for group in groups),
+        axes=tuple(place for place, group in enumerate(groups) if group[0] in dimensions),
+        kept_sizes=tuple(shape[dimension] for dimension in kept),
+        kept_order=tuple(kept.index(dimension) for dimension in sorted(kept)),
+    )
+
+
+def _reduce_in_memory_order(
+    array: Array, dimensions: tuple[int, ...], reducer: KnownReducer, dtype: np.dtype[Any]
+) -> Array:
+    merging = _merging(array.shape, array.strides, dimensions)
+    merged = array.transpose(merging.order).reshape(merging.sizes)
+    result = _reduce_chunks(merged, merging.axes, reducer, dtype)
+    return result.reshape(merging.kept_sizes).transpose(merging.kept_order)
 
 
 def _reduce_chunks(array: Array, axes: tuple[int, ...], reducer: KnownReducer, dtype: np.dtype[Any]) -> Array:
-    """Reduce an array that may have to be widened, a chunk along its first axis at a time."""
-    if array.dtype == dtype or array.size <= 2 * _CHUNK_ELEMENTS or array.shape[0] == 1:
+    """Reduce an array that may have to be widened, a chunk along its first axis of any length at a time."""
+    if array.dtype == dtype or array.size <= 2 * _CHUNK_ELEMENTS:
         return _reduce_axes(widen(array).astype(dtype, copy=False), axes, reducer)
-    step = max(1, _CHUNK_ELEMENTS * array.shape[0] // array.size)
+    cut = next(axis for axis, size in enumerate(array.shape) if size > 1)
+    step = max(1, _CHUNK_ELEMENTS * array.shape[cut] // array.size)
     parts = [
-        _reduce_axes(widen(array[start : start + step]).astype(dtype, copy=False), axes, reducer)
-        for start in range(0, array.shape[0], step)
+        _reduce_axes(widen(_slice(array, cut, start, start + step)).astype(dtype, copy=False), axes, reducer)
+        for start in range(0, array.shape[cut], step)
     ]
-    return _reduce_axes(np.stack(parts), (0,), reducer) if 0 in axes else np.concatenate(parts)
+    if cut in axes:
+        return _reduce_axes(np.stack(parts), (0,), reducer)
+    return np.concatenate(parts, axis=sum(axis not in axes for axis in range(cut)))
 
 
 def _reduce_axes(array: Array, axes: tuple[int, ...], reducer: KnownReducer) -> Array:
