@@ -349,10 +349,11 @@ def _require_parts(
     opcode_name = what.rpartition(" ")[2]
     small, large = array_shape(part, what), array_shape(whole, what)
     dimension, size = attributes.dimension, _group_size(attributes.replica_groups, opcode_name)
-    require(small.rank == large.rank, f"{what} must have the rank of its counterpart, but the shapes are {part}, {whole}")
-    extent, total = _extent(small, dimension, what), _extent(large, dimension, what)
-    same = all(small.dimensions[i] == large.dimensions[i] for i in range(small.rank) if i != dimension)
-    fits = total == extent * size if size is not None else total % extent == 0 if extent else total == 0
+    extent = _extent(small, dimension, what)
+    others = [number for number in range(small.rank) if number != dimension]
+    same = small.rank == large.rank and all(small.dimensions[i] == large.dimensions[i] for i in others)
+    total = large.dimensions[dimension] if same else -1
+    fits = total == (extent * size if size is not None else total - total % max(extent, 1))
     require(
         same and fits and same_type(small.element_type, large.element_type),
         f"{what} must be {expected} along dimension {dimension} with {size or 'some number of'} devices in a group, "
