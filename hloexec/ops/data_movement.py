@@ -77,6 +77,11 @@ class Broadcast:
                 f"broadcast maps operand dimension {axis} to result dimension {dimension}, so they must be of one "
                 f"size, but the operand is {source} and the result {result}",
             )
+            require(
+                flags(source)[axis] == flags(result)[dimension],
+                f"broadcast maps operand dimension {axis} to result dimension {dimension}, so both must be dynamic or "
+                f"neither, but the operand is {source} and the result {result}",
+            )
         return shape_of(source.element_type, result.dimensions, flags(result))
 
     @staticmethod

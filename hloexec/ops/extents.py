@@ -74,7 +74,7 @@ def reshaped_flags(source: ArrayShape, result: ArrayShape) -> tuple[bool, ...]:
         dynamic = [axis for axis in outputs if after[axis]]
         if any(before[axis] for axis in inputs):
             require(
-                len(dynamic) == 1 or sum(source.dimensions[axis] > 1 for axis in inputs) == 0,
+                len(dynamic) == 1 or all(source.dimensions[axis] <= 1 for axis in inputs),
                 f"a reshape of a dynamic dimension must leave one dynamic dimension to take up its extent, but the "
                 f"operand is {source} and the result {result}",
             )
@@ -106,25 +106,16 @@ def reshaped_extents(extents: Sequence[int], source: ArrayShape, result: ArraySh
 
 def _runs(inputs: Sequence[int], outputs: Sequence[int]) -> Iterator[tuple[range, range]]:
     """The shortest runs of dimensions on either side that hold equally many elements, in order."""
-    if 0 in inputs or 0 in outputs:
-        yield range(len(inputs)), range(len(outputs))
-        return
+    ends, result_ends = _ends(inputs), _ends(outputs)
+    shared = sorted(ends.keys() & result_ends.keys()) if 0 not in (*inputs, *outputs) else []
     i = j = 0
-    while i < len(inputs) or j < len(outputs):
-        start, first = i, j
-        mine = its = 1
-        while True:
-            if mine <= its and i < len(inputs):
-                mine *= inputs[i]
-                i += 1
-            elif j < len(outputs):
-                its *= outputs[j]
-                j += 1
-            if mine == its and (mine > 1 or (i == len(inputs) and j == len(outputs))):
-                break
-            if i == len(inputs) and j == len(outputs):
-                break
-        # Dimensions of size 1 that nothing follows belong to the last run.
-        if all(size == 1 for size in (*inputs[i:], *outputs[j:])):
-            i, j = len(inputs), len(outputs)
-        yield range(start, i), range(first, j)
+    for product in shared:
+        yield range(i, ends[product]), range(j, result_ends[product])
+        i, j = ends[product], result_ends[product]
+    if i < len(inputs) or j < len(outputs):
+        yield range(i, len(inputs)), range(j, len(outputs))
+
+
+def _ends(sizes: Sequence[int]) -> dict[int, int]:
+    """How many leading dimensions hold so many elements; where several do, the most."""
+    return {prod(sizes[:count]): count for count in range(len(sizes) + 1)}

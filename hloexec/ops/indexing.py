@@ -96,17 +96,15 @@ class DynamicUpdateSlice:
         if update.shape == bound:
             return update
         start = [part.start for part in _window(bound, start_indices, update_bound)]
-        result = operand.copy() if operand.shape == bound else completed(operand, bound)
+        result = operand.copy(order="K") if operand.shape == bound else completed(operand, bound)
         result[tuple(slice(first, first + size) for first, size in zip(start, update.shape, strict=True))] = update
         if not shape.dynamic_dimensions:
             return result
         # An update of a whole dimension brings its own extent along.
-        return result[
-            tuple(
-                slice(update.shape[axis] if update_bound[axis] == size else operand.shape[axis])
-                for axis, size in enumerate(bound)
-            )
-        ]
+        extents = (
+            update.shape[axis] if update_bound[axis] == size else operand.shape[axis] for axis, size in enumerate(bound)
+        )
+        return part(result, map(slice, extents))
 
 
 def _require_starts(opcode_name: str, operand: ArrayShape, start_indices: tuple[Shape, ...]) -> None:

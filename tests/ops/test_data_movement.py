@@ -233,27 +233,6 @@ def test_movement_that_strides_can_express_is_a_view(opcode: str, attributes: st
     assert np.shares_memory(evaluate(text, operand, np.int32(7).reshape(())), operand)
 
 
-def test_dynamic_operands_move_with_their_runtime_extents() -> None:
-    text = """HloModule m
-ENTRY e {
-  p = s32[<=6] parameter(0)
-  q = s32[2] parameter(1)
-  z = s32[] parameter(2)
-  column = s32[<=6,1] reshape(p)
-  wide = s32[2,<=6] broadcast(p), dimensions={1}
-  flat = s32[<=12] reshape(wide)
-  tail = s32[<=4] slice(p), slice={[2:6]}
-  beyond = s32[1] slice(p), slice={[5:6]}
-  joined = s32[<=8] concatenate(p, q), dimensions={0}
-  padded = s32[<=9] pad(p, z), padding=1_2
-  ROOT all = (s32[<=6,1], s32[<=12], s32[<=4], s32[1], s32[<=8], s32[<=9]) tuple(column, flat, tail, beyond, joined, padded)
-}"""
-    operand = np.array([1, 2, 3], np.int32)
-    results = evaluate(text, operand, np.array([8, 9], np.int32), np.array(7, np.int32))
-    expected = [[[1], [2], [3]], [1, 2, 3, 1, 2, 3], [3], [0], [1, 2, 3, 8, 9], [7, 1, 2, 3, 7, 7]]
-    assert [result.tolist() for result in results] == expected
-
-
 F32 = ELEMENT_TYPES["f32"]
 MATRIX = ArrayShape(F32, (3, 4))
 VECTOR = ArrayShape(F32, (3,))
@@ -266,6 +245,7 @@ VECTOR = ArrayShape(F32, (3,))
         (lambda: Broadcast.infer(VECTOR, attributes=BroadcastAttributes(dimensions=(2,)), shape=MATRIX), "dimension 2, but the dimensions are 0 to 1"),
         (lambda: Broadcast.infer(VECTOR, attributes=BroadcastAttributes(dimensions=(1,)), shape=MATRIX), "must be of one size"),
         (lambda: Broadcast.infer(MATRIX, attributes=BroadcastAttributes(dimensions=(0, 0)), shape=MATRIX), "repeats a dimension"),
+        (lambda: Broadcast.infer(ArrayShape(F32, (3,), dynamic_dimensions=(True,)), attributes=BroadcastAttributes(dimensions=(0,)), shape=MATRIX), "both must be dynamic or neither"),
         (lambda: Reshape.infer(MATRIX, attributes=ReshapeAttributes(), shape=VECTOR), "keep the number of elements"),
         (lambda: Reshape.infer(MATRIX, attributes=ReshapeAttributes(inferred_dimension=7), shape=MATRIX), "inferred_dimension 7"),
         (lambda: Transpose.infer(MATRIX, attributes=TransposeAttributes(dimensions=(0, 0))), "permutation"),
