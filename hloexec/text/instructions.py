@@ -8,10 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.ir import Instruction, Shape, Span, TupleShape, leaf_shapes
+from hloexec.ir import Instruction, Shape, leaf_shapes
 from hloexec.ops.attributes import AttributeField, Grammar, attribute_fields
 from hloexec.ops.registry import Opcode, Role, find_opcode
+from hloexec.text.annotations import AnnotationParser
+from hloexec.text.asynchronous import check_wrapped, wrap, wrapped_opcode
 from hloexec.text.attributes import AttributeParser
+from hloexec.text.geometry import GeometryParser
 from hloexec.text.lexer import NAME, RESERVED
 from hloexec.text.literals import LiteralParser
 from hloexec.text.operands import ARRAY_PATTERN, NAME_PATTERN, OperandParser, is_name_list
@@ -23,7 +26,6 @@ __all__ = ["InstructionParser"]
 
 _HEAD = re.compile(rf"(ROOT +)?(%?{NAME_PATTERN}) = ({ARRAY_PATTERN}) ([a-z][a-z0-9\-]*+)(?=\()")
 
-_ASYNC_SUFFIXES = {"-start": "async-start", "-update": "async-update", "-done": "async-done"}
 _LARGEST_F32 = float.fromhex("0x1.fffffep127")
 _MAXIMUM_NESTED_COMPUTATIONS = 100
 
@@ -31,12 +33,16 @@ _MAXIMUM_NESTED_COMPUTATIONS = 100
 class InstructionParser:
     """Reads instructions into scopes."""
 
-    def __init__(self, state: ParserState, shapes: ShapeParser, attributes: AttributeParser) -> None:
+    def __init__(
+        self, state: ParserState, shapes: ShapeParser, attributes: AttributeParser, annotations: AnnotationParser
+    ) -> None:
         self._state = state
         self._lexer = state.lexer
         self._shapes = shapes
         self._attributes = attributes
-        self._shardings = ShardingParser(state.lexer, attributes, strict=state.strict)
+        self._geometry = GeometryParser(state.lexer, attributes)
+        self._annotations = annotations
+        self._shardings = ShardingParser(state.lexer, attributes, self._annotations, strict=state.strict)
         self._literals = LiteralParser(state.lexer, shapes, strict=state.strict)
         self._operands = OperandParser(state, shapes, self._literals)
         self._depth = 0
@@ -84,11 +90,6 @@ class InstructionParser:
         self._note_root(scope, name, is_root, start)
         self.right_hand_side(scope, name, name_start)
 
-    def _span(self, start: int) -> Span:
-        """From `start` to the end of what was read, without the space before the current token."""
-        text = self._lexer.text
-        return Span(start, start + len(text[start : self._lexer.start].rstrip()))
-
     def _note_root(self, scope: Scope, name: str, is_root: bool, start: int) -> None:
         if is_root:
             if scope.root_name is not None:
@@ -111,7 +112,7 @@ class InstructionParser:
             lexer.fail(f"the instruction '{name}' is defined twice in '{scope.name}'", start)
         entry = find_opcode(opcode)
         if entry is None:
-            wrapped = self._wrapped_opcode(opcode)
+            wrapped = wrapped_opcode(opcode)
             if wrapped is not None:
                 self._async_instruction(scope, name, opcode_start, shape, *wrapped)
                 return
@@ -137,7 +138,7 @@ class InstructionParser:
             operands=operands,
             attributes=attributes,
             unknown_attributes=unknown,
-            span=self._span(start),
+            span=self._state.span(start),
             **common,
         )
         scope.add(instruction)
@@ -208,15 +209,15 @@ class InstructionParser:
 
     def _common_readers(self) -> dict[str, tuple[str, Callable[[str], Any]]]:
         """The attributes that any instruction may carry: the field of Instruction, and what reads it."""
-        attributes = self._attributes
+        annotations = self._annotations
         return {
-            "metadata": ("metadata", attributes.metadata),
+            "metadata": ("metadata", annotations.metadata),
             "backend_config": ("backend_config", self._lexer.string_or_dictionary),
             "sharding": ("sharding", lambda what: self._shardings.sharding()),
-            "frontend_attributes": ("frontend_attributes", attributes.frontend_attributes),
-            "statistics": ("statistics", attributes.statistics),
+            "frontend_attributes": ("frontend_attributes", annotations.frontend_attributes),
+            "statistics": ("statistics", annotations.statistics),
             "parameter_replication": ("parameter_replication", self._parameter_replication),
-            "origin": ("original_value", attributes.original_value),
+            "origin": ("original_value", annotations.original_value),
         }
 
     def _grammar_readers(self) -> dict[Grammar, Callable[[str, AttributeField], Any]]:
@@ -234,10 +235,10 @@ class InstructionParser:
             Grammar.INT_PAIRS: attributes.integer_pairs,
             Grammar.COMPUTATION: self._called,
             Grammar.COMPUTATION_LIST: lambda what: attributes.items("{", "}", what, lambda: self._called(what)),
-            Grammar.WINDOW: attributes.window,
-            Grammar.CONVOLUTION_DIMENSIONS: attributes.convolution_dimensions,
-            Grammar.PADDING: attributes.padding,
-            Grammar.SLICE: attributes.slice,
+            Grammar.WINDOW: self._geometry.window,
+            Grammar.CONVOLUTION_DIMENSIONS: self._geometry.convolution_dimensions,
+            Grammar.PADDING: self._geometry.padding,
+            Grammar.SLICE: self._geometry.slice,
             Grammar.SHAPE: lambda what: self._shapes.shape(),
             Grammar.SHAPE_LIST: attributes.shapes,
             Grammar.LITERAL: lambda what: self._literals.with_shape(),
@@ -245,7 +246,7 @@ class InstructionParser:
             Grammar.REPLICA_GROUPS: lambda what: shardings.replica_groups(),
             Grammar.SHARDING: lambda what: shardings.sharding(),
             Grammar.DOMAIN: self._domain,
-            Grammar.RESULT_ACCURACY: attributes.result_accuracy,
+            Grammar.RESULT_ACCURACY: self._annotations.result_accuracy,
             Grammar.VERBATIM: lambda what: attributes.unknown_value(),
         }
         readers = {grammar: _without_declaration(reader) for grammar, reader in plain.items()}
@@ -337,19 +338,10 @@ class InstructionParser:
                 operands=operands,
                 unknown_operands=verbatim,
                 unknown_attributes=unknown,
-                span=self._span(start),
+                span=self._state.span(start),
                 **common,
             ),
         )
-
-    def _wrapped_opcode(self, opcode: str) -> tuple[Opcode, Opcode] | None:
-        """The asynchronous opcode and the wrapped one that a spelling such as `add-start` stands for."""
-        for suffix, asynchronous in _ASYNC_SUFFIXES.items():
-            if opcode.endswith(suffix):
-                outer, wrapped = find_opcode(asynchronous), find_opcode(opcode.removesuffix(suffix))
-                if outer is not None and wrapped is not None:
-                    return outer, wrapped
-        return None
 
     def _async_instruction(
         self, scope: Scope, name: str, start: int, shape: Shape | None, outer: Opcode, wrapped: Opcode
@@ -367,9 +359,11 @@ class InstructionParser:
             inner = {field.field for field in attribute_fields(wrapped.attributes).values()}
             wrapped_fields = {key: value for key, value in fields.items() if key in inner}
             fields = {key: value for key, value in fields.items() if key in own}
-            fields["calls"] = self._wrap(scope, shape, wrapped, operands, wrapped_fields, common, start)
+            fields["calls"] = wrap(
+                self._operands, self._state, scope, shape, wrapped, operands, wrapped_fields, common, start
+            )
         else:
-            self._check_wrapped(scope, operands[0], wrapped, start)
+            check_wrapped(self._state, scope, operands[0], wrapped, start)
         scope.add(
             Instruction(
                 name=name,
@@ -378,75 +372,10 @@ class InstructionParser:
                 operands=operands,
                 attributes=self._operands.make_attributes(outer, fields, operands, scope, start),
                 unknown_attributes=unknown,
-                span=self._span(start),
+                span=self._state.span(start),
                 **common,
             ),
         )
-
-    def _check_wrapped(self, scope: Scope, operand: str, wrapped: Opcode, start: int) -> None:
-        """An update or done names the opcode that its start wraps."""
-        begun = scope.by_name.get(operand)
-        while begun is not None and begun.opcode == "async-update":
-            begun = scope.by_name.get(begun.operands[0])
-        if begun is None or begun.opcode != "async-start" or begun.attributes.calls not in self._state.computations:
-            return  # not a start of this computation: the verifier's business
-        actual = self._state.computations[begun.attributes.calls].root.opcode
-        if actual != wrapped.name:
-            self._lexer.fail(f"'{begun.name}' started {actual}, not {wrapped.name}", start)
-
-    def _wrap(
-        self,
-        scope: Scope,
-        shape: Shape,
-        wrapped: Opcode,
-        operands: tuple[str, ...],
-        fields: dict[str, Any],
-        common: dict[str, Any],
-        start: int,
-    ) -> str:
-        """The computation that an asynchronous spelling implies; returns its name."""
-        lexer = self._lexer
-        if (
-            not isinstance(shape, TupleShape)
-            or len(shape.elements) < 2
-            or not isinstance(shape.elements[0], TupleShape)
-        ):
-            lexer.fail("the shape of an asynchronous start is ((operands), result, …)", start)
-        declared = shape.elements[0].elements
-        if len(declared) != len(operands):
-            lexer.fail(f"the shape of the start holds {len(declared)} operands, found {len(operands)}", start)
-        inner = Scope(self._state.computation_name("async_wrapped"))
-        for number, operand in enumerate(operands):
-            defined = scope.by_name.get(operand)
-            parameter_name = f"async_param.{number}" if number else "async_param"
-            inner.add_parameter(parameter_name, defined.shape if defined else declared[number], start)
-        names = tuple(inner.by_name)
-        shared = ("metadata", "backend_config", "frontend_attributes", "statistics", "original_value")
-        inner.add(
-            Instruction(
-                name="async_op",
-                shape=shape.elements[1],
-                opcode=wrapped.name,
-                operands=names,
-                attributes=self._operands.make_attributes(wrapped, fields, names, inner, start),
-                span=self._span(start),
-                **{key: value for key, value in common.items() if key in shared},
-            ),
-        )
-        return self._state.finish(inner, "main", start, lexer.start).name
-
-
-# The attributes that any instruction may carry: name in the text → field of Instruction, method of the parser.
-_COMMON = {
-    "metadata": ("metadata", "_metadata"),
-    "backend_config": ("backend_config", "_backend_config"),
-    "sharding": ("sharding", "_sharding"),
-    "frontend_attributes": ("frontend_attributes", "_frontend_attributes"),
-    "statistics": ("statistics", "_statistics"),
-    "parameter_replication": ("parameter_replication", "_parameter_replication"),
-    "origin": ("original_value", "_origin"),
-    "control-predecessors": ("control_predecessors", "_predecessors"),
-}
 
 
 def _without_declaration(reader: Callable[[str], Any]) -> Callable[[str, AttributeField], Any]:

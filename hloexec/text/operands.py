@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, Instruction, Shape, Span, TupleShape
+from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.attributes import attribute_fields, computation_names
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
 from hloexec.text.lexer import NAME, Lexer
@@ -186,7 +186,7 @@ class OperandParser:
         self, scope: Scope, entry: Opcode, shape: Shape, start: int, operands: tuple[str, ...], attributes: Any
     ) -> str:
         name = self._state.instruction_name(entry.name, scope)
-        span = Span(start, self._lexer.start)
+        span = self._state.span(start)
         scope.add(
             Instruction(name=name, shape=shape, opcode=entry.name, operands=operands, attributes=attributes, span=span),
         )

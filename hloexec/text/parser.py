@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from hloexec.ir import FileLocation, Module, Shape, StackFrame, StackFrames, TupleShape
+from hloexec.text.annotations import AnnotationParser
 from hloexec.text.attributes import AttributeParser
 from hloexec.text.instructions import InstructionParser
 from hloexec.text.lexer import END, NUMBER, Lexer
@@ -39,8 +40,9 @@ class _ModuleParser:
         self._lexer = Lexer(text, filename)
         self._state = ParserState(self._lexer, strict=strict)
         self._shapes = ShapeParser(self._lexer)
-        self._attributes = AttributeParser(self._state, self._shapes)
-        self._instructions = InstructionParser(self._state, self._shapes, self._attributes)
+        self._attributes = AttributeParser(self._lexer, self._shapes)
+        self._annotations = AnnotationParser(self._state, self._attributes)
+        self._instructions = InstructionParser(self._state, self._shapes, self._attributes, self._annotations)
 
     def run(self) -> Module:
         """text ::= module | computations | instruction"""
@@ -81,10 +83,10 @@ class _ModuleParser:
             "buffer_donor": attributes.buffer_donor,
             "alias_passthrough_params": lexer.boolean,
             "entry_computation_layout": attributes.entry_layout,
-            "frontend_attributes": attributes.frontend_attributes,
+            "frontend_attributes": self._annotations.frontend_attributes,
             "allow_spmd_sharding_propagation_to_parameters": attributes.booleans,
             "allow_spmd_sharding_propagation_to_output": attributes.booleans,
-            "origin_recovery_table": attributes.recovery_table,
+            "origin_recovery_table": self._annotations.recovery_table,
         }
         fields: dict[str, Any] = {}
         unknown: list[tuple[str, str]] = []

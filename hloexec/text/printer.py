@@ -157,7 +157,7 @@ def _attributes(instruction: Instruction, options: _Options) -> Iterator[str]:
     if attributes is not None:
         for declared in attribute_fields(type(attributes)).values():
             value = getattr(attributes, declared.field)
-            if declared.is_required or value != declared.default:
+            if declared.is_required or declared.always_printed or value != declared.default:
                 text = _WRITERS[declared.grammar](value)
                 yield f", {declared.name}={text}"
     if instruction.sharding is not None:

@@ -18,6 +18,7 @@ from hloexec.ir import (
     TileSharding,
     TupleSharding,
 )
+from hloexec.text.annotations import AnnotationParser
 from hloexec.text.attributes import AttributeParser
 from hloexec.text.lexer import NAME, STRING, Lexer
 
@@ -38,9 +39,12 @@ _SUBGROUP_KINDS = ("maximal", "replicated", "manual", "unreduced")
 class ShardingParser:
     """Reads shardings and replica groups from a lexer."""
 
-    __slots__ = ("_attributes", "_lexer", "_strict")
+    __slots__ = ("_annotations", "_attributes", "_lexer", "_strict")
 
-    def __init__(self, lexer: Lexer, attributes: AttributeParser, *, strict: bool) -> None:
+    def __init__(
+        self, lexer: Lexer, attributes: AttributeParser, annotations: AnnotationParser, *, strict: bool
+    ) -> None:
+        self._annotations = annotations
         self._lexer = lexer
         self._attributes = attributes
         self._strict = strict
@@ -107,7 +111,7 @@ class ShardingParser:
                     devices.append(lexer.integer("a device"))
                 fields["devices"] = tuple(devices)
         elif name == "metadata":
-            fields["metadata"] = self._attributes.metadata_list("the metadata of a sharding")
+            fields["metadata"] = self._annotations.metadata_list("the metadata of a sharding")
         elif name == "last_tile_dims":
             words = self._attributes.enumerations("last_tile_dims", _SUBGROUP_KINDS)
             fields["last_tile_dims"] = tuple(_KINDS[word] for word in words)
@@ -286,7 +290,7 @@ class ShardingParser:
             start = lexer.start
             name = lexer.attribute_name("a part of a sharding")
             if name == "metadata":
-                metadata: tuple[Metadata, ...] = self._attributes.metadata_list("the metadata of a sharding")
+                metadata: tuple[Metadata, ...] = self._annotations.metadata_list("the metadata of a sharding")
                 fields["metadata"] = metadata
             elif name in ("replicated", "unreduced", "manual") and "kind" not in fields:
                 fields[name] = self._axes(f"the {name} axes")

@@ -68,6 +68,11 @@ class ParserState:
         self.computations[scope.name] = computation
         return computation
 
+    def span(self, start: int) -> Span:
+        """From `start` to the end of what was read, without the space before the current token."""
+        text = self.lexer.text
+        return Span(start, start + len(text[start : self.lexer.start].rstrip()))
+
     def computation_name(self, name: str) -> str:
         """`name`, or `name.1`, `name.2`, … if there is such a computation."""
         return self._numbered(name, {*self.computations, *self.reserved})

@@ -1,0 +1,210 @@
+"""What any instruction may carry, in text: metadata, statistics, origins, frontend attributes, accuracy."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hloexec.ir import Metadata, OriginalValue, ResultAccuracy, Statistics
+from hloexec.text.attributes import AttributeParser
+from hloexec.text.lexer import NAME, NUMBER, STRING
+from hloexec.text.state import ParserState
+
+__all__ = ["AnnotationParser"]
+
+_METADATA_FIELD = re.compile(r'([a-z_]+)=(?:"([^"\\]*)"|([0-9]{1,9}))')
+_PLAIN_METADATA = re.compile(r'((?:[, ]*+[a-z_]++=(?:"[^"\\]*+"|[0-9]{1,9}+))*+)\}')
+_PROFILE_TYPES = range(4)
+_INT32 = range(-(1 << 31), 1 << 31)
+_METADATA_STRINGS = ("op_type", "op_name", "source_file", "deduplicated_name", "scheduling_name", "metadata_payload")
+_METADATA_INTEGERS = ("source_line", "source_end_line", "source_column", "source_end_column", "stack_frame_id")
+
+
+class AnnotationParser:
+    """Reads annotations from a lexer."""
+
+    __slots__ = ("_attributes", "_known_metadata", "_lexer", "_state")
+
+    def __init__(self, state: ParserState, attributes: AttributeParser) -> None:
+        self._state = state
+        self._lexer = state.lexer
+        self._attributes = attributes
+        self._known_metadata: dict[str, Metadata] = {}
+
+    def frontend_attributes(self, what: str) -> tuple[tuple[str, str], ...]:
+        """'{' [name '=' (string | dictionary) (',' …)*] '}'"""
+        pairs = self._attributes.items("{", "}", what, lambda: self._frontend_attribute(what))
+        return tuple(sorted(dict(pairs).items()))
+
+    def _frontend_attribute(self, what: str) -> tuple[str, str]:
+        name = self._lexer.attribute_name(f"one of {what}")
+        return name, self._lexer.string_or_dictionary(f"the value of '{name}'")
+
+    def statistics(self, what: str) -> Statistics:
+        """'{' '}' | '{' 'visualizing_index=' int (',' name '=' number)* '}'"""
+        lexer = self._lexer
+        lexer.expect("{", "before statistics")
+        if lexer.take("}"):
+            return Statistics()
+        lexer.attribute_name("the visualizing index")
+        index = lexer.integer("the visualizing index")
+        values: list[tuple[str, float]] = []
+        while lexer.take(","):
+            name = lexer.attribute_name("a statistic")
+            values.append((name, lexer.number(f"the statistic '{name}'")))
+        lexer.expect("}", "after statistics")
+        return Statistics(index, tuple(values))
+
+    def result_accuracy(self, what: str) -> ResultAccuracy:
+        """'{' 'mode=' word '}' | '{' 'tolerance={' [(atol | rtol | ulps) '=' number (',' …)*] '}' '}'"""
+        lexer = self._lexer
+        lexer.expect("{", "before a result accuracy")
+        start = lexer.start
+        name = lexer.attribute_name("a result accuracy (mode or tolerance)")
+        if name == "mode":
+            mode = self._attributes.enumeration("the mode of a result accuracy", ("default", "highest"))
+            found = ResultAccuracy(mode=mode)
+        elif name == "tolerance":
+            pairs = dict(self._attributes.items("{", "}", "a tolerance", self._tolerance))
+            found = ResultAccuracy(ulps=pairs.get("ulps"), rtol=pairs.get("rtol"), atol=pairs.get("atol"))
+        else:
+            lexer.fail(f"a result accuracy is a mode or a tolerance, found '{name}'", start)
+        lexer.expect("}", "after a result accuracy")
+        return found
+
+    def _tolerance(self) -> tuple[str, float]:
+        start = self._lexer.start
+        name = self._lexer.attribute_name("a tolerance")
+        if name not in ("atol", "rtol", "ulps"):
+            self._lexer.fail(f"a tolerance is atol, rtol or ulps, found '{name}'", start)
+        return name, self._lexer.number(f"the tolerance '{name}'")
+
+    def original_value(self, what: str) -> OriginalValue:
+        """'{' … '}', kept verbatim: '[synthetic_call]', or a tree of '{"name" [index]}' in parentheses"""
+        lexer = self._lexer
+        start = lexer.start
+        lexer.expect("{", f"before {what}")
+        if lexer.take("["):
+            if lexer.name("'synthetic_call'") != "synthetic_call":
+                lexer.fail("expected 'synthetic_call' between brackets", start)
+            lexer.expect("]", "after 'synthetic_call'")
+        depth = 0
+        while not lexer.at("}"):
+            if lexer.take("("):
+                depth += 1
+            elif depth and lexer.take(")"):
+                depth -= 1
+            elif depth and lexer.take(","):
+                continue
+            elif lexer.at("{"):
+                self._original_array(what)
+            else:
+                lexer.fail(f"expected the origin of a leaf, or '}}' after {what}, found {lexer.describe()}")
+        end = lexer.end
+        lexer.advance()
+        return OriginalValue(lexer.text[start:end])
+
+    def _original_array(self, what: str) -> None:
+        """'{' [string [index]] '}'"""
+        lexer = self._lexer
+        lexer.expect("{", f"before a leaf of {what}")
+        if lexer.kind == STRING:
+            lexer.string("the name of an original instruction")
+            if lexer.at("{"):
+                self._attributes.shape_index("the index of an original value")
+        lexer.expect("}", f"after a leaf of {what}")
+
+    def recovery_table(self, what: str) -> str:
+        """'{' (leaf ':' leaf [',' string])* '}', kept verbatim"""
+        lexer = self._lexer
+        start = lexer.start
+        lexer.expect("{", f"before {what}")
+        while not lexer.at("}"):
+            self._original_array(what)
+            lexer.expect(":", f"between the values of {what}")
+            self._original_array(what)
+            if lexer.take(","):
+                lexer.string("a recovery module")
+        end = lexer.end
+        lexer.advance()
+        return lexer.text[start:end]
+
+    def metadata(self, what: str = "metadata") -> Metadata:
+        """'{' ([','] field)* '}'"""
+        lexer = self._lexer
+        if not lexer.at("{"):
+            lexer.fail(f"expected '{{' before {what}, found {lexer.describe()}")
+        found = self._plain_metadata()
+        return found if found is not None else self._metadata_by_parts()
+
+    def _plain_metadata(self) -> Metadata | None:
+        """Metadata of strings without escapes and of integers, as nearly all is; remembered by its text."""
+        lexer = self._lexer
+        match = _PLAIN_METADATA.match(lexer.text, lexer.end)
+        if match is None:
+            return None
+        body = match[1]
+        known = self._known_metadata.get(body)
+        if known is None:
+            found = _METADATA_FIELD.findall(body)
+            fields: dict[str, Any] = {}
+            for name, string, integer in found:
+                if integer and name in _METADATA_INTEGERS:
+                    fields[name] = int(integer)
+                elif not integer and name in _METADATA_STRINGS:
+                    fields[name] = string
+            if len(fields) != len(found):
+                return None  # a field that is unknown, of another kind, or there twice
+            known = self._known_metadata[body] = Metadata(**fields)
+        lexer.move_to(match.end())
+        return known
+
+    def _metadata_by_parts(self) -> Metadata:
+        lexer = self._lexer
+        lexer.expect("{", "before metadata")
+        fields: dict[str, Any] = {}
+        unknown: list[tuple[str, str]] = []
+        while not lexer.at("}"):
+            lexer.take(",")
+            start = lexer.start
+            name = lexer.attribute_name("a field of metadata")
+            if name in fields:
+                lexer.fail(f"the metadata field '{name}' occurs twice", start)
+            if name in _METADATA_STRINGS:
+                fields[name] = lexer.string(f"the metadata field '{name}'")
+            elif name in _METADATA_INTEGERS:
+                position = lexer.start
+                fields[name] = lexer.integer(f"the metadata field '{name}'")
+                if fields[name] not in _INT32:
+                    lexer.fail(f"the metadata field '{name}' does not fit 32 bits", position)
+            elif name == "profile_type":
+                position = lexer.start
+                fields[name] = self._attributes.integers("profile types")
+                if not all(value in _PROFILE_TYPES for value in fields[name]):
+                    self._state.unknown(
+                        f"one of the profile types {list(fields[name])}", position, map(str, _PROFILE_TYPES)
+                    )
+            else:
+                known = (*_METADATA_STRINGS, *_METADATA_INTEGERS, "profile_type")
+                self._state.unknown(f"the metadata field '{name}'", start, known)
+                unknown.append((name, self._unknown_field()))
+        lexer.advance()
+        return Metadata(**fields, unknown=tuple(unknown))
+
+    def _unknown_field(self) -> str:
+        """The verbatim text of a metadata field's value: one token, or one pair of brackets and what they hold."""
+        lexer = self._lexer
+        if lexer.value in ("{", "(", "["):
+            return self._attributes.unknown_value()
+        value = lexer.value
+        if lexer.kind not in (NAME, NUMBER, STRING):
+            lexer.fail(f"expected a value, found {lexer.describe()}")
+        lexer.advance()
+        return value
+
+    def metadata_list(self, what: str) -> tuple[Metadata, ...]:
+        """metadata | '{' [metadata (',' metadata)*] '}'"""
+        lexer = self._lexer
+        if lexer.at("{") and lexer.following() == "{":
+            return self._attributes.items("{", "}", what, self.metadata)
+        return (self.metadata(what),)

@@ -1,0 +1,79 @@
+"""Asynchronous spellings: `add-start`, `add-update`, `add-done` for any opcode.
+
+The start stands for an `async-start` that calls a computation holding that one instruction; the text does not spell the
+computation out. An update or done names the opcode again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hloexec.ir import Instruction, Shape, TupleShape
+from hloexec.ops.registry import Opcode, find_opcode
+from hloexec.text.operands import OperandParser
+from hloexec.text.state import ParserState, Scope
+
+__all__ = ["check_wrapped", "wrap", "wrapped_opcode"]
+
+_ASYNC_SUFFIXES = {"-start": "async-start", "-update": "async-update", "-done": "async-done"}
+
+
+def wrapped_opcode(opcode: str) -> tuple[Opcode, Opcode] | None:
+    """The asynchronous opcode and the wrapped one that a spelling such as `add-start` stands for."""
+    for suffix, asynchronous in _ASYNC_SUFFIXES.items():
+        if opcode.endswith(suffix):
+            outer, wrapped = find_opcode(asynchronous), find_opcode(opcode.removesuffix(suffix))
+            if outer is not None and wrapped is not None:
+                return outer, wrapped
+    return None
+
+
+def check_wrapped(state: ParserState, scope: Scope, operand: str, wrapped: Opcode, start: int) -> None:
+    """An update or done names the opcode that its start wraps."""
+    begun = scope.by_name.get(operand)
+    while begun is not None and begun.opcode == "async-update":
+        begun = scope.by_name.get(begun.operands[0])
+    if begun is None or begun.opcode != "async-start" or begun.attributes.calls not in state.computations:
+        return  # not a start of this computation: the verifier's business
+    actual = state.computations[begun.attributes.calls].root.opcode
+    if actual != wrapped.name:
+        state.lexer.fail(f"'{begun.name}' started {actual}, not {wrapped.name}", start)
+
+
+def wrap(
+    operand_parser: OperandParser,
+    state: ParserState,
+    scope: Scope,
+    shape: Shape,
+    wrapped: Opcode,
+    operands: tuple[str, ...],
+    fields: dict[str, Any],
+    common: dict[str, Any],
+    start: int,
+) -> str:
+    """The computation that an asynchronous spelling implies; returns its name."""
+    lexer = state.lexer
+    if not isinstance(shape, TupleShape) or len(shape.elements) < 2 or not isinstance(shape.elements[0], TupleShape):
+        lexer.fail("the shape of an asynchronous start is ((operands), result, …)", start)
+    declared = shape.elements[0].elements
+    if len(declared) != len(operands):
+        lexer.fail(f"the shape of the start holds {len(declared)} operands, found {len(operands)}", start)
+    inner = Scope(state.computation_name("async_wrapped"))
+    for number, operand in enumerate(operands):
+        defined = scope.by_name.get(operand)
+        parameter_name = f"async_param.{number}" if number else "async_param"
+        inner.add_parameter(parameter_name, defined.shape if defined else declared[number], start)
+    names = tuple(inner.by_name)
+    shared = ("metadata", "backend_config", "frontend_attributes", "statistics", "original_value")
+    inner.add(
+        Instruction(
+            name="async_op",
+            shape=shape.elements[1],
+            opcode=wrapped.name,
+            operands=names,
+            attributes=operand_parser.make_attributes(wrapped, fields, names, inner, start),
+            span=state.span(start),
+            **{key: value for key, value in common.items() if key in shared},
+        ),
+    )
+    return state.finish(inner, "main", start, lexer.start).name
