@@ -21,6 +21,7 @@ from hloexec.exec.plan import Options, Plan
 from hloexec.exec.planner import build
 from hloexec.ir import Computation, Module
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
+from hloexec.ops.random import seeded
 from hloexec.values import Value
 
 __all__ = ["plan_of", "run"]
@@ -39,6 +40,7 @@ def run(
     unknown: str = "error",
     memory_limit: int | None = None,
     verify: bool = True,
+    seed: int = 0,
     check: bool = False,
     statistics: Statistics | None = None,
 ) -> Value:
@@ -52,7 +54,8 @@ def run(
     constants are that the text elides: `zeros`, `random`, `error`, or a mapping from their names to arrays. `unknown`
     says what custom calls give that hloexec does not know: `error`, `zeros` or `random`. `memory_limit` is the most
     bytes that the run may allocate beyond its inputs (by default 80 % of what is free). `verify=False` runs a module
-    that does not verify, for as long as it goes well. `check` verifies every result's
+    that does not verify, for as long as it goes well. `seed` is that of the random numbers which the module draws
+    itself (rng, rng-get-and-update-state). `check` verifies every result's
     type and shape. `statistics` is filled in with what the run took.
 
     Raises VerificationError, UnsupportedError (listing everything that is missing), InputError and ResourceError before
@@ -73,7 +76,7 @@ def run(
     require_memory(plan, memory_limit)
     is_watched = check or statistics is not None or attached.see_instructions or attached.see_progress
     machine = WatchedMachine(attached, check=check, statistics=statistics) if is_watched else Machine()
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), seeded(seed):
         results = machine.run(plan, arguments)
         try:
             return result_value(plan, results, always_copy=attached.see_instructions)
