@@ -1,0 +1,119 @@
+"""What people read of a matrix: a table in the terminal, and docs/conformance.md."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from conformance.cell import TYPES, Correct
+from conformance.known import KNOWN
+from conformance.matrix import Cell, Status
+
+__all__ = ["markdown", "show"]
+
+_COLOURS = {
+    Status.PASS: "green",
+    Status.KNOWN: "yellow",
+    Status.XLA_CANNOT: "cyan",
+    Status.REFUSED: "dim",
+    Status.FAIL: "bold red",
+}
+_WORDS = {
+    Status.PASS: "agree",
+    Status.KNOWN: "differ for a known reason",
+    Status.XLA_CANNOT: "XLA:CPU cannot run, hloexec can",
+    Status.REFUSED: "are no programs (both verifiers refuse)",
+    Status.FAIL: "fail",
+}
+
+
+def show(console: Console, cells: Sequence[Cell], seconds: float) -> None:
+    """One row per opcode, one symbol per element type; then the failures and the known differences."""
+    columns = [entry.name for entry in TYPES if any(cell.element_type == entry.name for cell in cells)]
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("opcode", no_wrap=True)
+    for name in columns:
+        table.add_column("\n".join(name), justify="center", vertical="bottom")
+    for opcode, row in _rows(cells).items():
+        symbols = [row.get(name) for name in columns]
+        table.add_row(opcode, *(Text(s.value, _COLOURS[s]) if s else "" for s in symbols))
+    console.print(table)
+    for cell in cells:
+        if cell.status is Status.FAIL:
+            finding = cell.first(Status.FAIL)
+            console.print(Text(f"✗ {cell.opcode} {cell.element_type}: {finding.message}", "red"))
+            console.print(Text(f"    {finding.example}"[:400], "dim"))
+    counts = Counter(cell.status for cell in cells)
+    parts = [f"{counts[status]} {_WORDS[status]}" for status in reversed(Status) if counts[status]]
+    console.print(f"{len(cells)} cells in {seconds:.0f} s: {', '.join(parts)}")
+
+
+def _rows(cells: Sequence[Cell]) -> dict[str, dict[str, Status]]:
+    rows: dict[str, dict[str, Status]] = defaultdict(dict)
+    for cell in cells:
+        rows[cell.opcode][cell.element_type] = cell.status
+    return rows
+
+
+def markdown(cells: Sequence[Cell], examples: int, seed: int) -> str:
+    """The same for docs/conformance.md, with the accuracy of functions and the reasons of all differences."""
+    columns = [entry.name for entry in TYPES if any(cell.element_type == entry.name for cell in cells)]
+    counts = Counter(cell.status for cell in cells)
+    lines = ["# Conformance", "", *_introduction(cells, counts, examples, seed), ""]
+    lines += [f"| opcode | {' | '.join(columns)} |", "| --- |" + " :-: |" * len(columns)]
+    for opcode, row in _rows(cells).items():
+        symbols = [row[name].value if name in row else "" for name in columns]
+        lines.append(f"| {opcode} | {' | '.join(symbols)} |")
+    lines += ["", "## Differences", ""]
+    found: dict[str, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        for name in {finding.message for finding in cell.findings if finding.status is Status.KNOWN}:
+            found[name].append(cell)
+    for known in KNOWN:
+        if known.name in found:
+            lines += [f"**{known.name.capitalize()}.** {known.reason} ({_where(found[known.name])})", ""]
+    lines += _accuracy(cells)
+    return "\n".join(lines)
+
+
+def _introduction(cells: Sequence[Cell], counts: Counter[Status], examples: int, seed: int) -> list[str]:
+    return [
+        f"{len(cells)} cells, {sum(len(cell.findings) for cell in cells)} programs, made by "
+        f"`python -m conformance --examples {examples} --seed {seed} --output docs/conformance.md`.",
+        "",
+        "| | cells | |",
+        "| :-: | --: | --- |",
+        *(f"| {status.value} | {counts[status]} | {_WORDS[status]} |" for status in reversed(Status)),
+    ]
+
+
+def _where(cells: Sequence[Cell]) -> str:
+    by_opcode: dict[str, list[str]] = defaultdict(list)
+    for cell in cells:
+        by_opcode[cell.opcode].append(cell.element_type)
+    return "; ".join(f"{opcode}: {', '.join(names)}" for opcode, names in by_opcode.items())
+
+
+def _accuracy(cells: Sequence[Cell]) -> list[str]:
+    """The worst distance from the correctly rounded value, in representable values."""
+    lines = [
+        "## Accuracy of functions",
+        "",
+        "The worst distance from the correctly rounded value among the examples, in representable values (complex: in",
+        "units of ε·|result|): hloexec's / XLA:CPU's.",
+        "",
+    ]
+    rows: dict[str, dict[str, str]] = defaultdict(dict)
+    for cell in cells:
+        measured = [f for f in cell.findings if isinstance(f.example.check, Correct) and f.status is not Status.REFUSED]
+        if measured:
+            mine, its = max(f.worst for f in measured), max(f.xla_worst for f in measured)
+            rows[cell.opcode][cell.element_type] = f"{mine:.3g} / {its:.3g}"
+    columns = [entry.name for entry in TYPES if any(entry.name in row for row in rows.values())]
+    lines += [f"| opcode | {' | '.join(columns)} |", "| --- |" + " --: |" * len(columns)]
+    lines += [f"| {opcode} | {' | '.join(row.get(name, '') for name in columns)} |" for opcode, row in rows.items()]
+    return [*lines, ""]
