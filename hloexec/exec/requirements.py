@@ -102,7 +102,7 @@ def require_supported(program: Program, *, unknown: str) -> None:
             "unknown=zeros or unknown=random."
         )
     raise UnsupportedError(
-        f"module {program.module.name} needs {len(missing)} things that hloexec does not run on one device:\n"
+        f"module {program.module.name} needs what hloexec does not run on one device:\n"
         + "\n".join(lines)
         + hint
     )
