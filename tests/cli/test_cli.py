@@ -130,7 +130,7 @@ def test_a_library_call_can_be_implemented_in_the_working_folder(
 def test_gzip_and_standard_input_are_read(
     add: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "add.gz").write_bytes(gzip.compress(ADD.encode()))
+    (tmp_path / "add.gz").write_bytes(gzip.compress(ADD.encode(), mtime=0))
     plain = as_json(capsys, "run", add)["result"]
     assert as_json(capsys, "run", str(tmp_path / "add.gz"))["result"] == plain
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(ADD.encode())))
