@@ -1,5 +1,5 @@
 """Library calls: one file per library, one entry per target. Importing this package fills the registry."""
 
-from hloexec.custom_calls import cublas
+from hloexec.custom_calls import cublas, lapack, lapack_spectral
 
-__all__ = ["cublas"]
+__all__ = ["cublas", "lapack", "lapack_spectral"]

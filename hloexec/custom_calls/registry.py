@@ -19,6 +19,7 @@ from hloexec.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape
 __all__ = [
     "CUSTOM_CALLS",
     "CustomCall",
+    "add_custom_call",
     "custom_call",
     "find_custom_call",
     "register_custom_call",
@@ -68,18 +69,30 @@ def custom_call(*targets: str) -> Callable[[_Entry], _Entry]:
 
     def decorate(cls: _Entry) -> _Entry:
         for target in targets:
-            if target in CUSTOM_CALLS:
-                raise ValueError(f"custom-call target {target} has two entries")
-            CUSTOM_CALLS[target] = _entry(
+            add_custom_call(
                 target,
                 cls.evaluate,  # type: ignore[attr-defined]
-                getattr(cls, "infer", None),
-                getattr(cls, "supports", None),
-                inspect.cleandoc(cls.__doc__ or ""),
+                infer=getattr(cls, "infer", None),
+                supports=getattr(cls, "supports", None),
+                documentation=inspect.cleandoc(cls.__doc__ or ""),
             )
         return cls
 
     return decorate
+
+
+def add_custom_call(
+    target: str,
+    evaluate: Callable[..., Any],
+    *,
+    infer: Callable[..., Shape] | None = None,
+    supports: Callable[[Instruction], str | None] | None = None,
+    documentation: str,
+) -> None:
+    """Add one built-in entry, for families whose entries are rows of a table."""
+    if target in CUSTOM_CALLS:
+        raise ValueError(f"custom-call target {target} has two entries")
+    CUSTOM_CALLS[target] = _entry(target, evaluate, infer, supports, documentation)
 
 
 def find_custom_call(target: str) -> CustomCall | None:

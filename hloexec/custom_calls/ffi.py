@@ -1,0 +1,84 @@
+"""Reading the `backend_config` of calls that use XLA's typed foreign function interface.
+
+It is a dictionary attribute of MLIR, `{uplo = 76 : ui8, left = true, k = 3 : i64, recall = 9.5e-01 : f32}`. Letters are
+written as their ASCII numbers. Source: MLIR, builtin dialect (DictionaryAttr); XLA, "Foreign function interface".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
+from typing import TypeAlias
+
+from hloexec.errors import UnsupportedError
+
+__all__ = ["AttributeValue", "checked_attributes", "ffi_attributes"]
+
+AttributeValue: TypeAlias = bool | int | float | str
+
+_NAME = re.compile(r"\s*(?:([A-Za-z_][\w.$]*)|\"((?:[^\"\\]|\\.)*)\")\s*=\s*")
+_VALUE = re.compile(
+    r"(?P<word>true|false)\b"
+    r"|(?P<number>-?\d+(?:\.\d*(?:[eE][+-]?\d+)?)?)(?:\s*:\s*(?P<type>\w+))?"
+    r"|\"(?P<text>(?:[^\"\\]|\\.)*)\""
+)
+_SEPARATOR = re.compile(r"\s*,")
+_MOST_CHARACTERS = 100_000
+
+
+@lru_cache(maxsize=1024)
+def ffi_attributes(backend_config: str | None) -> Mapping[str, AttributeValue]:
+    """The attributes of a call by name; none where there is no config.
+
+    UnsupportedError for text that is no dictionary of numbers, strings and truth values.
+    """
+    text = (backend_config or "").strip()
+    if not text:
+        return {}
+    if not (text.startswith("{") and text.endswith("}")) or len(text) > _MOST_CHARACTERS:
+        raise UnsupportedError(f"its backend_config must be a dictionary {{name = value, …}}, but is {text[:80]!r}")
+    found: dict[str, AttributeValue] = {}
+    body, position = text[1:-1].rstrip(), 0
+    while position < len(body):
+        name = _NAME.match(body, position)
+        value = _VALUE.match(body, name.end()) if name else None
+        if name is None or value is None:
+            raise UnsupportedError(f"its backend_config cannot be read at {body[position : position + 40]!r}")
+        found[name[1] or name[2]] = _read(value)
+        position = value.end()
+        separator = _SEPARATOR.match(body, position)
+        if separator is None and position < len(body):
+            raise UnsupportedError(f"its backend_config cannot be read at {body[position : position + 40]!r}")
+        position = separator.end() if separator else position
+    return found
+
+
+def checked_attributes(
+    backend_config: str | None, permitted: Mapping[str, Collection[AttributeValue] | Callable[[AttributeValue], bool]]
+) -> Mapping[str, AttributeValue]:
+    """The attributes of a call, each of which must be there and hold a permitted value, and no others.
+
+    `permitted` gives for each name the values, or a function that knows them. UnsupportedError names what does not fit.
+    """
+    found = ffi_attributes(backend_config)
+    for name, value in found.items():
+        if name not in permitted:
+            raise UnsupportedError(f"its backend_config has the attribute {name}, which hloexec does not know")
+        values = permitted[name]
+        if not (values(value) if callable(values) else value in values):
+            raise UnsupportedError(f"its attribute {name} is {value!r}, which hloexec does not support")
+    for name in permitted:
+        if name not in found:
+            raise UnsupportedError(f"its backend_config lacks the attribute {name}")
+    return found
+
+
+def _read(value: re.Match[str]) -> AttributeValue:
+    if value["word"]:
+        return value["word"] == "true"
+    if value["text"] is not None:
+        return value["text"]
+    number = value["number"]
+    is_integer = number.lstrip("-").isdigit() and not (value["type"] or "").startswith(("f", "bf"))
+    return int(number) if is_integer else float(number)
