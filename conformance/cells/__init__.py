@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from conformance.cells import elementwise
+from conformance.cells import data_movement, elementwise, indexing
 from conformance.cells.generator import Generator
 
 __all__ = ["GENERATORS"]
 
-GENERATORS: dict[str, Generator] = {**elementwise.GENERATORS}
+_FAMILIES = (elementwise, data_movement, indexing)
+
+GENERATORS: dict[str, Generator] = {name: one for family in _FAMILIES for name, one in family.GENERATORS.items()}
 """The generator of each opcode: element type, random numbers and a count to that many examples, or a few more."""
