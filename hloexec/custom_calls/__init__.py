@@ -1,5 +1,5 @@
 """Library calls: one file per library, one entry per target. Importing this package fills the registry."""
 
-from hloexec.custom_calls import annotations, cublas, lapack, lapack_spectral
+from hloexec.custom_calls import annotations, cublas, host_callbacks, lapack, lapack_spectral, rewrites
 
-__all__ = ["annotations", "cublas", "lapack", "lapack_spectral"]
+__all__ = ["annotations", "cublas", "host_callbacks", "lapack", "lapack_spectral", "rewrites"]

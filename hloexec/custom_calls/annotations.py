@@ -1,20 +1,48 @@
-"""Calls that say something about a value and leave it as it is; the compiler acts on them and removes them."""
+"""Calls that compute nothing: shardings, layouts, memory placement, buffers, and orders of side effects.
+
+On one device they hand on their operands, or make something whose contents nobody may rely on: zeros here. Where a
+shape changes, the call stands for the border of a partitioned region, which one device does not have.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from hloexec.custom_calls.registry import custom_call
-from hloexec.errors import ShapeError
-from hloexec.ir import Shape
+from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
+from hloexec.ir import ArrayShape, BufferShape, Shape, TupleShape
+from hloexec.ops.common import require
+from hloexec.values import TOKEN, Array, Token
 
 __all__ = ["Annotation"]
 
 
-@custom_call("Sharding", "LayoutConstraint", "MoveToHost", "MoveToDevice", "annotate_device_placement")
+def _contents(shape: Shape) -> Shape:
+    """The shape as if buffers were arrays."""
+    return shape.element if isinstance(shape, BufferShape) else shape
+
+
+@custom_call(
+    "Sharding",
+    "InspectSharding",
+    "xla.sdy.FuncResultSharding",
+    "xla.sdy.PropagationBarrier",
+    "LayoutConstraint",
+    "annotate_device_placement",
+    "MoveToHost",
+    "MoveToDevice",
+    "PinToDevice",
+    "PinToDeviceSram",
+    "SetBound",
+)
 class Annotation:
-    """out = operand: how it is partitioned, laid out, or which memory holds it (XLA: sharding_propagation.cc,
-    layout_assignment.cc, host_memory_offload_annotations.h)."""
+    """out = operand: how it is partitioned, laid out, which memory holds it, or how large it gets (SetBound).
+
+    Source: XLA, sharding_propagation.cc, layout_assignment.cc, host_memory_offload_annotations.h; Shardy, round trip
+    through HLO.
+    """
 
     @staticmethod
     def evaluate(operand: Any) -> Any:
@@ -25,3 +53,78 @@ class Annotation:
         if len(operands) != 1:
             raise ShapeError(f"an annotation is about one operand, this one has {len(operands)}")
         return operands[0]
+
+
+@custom_call("Pin", "Unpin")
+class Pin:
+    """out = operand, an array that became a buffer, which may be written in place (Pin), or the reverse (Unpin)."""
+
+    @staticmethod
+    def infer(operand: Shape, *, shape: Shape) -> Shape:
+        before, after = _contents(operand), _contents(shape)
+        require(before.compatible(after), f"a buffer of {before} cannot be one of {after}")
+        return shape
+
+    @staticmethod
+    def evaluate(operand: Array) -> Array:
+        return operand
+
+
+@custom_call("SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape")
+class ShardBorder:
+    """The operands, where a region in which devices see their own shards begins or ends.
+
+    On one device a shard is the whole. Where the shapes differ, the module has yet to be partitioned. Source: XLA, SPMD
+    partitioner; Shardy, round trip through HLO.
+    """
+
+    @staticmethod
+    def evaluate(*operands: Any, shape: Shape, operand_shapes: tuple[Shape, ...]) -> Any:
+        declared = shape.elements if isinstance(shape, TupleShape) else (shape,)
+        if len(declared) != len(operands):
+            raise EvaluationError(f"a call at the border of shards has {len(operands)} operands, but gives {shape}")
+        for before, after in zip(operand_shapes, declared, strict=True):
+            if not before.compatible(after):
+                raise UnsupportedError(
+                    f"the call turns {before} into {after}: the module is for several devices and was not partitioned "
+                    f"yet; take it after XLA's SPMD partitioner"
+                )
+        return operands if isinstance(shape, TupleShape) else operands[0]
+
+
+@custom_call("AllocateBuffer", "CreateBuffer", "NopReturnToken", "xla.sdy.ShardingGroup")
+class Nothing:
+    """Zeros of the declared shape, tokens where it has tokens: memory that was reserved and not written.
+
+    XLA puts AllocateBuffer and NopReturnToken in the place of collectives and of transfers when it flattens control
+    flow for measurements (source: XLA, collective_ops_utils). ShardingGroup gives an empty tuple.
+    """
+
+    @staticmethod
+    def evaluate(*operands: Any, shape: Shape) -> Any:
+        return _zeros(shape)
+
+
+@custom_call("shape_assertion")
+class ShapeAssertion:
+    """An empty tuple, or EvaluationError where the first operand is false.
+
+    JAX checks so what an exported function assumes of dimensions that were unknown; the other operands are the numbers
+    of its message. Source: JAX, shape polymorphism.
+    """
+
+    @staticmethod
+    def evaluate(*operands: Array, shape: Shape) -> Any:
+        if operands and not np.all(operands[0]):
+            values = ", ".join(str(operand) for operand in operands[1:])
+            raise EvaluationError(f"the module asserts something of its shapes that does not hold ({values})")
+        return _zeros(shape)
+
+
+def _zeros(shape: Shape) -> Array | Token | tuple[Any, ...]:
+    if isinstance(shape, TupleShape):
+        return tuple(_zeros(element) for element in shape.elements)
+    contents = _contents(shape)
+    if not isinstance(contents, ArrayShape):
+        raise ShapeError(f"a buffer cannot hold {shape}")
+    return np.zeros(contents.dimensions, contents.element_type.storage) if contents.is_array else TOKEN

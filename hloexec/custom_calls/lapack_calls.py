@@ -21,7 +21,7 @@ import numpy as np
 
 from hloexec.custom_calls.ffi import AttributeValue, checked_attributes
 from hloexec.custom_calls.registry import add_custom_call
-from hloexec.dtypes import ELEMENT_TYPES, ElementType
+from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, require
@@ -161,6 +161,7 @@ class _Routine:
     def evaluate(
         self, *operands: Array, attributes: CustomCallAttributes, backend_config: str | None, shape: Shape
     ) -> Any:
+        self.infer(*(ArrayShape(element_type_of(array.dtype), array.shape) for array in operands), shape=shape)
         options = self.typed_options(backend_config)
         if self.older is not None:
             scalars = dict(zip(self.older.scalars.split(), operands[: self.scalar_count], strict=True))
