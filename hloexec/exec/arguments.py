@@ -19,7 +19,7 @@ from hloexec.ir import ArrayShape, BufferShape, Computation, Shape, TupleShape
 from hloexec.ops.common import narrow
 from hloexec.values import TOKEN, Token, Value
 
-__all__ = ["argument_leaves", "result_value"]
+__all__ = ["argument_leaves", "result_value", "value_leaves"]
 
 
 def argument_leaves(computation: Computation, inputs: Sequence[Any]) -> list[Any]:
@@ -39,11 +39,13 @@ def argument_leaves(computation: Computation, inputs: Sequence[Any]) -> list[Any
         )
     found: list[Any] = []
     for number, (parameter, value) in enumerate(zip(parameters, inputs, strict=True)):
-        _add_leaves(found, value, parameter.shape, f"parameter {number} ({parameter.name})")
+        found += value_leaves(value, parameter.shape, f"parameter {number} ({parameter.name})")
     return found
 
 
-def _add_leaves(found: list[Any], value: Any, shape: Shape, what: str) -> None:
+def value_leaves(value: Any, shape: Shape, what: str) -> list[Any]:
+    """The leaves of one value as read-only views; InputError, which calls it `what`, where it is not of `shape`."""
+    found: list[Any] = []
     stack: list[tuple[Any, Shape, str]] = [(value, shape, what)]
     while stack:
         current, declared, where = stack.pop()
@@ -56,6 +58,7 @@ def _add_leaves(found: list[Any], value: Any, shape: Shape, what: str) -> None:
                 stack.append((current[i], declared.elements[i], f"element {i} of {where}"))
         else:
             found.append(_leaf(current, declared, where))
+    return found
 
 
 def _leaf(value: Any, shape: ArrayShape | BufferShape, what: str) -> Any:

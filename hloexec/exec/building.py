@@ -21,6 +21,8 @@ from hloexec.exec.plan import (
     Branch,
     Conditional,
     Flow,
+    FromHost,
+    HostTransfer,
     Invocation,
     Mark,
     Options,
@@ -35,6 +37,7 @@ from hloexec.exec.plan import (
 )
 from hloexec.exec.requirements import Program
 from hloexec.exec.schedule import computation_named
+from hloexec.exec.transfers import TRANSFERS, channel_of
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Literal, TupleShape
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, find_opcode
@@ -52,6 +55,9 @@ class Surroundings(Protocol):
     options: Options
     plans: dict[str, Plan]
     """The plans that are finished, by the names of their computations; callees come before their callers."""
+
+    host_transfers: dict[HostTransfer, Step]
+    """The first step of each kind of transfer with the host."""
 
     def callee(self, name: str) -> PlanCallee:
         """A planned computation as kernels see it."""
@@ -340,7 +346,20 @@ class PlanBuilder:
             return self._marked(frame, instruction, (operand, operand, *self._state(instruction)))
         if opcode == "async-start":
             return self._invocation(frame, instruction)
+        if TRANSFERS.get(opcode) is not None:
+            return self._transfer(frame, instruction)
         return self._marked(frame, instruction, self._zeros(instruction))
+
+    def _transfer(self, frame: _Frame, instruction: Instruction) -> SlotTree:
+        """A step at which data move between the device and its host."""
+        direction = TRANSFERS[instruction.opcode]
+        assert direction is not None
+        flow = direction(channel_of(frame.scope.computation, instruction))
+        tree = self._step(frame, instruction, self._operands(frame, instruction), None, flow)
+        if isinstance(flow, FromHost) and (isinstance(tree, int) or len(tree) != 2):
+            raise VerificationError(f"%{instruction.name} must have the shape (data, token[]), not {instruction.shape}")
+        self.around.host_transfers.setdefault(flow, self.steps[-1])
+        return tree
 
     # Lifetimes
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.errors import EvaluationError
-from hloexec.exec.plan import NO_SLOT, Conditional, Invocation, Plan, Step, While, unflatten
+from hloexec.errors import EvaluationError, UnsupportedError
+from hloexec.exec.plan import NO_SLOT, Conditional, FromHost, Invocation, Plan, Step, ToHost, While, unflatten
 from hloexec.ir import ArrayShape, BufferShape, Computation
 from hloexec.ops.registry import find_opcode
 
@@ -255,6 +255,11 @@ def _all_steps(plan: Plan) -> list[Step]:
     while pending:
         for step in pending.pop().steps:
             flow = step.flow
+            if isinstance(flow, (FromHost, ToHost)):
+                raise UnsupportedError(
+                    f"%{step.instruction.name} in computation {step.scope.computation.name} exchanges values with the "
+                    f"host, but {plan.computation.name} is evaluated on many elements at once, in no order"
+                )
             if step.function is not None:
                 found.append(step)
             elif isinstance(flow, Invocation):

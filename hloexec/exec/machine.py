@@ -10,21 +10,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
 
-from hloexec.errors import EvaluationError, HloError, ResourceError, UnsupportedError
+from hloexec.errors import EvaluationError, HloError, InputError, ResourceError, UnsupportedError
 from hloexec.exec.memory import Statistics
 from hloexec.exec.observers import Attached, Context, call_path
-from hloexec.exec.plan import NO_SLOT, Conditional, Invocation, Mark, Plan, Step, While
-from hloexec.ir import ArrayShape, BufferShape, Instruction, leaf_shapes
+from hloexec.exec.plan import (
+    NO_SLOT,
+    Conditional,
+    FromHost,
+    Invocation,
+    Mark,
+    Plan,
+    SlotTree,
+    Step,
+    ToHost,
+    While,
+    leaves,
+    rebuilt,
+)
+from hloexec.ir import ArrayShape, BufferShape, Instruction, TupleShape, leaf_shapes
 from hloexec.values import TOKEN
+
+if TYPE_CHECKING:
+    from hloexec.exec.host import Host
 
 __all__ = ["Frame", "Machine", "WatchedMachine"]
 
 _TEXT_LENGTH = 300
+_CONTEXT = np.zeros((), np.uint32)
+"""The context of a started transfer, which means nothing here."""
+_CONTEXT.flags.writeable = False
 
 
 @attrs.define(eq=False)
@@ -53,7 +72,13 @@ class Loop:
 
 
 class Machine:
-    """Runs plans; one per run."""
+    """Runs plans; one per run.
+
+    `host` is what a plan with host transfers exchanges values with (see `hloexec.exec.host`).
+    """
+
+    def __init__(self, host: Host | None = None) -> None:
+        self._host = host
 
     def run(self, plan: Plan, arguments: list[Any]) -> list[Any]:
         """The leaves of the plan's result on the leaves of its arguments.
@@ -64,7 +89,10 @@ class Machine:
         while True:
             step = self._advance(frame)
             if step is not None:
-                frame = self._enter(frame, step)
+                if isinstance(step.flow, (FromHost, ToHost)):
+                    self._exchange(frame, step)
+                else:
+                    frame = self._enter(frame, step)
                 continue
             results = [frame.slots[slot] for slot in frame.plan.results]
             self._finished(frame)
@@ -112,6 +140,34 @@ class Machine:
             assert step is not None
             raise _placed(error, frame, step) from error
         return None
+
+    # Transfers
+
+    def _exchange(self, frame: Frame, step: Step) -> None:
+        """Take a value from the host, or hand one over."""
+        try:
+            for slot, value in zip(step.results, self._exchanged(frame.slots, step), strict=True):
+                frame.slots[slot] = value
+        except Exception as error:
+            raise _placed(error, frame, step) from error
+        self._completed(frame, step)
+        self._drop(frame, step)
+
+    def _exchanged(self, slots: list[Any], step: Step) -> list[Any]:
+        """The leaves of a transfer's value."""
+        flow, host = step.flow, self._host
+        if host is None:
+            raise EvaluationError("there is no host to exchange values with")
+        if isinstance(flow, FromHost):
+            shape = step.instruction.shape
+            assert isinstance(shape, TupleShape)
+            return [*host.take(flow, shape.elements[0]), TOKEN]
+        assert isinstance(flow, ToHost)
+        data = step.operand_trees[0]
+        host.give(flow, rebuilt(data, _branches, lambda slot: _copied(slots[slot])))
+        if flow.channel is None:
+            return [TOKEN]
+        return [*(slots[slot] for slot in leaves(data)), _CONTEXT, TOKEN]
 
     # Control flow
 
@@ -169,7 +225,15 @@ class Machine:
 class WatchedMachine(Machine):
     """Runs plans as `Machine` does, and reports to observers, checks results and counts bytes where asked."""
 
-    def __init__(self, attached: Attached, *, check: bool = False, statistics: Statistics | None = None) -> None:
+    def __init__(
+        self,
+        attached: Attached,
+        *,
+        check: bool = False,
+        statistics: Statistics | None = None,
+        host: Host | None = None,
+    ) -> None:
+        super().__init__(host)
         self._attached = attached
         self._check = check
         self._statistics = statistics
@@ -266,6 +330,14 @@ class WatchedMachine(Machine):
             self._attached.instruction(step, frame.slots, None, 0.0, frame.context)
 
 
+def _branches(tree: SlotTree) -> tuple[SlotTree, ...] | None:
+    return tree if isinstance(tree, tuple) else None
+
+
+def _copied(value: Any) -> Any:
+    return np.array(value) if isinstance(value, np.ndarray) else value
+
+
 def store(results: Sequence[int], value: Any, slots: list[Any]) -> None:
     """Put the leaves of a tuple that a kernel returned into their slots."""
     if any(isinstance(element, tuple) for element in value):
@@ -330,7 +402,7 @@ def _placed(error: Exception, frame: Frame, step: Step) -> HloError:
     if metadata is not None and metadata.source_file:
         lines.append(f"  from {metadata.source_file}:{metadata.source_line or '?'}")
     kind: type[HloError] = EvaluationError
-    if isinstance(error, (UnsupportedError, ResourceError)):
+    if isinstance(error, (InputError, UnsupportedError, ResourceError)):
         kind = type(error)
     elif isinstance(error, MemoryError):
         kind = ResourceError

@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 
 from hloexec.errors import ResourceError
-from hloexec.exec.plan import Conditional, Invocation, Plan, Step, While
+from hloexec.exec.plan import Conditional, FromHost, Invocation, Plan, Step, ToHost, While
 from hloexec.ir import ArrayShape, BufferShape, Instruction
 from hloexec.ops.registry import find_opcode
 
@@ -109,7 +109,7 @@ def _peak(plan: Plan, owned: Sequence[bool]) -> tuple[int, Step | None]:
     liveness = _Liveness(plan, owned)
     peak, where = liveness.live, None
     for step in plan.steps:
-        if step.function is not None:
+        if step.function is not None or isinstance(step.flow, (FromHost, ToHost)):
             liveness.enter(step)
             total = liveness.live + step.extra_bytes
         elif isinstance(step.flow, (Invocation, While, Conditional)):

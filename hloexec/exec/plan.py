@@ -23,6 +23,8 @@ __all__ = [
     "Branch",
     "Conditional",
     "Flow",
+    "FromHost",
+    "HostTransfer",
     "Invocation",
     "Mark",
     "Options",
@@ -30,6 +32,7 @@ __all__ = [
     "Scope",
     "SlotTree",
     "Step",
+    "ToHost",
     "While",
     "leaves",
     "map_shape",
@@ -110,7 +113,25 @@ class Mark(enum.Enum):
     MARK = enum.auto()
 
 
-Flow: TypeAlias = Invocation | While | Conditional | Mark
+@attrs.frozen
+class FromHost:
+    """The step's value is (data, token), the data being what the host gives next."""
+
+    channel: int | None
+    """None for the infeed."""
+
+
+@attrs.frozen
+class ToHost:
+    """The step hands its first operand to the host."""
+
+    channel: int | None
+    """None for the outfeed."""
+
+
+HostTransfer: TypeAlias = FromHost | ToHost
+
+Flow: TypeAlias = Invocation | While | Conditional | Mark | HostTransfer
 
 
 @attrs.define(eq=False)
@@ -173,6 +194,8 @@ class Plan:
     """Estimated peaks by which of the parameter leaves may die within the plan."""
     library_calls: dict[str, Any] = attrs.field(factory=dict)
     """The registry's entries, by target, that the plan of a whole program was built on."""
+    host_transfers: dict[HostTransfer, Step] = attrs.field(factory=dict)
+    """What the plan of a whole program exchanges with its host, each with the first step that does so."""
     entry_peak_bytes: int | None = None
     """The same where the arguments belong to the caller and do not count; None until somebody asks."""
 

@@ -18,7 +18,7 @@ from hloexec.exec.building import FORWARDED, PlanBuilder, inlined_computation
 from hloexec.exec.callee import PlanCallee
 from hloexec.exec.fill import made_up
 from hloexec.exec.memory import in_units, memory_limit_bytes
-from hloexec.exec.plan import Options, Plan
+from hloexec.exec.plan import HostTransfer, Options, Plan, Step
 from hloexec.exec.requirements import Program, require_supported
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Module
 from hloexec.ops.attributes import computation_names
@@ -53,6 +53,7 @@ class _Planner:
         self.library_calls: dict[str, CustomCall | None] = {}
         self.elided_names: dict[str, None] = {}
         self.unknown_targets: dict[str, None] = {}
+        self.host_transfers: dict[HostTransfer, Step] = {}
 
     def plan(self) -> Plan:
         program = self.program
@@ -65,6 +66,7 @@ class _Planner:
         self._warn_and_check()
         plan = self.plans[program.entry.name]
         plan.library_calls = self.library_calls
+        plan.host_transfers = self.host_transfers
         return plan
 
     def _planned(self, order: list[Computation]) -> set[str]:

@@ -16,6 +16,7 @@ from hloexec.exec.schedule import (
     effectful_computations,
     schedule,
 )
+from hloexec.exec.transfers import TRANSFERS, reason_against
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, find_opcode
@@ -34,7 +35,7 @@ class Requirement:
     name: str
     """The opcode, or the custom call's target."""
     reason: str | None
-    """Why a known target cannot be called this way, as a clause; None where the whole name is unknown."""
+    """Why a known target or opcode cannot be used this way, as a clause; None where the name alone decides."""
     count: int
     """How many instructions need it."""
     computation: str
@@ -102,9 +103,7 @@ def require_supported(program: Program, *, unknown: str) -> None:
             "unknown=zeros or unknown=random."
         )
     raise UnsupportedError(
-        f"module {program.module.name} needs what hloexec does not run on one device:\n"
-        + "\n".join(lines)
-        + hint
+        f"module {program.module.name} needs what hloexec does not run on one device:\n" + "\n".join(lines) + hint
     )
 
 
@@ -112,7 +111,7 @@ def _missing(program: Program) -> list[Requirement]:
     found: dict[tuple[str, str, str | None], Requirement] = {}
     for computation in program.live_computations():
         for instruction in program.schedule(computation):
-            for key in _needs(instruction):
+            for key in _needs(computation, instruction):
                 known = found.get(key)
                 if known is None:
                     found[key] = Requirement(*key, 1, computation.name, instruction.name)
@@ -121,7 +120,7 @@ def _missing(program: Program) -> list[Requirement]:
     return list(found.values())
 
 
-def _needs(instruction: Instruction) -> Iterator[tuple[str, str, str | None]]:
+def _needs(computation: Computation, instruction: Instruction) -> Iterator[tuple[str, str, str | None]]:
     """What an instruction needs and hloexec lacks, as kind, name and reason."""
     entry = find_opcode(instruction.opcode)
     if entry is None:
@@ -131,5 +130,9 @@ def _needs(instruction: Instruction) -> Iterator[tuple[str, str, str | None]]:
         reason = None if library_call is None else library_call.reason_against(instruction)
         if library_call is None or reason is not None:
             yield "custom-call", instruction.attributes.custom_call_target, reason
+    elif instruction.opcode in TRANSFERS:
+        reason = reason_against(computation, instruction)
+        if reason is not None:
+            yield "opcode", instruction.opcode, reason
     elif not entry.is_supported and instruction.opcode not in LOCAL_OPCODES:
         yield "opcode", instruction.opcode, None

@@ -14,6 +14,7 @@ import numpy as np
 from hloexec.custom_calls.registry import find_custom_call
 from hloexec.errors import InputError, ResourceError
 from hloexec.exec.arguments import argument_leaves, result_value
+from hloexec.exec.host import Sink, Source, connect
 from hloexec.exec.machine import Machine, WatchedMachine
 from hloexec.exec.memory import Statistics, require_memory
 from hloexec.exec.observers import attach
@@ -41,6 +42,9 @@ def run(
     memory_limit: int | None = None,
     verify: bool = True,
     seed: int = 0,
+    infeed: Source | None = None,
+    outfeed: Sink | None = None,
+    host_transfers: Mapping[int, Source | Sink] | None = None,
     check: bool = False,
     statistics: Statistics | None = None,
 ) -> Value:
@@ -55,12 +59,20 @@ def run(
     says what custom calls give that hloexec does not know: `error`, `zeros` or `random`. `memory_limit` is the most
     bytes that the run may allocate beyond its inputs (by default 80 % of what is free). `verify=False` runs a module
     that does not verify, for as long as it goes well. `seed` is that of the random numbers which the module draws
-    itself (rng, rng-get-and-update-state). `check` verifies every result's
-    type and shape. `statistics` is filled in with what the run took.
+    itself (rng, rng-get-and-update-state). `check` verifies every result's type and shape. `statistics` is filled in
+    with what the run took.
+
+    `infeed` gives the values that infeeds take, in the order in which they run: an iterable, or a function that returns
+    the next one; each value must be of the shape that its infeed declares without the token. What outfeeds hand over is
+    appended to the list `outfeed`, or passed to it where it is a function. `host_transfers` maps the channels of sends
+    and recvs with is_host_transfer to the same: a list or a function for a send, an iterable or a function for a recv,
+    whose data arrive at its recv-done. Values that nobody takes are dropped, with an HloWarning.
 
     Raises VerificationError, UnsupportedError (listing everything that is missing), InputError and ResourceError before
     it starts, and EvaluationError where an instruction fails; warns HloWarning about values that are made up.
     """
+    if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 64:
+        raise InputError(f"seed must be an integer from 0 to 2**64 - 1, but is {seed!r}")
     attached = attach(observers)
     plan = plan_of(
         module,
@@ -75,8 +87,9 @@ def run(
     arguments = argument_leaves(plan.computation, inputs)
     require_memory(plan, memory_limit)
     is_watched = check or statistics is not None or attached.see_instructions or attached.see_progress
-    machine = WatchedMachine(attached, check=check, statistics=statistics) if is_watched else Machine()
-    with np.errstate(all="ignore"), seeded(seed):
+    host = connect(plan, infeed, outfeed, host_transfers)
+    machine = WatchedMachine(attached, check=check, statistics=statistics, host=host) if is_watched else Machine(host)
+    with np.errstate(all="ignore"), seeded(int(seed)):
         results = machine.run(plan, arguments)
         try:
             return result_value(plan, results, always_copy=attached.see_instructions)

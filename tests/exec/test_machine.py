@@ -288,17 +288,15 @@ ENTRY e { x = f32[4] parameter(0)
   b = f32[4] custom-call(a), custom_call_target="nobody_knows"
   c = f32[4] custom-call(b), custom_call_target="neither_this"
   tok = token[] after-all()
-  i = ((f32[4]), token[]) infeed(tok)
-  d = (f32[4]) get-tuple-element(i), index=0
-  e = f32[4] get-tuple-element(d), index=0
-  ROOT r = f32[4] add(e, c) }
+  s = (f32[4], u32[], token[]) send(x, tok), channel_id=1
+  ROOT r = f32[4] add(x, c) }
 """
     with pytest.raises(UnsupportedError) as caught:
         run_text(text, X)
     message = str(caught.value)
     assert '"nobody_knows" (2 times; first: %a in computation e)' in message
     assert '"neither_this" (once; first: %c in computation e)' in message
-    assert "opcode infeed (once; first: %i in computation e)" in message
+    assert "opcode send (once; first: %s in computation e), where it exchanges data" in message
 
 
 @pytest.mark.parametrize("unknown", ["zeros", "random"])

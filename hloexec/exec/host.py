@@ -1,0 +1,157 @@
+"""The host's side of a run: where infeeds and recvs take their values from, and where outfeeds and sends put theirs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+
+from hloexec.errors import HloWarning, InputError
+from hloexec.exec.arguments import value_leaves
+from hloexec.exec.plan import FromHost, Plan, Step, ToHost
+from hloexec.ir import Shape, TupleShape
+
+__all__ = ["Host", "Sink", "Source", "connect"]
+
+Source: TypeAlias = "Iterable[Any] | Callable[[], Any]"
+"""The values that a device takes, in the order in which it asks: an iterable, or a function that gives the next one."""
+
+Sink: TypeAlias = "list[Any] | Callable[[Any], Any]"
+"""What becomes of the values that a device hands over: a list to append to, or a function of one value."""
+
+
+@attrs.define(eq=False)
+class _Values:
+    """A source in use."""
+
+    draw: Callable[[], Any]
+    taken: int = 0
+
+
+class Host:
+    """What a run exchanges values with; made by `connect`."""
+
+    def __init__(self, sources: Mapping[FromHost, Callable[[], Any]], sinks: Mapping[ToHost, Callable[[Any], Any]]):
+        self._sources = {transfer: _Values(draw) for transfer, draw in sources.items()}
+        self._sinks = dict(sinks)
+
+    def take(self, transfer: FromHost, shape: Shape) -> list[Any]:
+        """The leaves of the next value, which must be of `shape`: arrays that nobody else holds, and tokens."""
+        values = self._sources[transfer]
+        name = _name(transfer)
+        try:
+            value = values.draw()
+        except StopIteration:
+            raise InputError(
+                f"{name} has no value left; {values.taken} were given, and another {shape} is due"
+            ) from None
+        leaves = value_leaves(value, shape, f"value {values.taken} of {name}")
+        values.taken += 1
+        # Whoever feeds may fill the same array again for the next value.
+        return [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+
+    def give(self, transfer: ToHost, value: Any) -> None:
+        """Hand a value over, for the host to keep."""
+        self._sinks[transfer](value)
+
+
+def connect(
+    plan: Plan, infeed: Source | None, outfeed: Sink | None, host_transfers: Mapping[int, Source | Sink] | None
+) -> Host:
+    """The host for a run of `plan`.
+
+    Raises InputError where the plan takes values that nobody gives, or something is given that has no use; warns
+    HloWarning where it hands over what nobody takes.
+    """
+    if host_transfers is not None and not isinstance(host_transfers, Mapping):
+        raise InputError(f"host_transfers must map channels to what they carry, but is a {_type(host_transfers)}")
+    parties = dict(host_transfers or {})
+    sources: dict[FromHost, Callable[[], Any]] = {}
+    sinks: dict[ToHost, Callable[[Any], Any]] = {}
+    dropped: list[str] = []
+    for transfer, step in plan.host_transfers.items():
+        where = f"%{step.instruction.name} in computation {step.scope.computation.name}"
+        if isinstance(transfer, FromHost):
+            party = infeed if transfer.channel is None else parties.get(transfer.channel)
+            if party is None:
+                raise InputError(
+                    f"{where} takes values of shape {data_shape(step)} from {_name(transfer)}; give them with "
+                    f"{_option(transfer, '[…]')}, values or a function that gives the next one"
+                )
+            sources[transfer] = _draw(party, transfer)
+        else:
+            party = outfeed if transfer.channel is None else parties.get(transfer.channel)
+            if party is None:
+                dropped.append(f"{_name(transfer)} ({where}; take them with {_option(transfer, '[]')})")
+            sinks[transfer] = _put(party, transfer)
+    _refuse_surplus(plan, infeed, parties)
+    if dropped:
+        warnings.warn(f"values that the module hands to its host are dropped: {', '.join(dropped)}", HloWarning, 4)
+    return Host(sources, sinks)
+
+
+def data_shape(step: Step) -> Shape:
+    """The shape of what a step takes from the host: its value without the token."""
+    assert isinstance(step.instruction.shape, TupleShape)
+    return step.instruction.shape.elements[0]
+
+
+def _refuse_surplus(plan: Plan, infeed: Source | None, parties: Mapping[int, Any]) -> None:
+    known = sorted({transfer.channel for transfer in plan.host_transfers if transfer.channel is not None})
+    for channel in parties:
+        if channel not in known or isinstance(channel, bool):
+            there = f"the channels are {', '.join(map(str, known))}" if known else "it has no such transfers"
+            raise InputError(
+                f"host_transfers names channel {channel!r}, through which {plan.computation.name} exchanges nothing "
+                f"with its host; {there}"
+            )
+    if infeed is not None and FromHost(None) not in plan.host_transfers:
+        raise InputError(f"values for the infeed were given, but {plan.computation.name} takes none")
+
+
+def _draw(party: Any, transfer: FromHost) -> Callable[[], Any]:
+    if callable(party):
+        return party  # type: ignore[no-any-return]
+    if isinstance(party, Iterable) and not isinstance(party, (str, bytes, Mapping)):
+        return iter(party).__next__
+    raise InputError(
+        f"{_name(transfer)} takes its values from an iterable or a function without arguments, but "
+        f"{_option(transfer, '…')} is a {_type(party)}"
+    )
+
+
+def _put(party: Any, transfer: ToHost) -> Callable[[Any], Any]:
+    if party is None:
+        return _drop
+    if callable(party):
+        return party  # type: ignore[no-any-return]
+    append = getattr(party, "append", None)
+    if callable(append):
+        return append  # type: ignore[no-any-return]
+    raise InputError(
+        f"{_name(transfer)} puts its values into a list or a function of one argument, but {_option(transfer, '…')} "
+        f"is a {_type(party)}"
+    )
+
+
+def _drop(_: Any) -> None:
+    """Nobody takes the value."""
+
+
+def _name(transfer: FromHost | ToHost) -> str:
+    if transfer.channel is not None:
+        return f"channel {transfer.channel}"
+    return "the infeed" if isinstance(transfer, FromHost) else "the outfeed"
+
+
+def _option(transfer: FromHost | ToHost, value: str) -> str:
+    if transfer.channel is not None:
+        return f"host_transfers={{{transfer.channel}: {value}}}"
+    return f"{'infeed' if isinstance(transfer, FromHost) else 'outfeed'}={value}"
+
+
+def _type(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
