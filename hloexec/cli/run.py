@@ -27,7 +27,13 @@ _DISTRIBUTIONS = ("normal", "uniform", "ones", "zeros", "iota", "special", "larg
 
 @click.command("run")
 @file_argument
-@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="Which random inputs.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**64 - 1),
+    default=0,
+    show_default=True,
+    help="Which random inputs, and which random numbers where the module draws some itself (rng).",
+)
 @click.option(
     "--distribution",
     type=click.Choice(_DISTRIBUTIONS),
@@ -43,6 +49,8 @@ _DISTRIBUTIONS = ("normal", "uniform", "ones", "zeros", "iota", "special", "larg
     multiple=True,
     help="Read one parameter's value, by number or name. May be repeated.",
 )
+@click.option("--infeed", metavar="FILE.npz", help="Read the values that infeeds take, keyed 0, 1, … in their order.")
+@click.option("--outfeed", metavar="FILE.npz", help="Write the values that outfeeds hand over, keyed 0, 1, …")
 @click.option("--save", metavar="FILE.npz", help="Write the result, in files that numpy.load opens.")
 @click.option("--save-inputs", metavar="FILE.npz", help="Write the inputs, to be read by --inputs.")
 @click.option(
@@ -80,6 +88,8 @@ def command(
     distribution: str,
     inputs: str | None,
     overrides: Sequence[tuple[str, str]],
+    infeed: str | None,
+    outfeed: str | None,
     save: str | None,
     save_inputs: str | None,
     numerics: str,
@@ -113,9 +123,15 @@ def command(
         policy = numerics_policy(numerics)
     except UnsupportedError as error:
         raise click.BadParameter(error.message, param_hint="'--numerics'") from error
-    for destination in (save, save_inputs):
+    for destination in (save, save_inputs, outfeed):
         if destination is not None:
             literals.require_writable(destination)
+    if outfeed is not None and not outfeed.lower().endswith(".npz"):
+        raise click.BadParameter(
+            f"{outfeed!r} must be a .npz file, which holds any number of values", param_hint="'--outfeed'"
+        )
+    fed = None if infeed is None else _fed(infeed)
+    handed_over: list[Value] | None = None if outfeed is None else []
     for target, where in custom_calls:
         hloexec.register_custom_call(target, _function(where))
     module = hloexec.load(file, strict=strict)
@@ -148,6 +164,9 @@ def command(
             *values,
             observers=[progress],
             memory_limit=memory_limit,
+            seed=seed,
+            infeed=fed,
+            outfeed=handed_over,
             statistics=taken,
             **options,
         )
@@ -156,6 +175,18 @@ def command(
     view.result(rows, seconds, taken.peak_bytes)
     if save is not None:
         literals.save(save, result)
+    if outfeed is not None and handed_over is not None:
+        literals.save(outfeed, tuple(handed_over))
+
+
+def _fed(path: str) -> tuple[Value, ...]:
+    """The values for infeeds in a file, in their order."""
+    from hloexec import literals
+
+    values = literals.load(path)
+    if not isinstance(values, tuple):
+        raise InputError(f"{path!r} must hold the values for infeeds under the keys 0, 1, … (0.0, 0.1, … for a tuple)")
+    return values
 
 
 def _function(where: str) -> Any:

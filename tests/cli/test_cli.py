@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import hloexec.literals
 from hloexec.cli import main
 from hloexec.custom_calls.registry import unregister_custom_call
 from tests.text.building import op
@@ -169,6 +170,62 @@ def test_info_counts_what_a_module_is_made_of(tmp_path: Path, capsys: pytest.Cap
     assert "dot" in capsys.readouterr().out
 
 
+RNG = """HloModule m
+ENTRY e {
+  zero = f32[] constant(0)
+  one = f32[] constant(1)
+  ROOT r = f32[16] rng(zero, one), distribution=rng_uniform
+}
+"""
+
+
+def test_the_seed_decides_the_numbers_that_a_module_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, RNG)
+    first, again, other = (as_json(capsys, "run", path, "--seed", seed)["result"] for seed in ("3", "3", "4"))
+    assert first == again != other
+
+
+FEEDS = """HloModule m
+ENTRY e {
+  t = token[] after-all()
+  i = ((bf16[2], s32[]), token[]) infeed(t)
+  t1 = token[] get-tuple-element(i), index=1
+  j = (f32[2], token[]) infeed(t1)
+  d = (bf16[2], s32[]) get-tuple-element(i), index=0
+  t2 = token[] get-tuple-element(j), index=1
+  o = token[] outfeed(d, t2)
+  x = f32[2] get-tuple-element(j), index=0
+  p = token[] outfeed(x, o)
+  ROOT y = f32[2] add(x, x)
+}
+"""
+
+
+def test_feeds_are_read_from_and_written_to_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = write(tmp_path, FEEDS), str(tmp_path / "out.npz")
+    ones = np.ones(2, ml_dtypes.bfloat16)
+    given = str(tmp_path / "in.npz")
+    hloexec.literals.save(given, ((ones, np.array(5, np.int32)), np.full(2, 3, np.float32)))
+    assert as_json(capsys, "run", path, "--infeed", given, "--outfeed", out)["result"][0]["mean"] == 6
+    with np.load(out) as file:
+        assert sorted(file.files) == ["0.0:bf16", "0.1", "1"]
+        assert file["0.1"] == 5 and (file["1"] == 3).all()
+    # What was handed over is what may be fed in again.
+    assert as_json(capsys, "run", path, "--infeed", out, "--outfeed", out)["result"][0]["mean"] == 6
+
+
+def test_a_run_that_fails_leaves_the_file_of_the_outfeed_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = write(tmp_path, FEEDS), tmp_path / "out.npz"
+    np.savez(tmp_path / "in.npz", **{"0.0": np.zeros(2, np.float32), "0.1": np.zeros((), np.int32)})
+    out.write_bytes(b"before")
+    assert main(["run", path, "--infeed", str(tmp_path / "in.npz"), "--outfeed", str(out)]) == 1
+    err = capsys.readouterr().err
+    assert "%i in computation e failed: element 0 of value 0 of the infeed must be bf16[2]" in err
+    assert out.read_bytes() == b"before" and len(list(tmp_path.iterdir())) == 3
+
+
 BAD_COMMANDS: list[tuple[list[str], int, str]] = [
     (["run", "no.hlo"], 1, "error: cannot read no.hlo: No such file or directory"),
     (["run", "."], 1, "error: cannot read .: Is a directory"),
@@ -192,6 +249,13 @@ BAD_COMMANDS: list[tuple[list[str], int, str]] = [
     (["run", "add.hlo", "--input", "0=array.npy", "--input", "x=array.npy"], 1, "parameter 0 is given twice"),
     (["run", "add.hlo", "--save", "no/out.npz"], 1, "error: cannot write 'no/out.npz': there is no folder"),
     (["run", "add.hlo", "--save", "out.txt"], 1, "its name should end in .npz or .npy"),
+    (["run", "add.hlo", "--infeed", "no.npz"], 1, "error: cannot read 'no.npz'"),
+    (["run", "add.hlo", "--infeed", "array.npy"], 1, "must hold the values for infeeds under the keys 0, 1"),
+    (["run", "add.hlo", "--infeed", "wide.npz"], 1, "values for the infeed were given, but main takes none"),
+    (["run", "feeds.hlo"], 1, "%i in computation e takes values of shape (bf16[2], s32[]) from the infeed"),
+    (["run", "feeds.hlo", "--infeed", "wide.npz"], 1, "value 0 of the infeed must be a tuple of 2 values"),
+    (["run", "add.hlo", "--outfeed", "no/out.npz"], 1, "error: cannot write 'no/out.npz': there is no folder"),
+    (["run", "add.hlo", "--outfeed", "out.npy"], 2, "'out.npy' must be a .npz file, which holds any number of values"),
     (["run", "add.hlo", "--computation", "none"], 1, "module m has no computation 'none'"),
     (["run", "add.hlo", "--memory-limit", "1"], 1, "error: running main would take about 24 B"),
     (["run", "add.hlo", "--memory-limit", "5X"], 2, "'5X' is not a number of bytes, such as 500M or 8G"),
@@ -227,6 +291,7 @@ def test_what_is_wrong_is_said_in_one_block_without_a_traceback(
         "cut.hlo": ADD[: len(ADD) // 2],
         "opaque.hlo": entry.format("opaque[]", "constant({1,2,3})"),
         "huge.hlo": entry.format("f32[1000000,1000000]", "constant({1,2,3})"),
+        "feeds.hlo": FEEDS,
         "zeros.bin": "\0" * 100,
     }
     for name, content in files.items():
