@@ -1,5 +1,23 @@
 """Library calls: one file per library, one entry per target. Importing this package fills the registry."""
 
-from hloexec.custom_calls import annotations, cublas, host_callbacks, lapack, lapack_spectral, rewrites
+from hloexec.custom_calls import (
+    annotations,
+    cublas,
+    decompositions,
+    host_callbacks,
+    lapack,
+    lapack_spectral,
+    random_bits,
+    rewrites,
+)
 
-__all__ = ["annotations", "cublas", "host_callbacks", "lapack", "lapack_spectral", "rewrites"]
+__all__ = [
+    "annotations",
+    "cublas",
+    "decompositions",
+    "host_callbacks",
+    "lapack",
+    "lapack_spectral",
+    "random_bits",
+    "rewrites",
+]

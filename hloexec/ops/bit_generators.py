@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["PHILOX_WORDS", "philox_4x32", "threefry_2x32"]
+__all__ = ["PHILOX_WORDS", "philox_4x32", "threefry_2x32", "threefry_2x32_words"]
 
 Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
 
@@ -30,23 +30,27 @@ _BLOCK = 1 << 15
 def threefry_2x32(key: int, first: int, count: int) -> tuple[Words, Words]:
     """Both output words of the counters first, first + 1, … (64-bit, wrapping), 20 rounds, under a 64-bit key."""
     words = (np.empty(count, np.uint32), np.empty(count, np.uint32))
-    keys = [key & _MASK, key >> 32 & _MASK]
-    keys.append(keys[0] ^ keys[1] ^ _THREEFRY_PARITY)
+    keys = [np.array([key >> shift & _MASK], np.uint32) for shift in (0, 32)]
     for start in range(0, count, _BLOCK):
         counters = _counters(first + start, min(_BLOCK, count - start))
-        x0, x1 = counters.astype(np.uint32), (counters >> np.uint64(32)).astype(np.uint32)
-        x0 += np.uint32(keys[0])
-        x1 += np.uint32(keys[1])
-        for group in range(_THREEFRY_GROUPS):
-            for rotation in _THREEFRY_ROTATIONS[group % 2]:
-                x0 += x1
-                x1 = (x1 << np.uint32(rotation)) | (x1 >> np.uint32(32 - rotation))
-                x1 ^= x0
-            x0 += np.uint32(keys[(group + 1) % 3])
-            x1 += np.uint32((keys[(group + 2) % 3] + group + 1) & _MASK)
-        words[0][start : start + _BLOCK] = x0
-        words[1][start : start + _BLOCK] = x1
+        halves = counters.astype(np.uint32), (counters >> np.uint64(32)).astype(np.uint32)
+        for word, block in zip(words, threefry_2x32_words(keys[0], keys[1], *halves), strict=True):
+            word[start : start + _BLOCK] = block
     return words
+
+
+def threefry_2x32_words(key0: Words, key1: Words, x0: Words, x1: Words) -> tuple[Words, Words]:
+    """Both output words of counters (x0, x1) under keys (key0, key1), 20 rounds, element by element."""
+    keys = (key0, key1, key0 ^ key1 ^ np.uint32(_THREEFRY_PARITY))
+    x0, x1 = x0 + key0, x1 + key1
+    for group in range(_THREEFRY_GROUPS):
+        for rotation in _THREEFRY_ROTATIONS[group % 2]:
+            x0 += x1
+            x1 = (x1 << np.uint32(rotation)) | (x1 >> np.uint32(32 - rotation))
+            x1 ^= x0
+        x0 += keys[(group + 1) % 3]
+        x1 += keys[(group + 2) % 3] + np.uint32(group + 1)
+    return x0, x1
 
 
 def philox_4x32(key: int, first: int, count: int) -> Words:
