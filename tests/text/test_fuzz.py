@@ -6,6 +6,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from hloexec.verifier import verify
 from tests.text.cases import ACCEPTED
 from tests.text.seeds import SEEDS, seed_path
 
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.hlo"))
 _SMALL = tuple(text for text in ACCEPTED.values() if len(text) < 1500)
 _JUNK = "{}[]()<>=,:;%#*+~?\"'\\/-_. \n\t\0\x01\x7fé≤0123456789abfxTSE"
 _WORDS = (
@@ -151,6 +153,14 @@ def test_corrupted_pieces_of_dumps_raise_nothing_but_hlo_errors() -> None:
         check(_corrupted(piece or " ", rng))
         if time.monotonic() - started > 5:
             break
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_corrupted_examples_raise_nothing_but_hlo_errors(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    rng = random.Random(path.name)
+    for _ in range(100):
+        check(_corrupted(text, rng))
 
 
 @pytest.mark.parametrize("name", SEEDS)
