@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
+import ml_dtypes
 import numpy as np
 
 from conformance import bounds
 from conformance.cell import Accumulated, Array, Correct, Equal, Example, Normwise, Within
-from hloexec.dtypes import element_type_of
+from hloexec.dtypes import ElementType, element_type_of
 
 __all__ = ["Judgement", "judge", "same_bits"]
 
@@ -96,6 +97,10 @@ def _against_reference(
 ) -> Judgement:
     (mine,) = ours
     entry = element_type_of(mine.dtype)
+    if not entry.is_floating and not entry.is_complex:
+        expected = _wrapped(check.reference(*(operand.astype(object) for operand in example.operands)), entry)
+        its_wrong = () if xla is None else (~same_bits(xla[0], expected.reshape(mine.shape)),)
+        return Judgement((~same_bits(mine, expected.reshape(mine.shape)),), its_wrong)
     with np.errstate(all="ignore"):
         wide = [operand.astype(np.complex128 if operand.dtype.kind == "c" else np.float64) for operand in example.operands]
         exact = bounds.rounded(check.reference(*wide), entry).reshape(mine.shape)
@@ -108,6 +113,17 @@ def _against_reference(
         tiny = np.abs(exact.astype(np.complex128)) < bounds.smallest_normal(element_type_of(entry.compute)) * 2
         its_off = np.where(tiny, 0.0, its_off)
     return Judgement((off > allowed,), (its_off > allowed,), _largest(off), _largest(its_off))
+
+
+def _wrapped(values: Array, entry: ElementType) -> Array:
+    """Python's integers in an integer type, modulo 2^bits."""
+    if entry.name == "pred":
+        return np.asarray(values, np.bool_)
+    modulus = 1 << entry.bits
+    wrapped = np.asarray(values, object) % modulus
+    if entry.name.startswith("s"):
+        wrapped = np.where(wrapped >= modulus // 2, wrapped - modulus, wrapped)
+    return np.asarray(wrapped).astype(entry.compute).astype(entry.storage)
 
 
 def _largest(distances: Array) -> float:
@@ -161,8 +177,6 @@ def _ratio(check: Accumulated | Normwise, values: Array, exact: Array, magnitude
         return np.where(overflows | (np.isnan(wide) & np.isnan(exact)), 0.0, np.where(np.isnan(error), np.inf, error))
 
 
-def _largest_number(entry: object) -> float:
-    import ml_dtypes
-
-    storage = entry.storage  # type: ignore[attr-defined]
+def _largest_number(entry: ElementType) -> float:
+    storage = entry.storage
     return float(ml_dtypes.finfo(storage if storage.kind != "c" else np.dtype(f"f{storage.itemsize // 2}")).max)

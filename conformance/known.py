@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from conformance import bounds
-from conformance.cell import Array, Correct, Example
+from conformance.cell import Accumulated, Array, Correct, Example, Normwise
 from conformance.judging import Judgement
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 
@@ -41,38 +41,132 @@ def known_difference(
     return None
 
 
-def _xla_inaccurate(example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None) -> bool:
-    return judgement.is_right and isinstance(example.check, Correct) and any(m.any() for m in judgement.xla_wrong)
+def _is_float(example: Example) -> bool:
+    return all(operand.dtype.kind not in "biu" for operand in example.operands)
 
 
-def _flushed(example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None) -> bool:
-    """Every wrong element is denormal here and zero there."""
-    if judgement.message or xla is None or not judgement.wrong:
-        return False
-    for mask, mine, its in zip(judgement.wrong, ours, xla, strict=True):
-        entry = element_type_of(mine.dtype)
-        if not entry.is_floating:
-            if mask.any():
-                return False
-            continue
-        tiny = bounds.smallest_normal(element_type_of(entry.compute))
-        values = np.abs(mine.astype(np.float64)[mask])
-        if not ((values < tiny) & (its.astype(np.float64)[mask] == 0)).all():
+def _opcodes(names: str, *types: str) -> Callable[[Example], bool]:
+    chosen = names.split()
+    return lambda example: example.opcode in chosen and (not types or example.element_type in types)
+
+
+def _where(matches: Callable[[Example], bool], *words: str) -> Where:
+    """A difference of these examples, in its elements, or whose message has one of the words."""
+
+    def holds(
+        example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None
+    ) -> bool:
+        if judgement.message:
+            return matches(example) and any(word in judgement.message for word in words)
+        return not words and matches(example)
+
+    return holds
+
+
+def _at(matches: Callable[[Example], bool], explained: Callable[[Example, Array, Array], Array]) -> Where:
+    """A difference whose every wrong element, hloexec's or XLA's, is one that `explained` names."""
+
+    def holds(
+        example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None
+    ) -> bool:
+        if judgement.message or xla is None or not matches(example):
             return False
-    return True
+        masks = judgement.xla_wrong if judgement.is_right else judgement.wrong
+        return all(
+            bool(explained(example, mine, its)[mask].all())
+            for mask, mine, its in zip(masks, ours, xla, strict=True)
+            if mask.any()
+        )
 
+    return holds
+
+
+def _xla_inaccurate(example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None) -> bool:
+    return judgement.is_right and isinstance(example.check, Correct) and _is_float(example)
+
+
+def _xla_sums_stepwise(
+    example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None
+) -> bool:
+    return judgement.is_right and isinstance(example.check, Accumulated | Normwise) and any(
+        mask.any() for mask in judgement.xla_wrong
+    )
+
+
+def _is_flushed(example: Example, mine: Array, its: Array) -> Array:
+    """Denormal here and zero there."""
+    entry = element_type_of(mine.dtype)
+    if not entry.is_floating:
+        return np.zeros(mine.shape, bool)
+    tiny = bounds.smallest_normal(element_type_of(entry.compute))
+    return np.asarray((np.abs(mine.astype(np.float64)) < tiny) & (its.astype(np.float64) == 0))
+
+
+def _exponent_beyond_six_bits(example: Example, mine: Array, its: Array) -> Array:
+    exponent = example.operands[1].astype(np.float64)
+    return np.asarray((exponent < 0) | (exponent >= 64) | (exponent >= 2 ** (ELEMENT_TYPES[example.element_type].bits - 1)))
+
+
+def _largest_f4(example: Example, mine: Array, its: Array) -> Array:
+    return np.asarray(np.abs(example.operands[0].astype(np.float32)) == 6)
+
+
+_COMPLEX = ("c64", "c128")
+_STOCHASTIC = ("f8e4m3", "f8e4m3b11fnuz", "f8e4m3fn", "f8e4m3fnuz", "f8e3m4", "f4e2m1fn", "f8e8m0fnu", "f8e5m2fnuz")
 
 KNOWN += [
     Known(
         "denormal numbers",
         "XLA:CPU flushes denormal results to zero, hloexec keeps them. IEEE 754, 3.3: every format includes its "
         "subnormal numbers; HLO's types are IEEE's.",
-        _flushed,
+        _at(lambda example: True, _is_flushed),
     ),
     Known(
         "accuracy of functions",
         "XLA:CPU's result is farther from the exact value than the bound, hloexec's is within it. The formula decides "
-        "(StableHLO, e.g. 'exponential: performs element-wise exponential operation').",
+        "(StableHLO, e.g. exponential: 'performs element-wise exponential operation').",
         _xla_inaccurate,
+    ),
+    Known(
+        "accuracy of sums",
+        "XLA:CPU adds some narrow floats in their own type, step by step, and leaves the bound of f32 accumulation; "
+        "hloexec stays within it. StableHLO, reduce: the order and so the rounding is 'implementation-defined'; the "
+        "exact sum decides.",
+        _xla_sums_stepwise,
+    ),
+    Known(
+        "exponents of integer powers",
+        "XLA:CPU reads the lowest six bits of an exponent, as signed; hloexec reads all of it. StableHLO, power: 'For "
+        "integers: integer exponentiation'.",
+        _at(_opcodes("power"), _exponent_beyond_six_bits),
+    ),
+    Known(
+        "bits of s4",
+        "XLA:CPU counts the bits of a sign-extended s4, hloexec four. StableHLO, popcnt: 'counts the number of bits set "
+        "in the operand tensor'.",
+        _at(_opcodes("popcnt", "s4", "s2"), lambda example, mine, its: example.operands[0].astype(np.int8) < 0),
+    ),
+    Known(
+        "order of complex numbers",
+        "XLA:CPU compares real parts only, hloexec pairs. StableHLO, compare: 'For complex element types, lexicographic "
+        "comparison of (real, imag) pairs is performed'.",
+        _where(_opcodes("maximum minimum clamp compare sort reduce", *_COMPLEX)),
+    ),
+    Known(
+        "topk of complex numbers",
+        "XLA runs it, hloexec refuses it. CHLO, top_k: the operand is a 'tensor of integer or floating-point values'.",
+        _where(_opcodes("topk", *_COMPLEX), "does not allow"),
+    ),
+    Known(
+        "f4e2m1fn to integers",
+        "XLA:CPU takes 6, the largest number of the type, for one beyond every integer type and saturates; hloexec gives "
+        "6. StableHLO, convert: 'For conversions involving floating-point-to-integer, the fractional part is truncated'.",
+        _at(_opcodes("convert stochastic-convert", "f4e2m1fn"), _largest_f4),
+    ),
+    Known(
+        "scale of stochastic-convert",
+        "XLA:CPU scales the fraction by 2^bits in the operand's own type, which cannot hold it; hloexec compares exactly. "
+        "XLA, StochasticConvert: rounds up where the random number is below the fraction.",
+        _where(_opcodes("stochastic-convert", *_STOCHASTIC)),
     ),
 ]

@@ -15,7 +15,7 @@ import numpy as np
 
 from conformance.cell import Array
 
-__all__ = ["COMPLEX_BINARY", "COMPLEX_UNARY", "REAL_BINARY", "REAL_UNARY", "reference"]
+__all__ = ["COMPLEX_BINARY", "COMPLEX_UNARY", "INTEGER", "REAL_BINARY", "REAL_UNARY", "reference"]
 
 MP = mpmath.MPContext()
 MP.prec = 160
@@ -104,9 +104,59 @@ def reference(in_double: Callable[..., Array], exact: Callable[..., Any] | None)
             return result
         refined = result.copy().ravel()
         flat = [np.broadcast_to(operand, result.shape).ravel() for operand in operands]
-        for index in np.flatnonzero(np.isfinite(refined) & (refined != 0)):
+        # Zeros have signs in f64 and none in mpmath.
+        ordinary = np.isfinite(refined) & (refined != 0) & np.logical_and.reduce([operand != 0 for operand in flat])
+        for index in np.flatnonzero(ordinary):
             value = exact(*(MP.mpf(float(operand[index])) for operand in flat))
             refined[index] = float(value) if MP.isfinite(value) and not isinstance(value, MP.mpc) else refined[index]
         return refined.reshape(result.shape)
 
     return compute
+
+
+def _quotient(a: int, b: int) -> int:
+    """Towards zero; all ones where b is zero."""
+    if b == 0:
+        return -1
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _shift(formula: Callable[[int, int, int], int]) -> Callable[[int, int, int], int]:
+    """The count is unsigned."""
+    return lambda a, b, bits: formula(a, b % (1 << bits), bits)
+
+
+def _power(a: int, b: int, bits: int) -> int:
+    if b < 0:
+        return a ** (b % 2) if abs(a) == 1 else 0
+    return pow(a, b, 1 << bits)
+
+
+INTEGER: dict[str, Callable[..., int]] = {
+    "add": lambda a, b, bits: a + b,
+    "subtract": lambda a, b, bits: a - b,
+    "multiply": lambda a, b, bits: a * b,
+    "divide": lambda a, b, bits: _quotient(a, b),
+    "remainder": lambda a, b, bits: a if b == 0 else a - b * _quotient(a, b),
+    "power": _power,
+    "maximum": lambda a, b, bits: max(a, b),
+    "minimum": lambda a, b, bits: min(a, b),
+    "and": lambda a, b, bits: a & b,
+    "or": lambda a, b, bits: a | b,
+    "xor": lambda a, b, bits: a ^ b,
+    "mulhi": lambda a, b, bits: a * b >> bits,
+    "shift-left": _shift(lambda a, b, bits: a << b if b < bits else 0),
+    "shift-right-arithmetic": _shift(lambda a, b, bits: _signed(a, bits) >> min(b, bits - 1)),
+    "shift-right-logical": _shift(lambda a, b, bits: a % (1 << bits) >> b if b < bits else 0),
+    "not": lambda a, bits: ~a,
+    "negate": lambda a, bits: -a,
+    "abs": lambda a, bits: abs(a),
+    "sign": lambda a, bits: (a > 0) - (a < 0),
+    "popcnt": lambda a, bits: (a % (1 << bits)).bit_count(),
+    "count-leading-zeros": lambda a, bits: bits - (a % (1 << bits)).bit_length(),
+}
+"""Each operation on integers of `bits` bits, before it wraps."""
+
+
+def _signed(a: int, bits: int) -> int:
+    return (a + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)

@@ -34,7 +34,8 @@ _WORDS = {
 def show(console: Console, cells: Sequence[Cell], seconds: float) -> None:
     """One row per opcode, one symbol per element type; then the failures and the known differences."""
     columns = [entry.name for entry in TYPES if any(cell.element_type == entry.name for cell in cells)]
-    table = Table(box=None, padding=(0, 1, 0, 0))
+    wide = console.width > 22 + 2 * len(columns)
+    table = Table(box=None, padding=(0, 1 if wide else 0, 0, 0))
     table.add_column("opcode", no_wrap=True)
     for name in columns:
         table.add_column("\n".join(name), justify="center", vertical="bottom")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from conformance.cells import data_movement, elementwise, indexing
+from conformance.cells import contractions, control, data_movement, devices, elementwise, indexing, numerics, reductions
 from conformance.cells.generator import Generator
 
 __all__ = ["GENERATORS"]
 
-_FAMILIES = (elementwise, data_movement, indexing)
+_FAMILIES = (elementwise, data_movement, indexing, reductions, contractions, numerics, control, devices)
 
 GENERATORS: dict[str, Generator] = {name: one for family in _FAMILIES for name, one in family.GENERATORS.items()}
 """The generator of each opcode: element type, random numbers and a count to that many examples, or a few more."""

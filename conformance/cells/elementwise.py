@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cell import EXACT, Array, Check, Correct, Example, shape_of, text_of
+from conformance.cell import EXACT, Array, Check, Correct, Example, shape_of
 from conformance.cells.generator import Generator
-from conformance.references import COMPLEX_BINARY, COMPLEX_UNARY, REAL_BINARY, REAL_UNARY, reference
+from conformance.references import COMPLEX_BINARY, COMPLEX_UNARY, INTEGER, REAL_BINARY, REAL_UNARY, reference
 from conformance.values import crossed, numbers, random_shape, special
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.ops.common import narrow
@@ -52,9 +52,17 @@ def _operand_sets(name: str, count: int, generator: np.random.Generator, arity: 
 def _exact(arity: int) -> Generator:
     def generate(opcode: str, name: str, generator: np.random.Generator, count: int) -> Iterator[Example]:
         for operands in _operand_sets(name, count, generator, arity):
-            yield _example(opcode, name, operands)
+            yield _example(opcode, name, operands, check=_integer_check(opcode, name))
 
     return generate
+
+
+def _integer_check(opcode: str, name: str) -> Check:
+    """Python's integers decide where the operands are integers."""
+    bits, formula = ELEMENT_TYPES[name].bits, INTEGER.get(opcode)
+    if not ELEMENT_TYPES[name].is_integral or formula is None:
+        return EXACT
+    return Correct(lambda *operands: np.frompyfunc(lambda *values: formula(*values, bits), len(operands), 1)(*operands))
 
 
 def _arithmetic(opcode: str, name: str, generator: np.random.Generator, count: int) -> Iterator[Example]:
