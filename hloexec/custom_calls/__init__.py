@@ -8,7 +8,9 @@ from hloexec.custom_calls import (
     lapack,
     lapack_spectral,
     random_bits,
+    resize,
     rewrites,
+    search,
 )
 
 __all__ = [
@@ -19,5 +21,7 @@ __all__ = [
     "lapack",
     "lapack_spectral",
     "random_bits",
+    "resize",
     "rewrites",
+    "search",
 ]

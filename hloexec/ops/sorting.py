@@ -7,6 +7,7 @@ merge sort that asks the comparator about whole arrays of pairs at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -20,7 +21,7 @@ from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.signatures import one_or_tuple, require_scalar_comparison
 from hloexec.values import Array
 
-__all__ = ["SortAttributes", "TopKAttributes"]
+__all__ = ["SortAttributes", "TopKAttributes", "first_indices"]
 
 
 @attrs.frozen
@@ -101,6 +102,30 @@ class TopK:
         key = order_key(operand)
         order = _stable_order([~key if attributes.largest else key], attributes.k)
         return _take_all([operand], order)[0], order.astype(np.int32)
+
+
+def first_indices(comparator: Callee, rows: Sequence[Array], count: int) -> Array:
+    """The indices along the last axis of the `count` elements that come first by a comparator, in its order.
+
+    The comparator takes pairs of elements of each row, as sort's does. Of equal elements the lower index comes first.
+    """
+    keys = comparator_keys(comparator.computation, rows)
+    if keys is not None:
+        return _stable_order(keys, count)
+    index = np.broadcast_to(np.arange(rows[0].shape[-1]), rows[0].shape)
+    compared = _WithoutIndex(comparator)
+    return _merge_sorted(compared, [*map(np.ascontiguousarray, rows), np.ascontiguousarray(index)])[-1][..., :count]
+
+
+class _WithoutIndex:
+    """A comparator that takes the pairs of one more row, and ignores them."""
+
+    def __init__(self, comparator: Callee) -> None:
+        self._comparator = comparator
+        self.computation = comparator.computation
+
+    def __call__(self, *arguments: Array) -> Any:
+        return self._comparator(*arguments[:-2])
 
 
 def _stable_order(keys: Sequence[Array], count: int | None = None) -> Array:
