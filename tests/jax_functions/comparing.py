@@ -1,0 +1,204 @@
+"""Runs a case on hloexec and on XLA:CPU, and compares.
+
+The bound. A case is also run in f64, by XLA, on the same arguments: `R`. Let `u` be the unit roundoff of the case's type.
+Moving every argument by the factor 1 + u or 1 - u, at random, changes an element of R by `s` (twice the root mean square
+of some draws): how sensitive it is there, its condition. A computation in which `k` roundings follow one another behaves
+like one on arguments that are off by k units, with a result that is rounded k times; and what cancels in between may
+leave a rounding or two of the largest element of the leaf. So hloexec must be within
+
+    k * (s + u |R|) + 4 u max |R|
+
+of R, element by element, with the case's `roundings` as k. XLA's own result must be, too: otherwise the bound follows from
+a wrong premise, and the row is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.dtypes import element_type_of
+from tests.jax_functions.cases import Case
+
+xla: Any = pytest.importorskip("conformance.xla")
+jax: Any = pytest.importorskip("jax")
+jnp = jax.numpy
+
+__all__ = ["assert_runs_as_on_xla", "assert_text_round_trips"]
+
+_TYPES = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
+_DRAWS = 8
+_SMALLEST_NORMAL = 2.0**-126
+
+
+def assert_runs_as_on_xla(case: Case, type_name: str) -> None:
+    """Lower a case once, run it on both sides, and compare every leaf of the result."""
+    arguments = _arguments(case, _TYPES[type_name])
+    function = _with_gradients(case.function) if case.gradient else case.function
+    lowered = jax.jit(function, keep_unused=True).lower(*arguments)
+    expected = _leaves(lowered.compile()(*arguments))
+    actual = _run(hloexec.from_jax(lowered), arguments)
+    assert [(leaf.dtype, leaf.shape) for leaf in actual] == [(leaf.dtype, leaf.shape) for leaf in expected]
+    if case.invariants is not None:
+        plain = [np.asarray(leaf) for leaf in jax.tree.leaves(arguments)]
+        actual, expected = (_leaves(case.invariants(leaves, plain)) for leaves in (actual, expected))
+    if case.exact or not any(_is_inexact(leaf) for leaf in expected):
+        for index, (mine, its) in enumerate(zip(actual, expected, strict=True)):
+            _assert_same_bits(mine, its, f"leaf {index} of {case.name}")
+        return
+    references, sensitivities = _reference(case, function, arguments, _TYPES[type_name])
+    for index, (mine, its) in enumerate(zip(actual, expected, strict=True)):
+        where = f"leaf {index} of {case.name}"
+        if not _is_inexact(its):
+            _assert_same_bits(mine, its, where)
+            continue
+        roundoff = _roundoff(its.dtype)
+        magnitude = np.abs(references[index])
+        bound = case.roundings * (sensitivities[index] + roundoff * magnitude)
+        bound += 4 * roundoff * magnitude.max(initial=0, where=np.isfinite(magnitude)) + _SMALLEST_NORMAL
+        _assert_within(its, references[index], bound, f"XLA's {where}")
+        _assert_within(mine, references[index], bound, f"hloexec's {where}")
+
+
+def assert_text_round_trips(case: Case, type_name: str) -> None:
+    """What hloexec prints of the module is the module again, to hloexec and to XLA."""
+    arguments = _arguments(case, _TYPES[type_name])
+    function = _with_gradients(case.function) if case.gradient else case.function
+    lowered = jax.jit(function, keep_unused=True).lower(*arguments)
+    module = hloexec.from_jax(lowered)
+    text = hloexec.format(module)
+    assert hloexec.parse(text, strict=True) == module
+    # XLA's parser takes the "-0" that its printer writes for an integer, and drops the sign.
+    original = re.sub(r"-0(?=[,})])", "-0.0", xla.canonical_text(lowered.compiler_ir("hlo").get_hlo_module()))
+    options = {"print_metadata": False}
+    assert xla.canonical_text(text, **options) == xla.canonical_text(original, **options)
+
+
+def _arguments(case: Case, dtype: Any) -> tuple[Any, ...]:
+    return jax.tree.map(lambda leaf: leaf.astype(dtype) if _is_float(leaf) else leaf, case.arguments)
+
+
+def _with_gradients(function: Any) -> Any:
+    """The function's result, and the gradient of a weighted sum of it with respect to its floating-point arguments."""
+
+    def both(*arguments: Any) -> Any:
+        numbers = [number for number, argument in enumerate(arguments) if _all_inexact(argument)]
+
+        def loss(*inexact: Any) -> Any:
+            given = list(arguments)
+            for number, argument in zip(numbers, inexact, strict=True):
+                given[number] = argument
+            result = function(*given)
+            return sum(_weighted_sum(leaf) for leaf in jax.tree.leaves(result)), result
+
+        differentiated = jax.value_and_grad(loss, argnums=tuple(range(len(numbers))), has_aux=True)
+        (_, result), gradients = differentiated(*(arguments[number] for number in numbers))
+        return result, gradients
+
+    return both
+
+
+def _weighted_sum(leaf: Any) -> Any:
+    """Weights that every type holds exactly."""
+    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return 0.0
+    weights = (np.arange(leaf.size) * 7 % 5 - 1.5).reshape(leaf.shape)
+    if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+        return (leaf.real * weights.astype(leaf.real.dtype)).sum() + (leaf.imag * weights.astype(leaf.real.dtype)).sum()
+    return (leaf * weights.astype(leaf.dtype)).sum()
+
+
+def _all_inexact(argument: Any) -> bool:
+    return all(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in jax.tree.leaves(argument))
+
+
+def _run(module: Any, arguments: tuple[Any, ...]) -> list[Any]:
+    result = hloexec.run(module, *(np.asarray(leaf) for leaf in jax.tree.leaves(arguments)))
+    return _leaves(result)
+
+
+def _leaves(result: Any) -> list[Any]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(result)]
+
+
+def _reference(case: Case, function: Any, arguments: tuple[Any, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
+    """The result in f64, and how far it moves when the arguments move by a unit of the last place of `dtype`."""
+    with jax.enable_x64(True):
+        exact = jax.tree.map(_in_double, arguments)
+        compiled = jax.jit(function, keep_unused=True).lower(*exact).compile()
+
+        def run(given: Any) -> list[Any]:
+            results = _leaves(compiled(*given))
+            if case.invariants is not None:
+                plain = [np.asarray(leaf) for leaf in jax.tree.leaves(given)]
+                results = _leaves(case.invariants(results, plain))
+            return results
+
+        references = run(exact)
+        squares = [np.zeros(leaf.shape) for leaf in references]
+        generator = np.random.default_rng(0)
+        for _ in range(_DRAWS):
+            moved = jax.tree.map(lambda leaf: _moved(leaf, _roundoff(dtype), generator), exact)
+            for square, there, here in zip(squares, run(moved), references, strict=True):
+                if _is_inexact(here):
+                    with np.errstate(invalid="ignore"):
+                        square += np.nan_to_num(np.abs(there - here)) ** 2
+    return references, [2 * np.sqrt(square / _DRAWS) for square in squares]
+
+
+def _in_double(leaf: Any) -> Any:
+    if _is_float(leaf):
+        return np.asarray(leaf).astype(np.float64)
+    return leaf.astype(np.complex128) if leaf.dtype == np.complex64 else leaf
+
+
+def _moved(leaf: Any, unit: float, generator: np.random.Generator) -> Any:
+    if not _is_inexact(leaf):
+        return leaf
+    return leaf * (1 + unit * generator.choice([-1.0, 1.0], leaf.shape))
+
+
+def _is_float(leaf: Any) -> bool:
+    return np.dtype(leaf.dtype) in map(np.dtype, (*_TYPES.values(), np.float64))
+
+
+def _is_inexact(leaf: Any) -> bool:
+    return element_type_of(leaf.dtype).is_floating or element_type_of(leaf.dtype).is_complex
+
+
+def _roundoff(dtype: Any) -> float:
+    """Half the distance from 1 to the next number."""
+    return float(np.finfo(dtype).eps if np.dtype(dtype).kind == "c" else ml_dtypes.finfo(dtype).eps) / 2
+
+
+def _wide(values: Any) -> Any:
+    return values.astype(np.complex128 if np.iscomplexobj(values) else np.float64)
+
+
+def _assert_within(values: Any, reference: Any, bound: Any, what: str) -> None:
+    """Infinities need only be infinite on both sides, or beyond the type's largest number on one."""
+    wide = _wide(values)
+    np.testing.assert_array_equal(np.isnan(wide), np.isnan(reference), err_msg=f"{what}: NaNs")
+    largest = float(ml_dtypes.finfo(values.real.dtype).max)
+    with np.errstate(invalid="ignore"):
+        excess = np.where(np.abs(reference) <= largest, np.abs(wide - reference) / bound, 0)
+    if not np.all(excess <= 1):
+        worst = np.unravel_index(int(excess.argmax()), excess.shape)
+        raise AssertionError(
+            f"{what} is off by {excess[worst]:.2f} times the bound {bound[worst]:.3g} at {worst}: "
+            f"{values[worst]}, {reference[worst]} in f64"
+        )
+
+
+def _assert_same_bits(values: Any, expected: Any, what: str) -> None:
+    """NaNs need only be NaNs: XLA does not keep their payloads either."""
+    mine, its = (np.frombuffer(side.tobytes(), np.uint8).reshape(side.size, -1) for side in (values, expected))
+    equal = (mine == its).all(axis=1).reshape(expected.shape)
+    if _is_inexact(expected):
+        equal = equal | (np.isnan(values) & np.isnan(expected))
+    assert np.all(equal), f"{what} differs:\n{values}\nXLA:\n{expected}"

@@ -1,0 +1,57 @@
+"""Training steps of whole networks run on hloexec and give what XLA gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.jax_functions import comparing
+from tests.jax_functions.cases import Case
+from tests.models.programs import PROGRAMS
+
+# Errors of many roundings mostly cancel on their way through a network: eight that do not are enough for all of these.
+ROUNDINGS = 8
+# In bf16 one rounding may move a token to another expert, or a maximum to another element.
+ONLY_F32 = {"mixture_of_experts", "flax_attention", "flax_residual"}
+
+
+def _case(name: str) -> Case:
+    function, arguments = PROGRAMS[name]()
+    return Case(name, function, arguments, roundings=ROUNDINGS)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_training_step_agrees_with_xla(name: str) -> None:
+    comparing.assert_runs_as_on_xla(_case(name), "f32")
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ONLY_F32])
+def test_training_step_in_bf16_agrees_with_xla(name: str) -> None:
+    comparing.assert_runs_as_on_xla(_case(name), "bf16")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_text_round_trips(name: str) -> None:
+    comparing.assert_text_round_trips(_case(name), "f32")
+
+
+def test_programs_have_control_flow_and_indexing() -> None:
+    """What the programs are there for: if a new JAX lowers them without, they test less than they say."""
+    import hloexec
+
+    opcodes: set[Any] = set()
+    for make in PROGRAMS.values():
+        function, arguments = make()
+        module = hloexec.from_jax(function, *arguments)
+        opcodes |= {instruction.opcode for computation in module for instruction in computation}
+    assert opcodes >= {
+        "while",
+        "scatter",
+        "gather",
+        "sort",
+        "convolution",
+        "dot",
+        "reduce-window",
+        "select-and-scatter",
+    }
