@@ -1,0 +1,291 @@
+"""oneDNN: matrix products with what follows them, softmax and layer normalization, as older XLA:CPU called them.
+
+Today XLA:CPU keeps the instructions that oneDNN and YNNPACK run, inside fusions of kind custom (`__onednn_fusion`,
+`__ynn_fusion`), which need nothing of this. Source: XLA, service/cpu/onednn_config.proto; oneDNN, Primitives.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from math import pi, sqrt
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.custom_calls.backend_config import backend_config_field
+from hloexec.custom_calls.registry import custom_call
+from hloexec.dtypes import ElementType, element_type_of
+from hloexec.errors import EvaluationError, UnsupportedError
+from hloexec.ir import Instruction, Shape, TupleShape
+from hloexec.ops.common import array_shape, narrow, widen
+from hloexec.ops.contractions import DotAttributes, contract
+from hloexec.ops.elementwise_unary import erf, logistic
+from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.values import Array
+
+__all__: list[str] = []
+
+
+def _gelu_erf(x: Array) -> Array:
+    result: Array = x.dtype.type(0.5) * x * (1 + erf(x * x.dtype.type(sqrt(0.5))))
+    return result
+
+
+def _gelu_tanh(x: Array) -> Array:
+    scale, cubic = x.dtype.type(sqrt(2 / pi)), x.dtype.type(0.044715)
+    result: Array = x.dtype.type(0.5) * x * (1 + np.tanh(scale * (x + cubic * x * x * x)))
+    return result
+
+
+_UNARY: Mapping[str, Callable[[Array], Array]] = {
+    "RELU": lambda x: np.maximum(x, 0),
+    "RELU6": lambda x: np.clip(x, 0, 6),
+    "TANH": np.tanh,
+    "SIGMOID": logistic,
+    "GELU_ERF": _gelu_erf,
+    "GELU_TANH": _gelu_tanh,
+}
+_ADDING = ("BIAS", "BINARY_ADD", "SUM")
+"""Each adds one more operand."""
+
+
+@attrs.frozen
+class _Fusions:
+    """What is done to a result, in order."""
+
+    operations: tuple[str, ...]
+    alpha: float
+
+    @property
+    def operand_count(self) -> int:
+        return sum(operation in _ADDING for operation in self.operations)
+
+    def apply(self, x: Array, addends: Sequence[Array]) -> Array:
+        remaining = iter(addends)
+        for operation in self.operations:
+            if operation in _ADDING:
+                addend = widen(next(remaining)).astype(x.dtype, copy=False)
+                try:
+                    x = x + np.broadcast_to(addend, x.shape)
+                except ValueError:
+                    raise EvaluationError(
+                        f"an addend of dimensions {list(addend.shape)} does not fit a result of {list(x.shape)}"
+                    ) from None
+            elif operation == "LINEAR":
+                x = x * x.dtype.type(self.alpha)
+            else:
+                x = _UNARY[operation](x)
+        return x
+
+
+def _fusions(config: Mapping[str, Any]) -> _Fusions:
+    """The fused operations; older configs list them as fused_ops beside the rest."""
+    fusions = config.get("fusions", {})
+    if not isinstance(fusions, dict):
+        raise UnsupportedError(f"fusions of its backend_config must be an object, but is {fusions!r}")
+    operations = fusions.get("ops", config.get("fused_ops", []))
+    if not isinstance(operations, list):
+        raise UnsupportedError(f"the fused operations of its backend_config must be a list, but are {operations!r}")
+    for operation in operations:
+        if operation not in (*_UNARY, *_ADDING, "LINEAR"):
+            raise UnsupportedError(f"it is fused with {operation!r}, which hloexec does not know")
+    return _Fusions(tuple(operations), _float_of_bits(fusions, "alpha_typecast"))
+
+
+def _float_of_bits(config: Mapping[str, Any], name: str) -> float:
+    """An f32 that the config holds as the integer of its bits."""
+    try:
+        return float(struct.unpack("<f", struct.pack("<i", int(config.get(name, 0))))[0])
+    except (TypeError, ValueError, struct.error):
+        raise UnsupportedError(
+            f"{name} of its backend_config must be the bits of an f32, but is {config[name]!r}"
+        ) from None
+
+
+def _checked(config: Mapping[str, Any], known: Sequence[str]) -> Mapping[str, Any]:
+    for name in config:
+        if name not in known:
+            raise UnsupportedError(f"its backend_config has the field {name}, which hloexec does not know")
+    return config
+
+
+def _reason(read: Callable[[str | None], Any], instruction: Instruction) -> str | None:
+    try:
+        read(instruction.backend_config)
+    except UnsupportedError as error:
+        return error.message
+    return None
+
+
+def _result_type(shape: Shape) -> ElementType:
+    first = shape.elements[0] if isinstance(shape, TupleShape) and shape.elements else shape
+    return array_shape(first, "the result").element_type
+
+
+def _with_scratchpad(result: Array, shape: Shape) -> Array | tuple[Array, ...]:
+    """The result, and zeros for workspaces where the call declares any."""
+    if not isinstance(shape, TupleShape):
+        return result
+    rest = (array_shape(leaf, "a scratchpad") for leaf in shape.elements[1:])
+    return (result, *(np.zeros(leaf.dimensions, leaf.element_type.storage) for leaf in rest))
+
+
+_MATMUL_FIELDS = (
+    "transpose_a transpose_b fusions fused_ops bias_broadcast optimization_config weights_prepacked user_scratchpad"
+).split()
+
+
+@attrs.frozen
+class _Matmul:
+    transpose_a: bool
+    transpose_b: bool
+    fusions: _Fusions
+
+
+def _matmul(backend_config: str | None) -> _Matmul:
+    config = _checked(backend_config_field(backend_config, "onednn_matmul_config"), _MATMUL_FIELDS)
+    optimization = config.get("optimization_config", {})
+    if config.get("weights_prepacked") or (isinstance(optimization, dict) and optimization.get("weights_prepacked")):
+        raise UnsupportedError("its weights lie in an order that oneDNN chose (weights_prepacked)")
+    return _Matmul(bool(config.get("transpose_a")), bool(config.get("transpose_b")), _fusions(config))
+
+
+@custom_call("__onednn$matmul")
+class Matmul:
+    """op(lhs) · op(rhs) over the last two dimensions, then the fused operations in order, rounded once.
+
+    lhs [batch..., m, k] (transpose_a: k, m), rhs [batch..., k, n] (transpose_b: n, k), then an operand for each BIAS,
+    BINARY_ADD or SUM; LINEAR multiplies by alpha, whose bits the config holds. Results after the first are scratchpads.
+    """
+
+    @staticmethod
+    def supports(instruction: Instruction) -> str | None:
+        return _reason(_matmul, instruction)
+
+    @staticmethod
+    def evaluate(
+        *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
+    ) -> Array | tuple[Array, ...]:
+        config, result_type = _matmul(backend_config), _result_type(shape)
+        expected = 2 + config.fusions.operand_count
+        if len(operands) != expected or operands[0].ndim < 2 or operands[0].ndim != operands[1].ndim:
+            raise EvaluationError(
+                f"the product must have {expected} operands by its backend_config, the first two of one rank, but has "
+                f"operands of dimensions {[list(operand.shape) for operand in operands]}"
+            )
+        rank = operands[0].ndim
+        batch = tuple(range(rank - 2))
+        numbers = DotAttributes(
+            lhs_batch_dims=batch,
+            lhs_contracting_dims=(rank - 2 if config.transpose_a else rank - 1,),
+            rhs_batch_dims=batch,
+            rhs_contracting_dims=(rank - 1 if config.transpose_b else rank - 2,),
+        )
+        wide = element_type_of(result_type.accumulate)
+        product = contract(operands[0], operands[1], numbers, wide, numerics=numerics)
+        with np.errstate(all="ignore"):
+            value = config.fusions.apply(product, operands[2:])
+        return _with_scratchpad(narrow(np.asarray(value), result_type), shape)
+
+
+def _softmax_axis(backend_config: str | None) -> int:
+    if not backend_config:
+        return -1
+    config = _checked(backend_config_field(backend_config, "onednn_softmax_config"), ("softmax_axis",))
+    axis = config.get("softmax_axis", 0)
+    if not str(axis).lstrip("-").isdigit():
+        raise UnsupportedError(f"softmax_axis of its backend_config must be a whole number, but is {axis!r}")
+    return int(axis)
+
+
+@custom_call("__onednn$softmax")
+class Softmax:
+    """exp(x − max x) / Σ exp(x − max x) along softmax_axis, or the last dimension without a config; rounded once."""
+
+    @staticmethod
+    def supports(instruction: Instruction) -> str | None:
+        return _reason(_softmax_axis, instruction)
+
+    @staticmethod
+    def evaluate(operand: Array, *, backend_config: str | None, shape: Shape) -> Array:
+        axis = _softmax_axis(backend_config)
+        if not -operand.ndim <= axis < operand.ndim:
+            raise EvaluationError(f"softmax along dimension {axis} of an array of {operand.ndim} dimensions")
+        x = widen(operand)
+        if x.size == 0:
+            return np.zeros(x.shape, _result_type(shape).storage)
+        with np.errstate(all="ignore"):
+            powers = np.exp(x - x.max(axis, keepdims=True))
+            result = powers / powers.sum(axis, keepdims=True)
+        return narrow(result, _result_type(shape))
+
+
+_RESCALING = {
+    "UNDEFINED": (False, False),
+    "SCALE": (True, False),
+    "SHIFT": (False, True),
+    "SCALE_AND_SHIFT": (True, True),
+}
+
+
+def _normalization(backend_config: str | None) -> tuple[tuple[bool, bool], float]:
+    """Whether there are a scale and a shift, and epsilon."""
+    known = ("rescale", "fused_ops", "epsilon_typecast", "fusions")
+    config = _checked(backend_config_field(backend_config, "onednn_layer_norm_config"), known)
+    if _fusions({name: config[name] for name in ("fusions",) if name in config}).operations:
+        raise UnsupportedError("it is fused with other operations")
+    # Older configs call it fused_ops.
+    rescaling = str(config.get("rescale", config.get("fused_ops", "UNDEFINED")))
+    if rescaling not in _RESCALING:
+        raise UnsupportedError(f"it has rescale {rescaling!r}; there are {', '.join(_RESCALING)}")
+    return _RESCALING[rescaling], _float_of_bits(config, "epsilon_typecast")
+
+
+@custom_call("__onednn$layernorm")
+class LayerNorm:
+    """(x − mean) / √(variance + ε) over the last dimension, times the scale, plus the shift, where there are; rounded
+    once.
+
+    The variance is the mean squared deviation. Operands: x [..., n], then scale [n] and shift [n] by `rescale`.
+    """
+
+    @staticmethod
+    def supports(instruction: Instruction) -> str | None:
+        return _reason(_normalization, instruction)
+
+    @staticmethod
+    def evaluate(*operands: Array, backend_config: str | None, shape: Shape) -> Array:
+        (has_scale, has_shift), epsilon = _normalization(backend_config)
+        count = 1 + has_scale + has_shift
+        if len(operands) != count or any(operand.shape != operands[0].shape[-1:] for operand in operands[1:]):
+            raise EvaluationError(
+                f"layer normalization must have {count} operands, all but the first of the last dimension's size, but "
+                f"has operands of dimensions {[list(operand.shape) for operand in operands]}"
+            )
+        x, *rescaling = (widen(operand) for operand in operands)
+        with np.errstate(all="ignore"):
+            deviation = x - x.mean(-1, keepdims=True)
+            variance = np.square(deviation).mean(-1, keepdims=True)
+            value = deviation / np.sqrt(variance + x.dtype.type(epsilon))
+            if has_scale:
+                value = value * rescaling[0]
+            if has_shift:
+                value = value + rescaling[-1]
+        return narrow(np.asarray(value), _result_type(shape))
+
+
+@custom_call("__onednn$convolution", "__onednn$matmul_reorder")
+class OneDnnOrder:
+    """A convolution whose window and layouts the config encodes, or weights in an order of oneDNN's: both refused."""
+
+    @staticmethod
+    def supports(instruction: Instruction) -> str | None:
+        if instruction.attributes.custom_call_target == "__onednn$matmul_reorder":
+            return "the order in which oneDNN lays out weights depends on the processor"
+        return "the encoding of its window in the config is not supported"
+
+    @staticmethod
+    def evaluate(*operands: Array) -> Array:
+        raise UnsupportedError("oneDNN's convolutions and orders of weights are not supported")
