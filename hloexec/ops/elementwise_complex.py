@@ -26,7 +26,9 @@ __all__ = [
     "complex_power",
     "complex_rsqrt",
     "complex_sign",
+    "from_parts",
     "in_double",
+    "with_infinities",
 ]
 
 _WITH_PARTS = {"f32": "c64", "f64": "c128"}
@@ -41,7 +43,8 @@ def in_double(formula: Callable[..., Any]) -> Callable[..., Any]:
     return compute
 
 
-def _from_parts(real: Array, imag: Array) -> Array:
+def from_parts(real: Array, imag: Array) -> Array:
+    """real + i imag, of f32 or f64 parts."""
     result = np.empty(
         np.broadcast_shapes(real.shape, imag.shape), np.complex128 if real.itemsize == 8 else np.complex64
     )
@@ -57,8 +60,12 @@ def complex_sign(operand: Array) -> Array:
 
 @in_double
 def complex_divide(lhs: Array, rhs: Array) -> Array:
-    """lhs / rhs by Smith's method, with infinities recovered from NaN (C99, G.5.1)."""
-    quotient = np.divide(lhs, rhs)
+    """lhs / rhs by Smith's method, with infinities recovered from NaN."""
+    return with_infinities(np.divide(lhs, rhs), lhs, rhs)
+
+
+def with_infinities(quotient: Array, lhs: Array, rhs: Array) -> Array:
+    """A quotient of c128 numbers with infinities recovered from NaN, in place (C99, G.5.1)."""
     doubtful = np.isnan(quotient.real) | np.isnan(quotient.imag)
     if not doubtful.any():
         return quotient
@@ -67,7 +74,7 @@ def complex_divide(lhs: Array, rhs: Array) -> Array:
     lhs_finite, rhs_finite = np.isfinite(a) & np.isfinite(b), np.isfinite(c) & np.isfinite(d)
     zero = (c == 0) & (d == 0)
     infinity = np.copysign(np.inf, c)
-    over_zero = _from_parts(infinity * a, infinity * b)
+    over_zero = from_parts(infinity * a, infinity * b)
     repaired = quotient[doubtful]
     both_nan = np.isnan(repaired.real) & np.isnan(repaired.imag)
     for where, left, right, scale in (
@@ -75,7 +82,7 @@ def complex_divide(lhs: Array, rhs: Array) -> Array:
         (both_nan & lhs_finite & rhs_infinite, (a, b), _unit_box(c, d), 0.0),
     ):
         (p, q), (r, s) = left, right
-        repaired = np.where(where, _from_parts(scale * (p * r + q * s), scale * (q * r - p * s)), repaired)
+        repaired = np.where(where, from_parts(scale * (p * r + q * s), scale * (q * r - p * s)), repaired)
     quotient[doubtful] = np.where(zero, over_zero, repaired)
     return quotient
 
@@ -103,7 +110,7 @@ def complex_atan2(lhs: Array, rhs: Array) -> Array:
     by_log = -1j * np.log(complex_divide(rhs + 1j * lhs, np.sqrt(lhs * lhs + rhs * rhs)))
     by_arctan = np.arctan(complex_divide(lhs, rhs))
     turns = np.rint((by_log.real - by_arctan.real) / np.pi)
-    combined = _from_parts(by_arctan.real + np.pi * turns, by_arctan.imag)
+    combined = from_parts(by_arctan.real + np.pi * turns, by_arctan.imag)
     return np.where(np.isfinite(combined), combined, by_log)
 
 
@@ -131,7 +138,7 @@ def complex_exponential_minus_one(operand: Array) -> Array:
     # Beyond 2^53 the 1 is lost, and exp(z) does not overflow before its parts do; exp(−∞ + iy) is 0 for any y.
     real = np.where(np.abs(x) < 40, near, power.real - 1)
     on_axis = y == 0
-    return _from_parts(np.where(on_axis, np.expm1(x), real), np.where(on_axis, y, power.imag))
+    return from_parts(np.where(on_axis, np.expm1(x), real), np.where(on_axis, y, power.imag))
 
 
 @in_double
@@ -141,7 +148,7 @@ def complex_log_plus_one(operand: Array) -> Array:
     far = np.log(1 + operand)
     near = np.log1p(x * (2 + x) + y * y) / 2
     real = np.where(np.maximum(np.abs(x), np.abs(y)) < 0.5, near, far.real)
-    return _from_parts(real, np.arctan2(y, 1 + x))
+    return from_parts(real, np.arctan2(y, 1 + x))
 
 
 def _real(operand: Array) -> Array:
@@ -169,7 +176,7 @@ for _name, _compute, _documentation in (
 
 elementwise(
     "complex",
-    _from_parts,
+    from_parts,
     "real + i imag, of f32 or f64 parts (XLA: Complex).",
     operands=2,
     kinds=FLOAT,

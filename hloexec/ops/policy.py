@@ -1,7 +1,8 @@
 """Numerics policies: how much rounding a run does, and where.
 
-`reference` is what the HLO text says. The others model what some backends do instead, so that a difference between two
-backends can be explained by trying them.
+`reference` is what the HLO text says; `exact` says the same with as little rounding as the result types allow, and in
+the same bits on any processor, whatever its BLAS and its number of threads. The others model what some backends do
+instead, so that a difference between two backends can be explained by trying them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ class NumericsPolicy:
     name: str
     contraction_operand_mantissa_bits: int | None = None
     """Where set, f32 operands of default-precision contractions keep only so many bits of the significand."""
+    is_exact: bool = False
+    """Whether results are the same bits on every machine and within 0.5 + 2⁻²⁰ ULP: see `hloexec.ops.exact`."""
 
 
 REFERENCE = NumericsPolicy("reference")
@@ -27,6 +30,7 @@ POLICIES = {
     policy.name: policy
     for policy in (
         REFERENCE,
+        NumericsPolicy("exact", is_exact=True),
         NumericsPolicy("tf32", contraction_operand_mantissa_bits=10),
         NumericsPolicy("bf16", contraction_operand_mantissa_bits=7),
     )

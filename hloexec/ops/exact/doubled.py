@@ -1,0 +1,118 @@
+"""Doubled precision: pairs (high, low) of f64 that stand for their sum, low at most half a unit in the last place of
+high.
+
+Sums and products of two f64 are such pairs exactly; operations on pairs are good to 2⁻¹⁰⁰ or better, of their operands'
+magnitudes for sums, of the result for the others. Nothing may overflow; what is infinite or NaN, callers handle.
+Sources: T. J. Dekker, "A floating-point technique for extending the available precision" (1971); D. E. Knuth, "The Art
+of Computer Programming", 4.2.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hloexec.values import Array
+
+__all__ = [
+    "Pair",
+    "add",
+    "divide",
+    "fast_two_sum",
+    "halves",
+    "multiply",
+    "polynomial",
+    "power_of_two",
+    "scaled",
+    "square_root",
+    "two_product",
+    "two_sum",
+    "where",
+]
+
+Pair: TypeAlias = tuple[Any, Any]
+
+_UPPER_BITS = np.int64(-1 << 27)
+
+
+def two_sum(a: Any, b: Any) -> Pair:
+    """a + b exactly."""
+    total = a + b
+    shared = total - a
+    return total, (a - (total - shared)) + (b - shared)
+
+
+def fast_two_sum(a: Any, b: Any) -> Pair:
+    """a + b exactly, provided |a| ≥ |b| or a = 0."""
+    total = a + b
+    return total, b - (total - a)
+
+
+def halves(a: Any) -> Pair:
+    """An f64 as the sum of its upper 26 and its lower 27 bits."""
+    high = (np.asarray(a, np.float64).view(np.int64) & _UPPER_BITS).view(np.float64)
+    return high, a - high
+
+
+def two_product(a: Any, b: Any) -> Pair:
+    """a · b to within 2⁻¹⁰⁶ of it; exactly where one has at most 26 bits. Lost where the low part underflows."""
+    product = a * b
+    a_high, a_low = halves(a)
+    b_high, b_low = halves(b)
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def add(x: Pair, y: Pair) -> Pair:
+    """x + y."""
+    high, low = two_sum(x[0], y[0])
+    rest, tiny = two_sum(x[1], y[1])
+    high, low = fast_two_sum(high, low + rest)
+    return fast_two_sum(high, low + tiny)
+
+
+def multiply(x: Pair, y: Pair) -> Pair:
+    """x · y."""
+    high, low = two_product(x[0], y[0])
+    return fast_two_sum(high, low + (x[0] * y[1] + x[1] * y[0]))
+
+
+def divide(x: Pair, y: Pair) -> Pair:
+    """x / y: the quotient of the high parts, and the quotient of what it leaves."""
+    quotient = x[0] / y[0]
+    high, low = two_product(quotient, y[0])
+    return fast_two_sum(quotient, (((x[0] - high) - low) + (x[1] - quotient * y[1])) / y[0])
+
+
+def square_root(x: Pair) -> Pair:
+    """√x for x > 0, by one step of Newton's from the root of the high part; (0, 0) for 0."""
+    root = np.sqrt(x[0])
+    high, low = two_product(root, root)
+    rest = ((x[0] - high) - low) + x[1]
+    return fast_two_sum(root, rest / np.where(root == 0, 1.0, 2 * root))
+
+
+def where(condition: Array, x: Pair, y: Pair) -> Pair:
+    """x where the condition holds, else y."""
+    return np.where(condition, x[0], y[0]), np.where(condition, x[1], y[1])
+
+
+def polynomial(coefficients: tuple[float, ...], argument: Array) -> Array:
+    """Σ coefficients[k] · argumentᵏ in f64 by Horner's rule."""
+    result: Array = argument * coefficients[-1]
+    for coefficient in coefficients[-2:0:-1]:
+        result += coefficient
+        result *= argument
+    result += coefficients[0]
+    return result
+
+
+def power_of_two(exponent: Array) -> Array:
+    """2^exponent for whole exponents (int64) from −1022 to 1023."""
+    return ((exponent + 1023) << 52).view(np.float64)
+
+
+def scaled(value: Array, exponent: Array) -> Array:
+    """value · 2^exponent (int64, from −2044 to 2046), rounded once where it is denormal and `value` not below 1."""
+    half = exponent >> 1
+    return value * power_of_two(half) * power_of_two(exponent - half)
