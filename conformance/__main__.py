@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import click
 from rich.console import Console
@@ -35,7 +36,13 @@ def _listed(text: str | None, allowed: list[str], what: str) -> list[str]:
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the tables there, as Markdown.")
 @click.pass_context
 def main(
-    context: click.Context, opcodes: str | None, types: str | None, examples: int, seed: int, workers: int, output: str | None
+    context: click.Context,
+    opcodes: str | None,
+    types: str | None,
+    examples: int,
+    seed: int,
+    workers: int,
+    output: str | None,
 ) -> None:
     """Run the matrix of opcodes and element types on XLA:CPU and on hloexec, and compare."""
     if context.invoked_subcommand is not None:
@@ -53,10 +60,30 @@ def main(
 
     show(console, cells, time.monotonic() - started)
     if output:
-        from pathlib import Path
-
         Path(output).write_text(markdown(cells, examples, seed), encoding="utf-8")
     context.exit(any(cell.status is Status.FAIL for cell in cells))
+
+
+@main.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False))
+@click.option("--seed", default=0, show_default=True, help="Of the random inputs.")
+@click.option("--timeout", default=120.0, show_default=True, help="Seconds for each step of each file.")
+def corpus(folder: str, seed: int, timeout: float) -> None:
+    """Parse and run every HLO file of FOLDER with XLA and hloexec, on the same random inputs, and compare."""
+    from conformance.corpus import examine, files_of
+    from conformance.summary import show_corpus
+
+    files = files_of(Path(folder))
+    if not files:
+        raise click.ClickException(f"{folder} holds no HLO text (*.hlo, *.txt, also .gz)")
+    reports = []
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("files", total=len(files))
+        for report in examine(files, seed, timeout):
+            reports.append(report)
+            bar.advance(task)
+    show_corpus(Console(), reports, Path(folder))
+    raise SystemExit(any(report.failures or not report.agrees for report in reports))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,9 @@ def accumulation(entry: ElementType, length: int, stepwise: bool, exact: Array, 
     gamma = (length + 2) * summing / (1 - min(0.5, (length + 2) * summing))
     factor = (4.0 if entry.is_complex else 1.0) * (2.0 if entry.name in ("f64", "c128") else 1.0)
     with np.errstate(all="ignore"):
-        return np.asarray(factor * gamma * magnitude + own * (np.abs(exact) + gamma * magnitude) + smallest_normal(entry))
+        return np.asarray(
+            factor * gamma * magnitude + own * (np.abs(exact) + gamma * magnitude) + smallest_normal(entry)
+        )
 
 
 def normwise(entry: ElementType, factor: float, exact: Array) -> float:

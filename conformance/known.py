@@ -53,9 +53,7 @@ def _opcodes(names: str, *types: str) -> Callable[[Example], bool]:
 def _where(matches: Callable[[Example], bool], *words: str) -> Where:
     """A difference of these examples, in its elements, or whose message has one of the words."""
 
-    def holds(
-        example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None
-    ) -> bool:
+    def holds(example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None) -> bool:
         if judgement.message:
             return matches(example) and any(word in judgement.message for word in words)
         return not words and matches(example)
@@ -66,9 +64,7 @@ def _where(matches: Callable[[Example], bool], *words: str) -> Where:
 def _at(matches: Callable[[Example], bool], explained: Callable[[Example, Array, Array], Array]) -> Where:
     """A difference whose every wrong element, hloexec's or XLA's, is one that `explained` names."""
 
-    def holds(
-        example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None
-    ) -> bool:
+    def holds(example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None) -> bool:
         if judgement.message or xla is None or not matches(example):
             return False
         masks = judgement.xla_wrong if judgement.is_right else judgement.wrong
@@ -88,8 +84,10 @@ def _xla_inaccurate(example: Example, judgement: Judgement, ours: Sequence[Array
 def _xla_sums_stepwise(
     example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None
 ) -> bool:
-    return judgement.is_right and isinstance(example.check, Accumulated | Normwise) and any(
-        mask.any() for mask in judgement.xla_wrong
+    return (
+        judgement.is_right
+        and isinstance(example.check, Accumulated | Normwise)
+        and any(mask.any() for mask in judgement.xla_wrong)
     )
 
 
@@ -104,7 +102,9 @@ def _is_flushed(example: Example, mine: Array, its: Array) -> Array:
 
 def _exponent_beyond_six_bits(example: Example, mine: Array, its: Array) -> Array:
     exponent = example.operands[1].astype(np.float64)
-    return np.asarray((exponent < 0) | (exponent >= 64) | (exponent >= 2 ** (ELEMENT_TYPES[example.element_type].bits - 1)))
+    return np.asarray(
+        (exponent < 0) | (exponent >= 64) | (exponent >= 2 ** (ELEMENT_TYPES[example.element_type].bits - 1))
+    )
 
 
 def _largest_f4(example: Example, mine: Array, its: Array) -> Array:
@@ -156,6 +156,11 @@ KNOWN += [
         "topk of complex numbers",
         "XLA runs it, hloexec refuses it. CHLO, top_k: the operand is a 'tensor of integer or floating-point values'.",
         _where(_opcodes("topk", *_COMPLEX), "does not allow"),
+    ),
+    Known(
+        "NaN in complex constants",
+        "XLA's import makes both parts of a complex constant NaN where one is; hloexec keeps what the text says.",
+        _at(_opcodes("constant", *_COMPLEX), lambda example, mine, its: np.isnan(mine) & np.isnan(its)),
     ),
     Known(
         "f4e2m1fn to integers",

@@ -186,10 +186,13 @@ def _refused_by_xla(worker: Worker, text: str, example: Example) -> str:
         worker.parse(re.sub(f"{name}", lambda _: "x0_r = ", text, count=1))
     except XlaRefused as error:
         message = str(error)
-        if "cannot infer shape for opcode" in message:
+        if any(words in message for words in _NO_RULE):
             return ""
         return " ".join(message.partition("error: ")[2].split("\n")[0].split()) or message
     return ""
+
+
+_NO_RULE = ("cannot infer shape for opcode", "Unknown operation for unary shape inference")
 
 
 def _parsed_alike(worker: Worker, example: Example, text: str) -> Finding:
@@ -376,5 +379,3 @@ def _shown(example: Example, judgement: Judgement, ours: Sequence[Array], xla: S
         count = f"{int(mask.sum())} of {mask.size}"
         return f"{side} in {count} elements; at {list(index)}: operands {operands}, hloexec {ours[leaf][index]!r}, XLA {its}"
     return "different"
-
-

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from conformance.cell import TYPES, Correct
+from conformance.corpus import FileReport, causes
 from conformance.known import KNOWN
 from conformance.matrix import Cell, Status
 
-__all__ = ["markdown", "show"]
+__all__ = ["markdown", "show", "show_corpus"]
 
 _COLOURS = {
     Status.PASS: "green",
@@ -51,6 +53,29 @@ def show(console: Console, cells: Sequence[Cell], seconds: float) -> None:
     counts = Counter(cell.status for cell in cells)
     parts = [f"{counts[status]} {_WORDS[status]}" for status in reversed(Status) if counts[status]]
     console.print(f"{len(cells)} cells in {seconds:.0f} s: {', '.join(parts)}")
+
+
+def show_corpus(console: Console, reports: Sequence[FileReport], folder: Path) -> None:
+    """One row per file: whether it agrees, and how far; then the failures by cause."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("file", "", "leaves", "unequal exact", "worst ULP", "‖Δ‖ / ‖x‖", "tolerance"):
+        table.add_column(name, justify="left" if name in ("file", "") else "right", no_wrap=True)
+    for report in reports:
+        name = str(report.path.relative_to(folder))
+        if report.failures:
+            table.add_row(name, Text("fails: " + ", ".join(report.failures), "red"))
+            continue
+        verdict = Text("agrees", "green") if report.agrees else Text("differs", "bold red")
+        table.add_row(
+            name, verdict, str(report.leaves), str(report.unequal_exact), f"{report.worst_steps:.3g}",
+            f"{report.worst_norm:.2g}", f"{report.tolerance:.2g}",
+        )  # fmt: skip
+    console.print(table)
+    for (what, message), count in causes(reports).most_common():
+        console.print(Text(f"{count} × {what}: {message}", "red"))
+    agreed = sum(report.agrees for report in reports)
+    failed = sum(bool(report.failures) for report in reports)
+    console.print(f"{len(reports)} files: {agreed} agree, {len(reports) - agreed - failed} differ, {failed} fail")
 
 
 def _rows(cells: Sequence[Cell]) -> dict[str, dict[str, Status]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from conformance.cell import Array
@@ -46,25 +46,28 @@ def _serve(connection: Any, log: str) -> None:
 class Worker:
     """Runs modules on XLA:CPU, one after the other, in one process that is started again when it has died."""
 
-    def __init__(self, timeout: float = 120.0) -> None:
+    def __init__(self, timeout: float = 120.0, serve: Callable[[Any, str], None] = _serve) -> None:
         self._timeout = timeout
+        self._serve = serve
         self._process: Any = None
         self._connection: Any = None
         self._log: Any = None
 
     def run(self, text: str, *input_sets: Sequence[Array]) -> list[list[Array]]:
         """The leaves of the result for each list of inputs; raises XlaRefused."""
-        return self._ask(text, [list(inputs) for inputs in input_sets])
+        answer: list[list[Array]] = self.ask((text, [list(inputs) for inputs in input_sets]))
+        return answer
 
     def parse(self, text: str) -> None:
         """Raises XlaRefused unless XLA's parser takes the text; where a shape is left out, it is inferred."""
-        self._ask(text, None)
+        self.ask((text, None))
 
-    def _ask(self, text: str, input_sets: list[list[Array]] | None) -> list[list[Array]]:
+    def ask(self, request: Any) -> Any:
+        """The process's answer to a request; raises XlaRefused with what it said, or that it died or took too long."""
         if self._process is None:
             self._start()
         try:
-            self._connection.send((text, input_sets))
+            self._connection.send(request)
             if not self._connection.poll(self._timeout):
                 self.close()
                 raise XlaRefused(f"XLA had not finished after {self._timeout:.0f} s", crashed=True)
@@ -81,7 +84,7 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self._log = tempfile.NamedTemporaryFile(prefix="conformance-", suffix=".log")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._log.name), daemon=True)
+        self._process = context.Process(target=self._serve, args=(theirs, self._log.name), daemon=True)
         self._process.start()
         theirs.close()
 

@@ -29,7 +29,9 @@ def _operands(
         return tuple(whole_numbers(name, generator, shape, most) for shape in shapes), EXACT
     drawn = []
     for shape in shapes:
-        values = np.asarray(generator.normal(size=shape) + (1j * generator.normal(size=shape) if entry.is_complex else 0))
+        values = np.asarray(
+            generator.normal(size=shape) + (1j * generator.normal(size=shape) if entry.is_complex else 0)
+        )
         drawn.append(values.astype(entry.storage) if entry.is_complex else narrow(values, entry))
     return tuple(drawn), Accumulated(max(length, 1))
 
@@ -100,7 +102,9 @@ def _convolution(opcode: str, name: str, generator: np.random.Generator, count: 
         groups = int(generator.integers(1, 3))
         batch, depth, features = (int(n) for n in generator.integers(1, 4, 3))
         batch_groups = 2 if groups == 1 and generator.random() < 0.3 else 1
-        fields: dict[str, list[str]] = {key: [] for key in ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal")}
+        fields: dict[str, list[str]] = {
+            key: [] for key in ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal")
+        }
         lhs, rhs, out = [], [], []
         for _ in range(spatial):
             extent, size = int(generator.integers(1, 6)), int(generator.integers(1, 4))

@@ -13,7 +13,23 @@ from hloexec.dtypes import ELEMENT_TYPES
 
 __all__ = ["GENERATORS", "braces"]
 
-_TARGETS = ("pred", "s4", "s8", "s32", "s64", "u8", "u32", "u64", "f16", "bf16", "f32", "f64", "f8e5m2", "f8e4m3fn", "c64")
+_TARGETS = (
+    "pred",
+    "s4",
+    "s8",
+    "s32",
+    "s64",
+    "u8",
+    "u32",
+    "u64",
+    "f16",
+    "bf16",
+    "f32",
+    "f64",
+    "f8e5m2",
+    "f8e4m3fn",
+    "c64",
+)
 
 
 def braces(values: Iterable[object]) -> str:

@@ -29,7 +29,13 @@ def _like(shape: str, element_type: str) -> str:
 
 
 def _example(
-    opcode: str, element_type: str, operands: tuple[Array, ...], *, result: str = "", attributes: str = "", check: Check = EXACT
+    opcode: str,
+    element_type: str,
+    operands: tuple[Array, ...],
+    *,
+    result: str = "",
+    attributes: str = "",
+    check: Check = EXACT,
 ) -> Example:
     shape = shape_of(max(operands, key=np.ndim))
     names = ", ".join(f"${number}" for number in range(len(operands)))
@@ -95,7 +101,9 @@ def _function(opcode: str, name: str, generator: np.random.Generator, count: int
     for turn in range(count):
         values = special(name, generator)
         if entry.is_floating:
-            drawn = np.concatenate([generator.uniform(low, high, _FEW), generator.uniform(max(low, -1), min(high, 1.5), _FEW)])
+            drawn = np.concatenate(
+                [generator.uniform(low, high, _FEW), generator.uniform(max(low, -1), min(high, 1.5), _FEW)]
+            )
             values = np.concatenate([values, narrow(drawn, entry)])
             values = values[~(np.abs(values.astype(np.float64)) < 1.2e-38) | (values == 0)]
         values = values if turn == 0 else values[generator.integers(0, len(values), random_shape(generator))]

@@ -73,7 +73,10 @@ def _dimensions(generator: np.random.Generator) -> _Dimensions:
     window = [1 if axis in batching else int(generator.integers(1, source[axis] + 1)) for axis in axes]
     collapsed = [axis for axis in free if window[axis] == 1 and generator.random() < 0.5]
     batch: list[tuple[int, int | None]] = [(source[axis], axis) for axis in batching]
-    batch += [(int(size), None) for size in generator.choice([0, 1, 2, 3, 7], generator.integers(0, 3), p=[0.04, 0.24, 0.24, 0.24, 0.24])]
+    batch += [
+        (int(size), None)
+        for size in generator.choice([0, 1, 2, 3, 7], generator.integers(0, 3), p=[0.04, 0.24, 0.24, 0.24, 0.24])
+    ]
     batch = [batch[position] for position in generator.permutation(len(batch))]
     sizes = [size for size, _ in batch]
     index_vector_dim = int(generator.integers(0, len(batch) + 1))
@@ -136,7 +139,13 @@ def _scatter(opcode: str, name: str, generator: np.random.Generator, count: int)
         operands = (draw(name, generator, d.source), _indices(generator, d.indices), draw(name, generator, d.result))
         check: Check = EXACT
         yield Example(
-            opcode, name, text_of(name, d.source), instruction, operands, computations=_combiner(body, name), check=check
+            opcode,
+            name,
+            text_of(name, d.source),
+            instruction,
+            operands,
+            computations=_combiner(body, name),
+            check=check,
         )
 
 

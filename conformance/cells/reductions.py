@@ -85,7 +85,11 @@ def _drawn(name: str, generator: np.random.Generator, shape: tuple[int, ...], op
 def _reduce(opcode: str, name: str, generator: np.random.Generator, count: int) -> Iterator[Example]:
     for turn in range(max(count, 3)):
         shape = random_shape(generator, 1) if turn else (40, 50)
-        axes = [axis for axis in range(len(shape)) if generator.random() < 0.6] if turn else [int(generator.integers(0, 2))]
+        axes = (
+            [axis for axis in range(len(shape)) if generator.random() < 0.6]
+            if turn
+            else [int(generator.integers(0, 2))]
+        )
         operations = _operations(name)
         operation = operations[turn % len(operations)] if turn else "add"
         length = int(np.prod([shape[axis] for axis in axes]))
@@ -161,9 +165,7 @@ def _map(opcode: str, name: str, generator: np.random.Generator, count: int) -> 
         operation = _operations(name)[turn % len(_operations(name))]
         operands = (whole_numbers(name, generator, shape), whole_numbers(name, generator, shape))
         instruction = f"map($0, $1), dimensions={braces(range(len(shape)))}, to_apply=@c"
-        yield Example(
-            opcode, name, text_of(name, shape), instruction, operands, computations=binary(operation, name)
-        )
+        yield Example(opcode, name, text_of(name, shape), instruction, operands, computations=binary(operation, name))
 
 
 def _scan(opcode: str, name: str, generator: np.random.Generator, count: int) -> Iterator[Example]:
@@ -189,7 +191,11 @@ def _select_and_scatter(opcode: str, name: str, generator: np.random.Generator, 
         size, stride = (int(n) for n in generator.integers(1, 4, 2))
         result = (extent - size) // stride + 1
         operand = generator.permutation(extent).astype(np.float32 if not entry.is_integral else np.int64)
-        array = narrow(operand.astype(np.float64), entry) if entry.is_floating else operand.astype(entry.compute).astype(entry.storage)
+        array = (
+            narrow(operand.astype(np.float64), entry)
+            if entry.is_floating
+            else operand.astype(entry.compute).astype(entry.storage)
+        )
         operands = (array, whole_numbers(name, generator, (result,), 1), whole_numbers(name, generator, (), 1))
         select = f"@s {{\n  a = {name}[] parameter(0)\n  b = {name}[] parameter(1)\n  ROOT r = pred[] compare(a, b), direction=GE\n}}\n"
         operation = "or" if name == "pred" else "add"

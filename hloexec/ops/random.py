@@ -15,7 +15,7 @@ from contextvars import ContextVar
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, Kind, element_type_of
+from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind, element_type_of
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, attribute
@@ -80,7 +80,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @opcode("rng-bit-generator", operands=1, attributes=RngBitGeneratorAttributes)
 class RngBitGenerator:
-    """(new state, bits): uniformly distributed integers of any width out of a state.
+    """(new state, bits): uniformly distributed bits out of a state, as integers, or as the floats that have them.
 
     The state is u64[2], or u64[3] for Philox (or the same as pairs of u32, low word first). Threefry: key and 64-bit
     counter. Philox: key and 128-bit counter, low part first; of a state of two, the counter is (low, key).
@@ -104,8 +104,8 @@ class RngBitGenerator:
         require_same_shape(parts[0], state, "element 0 of rng-bit-generator, its new state,")
         bits = array_shape(parts[1], "element 1 of rng-bit-generator")
         require(
-            bits.element_type.is_integral,
-            f"element 1 of rng-bit-generator must hold integers, but has shape {bits}",
+            bits.element_type.is_integral or bits.element_type.is_floating,
+            f"element 1 of rng-bit-generator must hold integers or floats, but has shape {bits}",
         )
         return TupleShape((array, bits))
 
@@ -113,18 +113,20 @@ class RngBitGenerator:
     def evaluate(state: Array, *, attributes: RngBitGeneratorAttributes, shape: TupleShape) -> tuple[Array, Array]:
         bits = shape.elements[1]
         assert isinstance(bits, ArrayShape)
+        pattern = ELEMENT_TYPES[f"u{bits.element_type.bits}"]
         words = [int(word) for word in np.ascontiguousarray(state).view(np.uint64)]
         if attributes.algorithm == "rng_three_fry":
             key, counter = words
-            values, used = _threefry_bits(key, counter, bits.dimensions, bits.element_type)
+            values, used = _threefry_bits(key, counter, bits.dimensions, pattern)
             words[1] = (counter + used) & _MASK64
         else:
             key, low = words[:2]
             counter = low | (words[2] if len(words) == 3 else key) << 64
-            values, used = _philox_bits(key, counter, bits.element_count, bits.element_type)
+            values, used = _philox_bits(key, counter, bits.element_count, pattern)
             counter += used
             words[1:] = [counter >> 64 * part & _MASK64 for part in range(len(words) - 1)]
-        return np.array(words, np.uint64).view(state.dtype), values.reshape(bits.dimensions)
+        values = values.view(bits.element_type.storage).reshape(bits.dimensions)
+        return np.array(words, np.uint64).view(state.dtype), values
 
 
 @opcode("rng-get-and-update-state", operands=0, attributes=RngGetAndUpdateStateAttributes)

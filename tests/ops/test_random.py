@@ -87,14 +87,21 @@ def test_a_state_of_32_bit_words_is_the_same_state() -> None:
     np.testing.assert_array_equal(narrow[1], wide[1])
 
 
+@pytest.mark.parametrize(("floats", "integers"), [("f32", "u32"), ("bf16", "u16"), ("f8e5m2", "u8"), ("f64", "u64")])
+def test_floats_have_the_bits_of_integers(floats: str, integers: str) -> None:
+    _, values = evaluate(generator("rng_three_fry", "u64[2]", f"{floats}[9]"), STATE[:2])
+    _, bits = evaluate(generator("rng_three_fry", "u64[2]", f"{integers}[9]"), STATE[:2])
+    np.testing.assert_array_equal(values.view(bits.dtype), bits)
+
+
 @pytest.mark.parametrize(
     ("state", "bits", "message"),
     [
         ("u64[3]", "u32[4]", r"must be u64\[2\]"),
         ("s64[2]", "u32[4]", r"must be u64\[2\]"),
         ("u64[2,1]", "u32[4]", r"must be u64\[2\]"),
-        ("u64[2]", "f32[4]", "must hold integers"),
-        ("u64[2]", "pred[4]", "must hold integers"),
+        ("u64[2]", "c64[4]", "must hold integers or floats"),
+        ("u64[2]", "pred[4]", "must hold integers or floats"),
     ],
 )
 def test_wrong_generators_are_refused(state: str, bits: str, message: str) -> None:
