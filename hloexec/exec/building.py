@@ -5,16 +5,15 @@ Nothing here recurses over instructions or computations, whose chains may be ver
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.registry import CustomCall
+from hloexec.dtypes import ElementType
 from hloexec.errors import VerificationError
-from hloexec.exec.callee import PlanCallee
+from hloexec.exec.binding import Surroundings, bound, bound_kernel
 from hloexec.exec.fill import zeros
 from hloexec.exec.memory import annotate_peak, temporary_bytes
 from hloexec.exec.plan import (
@@ -22,10 +21,8 @@ from hloexec.exec.plan import (
     Conditional,
     Flow,
     FromHost,
-    HostTransfer,
     Invocation,
     Mark,
-    Options,
     Plan,
     Scope,
     SlotTree,
@@ -35,41 +32,17 @@ from hloexec.exec.plan import (
     map_shape,
     rebuilt,
 )
-from hloexec.exec.requirements import Program
 from hloexec.exec.schedule import computation_named
 from hloexec.exec.transfers import TRANSFERS, channel_of
+from hloexec.exec.widths import conversion, float_types, with_type
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Literal, TupleShape
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, find_opcode
 
-__all__ = ["FORWARDED", "PlanBuilder", "Surroundings", "inlined_computation"]
+__all__ = ["FORWARDED", "PlanBuilder", "inlined_computation"]
 
 FORWARDED = {"async-update": (), "async-done": (1,), "copy-done": (0,)}
 """Machine opcodes that give an element of their operand, at this index, on a single device."""
-
-
-class Surroundings(Protocol):
-    """What the building of one plan needs from outside."""
-
-    program: Program
-    options: Options
-    plans: dict[str, Plan]
-    """The plans that are finished, by the names of their computations; callees come before their callers."""
-
-    host_transfers: dict[HostTransfer, Step]
-    """The first step of each kind of transfer with the host."""
-
-    def callee(self, name: str) -> PlanCallee:
-        """A planned computation as kernels see it."""
-
-    def library_call(self, target: str) -> CustomCall | None:
-        """The entry of a custom-call target."""
-
-    def elided(self, instruction: Instruction, shape: ArrayShape | BufferShape) -> Any:
-        """The value of a leaf of an elided constant."""
-
-    def unknown_result(self, instruction: Instruction, shape: ArrayShape | BufferShape) -> Any:
-        """A leaf of the result of a custom call without an implementation."""
 
 
 def inlined_computation(instruction: Instruction) -> str | None:
@@ -118,7 +91,12 @@ class PlanBuilder:
 
     # The walk over the instructions
 
-    def build(self) -> Plan:
+    def build(
+        self,
+        parameter_types: Sequence[ElementType | None] | None = None,
+        result_types: Sequence[ElementType | None] | None = None,
+    ) -> Plan:
+        """The plan; for callers that have other float types than the computation declares, those by leaf."""
         parameters = self.computation.parameters
         if [parameter.attributes.number for parameter in parameters] != list(range(len(parameters))):
             raise VerificationError(
@@ -126,7 +104,13 @@ class PlanBuilder:
             )
         arguments = tuple(map_shape(parameter.shape, self._new_slot) for parameter in parameters)
         parameter_count = len(self.slot_shapes)
+        for slot, given in enumerate(parameter_types or ()):
+            if given is not None:
+                self.slot_shapes[slot] = with_type(self.slot_shapes[slot], given)
         tree = self._inline(arguments)
+        if result_types is not None:
+            scope = Scope(self.computation)
+            tree = self._fitted(scope, self.computation.root, tree, result_types, is_silent=True)
         return self._finish(parameter_count, tree)
 
     def _inline(self, arguments: tuple[SlotTree, ...]) -> SlotTree:
@@ -185,10 +169,36 @@ class PlanBuilder:
         return tree
 
     def _marked(self, frame: _Frame, instruction: Instruction, tree: SlotTree) -> SlotTree:
-        """A value that another instruction made; a step of its own only where observers want one."""
+        """A value that another instruction made; a step of its own only where observers want one, or widths differ."""
+        fitted = self._fitted(frame.scope, instruction, tree, float_types(instruction.shape))
+        if fitted is not tree:
+            return fitted
         if self.around.options.is_observed:
             self.steps.append(Step(instruction, frame.scope, (), tree, None, Mark.MARK))
         return tree
+
+    def _fitted(
+        self,
+        scope: Scope,
+        instruction: Instruction,
+        tree: SlotTree,
+        types: Sequence[ElementType | None],
+        *,
+        is_silent: bool = False,
+    ) -> SlotTree:
+        """The tree itself where its floats are of these types, else that of a step that converts them."""
+        needed = conversion([self.slot_shapes[slot] for slot in leaves(tree)], types)
+        if needed is None:
+            return tree
+        wanted = iter(needed.types)
+
+        def slot(old: int) -> int:
+            shape, entry = self.slot_shapes[old], next(wanted)
+            return self._new_slot(shape if entry is None else with_type(shape, entry))
+
+        result: SlotTree = rebuilt(tree, lambda node: node if isinstance(node, tuple) else None, slot)
+        self.steps.append(Step(instruction, scope, (tree,), result, needed, is_silent=is_silent))
+        return result
 
     # One method per role
 
@@ -245,15 +255,20 @@ class PlanBuilder:
     def _kernel(self, frame: _Frame, instruction: Instruction) -> SlotTree:
         entry = find_opcode(instruction.opcode)
         assert entry is not None and entry.evaluate is not None
-        function = self._bound(frame, instruction, entry.evaluate, entry.evaluate_needs)
         operands = self._operands(frame, instruction)
-        extra = temporary_bytes(instruction, [self.slot_shapes[slot] for tree in operands for slot in leaves(tree)])
+        if entry.may_be_view and len(operands) == 1 and isinstance(operands[0], tuple):
+            # A copy of a tuple: its leaves as they are.
+            return self._marked(frame, instruction, operands[0])
+        shapes = [self.slot_shapes[slot] for tree in operands for slot in leaves(tree)]
+        function = bound_kernel(self.around, frame.scope.computation, instruction, entry, shapes)
+        extra = temporary_bytes(instruction, shapes)
         return self._step(frame, instruction, operands, function, extra_bytes=extra)
 
     def _custom_call(self, frame: _Frame, instruction: Instruction) -> SlotTree:
         entry = self.around.library_call(instruction.attributes.custom_call_target)
         if entry is not None and entry.reason_against(instruction) is None:
-            function = self._bound(frame, instruction, entry.evaluate, entry.evaluate_needs)
+            computation = frame.scope.computation
+            function = bound(self.around, computation, instruction, entry.evaluate, entry.evaluate_needs)
             return self._step(frame, instruction, self._operands(frame, instruction), function)
         tree = map_shape(
             instruction.shape,
@@ -261,20 +276,17 @@ class PlanBuilder:
         )
         return self._marked(frame, instruction, tree)
 
-    def _bound(
-        self, frame: _Frame, instruction: Instruction, evaluate: Callable[..., Any], needs: frozenset[str]
-    ) -> Callable[..., Any]:
-        """A kernel with the keyword arguments that it declares."""
-        if not needs:
-            return evaluate
-        return partial(evaluate, **{need: _GIVEN[need](self, frame, instruction) for need in needs})
-
     def _invocation(self, frame: _Frame, instruction: Instruction) -> SlotTree:
         """A call of a computation that has a plan of its own."""
-        callee = self.around.plans[next(computation_names(instruction.attributes))]
         operands = self._operands(frame, instruction)
-        shape = callee.computation.result_shape
-        tree = map_shape(shape, self._new_slot)
+        shape = instruction.shape
+        if self._starts(instruction) and isinstance(shape, TupleShape) and len(shape.elements) > 1:
+            shape = shape.elements[1]
+        name = next(computation_names(instruction.attributes))
+        callee = self.around.plan_as(name, self._types(operands), float_types(shape))
+        tree = map_shape(callee.computation.result_shape, self._new_slot)
+        for slot, result in zip(leaves(tree), callee.results, strict=True):
+            self.slot_shapes[slot] = callee.slot_shapes[result]
         step = Step(instruction, frame.scope, operands, tree, None, Invocation(callee))
         self._check_arguments(step, callee, len(step.operands))
         self.steps.append(step)
@@ -302,9 +314,12 @@ class PlanBuilder:
         return tuple(map_shape(element, lambda leaf: self._constant_slot(leaf, zeros(leaf))) for element in elements)
 
     def _while(self, frame: _Frame, instruction: Instruction) -> SlotTree:
-        plans = self.around.plans
-        flow = While(plans[instruction.attributes.condition], plans[instruction.attributes.body])
-        tree = self._step(frame, instruction, self._operands(frame, instruction), None, flow)
+        types = float_types(instruction.shape)
+        (start,) = self._operands(frame, instruction)
+        operands = (self._fitted(frame.scope, instruction, start, types, is_silent=True),)
+        condition = self.around.plan_as(instruction.attributes.condition, types, (None,))
+        flow = While(condition, self.around.plan_as(instruction.attributes.body, types, types))
+        tree = self._step(frame, instruction, operands, None, flow)
         step = self.steps[-1]
         for plan in (flow.condition, flow.body):
             self._check_arguments(step, plan, len(step.operands))
@@ -322,12 +337,18 @@ class PlanBuilder:
         branches, start = [], 1
         for name, tree in zip(names, operands[1:], strict=True):
             stop = start + len(leaves(tree))
-            branches.append(Branch(self.around.plans[name], start, stop))
+            plan = self.around.plan_as(name, self._types((tree,)), float_types(instruction.shape))
+            branches.append(Branch(plan, start, stop))
             start = stop
         tree = self._step(frame, instruction, operands, None, Conditional(tuple(branches)))
         for branch in branches:
             self._check_arguments(self.steps[-1], branch.plan, branch.stop - branch.start)
         return tree
+
+    def _types(self, trees: Sequence[SlotTree]) -> tuple[ElementType | None, ...]:
+        """The float types of the leaves of trees."""
+        slots = (slot for tree in trees for slot in leaves(tree))
+        return tuple(entry for slot in slots for entry in float_types(self.slot_shapes[slot]))
 
     def _check_arguments(self, step: Step, plan: Plan, count: int) -> None:
         if plan.parameter_count != count:
@@ -355,7 +376,14 @@ class PlanBuilder:
         direction = TRANSFERS[instruction.opcode]
         assert direction is not None
         flow = direction(channel_of(frame.scope.computation, instruction))
-        tree = self._step(frame, instruction, self._operands(frame, instruction), None, flow)
+        operands = self._operands(frame, instruction)
+        if instruction.opcode == "send":
+            sent = instruction.shape.elements[0] if isinstance(instruction.shape, TupleShape) else instruction.shape
+            operands = (
+                self._fitted(frame.scope, instruction, operands[0], float_types(sent), is_silent=True),
+                *operands[1:],
+            )
+        tree = self._step(frame, instruction, operands, None, flow)
         if isinstance(flow, FromHost) and (isinstance(tree, int) or len(tree) != 2):
             raise VerificationError(f"%{instruction.name} must have the shape (data, token[]), not {instruction.shape}")
         self.around.host_transfers.setdefault(flow, self.steps[-1])
@@ -384,21 +412,6 @@ class PlanBuilder:
         )
         annotate_peak(plan)
         return plan
-
-
-_GIVEN: dict[str, Callable[[PlanBuilder, _Frame, Instruction], Any]] = {
-    "attributes": lambda builder, frame, instruction: instruction.attributes,
-    "shape": lambda builder, frame, instruction: instruction.shape,
-    "operand_shapes": lambda builder, frame, instruction: tuple(
-        operand.shape for operand in frame.scope.computation.operands_of(instruction)
-    ),
-    "computations": lambda builder, frame, instruction: tuple(
-        map(builder.around.callee, computation_names(instruction.attributes))
-    ),
-    "numerics": lambda builder, frame, instruction: builder.around.options.numerics,
-    "backend_config": lambda builder, frame, instruction: instruction.backend_config,
-}
-"""What kernels may ask for by the names of their keyword-only parameters."""
 
 
 def _read_only(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

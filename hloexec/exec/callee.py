@@ -18,6 +18,7 @@ import numpy as np
 
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.exec.plan import NO_SLOT, Conditional, FromHost, Invocation, Plan, Step, ToHost, While, unflatten
+from hloexec.exec.widths import AsDeclared, Conversion, converted, float_types
 from hloexec.ir import ArrayShape, BufferShape, Computation
 from hloexec.ops.registry import find_opcode
 
@@ -29,6 +30,8 @@ class PlanCallee:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        shapes = plan.slot_shapes[: plan.parameter_count]
+        self._types = [entry for shape in shapes for entry in float_types(shape)]
         self._ranks = [_rank(shape) for shape in plan.slot_shapes[: plan.parameter_count]]
         self._rules = {id(step): _rule(step) for step in _all_steps(plan)}
 
@@ -47,7 +50,8 @@ class PlanCallee:
         batch = np.broadcast_shapes(
             *(array.shape[: array.ndim - rank] for array, rank in zip(arguments, self._ranks, strict=True))
         )
-        results = self._run(plan, list(arguments), batch)
+        given = [converted(argument, wanted) for argument, wanted in zip(arguments, self._types, strict=True)]
+        results = self._run(plan, given, batch)
         shapes = [plan.slot_shapes[slot] for slot in plan.results]
         by_slot = {
             slot: _with_batch(value, batch, _rank(shape))
@@ -166,6 +170,14 @@ def _rule(step: Step) -> _Rule:
     """How a kernel step takes operands of which some have the batch in front."""
     function = step.function
     assert function is not None
+    if isinstance(function, Conversion):
+        return partial(_whole, function)
+    if isinstance(function, AsDeclared):
+        return partial(_as_declared, function, _kernel_rule(step, function.kernel))
+    return _kernel_rule(step, function)
+
+
+def _kernel_rule(step: Step, function: Callable[..., Any]) -> _Rule:
     entry = find_opcode(step.instruction.opcode)
     if entry is not None and entry.is_elementwise:
         return partial(_elementwise, function)
@@ -175,6 +187,14 @@ def _rule(step: Step) -> _Rule:
         # scalar there is nothing to move, and bits do not care for dimensions in front.
         return partial(_scalar_to_scalar, function)
     return partial(_one_by_one, function, _operand_ranks(step))
+
+
+def _whole(function: Conversion, operands: Sequence[Any], batch: tuple[int, ...]) -> Any:
+    return function(*operands)
+
+
+def _as_declared(function: AsDeclared, rule: _Rule, operands: Sequence[Any], batch: tuple[int, ...]) -> Any:
+    return function.declared(rule(operands, batch))
 
 
 def _elementwise(function: Callable[..., Any], operands: Sequence[Any], batch: tuple[int, ...]) -> Any:

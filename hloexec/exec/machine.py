@@ -290,13 +290,13 @@ class WatchedMachine(Machine):
                     seconds = time.perf_counter() - start
                     store(step.results, value if step.result == NO_SLOT else (value,), slots)
                     del value
-                    if self._check:
+                    if self._check and not step.is_silent:
                         check_results(step, slots)
                     if statistics is not None:
                         statistics.steps += 1
                         for slot in step.results:
                             statistics.take(slots[slot])
-                if attached.see_instructions:
+                if attached.see_instructions and not step.is_silent:
                     attached.instruction(step, slots, operands, seconds, frame.context)
                 del operands
                 self._drop(frame, step)

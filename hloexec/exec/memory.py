@@ -17,6 +17,7 @@ import numpy as np
 
 from hloexec.errors import ResourceError
 from hloexec.exec.plan import Conditional, FromHost, Invocation, Plan, Step, ToHost, While
+from hloexec.exec.widths import AsDeclared, Conversion
 from hloexec.ir import ArrayShape, BufferShape, Instruction
 from hloexec.ops.registry import find_opcode
 
@@ -82,8 +83,7 @@ class _Liveness:
 
     def enter(self, step: Step) -> None:
         """Take in a step's results."""
-        entry = find_opcode(step.instruction.opcode)
-        if entry is not None and entry.may_be_view and step.operands:
+        if step.operands and _is_view(step):
             self.buffer[step.result] = self.buffer[step.operands[0]]
         for slot in step.results:
             self.add(slot)
@@ -229,8 +229,9 @@ def entry_peak_bytes(plan: Plan) -> int:
 
 
 def _is_view(step: Step) -> bool:
+    """Whether the step's result usually shares the memory of its first operand."""
     entry = find_opcode(step.instruction.opcode)
-    return entry is not None and entry.may_be_view
+    return entry is not None and entry.may_be_view and not isinstance(step.function, (AsDeclared, Conversion))
 
 
 def memory_limit_bytes(limit: int | None) -> int | None:

@@ -149,6 +149,8 @@ class Step:
     flow: Flow | None = None
     extra_bytes: int = 0
     """Estimated bytes that exist only while the step runs."""
+    is_silent: bool = False
+    """Whether the step only prepares a value for another plan, so that observers need not see it."""
     operands: tuple[int, ...] = attrs.field(init=False)
     results: tuple[int, ...] = attrs.field(init=False)
     result: int = attrs.field(init=False)

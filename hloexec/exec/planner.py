@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hloexec.custom_calls.registry import CustomCall, find_custom_call
+from hloexec.dtypes import ElementType
 from hloexec.errors import HloWarning, InputError, ResourceError, UnsupportedError
 from hloexec.exec.building import FORWARDED, PlanBuilder, inlined_computation
 from hloexec.exec.callee import PlanCallee
@@ -20,6 +21,7 @@ from hloexec.exec.fill import made_up
 from hloexec.exec.memory import in_units, memory_limit_bytes
 from hloexec.exec.plan import HostTransfer, Options, Plan, Step
 from hloexec.exec.requirements import Program, require_supported
+from hloexec.exec.widths import conversion
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Module
 from hloexec.ops.attributes import computation_names
 
@@ -49,6 +51,9 @@ class _Planner:
         self.memory_limit = memory_limit_bytes(memory_limit)
         self.made_up_bytes = 0
         self.plans: dict[str, Plan] = {}
+        self.planned: set[str] = set()
+        self.adapted: dict[tuple[Any, ...], Plan] = {}
+        """Plans for callers with other float types than the computation's own."""
         self.callees: dict[str, PlanCallee] = {}
         self.library_calls: dict[str, CustomCall | None] = {}
         self.elided_names: dict[str, None] = {}
@@ -59,10 +64,10 @@ class _Planner:
         program = self.program
         live = {computation.name for computation in program.live_computations()}
         order = [computation for computation in program.computations if computation.name in live]
-        planned = self._planned(order)
+        self.planned = self._planned(order)
         for computation in order:
-            if computation.name in planned:
-                self.plans[computation.name] = PlanBuilder(self, computation, planned).build()
+            if computation.name in self.planned:
+                self.plans[computation.name] = PlanBuilder(self, computation, self.planned).build()
         self._warn_and_check()
         plan = self.plans[program.entry.name]
         plan.library_calls = self.library_calls
@@ -91,6 +96,23 @@ class _Planner:
             if sites > 1 and sites * size > _INLINED_STEPS:
                 planned.add(computation.name)
         return planned
+
+    def plan_as(
+        self, name: str, parameters: tuple[ElementType | None, ...], results: tuple[ElementType | None, ...]
+    ) -> Plan:
+        """The plan of a computation for callers with these float types; the usual one where they are its own."""
+        plan = self.plans[name]
+        shapes = plan.slot_shapes
+        takes = conversion(shapes[: plan.parameter_count], parameters)
+        gives = conversion([shapes[slot] for slot in plan.results], results)
+        if takes is None and gives is None:
+            return plan
+        key = (name, parameters, results)
+        if key not in self.adapted:
+            computation = self.program.module.by_name[name]
+            builder = PlanBuilder(self, computation, self.planned)
+            self.adapted[key] = builder.build(parameters, results)
+        return self.adapted[key]
 
     def callee(self, name: str) -> PlanCallee:
         """A planned computation as kernels see it."""

@@ -1,0 +1,101 @@
+"""Binding kernels: what a kernel is given besides its operands, and what becomes of a result of another width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from hloexec.custom_calls.registry import CustomCall
+from hloexec.dtypes import ElementType
+from hloexec.exec.callee import PlanCallee
+from hloexec.exec.plan import HostTransfer, Options, Plan, Step
+from hloexec.exec.requirements import Program
+from hloexec.exec.widths import AsDeclared, Conversion, float_types
+from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.registry import Opcode
+
+__all__ = ["Surroundings", "bound", "bound_kernel"]
+
+
+class Surroundings(Protocol):
+    """What the building of one plan needs from outside."""
+
+    program: Program
+    options: Options
+    plans: dict[str, Plan]
+    """The plans that are finished, by the names of their computations; callees come before their callers."""
+    host_transfers: dict[HostTransfer, Step]
+    """The first step of each kind of transfer with the host."""
+
+    def plan_as(
+        self, name: str, parameters: tuple[ElementType | None, ...], results: tuple[ElementType | None, ...]
+    ) -> Plan:
+        """The plan of a computation for callers with these float types (None: no float)."""
+
+    def callee(self, name: str) -> PlanCallee:
+        """A planned computation as kernels see it."""
+
+    def library_call(self, target: str) -> CustomCall | None:
+        """The entry of a custom-call target."""
+
+    def elided(self, instruction: Instruction, shape: ArrayShape | BufferShape) -> Any:
+        """The value of a leaf of an elided constant."""
+
+    def unknown_result(self, instruction: Instruction, shape: ArrayShape | BufferShape) -> Any:
+        """A leaf of the result of a custom call without an implementation."""
+
+
+_GIVEN: dict[str, Callable[[Surroundings, Computation, Instruction], Any]] = {
+    "attributes": lambda around, computation, instruction: instruction.attributes,
+    "shape": lambda around, computation, instruction: instruction.shape,
+    "operand_shapes": lambda around, computation, instruction: tuple(
+        operand.shape for operand in computation.operands_of(instruction)
+    ),
+    "computations": lambda around, computation, instruction: tuple(
+        map(around.callee, computation_names(instruction.attributes))
+    ),
+    "numerics": lambda around, computation, instruction: around.options.numerics,
+    "backend_config": lambda around, computation, instruction: instruction.backend_config,
+}
+"""What kernels may ask for by the names of their keyword-only parameters."""
+
+
+def bound(
+    around: Surroundings,
+    computation: Computation,
+    instruction: Instruction,
+    evaluate: Callable[..., Any],
+    needs: frozenset[str],
+) -> Callable[..., Any]:
+    """A kernel with the keyword arguments that it declares."""
+    if not needs:
+        return evaluate
+    return partial(evaluate, **{need: _GIVEN[need](around, computation, instruction) for need in needs})
+
+
+def bound_kernel(
+    around: Surroundings,
+    computation: Computation,
+    instruction: Instruction,
+    entry: Opcode,
+    operands: Sequence[ArrayShape | BufferShape],
+) -> Callable[..., Any]:
+    """The kernel of an instruction whose operands' leaves are `operands`.
+
+    Elementwise kernels round to the declared type by themselves. Others may give the float width of an operand or of a
+    called computation, so that the result is converted where widths differ.
+    """
+    assert entry.evaluate is not None
+    function = bound(around, computation, instruction, entry.evaluate, entry.evaluate_needs)
+    if entry.is_elementwise:
+        return function
+    types = float_types(instruction.shape)
+    met = list(operands)
+    for name in computation_names(instruction.attributes):
+        plan = around.plans[name]
+        met += plan.slot_shapes[: plan.parameter_count]
+        met += [plan.slot_shapes[slot] for slot in plan.results]
+    floats = {found for shape in met for found in float_types(shape)} | set(types)
+    return function if len(floats - {None}) < 2 else AsDeclared(function, Conversion(types))
