@@ -277,7 +277,10 @@ class _Work:
         shape = (*padded.shape[:2], len(lines), *self.sizes[1:], *self.kernel.shape[1:-2], padded.shape[-1])
         places = (stride * step for stride, step in zip(strides, steps, strict=True))
         taps = (stride * spacing for stride, spacing in zip(strides, spacings, strict=True))
-        return np.lib.stride_tricks.as_strided(padded, shape, (group, image, *places, *taps, feature), writeable=False)
+        # NumPy makes strided views of its own types only.
+        raw = padded if padded.dtype.isbuiltin == 1 else padded.view(f"u{padded.itemsize}")
+        view = np.lib.stride_tricks.as_strided(raw, shape, (group, image, *places, *taps, feature), writeable=False)
+        return view.view(padded.dtype)
 
     def _padded(self, lines: range) -> tuple[Array, list[int], list[int]]:
         """The part of the input that some lines of outputs read, zeros around it; strides; window dilations."""

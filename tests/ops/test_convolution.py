@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance import xla
+from hloexec.dtypes import element_type_of
 from hloexec.errors import ShapeError
+from hloexec.exec import run
 from hloexec.ir import WindowDimension
 from hloexec.ops.policy import POLICIES
 from hloexec.ops.windows import output_size
+from hloexec.text import parse
 from tests.ops.evaluation import evaluate
 
 needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
@@ -248,3 +251,23 @@ def test_wrong_convolutions_are_refused(old: str, new: str, message: str) -> Non
     assert old in GOOD
     with pytest.raises(ShapeError, match=message):
         evaluate(GOOD.replace(old, new))
+
+
+@pytest.mark.parametrize("name", ["float8_e5m2", "float8_e4m3fn", "float8_e4m3b11fnuz", "bfloat16", "int4"])
+def test_patches_of_types_that_numpy_lacks_sum_up_exactly(name: str) -> None:
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    element_type = element_type_of(dtype)
+    result = "s32" if element_type.is_integral else "f32"
+    x = np.array([1, 2, 0, -1, 3, 1, -2, 2], np.int64)
+    text = f"""HloModule m
+ENTRY e {{
+  x = {element_type}[1,8,1] parameter(0)
+  k = {element_type}[3,1,5] parameter(1)
+  ROOT c = {result}[1,6,5] convolution(x, k), window={{size=3}}, dim_labels=b0f_0io->b0f
+}}
+"""
+    taps = np.array([1, -1, 2], np.int64)
+    kernel = np.repeat(taps[:, None, None], 5, axis=2)
+    actual = run(parse(text), x.reshape(1, 8, 1).astype(dtype), kernel.astype(dtype))
+    expected = np.correlate(x, taps, "valid")
+    assert (actual == expected[None, :, None]).all()
