@@ -13,6 +13,7 @@ from hloexec.custom_calls import (
     resize,
     rewrites,
     search,
+    sparse,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "resize",
     "rewrites",
     "search",
+    "sparse",
 ]
