@@ -11,18 +11,34 @@ __all__ = ["command"]
 
 @click.command("ops")
 @click.option("--unsupported", is_flag=True, help="Only those that do not run yet.")
+@click.option("--types", is_flag=True, help="Which element types each of them takes.")
 @json_option
-def command(unsupported: bool, as_json: bool) -> None:
+def command(unsupported: bool, types: bool, as_json: bool) -> None:
     """List the opcodes that hloexec knows, and which of them run."""
     import hloexec.ops  # noqa: F401 - fills the registry
     from hloexec.ops.registry import OPCODES
 
     opcodes = [OPCODES[name] for name in sorted(OPCODES) if not (unsupported and OPCODES[name].is_supported)]
+    accepted = None
+    if types:
+        from hloexec.element_types import accepted_element_types
+
+        accepted = {entry.name: accepted_element_types(entry) for entry in opcodes}
     if as_json:
         from hloexec.report.records import opcode_records
 
-        echo_json(opcode_records(opcodes))
+        records = opcode_records(opcodes)
+        for record in records:
+            taken = (accepted or {}).get(record["name"])
+            if accepted is not None:
+                record["element_types"] = None if taken is None else [element_type.name for element_type in taken]
+        echo_json(records)
         return
     from hloexec.report.tables import opcode_view, show
 
+    if accepted is not None and opcodes:
+        from hloexec.report.opcode_types import opcode_types_view
+
+        show(opcode_types_view(opcodes, accepted))
+        return
     show(opcode_view(opcodes))

@@ -161,6 +161,15 @@ def test_ops_lists_the_registry(flag: list[str], capsys: pytest.CaptureFixture[s
         assert any(entry["name"] == "add" and entry["is_supported"] for entry in json.loads(out))
 
 
+def test_ops_shows_the_element_types_that_an_opcode_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    records = {record["name"]: record["element_types"] for record in as_json(capsys, "ops", "--types")}
+    assert "f32" in records["exponential"] and "s32" not in records["exponential"]
+    assert records["xor"] == [name for name in records["add"] if name[0] in "psu"] and records["tuple"] is None
+    assert main(["ops", "--types"]) == 0
+    out = capsys.readouterr().out
+    assert next(line for line in out.splitlines() if line.startswith("xor")).count("●") == len(records["xor"])
+
+
 def test_info_counts_what_a_module_is_made_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = op("f32[4,6] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", x="f32[4,5]", y="f32[5,6]")
     path = write(tmp_path, text)
