@@ -57,7 +57,10 @@ class Annotation:
 
 @custom_call("Pin", "Unpin")
 class Pin:
-    """out = operand, an array that became a buffer, which may be written in place (Pin), or the reverse (Unpin)."""
+    """out = operand, an array that became a buffer, which may be written in place (Pin), or the reverse (Unpin).
+
+    Source: XLA, hlo_instruction_utils and buffer types (`b(f32[8])`).
+    """
 
     @staticmethod
     def infer(operand: Shape, *, shape: Shape) -> Shape:
@@ -97,7 +100,7 @@ class Nothing:
     """Zeros of the declared shape, tokens where it has tokens: memory that was reserved and not written.
 
     XLA puts AllocateBuffer and NopReturnToken in the place of collectives and of transfers when it flattens control
-    flow for measurements (source: XLA, collective_ops_utils). ShardingGroup gives an empty tuple.
+    flow for measurements; ShardingGroup gives an empty tuple. Source: XLA, collective_ops_utils; Shardy.
     """
 
     @staticmethod

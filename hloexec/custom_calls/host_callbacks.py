@@ -44,7 +44,10 @@ class PythonCallback:
 
 @custom_call("HostExecute", "tf.call_tf_function")
 class HostExecute:
-    """What another program gives that runs on the host: a computation compiled apart, or a TensorFlow function."""
+    """What another program gives that runs on the host: a computation compiled apart, or a TensorFlow function.
+
+    Source: XLA, host offloading; JAX, jax2tf.call_tf.
+    """
 
     @staticmethod
     def supports(instruction: Instruction) -> str | None:

@@ -234,6 +234,7 @@ def routine(
         for precision, scalar in _TYPES.items():
             kind = "complex" if precision in "cz" else "real"
             name, fields = _for(names, kind), _fields(_for(results, kind))
+            sourced = f"{documentation}\n\nSource: LAPACK, {precision.upper()}{name.upper()}; jaxlib, jaxlib/lapack.py."
             entry = partial(
                 _Routine,
                 scipy_name=f"{scipy_module}.{precision}{name}",
@@ -242,11 +243,11 @@ def routine(
                 compute=function,
             )
             typed = f"lapack_{precision}{name}_ffi"
-            _add(entry(typed, results=fields, options=options or {}, older=None), documentation)
+            _add(entry(typed, results=fields, options=options or {}, older=None), sourced)
             if older is not None:
                 ordered = _in_order(_for(older.results, kind), fields)
                 target = f"{older.library}_{precision}{name}"
-                _add(entry(target, results=ordered, options={}, older=older), documentation)
+                _add(entry(target, results=ordered, options={}, older=older), sourced)
         return function
 
     return decorate

@@ -158,6 +158,7 @@ class Matmul:
 
     lhs [batch..., m, k] (transpose_a: k, m), rhs [batch..., k, n] (transpose_b: n, k), then an operand for each BIAS,
     BINARY_ADD or SUM; LINEAR multiplies by alpha, whose bits the config holds. Results after the first are scratchpads.
+    Source: XLA, onednn_config.proto; oneDNN, matmul primitive.
     """
 
     @staticmethod
@@ -202,7 +203,10 @@ def _softmax_axis(backend_config: str | None) -> int:
 
 @custom_call("__onednn$softmax")
 class Softmax:
-    """exp(x − max x) / Σ exp(x − max x) along softmax_axis, or the last dimension without a config; rounded once."""
+    """exp(x − max x) / Σ exp(x − max x) along softmax_axis, or the last dimension without a config; rounded once.
+
+    Source: XLA, onednn_config.proto; oneDNN, softmax primitive.
+    """
 
     @staticmethod
     def supports(instruction: Instruction) -> str | None:
@@ -245,10 +249,10 @@ def _normalization(backend_config: str | None) -> tuple[tuple[bool, bool], float
 
 @custom_call("__onednn$layernorm")
 class LayerNorm:
-    """(x − mean) / √(variance + ε) over the last dimension, times the scale, plus the shift, where there are; rounded
-    once.
+    """(x − mean) / √(variance + ε) over the last dimension, times the scale, plus the shift, where there are.
 
-    The variance is the mean squared deviation. Operands: x [..., n], then scale [n] and shift [n] by `rescale`.
+    The variance is the mean squared deviation; the result is rounded once. Operands: x [..., n], then scale [n] and
+    shift [n] by `rescale`. Source: XLA, onednn_config.proto; oneDNN, layer normalization primitive.
     """
 
     @staticmethod
@@ -278,7 +282,10 @@ class LayerNorm:
 
 @custom_call("__onednn$convolution", "__onednn$matmul_reorder")
 class OneDnnOrder:
-    """A convolution whose window and layouts the config encodes, or weights in an order of oneDNN's: both refused."""
+    """A convolution whose window and layouts the config encodes, or weights in an order of oneDNN's: both refused.
+
+    Source: XLA, onednn_config.proto.
+    """
 
     @staticmethod
     def supports(instruction: Instruction) -> str | None:

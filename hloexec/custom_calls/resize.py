@@ -1,7 +1,4 @@
-"""Resizing of images, `[batch, height, width, channels]`, as TensorFlow and PyTorch have TPUs do it.
-
-Source: TensorFlow, tf2xla image_resize_ops; PyTorch/XLA, resize_ops.
-"""
+"""Resizing of images, `[batch, height, width, channels]`, as TensorFlow and PyTorch have TPUs do it."""
 
 from __future__ import annotations
 
@@ -49,6 +46,7 @@ class ResizeBilinear(_Resize):
 
     backend_config is two digits: align_corners and half_pixel_centers. y' = (y + h)·s − h, where h is ½ with half pixel
     centers, else 0, and s is the ratio of the heights, of the heights less 1 with aligned corners; computed in f32.
+    Source: TensorFlow, tf2xla image_resize_ops; PyTorch/XLA, resize_ops.
     """
 
     @staticmethod
@@ -61,6 +59,7 @@ class ResizeNearest(_Resize):
     """out[b, y, x, c] = operand[b, y', x', c], with y' = (y + h)·s rounded down, with aligned corners to the nearest.
 
     The config is that of ResizeBilinear.
+    Source: TensorFlow, tf2xla image_resize_ops; PyTorch/XLA, resize_ops.
     """
 
     @staticmethod
@@ -76,7 +75,10 @@ class ResizeNearest(_Resize):
 
 @custom_call("ResizeBilinearGrad")
 class ResizeBilinearGrad(_Resize):
-    """The gradient of ResizeBilinear: each element of the operand goes, with its weights, to where it came from."""
+    """The gradient of ResizeBilinear: each element of the operand goes, with its weights, to where it came from.
+
+    Source: TensorFlow, tf2xla image_resize_ops; PyTorch/XLA, resize_ops.
+    """
 
     @staticmethod
     def evaluate(operand: Array, *, shape: ArrayShape, backend_config: str | None) -> Array:
@@ -85,7 +87,10 @@ class ResizeBilinearGrad(_Resize):
 
 @custom_call("ResizeNearestGrad")
 class ResizeNearestGrad(_Resize):
-    """The gradient of ResizeNearest: each element of the operand is added to where it came from."""
+    """The gradient of ResizeNearest: each element of the operand is added to where it came from.
+
+    Source: TensorFlow, tf2xla image_resize_ops; PyTorch/XLA, resize_ops.
+    """
 
     @staticmethod
     def evaluate(operand: Array, *, shape: ArrayShape, backend_config: str | None) -> Array:

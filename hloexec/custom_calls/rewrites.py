@@ -30,7 +30,10 @@ def _of_type(shape: Shape, names: tuple[str, ...], what: str) -> ArrayShape:
 
 @custom_call("X64SplitLow", "X64SplitHigh")
 class X64Split:
-    """The lower or the higher 32 bits of 64-bit integers (XLA: X64 rewriting for processors without such integers)."""
+    """The lower or the higher 32 bits of 64-bit integers for processors without such integers.
+
+    Source: XLA, X64 rewriting.
+    """
 
     @staticmethod
     def infer(operand: Shape, *, shape: Shape) -> Shape:
@@ -52,7 +55,10 @@ class X64Split:
 
 @custom_call("X64Combine")
 class X64Combine:
-    """The 64-bit integer of its lower and its higher 32 bits, in this order (XLA: X64 rewriting)."""
+    """The 64-bit integer of its lower and its higher 32 bits, in this order.
+
+    Source: XLA, X64 rewriting.
+    """
 
     @staticmethod
     def infer(low: Shape, high: Shape, *, shape: Shape) -> Shape:
@@ -104,7 +110,10 @@ class PadToStatic:
 
 @custom_call("SliceToDynamic")
 class SliceToDynamic:
-    """The array cut to the extents that the other operands, one s32 per dimension, give (XLA: dynamic padder)."""
+    """The array cut to the extents that the other operands, one s32 per dimension, give.
+
+    Source: XLA, dynamic padder.
+    """
 
     @staticmethod
     def infer(operand: Shape, *extents: Shape, shape: Shape) -> Shape:

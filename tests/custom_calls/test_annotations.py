@@ -22,7 +22,20 @@ ENTRY e {{
 
 
 @pytest.mark.parametrize(
-    "target", ["Sharding", "LayoutConstraint", "MoveToHost", "MoveToDevice", "annotate_device_placement"]
+    "target",
+    [
+        "Sharding",
+        "InspectSharding",
+        "LayoutConstraint",
+        "MoveToHost",
+        "MoveToDevice",
+        "PinToDevice",
+        "PinToDeviceSram",
+        "annotate_device_placement",
+        "SetBound",
+        "xla.sdy.FuncResultSharding",
+        "xla.sdy.PropagationBarrier",
+    ],
 )
 def test_an_annotation_leaves_its_operand_as_it_is(target: str) -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
