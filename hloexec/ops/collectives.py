@@ -390,6 +390,10 @@ def _permuted(operands: tuple[Shape, ...], attributes: CollectivePermuteAttribut
         )
         return operands[1]
     pairs = attributes.source_target_pairs
+    require(
+        all(len(pair) == 2 for pair in pairs),
+        f"the source_target_pairs of {opcode_name} must be pairs, but are {pairs}",
+    )
     for end, devices in ("source", [source for source, _ in pairs]), ("target", [target for _, target in pairs]):
         require(
             len(set(devices)) == len(devices) and min(devices, default=0) >= 0,

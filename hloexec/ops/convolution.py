@@ -19,7 +19,7 @@ from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Shape, Window, WindowDimension
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_type_ignoring_float_width, widen
-from hloexec.ops.matrix_product import default_multiplier, matrix_product
+from hloexec.ops.matrix_product import default_multiplier, exactly, matrix_product
 from hloexec.ops.policy import NumericsPolicy
 from hloexec.ops.registry import opcode
 from hloexec.ops.windows import output_size, require_window, visits
@@ -71,7 +71,8 @@ class Convolution:
         inputs, kernel = _grouped_input(lhs, attributes), _grouped_kernel(rhs, attributes)
         dimensions = attributes.window.dimensions
         sizes = tuple(map(output_size, inputs.shape[2:-1], dimensions))
-        work = _Work(inputs, kernel, dimensions, sizes, shape.element_type, bits)
+        is_exact = numerics.is_exact and not shape.element_type.is_integral
+        work = _Work(inputs, kernel, dimensions, sizes, shape.element_type, bits, is_exact)
         return _ungrouped(work.result(), attributes)
 
 
@@ -82,6 +83,23 @@ def _infer(lhs: ArrayShape, rhs: ArrayShape, attributes: ConvolutionAttributes, 
         ranks == (lhs.rank, rhs.rank, lhs.rank) and lhs.rank >= 2,
         f"dim_labels of convolution are for ranks {ranks}, but the operands have shapes {lhs} and {rhs}",
     )
+    for side, roles in (
+        ("input", (labels.input_batch_dimension, labels.input_feature_dimension, *labels.input_spatial_dimensions)),
+        (
+            "kernel",
+            (
+                labels.kernel_input_feature_dimension,
+                labels.kernel_output_feature_dimension,
+                *labels.kernel_spatial_dimensions,
+            ),
+        ),
+        ("output", (labels.output_batch_dimension, labels.output_feature_dimension, *labels.output_spatial_dimensions)),
+    ):
+        require(
+            sorted(roles) == list(range(lhs.rank)),
+            f"dim_labels of convolution must give each of the {lhs.rank} dimensions of its {side} one role, but name "
+            f"the dimensions {', '.join(map(str, roles))}",
+        )
     spatial = len(labels.input_spatial_dimensions)
     require(
         len(window.dimensions) == spatial,
@@ -199,6 +217,8 @@ class _Work:
     """Of the output's spatial dimensions."""
     result_type: ElementType
     f32_mantissa_bits: int | None
+    is_exact: bool = False
+    """Whether each output is one sum, rounded once, whatever that costs."""
 
     def result(self) -> Array:
         """`[group, batch, spatial..., feature out]` in the result's storage type."""
@@ -207,6 +227,8 @@ class _Work:
         shape = (groups, batch, *self.sizes, outputs)
         if 0 in shape or features == 0 or not self._pairs_of_taps():
             return np.zeros(shape, self.result_type.storage)
+        if self.is_exact:
+            return self._undilated()._by_patches(shape)
         if groups > 1 and features * outputs <= 4:
             return self._by_multiplying(shape)
         taps = math.prod(self.kernel.shape[1:-2])
@@ -251,6 +273,18 @@ class _Work:
             total[part] += product.reshape(*chosen.shape[:-1], shape[-1])
         return narrow(total, self.result_type)
 
+    def _undilated(self) -> _Work:
+        """The same convolution with the zeros of a dilated input stored."""
+        dilations = [dimension.base_dilation for dimension in self.dimensions]
+        if max(dilations, default=1) == 1:
+            return self
+        groups, batch, *extents, features = self.inputs.shape
+        sizes = [(extent - 1) * dilation + 1 for extent, dilation in zip(extents, dilations, strict=True)]
+        inputs = np.zeros((groups, batch, *sizes, features), self.inputs.dtype)
+        inputs[(slice(None), slice(None), *(slice(None, None, dilation) for dilation in dilations))] = self.inputs
+        dimensions = tuple(attrs.evolve(dimension, base_dilation=1) for dimension in self.dimensions)
+        return attrs.evolve(self, inputs=inputs, dimensions=dimensions)
+
     def _by_patches(self, shape: tuple[int, ...]) -> Array:
         """All taps of a block of outputs side by side, and one matrix product."""
         groups, batch, first = shape[:3]
@@ -265,7 +299,8 @@ class _Work:
             block = attrs.evolve(self, inputs=self.inputs[:, b : b + images])
             patches = block._patches(range(y, min(y + lines, first)))
             lhs = patches.reshape(groups, math.prod(patches.shape[1 : 2 + len(self.sizes)]), taps * features)
-            multiplier = default_multiplier(lhs, weights, self.result_type, self.f32_mantissa_bits)
+            usual = default_multiplier(lhs, weights, self.result_type, self.f32_mantissa_bits)
+            multiplier = exactly(usual) if self.is_exact else usual
             product = matrix_product(lhs, weights, self.result_type, multiplier)
             result[:, b : b + images, y : y + lines] = product.reshape(*patches.shape[: 2 + len(self.sizes)], shape[-1])
         return result

@@ -28,6 +28,9 @@ from hloexec.ir import (
 from hloexec.ops.attributes import OperandAlias
 from hloexec.text.lexer import escape, is_dictionary
 
+_MOST_DIMENSIONS = 256
+"""Far more than XLA's arrays have."""
+
 
 def boolean(value: bool) -> str:
     return "true" if value else "false"
@@ -85,6 +88,8 @@ def slice_ranges(dimensions: tuple[SliceDimension, ...]) -> str:
 
 def convolution_dimensions(numbers: ConvolutionDimensionNumbers) -> str:
     def side(rank: int, first: tuple[str, int], second: tuple[str, int], spatial: tuple[int, ...]) -> str:
+        if not 0 <= rank <= _MOST_DIMENSIONS or min(first[1], second[1], *spatial) < 0:
+            raise ValueError(f"{rank} dimensions cannot have these roles")
         labels = ["?"] * rank
         for letter, place in (first, second):
             if place < rank:

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from hloexec.errors import VerificationError
 from hloexec.ir import (
     Computation,
     Instruction,
@@ -25,6 +26,9 @@ from hloexec.text.lexer import escape
 from hloexec.text.shape_text import literal_text, literal_with_shape_text, shape_text, shapes_text
 
 __all__ = ["format", "format_instruction", "format_shape"]
+
+_UNWRITABLE = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+"""What the writers raise for values that are not of their grammar's Python type."""
 
 
 @attrs.frozen
@@ -45,6 +49,7 @@ def format(module: Module, *, metadata: bool = True, layouts: bool = True, backe
 
 def format_instruction(instruction: Instruction, *, metadata: bool = True, is_root: bool = False) -> str:
     """One instruction as a line of HLO text, without indentation."""
+    _require_attributes(instruction)
     return _instruction(instruction, _Options(metadata=metadata), is_root=is_root)
 
 
@@ -116,6 +121,12 @@ def _record(row: Any) -> str:
 
 
 def _computation(computation: Computation, is_entry: bool, options: _Options) -> Iterator[str]:
+    if computation.root_name not in computation.by_name:
+        raise VerificationError(
+            f"computation {computation.name} has no instruction {computation.root_name} as its root"
+        )
+    for instruction in computation.instructions:
+        _require_attributes(instruction)
     parameters = ", ".join(f"{p.name}: {shape_text(p.shape, False)}" for p in computation.parameters)
     prefix = "ENTRY " if is_entry else ""
     yield f"{prefix}%{computation.name} ({parameters}) -> {shape_text(computation.result_shape, False)} {{\n"
@@ -141,6 +152,13 @@ def _instruction(instruction: Instruction, options: _Options, *, is_root: bool) 
     return "".join(pieces)
 
 
+def _require_attributes(instruction: Instruction) -> None:
+    """Modules are not verified before they are printed, so that people can look at a wrong one."""
+    entry = find_opcode(instruction.opcode)
+    if entry is not None and entry.attributes and not isinstance(instruction.attributes, entry.attributes):
+        raise VerificationError(f"%{instruction.name} lacks the attributes of {instruction.opcode}")
+
+
 def _operands(instruction: Instruction, options: _Options) -> str:
     if instruction.unknown_operands is not None:
         return instruction.unknown_operands
@@ -158,7 +176,12 @@ def _attributes(instruction: Instruction, options: _Options) -> Iterator[str]:
         for declared in attribute_fields(type(attributes)).values():
             value = getattr(attributes, declared.field)
             if declared.is_required or declared.always_printed or value != declared.default:
-                text = _WRITERS[declared.grammar](value)
+                try:
+                    text = _WRITERS[declared.grammar](value)
+                except _UNWRITABLE as error:
+                    raise VerificationError(
+                        f"{declared.name} of %{instruction.name} cannot be written as text; its value is {value!r:.200}"
+                    ) from error
                 yield f", {declared.name}={text}"
     if instruction.sharding is not None:
         yield f", sharding={write.sharding(instruction.sharding)}"
