@@ -48,6 +48,10 @@ def _batch_norm(x: Any, scale: Any, bias: Any) -> Any:
     return (x - mean) * lax.rsqrt(variance + 1e-2) * scale + bias
 
 
+def _resize(method: str) -> Any:
+    return lambda x: image.resize(x, (7, 5, 2), method)
+
+
 def _density(distribution: Any) -> Any:
     return lambda x: (distribution.logpdf(x), distribution.pdf(x), distribution.cdf(x))
 
@@ -110,8 +114,10 @@ CASES = [
     row("signal.detrend", lambda x: signal.detrend(x, type="constant"), normal(12), gradient=True),
     row("ndimage.map_coordinates", lambda x, c: ndimage.map_coordinates(x, [c[0], c[1]], 1, mode="nearest"), normal(5, 6), uniform(0.0, 4.0, 2, 7), types=("f32",), gradient=True),
     *(
-        row(f"image.resize_{method}", lambda x, method=method: image.resize(x, (7, 5, 2), method), normal(4, 6, 2), gradient=True, roundings=POSITIONS)
+        row(f"image.resize_{method}_{name}", _resize(method), normal(4, 6, 2), types=(name,), gradient=True, roundings=roundings)
         for method in "nearest linear cubic lanczos3".split()
+        # Positions are worked out in f32 for bf16, too.
+        for name, roundings in (("f32", POSITIONS), ("bf16", LONG))
     ),
     row("image.resize_down", lambda x: image.resize(x, (3, 2), "linear", antialias=True), normal(7, 6), gradient=True, roundings=LONG),
     row("image.scale_and_translate", lambda x, s, t: image.scale_and_translate(x, (6, 5), (0, 1), s, t, "linear"), normal(4, 4), positive(2), normal(2), types=("f32",)),
