@@ -1,4 +1,4 @@
-"""`python -m benchmarks [parsing] [startup] [running] [FILE…]`: tables of hloexec beside its peers."""
+"""`python -m benchmarks [parsing] [startup] [running] [opcodes] [FILE…]`: tables of hloexec beside its peers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import modules, parsing, running, startup
+from benchmarks import modules, opcodes, parsing, running, startup
 
-_TABLES = ("parsing", "startup", "running")
+_TABLES = ("parsing", "startup", "running", "opcodes")
 
 
 @click.command()
@@ -28,6 +28,8 @@ def main(what: tuple[str, ...]) -> None:
             raise click.UsageError(f"{path} is neither a table ({', '.join(_TABLES)}) nor a file")
     warnings.simplefilter("ignore")
     console = Console()
+    if not console.is_terminal:
+        console.width = 160
     console.print(f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}")
     if "parsing" in names:
         show(console, "Parsing, XLA's own parser beside", parsing.rows(paths or modules.examples() + modules.dumps()))
@@ -36,6 +38,8 @@ def main(what: tuple[str, ...]) -> None:
     if "running" in names:
         runnable = [path for path in modules.dumps() if path.name.startswith("002")]
         show(console, "Running, XLA:CPU beside", running.rows(paths or modules.examples() + runnable))
+    if "opcodes" in names:
+        show(console, "Opcodes at a million elements, XLA:CPU beside", opcodes.rows())
 
 
 def show(console: Console, title: str, rows: Iterable[dict[str, object]]) -> None:
@@ -43,7 +47,7 @@ def show(console: Console, title: str, rows: Iterable[dict[str, object]]) -> Non
     found = list(rows)
     table = Table(title=title, title_justify="left")
     for name in found[0] if found else ():
-        table.add_column(name, justify="left" if name in ("module", "program") else "right")
+        table.add_column(name, justify="left" if name in ("module", "program", "opcode") else "right")
     for row in found:
         table.add_row(*(str(value) for value in row.values()))
     console.print(table)
