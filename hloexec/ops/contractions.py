@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
@@ -20,7 +20,8 @@ from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, widen
 from hloexec.ops.dot_algorithms import DOT_ALGORITHMS, algorithm_multiplier
-from hloexec.ops.matrix_product import Multiplier, default_multiplier, matrix_product
+from hloexec.ops.exact.products import ExactMultiplier
+from hloexec.ops.matrix_product import Multiplier, default_multiplier, exactly, matrix_product
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import opcode
 from hloexec.values import Array
@@ -132,9 +133,10 @@ class ScaledDot:
         shape: ArrayShape,
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array:
+        dtype = np.float64 if numerics.is_exact else np.float32
         return contract(
-            _scaled(lhs, lhs_scale),
-            _scaled(rhs, rhs_scale),
+            _scaled(lhs, lhs_scale, dtype),
+            _scaled(rhs, rhs_scale, dtype),
             attributes,
             shape.element_type,
             precision=attributes.operand_precision,
@@ -257,22 +259,24 @@ def _multiplier(
     precision: tuple[str, ...],
     algorithm: str,
     numerics: NumericsPolicy,
-) -> Multiplier:
+) -> Multiplier | ExactMultiplier:
     """How the instruction's algorithm and precision and the policy say that the operands are multiplied."""
     if "packed_nibble" in precision:
         raise UnsupportedError("contractions of operands with precision packed_nibble are not supported")
     if algorithm != "unset":
-        return algorithm_multiplier(algorithm)
-    is_default = all(word == "default" for word in precision)
-    bits = numerics.contraction_operand_mantissa_bits if is_default else None
-    return default_multiplier(lhs, rhs, result_type, bits)
+        chosen: Multiplier = algorithm_multiplier(algorithm)
+    else:
+        is_default = all(word == "default" for word in precision)
+        bits = numerics.contraction_operand_mantissa_bits if is_default else None
+        chosen = default_multiplier(lhs, rhs, result_type, bits)
+    return exactly(chosen) if numerics.is_exact else chosen
 
 
-def _scaled(operand: Array, scale: Array) -> Array:
-    """The operand times its scale, each element of which covers a block, in f32."""
+def _scaled(operand: Array, scale: Array, dtype: type[np.floating[Any]]) -> Array:
+    """The operand times its scale, each element of which covers a block, in f32 or (exactly) in f64."""
     wide = widen(scale)
     for dimension, (size, length) in enumerate(zip(operand.shape, scale.shape, strict=True)):
         if length not in (1, size):
             wide = np.repeat(wide, size // length, dimension)
     with np.errstate(all="ignore"):
-        return np.multiply(widen(operand), wide, dtype=np.float32)
+        return np.multiply(widen(operand), wide, dtype=dtype)

@@ -18,9 +18,18 @@ import numpy as np
 from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.convert import convert
+from hloexec.ops.exact.products import ExactMultiplier, exact_matrix_product
 from hloexec.values import Array
 
-__all__ = ["FloatMultiplier", "Multiplier", "OperandSplit", "default_multiplier", "matrix_product", "round_mantissa"]
+__all__ = [
+    "FloatMultiplier",
+    "Multiplier",
+    "OperandSplit",
+    "default_multiplier",
+    "exactly",
+    "matrix_product",
+    "round_mantissa",
+]
 
 _BLOCK_BYTES = 4 << 20
 """Scratch for one prepared block: small enough to stay in a last-level cache."""
@@ -157,11 +166,21 @@ class _LimbMultiplier:
         return total
 
 
-def matrix_product(lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier) -> Array:
+def exactly(multiplier: Multiplier | ExactMultiplier) -> Multiplier | ExactMultiplier:
+    """The multiplier for the `exact` policy: the same products added up without error; integers' are so anyway."""
+    if not isinstance(multiplier, FloatMultiplier):
+        return multiplier
+    pairs = _FIRST_TERMS if multiplier.split is None else multiplier.split.pairs
+    return ExactMultiplier(multiplier.prepare, pairs, multiplier.sum_type)
+
+
+def matrix_product(lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier | ExactMultiplier) -> Array:
     """`[batch..., m, k]` times `[batch..., k, n]` as `[batch..., m, n]` of `result_type`, rounded once.
 
     The batch dimensions of both must be the same. Strides are free.
     """
+    if isinstance(multiplier, ExactMultiplier):
+        return convert(exact_matrix_product(lhs, rhs, result_type, multiplier), result_type)
     if isinstance(multiplier, FloatMultiplier) and multiplier.is_plain(lhs.dtype, rhs.dtype, result_type.storage):
         return multiplier.product((lhs,), (rhs,))
     result = np.empty((*lhs.shape[:-1], rhs.shape[-1]), result_type.storage)

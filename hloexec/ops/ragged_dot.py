@@ -8,7 +8,7 @@ from typing import TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, element_type_of
+from hloexec.dtypes import ElementType, element_type, element_type_of
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require
@@ -81,6 +81,8 @@ class RaggedDot:
         if ragged in attributes.lhs_contracting_dims:
             # Where group sizes differ along contracting dimensions, a group is a sum over those.
             wide = element_type_of(result_type.accumulate)
+            if numerics.is_exact and wide.is_floating:
+                wide = element_type("f64")
             total = np.zeros(sizes, wide.storage)
             for group, lhs_index, rhs_index, result_index in _groups(lhs, rhs, group_sizes, attributes):
                 total[(group, *result_index)] += dot(lhs[lhs_index], rhs[rhs_index], attributes, wide)

@@ -1,7 +1,7 @@
 """atan, atan2, asin and acos: all are the angle of a point.
 
 The angle of (x, y) with 0 ≤ y ≤ x is arctan a + arctan z with a = j/64 next to y / x and z = (y − a x) / (x + a y), at
-most 1/127 in magnitude. arctan a is a table, arctan z its series up to z⁹, whose next term is below 2⁻⁷² of z. The other
+most 1/127 in magnitude. arctan a is a table, arctan z its series up to z⁹, whose next term is below 2⁻⁷² of z. Other
 octants are reflections: π/2 − angle and π − angle.
 """
 
