@@ -18,6 +18,7 @@ import numpy as np
 from hloexec.dtypes import Kind, element_type_of
 from hloexec.ir import ArrayShape, Computation, Instruction, Literal
 from hloexec.ops.common import widen
+from hloexec.ops.policy import REFERENCE
 from hloexec.ops.registry import OPCODES, Role
 from hloexec.values import Array
 
@@ -201,6 +202,7 @@ class _Analysis:
                 "attributes": instruction.attributes,
                 "shape": ArrayShape(shape.element_type, operands[0].shape),
                 "operand_shapes": tuple(ArrayShape(element_type_of(a.dtype), a.shape) for a in given),
+                "numerics": REFERENCE,
             }
             if not entry.evaluate_needs <= context.keys():
                 return None
