@@ -24,7 +24,7 @@ __all__ = ["accumulation", "allowed_steps", "normwise", "rounded", "smallest_nor
 
 
 def allowed_steps(entry: ElementType) -> float:
-    """4 representable values in f32 and f64, 1 in narrower types: an f32 error of 4 ULP moves a rounding by one at most.
+    """4 representable values in f32 and f64, 1 in narrower types: 4 ULP of f32 move a rounding by one at most.
 
     Complex numbers are measured in units of ε·|result|. c64 is held to 4 of them (the functions are evaluated in c128);
     c128 formulas compose up to a dozen rounded steps, and get 16.

@@ -111,67 +111,80 @@ def _largest_f4(example: Example, mine: Array, its: Array) -> Array:
     return np.asarray(np.abs(example.operands[0].astype(np.float32)) == 6)
 
 
+def _f16_denormal(example: Example, mine: Array, its: Array) -> Array:
+    return np.asarray(np.abs(example.operands[0].astype(np.float64)) < 2.0**-14)
+
+
 _COMPLEX = ("c64", "c128")
 _STOCHASTIC = ("f8e4m3", "f8e4m3b11fnuz", "f8e4m3fn", "f8e4m3fnuz", "f8e3m4", "f4e2m1fn", "f8e8m0fnu", "f8e5m2fnuz")
 
 KNOWN += [
     Known(
         "denormal numbers",
-        "XLA:CPU flushes denormal results to zero, hloexec keeps them. IEEE 754, 3.3: every format includes its "
-        "subnormal numbers; HLO's types are IEEE's.",
+        "XLA:CPU flushes denormal results to zero, hloexec keeps them. IEEE 754: subnormal numbers are among the "
+        "numbers of a format.",
         _at(lambda example: True, _is_flushed),
     ),
     Known(
         "accuracy of functions",
-        "XLA:CPU's result is farther from the exact value than the bound, hloexec's is within it. The formula decides "
-        "(StableHLO, e.g. exponential: 'performs element-wise exponential operation').",
+        "XLA:CPU's result is farther from the exact value than the bound, hloexec's is within it. The mathematical "
+        "function, evaluated with mpmath or in f64, decides.",
         _xla_inaccurate,
     ),
     Known(
         "accuracy of sums",
-        "XLA:CPU adds some narrow floats in their own type, step by step, and leaves the bound of f32 accumulation; "
-        "hloexec stays within it. StableHLO, reduce: the order and so the rounding is 'implementation-defined'; the "
-        "exact sum decides.",
+        "XLA:CPU adds some narrow floats in their own type, step by step, and leaves the bound of accumulation in f32; "
+        "hloexec stays within it. StableHLO, reduce: 'The order of reductions is implementation-defined'; the exact "
+        "sum decides.",
         _xla_sums_stepwise,
     ),
     Known(
         "exponents of integer powers",
-        "XLA:CPU reads the lowest six bits of an exponent, as signed; hloexec reads all of it. StableHLO, power: 'For "
-        "integers: integer exponentiation'.",
+        "XLA:CPU reads the lowest six bits of an exponent, as a signed number; hloexec reads all of it. StableHLO, "
+        "power: for integers it is integer exponentiation.",
         _at(_opcodes("power"), _exponent_beyond_six_bits),
     ),
     Known(
         "bits of s4",
-        "XLA:CPU counts the bits of a sign-extended s4, hloexec four. StableHLO, popcnt: 'counts the number of bits set "
-        "in the operand tensor'.",
+        "XLA:CPU counts the bits of a sign-extended s4, hloexec its four. StableHLO, popcnt: 'element-wise count of "
+        "the number of bits set in the operand tensor'.",
         _at(_opcodes("popcnt", "s4", "s2"), lambda example, mine, its: example.operands[0].astype(np.int8) < 0),
     ),
     Known(
         "order of complex numbers",
-        "XLA:CPU compares real parts only, hloexec pairs. StableHLO, compare: 'For complex element types, lexicographic "
-        "comparison of (real, imag) pairs is performed'.",
+        "XLA:CPU compares real parts only, hloexec pairs. StableHLO, compare: 'For complex element types, "
+        "lexicographic comparison of (real, imag) pairs is performed'.",
         _where(_opcodes("maximum minimum clamp compare sort reduce", *_COMPLEX)),
     ),
     Known(
         "topk of complex numbers",
-        "XLA runs it, hloexec refuses it. CHLO, top_k: the operand is a 'tensor of integer or floating-point values'.",
+        "XLA runs it, hloexec refuses it: topk orders its operand, and CHLO's top_k takes integers and floats only.",
         _where(_opcodes("topk", *_COMPLEX), "does not allow"),
     ),
     Known(
         "NaN in complex constants",
-        "XLA's import makes both parts of a complex constant NaN where one is; hloexec keeps what the text says.",
+        "XLA's import makes both parts of a complex constant NaN where one is; hloexec keeps what the text says. "
+        "StableHLO, constant: 'Produces an output tensor from a constant value'.",
         _at(_opcodes("constant", *_COMPLEX), lambda example, mine, its: np.isnan(mine) & np.isnan(its)),
     ),
     Known(
         "f4e2m1fn to integers",
-        "XLA:CPU takes 6, the largest number of the type, for one beyond every integer type and saturates; hloexec gives "
-        "6. StableHLO, convert: 'For conversions involving floating-point-to-integer, the fractional part is truncated'.",
+        "XLA:CPU takes 6, the largest number of the type, for one beyond every integer type and saturates; hloexec "
+        "gives 6. StableHLO, convert: 'For conversions involving floating-point-to-integer, the fractional part is "
+        "truncated'.",
         _at(_opcodes("convert stochastic-convert", "f4e2m1fn"), _largest_f4),
     ),
     Known(
         "scale of stochastic-convert",
-        "XLA:CPU scales the fraction by 2^bits in the operand's own type, which cannot hold it; hloexec compares exactly. "
-        "XLA, StochasticConvert: rounds up where the random number is below the fraction.",
+        "XLA:CPU scales the fraction by 2^bits in the operand's own type, whose range does not reach it; hloexec "
+        "compares exactly. XLA rounds away from zero where the random number is below the fraction.",
         _where(_opcodes("stochastic-convert", *_STOCHASTIC)),
+    ),
+    Known(
+        "reduce-precision of f16 denormals",
+        "XLA:CPU widens f16 to f32, in which its denormals are normal numbers, and flushes those below the smallest "
+        "normal number of the target; hloexec rounds them as f16 does. StableHLO, reduce_precision: 'element-wise "
+        "conversion of operand to another floating-point type that uses exponent_bits and mantissa_bits and back'.",
+        _at(_opcodes("reduce-precision", "f16"), _f16_denormal),
     ),
 ]

@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Any
 
 import attrs
 import numpy as np
@@ -377,5 +376,6 @@ def _shown(example: Example, judgement: Judgement, ours: Sequence[Array], xla: S
         its = "nothing" if xla is None else repr(xla[leaf][index])
         side = "XLA's is out of bounds" if right else "wrong"
         count = f"{int(mask.sum())} of {mask.size}"
-        return f"{side} in {count} elements; at {list(index)}: operands {operands}, hloexec {ours[leaf][index]!r}, XLA {its}"
+        mine = f"operands {operands}, hloexec {ours[leaf][index]!r}"
+        return f"{side} in {count} elements; at {list(index)}: {mine}, XLA {its}"
     return "different"

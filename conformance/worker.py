@@ -13,7 +13,7 @@ from conformance.cell import Array
 __all__ = ["Worker", "XlaRefused"]
 
 
-class XlaRefused(RuntimeError):
+class XlaRefused(RuntimeError):  # noqa: N818 - a refusal is an answer
     """XLA did not parse, compile or run a module. `crashed` says whether its process died of it."""
 
     def __init__(self, message: str, crashed: bool = False) -> None:
@@ -82,7 +82,7 @@ class Worker:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self._log = tempfile.NamedTemporaryFile(prefix="conformance-", suffix=".log")
+        self._log = tempfile.NamedTemporaryFile(prefix="conformance-", suffix=".log")  # noqa: SIM115 - lives as long as the process
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=self._serve, args=(theirs, self._log.name), daemon=True)
         self._process.start()

@@ -195,7 +195,7 @@ def _reduce_precision(opcode: str, name: str, generator: np.random.Generator, co
 
 
 def _table(names: str, generator: Generator) -> dict[str, Generator]:
-    return {name: generator for name in names.split()}
+    return dict.fromkeys(names.split(), generator)
 
 
 GENERATORS: dict[str, Any] = {

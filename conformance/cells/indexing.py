@@ -93,8 +93,8 @@ def _dimensions(generator: np.random.Generator) -> _Dimensions:
     window_sizes, batch_sizes = iter(windows), iter(of_batch)
     result = tuple(next(window_sizes) if axis in offsets else next(batch_sizes) for axis in range(rank))
     return _Dimensions(
-        source, tuple(window), tuple(collapsed), tuple(mapped), tuple(batching), tuple(places[axis] for axis in batching),
-        index_vector_dim, tuple(sizes), tuple(offsets), result,
+        source, tuple(window), tuple(collapsed), tuple(mapped), tuple(batching),
+        tuple(places[axis] for axis in batching), index_vector_dim, tuple(sizes), tuple(offsets), result,
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ _COMBINERS = ("add", "multiply", "minimum", "maximum", "second", "subtract")
 
 
 def _combiner(body: str, name: str) -> str:
-    last = f"copy(b)" if body == "second" else f"{body}(a, b)"
+    last = "copy(b)" if body == "second" else f"{body}(a, b)"
     return f"@c {{\n  a = {name}[] parameter(0)\n  b = {name}[] parameter(1)\n  ROOT r = {name}[] {last}\n}}\n"
 
 

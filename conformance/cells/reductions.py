@@ -1,7 +1,7 @@
 """Reductions, windows, maps, scans and sorts: operations that call a computation for their elements.
 
-Integers are compared bit for bit. Floats are reduced twice: whole numbers, whose sums are exact in any order, and random
-numbers, within the bound of a sum of that length.
+Integers are compared bit for bit. Floats are reduced twice: whole numbers, whose sums are exact in any order, and
+random numbers, within the bound of a sum of that length.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.cell import EXACT, Accumulated, Array, Check, Example, text_of
+from conformance.cell import EXACT, Accumulated, Array, Example, text_of
 from conformance.cells.data_movement import braces
 from conformance.cells.generator import Generator
 from conformance.values import numbers, random_shape, whole_numbers
@@ -197,7 +197,10 @@ def _select_and_scatter(opcode: str, name: str, generator: np.random.Generator, 
             else operand.astype(entry.compute).astype(entry.storage)
         )
         operands = (array, whole_numbers(name, generator, (result,), 1), whole_numbers(name, generator, (), 1))
-        select = f"@s {{\n  a = {name}[] parameter(0)\n  b = {name}[] parameter(1)\n  ROOT r = pred[] compare(a, b), direction=GE\n}}\n"
+        select = (
+            f"@s {{\n  a = {name}[] parameter(0)\n  b = {name}[] parameter(1)\n"
+            "  ROOT r = pred[] compare(a, b), direction=GE\n}\n"
+        )
         operation = "or" if name == "pred" else "add"
         yield Example(
             opcode, name, f"{name}[{extent}]",
@@ -219,7 +222,8 @@ def _sort(opcode: str, name: str, generator: np.random.Generator, count: int) ->
         shape_text = text_of(name, shape)
         index = text_of("s32", shape)
         yield Example(
-            opcode, name, f"({shape_text}, {index})", f"sort($0, @i), dimensions={{{axis}}}, is_stable=true, to_apply=@c",
+            opcode, name, f"({shape_text}, {index})",
+            f"sort($0, @i), dimensions={{{axis}}}, is_stable=true, to_apply=@c",
             (numbers(name, generator, shape),), before=(f"@i = {index} iota(), iota_dimension={axis}",),
             computations=comparator,
         )  # fmt: skip

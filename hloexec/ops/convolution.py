@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, element_type_of
+from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind, element_type_of
 from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Shape, Window, WindowDimension
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_type_ignoring_float_width, widen
@@ -55,7 +55,8 @@ class Convolution:
 
     over taps t and input features i; lhs is dilated by base_dilation and zero outside. Reversed windows turn rhs. With
     feature groups, the outputs of group g see the inputs of group g only; with batch groups, the outputs of group g are
-    those of batch group g. Narrow floats accumulate in f32 and round once; integers wrap. Source: XLA, Conv.
+    those of batch group g. Narrow floats accumulate in f32 and round once; integers wrap; of pred, sums are
+    disjunctions. Source: XLA, Conv.
     """
 
     @staticmethod
@@ -66,6 +67,11 @@ class Convolution:
     def evaluate(
         lhs: Array, rhs: Array, *, attributes: ConvolutionAttributes, shape: ArrayShape, numerics: NumericsPolicy
     ) -> Array:
+        if shape.element_type.kind is Kind.PRED:
+            counted = [operand.astype(np.int32) for operand in (lhs, rhs)]
+            whole = shape.with_element_type(ELEMENT_TYPES["s32"])
+            sums = Convolution.evaluate(*counted, attributes=attributes, shape=whole, numerics=numerics)
+            return np.asarray(sums != 0)
         is_default = all(precision == "default" for precision in attributes.operand_precision)
         bits = numerics.contraction_operand_mantissa_bits if is_default else None
         inputs, kernel = _grouped_input(lhs, attributes), _grouped_kernel(rhs, attributes)
@@ -120,6 +126,7 @@ def _infer(lhs: ArrayShape, rhs: ArrayShape, attributes: ConvolutionAttributes, 
         wanted = declared.element_type
         allowed = (
             wanted.is_complex
+            or wanted is element_type
             or (wanted.is_floating and not element_type.is_complex)
             or (wanted.is_integral and element_type.is_integral)
         )

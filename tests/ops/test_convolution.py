@@ -271,3 +271,15 @@ ENTRY e {{
     actual = run(parse(text), x.reshape(1, 8, 1).astype(dtype), kernel.astype(dtype))
     expected = np.correlate(x, taps, "valid")
     assert (actual == expected[None, :, None]).all()
+
+
+@needs_xla
+def test_pred_convolutions_say_whether_any_product_is_true() -> None:
+    window = (WindowDimension(3, 1, 1, 1),)
+    text = text_of("f32", {"b": 2, "0": 6, "f": 3}, {"0": 3, "i": 3, "o": 4}, {"b": 2, "0": 6, "f": 4}, window)
+    text = text.replace("f32[", "pred[")
+    generator = np.random.default_rng(8)
+    lhs, rhs = generator.random((2, 6, 3)) < 0.4, generator.random((3, 3, 4)) < 0.2
+    (expected,) = xla.run_hlo(text, lhs, rhs)
+    np.testing.assert_array_equal(evaluate(text, lhs, rhs), expected)
+    assert 0 < expected.mean() < 1

@@ -66,6 +66,13 @@ def test_reduce_precision_to_its_own_format_changes_nothing(name: str) -> None:
     assert result.tobytes() == values.tobytes()
 
 
+def test_reduce_precision_rounds_denormals_at_their_own_last_place() -> None:
+    # With two bits of mantissa the denormals of f16's exponents are the multiples of 2**-16.
+    values = np.array([2.0**-23, 2.0**-16, 2.0**-17, 1.5 * 2.0**-16, -2.5 * 2.0**-16], np.float16)
+    result = _result("reduce-precision", values, result="f16[5]", attributes="exponent_bits=5, mantissa_bits=2")
+    np.testing.assert_array_equal(result.astype(np.float64) * 2.0**16, [0, 1, 0, 2, -2])
+
+
 def test_minimum_and_maximum_tell_zeros_apart() -> None:
     lhs, rhs = np.array([0.0, -0.0, -0.0, 0.0]), np.array([-0.0, 0.0, -0.0, 0.0])
     assert np.signbit(_result("maximum", lhs, rhs, result="f64[4]")).tolist() == [False, False, True, False]
