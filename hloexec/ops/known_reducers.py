@@ -36,8 +36,8 @@ class KnownReducer:
 
     combine: Callable[[Any, Any], Any]
     """The operation on arrays of one accumulation type."""
-    ufunc: np.ufunc
-    """The same but for the signs of zeros."""
+    ufunc: np.ufunc | None
+    """The same but for the signs of zeros, where NumPy has it."""
     identity: Callable[[np.dtype[Any]], Any]
     """The value that changes nothing, in an accumulation type; minimum and maximum have none in complex types."""
     zero_wins: Callable[[Array], Array] | None = None
@@ -192,6 +192,7 @@ def _slice(array: Array, axis: int, start: int, stop: int) -> Array:
 
 
 def _ufunc_reduce(array: Array, axis: int, reducer: KnownReducer) -> Array:
+    assert reducer.ufunc is not None
     result: Array = np.asarray(reducer.ufunc.reduce(array, axis=axis, dtype=array.dtype))
     if reducer.zero_wins is not None and result.dtype.kind == "f":
         zeros = result == 0

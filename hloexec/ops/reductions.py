@@ -17,11 +17,13 @@ from hloexec.dtypes import ElementType, Kind
 from hloexec.ir import ArrayShape, Computation, Shape, TupleShape, Window
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_dimensions, widen
+from hloexec.ops.exact.sums import can_reduce_exactly, reduce_exactly
 from hloexec.ops.known_reducers import KNOWN_REDUCERS, reduce_known
+from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.reducers import chooses_by_order, recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.signatures import require_reducer, same_type
-from hloexec.ops.window_reductions import reduce_windows_known, reduce_windows_stepwise
+from hloexec.ops.window_reductions import reduce_windows_exactly, reduce_windows_known, reduce_windows_stepwise
 from hloexec.ops.windows import output_size, require_window
 from hloexec.values import Array
 
@@ -87,7 +89,11 @@ class Reduce:
 
     @staticmethod
     def evaluate(
-        *operands: Array, attributes: ReduceAttributes, shape: Shape, computations: Sequence[Callee]
+        *operands: Array,
+        attributes: ReduceAttributes,
+        shape: Shape,
+        computations: Sequence[Callee],
+        numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
         arrays, init_values = _halves(operands)
         callee, dimensions = computations[0], attributes.dimensions
@@ -96,7 +102,9 @@ class Reduce:
         if names is None:
             return _packed(_reduce_by_calling(arrays, init_values, dimensions, callee, types), shape)
         results = [
-            reduce_known(array, dimensions, init_value, KNOWN_REDUCERS[name], element_type)
+            reduce_exactly(name, array, dimensions, init_value, element_type)
+            if numerics.is_exact and can_reduce_exactly(name, element_type)
+            else reduce_known(array, dimensions, init_value, KNOWN_REDUCERS[name], element_type)
             for array, init_value, name, element_type in zip(arrays, init_values, names, types, strict=True)
         ]
         return _packed(results, shape)
@@ -127,7 +135,11 @@ class ReduceWindow:
 
     @staticmethod
     def evaluate(
-        *operands: Array, attributes: ReduceWindowAttributes, shape: Shape, computations: Sequence[Callee]
+        *operands: Array,
+        attributes: ReduceWindowAttributes,
+        shape: Shape,
+        computations: Sequence[Callee],
+        numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
         arrays, init_values = _halves(operands)
         callee, window = computations[0], attributes.window
@@ -137,8 +149,9 @@ class ReduceWindow:
             inputs = _as_parameters([*init_values, *arrays], callee.computation)
             stepwise = reduce_windows_stepwise(inputs[len(arrays) :], inputs[: len(arrays)], window, callee)
             return _packed(map(_converted, stepwise, types), shape)
+        reduce_windows = reduce_windows_exactly if numerics.is_exact else reduce_windows_known
         results = [
-            reduce_windows_known(array, init_value, window, KNOWN_REDUCERS[name], element_type)
+            reduce_windows(array, init_value, window, KNOWN_REDUCERS[name], element_type)
             for array, init_value, name, element_type in zip(arrays, init_values, names, types, strict=True)
         ]
         return _packed(results, shape)

@@ -13,13 +13,15 @@ from math import prod
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, element_type_of
+from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_type_ignoring_float_width, widen
 from hloexec.ops.data_movement import in_type, require_distinct_dimensions
+from hloexec.ops.exact.sums import add_by_key
 from hloexec.ops.extents import completed, flags, part, shape_of
 from hloexec.ops.index_vectors import batch_sizes, require_batching_dims, require_index_vectors, start_positions
+from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.reducers import recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.values import Array
@@ -51,7 +53,8 @@ class Scatter:
     other dimension at 0. Updates dimensions `update_window_dims` are the operand's dimensions in order, without the
     inserted and the batching ones (of window size 1); the others are the batch dimensions in order. A window that does
     not fit into the operand whole is skipped. The operands are N operands, the indices and N updates; f takes N current
-    and N update elements and returns N. It works step by step in the declared element types. (XLA: Scatter)
+    and N update elements and returns N. It works step by step in the declared element types; under the `exact` policy,
+    sums are rounded once. (XLA: Scatter)
     """
 
     @staticmethod
@@ -82,24 +85,52 @@ class Scatter:
         shape: Shape,
         operand_shapes: tuple[ArrayShape, ...],
         computations: tuple[Callee, ...],
+        numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
-        count = len(operands) // 2
-        extents, bound = operands[0].shape, operand_shapes[0].dimensions
-        declared = shape.elements if isinstance(shape, TupleShape) else (shape,)
-        types = [array_shape(each, "the result of scatter").element_type for each in declared]
-        sources = [completed(in_type(*pair), bound) for pair in zip(operands[:count], types, strict=True)]
-        updates = [in_type(*pair) for pair in zip(operands[count + 1 :], types, strict=True)]
-        placement = _place(operands[count], updates[0].shape, bound, attributes)
-        if placement is None:
-            results: Sequence[Array] = sources
+        return _scattered(operands, attributes, shape, operand_shapes, computations, is_owned=False)
+
+    @staticmethod
+    def overwrite(
+        *operands: Array,
+        attributes: ScatterAttributes,
+        shape: Shape,
+        operand_shapes: tuple[ArrayShape, ...],
+        computations: tuple[Callee, ...],
+    ) -> Array | tuple[Array, ...]:
+        # Of several operands only the first is the kernel's to write.
+        is_owned = len(operands) == 3
+        return _scattered(operands, attributes, shape, operand_shapes, computations, is_owned=is_owned)
+
+
+def _scattered(
+    operands: Sequence[Array],
+    attributes: ScatterAttributes,
+    shape: Shape,
+    operand_shapes: tuple[ArrayShape, ...],
+    computations: tuple[Callee, ...],
+    *,
+    is_owned: bool,
+) -> Array | tuple[Array, ...]:
+    count = len(operands) // 2
+    extents, bound = operands[0].shape, operand_shapes[0].dimensions
+    declared = shape.elements if isinstance(shape, TupleShape) else (shape,)
+    types = [array_shape(each, "the result of scatter").element_type for each in declared]
+    sources = [completed(in_type(*pair), bound) for pair in zip(operands[:count], types, strict=True)]
+    updates = [in_type(*pair) for pair in zip(operands[count + 1 :], types, strict=True)]
+    placement = _place(operands[count], updates[0].shape, bound, attributes)
+    results: Sequence[Array] = sources
+    if placement is not None:
+        if placement.has_leading_rows:
+            results = [source if is_owned and source.flags.c_contiguous else source.copy() for source in sources]
+            tables = [placement.rows(result) for result in results]
         else:
             tables = [placement.table(source) for source in sources]
-            pieces = [placement.pieces(update) for update in updates]
-            _combine([placement.target(table) for table in tables], placement.keys, pieces, computations[0])
             results = [placement.restored(table) for table in tables]
-        if extents != bound:
-            results = [part(result, map(slice, extents)) for result in results]
-        return tuple(results) if isinstance(shape, TupleShape) else results[0]
+        pieces = [placement.pieces(update) for update in updates]
+        _combine([placement.target(table) for table in tables], placement.keys, pieces, computations[0])
+    if extents != bound:
+        results = [part(result, map(slice, extents)) for result in results]
+    return tuple(results) if isinstance(shape, TupleShape) else results[0]
 
 
 def _require_dimensions(
@@ -194,9 +225,17 @@ class _Placement:
     keys: Array
     """The row of each piece."""
 
+    @property
+    def has_leading_rows(self) -> bool:
+        """Whether a row-major operand is a table of rows as it lies."""
+        return self.moving == tuple(range(len(self.moving)))
+
     def table(self, operand: Array) -> Array:
         """A copy of the operand as `[rows, resting dimensions...]`."""
-        turned = operand.transpose(*self.moving, *self.resting).copy()
+        return self.rows(operand.transpose(*self.moving, *self.resting).copy())
+
+    def rows(self, turned: Array) -> Array:
+        """`[moving dimensions..., resting dimensions...]` as `[rows, resting dimensions...]`; a view if row-major."""
         return turned.reshape(prod(turned.shape[: len(self.moving)]), *turned.shape[len(self.moving) :])
 
     def target(self, table: Array) -> Array:
@@ -256,15 +295,22 @@ def _place(
     )
 
 
-def _combine(targets: list[Array], keys: Array, pieces: list[Array], combiner: Callee) -> None:
-    """`targets[keys] = combiner(targets[keys], pieces)`, one piece after the other, in place."""
+def _combine(targets: list[Array], keys: Array, pieces: list[Array], combiner: Callee, *, is_exact: bool) -> None:
+    """`targets[keys] = combiner(targets[keys], pieces)`, one piece after the other, in place.
+
+    Where it `is_exact`, sums are rounded once.
+    """
     names = recognise_components(combiner.computation)
     with np.errstate(all="ignore"):
         if names is None:
             _combine_by_rounds(targets, keys, pieces, combiner)
             return
         for name, target, piece in zip(names, targets, pieces, strict=True):
-            _combine_recognised(name, target, keys, piece)
+            element_type = element_type_of(target.dtype)
+            if is_exact and name == "add" and not element_type.is_integral and element_type.kind is not Kind.PRED:
+                add_by_key(target, keys, piece, element_type)
+            else:
+                _combine_recognised(name, target, keys, piece)
 
 
 # By measurement: from here on a round costs less than `ufunc.at` does for the same elements.

@@ -12,15 +12,21 @@ from itertools import product
 
 import numpy as np
 
-from hloexec.dtypes import ElementType, element_type_of
+from hloexec.dtypes import ElementType, element_type, element_type_of
 from hloexec.ir import Window, WindowDimension
 from hloexec.ops.common import narrow, widen
+from hloexec.ops.exact.sums import add_pairs
 from hloexec.ops.known_reducers import KnownReducer, accumulation_dtype
 from hloexec.ops.registry import Callee
 from hloexec.ops.windows import output_size, visits
 from hloexec.values import Array
 
-__all__ = ["reduce_windows_known", "reduce_windows_stepwise"]
+__all__ = ["reduce_windows_exactly", "reduce_windows_known", "reduce_windows_stepwise"]
+
+_PAIRS = KnownReducer(
+    combine=lambda x, y: np.stack(add_pairs((x[0], x[1]), (y[0], y[1]))), ufunc=None, identity=lambda dtype: -0.0
+)
+"""Addition of arrays that hold the high and the low parts of pairs along their first axis."""
 
 
 def reduce_windows_known(
@@ -35,6 +41,44 @@ def reduce_windows_known(
                 result = _reduce_along(result.swapaxes(axis, -1), dimension, reducer).swapaxes(axis, -1)
         init = np.broadcast_to(widen(init_value).astype(dtype), result.shape)
         return narrow(np.asarray(reducer.combine(result, init)), result_type)
+
+
+def reduce_windows_exactly(
+    array: Array, init_value: Array, window: Window, reducer: KnownReducer, result_type: ElementType
+) -> Array:
+    """`reduce_windows_known` that does not depend on the machine: sums as pairs of f64, rounded once; products in f64.
+
+    Everything else, and integers, is exact as it is.
+    """
+    if reducer.ufunc is np.multiply and result_type.is_floating:
+        wide = reduce_windows_known(_in_f64(array), _in_f64(init_value), window, reducer, element_type("f64"))
+        return narrow(wide, result_type)
+    if reducer.ufunc is not np.add or not (result_type.is_floating or result_type.is_complex):
+        return reduce_windows_known(array, init_value, window, reducer, result_type)
+    if result_type.is_complex:
+        sums = [
+            _summed_windows(part, init, window)
+            for part, init in ((array.real, init_value.real), (array.imag, init_value.imag))
+        ]
+        result = np.empty(sums[0].shape, np.complex128)
+        result.real, result.imag = sums
+        return narrow(result, result_type)
+    return narrow(_summed_windows(array, init_value, window), result_type)
+
+
+def _in_f64(array: Array) -> Array:
+    return np.asarray(widen(array).astype(np.float64))
+
+
+def _summed_windows(array: Array, init_value: Array, window: Window) -> Array:
+    wide = _in_f64(array)
+    pairs = np.stack([wide, np.zeros_like(wide)])
+    with np.errstate(all="ignore"):
+        for axis, dimension in enumerate(window.dimensions, 1):
+            if dimension != WindowDimension(size=1):
+                pairs = _reduce_along(pairs.swapaxes(axis, -1), dimension, _PAIRS).swapaxes(axis, -1)
+        high, low = add_pairs((pairs[0], pairs[1]), (_in_f64(init_value), 0.0))
+    return np.asarray(high + low)
 
 
 def reduce_windows_stepwise(
@@ -59,10 +103,11 @@ def _reduce_along(array: Array, dimension: WindowDimension, reducer: KnownReduce
     """Reduce windows along the last axis."""
     extent = array.shape[-1]
     places = output_size(extent, dimension)
-    if dimension == WindowDimension(extent, padding_low=extent - 1) and reducer.zero_wins is None:
-        return _accumulate(array, reducer)
-    if dimension == WindowDimension(extent, padding_high=extent - 1) and reducer.zero_wins is None:
-        return _accumulate(array[..., ::-1], reducer)[..., ::-1]
+    if reducer.ufunc is not None and reducer.zero_wins is None:
+        if dimension == WindowDimension(extent, padding_low=extent - 1):
+            return _accumulate(array, reducer.ufunc)
+        if dimension == WindowDimension(extent, padding_high=extent - 1):
+            return _accumulate(array[..., ::-1], reducer.ufunc)[..., ::-1]
     seen = (places - 1) * dimension.stride + (dimension.size - 1) * dimension.window_dilation + 1
     if places > 0 and dimension.size * places > 2 * dimension.size.bit_length() * seen:
         return _combine_doubled_windows(_laid_out(array, seen, dimension, reducer), dimension, reducer)
@@ -74,8 +119,8 @@ def _reduce_along(array: Array, dimension: WindowDimension, reducer: KnownReduce
     return total
 
 
-def _accumulate(array: Array, reducer: KnownReducer) -> Array:
-    result: Array = reducer.ufunc.accumulate(array, axis=-1, dtype=array.dtype)
+def _accumulate(array: Array, ufunc: np.ufunc) -> Array:
+    result: Array = ufunc.accumulate(array, axis=-1, dtype=array.dtype)
     return result
 
 

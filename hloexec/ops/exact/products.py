@@ -2,9 +2,9 @@
 
 Operands are scaled, row by row and column by column, into (−1, 1) and cut into slices of `width` bits, whole numbers t
 with a = Σ tₛ 2^(−width (s + 1)). The width is such that any sum of `length` products of slices is a whole number below
-2^52: BLAS adds it up exactly in whatever order. The products of slices i and j with i + j = level weigh the same. Levels
+2^52: BLAS adds it up exactly in whatever order. Products of slices i and j with i + j = level weigh the same. Levels
 are added up, the heavy ones first, as pairs of f64, until what is left out cannot be seen in the result. Few elements
-that cancel too far for that are summed exactly one by one. Source: K. Ozaki, T. Ogita, S. Oishi, S. M. Rump, "Error-free
+that cancel too far for it are summed exactly one by one. Source: K. Ozaki, T. Ogita, S. Oishi, S. M. Rump, "Error-free
 transformations of matrix multiplication by using fast routines of matrix multiplication" (2012).
 """
 
