@@ -87,7 +87,7 @@ class Scatter:
         computations: tuple[Callee, ...],
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
-        return _scattered(operands, attributes, shape, operand_shapes, computations, is_owned=False)
+        return _scattered(operands, attributes, shape, operand_shapes, computations, numerics, is_owned=False)
 
     @staticmethod
     def overwrite(
@@ -96,10 +96,11 @@ class Scatter:
         shape: Shape,
         operand_shapes: tuple[ArrayShape, ...],
         computations: tuple[Callee, ...],
+        numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
         # Of several operands only the first is the kernel's to write.
         is_owned = len(operands) == 3
-        return _scattered(operands, attributes, shape, operand_shapes, computations, is_owned=is_owned)
+        return _scattered(operands, attributes, shape, operand_shapes, computations, numerics, is_owned=is_owned)
 
 
 def _scattered(
@@ -108,6 +109,7 @@ def _scattered(
     shape: Shape,
     operand_shapes: tuple[ArrayShape, ...],
     computations: tuple[Callee, ...],
+    numerics: NumericsPolicy,
     *,
     is_owned: bool,
 ) -> Array | tuple[Array, ...]:
@@ -127,7 +129,8 @@ def _scattered(
             tables = [placement.table(source) for source in sources]
             results = [placement.restored(table) for table in tables]
         pieces = [placement.pieces(update) for update in updates]
-        _combine([placement.target(table) for table in tables], placement.keys, pieces, computations[0])
+        targets = [placement.target(table) for table in tables]
+        _combine(targets, placement.keys, pieces, computations[0], is_exact=numerics.is_exact)
     if extents != bound:
         results = [part(result, map(slice, extents)) for result in results]
     return tuple(results) if isinstance(shape, TupleShape) else results[0]
