@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from hloexec.custom_calls.registry import CustomCall
 from hloexec.dtypes import ElementType
 from hloexec.exec.callee import PlanCallee
+from hloexec.exec.in_place import InPlace
 from hloexec.exec.plan import HostTransfer, Options, Plan, Step
 from hloexec.exec.requirements import Program
 from hloexec.exec.widths import AsDeclared, Conversion, float_types
@@ -98,4 +99,11 @@ def bound_kernel(
         met += plan.slot_shapes[: plan.parameter_count]
         met += [plan.slot_shapes[slot] for slot in plan.results]
     floats = {found for shape in met for found in float_types(shape)} | set(types)
-    return function if len(floats - {None}) < 2 else AsDeclared(function, Conversion(types))
+    if len(floats - {None}) > 1:
+        return AsDeclared(function, Conversion(types))
+    options = around.options
+    if entry.overwrite is None or not options.is_in_place or options.is_observed:
+        return function
+    # What observers have seen must stay as it was.
+    overwrite = bound(around, computation, instruction, entry.overwrite, entry.evaluate_needs)
+    return InPlace(function, overwrite)

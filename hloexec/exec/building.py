@@ -15,6 +15,7 @@ from hloexec.dtypes import ElementType
 from hloexec.errors import VerificationError
 from hloexec.exec.binding import Surroundings, bound, bound_kernel
 from hloexec.exec.fill import zeros
+from hloexec.exec.in_place import settle
 from hloexec.exec.memory import annotate_peak, temporary_bytes
 from hloexec.exec.plan import (
     Branch,
@@ -398,6 +399,7 @@ class PlanBuilder:
         for step in reversed(self.steps):
             touched = dict.fromkeys((*step.operands, *step.results))
             step.dead = tuple(slot for slot in touched if slot not in needed)
+            settle(step)
             needed.update(touched)
         plan = Plan(
             computation=self.computation,

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hloexec.errors import EvaluationError, UnsupportedError
+from hloexec.exec.in_place import InPlace
 from hloexec.exec.plan import NO_SLOT, Conditional, FromHost, Invocation, Plan, Step, ToHost, While, unflatten
 from hloexec.exec.widths import AsDeclared, Conversion, converted, float_types
 from hloexec.ir import ArrayShape, BufferShape, Computation
@@ -174,6 +175,8 @@ def _rule(step: Step) -> _Rule:
         return partial(_whole, function)
     if isinstance(function, AsDeclared):
         return partial(_as_declared, function, _kernel_rule(step, function.kernel))
+    if isinstance(function, InPlace):
+        return partial(_on_copies, _kernel_rule(step, function.kernel))
     return _kernel_rule(step, function)
 
 
@@ -191,6 +194,11 @@ def _kernel_rule(step: Step, function: Callable[..., Any]) -> _Rule:
 
 def _whole(function: Conversion, operands: Sequence[Any], batch: tuple[int, ...]) -> Any:
     return function(*operands)
+
+
+def _on_copies(rule: _Rule, operands: Sequence[Any], batch: tuple[int, ...]) -> Any:
+    """Arguments belong to the calling kernel, so nothing is overwritten."""
+    return rule(operands[:-1], batch)
 
 
 def _as_declared(function: AsDeclared, rule: _Rule, operands: Sequence[Any], batch: tuple[int, ...]) -> Any:

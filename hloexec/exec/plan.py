@@ -56,6 +56,8 @@ class Options:
     """`zeros`, `random`, `error`, or a mapping from instruction names to arrays."""
     unknown: str = "error"
     """What library calls without an implementation give: `error`, `zeros` or `random`."""
+    is_in_place: bool = True
+    """Whether updates may overwrite values that nothing needs any more."""
     is_observed: bool = False
     """Whether the plan keeps a step for each instruction that only renames values, so that observers see them all."""
 

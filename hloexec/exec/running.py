@@ -45,6 +45,7 @@ def run(
     infeed: Source | None = None,
     outfeed: Sink | None = None,
     host_transfers: Mapping[int, Source | Sink] | None = None,
+    in_place: bool = True,
     check: bool = False,
     statistics: Statistics | None = None,
 ) -> Value:
@@ -59,7 +60,9 @@ def run(
     says what custom calls give that hloexec does not know: `error`, `zeros` or `random`. `memory_limit` is the most
     bytes that the run may allocate beyond its inputs (by default 80 % of what is free). `verify=False` runs a module
     that does not verify, for as long as it goes well. `seed` is that of the random numbers which the module draws
-    itself (rng, rng-get-and-update-state). `check` verifies every result's type and shape. `statistics` is filled in
+    itself (rng, rng-get-and-update-state). `in_place=False` keeps updates
+    (dynamic-update-slice, scatter) from overwriting values that nothing else holds, which changes no result. `check`
+    verifies every result's type and shape. `statistics` is filled in
     with what the run took.
 
     `infeed` gives the values that infeeds take, in the order in which they run: an iterable, or a function that returns
@@ -82,6 +85,7 @@ def run(
         unknown=unknown,
         memory_limit=memory_limit,
         verify=verify,
+        in_place=in_place,
         is_observed=attached.see_instructions,
     )
     arguments = argument_leaves(plan.computation, inputs)
@@ -106,6 +110,7 @@ def plan_of(
     unknown: str = "error",
     memory_limit: int | None = None,
     verify: bool = True,
+    in_place: bool = True,
     is_observed: bool = False,
 ) -> Plan:
     """The plan of a module or of one of its computations; made once per module object and set of options."""
@@ -115,7 +120,7 @@ def plan_of(
     _require_choice("unknown", unknown, ("error", "zeros", "random"))
     if memory_limit is not None and memory_limit < 0:
         raise InputError(f"memory_limit must not be negative, but is {memory_limit}")
-    options = Options(policy, elided, unknown, is_observed)
+    options = Options(policy, elided, unknown, in_place, is_observed)
     known = _known_plans(module)
     if verify and not known:
         # Imported late: a verified module never needs it again.
@@ -124,7 +129,7 @@ def plan_of(
         verify_module(module)
     if not isinstance(elided, str):
         return build(module, entry, options, memory_limit)
-    key = (entry.name, policy, elided, unknown, is_observed)
+    key = (entry.name, policy, elided, unknown, in_place, is_observed)
     plan = known.get(key)
     if plan is None or any(find_custom_call(target) is not call for target, call in plan.library_calls.items()):
         plan = known[key] = build(module, entry, options, memory_limit)

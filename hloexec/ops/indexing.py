@@ -106,6 +106,24 @@ class DynamicUpdateSlice:
         )
         return part(result, map(slice, extents))
 
+    @staticmethod
+    def overwrite(
+        operand: Array,
+        update: Array,
+        *start_indices: Array,
+        shape: ArrayShape,
+        operand_shapes: tuple[ArrayShape, ...],
+    ) -> Array:
+        fits = operand.dtype == shape.element_type.storage and operand.shape == operand_shapes[0].dimensions
+        if not fits or shape.dynamic_dimensions:
+            return DynamicUpdateSlice.evaluate(
+                operand, update, *start_indices, shape=shape, operand_shapes=operand_shapes
+            )
+        operand[_window(operand.shape, start_indices, operand_shapes[1].dimensions)] = in_type(
+            update, shape.element_type
+        )
+        return operand
+
 
 def _require_starts(opcode_name: str, operand: ArrayShape, start_indices: tuple[Shape, ...]) -> None:
     """Raise ShapeError unless the starts are integer scalars, one per dimension, or one array that holds them all."""

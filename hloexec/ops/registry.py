@@ -89,6 +89,8 @@ class Opcode:
     is_elementwise: bool
     may_be_view: bool
     """Whether the result usually shares the memory of the first operand; only estimates of memory rely on it."""
+    overwrite: Callable[..., Any] | None
+    """`evaluate`, but the first operand's buffer is the kernel's: it may write the result there, and return it."""
     compute: Callable[..., Any] | None
     """Elementwise only: the formula on arrays of the compute type, one per operand, all of one shape."""
     documentation: str
@@ -118,8 +120,8 @@ def opcode(
 ) -> Callable[[_Entry], _Entry]:
     """Register the decorated class as the entry of opcode `name`.
 
-    The class's docstring gives the rule and its source; its static methods `infer`, `evaluate` and (elementwise)
-    `compute` are what they are called.
+    The class's docstring gives the rule and its source; its static methods `infer`, `evaluate`, `overwrite` (with the
+    keyword arguments of `evaluate`) and (elementwise) `compute` are what they are called.
     """
 
     def decorate(cls: _Entry) -> _Entry:
@@ -132,6 +134,7 @@ def opcode(
             may_be_view=may_be_view,
             infer=getattr(cls, "infer", None),
             evaluate=getattr(cls, "evaluate", None),
+            overwrite=getattr(cls, "overwrite", None),
             compute=getattr(cls, "compute", None),
             documentation=inspect.cleandoc(cls.__doc__ or ""),
         )
@@ -150,6 +153,7 @@ def register(
     may_be_view: bool = False,
     infer: Callable[..., Shape] | None = None,
     evaluate: Callable[..., Any] | None = None,
+    overwrite: Callable[..., Any] | None = None,
     compute: Callable[..., Any] | None = None,
     documentation: str = "",
 ) -> None:
@@ -170,6 +174,7 @@ def register(
         evaluate_needs=_keywords(evaluate),
         is_elementwise=elementwise,
         may_be_view=may_be_view,
+        overwrite=overwrite,
         compute=compute,
         documentation=documentation,
     )

@@ -1,0 +1,71 @@
+"""Updates in place: a result may take the buffer of an operand that nothing else holds.
+
+What holds a buffer is not worked out from the plan but counted when the step runs: an array that is referred to by its
+slot alone, owns its memory and may be written is nobody else's. Every view of it, every other slot, the caller, a
+constant and an observer would each hold a reference. Python counts them exactly; where it does not (an interpreter
+other than CPython, or one without the global lock), nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.exec.plan import Step
+
+__all__ = ["InPlace", "settle"]
+
+
+@attrs.frozen(eq=False)
+class InPlace:
+    """A kernel that is told, by one more argument, whether it may overwrite its first operand."""
+
+    kernel: Callable[..., Any]
+    overwrite: Callable[..., Any]
+
+    def __call__(self, *operands: Any) -> Any:
+        *given, is_unshared = operands
+        return (self.overwrite if is_unshared else self.kernel)(*given)
+
+
+def settle(step: Step) -> None:
+    """Let a step whose lifetimes are known overwrite its first operand, if that dies there and occurs only once."""
+    if not isinstance(step.function, InPlace):
+        return
+    first = step.operands[0]
+    if first not in step.dead or step.operands.count(first) > 1:
+        step.function = step.function.kernel
+        return
+    fetch = step.fetch
+
+    def fetch_and_tell(slots: list[Any]) -> tuple[Any, ...]:
+        # Counted first: the tuple of operands refers to the array, too.
+        is_unshared = _is_unshared(slots, first)
+        return (*fetch(slots), is_unshared)
+
+    step.fetch = fetch_and_tell
+
+
+def _is_unshared(slots: Sequence[Any], slot: int) -> bool:
+    """Whether a slot holds an array whose memory nothing else can see."""
+    if _references(slots, slot) != _UNSHARED or type(slots[slot]) is not np.ndarray:
+        return False
+    flags = slots[slot].flags
+    return bool(flags.owndata and flags.writeable)
+
+
+def _references(slots: Sequence[Any], slot: int) -> int:
+    return sys.getrefcount(slots[slot])
+
+
+def _unshared_references() -> int:
+    """What `_references` gives for an array that only its slot refers to; -1 where counts mean nothing."""
+    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
+    return _references([np.empty(1)], 0) if sys.implementation.name == "cpython" and has_lock else -1
+
+
+_UNSHARED = _unshared_references()
