@@ -15,8 +15,8 @@ from hloexec.dtypes import ElementType
 from hloexec.errors import VerificationError
 from hloexec.exec.binding import Surroundings, bound, bound_kernel
 from hloexec.exec.fill import zeros
-from hloexec.exec.in_place import settle
-from hloexec.exec.memory import annotate_peak, temporary_bytes
+from hloexec.exec.lifetimes import finished
+from hloexec.exec.memory import temporary_bytes
 from hloexec.exec.plan import (
     Branch,
     Conditional,
@@ -112,7 +112,7 @@ class PlanBuilder:
         if result_types is not None:
             scope = Scope(self.computation)
             tree = self._fitted(scope, self.computation.root, tree, result_types, is_silent=True)
-        return self._finish(parameter_count, tree)
+        return finished(self.computation, self.steps, parameter_count, self.slot_shapes, self.constants, tree)
 
     def _inline(self, arguments: tuple[SlotTree, ...]) -> SlotTree:
         """Add the computation's steps, those of inlined calls included; returns the root's tree."""
@@ -389,31 +389,6 @@ class PlanBuilder:
             raise VerificationError(f"%{instruction.name} must have the shape (data, token[]), not {instruction.shape}")
         self.around.host_transfers.setdefault(flow, self.steps[-1])
         return tree
-
-    # Lifetimes
-
-    def _finish(self, parameter_count: int, tree: SlotTree) -> Plan:
-        results = leaves(tree)
-        lasting = set(results) | self.constants.keys()
-        needed = set(lasting)
-        for step in reversed(self.steps):
-            touched = dict.fromkeys((*step.operands, *step.results))
-            step.dead = tuple(slot for slot in touched if slot not in needed)
-            settle(step)
-            needed.update(touched)
-        plan = Plan(
-            computation=self.computation,
-            steps=tuple(self.steps),
-            parameter_count=parameter_count,
-            initial=[self.constants.get(slot) for slot in range(len(self.slot_shapes))],
-            results=results,
-            result_tree=tree,
-            slot_shapes=self.slot_shapes,
-            dead_on_entry=tuple(slot for slot in range(parameter_count) if slot not in needed),
-            constant_slots=frozenset(self.constants),
-        )
-        annotate_peak(plan)
-        return plan
 
 
 def _read_only(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

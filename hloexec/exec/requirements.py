@@ -10,7 +10,6 @@ import hloexec.custom_calls  # noqa: F401
 from hloexec.custom_calls.registry import find_custom_call
 from hloexec.errors import UnsupportedError
 from hloexec.exec.schedule import (
-    LOCAL_OPCODES,
     callees_first,
     computation_named,
     effectful_computations,
@@ -134,5 +133,5 @@ def _needs(computation: Computation, instruction: Instruction) -> Iterator[tuple
         reason = reason_against(computation, instruction)
         if reason is not None:
             yield "opcode", instruction.opcode, reason
-    elif not entry.is_supported and instruction.opcode not in LOCAL_OPCODES:
+    elif not entry.is_supported:
         yield "opcode", instruction.opcode, None

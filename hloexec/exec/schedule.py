@@ -27,7 +27,7 @@ LOCAL_OPCODES = frozenset(
         "replica-id",
     }
 )
-"""Opcodes of machines that one device runs by itself."""
+"""Machine opcodes that do nothing but to return a value."""
 
 
 def computation_named(module: Module, name: str, instruction: Instruction | None = None) -> Computation:

@@ -287,7 +287,7 @@ class CollectivePermuteDone:
         return require_tuple(operand, 2, "the operand of collective-permute-done")[1]
 
 
-@opcode("partition-id", operands=0, role=Role.MACHINE)
+@opcode("partition-id", operands=0, role=Role.MACHINE, runs_alone=True)
 class PartitionId:
     """The number of this device's partition, u32[]."""
 
@@ -296,7 +296,7 @@ class PartitionId:
         return U32_SHAPE
 
 
-@opcode("replica-id", operands=0, role=Role.MACHINE)
+@opcode("replica-id", operands=0, role=Role.MACHINE, runs_alone=True)
 class ReplicaId:
     """The number of this device's replica, u32[]."""
 

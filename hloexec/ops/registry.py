@@ -87,6 +87,8 @@ class Opcode:
     infer_needs: frozenset[str]
     evaluate_needs: frozenset[str]
     is_elementwise: bool
+    runs_alone: bool
+    """Machine opcodes only: whether a single device runs it (with its host, where it has to do with one)."""
     may_be_view: bool
     """Whether the result usually shares the memory of the first operand; only estimates of memory rely on it."""
     overwrite: Callable[..., Any] | None
@@ -97,10 +99,10 @@ class Opcode:
 
     @property
     def is_supported(self) -> bool:
-        """Whether modules with this opcode run."""
+        """Whether modules with this opcode run on one device."""
         if self.role is Role.KERNEL:
             return self.evaluate is not None
-        return self.role is not Role.MACHINE
+        return self.role is not Role.MACHINE or self.runs_alone
 
 
 OPCODES: dict[str, Opcode] = {}
@@ -115,6 +117,7 @@ def opcode(
     operands: int | tuple[int, int | None],
     attributes: type | None = None,
     role: Role = Role.KERNEL,
+    runs_alone: bool = False,
     elementwise: bool = False,
     may_be_view: bool = False,
 ) -> Callable[[_Entry], _Entry]:
@@ -130,6 +133,7 @@ def opcode(
             operands=operands,
             attributes=attributes,
             role=role,
+            runs_alone=runs_alone,
             elementwise=elementwise,
             may_be_view=may_be_view,
             infer=getattr(cls, "infer", None),
@@ -149,6 +153,7 @@ def register(
     operands: int | tuple[int, int | None],
     attributes: type | None = None,
     role: Role = Role.KERNEL,
+    runs_alone: bool = False,
     elementwise: bool = False,
     may_be_view: bool = False,
     infer: Callable[..., Shape] | None = None,
@@ -172,6 +177,7 @@ def register(
         evaluate=evaluate,
         infer_needs=_keywords(infer),
         evaluate_needs=_keywords(evaluate),
+        runs_alone=runs_alone,
         is_elementwise=elementwise,
         may_be_view=may_be_view,
         overwrite=overwrite,

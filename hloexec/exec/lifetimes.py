@@ -1,0 +1,44 @@
+"""Lifetimes: where each value of a plan is needed for the last time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hloexec.exec.in_place import settle
+from hloexec.exec.memory import annotate_peak
+from hloexec.exec.plan import Plan, SlotTree, Step, leaves
+from hloexec.ir import ArrayShape, BufferShape, Computation
+
+__all__ = ["finished"]
+
+
+def finished(
+    computation: Computation,
+    steps: Sequence[Step],
+    parameter_count: int,
+    slot_shapes: list[ArrayShape | BufferShape],
+    constants: dict[int, Any],
+    tree: SlotTree,
+) -> Plan:
+    """The plan of these steps, whose result is `tree`: each step knows what dies with it."""
+    results = leaves(tree)
+    needed = set(results) | constants.keys()
+    for step in reversed(steps):
+        touched = dict.fromkeys((*step.operands, *step.results))
+        step.dead = tuple(slot for slot in touched if slot not in needed)
+        settle(step)
+        needed.update(touched)
+    plan = Plan(
+        computation=computation,
+        steps=tuple(steps),
+        parameter_count=parameter_count,
+        initial=[constants.get(slot) for slot in range(len(slot_shapes))],
+        results=results,
+        result_tree=tree,
+        slot_shapes=slot_shapes,
+        dead_on_entry=tuple(slot for slot in range(parameter_count) if slot not in needed),
+        constant_slots=frozenset(constants),
+    )
+    annotate_peak(plan)
+    return plan
