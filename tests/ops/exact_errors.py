@@ -1,0 +1,70 @@
+"""Errors of results in units in the last place of their element type, against numbers of any precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import numpy as np
+
+import hloexec
+from hloexec.dtypes import ElementType, element_type_of
+
+__all__ = ["BOUND", "evaluate_exactly", "largest_error", "to_fraction"]
+
+BOUND = 0.5 + 2.0**-20
+"""What the `exact` policy promises of f32 and narrower results."""
+
+
+def to_fraction(value: Any) -> Fraction:
+    """The value of an mpmath number, exactly."""
+    sign, mantissa, exponent, _ = value._mpf_
+    return Fraction((-1) ** sign * int(mantissa)) * Fraction(2) ** exponent
+
+
+def _unit(value: Fraction, entry: ElementType) -> Fraction:
+    """The last place of the element type at a number; denormals all have the same."""
+    exponent = math.frexp(float(value))[1] - 1 if 1e-300 < abs(value) < 1e300 else _exponent(value)
+    lowest = 2 - (1 << (entry.exponent_bits - 1))
+    return Fraction(2) ** (max(exponent, lowest) - entry.mantissa_bits)
+
+
+def _exponent(value: Fraction) -> int:
+    return abs(value.numerator).bit_length() - value.denominator.bit_length() if value else -10000
+
+
+def largest_error(actual: Any, expected: Iterable[Fraction]) -> float:
+    """The largest error of finite results; where the exact one overflows, the result must be what it rounds to."""
+    entry = element_type_of(actual.dtype)
+    worst = 0.0
+    for got, want in zip(np.ravel(actual).astype(np.float64).tolist(), expected, strict=True):
+        if math.isfinite(got):
+            worst = max(worst, float(abs(Fraction(got) - want) / _unit(want, entry)))
+        else:
+            largest = Fraction(2) ** (1 << (entry.exponent_bits - 1)) * (
+                1 - Fraction(1, 2 << (entry.mantissa_bits + 1))
+            )
+            assert not math.isnan(got) or not entry.has_inf, f"NaN where {float(want)} was expected"
+            assert abs(want) >= largest, f"{got} where {float(want)} was expected"
+    return worst
+
+
+def evaluate_exactly(opcode: str, *operands: Any, result: str | None = None, attributes: str = "") -> Any:
+    """The result of one instruction under the `exact` policy; without `result`, it has the shape of the operands."""
+    shapes = [f"{element_type_of(x.dtype).name}[{','.join(map(str, x.shape))}]" for x in operands]
+    parameters = "\n".join(f"  p{i} = {shape} parameter({i})" for i, shape in enumerate(shapes))
+    names = ", ".join(f"p{i}" for i in range(len(operands)))
+    root = f"  ROOT r = {result or shapes[0]} {opcode}({names}){attributes}"
+    return hloexec.run(
+        hloexec.parse(f"HloModule m\n\nENTRY e {{\n{parameters}\n{root}\n}}\n"), *operands, numerics="exact"
+    )
+
+
+def context(bits: int) -> Any:
+    """An mpmath context of that precision."""
+    made = mpmath.MPContext()
+    made.prec = bits
+    return made
