@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from hloexec.errors import EvaluationError, HloError, InputError, ResourceError, UnsupportedError
+from hloexec.errors import EvaluationError
+from hloexec.exec.faults import placed
 from hloexec.exec.memory import Statistics
-from hloexec.exec.observers import Attached, Context, call_path
+from hloexec.exec.observers import Attached, Context
 from hloexec.exec.plan import (
     NO_SLOT,
     Conditional,
@@ -32,7 +33,7 @@ from hloexec.exec.plan import (
     leaves,
     rebuilt,
 )
-from hloexec.ir import ArrayShape, BufferShape, Instruction, TupleShape, leaf_shapes
+from hloexec.ir import ArrayShape, BufferShape, TupleShape, leaf_shapes
 from hloexec.values import TOKEN
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Frame", "Machine", "WatchedMachine"]
 
-_TEXT_LENGTH = 300
 _CONTEXT = np.zeros((), np.uint32)
 """The context of a started transfer, which means nothing here."""
 _CONTEXT.flags.writeable = False
@@ -138,7 +138,7 @@ class Machine:
                     slots[slot] = None
         except Exception as error:
             assert step is not None
-            raise _placed(error, frame, step) from error
+            raise placed(error, step, frame.context) from error
         return None
 
     # Transfers
@@ -149,7 +149,7 @@ class Machine:
             for slot, value in zip(step.results, self._exchanged(frame.slots, step), strict=True):
                 frame.slots[slot] = value
         except Exception as error:
-            raise _placed(error, frame, step) from error
+            raise placed(error, step, frame.context) from error
         self._completed(frame, step)
         self._drop(frame, step)
 
@@ -302,7 +302,7 @@ class WatchedMachine(Machine):
                 self._drop(frame, step)
         except Exception as error:
             assert step is not None
-            raise _placed(error, frame, step) from error
+            raise placed(error, step, frame.context) from error
         return None
 
     def _drop(self, frame: Frame, step: Step) -> None:
@@ -382,38 +382,3 @@ def fits(value: Any, shape: ArrayShape | BufferShape) -> bool:
             value.shape, array_shape.dimensions, array_shape.dynamic_dimensions, strict=True
         )
     )
-
-
-# Errors
-
-
-def _placed(error: Exception, frame: Frame, step: Step) -> HloError:
-    """The error of a kernel, with the instruction, the way to it, and where its source is."""
-    instruction = step.instruction
-    path = call_path(step.scope, frame.context)
-    computation = step.scope.computation.name
-    calls = f", reached through {' / '.join(map(str, path))}" if path else ""
-    text = str(error) if isinstance(error, HloError) else f"{type(error).__name__}: {error}".rstrip(": ")
-    lines = [
-        f"%{instruction.name} in computation {computation}{calls} failed: {text}",
-        f"  {instruction_text(instruction, step)}",
-    ]
-    metadata = instruction.metadata
-    if metadata is not None and metadata.source_file:
-        lines.append(f"  from {metadata.source_file}:{metadata.source_line or '?'}")
-    kind: type[HloError] = EvaluationError
-    if isinstance(error, (InputError, UnsupportedError, ResourceError)):
-        kind = type(error)
-    elif isinstance(error, MemoryError):
-        kind = ResourceError
-    return kind("\n".join(lines))
-
-
-def instruction_text(instruction: Instruction, step: Step | None = None) -> str:
-    """One line for an instruction: name, shape, opcode and operands with their shapes, shortened."""
-    by_name = step.scope.computation.by_name if step is not None else {}
-    operands = ", ".join(
-        f"{by_name[name].shape} %{name}" if name in by_name else f"%{name}" for name in instruction.operands
-    )
-    text = f"%{instruction.name} = {instruction.shape} {instruction.opcode}({operands})"
-    return text if len(text) <= _TEXT_LENGTH else text[: _TEXT_LENGTH - 1] + "…"

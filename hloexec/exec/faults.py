@@ -1,0 +1,44 @@
+"""What went wrong at a step, with its place: the instruction, the way to it, and where its source is."""
+
+from __future__ import annotations
+
+from hloexec.errors import EvaluationError, HloError, InputError, ResourceError, UnsupportedError
+from hloexec.exec.observers import Context, call_path
+from hloexec.exec.plan import Step
+from hloexec.ir import Instruction
+
+__all__ = ["instruction_text", "placed"]
+
+_TEXT_LENGTH = 300
+
+
+def placed(error: Exception, step: Step, context: Context | None) -> HloError:
+    """The error of a kernel, with the instruction, the way to it, and where its source is."""
+    instruction = step.instruction
+    path = call_path(step.scope, context)
+    computation = step.scope.computation.name
+    calls = f", reached through {' / '.join(map(str, path))}" if path else ""
+    text = str(error) if isinstance(error, HloError) else f"{type(error).__name__}: {error}".rstrip(": ")
+    lines = [
+        f"%{instruction.name} in computation {computation}{calls} failed: {text}",
+        f"  {instruction_text(instruction, step)}",
+    ]
+    metadata = instruction.metadata
+    if metadata is not None and metadata.source_file:
+        lines.append(f"  from {metadata.source_file}:{metadata.source_line or '?'}")
+    kind: type[HloError] = EvaluationError
+    if isinstance(error, (InputError, UnsupportedError, ResourceError)):
+        kind = type(error)
+    elif isinstance(error, MemoryError):
+        kind = ResourceError
+    return kind("\n".join(lines))
+
+
+def instruction_text(instruction: Instruction, step: Step | None = None) -> str:
+    """One line for an instruction: name, shape, opcode and operands with their shapes, shortened."""
+    by_name = step.scope.computation.by_name if step is not None else {}
+    operands = ", ".join(
+        f"{by_name[name].shape} %{name}" if name in by_name else f"%{name}" for name in instruction.operands
+    )
+    text = f"%{instruction.name} = {instruction.shape} {instruction.opcode}({operands})"
+    return text if len(text) <= _TEXT_LENGTH else text[: _TEXT_LENGTH - 1] + "…"
