@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import hloexec.ops  # noqa: F401 - fills the registry
+import hloexec.ops
 from hloexec.dtypes import ELEMENT_TYPES, element_type
 from hloexec.errors import HloError, InputError, ResourceError
 from hloexec.inputs import DISTRIBUTIONS, random_inputs
@@ -210,3 +210,9 @@ def test_a_hundred_megabytes_of_bf16_take_well_under_two_seconds() -> None:
     start = time.perf_counter()
     random_array(element_type("bf16"), (50_000_000,), Demand(scale=0.03), "normal", (0, 0))
     assert time.perf_counter() - start < 2
+
+
+def test_a_parameter_larger_than_an_array_can_be_is_refused_even_if_it_is_empty():
+    huge = parse("HloModule m\nENTRY e { ROOT x = f32[1000000000000,1000000000000,0] parameter(0) }")
+    with pytest.raises(InputError, match=r"parameter x is .* larger than an array can be"):
+        random_inputs(huge)
