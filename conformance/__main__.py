@@ -27,10 +27,18 @@ def _listed(text: str | None, allowed: list[str], what: str) -> list[str]:
     return names
 
 
+def _console() -> Console:
+    """As wide as the terminal; where there is none, wide enough for the tables."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = 160
+    return console
+
+
 @click.group(invoke_without_command=True)
 @click.option("--opcodes", metavar="NAME,…", help="Only these opcodes.")
 @click.option("--types", metavar="NAME,…", help="Only these element types.")
-@click.option("--examples", default=3, show_default=True, type=click.IntRange(1), help="Drawn per cell, at least.")
+@click.option("--examples", default=2, show_default=True, type=click.IntRange(1), help="Drawn per cell, at least.")
 @click.option("--seed", default=0, show_default=True, help="Other seeds draw other operands and shapes.")
 @click.option("--workers", default=os.cpu_count() or 2, show_default="processors", type=click.IntRange(1))
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the tables there, as Markdown.")
@@ -47,7 +55,7 @@ def main(
     """Run the matrix of opcodes and element types on XLA:CPU and on hloexec, and compare."""
     if context.invoked_subcommand is not None:
         return
-    console = Console()
+    console = _console()
     chosen, columns = _listed(opcodes, list(GENERATORS), "opcode"), _listed(types, _NAMES, "element type")
     started = time.monotonic()
     with Progress(console=Console(stderr=True), transient=True) as bar:
@@ -82,7 +90,7 @@ def corpus(folder: str, seed: int, timeout: float) -> None:
         for report in examine(files, seed, timeout):
             reports.append(report)
             bar.advance(task)
-    show_corpus(Console(), reports, Path(folder))
+    show_corpus(_console(), reports, Path(folder))
     raise SystemExit(any(report.failures or not report.agrees for report in reports))
 
 

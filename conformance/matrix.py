@@ -35,6 +35,8 @@ class Status(enum.Enum):
 
     REFUSED = "–"
     """No program: XLA's and hloexec's verifiers agree in that."""
+    TEXT = "◇"
+    """Read, verified and printed alike; it needs devices or a library, and is not run here."""
     XLA_CANNOT = "○"
     """XLA:CPU cannot run it, hloexec can."""
     PASS = "✓"
@@ -200,7 +202,7 @@ def _parsed_alike(worker: Worker, example: Example, text: str) -> Finding:
         worker.parse(hloexec.format(hloexec.parse(text)))
     except (XlaRefused, hloexec.HloError) as error:
         return _difference(example, Judgement((), message=f"hloexec's text is none to XLA: {error}"))
-    return Finding(example, Status.PASS, "parsed, verified and printed")
+    return Finding(example, Status.TEXT)
 
 
 Answer = list[list[Array]] | XlaRefused

@@ -21,6 +21,7 @@ _COLOURS = {
     Status.PASS: "green",
     Status.KNOWN: "yellow",
     Status.XLA_CANNOT: "cyan",
+    Status.TEXT: "blue",
     Status.REFUSED: "dim",
     Status.FAIL: "bold red",
 }
@@ -28,6 +29,7 @@ _WORDS = {
     Status.PASS: "agree",
     Status.KNOWN: "differ for a known reason",
     Status.XLA_CANNOT: "XLA:CPU cannot run, hloexec can",
+    Status.TEXT: "are read, verified and printed alike, but not run",
     Status.REFUSED: "are no programs (both verifiers refuse)",
     Status.FAIL: "fail",
 }
@@ -114,6 +116,10 @@ def _introduction(cells: Sequence[Cell], counts: Counter[Status], examples: int,
         "| | cells | |",
         "| :-: | --: | --- |",
         *(f"| {status.value} | {counts[status]} | {_WORDS[status]} |" for status in reversed(Status)),
+        "",
+        "Integers, pred, comparisons and data movement are compared bit for bit; elementwise functions with the",
+        "correctly rounded value (4 ULP in f32 and f64, 1 in narrower types); sums and contractions within the bound",
+        "of their length (`conformance/bounds.py`). What XLA:CPU cannot run is held to its formula where it has one.",
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.cell import EXACT, Accumulated, Array, Check, Example, text_of
+from conformance.cell import EXACT, Accumulated, Array, Check, Correct, Example, text_of
 from conformance.cells.data_movement import braces
 from conformance.cells.generator import Generator
 from conformance.values import numbers, whole_numbers
@@ -84,7 +84,19 @@ def _ragged_dot(opcode: str, name: str, generator: np.random.Generator, count: i
             "ragged-dot($0, $1, $2), lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0}, "
             "rhs_group_dims={0}"
         )
-        yield Example(opcode, name, f"{name}[8,5]", instruction, operands)
+        yield Example(opcode, name, f"{name}[8,5]", instruction, operands, check=Correct(_ragged_product))
+
+
+def _ragged_product(lhs: Array, rhs: Array, group_sizes: Array) -> Array:
+    """Rows of lhs, group by group, times the group's matrix; XLA:CPU cannot run the opcode."""
+    ends = np.cumsum([int(size) for size in group_sizes])
+    groups = np.searchsorted(ends, np.arange(len(lhs)), side="right")
+    return np.array([np.dot(row, rhs[group]) for row, group in zip(lhs, groups, strict=True)])
+
+
+def _scaled_product(lhs: Array, rhs: Array, lhs_scale: Array, rhs_scale: Array) -> Array:
+    """Each scale belongs to a block of 32 elements along the contracted dimension; XLA:CPU cannot run the opcode."""
+    return np.asarray((lhs * np.repeat(lhs_scale, 32, 1)) @ (rhs * np.repeat(rhs_scale, 32, 0)))
 
 
 def _scaled_dot(opcode: str, name: str, generator: np.random.Generator, count: int) -> Iterator[Example]:
@@ -93,7 +105,7 @@ def _scaled_dot(opcode: str, name: str, generator: np.random.Generator, count: i
         scales = [np.array(2.0 ** generator.integers(-1, 2, shape)).astype(scale) for shape in ((4, 2), (2, 5))]
         operands = (whole_numbers(name, generator, (4, 64), 1), whole_numbers(name, generator, (64, 5), 1), *scales)
         instruction = "scaled-dot($0, $1, $2, $3), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
-        yield Example(opcode, name, "f32[4,5]", instruction, operands)
+        yield Example(opcode, name, "f32[4,5]", instruction, operands, check=Correct(_scaled_product))
 
 
 def _convolution(opcode: str, name: str, generator: np.random.Generator, count: int) -> Iterator[Example]:

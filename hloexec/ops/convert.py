@@ -153,7 +153,10 @@ def _reduce_precision(
         infinity = unsigned((1 << exponent) - 1) << unsigned(mantissa)
         magnitude = np.where(biased > bias + reach, infinity, magnitude)
         magnitude = np.where(biased <= bias - reach, unsigned(0), magnitude)
-    elif element_type.exponent_bits < exponent and attributes.mantissa_bits < element_type.mantissa_bits:
+    elif (
+        attributes.exponent_bits == element_type.exponent_bits < exponent
+        and attributes.mantissa_bits < element_type.mantissa_bits
+    ):
         # The operand's own denormals are normal numbers of the compute type: their last place does not move with them.
         pattern = np.array([1 << element_type.mantissa_bits], f"u{element_type.byte_size}")
         smallest = widen(pattern.view(element_type.storage))[0]
