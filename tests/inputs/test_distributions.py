@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import hloexec.ops
+import hloexec.ops  # noqa: F401 - fills the registry
 from hloexec.dtypes import ELEMENT_TYPES, element_type
 from hloexec.errors import HloError, InputError, ResourceError
 from hloexec.inputs import DISTRIBUTIONS, random_inputs
