@@ -42,7 +42,8 @@ def known_difference(
 
 
 def _is_float(example: Example) -> bool:
-    return all(operand.dtype.kind not in "biu" for operand in example.operands)
+    entry = ELEMENT_TYPES[example.element_type]
+    return entry.is_floating or entry.is_complex
 
 
 def _opcodes(names: str, *types: str) -> Callable[[Example], bool]:

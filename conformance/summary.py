@@ -14,6 +14,7 @@ from conformance.cell import TYPES, Correct
 from conformance.corpus import FileReport, causes
 from conformance.known import KNOWN
 from conformance.matrix import Cell, Status
+from hloexec.dtypes import ELEMENT_TYPES
 
 __all__ = ["markdown", "show", "show_corpus"]
 
@@ -28,7 +29,7 @@ _COLOURS = {
 _WORDS = {
     Status.PASS: "agree",
     Status.KNOWN: "differ for a known reason",
-    Status.XLA_CANNOT: "XLA:CPU cannot run, hloexec can",
+    Status.XLA_CANNOT: "XLA:CPU cannot run in whole, hloexec can",
     Status.TEXT: "are read, verified and printed alike, but not run",
     Status.REFUSED: "are no programs (both verifiers refuse)",
     Status.FAIL: "fail",
@@ -103,7 +104,7 @@ def markdown(cells: Sequence[Cell], examples: int, seed: int) -> str:
             found[name].append(cell)
     for known in KNOWN:
         if known.name in found:
-            lines += [f"**{known.name.capitalize()}.** {known.reason} ({_where(found[known.name])})", ""]
+            lines += [f"**{known.name[0].upper()}{known.name[1:]}.** {known.reason} ({_where(found[known.name])})", ""]
     lines += _accuracy(cells)
     return "\n".join(lines)
 
@@ -141,10 +142,12 @@ def _accuracy(cells: Sequence[Cell]) -> list[str]:
     ]
     rows: dict[str, dict[str, str]] = defaultdict(dict)
     for cell in cells:
+        entry = ELEMENT_TYPES[cell.element_type]
         measured = [f for f in cell.findings if isinstance(f.example.check, Correct) and f.status is not Status.REFUSED]
-        if measured:
+        if measured and (entry.is_floating or entry.is_complex):
             mine, its = max(f.worst for f in measured), max(f.xla_worst for f in measured)
-            rows[cell.opcode][cell.element_type] = f"{mine:.3g} / {its:.3g}"
+            ran = cell.status is not Status.XLA_CANNOT
+            rows[cell.opcode][cell.element_type] = f"{mine:.3g} / {its:.3g}" if ran else f"{mine:.3g} / –"
     columns = [entry.name for entry in TYPES if any(entry.name in row for row in rows.values())]
     lines += [f"| opcode | {' | '.join(columns)} |", "| --- |" + " --: |" * len(columns)]
     lines += [f"| {opcode} | {' | '.join(row.get(name, '') for name in columns)} |" for opcode, row in rows.items()]
