@@ -15,6 +15,7 @@ from hloexec.exec.requirements import Program
 from hloexec.exec.widths import AsDeclared, Conversion, float_types
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction
 from hloexec.ops.attributes import computation_names
+from hloexec.ops.flushing import Flushing, flushes
 from hloexec.ops.registry import Opcode
 
 __all__ = ["Surroundings", "bound", "bound_kernel"]
@@ -90,6 +91,10 @@ def bound_kernel(
     """
     assert entry.evaluate is not None
     function = bound(around, computation, instruction, entry.evaluate, entry.evaluate_needs)
+    if around.options.numerics.flushes_denormals:
+        found = [shape.element_type for shape in (*operands, instruction.shape) if isinstance(shape, ArrayShape)]
+        if flushes(entry.name, frozenset(found)):
+            function = Flushing(function)
     if entry.is_elementwise:
         return function
     types = float_types(instruction.shape)

@@ -23,6 +23,8 @@ class NumericsPolicy:
     """Where set, f32 operands of default-precision contractions keep only so many bits of the significand."""
     is_exact: bool = False
     """Whether results are the same bits on every machine and within 0.5 + 2⁻²⁰ ULP: see `hloexec.ops.exact`."""
+    flushes_denormals: bool = False
+    """Whether denormal numbers count as zeros: see `hloexec.ops.flushing`."""
 
 
 REFERENCE = NumericsPolicy("reference")
@@ -31,6 +33,7 @@ POLICIES = {
     for policy in (
         REFERENCE,
         NumericsPolicy("exact", is_exact=True),
+        NumericsPolicy("ftz", flushes_denormals=True),
         NumericsPolicy("tf32", contraction_operand_mantissa_bits=10),
         NumericsPolicy("bf16", contraction_operand_mantissa_bits=7),
     )

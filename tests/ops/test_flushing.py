@@ -1,0 +1,71 @@
+"""Denormal numbers under the `ftz` policy, against XLA:CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.dtypes import element_type
+
+xla = pytest.importorskip("conformance.xla")
+
+_TINY = {"f32": 2.0**-126, "f64": 2.0**-1022, "bf16": 2.0**-126, "f16": 2.0**-14}
+_ONE_OPERAND = ("abs", "ceil", "copy", "erf", "floor", "negate", "sign", "sine", "sqrt", "round-nearest-even")
+_TWO_OPERANDS = ("add", "divide", "maximum", "minimum", "multiply", "remainder", "subtract")
+
+
+def _numbers(dtype: str) -> Any:
+    tiny = _TINY[dtype]
+    return np.array([tiny / 2, -tiny / 4, tiny * 1.5, -tiny, tiny, 0.0, -0.0], np.float64).astype(
+        element_type(dtype).storage
+    )
+
+
+def _agree(text: str, *operands: Any) -> None:
+    (expected,) = xla.run_hlo(text, *operands)
+    actual = hloexec.run(hloexec.parse(text), *operands, numerics="ftz")
+    assert actual.dtype == expected.dtype
+    assert actual.tobytes() == np.asarray(expected).tobytes(), f"{actual} is not {expected}"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize("opcode", _ONE_OPERAND)
+def test_functions_flush_where_xla_does(opcode: str, dtype: str) -> None:
+    operand = _numbers(dtype)
+    operand = np.abs(operand) if opcode == "sqrt" else operand
+    if opcode == "sine" or (opcode, dtype) == ("sqrt", "f64"):
+        operand = operand[[0, 1, 5, 6]]
+    shape = f"{dtype}[{operand.size}]"
+    _agree(f"HloModule m\n\nENTRY e {{\n  p = {shape} parameter(0)\n  ROOT r = {shape} {opcode}(p)\n}}\n", operand)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "f16"])
+@pytest.mark.parametrize("opcode", _TWO_OPERANDS)
+def test_arithmetic_flushes_where_xla_does(opcode: str, dtype: str) -> None:
+    operand = _numbers(dtype)
+    other = np.resize(np.array([1.0, 0.5, 1.0], operand.dtype), operand.size)
+    shape = f"{dtype}[{operand.size}]"
+    parameters = f"  p = {shape} parameter(0)\n  q = {shape} parameter(1)"
+    _agree(f"HloModule m\n\nENTRY e {{\n{parameters}\n  ROOT r = {shape} {opcode}(p, q)\n}}\n", operand, other)
+
+
+@pytest.mark.parametrize("source", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize("target", ["f32", "f64", "bf16"])
+def test_conversions_flush_where_xla_does(source: str, target: str) -> None:
+    operand = _numbers(source)
+    root = f"  ROOT r = {target}[{operand.size}] convert(p)"
+    _agree(f"HloModule m\n\nENTRY e {{\n  p = {source}[{operand.size}] parameter(0)\n{root}\n}}\n", operand)
+
+
+def test_denormals_equal_zero_and_dots_flush_them() -> None:
+    operand = _numbers("f32")
+    parameters = "  p = f32[7] parameter(0)\n  q = f32[7] parameter(1)"
+    root = "  ROOT r = pred[7] compare(p, q), direction=EQ"
+    _agree(f"HloModule m\n\nENTRY e {{\n{parameters}\n{root}\n}}\n", operand, np.zeros(7, np.float32))
+    root = "  ROOT r = f32[7,2] dot(p, q), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    parameters = "  p = f32[7,3] parameter(0)\n  q = f32[3,2] parameter(1)"
+    matrix = np.stack([np.abs(operand)] * 3, axis=1)
+    _agree(f"HloModule m\n\nENTRY e {{\n{parameters}\n{root}\n}}\n", matrix, np.ones((3, 2), np.float32))
