@@ -196,7 +196,7 @@ INVALID = {
     "triangular-solve of other sizes": op(
         "f32[4,2] triangular-solve(a, b), left_side=true, transpose_a=NO_TRANSPOSE", a="f32[3,3]", b="f32[4,2]"
     ),
-    "rng-bit-generator of floats": op("(u64[2], f32[8]) rng-bit-generator(a), algorithm=rng_default", a="u64[2]"),
+    "rng-bit-generator of complex numbers": op("(u64[2], c64[8]) rng-bit-generator(a), algorithm=rng_default", a="u64[2]"),
     "reduce-precision without an exponent": op("f32[2] reduce-precision(a), exponent_bits=0, mantissa_bits=1", a="f32[2]"),
     "reduce-precision of integers": op("s32[2] reduce-precision(a), exponent_bits=5, mantissa_bits=1", a="s32[2]"),
     "get-dimension-size out of range": op("s32[] get-dimension-size(a), dimensions={1}", a="f32[2]"),
@@ -227,7 +227,6 @@ _LAX = (
     "compare of an unsigned type as signed",
     "fft of another length",
     "convolution with another window",
-    "rng-bit-generator of floats",
 )
 
 
