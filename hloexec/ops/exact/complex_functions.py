@@ -158,7 +158,7 @@ def exponential(x: Array, y: Array) -> Parts:
     finite = np.isfinite(x) & np.isfinite(y)
     (m, m_low), k = exponential_pair((np.where(finite, x, 0.0), 0.0))
     sine_pair, cosine_pair = sin_and_cos_pairs(np.where(finite, y, 0.0))
-    k = np.clip(k, -1200, 1200)
+    k = np.clip(k, -2040, 2040)
     real, imag = (scaled(np.add(*doubled.multiply((m, m_low), part)), k) for part in (cosine_pair, sine_pair))
     real, imag = np.where(finite, real, np.nan), np.where(finite, np.where(y == 0, y, imag), np.nan)
     if finite.all():
@@ -247,7 +247,8 @@ def _hyperbolic(x: Array, y: Array, first: Any, second: Any) -> Parts:
     if large.any():
         grown = _E_TO_64
         real, imag = np.where(large, real * grown, real), np.where(large, imag * grown, imag)
-    return np.where(first(x) == 0, first(x), real), np.where((y == 0) | (second(x) == 0), y * np.sign(second(x)), imag)
+    # On the axis ∞ · 0 is 0.
+    return real, np.where(y == 0, np.copysign(1.0, second(x)) * y, imag)
 
 
 _E_TO_64 = float.fromhex("0x1.425982cf597cdp+92")
