@@ -142,7 +142,7 @@ KNOWN += [
     Known(
         "exponents of integer powers",
         "XLA:CPU reads the lowest six bits of an exponent, as a signed number; hloexec reads all of it. StableHLO, "
-        "power: for integers it is integer exponentiation.",
+        "power: 'For integers: integer exponentiation'.",
         _at(_opcodes("power"), _exponent_beyond_six_bits),
     ),
     Known(
@@ -159,7 +159,8 @@ KNOWN += [
     ),
     Known(
         "topk of complex numbers",
-        "XLA runs it, hloexec refuses it: topk orders its operand, and CHLO's top_k takes integers and floats only.",
+        "XLA runs it, hloexec refuses it. StableHLO, compare: 'Imposing an ordering on complex numbers involves "
+        "surprising semantics'.",
         _where(_opcodes("topk", *_COMPLEX), "does not allow"),
     ),
     Known(
