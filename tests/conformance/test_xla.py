@@ -281,18 +281,21 @@ def test_a_gemm_becomes_its_dot(alpha, beta, epilogue):
     random = np.random.default_rng(0)
     a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((2, 3, 4), (2, 4, 5)))
     inputs, operands, parameters = [a, b], "", ""
-    expected = alpha * np.einsum("bik,bkj->bij", a, b)
+    expected = alpha * np.einsum("bik,bkj->bij", a, b, dtype=np.float64)
+    magnitude = alpha * np.einsum("bik,bkj->bij", np.abs(a), np.abs(b), dtype=np.float64)
     if beta:
         inputs.append(random.standard_normal((2, 3, 5)).astype(np.float32))
         operands, parameters = ", c", "c = f32[2,3,5] parameter(2)"
-        expected = expected + beta * inputs[2]
+        expected, magnitude = expected + beta * inputs[2], magnitude + beta * np.abs(inputs[2])
     if epilogue == "BIAS_RELU":
         inputs.append(random.standard_normal(5).astype(np.float32))
         operands, parameters = ", c", "c = f32[5] parameter(2)"
-        expected = np.maximum(expected + inputs[2], 0)
+        expected, magnitude = np.maximum(expected + inputs[2], 0), magnitude + np.abs(inputs[2])
     equivalent = xla.equivalent_module(gemm(alpha, beta, epilogue, operands, parameters))
     result, workspace = xla.run_hlo(equivalent, *inputs)
-    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+    # f32: at most 4 products, 3 sums, alpha, beta and one more sum are rounded, each by 2^-24 of no more than the sum
+    # of magnitudes.
+    assert (np.abs(result - expected) <= 10 * 2.0**-24 * magnitude).all()
     np.testing.assert_array_equal(workspace, np.zeros(64, np.int8))
 
 
