@@ -15,11 +15,12 @@ from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.errors import InputError
 from hloexec.exec.machine import fits
 from hloexec.exec.plan import Plan, map_shape, unflatten
+from hloexec.exec.split import Split, of_position, of_positions
 from hloexec.ir import ArrayShape, BufferShape, Computation, Shape, TupleShape
 from hloexec.ops.common import narrow
 from hloexec.values import TOKEN, Token, Value
 
-__all__ = ["argument_leaves", "result_value", "value_leaves"]
+__all__ = ["argument_leaves", "device_arguments", "device_results", "require_inputs", "result_value", "value_leaves"]
 
 
 def argument_leaves(computation: Computation, inputs: Sequence[Any]) -> list[Any]:
@@ -29,6 +30,52 @@ def argument_leaves(computation: Computation, inputs: Sequence[Any]) -> list[Any
     tuple of such values where it is a tuple, a token or None where it is a token. A scalar also takes a Python number
     of its kind: bool for pred, int for integers, int or float for floats (rounded once to the type), any for complex.
     """
+    return _argument_leaves(computation, inputs, {})
+
+
+def device_arguments(computation: Computation, inputs: Sequence[Sequence[Any]], count: int) -> list[Any]:
+    """The leaves of the arguments of `count` devices, split where devices are given different objects.
+
+    `inputs` holds one sequence of values per device, or a single one for all of them.
+    """
+    if not isinstance(inputs, (tuple, list)):
+        raise InputError(
+            f"the inputs must be a list with a list of values per device, but {_describe(inputs)} was given"
+        )
+    if len(inputs) not in (1, count):
+        raise InputError(
+            f"there must be one list of inputs per device, {count}, or a single one for all, but {len(inputs)} were "
+            "given"
+        )
+    known: dict[Any, list[Any]] = {}
+    rows = []
+    for device, values in enumerate(inputs):
+        if not isinstance(values, (tuple, list)):
+            raise InputError(
+                f"the inputs of device {device} must be a list of values, but {_describe(values)} was given"
+            )
+        try:
+            rows.append(_argument_leaves(computation, values, known))
+        except InputError as error:
+            raise InputError(f"device {device}: {error.message}" if count > 1 else error.message) from None
+    return [of_positions(column) for column in zip(*rows, strict=True)] if len(rows) > 1 else rows[0]
+
+
+def _argument_leaves(computation: Computation, inputs: Sequence[Any], known: dict[Any, list[Any]]) -> list[Any]:
+    """`argument_leaves`; `known` are the leaves of values seen before, so that one object has one view."""
+    parameters = computation.parameters
+    require_inputs(computation, inputs)
+    found: list[Any] = []
+    for number, (parameter, value) in enumerate(zip(parameters, inputs, strict=True)):
+        key = (number, _identity(value))
+        if key not in known:
+            known[key] = value_leaves(value, parameter.shape, f"parameter {number} ({parameter.name})")
+        found += known[key]
+    return found
+
+
+def require_inputs(computation: Computation, inputs: Sequence[Any]) -> None:
+    """InputError unless there are as many values as parameters."""
     parameters = computation.parameters
     if len(inputs) != len(parameters):
         listed = ", ".join(f"{parameter.name}: {parameter.shape}" for parameter in parameters[:20])
@@ -37,10 +84,11 @@ def argument_leaves(computation: Computation, inputs: Sequence[Any]) -> list[Any
             f"computation {computation.name} takes {len(parameters)} inputs ({listed}{more}), but "
             f"{len(inputs)} were given"
         )
-    found: list[Any] = []
-    for number, (parameter, value) in enumerate(zip(parameters, inputs, strict=True)):
-        found += value_leaves(value, parameter.shape, f"parameter {number} ({parameter.name})")
-    return found
+
+
+def _identity(value: Any) -> Any:
+    """Equal for values made of the same objects."""
+    return tuple(map(_identity, value)) if isinstance(value, (tuple, list)) else id(value)
 
 
 def value_leaves(value: Any, shape: Shape, what: str) -> list[Any]:
@@ -141,10 +189,21 @@ def result_value(plan: Plan, results: Sequence[Any], *, always_copy: bool) -> Va
     Arguments and constants are read-only in a run, so a writeable array is the run's own. It is handed over as it is,
     if it shows a whole buffer; anything else is copied.
     """
+    return device_results(plan, results, 1, always_copy=always_copy)[0]
+
+
+def device_results(plan: Plan, results: Sequence[Any], count: int, *, always_copy: bool) -> list[Value]:
+    """The results of `count` devices; devices that agree on a leaf get the same array."""
     taken: set[int] = set()
-    leaves = [_own(value, taken, always_copy=always_copy) for value in results]
+    leaves = [
+        Split(value.classes, [_own(entry, taken, always_copy=always_copy) for entry in value.values])
+        if type(value) is Split
+        else _own(value, taken, always_copy=always_copy)
+        for value in results
+    ]
     numbers = iter(range(len(leaves)))
-    return unflatten(map_shape(plan.computation.result_shape, lambda _: next(numbers)), leaves)  # type: ignore[no-any-return]
+    tree = map_shape(plan.computation.result_shape, lambda _: next(numbers))
+    return [unflatten(tree, [of_position(leaf, device) for leaf in leaves]) for device in range(count)]
 
 
 def _own(value: Any, taken: set[int], *, always_copy: bool) -> Any:

@@ -18,7 +18,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.flushing import Flushing, flushes
 from hloexec.ops.registry import Opcode
 
-__all__ = ["Surroundings", "bound", "bound_kernel"]
+__all__ = ["Surroundings", "bound", "bound_kernel", "may_overwrite"]
 
 
 class Surroundings(Protocol):
@@ -30,6 +30,8 @@ class Surroundings(Protocol):
     """The plans that are finished, by the names of their computations; callees come before their callers."""
     host_transfers: dict[HostTransfer, Step]
     """The first step of each kind of transfer with the host."""
+    communication: list[Step]
+    """The steps that have to do with other devices or the host."""
 
     def plan_as(
         self, name: str, parameters: tuple[ElementType | None, ...], results: tuple[ElementType | None, ...]
@@ -77,6 +79,11 @@ def bound(
     return partial(evaluate, **{need: _GIVEN[need](around, computation, instruction) for need in needs})
 
 
+def may_overwrite(around: Surroundings) -> bool:
+    """Whether kernels may overwrite operands that nobody else holds; what observers have seen must stay as it was."""
+    return around.options.is_in_place and not around.options.is_observed
+
+
 def bound_kernel(
     around: Surroundings,
     computation: Computation,
@@ -106,9 +113,7 @@ def bound_kernel(
     floats = {found for shape in met for found in float_types(shape)} | set(types)
     if len(floats - {None}) > 1:
         return AsDeclared(function, Conversion(types))
-    options = around.options
-    if entry.overwrite is None or not options.is_in_place or options.is_observed:
+    if entry.overwrite is None or not may_overwrite(around):
         return function
-    # What observers have seen must stay as it was.
     overwrite = bound(around, computation, instruction, entry.overwrite, entry.evaluate_needs)
     return InPlace(function, overwrite)

@@ -13,37 +13,58 @@ import numpy as np
 
 from hloexec.dtypes import ElementType
 from hloexec.errors import VerificationError
-from hloexec.exec.binding import Surroundings, bound, bound_kernel
+from hloexec.exec.binding import Surroundings, bound, bound_kernel, may_overwrite
+from hloexec.exec.borders import Crossing, crossings, is_border
+from hloexec.exec.contraction import contracted
 from hloexec.exec.fill import zeros
+from hloexec.exec.in_place import InPlace
 from hloexec.exec.lifetimes import finished
 from hloexec.exec.memory import temporary_bytes
 from hloexec.exec.plan import (
     Branch,
+    Communication,
     Conditional,
+    DeviceNumber,
+    Exchange,
     Flow,
+    FromDevice,
     FromHost,
+    HostTransfer,
     Invocation,
     Mark,
     Plan,
     Scope,
     SlotTree,
     Step,
+    ToDevice,
+    ToHost,
     While,
     leaves,
     map_shape,
     rebuilt,
 )
+from hloexec.exec.requirements import call_reason
 from hloexec.exec.schedule import computation_named
-from hloexec.exec.transfers import TRANSFERS, channel_of
+from hloexec.exec.transfers import transfer_of
 from hloexec.exec.widths import conversion, float_types, with_type
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Literal, TupleShape
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.registry import Role, find_opcode
+from hloexec.ops.registry import Opcode, Role, find_opcode
 
 __all__ = ["FORWARDED", "PlanBuilder", "inlined_computation"]
 
-FORWARDED = {"async-update": (), "async-done": (1,), "copy-done": (0,)}
-"""Machine opcodes that give an element of their operand, at this index, on a single device."""
+FORWARDED = {
+    "all-gather-done": (1,),
+    "all-reduce-done": (),
+    "async-done": (1,),
+    "async-update": (),
+    "collective-permute-done": (1,),
+    "copy-done": (0,),
+}
+"""Machine opcodes that give an element of their operand, at this index."""
+
+_STARTED = frozenset({"all-gather-start", "collective-permute-start"})
+"""Collectives whose value is (operands, results, state...)."""
 
 
 def inlined_computation(instruction: Instruction) -> str | None:
@@ -112,6 +133,7 @@ class PlanBuilder:
         if result_types is not None:
             scope = Scope(self.computation)
             tree = self._fitted(scope, self.computation.root, tree, result_types, is_silent=True)
+        self.steps = contracted(self.around, self.steps, tree, self.slot_shapes)
         return finished(self.computation, self.steps, parameter_count, self.slot_shapes, self.constants, tree)
 
     def _inline(self, arguments: tuple[SlotTree, ...]) -> SlotTree:
@@ -267,10 +289,24 @@ class PlanBuilder:
 
     def _custom_call(self, frame: _Frame, instruction: Instruction) -> SlotTree:
         entry = self.around.library_call(instruction.attributes.custom_call_target)
-        if entry is not None and entry.reason_against(instruction) is None:
-            computation = frame.scope.computation
+        computation = frame.scope.computation
+        module = self.around.program.module
+        numerics = self.around.options.numerics
+        if entry is not None and call_reason(module, computation, instruction, entry, numerics) is None:
+            if is_border(instruction):
+                return self._border(frame, instruction, crossings(module, computation, instruction))
+            if entry.forwards is not None:
+                values = [frame.values[name] for name in entry.forwards(computation, instruction)]
+                if not isinstance(instruction.shape, TupleShape):
+                    return self._marked(frame, instruction, values[0])
+                return self._marked(frame, instruction, (*values, *self._state(instruction, len(values))))
+            assert entry.evaluate is not None
             function = bound(self.around, computation, instruction, entry.evaluate, entry.evaluate_needs)
-            return self._step(frame, instruction, self._operands(frame, instruction), function)
+            operands = self._operands(frame, instruction)
+            if entry.overwrite is not None and may_overwrite(self.around) and len(operands) > entry.overwritten:
+                overwrite = bound(self.around, computation, instruction, entry.overwrite, entry.evaluate_needs)
+                function = InPlace(function, overwrite, entry.overwritten)
+            return self._step(frame, instruction, operands, function)
         tree = map_shape(
             instruction.shape,
             lambda leaf: self._constant_slot(leaf, self.around.unknown_result(instruction, leaf)),
@@ -309,9 +345,9 @@ class PlanBuilder:
         """The value of an asynchronous start: operands, result, and a state that means nothing here."""
         return (operands, result, *self._state(instruction))
 
-    def _state(self, instruction: Instruction) -> tuple[SlotTree, ...]:
-        """Zeros for the third and later elements of an asynchronous start."""
-        elements = getattr(instruction.shape, "elements", ())[2:]
+    def _state(self, instruction: Instruction, start: int = 2) -> tuple[SlotTree, ...]:
+        """Zeros for the elements of a tuple from `start` on, which mean nothing: the state of an asynchronous start."""
+        elements = getattr(instruction.shape, "elements", ())[start:]
         return tuple(map_shape(element, lambda leaf: self._constant_slot(leaf, zeros(leaf))) for element in elements)
 
     def _while(self, frame: _Frame, instruction: Instruction) -> SlotTree:
@@ -359,7 +395,7 @@ class PlanBuilder:
             )
 
     def _machine(self, frame: _Frame, instruction: Instruction) -> SlotTree:
-        """What one device can do of the opcodes that need devices."""
+        """What has to do with other devices or the host, and asynchronous pairs."""
         opcode = instruction.opcode
         if opcode in FORWARDED:
             return self._marked(frame, instruction, self._element_at(frame, instruction, FORWARDED[opcode]))
@@ -368,15 +404,66 @@ class PlanBuilder:
             return self._marked(frame, instruction, (operand, operand, *self._state(instruction)))
         if opcode == "async-start":
             return self._invocation(frame, instruction)
-        if TRANSFERS.get(opcode) is not None:
-            return self._transfer(frame, instruction)
+        if opcode in ("partition-id", "replica-id"):
+            return self._communication(frame, instruction, (), DeviceNumber(opcode == "replica-id"))
+        entry = find_opcode(opcode)
+        if entry is not None and entry.exchange is not None:
+            return self._collective(frame, instruction, entry)
+        transfer = transfer_of(frame.scope.computation, instruction)
+        if transfer is not None:
+            return self._transfer(frame, instruction, transfer)
         return self._marked(frame, instruction, self._zeros(instruction))
 
-    def _transfer(self, frame: _Frame, instruction: Instruction) -> SlotTree:
-        """A step at which data move between the device and its host."""
-        direction = TRANSFERS[instruction.opcode]
-        assert direction is not None
-        flow = direction(channel_of(frame.scope.computation, instruction))
+    def _communication(
+        self, frame: _Frame, instruction: Instruction, operands: tuple[SlotTree, ...], flow: Communication
+    ) -> SlotTree:
+        tree = self._step(frame, instruction, operands, None, flow)
+        self.around.communication.append(self.steps[-1])
+        return tree
+
+    def _collective(self, frame: _Frame, instruction: Instruction, entry: Opcode) -> SlotTree:
+        assert entry.exchange is not None
+        operands = self._operands(frame, instruction)
+        shape = instruction.shape
+        has_state = instruction.opcode in _STARTED
+        if has_state and isinstance(shape, TupleShape):
+            shape = shape.elements[1]
+        types = float_types(shape)
+        if len(types) == len(operands):
+            operands = tuple(
+                self._fitted(frame.scope, instruction, operand, types[number : number + 1], is_silent=True)
+                for number, operand in enumerate(operands)
+            )
+        kernel = bound(self.around, frame.scope.computation, instruction, entry.exchange, entry.exchange_needs)
+        tree = map_shape(shape, self._new_slot)
+        step = Step(instruction, frame.scope, operands, tree, None, Exchange(kernel), is_silent=has_state)
+        self.steps.append(step)
+        self.around.communication.append(step)
+        if not has_state:
+            return tree
+        given = operands[0] if len(operands) == 1 else operands
+        return self._marked(frame, instruction, (given, tree, *self._state(instruction)))
+
+    def _border(self, frame: _Frame, instruction: Instruction, arrays: Sequence[Crossing]) -> SlotTree:
+        """Where a manual region begins or ends: one exchange per array that changes."""
+        found: list[SlotTree] = []
+        for operand, crossing in zip(self._operands(frame, instruction), arrays, strict=True):
+            tree = operand
+            if not crossing.is_identity:
+                types = float_types(crossing.shape)
+                operand = self._fitted(frame.scope, instruction, operand, types, is_silent=True)
+                tree = self._new_slot(crossing.shape)
+                flow = Exchange(crossing.exchange, crossing.groups)
+                step = Step(instruction, frame.scope, (operand,), tree, None, flow, is_silent=True)
+                self.steps.append(step)
+                self.around.communication.append(step)
+            found.append(tree)
+        return self._marked(frame, instruction, tuple(found) if isinstance(instruction.shape, TupleShape) else found[0])
+
+    def _transfer(
+        self, frame: _Frame, instruction: Instruction, transfer: HostTransfer | FromDevice | ToDevice
+    ) -> SlotTree:
+        """A step at which data move between the device and its host or another device."""
         operands = self._operands(frame, instruction)
         if instruction.opcode == "send":
             sent = instruction.shape.elements[0] if isinstance(instruction.shape, TupleShape) else instruction.shape
@@ -384,10 +471,12 @@ class PlanBuilder:
                 self._fitted(frame.scope, instruction, operands[0], float_types(sent), is_silent=True),
                 *operands[1:],
             )
-        tree = self._step(frame, instruction, operands, None, flow)
-        if isinstance(flow, FromHost) and (isinstance(tree, int) or len(tree) != 2):
+        tree = self._communication(frame, instruction, operands, transfer)
+        is_incoming = isinstance(transfer, (FromHost, FromDevice))
+        if is_incoming and (isinstance(tree, int) or len(tree) != 2):
             raise VerificationError(f"%{instruction.name} must have the shape (data, token[]), not {instruction.shape}")
-        self.around.host_transfers.setdefault(flow, self.steps[-1])
+        if isinstance(transfer, (FromHost, ToHost)):
+            self.around.host_transfers.setdefault(transfer, self.steps[-1])
         return tree
 
 

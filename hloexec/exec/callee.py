@@ -18,7 +18,7 @@ import numpy as np
 
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.exec.in_place import InPlace
-from hloexec.exec.plan import NO_SLOT, Conditional, FromHost, Invocation, Plan, Step, ToHost, While, unflatten
+from hloexec.exec.plan import NO_SLOT, Communication, Conditional, Invocation, Plan, Step, While, unflatten
 from hloexec.exec.widths import AsDeclared, Conversion, converted, float_types
 from hloexec.ir import ArrayShape, BufferShape, Computation
 from hloexec.ops.registry import find_opcode
@@ -283,10 +283,11 @@ def _all_steps(plan: Plan) -> list[Step]:
     while pending:
         for step in pending.pop().steps:
             flow = step.flow
-            if isinstance(flow, (FromHost, ToHost)):
+            if isinstance(flow, Communication):
                 raise UnsupportedError(
-                    f"%{step.instruction.name} in computation {step.scope.computation.name} exchanges values with the "
-                    f"host, but {plan.computation.name} is evaluated on many elements at once, in no order"
+                    f"%{step.instruction.name} in computation {step.scope.computation.name} has to do with "
+                    f"other devices or the host, but {plan.computation.name} is evaluated on many elements at once, in "
+                    "no order"
                 )
             if step.function is not None:
                 found.append(step)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hloexec.errors import EvaluationError, HloError, InputError, ResourceError, UnsupportedError
 from hloexec.exec.observers import Context, call_path
 from hloexec.exec.plan import Step
@@ -12,15 +14,16 @@ __all__ = ["instruction_text", "placed"]
 _TEXT_LENGTH = 300
 
 
-def placed(error: Exception, step: Step, context: Context | None) -> HloError:
-    """The error of a kernel, with the instruction, the way to it, and where its source is."""
+def placed(error: Exception, step: Step, context: Context | None, devices: Sequence[int] = ()) -> HloError:
+    """The error of a kernel, with the instruction, the way to it, where its source is, and the devices it ran for."""
     instruction = step.instruction
     path = call_path(step.scope, context)
     computation = step.scope.computation.name
     calls = f", reached through {' / '.join(map(str, path))}" if path else ""
+    where = f" on device{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}" if devices else ""
     text = str(error) if isinstance(error, HloError) else f"{type(error).__name__}: {error}".rstrip(": ")
     lines = [
-        f"%{instruction.name} in computation {computation}{calls} failed: {text}",
+        f"%{instruction.name} in computation {computation}{calls} failed{where}: {text}",
         f"  {instruction_text(instruction, step)}",
     ]
     metadata = instruction.metadata

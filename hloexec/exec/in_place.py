@@ -16,16 +16,19 @@ import attrs
 import numpy as np
 
 from hloexec.exec.plan import Step
+from hloexec.exec.split import Split
 
-__all__ = ["InPlace", "settle"]
+__all__ = ["InPlace", "is_held_twice", "settle"]
 
 
 @attrs.frozen(eq=False)
 class InPlace:
-    """A kernel that is told, by one more argument, whether it may overwrite its first operand."""
+    """A kernel that is told, by one more argument, whether it may overwrite one of its operands."""
 
     kernel: Callable[..., Any]
     overwrite: Callable[..., Any]
+    place: int = 0
+    """Which operand."""
 
     def __call__(self, *operands: Any) -> Any:
         *given, is_unshared = operands
@@ -33,29 +36,39 @@ class InPlace:
 
 
 def settle(step: Step) -> None:
-    """Let a step whose lifetimes are known overwrite its first operand, if that dies there and occurs only once."""
+    """Let a step whose lifetimes are known overwrite its operand, if that dies there and occurs only once."""
     if not isinstance(step.function, InPlace):
         return
-    first = step.operands[0]
-    if first not in step.dead or step.operands.count(first) > 1:
+    target = step.operands[step.function.place]
+    if target not in step.dead or step.operands.count(target) > 1:
         step.function = step.function.kernel
         return
     fetch = step.fetch
 
     def fetch_and_tell(slots: list[Any]) -> tuple[Any, ...]:
         # Counted first: the tuple of operands refers to the array, too.
-        is_unshared = _is_unshared(slots, first)
+        is_unshared = _is_unshared(slots, target)
         return (*fetch(slots), is_unshared)
 
     step.fetch = fetch_and_tell
 
 
-def _is_unshared(slots: Sequence[Any], slot: int) -> bool:
-    """Whether a slot holds an array whose memory nothing else can see."""
-    if _references(slots, slot) != _UNSHARED or type(slots[slot]) is not np.ndarray:
+def _is_unshared(slots: Sequence[Any], slot: int) -> bool | tuple[bool, ...]:
+    """Whether a slot holds an array whose memory nothing else can see; for a split value by class."""
+    if _references(slots, slot) != _UNSHARED:
+        return False
+    if type(slots[slot]) is Split:
+        values = slots[slot].values
+        return tuple(_is_unshared(values, number) is True for number in range(len(values)))
+    if type(slots[slot]) is not np.ndarray:
         return False
     flags = slots[slot].flags
     return bool(flags.owndata and flags.writeable)
+
+
+def is_held_twice(slots: Sequence[Any], slot: int) -> bool:
+    """Whether a slot and the tuple of a step's operands are all that holds a value."""
+    return _references(slots, slot) == _UNSHARED + 1
 
 
 def _references(slots: Sequence[Any], slot: int) -> int:

@@ -12,6 +12,9 @@ from hloexec.ir import ArrayShape, BufferShape, Computation
 
 __all__ = ["finished"]
 
+_LARGE_BYTES = 1 << 18
+"""Where less is made, freeing operands early is not worth the looking."""
+
 
 def finished(
     computation: Computation,
@@ -28,6 +31,7 @@ def finished(
         touched = dict.fromkeys((*step.operands, *step.results))
         step.dead = tuple(slot for slot in touched if slot not in needed)
         settle(step)
+        step.is_large = getattr(step.instruction.shape, "byte_size", 0) >= _LARGE_BYTES
         needed.update(touched)
     plan = Plan(
         computation=computation,

@@ -1,125 +1,141 @@
-"""The machine that runs plans on one device.
+"""The machine that runs plans, on one device or on many in lockstep.
 
-It keeps its own stack of frames, one per plan that is under way, so programs may nest as deep as they like. A frame's
-steps run in a loop that does nothing but call kernels and drop dead values; control flow leaves the loop, and the
-machine decides which frame goes on. `Machine` is the plain form; `WatchedMachine` does the same with observers, checks
-or counters.
+It keeps its own stacks of frames, one frame per plan that is under way, so programs may nest as deep as they like. A
+frame's steps run in a loop that does nothing but call kernels and drop dead values; control flow and communication
+leave the loop, and the machine decides what goes on. A kernel runs once where all devices hold the same operands, and
+once per class of devices where they don't (`hloexec.exec.split`). Devices that control flow takes different ways become
+tasks of their own (`hloexec.exec.tasks`), which take turns. `hloexec.exec.watching` has the machine for runs with
+observers, checks or counters.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import numpy as np
 
-from hloexec.errors import EvaluationError
+from hloexec.errors import EvaluationError, HloError
+from hloexec.exec.communication import Communicator, Waiting, results_of
 from hloexec.exec.faults import placed
-from hloexec.exec.memory import Statistics
-from hloexec.exec.observers import Attached, Context
+from hloexec.exec.in_place import InPlace, is_held_twice
+from hloexec.exec.observers import Context
 from hloexec.exec.plan import (
     NO_SLOT,
     Conditional,
+    DeviceNumber,
+    Exchange,
+    FromDevice,
     FromHost,
     Invocation,
     Mark,
     Plan,
-    SlotTree,
     Step,
+    ToDevice,
     ToHost,
     While,
     leaves,
-    rebuilt,
+    unflatten,
 )
-from hloexec.ir import ArrayShape, BufferShape, TupleShape, leaf_shapes
+from hloexec.exec.split import Split, combined, joined, last_uses, members, merged, of_position, of_positions
+from hloexec.exec.tasks import Frame, Join, Loop, Task, merged_task
+from hloexec.exec.topology import Topology
+from hloexec.ir import ArrayShape, BufferShape, TupleShape
 from hloexec.values import TOKEN
 
 if TYPE_CHECKING:
     from hloexec.exec.host import Host
 
-__all__ = ["Frame", "Machine", "WatchedMachine"]
+__all__ = ["Machine", "fits", "flat", "store"]
 
 _CONTEXT = np.zeros((), np.uint32)
 """The context of a started transfer, which means nothing here."""
 _CONTEXT.flags.writeable = False
 
 
-@attrs.define(eq=False)
-class Frame:
-    """A plan under way."""
-
-    plan: Plan
-    slots: list[Any]
-    remaining: Iterator[Step]
-    """The steps that are still to run; the loop over them stops and goes on with control flow."""
-    parent: Frame | None = None
-    context: Context | None = None
-    """The parent's step that this frame carries out, and the way to it; None for the outermost frame."""
-    loop: Loop | None = None
-
-
-@attrs.define(eq=False)
-class Loop:
-    """A while loop under way."""
-
-    flow: While
-    state: list[Any]
-    """The carried leaves while the condition runs; empty while the body, which owns them then, does."""
-    iteration: int = 0
-    in_body: bool = False
-
-
 class Machine:
     """Runs plans; one per run.
 
-    `host` is what a plan with host transfers exchanges values with (see `hloexec.exec.host`).
+    `hosts` are what the devices of a plan with host transfers exchange values with (see `hloexec.exec.host`).
     """
 
-    def __init__(self, host: Host | None = None) -> None:
-        self._host = host
+    def __init__(self, topology: Topology, hosts: Sequence[Host] = ()) -> None:
+        self._topology = topology
+        self._hosts = hosts
+        self._communicator = Communicator(topology)
+        self._ready: deque[Task] = deque()
+        self._joins: list[Join] = []
+        """Joins at which somebody waits."""
+        self._ended: list[tuple[Task, list[Any]]] = []
+        """The tasks that have finished, with their results."""
+        self._running: Sequence[int] = ()
+        """The devices for which a kernel runs that runs once per class."""
+        self._perform: dict[type, Callable[[Task, Step], Task | None]] = {
+            Conditional: self._enter,
+            DeviceNumber: self._number_devices,
+            Exchange: self._exchange,
+            FromDevice: self._receive,
+            FromHost: self._exchange_with_host,
+            Invocation: self._enter,
+            ToDevice: self._send,
+            ToHost: self._exchange_with_host,
+            While: self._enter,
+        }
 
     def run(self, plan: Plan, arguments: list[Any]) -> list[Any]:
-        """The leaves of the plan's result on the leaves of its arguments.
+        """The leaves of the plan's result on the leaves of its arguments; either may be split between devices.
 
         The list of arguments is emptied, so that values which nobody else holds can be freed as soon as they are dead.
         """
-        frame = self._frame(plan, arguments, None, None)
-        while True:
-            step = self._advance(frame)
-            if step is not None:
-                if isinstance(step.flow, (FromHost, ToHost)):
-                    self._exchange(frame, step)
-                else:
-                    frame = self._enter(frame, step)
-                continue
-            results = [frame.slots[slot] for slot in frame.plan.results]
-            self._finished(frame)
-            if frame.parent is None:
-                return results
-            frame = self._return(frame, results)
+        task = Task(tuple(range(self._topology.count)), [], [])
+        self._push(task, plan, arguments, None)
+        self._ready.append(task)
+        while sum(len(task.devices) for task, _ in self._ended) < self._topology.count:
+            if self._ready:
+                self._go(self._ready.popleft())
+            else:
+                self._unblock()
+        self._communicator.require_all_received()
+        places = sorted(
+            (device, number, position)
+            for number, (task, _) in enumerate(self._ended)
+            for position, device in enumerate(task.devices)
+        )
+        order = [(number, position) for _, number, position in places]
+        return [merged(values, order) for values in zip(*(results for _, results in self._ended), strict=True)]
 
-    def _frame(
-        self,
-        plan: Plan,
-        arguments: list[Any],
-        parent: Frame | None,
-        step: Step | None,
-        loop: Loop | None = None,
-    ) -> Frame:
+    def _go(self, task: Task | None) -> None:
+        """Run a task until it ends or waits for others."""
+        while task is not None:
+            step = self._advance(task)
+            if step is not None:
+                task = self._perform[type(step.flow)](task, step)
+                continue
+            frame = task.frames[-1]
+            results = [frame.slots[slot] for slot in frame.plan.results]
+            self._finished(task, frame)
+            task.frames.pop()
+            if not task.frames:
+                self._ended.append((task, results))
+                return
+            task = self._return(task, frame, results)
+
+    def _push(self, task: Task, plan: Plan, arguments: list[Any], step: Step | None, loop: Loop | None = None) -> None:
+        """Begin a plan, in which the task carries out `step`."""
         slots = plan.initial.copy()
         slots[: len(arguments)] = arguments
         arguments.clear()
         for slot in plan.dead_on_entry:
             slots[slot] = None
         context = None
-        if parent is not None and step is not None:
-            context = Context(step, plan, None if loop is None else loop.iteration, parent.context)
-        return Frame(plan, slots, iter(plan.steps), parent, context, loop)
+        if task.frames and step is not None:
+            context = Context(step, plan, None if loop is None else loop.iteration, task.frames[-1].context)
+        task.frames.append(Frame(plan, slots, iter(plan.steps), context, loop))
 
-    def _advance(self, frame: Frame) -> Step | None:
-        """Run steps until one needs another frame, which is returned, or the plan ends."""
+    def _advance(self, task: Task) -> Step | None:
+        """Run steps of the innermost frame until one needs more than a kernel, which is returned, or the plan ends."""
+        frame = task.frames[-1]
         slots = frame.slots
         step: Step | None = None
         try:
@@ -129,209 +145,308 @@ class Machine:
                     if step.flow is Mark.MARK:
                         continue
                     return step
+                operands = step.fetch(slots)
+                if Split in map(type, operands):
+                    self._run_each_class(task, step, operands)
                 # No name may hold a result here: it would outlive its slot.
-                if step.result != NO_SLOT:
-                    slots[step.result] = function(*step.fetch(slots))
+                elif step.result != NO_SLOT:
+                    slots[step.result] = function(*operands)
                 else:
-                    store(step.results, function(*step.fetch(slots)), slots)
+                    store(step.results, function(*operands), slots)
+                del operands
                 for slot in step.dead:
                     slots[slot] = None
         except Exception as error:
             assert step is not None
-            raise placed(error, step, frame.context) from error
+            raise self._placed(error, task, step) from error
         return None
 
-    # Transfers
+    # Communication
 
-    def _exchange(self, frame: Frame, step: Step) -> None:
-        """Take a value from the host, or hand one over."""
+    def _number_devices(self, task: Task, step: Step) -> Task | None:
+        assert isinstance(step.flow, DeviceNumber)
+        number = self._topology.replica_of if step.flow.is_replica else self._topology.partition_of
+        return self._complete(
+            task, step, [of_positions([np.array(number(device), np.uint32) for device in task.devices])]
+        )
+
+    def _exchange(self, task: Task, step: Step) -> Task | None:
         try:
-            for slot, value in zip(step.results, self._exchanged(frame.slots, step), strict=True):
-                frame.slots[slot] = value
+            waiting, over = self._communicator.exchange(task, step)
         except Exception as error:
-            raise placed(error, step, frame.context) from error
-        self._completed(frame, step)
-        self._drop(frame, step)
+            raise self._placed(error, task, step) from error
+        return self._resume(waiting, over)
 
-    def _exchanged(self, slots: list[Any], step: Step) -> list[Any]:
+    def _receive(self, task: Task, step: Step) -> Task | None:
+        try:
+            waiting, over = self._communicator.receive(task, step)
+        except Exception as error:
+            raise self._placed(error, task, step) from error
+        return self._resume(waiting, over)
+
+    def _send(self, task: Task, step: Step) -> Task | None:
+        self._communicator.send(task, step)
+        slots = task.frames[-1].slots
+        data = [slots[slot] for slot in leaves(step.operand_trees[0])]
+        for waiting in self._communicator.delivered():
+            self._continue(waiting)
+        return self._complete(task, step, [*data, _CONTEXT, TOKEN])
+
+    def _resume(self, waiting: Waiting, over: Sequence[Waiting]) -> Task | None:
+        """Let those go on who need not wait any more; returns the task of `waiting` where it is one of them."""
+        for other in over:
+            if other is not waiting:
+                self._continue(other)
+        return self._complete(waiting.task, waiting.step, results_of(waiting)) if waiting in over else None
+
+    def _continue(self, waiting: Waiting) -> None:
+        task = self._complete(waiting.task, waiting.step, results_of(waiting))
+        if task is not None:
+            self._ready.append(task)
+
+    def _exchange_with_host(self, task: Task, step: Step) -> Task | None:
+        """Take a value from each device's host, or hand one over."""
+        try:
+            results = self._exchanged(task, step)
+        except Exception as error:
+            raise self._placed(error, task, step) from error
+        return self._complete(task, step, results)
+
+    def _exchanged(self, task: Task, step: Step) -> list[Any]:
         """The leaves of a transfer's value."""
-        flow, host = step.flow, self._host
-        if host is None:
+        flow, slots = step.flow, task.frames[-1].slots
+        if not self._hosts:
             raise EvaluationError("there is no host to exchange values with")
+        hosts = [self._hosts[device] for device in task.devices]
         if isinstance(flow, FromHost):
             shape = step.instruction.shape
             assert isinstance(shape, TupleShape)
-            return [*host.take(flow, shape.elements[0]), TOKEN]
+            taken = [host.take(flow, shape.elements[0]) for host in hosts]
+            return [*map(of_positions, zip(*taken, strict=True)), TOKEN]
         assert isinstance(flow, ToHost)
         data = step.operand_trees[0]
-        host.give(flow, rebuilt(data, _branches, lambda slot: _copied(slots[slot])))
+        for position, host in enumerate(hosts):
+            values = {slot: _copied(of_position(slots[slot], position)) for slot in leaves(data)}
+            host.give(flow, unflatten(data, values))
         if flow.channel is None:
             return [TOKEN]
         return [*(slots[slot] for slot in leaves(data)), _CONTEXT, TOKEN]
 
     # Control flow
 
-    def _enter(self, frame: Frame, step: Step) -> Frame:
-        """The frame that carries out a step of control flow."""
+    def _enter(self, task: Task, step: Step) -> Task | None:
+        """Begin the plan that carries out a step of control flow."""
+        frame, flow = task.frames[-1], step.flow
         slots = frame.slots
-        flow = step.flow
         if isinstance(flow, Conditional):
-            branch = flow.select(slots[step.operands[0]])
+            selector = slots[step.operands[0]]
+            if type(selector) is Split:
+                chosen = [flow.branches.index(flow.select(value)) for value in selector.values]
+                keys = [chosen[number] for number in selector.classes]
+                self._part(task, step, keys, lambda part, positions, key: self._enter(part, step))
+                return None
+            branch = flow.select(selector)
             arguments = [slots[slot] for slot in step.operands[branch.start : branch.stop]]
-            self._drop(frame, step)
-            return self._frame(branch.plan, arguments, frame, step)
+            self._drop(task, step)
+            self._push(task, branch.plan, arguments, step)
+            return task
         arguments = [slots[slot] for slot in step.operands]
-        self._drop(frame, step)
+        self._drop(task, step)
         if isinstance(flow, Invocation):
-            return self._frame(flow.plan, arguments, frame, step)
-        assert isinstance(flow, While)
-        loop = Loop(flow, arguments)
-        return self._frame(flow.condition, list(arguments), frame, step, loop)
+            self._push(task, flow.plan, arguments, step)
+        else:
+            assert isinstance(flow, While)
+            self._push(task, flow.condition, list(arguments), step, Loop(flow, arguments))
+        return task
 
-    def _return(self, frame: Frame, results: list[Any]) -> Frame:
-        """The frame that goes on after `frame` has ended with `results`."""
-        parent, loop = frame.parent, frame.loop
-        assert parent is not None and frame.context is not None
-        step = frame.context.step
-        if loop is not None:
-            if loop.in_body:
-                loop.in_body = False
-                loop.iteration += 1
-                loop.state = results
-                return self._frame(loop.flow.condition, list(results), parent, step, loop)
-            if results[0]:
-                loop.in_body = True
-                state, loop.state = loop.state, []
-                return self._frame(loop.flow.body, state, parent, step, loop)
-            results, loop.state = loop.state, []
+    def _return(self, task: Task, frame: Frame, results: list[Any]) -> Task | None:
+        """Go on after `frame` has ended with `results`."""
+        assert frame.context is not None
+        step, loop = frame.context.step, frame.loop
+        if loop is None:
+            return self._complete(task, step, results)
+        if loop.in_body:
+            loop.in_body = False
+            loop.iteration += 1
+            loop.state = results
+            self._push(task, loop.flow.condition, list(results), step, loop)
+            return task
+        again = results[0]
+        if type(again) is Split:
+            keys = [bool(of_position(again, position)) for position in range(len(task.devices))]
+            self._part(task, step, keys, lambda part, positions, key: self._turn(part, step, loop.part(positions), key))
+            return None
+        return self._turn(task, step, loop, again)
+
+    def _turn(self, task: Task, step: Step, loop: Loop, again: Any) -> Task | None:
+        """Go round a loop once more, or leave it."""
+        if again:
+            loop.in_body = True
+            state, loop.state = loop.state, []
+            self._push(task, loop.flow.body, state, step, loop)
+            return task
+        results, loop.state = loop.state, []
+        return self._complete(task, step, results)
+
+    def _part(
+        self, task: Task, step: Step, keys: Sequence[Any], go_on: Callable[[Task, list[int], Any], Task | None]
+    ) -> None:
+        """Part a task at `step` into those of equal keys, by position, each of which goes on by itself."""
+        groups: dict[Any, list[int]] = {}
+        for position, key in enumerate(keys):
+            groups.setdefault(key, []).append(position)
+        parts = self._parts(task, step, list(groups.values()))
+        for part, (key, positions) in zip(parts, groups.items(), strict=True):
+            found = go_on(part, positions, key)
+            if found is not None:
+                self._ready.append(found)
+
+    def _parts(self, task: Task, step: Step, groups: Sequence[Sequence[int]]) -> list[Task]:
+        return task.parts(step, groups)
+
+    def _complete(self, task: Task, step: Step, results: Sequence[Any]) -> Task | None:
+        """Store the results of a step that was no kernel; returns the task that goes on, if one does now."""
+        frame = task.frames[-1]
         for slot, value in zip(step.results, results, strict=True):
-            parent.slots[slot] = value
-        self._completed(parent, step)
-        self._drop(parent, step)
-        return parent
+            frame.slots[slot] = value
+        self._completed(task, step)
+        self._drop(task, step)
+        return self._arrive(task, step)
 
-    def _drop(self, frame: Frame, step: Step) -> None:
-        slots = frame.slots
+    def _arrive(self, task: Task, step: Step) -> Task | None:
+        """Wait after `step` for those who should join there; returns the task that goes on, if one does now."""
+        while task.joins:
+            join = task.joins[-1]
+            if join.step is not step or join.depth != len(task.frames):
+                break
+            task.joins.pop()
+            if join.is_released:
+                continue
+            if not join.arrived:
+                self._joins.append(join)
+            join.arrived.append(task)
+            if sum(len(arrived.devices) for arrived in join.arrived) < join.count:
+                return None
+            self._joins.remove(join)
+            task = self._merge(join.arrived)
+        return task
+
+    def _merge(self, tasks: Sequence[Task]) -> Task:
+        return merged_task(tasks)
+
+    def _unblock(self) -> None:
+        """Let somebody go on where all tasks wait.
+
+        Devices that have what they need part from those in their task that have not; then those who wait for others to
+        join go on without them. Where neither helps, DeadlockError says who waits where.
+        """
+        for waiting in self._communicator.waiting:
+            over = self._communicator.part(waiting, self._parts)
+            if over is not None:
+                self._continue(over)
+                return
+        if self._joins:
+            join = max(self._joins, key=lambda join: join.depth)
+            join.is_released = True
+            self._joins.remove(join)
+            task = self._arrive(self._merge(join.arrived), join.step)
+            if task is not None:
+                self._ready.append(task)
+            return
+        done = [device for task, _ in self._ended for device in task.devices]
+        raise self._communicator.deadlock(done)
+
+    def _run_each_class(self, task: Task, step: Step, operands: Sequence[Any]) -> None:
+        """Run a kernel once per class of devices, where some of its operands are split."""
+        assert step.function is not None
+        slots = task.frames[-1].slots
+        places = [place for place, operand in enumerate(operands) if type(operand) is Split]
+        classes, rows = joined(tuple(operands[place].classes for place in places))
+        holders = members(task.devices, classes)
+        freed = self._freed_by_class(step, operands, places, slots) if step.is_large else []
+        is_last = last_uses(rows) if freed else ()
+        results: list[Any] = []
+        for number in range(len(rows)):
+            self._running = holders[number]
+            results.append(step.function(*_operands_of_class(step, operands, places, rows, number)))
+            self._made(results[number], holders[number])
+            for place, column in freed:
+                if is_last[column][number]:
+                    self._free(operands[place], rows[number][column], task)
+        self._running = ()
+        for result, devices in zip(results, holders, strict=True):
+            self._freed(result, devices)
+        if step.result != NO_SLOT:
+            slots[step.result] = combined(classes, results)
+            return
+        columns = zip(*(flat(result) for result in results), strict=True)
+        for slot, values in zip(step.results, columns, strict=True):
+            slots[slot] = combined(classes, values)
+
+    def _free(self, split: Split, number: int, task: Task) -> None:
+        """Let go of the value of one class, which nobody needs any more."""
+        self._freed(split.values[number], members(task.devices, split.classes)[number])
+        split.values[number] = None
+
+    def _freed_by_class(
+        self, step: Step, operands: Sequence[Any], places: Sequence[int], slots: Sequence[Any]
+    ) -> list[tuple[int, int]]:
+        """The operands that die with each class that has run, and where they stand among those that are split."""
+        if len(operands) < len(step.operands):
+            return []
+        return [
+            (place, column)
+            for column, place in enumerate(places)
+            if step.operands[place] in step.dead and is_held_twice(slots, step.operands[place])
+        ]
+
+    def _placed(self, error: Exception, task: Task, step: Step) -> HloError:
+        return placed(error, step, task.frames[-1].context, self._running)
+
+    # What others may watch
+
+    def _drop(self, task: Task, step: Step) -> None:
+        slots = task.frames[-1].slots
         for slot in step.dead:
             slots[slot] = None
 
-    def _completed(self, frame: Frame, step: Step) -> None:
-        """A step of control flow has its results in place."""
+    def _completed(self, task: Task, step: Step) -> None:
+        """A step that was no kernel has its results in place."""
 
-    def _finished(self, frame: Frame) -> None:
+    def _finished(self, task: Task, frame: Frame) -> None:
         """The plan of a frame has ended, and its results are taken out."""
 
+    def _made(self, value: Any, devices: Sequence[int]) -> None:
+        """A kernel has returned a value for a class of devices, which lies in no slot yet."""
 
-class WatchedMachine(Machine):
-    """Runs plans as `Machine` does, and reports to observers, checks results and counts bytes where asked."""
-
-    def __init__(
-        self,
-        attached: Attached,
-        *,
-        check: bool = False,
-        statistics: Statistics | None = None,
-        host: Host | None = None,
-    ) -> None:
-        super().__init__(host)
-        self._attached = attached
-        self._check = check
-        self._statistics = statistics
-        self._done = 0
-        """Steps of the outermost plan that have begun."""
-
-    def run(self, plan: Plan, arguments: list[Any]) -> list[Any]:
-        if self._statistics is not None:
-            for value in arguments:
-                self._statistics.ignore(value)
-        return super().run(plan, arguments)
-
-    def _frame(
-        self,
-        plan: Plan,
-        arguments: list[Any],
-        parent: Frame | None,
-        step: Step | None,
-        loop: Loop | None = None,
-    ) -> Frame:
-        statistics = self._statistics
-        if statistics is not None:
-            for slot in plan.constant_slots:
-                statistics.ignore(plan.initial[slot])
-            for slot, value in enumerate(arguments):
-                if slot not in plan.dead_on_entry:
-                    statistics.take(value)
-        if parent is not None and parent.parent is None and step is not None and self._attached.see_progress:
-            iteration = loop.iteration if loop is not None else None
-            self._attached.progress(self._done, len(parent.plan.steps), step.instruction, iteration)
-        return super()._frame(plan, arguments, parent, step, loop)
-
-    def _advance(self, frame: Frame) -> Step | None:
-        slots = frame.slots
-        attached, statistics = self._attached, self._statistics
-        is_entry = frame.parent is None
-        total = len(frame.plan.steps)
-        step: Step | None = None
-        try:
-            for step in frame.remaining:
-                if is_entry:
-                    self._done += 1
-                    if attached.see_progress:
-                        attached.progress(self._done, total, step.instruction)
-                operands: Sequence[Any] | None = None
-                seconds = 0.0
-                if step.function is None:
-                    if step.flow is not Mark.MARK:
-                        return step
-                else:
-                    operands = step.fetch(slots)
-                    start = time.perf_counter()
-                    value = step.function(*operands)
-                    seconds = time.perf_counter() - start
-                    store(step.results, value if step.result == NO_SLOT else (value,), slots)
-                    del value
-                    if self._check and not step.is_silent:
-                        check_results(step, slots)
-                    if statistics is not None:
-                        statistics.steps += 1
-                        for slot in step.results:
-                            statistics.take(slots[slot])
-                if attached.see_instructions and not step.is_silent:
-                    attached.instruction(step, slots, operands, seconds, frame.context)
-                del operands
-                self._drop(frame, step)
-        except Exception as error:
-            assert step is not None
-            raise placed(error, step, frame.context) from error
-        return None
-
-    def _drop(self, frame: Frame, step: Step) -> None:
-        statistics = self._statistics
-        if statistics is not None:
-            for slot in step.dead:
-                statistics.release(frame.slots[slot])
-        super()._drop(frame, step)
-
-    def _finished(self, frame: Frame) -> None:
-        if self._statistics is not None:
-            constants = frame.plan.constant_slots
-            for slot, value in enumerate(frame.slots):
-                if slot not in constants:
-                    self._statistics.release(value)
-        if frame.parent is None and self._attached.see_progress and frame.plan.steps:
-            total = len(frame.plan.steps)
-            self._attached.progress(total, total, frame.plan.steps[-1].instruction)
-
-    def _completed(self, frame: Frame, step: Step) -> None:
-        if self._statistics is not None:
-            for slot in step.results:
-                self._statistics.take(frame.slots[slot])
-        if self._attached.see_instructions:
-            self._attached.instruction(step, frame.slots, None, 0.0, frame.context)
+    def _freed(self, value: Any, devices: Sequence[int]) -> None:
+        """The value of a class of devices is needed no more, or lies in its slot now."""
 
 
-def _branches(tree: SlotTree) -> tuple[SlotTree, ...] | None:
-    return tree if isinstance(tree, tuple) else None
+def _operands_of_class(
+    step: Step,
+    operands: Sequence[Any],
+    places: Sequence[int],
+    rows: Sequence[Sequence[int]],
+    number: int,
+) -> list[Any]:
+    """What a kernel is given for one class.
+
+    `rows` holds for each class which part of each split operand is its own; `places` says where those operands stand.
+    """
+    given = list(operands)
+    for place, part in zip(places, rows[number], strict=True):
+        given[place] = operands[place].values[part]
+    if type(step.function) is InPlace:
+        # The last operand says which classes' values nobody else holds; no two of the new classes may share one.
+        place = step.function.place
+        if type(operands[place]) is Split and type(operands[-1]) is tuple:
+            column = places.index(place)
+            part = rows[number][column]
+            given[-1] = operands[-1][part] and sum(row[column] == part for row in rows) == 1
+        else:
+            given[-1] = False
+    return given
 
 
 def _copied(value: Any) -> Any:
@@ -341,12 +456,12 @@ def _copied(value: Any) -> Any:
 def store(results: Sequence[int], value: Any, slots: list[Any]) -> None:
     """Put the leaves of a tuple that a kernel returned into their slots."""
     if any(isinstance(element, tuple) for element in value):
-        value = _flat(value)
+        value = flat(value)
     for slot, leaf in zip(results, value, strict=True):
         slots[slot] = leaf
 
 
-def _flat(value: Any) -> list[Any]:
+def flat(value: Any) -> list[Any]:
     found: list[Any] = []
     stack = [value]
     while stack:
@@ -356,15 +471,6 @@ def _flat(value: Any) -> list[Any]:
         else:
             found.append(current)
     return found
-
-
-def check_results(step: Step, slots: list[Any]) -> None:
-    """Raise EvaluationError unless a kernel returned what its instruction declares; bounds hold for dynamic sizes."""
-    for slot, (index, shape) in zip(step.results, leaf_shapes(step.instruction.shape), strict=True):
-        value = slots[slot]
-        if not fits(value, shape):
-            given = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-            raise EvaluationError(f"the kernel returned {given} as result {list(index)}, where the shape is {shape}")
 
 
 def fits(value: Any, shape: ArrayShape | BufferShape) -> bool:

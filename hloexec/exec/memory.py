@@ -1,4 +1,4 @@
-"""How much memory a run needs: estimated from declared shapes before it starts, counted while it runs where asked.
+"""How much memory a run needs, estimated from declared shapes before it starts.
 
 The estimate walks a plan's steps and adds up the buffers that are alive at each. A value that an opcode usually makes
 as a view of its first operand has no buffer of its own, and keeps its operand's alive. Values that the caller passes in
@@ -10,19 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import attrs
-import numpy as np
 
 from hloexec.errors import ResourceError
-from hloexec.exec.plan import Conditional, FromHost, Invocation, Plan, Step, ToHost, While
+from hloexec.exec.plan import Communication, Conditional, Invocation, Plan, Step, While
+from hloexec.exec.spread import Spread
 from hloexec.exec.widths import AsDeclared, Conversion
 from hloexec.ir import ArrayShape, BufferShape, Instruction
 from hloexec.ops.registry import find_opcode
 
 __all__ = [
-    "Statistics",
     "annotate_peak",
     "available_bytes",
     "in_units",
@@ -55,9 +51,11 @@ def temporary_bytes(instruction: Instruction, operands: Sequence[ArrayShape | Bu
 class _Liveness:
     """The buffers of one plan, as its steps come and go."""
 
-    def __init__(self, plan: Plan, owned: Sequence[bool]) -> None:
+    def __init__(self, plan: Plan, owned: Sequence[bool], spread: Spread | None = None) -> None:
         """`owned` says for each parameter leaf whether its buffer may die within the plan."""
         self.sizes = [shape.byte_size for shape in plan.slot_shapes]
+        if spread is not None:
+            self.sizes = [size * count for size, count in zip(self.sizes, spread.counts(plan), strict=True)]
         for slot, is_owned in enumerate(owned):
             if not is_owned:
                 self.sizes[slot] = 0
@@ -105,16 +103,20 @@ def annotate_peak(plan: Plan) -> None:
     plan.peak_bytes, plan.peak_step = _peak(plan, owned)
 
 
-def _peak(plan: Plan, owned: Sequence[bool]) -> tuple[int, Step | None]:
-    liveness = _Liveness(plan, owned)
+def _peak(plan: Plan, owned: Sequence[bool], spread: Spread | None = None) -> tuple[int, Step | None]:
+    """The most bytes alive at once, and at which step: on one device, or with a spread on all of them."""
+    liveness = _Liveness(plan, owned, spread)
+    counts = [] if spread is None else spread.counts(plan)
     peak, where = liveness.live, None
     for step in plan.steps:
-        if step.function is not None or isinstance(step.flow, (FromHost, ToHost)):
+        if step.function is not None or isinstance(step.flow, Communication):
             liveness.enter(step)
             total = liveness.live + step.extra_bytes
+            if spread is not None:
+                total -= _freed_by_class(step, liveness, counts)
         elif isinstance(step.flow, (Invocation, While, Conditional)):
             # The results of a flow are part of what its plans allocate.
-            total = liveness.live + step.extra_bytes
+            total = liveness.live + _extra_bytes(step, spread)
             liveness.enter(step)
         else:
             continue
@@ -122,6 +124,30 @@ def _peak(plan: Plan, owned: Sequence[bool]) -> tuple[int, Step | None]:
             peak, where = max(total, peak), step
         liveness.leave(step)
     return peak, where
+
+
+def _extra_bytes(step: Step, spread: Spread | None) -> int:
+    """What the plans of a step allocate beyond the step's operands, on one device or on all of them."""
+    flow = step.flow
+    if spread is None or not step.extra_bytes:
+        return step.extra_bytes
+    if isinstance(flow, Invocation):
+        inner = [flow.plan]
+    elif isinstance(flow, While):
+        inner = [flow.condition, flow.body]
+    elif isinstance(flow, Conditional):
+        inner = [branch.plan for branch in flow.branches]
+    else:
+        return step.extra_bytes
+    return int(step.extra_bytes * max(map(spread.factor, inner)))
+
+
+def _freed_by_class(step: Step, liveness: _Liveness, counts: Sequence[int]) -> int:
+    """What a kernel that runs once per class of devices frees of its operands before its last run."""
+    dying = sum(liveness.sizes[slot] for slot in set(step.operands) & set(step.dead) if counts[slot] > 1)
+    most = max((counts[slot] for slot in step.results), default=1)
+    made = sum(liveness.sizes[slot] for slot in step.results)
+    return min(dying, made) * (most - 1) // most
 
 
 def _flow_bytes(plan: Plan, step: Step) -> int:
@@ -162,13 +188,13 @@ def _beyond(callee: Plan, operands: Sequence[int], dying: Sequence[bool], plan: 
     return peak - own
 
 
-def _largest_buffers(plan: Plan) -> list[str]:
+def _largest_buffers(plan: Plan, where: Step | None, spread: Spread | None) -> list[str]:
     """The largest values that are alive at a plan's peak, in words."""
     found: list[str] = []
-    where = plan.peak_step
     if where is None:
         return found
-    liveness = _Liveness(plan, [False] * plan.parameter_count)
+    liveness = _Liveness(plan, [False] * plan.parameter_count, spread)
+    counts = [1] * len(plan.slot_shapes) if spread is None else spread.counts(plan)
     origin: dict[int, Step] = {}
     for step in plan.steps:
         for slot in step.results:
@@ -184,8 +210,9 @@ def _largest_buffers(plan: Plan) -> list[str]:
     ]
     for size, slot in sorted(sizes, reverse=True)[:_LISTED]:
         step = origin[slot]
+        times = f"{counts[slot]} × " if counts[slot] > 1 else ""
         found.append(
-            f"  {in_units(size):>10}  {plan.slot_shapes[slot]} of %{step.instruction.name} in "
+            f"  {in_units(size):>10}  {times}{plan.slot_shapes[slot]} of %{step.instruction.name} in "
             f"{step.scope.computation.name}"
         )
     if where.flow is not None and where.extra_bytes:
@@ -200,18 +227,26 @@ def _largest_buffers(plan: Plan) -> list[str]:
 # The limit
 
 
-def require_memory(plan: Plan, limit: int | None) -> None:
-    """Raise ResourceError where a run of `plan` would allocate more than `limit` bytes, or than the default limit."""
-    peak = entry_peak_bytes(plan)
+def require_memory(plan: Plan, limit: int | None, spread: Spread | None = None) -> None:
+    """Raise ResourceError where a run of `plan` would allocate more than `limit` bytes, or than the default limit.
+
+    With a spread the run is one of many devices.
+    """
+    peak, where = entry_peak_bytes(plan), plan.peak_step
+    devices = ""
+    if spread is not None:
+        alone = peak
+        peak, where = _peak(plan, [False] * plan.parameter_count, spread)
+        peak = max(peak, alone)
+        devices = f" on all devices ({in_units(alone)} on one)"
     allowed = memory_limit_bytes(limit)
     if allowed is None or peak <= allowed:
         return
-    buffers = "\n".join(_largest_buffers(plan))
-    where = plan.peak_step
+    buffers = "\n".join(_largest_buffers(plan, where, spread))
     at = f" at %{where.instruction.name}" if where is not None else ""
     source = "the limit that was given" if limit is not None else "80 % of what this machine has free"
     raise ResourceError(
-        f"running {plan.computation.name} would take about {in_units(peak)} beyond its inputs{at}, more than "
+        f"running {plan.computation.name} would take about {in_units(peak)}{devices} beyond its inputs{at}, more than "
         f"{in_units(allowed)}, {source}. The largest buffers then:\n{buffers}\n"
         f"Run a part of the module (computation=…), a smaller one, or raise memory_limit."
     )
@@ -277,58 +312,3 @@ def in_units(size: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} PB"
-
-
-# Counting
-
-
-@attrs.define(eq=False)
-class Statistics:
-    """What a run took; give one to `run` to have it filled in."""
-
-    peak_bytes: int = 0
-    """The most bytes of buffers alive at once, inputs and constants not counted."""
-    live_bytes: int = 0
-    steps: int = 0
-    """How many instructions ran, loops counted as often as they went round."""
-    _buffers: dict[int, list[int]] = attrs.field(factory=dict, repr=False)
-
-    def ignore(self, value: Any) -> None:
-        """Never count the buffer of `value`: it is not the run's own."""
-        if isinstance(value, np.ndarray):
-            base = _owner(value)
-            self._buffers[id(base)] = [1, 0]
-
-    def take(self, value: Any) -> None:
-        """A slot holds `value` now."""
-        if not isinstance(value, np.ndarray):
-            return
-        base = _owner(value)
-        entry = self._buffers.get(id(base))
-        if entry is not None:
-            entry[0] += 1
-            return
-        size = base.nbytes
-        self._buffers[id(base)] = [1, size]
-        self.live_bytes += size
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-
-    def release(self, value: Any) -> None:
-        """A slot no longer holds `value`."""
-        if not isinstance(value, np.ndarray):
-            return
-        key = id(_owner(value))
-        entry = self._buffers.get(key)
-        if entry is None:
-            return
-        entry[0] -= 1
-        if entry[0] == 0:
-            self.live_bytes -= entry[1]
-            del self._buffers[key]
-
-
-def _owner(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array whose buffer `array` shows."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array

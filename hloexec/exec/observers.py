@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import attrs
-import numpy as np
 
 from hloexec.errors import InputError
 from hloexec.exec.plan import Plan, Scope, Step, unflatten
+from hloexec.exec.split import Split, arrays_of, joined, of_position
 from hloexec.ir import Computation, Instruction
 from hloexec.ops.registry import Role, find_opcode
 from hloexec.values import Value
@@ -100,6 +100,8 @@ class Event:
     """How long the kernel took."""
     scope: Scope
     context: Context | None
+    devices: tuple[int, ...] = (0,)
+    """The devices that hold the value; an instruction whose devices hold several values makes an event for each."""
 
     @property
     def computation(self) -> Computation:
@@ -177,18 +179,41 @@ class Attached:
         return bool(self._progress)
 
     def instruction(
-        self, step: Step, slots: list[Any], operands: Sequence[Any] | None, seconds: float, context: Context | None
+        self,
+        step: Step,
+        slots: list[Any],
+        operands: Sequence[Any] | None,
+        seconds: float,
+        context: Context | None,
+        devices: tuple[int, ...],
     ) -> None:
         """Report a step whose results lie in `slots`; `operands` is None where they are gone."""
-        for slot in step.results:
-            _protect(slots[slot])
-        given: tuple[Value, ...] = ()
-        if operands is not None and all(type(tree) is int for tree in step.operand_trees):
-            given = tuple(operands)
-        elif operands is not None:
-            by_slot = dict(zip(step.operands, operands, strict=True))
-            given = tuple(unflatten(tree, by_slot) for tree in step.operand_trees)
-        event = Event(step.instruction, unflatten(step.tree, slots), given, seconds, step.scope, context)
+        for array in arrays_of(slots[slot] for slot in step.results):
+            array.flags.writeable = False
+        held = {slot: slots[slot] for slot in step.results}
+        held |= dict(zip(step.operands, operands or (), strict=False))
+        split = [value.classes for value in held.values() if type(value) is Split]
+        if not split:
+            self._report(step, held, operands is not None, seconds, context, devices)
+            return
+        classes, _ = joined(tuple(split))
+        for number in range(max(classes) + 1):
+            first = classes.index(number)
+            values = {slot: of_position(value, first) for slot, value in held.items()}
+            holders = tuple(device for device, entry in zip(devices, classes, strict=True) if entry == number)
+            self._report(step, values, operands is not None, seconds, context, holders)
+
+    def _report(
+        self,
+        step: Step,
+        values: dict[int, Any],
+        has_operands: bool,
+        seconds: float,
+        context: Context | None,
+        devices: tuple[int, ...],
+    ) -> None:
+        operands = tuple(unflatten(tree, values) for tree in step.operand_trees) if has_operands else ()
+        event = Event(step.instruction, unflatten(step.tree, values), operands, seconds, step.scope, context, devices)
         for observer in self._instruction:
             observer.on_instruction(event)
 
@@ -205,8 +230,3 @@ class Attached:
 def attach(observers: Sequence[Any]) -> Attached:
     """Check the observers of a run; InputError where one of them observes nothing."""
     return Attached(observers)
-
-
-def _protect(value: Any) -> None:
-    if isinstance(value, np.ndarray):
-        value.flags.writeable = False

@@ -21,8 +21,12 @@ from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape,
 __all__ = [
     "NO_SLOT",
     "Branch",
+    "Communication",
     "Conditional",
+    "DeviceNumber",
+    "Exchange",
     "Flow",
+    "FromDevice",
     "FromHost",
     "HostTransfer",
     "Invocation",
@@ -32,6 +36,7 @@ __all__ = [
     "Scope",
     "SlotTree",
     "Step",
+    "ToDevice",
     "ToHost",
     "While",
     "leaves",
@@ -133,7 +138,47 @@ class ToHost:
 
 HostTransfer: TypeAlias = FromHost | ToHost
 
-Flow: TypeAlias = Invocation | While | Conditional | Mark | HostTransfer
+
+@attrs.frozen(eq=False)
+class Exchange:
+    """The step is a collective: groups of devices exchange values."""
+
+    function: Callable[..., Any]
+    """The bound kernel, from the operands of a group's members to their results (`hloexec.ops.groups`)."""
+    groups: Callable[[Any], list[dict[int, int]]] | None = None
+    """The groups of a topology's devices, where the instruction's attributes don't list them. Members of one number
+    are alike then: in groups of the same numbers and operands they get the same.
+    """
+
+
+@attrs.frozen
+class FromDevice:
+    """The step's value is (data, token), the data being what another device sent; zeros where none should."""
+
+    channel: int | None
+    pairs: tuple[tuple[int, int], ...] | None
+    """Who sends to whom; where the text does not say, whoever sends on the channel to whoever receives from it."""
+
+
+@attrs.frozen
+class ToDevice:
+    """The step sends its first operand to another device."""
+
+    channel: int | None
+    pairs: tuple[tuple[int, int], ...] | None
+
+
+@attrs.frozen
+class DeviceNumber:
+    """The step's value is the number of the device's replica or partition."""
+
+    is_replica: bool
+
+
+Communication: TypeAlias = HostTransfer | Exchange | FromDevice | ToDevice | DeviceNumber
+"""What a device does that has to do with others, or with its host."""
+
+Flow: TypeAlias = Invocation | While | Conditional | Mark | Communication
 
 
 @attrs.define(eq=False)
@@ -159,6 +204,8 @@ class Step:
     """The only slot that is filled, or NO_SLOT where there are none or several."""
     dead: tuple[int, ...] = ()
     """The slots whose values nothing needs after this step."""
+    is_large: bool = False
+    """Whether the result takes so much memory that operands are worth freeing as early as can be."""
     fetch: Callable[[list[Any]], Any] = attrs.field(init=False)
     """The operand values, given all slots."""
 
@@ -200,6 +247,8 @@ class Plan:
     """The registry's entries, by target, that the plan of a whole program was built on."""
     host_transfers: dict[HostTransfer, Step] = attrs.field(factory=dict)
     """What the plan of a whole program exchanges with its host, each with the first step that does so."""
+    communication: list[Step] = attrs.field(factory=list)
+    """The steps of a whole program at which devices exchange values."""
     entry_peak_bytes: int | None = None
     """The same where the arguments belong to the caller and do not count; None until somebody asks."""
 

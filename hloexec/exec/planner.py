@@ -38,7 +38,7 @@ def build(module: Module, computation: Computation, options: Options, memory_lim
     ResourceError where made-up values alone would exceed the memory limit; warns HloWarning about what is made up.
     """
     program = Program(module, computation)
-    require_supported(program, unknown=options.unknown)
+    require_supported(program, unknown=options.unknown, numerics=options.numerics)
     return _Planner(program, options, memory_limit).plan()
 
 
@@ -59,6 +59,7 @@ class _Planner:
         self.elided_names: dict[str, None] = {}
         self.unknown_targets: dict[str, None] = {}
         self.host_transfers: dict[HostTransfer, Step] = {}
+        self.communication: list[Step] = []
 
     def plan(self) -> Plan:
         program = self.program
@@ -72,6 +73,7 @@ class _Planner:
         plan = self.plans[program.entry.name]
         plan.library_calls = self.library_calls
         plan.host_transfers = self.host_transfers
+        plan.communication = self.communication
         return plan
 
     def _planned(self, order: list[Computation]) -> set[str]:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import attrs
 
 import hloexec.custom_calls  # noqa: F401
-from hloexec.custom_calls.registry import find_custom_call
+from hloexec.custom_calls.registry import CustomCall, find_custom_call
 from hloexec.errors import UnsupportedError
+from hloexec.exec import borders
 from hloexec.exec.schedule import (
     callees_first,
     computation_named,
@@ -18,9 +19,10 @@ from hloexec.exec.schedule import (
 from hloexec.exec.transfers import TRANSFERS, reason_against
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.ops.attributes import computation_names
+from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import Role, find_opcode
 
-__all__ = ["Program", "Requirement", "require_supported", "unsupported"]
+__all__ = ["Program", "Requirement", "call_reason", "require_supported", "unsupported"]
 
 _LISTED = 50
 
@@ -84,12 +86,12 @@ def unsupported(module: Module, computation: Computation | None = None) -> list[
     return _missing(Program(module, computation or module.entry))
 
 
-def require_supported(program: Program, *, unknown: str) -> None:
-    """Raise one UnsupportedError that lists everything the program needs and hloexec lacks.
+def require_supported(program: Program, *, unknown: str, numerics: NumericsPolicy = REFERENCE) -> None:
+    """Raise one UnsupportedError that lists everything the program needs and hloexec lacks under a numerics policy.
 
     Unknown custom calls do not count where `unknown` says what they give.
     """
-    missing = [entry for entry in _missing(program) if unknown == "error" or entry.kind != "custom-call"]
+    missing = [entry for entry in _missing(program, numerics) if unknown == "error" or entry.kind != "custom-call"]
     if not missing:
         return
     lines = [f"  {entry}" for entry in missing[:_LISTED]]
@@ -101,16 +103,14 @@ def require_supported(program: Program, *, unknown: str) -> None:
             "\nA custom call can be implemented with hloexec.register_custom_call, or be given a made-up result with "
             "unknown=zeros or unknown=random."
         )
-    raise UnsupportedError(
-        f"module {program.module.name} needs what hloexec does not run on one device:\n" + "\n".join(lines) + hint
-    )
+    raise UnsupportedError(f"module {program.module.name} needs what hloexec does not run:\n" + "\n".join(lines) + hint)
 
 
-def _missing(program: Program) -> list[Requirement]:
+def _missing(program: Program, numerics: NumericsPolicy = REFERENCE) -> list[Requirement]:
     found: dict[tuple[str, str, str | None], Requirement] = {}
     for computation in program.live_computations():
         for instruction in program.schedule(computation):
-            for key in _needs(computation, instruction):
+            for key in _needs(program.module, computation, instruction, numerics):
                 known = found.get(key)
                 if known is None:
                     found[key] = Requirement(*key, 1, computation.name, instruction.name)
@@ -119,14 +119,25 @@ def _missing(program: Program) -> list[Requirement]:
     return list(found.values())
 
 
-def _needs(computation: Computation, instruction: Instruction) -> Iterator[tuple[str, str, str | None]]:
+def call_reason(
+    module: Module, computation: Computation, instruction: Instruction, call: CustomCall, numerics: NumericsPolicy
+) -> str | None:
+    """Why a custom call cannot be run by its entry under a policy, as a clause; None where it can."""
+    if borders.is_border(instruction):
+        return borders.reason_against(module, computation, instruction)
+    return call.reason_against(instruction, numerics)
+
+
+def _needs(
+    module: Module, computation: Computation, instruction: Instruction, numerics: NumericsPolicy
+) -> Iterator[tuple[str, str, str | None]]:
     """What an instruction needs and hloexec lacks, as kind, name and reason."""
     entry = find_opcode(instruction.opcode)
     if entry is None:
         yield "opcode", instruction.opcode, None
     elif entry.role is Role.CUSTOM_CALL:
         library_call = find_custom_call(instruction.attributes.custom_call_target)
-        reason = None if library_call is None else library_call.reason_against(instruction)
+        reason = None if library_call is None else call_reason(module, computation, instruction, library_call, numerics)
         if library_call is None or reason is not None:
             yield "custom-call", instruction.attributes.custom_call_target, reason
     elif instruction.opcode in TRANSFERS:

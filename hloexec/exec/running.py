@@ -1,4 +1,4 @@
-"""`run`: a module, its inputs, and the options of a run, brought together.
+"""`run` and `run_devices`: a module, its inputs, and the options of a run, brought together.
 
 Plans are kept for as long as their module lives, so a second run of the same module object starts at once.
 """
@@ -13,19 +13,25 @@ import numpy as np
 
 from hloexec.custom_calls.registry import find_custom_call
 from hloexec.errors import InputError, ResourceError
-from hloexec.exec.arguments import argument_leaves, result_value
+from hloexec.exec.arguments import device_arguments, device_results
+from hloexec.exec.counting import Statistics
 from hloexec.exec.host import Sink, Source, connect
-from hloexec.exec.machine import Machine, WatchedMachine
-from hloexec.exec.memory import Statistics, require_memory
+from hloexec.exec.machine import Machine
+from hloexec.exec.memory import require_memory
 from hloexec.exec.observers import attach
+from hloexec.exec.participation import require_devices
 from hloexec.exec.plan import Options, Plan
 from hloexec.exec.planner import build
+from hloexec.exec.split import Split
+from hloexec.exec.spread import spread_of
+from hloexec.exec.topology import Topology, topology_of
+from hloexec.exec.watching import WatchedMachine
 from hloexec.ir import Computation, Module
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
 from hloexec.ops.random import seeded
 from hloexec.values import Value
 
-__all__ = ["plan_of", "run"]
+__all__ = ["plan_of", "run", "run_devices"]
 
 _plans: dict[int, tuple[weakref.ref[Module], dict[Any, Plan]]] = {}
 """The plans of each module by the module's identity; comparing modules by value would take longer than planning."""
@@ -51,6 +57,8 @@ def run(
 ) -> Value:
     """Run a module on one device and return its result: an array, or a (nested) tuple of arrays.
 
+    A module whose devices exchange values needs them all: UnsupportedError then points to `run_devices`.
+
     `inputs` are one value per parameter, of exactly the parameter's element type and shape; scalars may be Python
     numbers. They are not modified, and the result shares no memory with them.
 
@@ -74,31 +82,138 @@ def run(
     Raises VerificationError, UnsupportedError (listing everything that is missing), InputError and ResourceError before
     it starts, and EvaluationError where an instruction fails; warns HloWarning about values that are made up.
     """
-    if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 64:
-        raise InputError(f"seed must be an integer from 0 to 2**64 - 1, but is {seed!r}")
-    attached = attach(observers)
-    plan = plan_of(
+    outputs = _run(
         module,
+        [inputs],
+        Topology(),
+        observers=observers,
+        memory_limit=memory_limit,
+        seed=seed,
+        infeed=None if infeed is None else [infeed],
+        outfeed=None if outfeed is None else [outfeed],
+        host_transfers=None if host_transfers is None else [host_transfers],
+        check=check,
+        statistics=statistics,
         numerics=numerics,
         computation=computation,
         elided=elided,
         unknown=unknown,
-        memory_limit=memory_limit,
         verify=verify,
         in_place=in_place,
-        is_observed=attached.see_instructions,
     )
-    arguments = argument_leaves(plan.computation, inputs)
-    require_memory(plan, memory_limit)
+    return outputs[0]
+
+
+def run_devices(
+    module: Module,
+    inputs_per_device: Sequence[Sequence[Any]],
+    *,
+    replicas: int | None = None,
+    partitions: int | None = None,
+    numerics: str | NumericsPolicy = "reference",
+    observers: Sequence[Any] = (),
+    computation: str | None = None,
+    elided: str | Mapping[str, Any] = "zeros",
+    unknown: str = "error",
+    memory_limit: int | None = None,
+    verify: bool = True,
+    seed: int = 0,
+    infeed: Sequence[Source] | None = None,
+    outfeed: Sequence[Sink] | None = None,
+    host_transfers: Sequence[Mapping[int, Source | Sink]] | None = None,
+    in_place: bool = True,
+    check: bool = False,
+    statistics: Statistics | None = None,
+) -> list[Value]:
+    """Run a module on all of its devices in lockstep; returns one result per device.
+
+    There are `replicas` × `partitions` devices: as many as the module's header says or, where it says nothing, as its
+    collectives name. Device number replica · partitions + partition is given inputs_per_device[number], a list with one
+    value per parameter; a single list serves all devices. Work on equal values is done once: devices that are given
+    the same objects agree until something (partition-id, a collective) tells them apart, and devices whose results
+    agree get the same arrays.
+
+    `infeed`, `outfeed` and `host_transfers` hold one entry per device; everything else is as for `run`. Reductions
+    across devices add in the order of their group.
+
+    Raises what `run` raises, InputError where a collective names devices that are not there, and DeadlockError where
+    devices wait for one another in vain: a collective that some never reach, or reach with other shapes or another
+    channel; a recv that nobody sends to; a send that nobody receives.
+    """
+    return _run(
+        module,
+        inputs_per_device,
+        topology_of(module, replicas, partitions),
+        observers=observers,
+        memory_limit=memory_limit,
+        seed=seed,
+        infeed=infeed,
+        outfeed=outfeed,
+        host_transfers=host_transfers,
+        check=check,
+        statistics=statistics,
+        numerics=numerics,
+        computation=computation,
+        elided=elided,
+        unknown=unknown,
+        verify=verify,
+        in_place=in_place,
+    )
+
+
+def _run(
+    module: Module,
+    inputs: Sequence[Sequence[Any]],
+    topology: Topology,
+    *,
+    observers: Sequence[Any],
+    memory_limit: int | None,
+    seed: int,
+    infeed: Sequence[Source] | None,
+    outfeed: Sequence[Sink] | None,
+    host_transfers: Sequence[Mapping[int, Source | Sink]] | None,
+    check: bool,
+    statistics: Statistics | None,
+    **options: Any,
+) -> list[Value]:
+    if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 64:
+        raise InputError(f"seed must be an integer from 0 to 2**64 - 1, but is {seed!r}")
+    attached = attach(observers)
+    plan = plan_of(module, memory_limit=memory_limit, is_observed=attached.see_instructions, **options)
+    require_devices(plan, topology)
+    arguments = device_arguments(plan.computation, inputs, topology.count)
+    spread = None
+    if topology.count > 1:
+        classes = [value.classes if type(value) is Split else None for value in arguments]
+        spread = spread_of(plan, classes, topology)
+    require_memory(plan, memory_limit, spread)
+    parties = (
+        _per_device("infeed", infeed, topology),
+        _per_device("outfeed", outfeed, topology),
+        _per_device("host_transfers", host_transfers, topology),
+    )
+    hosts = [connect(plan, *given) for given in zip(*parties, strict=True)]
     is_watched = check or statistics is not None or attached.see_instructions or attached.see_progress
-    host = connect(plan, infeed, outfeed, host_transfers)
-    machine = WatchedMachine(attached, check=check, statistics=statistics, host=host) if is_watched else Machine(host)
+    machine = (
+        WatchedMachine(topology, attached, check=check, statistics=statistics, hosts=hosts)
+        if is_watched
+        else Machine(topology, hosts)
+    )
     with np.errstate(all="ignore"), seeded(int(seed)):
         results = machine.run(plan, arguments)
         try:
-            return result_value(plan, results, always_copy=attached.see_instructions)
+            return device_results(plan, results, topology.count, always_copy=attached.see_instructions)
         except MemoryError as error:
             raise ResourceError(f"the result of {plan.computation.name} does not fit into memory") from error
+
+
+def _per_device(name: str, given: Sequence[Any] | None, topology: Topology) -> Sequence[Any]:
+    """One entry per device, None where nothing was given."""
+    if given is None:
+        return [None] * topology.count
+    if len(given) != topology.count:
+        raise InputError(f"{name} must have one entry per device, {topology.count}, but has {len(given)}")
+    return given
 
 
 def plan_of(

@@ -1,28 +1,38 @@
-"""Transfers between a device and its host: which instructions make them, in which direction, through which channel.
+"""Transfers between a device and its host or another device: which instructions make them, and through which channel.
 
 An infeed takes the host's next value, an outfeed hands one over. A send or recv with `is_host_transfer` does the same
-on a channel; the data of a send leave at the send, those of a recv arrive at the recv-done. A recv's handle holds
-nothing meanwhile, so it may travel through tuples and loops. Source: XLA, Infeed, Outfeed, Send, Recv.
+on a channel, any other exchanges data with another device. The data of a send leave at the send, those of a recv arrive
+at the recv-done. A recv's handle holds nothing meanwhile, so it may travel through tuples and loops. Source: XLA,
+Infeed, Outfeed, Send, Recv.
 """
 
 from __future__ import annotations
 
-from hloexec.exec.plan import FromHost, ToHost
+from hloexec.exec.plan import FromDevice, FromHost, HostTransfer, ToDevice, ToHost
+from hloexec.exec.topology import source_target_pairs
 from hloexec.ir import Computation, Instruction
 
-__all__ = ["TRANSFERS", "channel_of", "reason_against"]
+__all__ = ["TRANSFERS", "reason_against", "transfer_of"]
 
-TRANSFERS: dict[str, type[FromHost] | type[ToHost] | None] = {
-    "infeed": FromHost,
-    "outfeed": ToHost,
-    "recv": None,
-    "recv-done": FromHost,
-    "send": ToHost,
-    "send-done": None,
-}
-"""The opcodes of transfers, and the direction in which data move there, if they do."""
-
+_INCOMING = ("infeed", "recv-done")
+_OUTGOING = ("outfeed", "send")
 _FEEDS = ("infeed", "outfeed")
+
+TRANSFERS = frozenset({*_INCOMING, *_OUTGOING, "recv", "send-done"})
+"""The opcodes of transfers."""
+
+
+def transfer_of(computation: Computation, instruction: Instruction) -> HostTransfer | FromDevice | ToDevice | None:
+    """What an instruction transfers; None where no data move."""
+    opcode = instruction.opcode
+    if opcode not in _INCOMING and opcode not in _OUTGOING:
+        return None
+    is_incoming = opcode in _INCOMING
+    channel = channel_of(computation, instruction)
+    if opcode in _FEEDS or _said(computation, instruction, "is_host_transfer"):
+        return FromHost(channel) if is_incoming else ToHost(channel)
+    pairs = source_target_pairs(computation, instruction)
+    return FromDevice(channel, pairs) if is_incoming else ToDevice(channel, pairs)
 
 
 def channel_of(computation: Computation, instruction: Instruction) -> int | None:
@@ -32,14 +42,9 @@ def channel_of(computation: Computation, instruction: Instruction) -> int | None
 
 
 def reason_against(computation: Computation, instruction: Instruction) -> str | None:
-    """Why one device cannot make a transfer, as a clause; None where it can."""
-    if instruction.opcode in _FEEDS:
+    """Why a transfer cannot be made, as a clause; None where it can."""
+    if instruction.opcode in _FEEDS or not _said(computation, instruction, "is_host_transfer"):
         return None
-    if not _said(computation, instruction, "is_host_transfer"):
-        return (
-            "it exchanges data with another device, and a single one has no partner (a transfer with the host says "
-            "is_host_transfer=true)"
-        )
     if channel_of(computation, instruction) is None:
         return "it has no channel_id, so the host cannot tell which transfer it is"
     return None

@@ -70,7 +70,7 @@ class OutfeedAttributes:
     outfeed_config: str = attribute(Grammar.STRING, default="")
 
 
-@opcode("async-start", operands=(0, ANY), attributes=AsyncStartAttributes, role=Role.MACHINE, runs_alone=True)
+@opcode("async-start", operands=(0, ANY), attributes=AsyncStartAttributes, role=Role.MACHINE)
 class AsyncStart:
     """Starts calls(operands...); the value is ((operands...), results, state...)."""
 
@@ -83,7 +83,7 @@ class AsyncStart:
         return shape
 
 
-@opcode("async-update", operands=1, attributes=AsyncDoneAttributes, role=Role.MACHINE, runs_alone=True)
+@opcode("async-update", operands=1, attributes=AsyncDoneAttributes, role=Role.MACHINE)
 class AsyncUpdate:
     """The operand, a started operation, some steps later."""
 
@@ -93,7 +93,7 @@ class AsyncUpdate:
         return operand
 
 
-@opcode("async-done", operands=1, attributes=AsyncDoneAttributes, role=Role.MACHINE, runs_alone=True)
+@opcode("async-done", operands=1, attributes=AsyncDoneAttributes, role=Role.MACHINE)
 class AsyncDone:
     """The results of a started operation."""
 
@@ -102,7 +102,7 @@ class AsyncDone:
         return require_tuple(operand, 2, "the operand of async-done")[1]
 
 
-@opcode("copy-start", operands=1, attributes=CopyStartAttributes, role=Role.MACHINE, runs_alone=True)
+@opcode("copy-start", operands=1, attributes=CopyStartAttributes, role=Role.MACHINE)
 class CopyStart:
     """Starts a copy; the value is (destination, source, context)."""
 
@@ -114,7 +114,7 @@ class CopyStart:
         return shape
 
 
-@opcode("copy-done", operands=1, role=Role.MACHINE, runs_alone=True)
+@opcode("copy-done", operands=1, role=Role.MACHINE)
 class CopyDone:
     """The destination of a started copy."""
 
@@ -123,7 +123,7 @@ class CopyDone:
         return require_tuple(operand, 2, "the operand of copy-done")[0]
 
 
-@opcode("send", operands=2, attributes=TransferAttributes, role=Role.MACHINE, runs_alone=True)
+@opcode("send", operands=2, attributes=TransferAttributes, role=Role.MACHINE)
 class Send:
     """Sends the first operand through a channel, after the token; the value is (data, context, token) (XLA: Send)."""
 
@@ -133,7 +133,7 @@ class Send:
         return TupleShape((data, U32_SHAPE, TOKEN_SHAPE))
 
 
-@opcode("send-done", operands=1, attributes=TransferAttributes, role=Role.MACHINE, runs_alone=True)
+@opcode("send-done", operands=1, attributes=TransferAttributes, role=Role.MACHINE)
 class SendDone:
     """A token, once the data has left."""
 
@@ -143,7 +143,7 @@ class SendDone:
         return TOKEN_SHAPE
 
 
-@opcode("recv", operands=1, attributes=TransferAttributes, role=Role.MACHINE, runs_alone=True)
+@opcode("recv", operands=1, attributes=TransferAttributes, role=Role.MACHINE)
 class Recv:
     """Asks for data from a channel, after the token; the value is (data, context, token) (XLA: Recv)."""
 
@@ -155,7 +155,7 @@ class Recv:
         return TupleShape((data, context, TOKEN_SHAPE))
 
 
-@opcode("recv-done", operands=1, attributes=TransferAttributes, role=Role.MACHINE, runs_alone=True)
+@opcode("recv-done", operands=1, attributes=TransferAttributes, role=Role.MACHINE)
 class RecvDone:
     """(data, token), once the data has arrived."""
 
@@ -164,7 +164,7 @@ class RecvDone:
         return TupleShape((_handle(operand, "recv-done")[0], TOKEN_SHAPE))
 
 
-@opcode("infeed", operands=1, attributes=InfeedAttributes, role=Role.MACHINE, runs_alone=True)
+@opcode("infeed", operands=1, attributes=InfeedAttributes, role=Role.MACHINE)
 class Infeed:
     """(data, token): the next value that the host feeds (XLA: Infeed)."""
 
@@ -176,7 +176,7 @@ class Infeed:
         return TupleShape((data, TOKEN_SHAPE))
 
 
-@opcode("outfeed", operands=2, attributes=OutfeedAttributes, role=Role.MACHINE, runs_alone=True)
+@opcode("outfeed", operands=2, attributes=OutfeedAttributes, role=Role.MACHINE)
 class Outfeed:
     """Hands the first operand to the host, after the token (XLA: Outfeed)."""
 

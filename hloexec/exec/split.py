@@ -1,0 +1,149 @@
+"""Values that differ between devices.
+
+Where all devices of a task agree, a slot holds their one value; where they don't, it holds a `Split`: a partition of
+the devices into classes, and one value per class. An operation on splits runs once per class of their join. Devices
+stand at positions, counted within their task; classes are numbered as the positions meet them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hloexec.values import Array
+
+__all__ = [
+    "Classes",
+    "Split",
+    "arrays_of",
+    "combined",
+    "joined",
+    "last_uses",
+    "members",
+    "merged",
+    "of_position",
+    "of_positions",
+    "renumbered",
+    "restricted",
+]
+
+Classes: TypeAlias = tuple[int, ...]
+"""The class of each position."""
+
+_SMALL_BYTES = 64
+"""Values of up to so many bytes are compared, so that devices which compute equal indices or predicates agree again."""
+
+
+class Split:
+    """One value per class of devices; there are at least two classes."""
+
+    __slots__ = ("classes", "values")
+
+    def __init__(self, classes: Classes, values: list[Any]) -> None:
+        self.classes = classes
+        self.values = values
+
+    def __repr__(self) -> str:
+        return f"Split({self.classes}, {self.values})"
+
+
+@lru_cache(maxsize=4096)
+def joined(partitions: tuple[Classes, ...]) -> tuple[Classes, tuple[tuple[int, ...], ...]]:
+    """The coarsest partition finer than all of these, and in which of their classes each of its classes lies."""
+    numbers: dict[tuple[int, ...], int] = {}
+    classes = tuple(numbers.setdefault(row, len(numbers)) for row in zip(*partitions, strict=True))
+    return classes, tuple(numbers)
+
+
+@lru_cache(maxsize=4096)
+def last_uses(rows: tuple[tuple[int, ...], ...]) -> tuple[tuple[bool, ...], ...]:
+    """For each of the partitions that were joined, and each class of the join: whether none after it has its part."""
+    columns = tuple(zip(*rows, strict=True))
+    return tuple(tuple(part not in column[n + 1 :] for n, part in enumerate(column)) for column in columns)
+
+
+@lru_cache(maxsize=4096)
+def members(devices: tuple[int, ...], classes: Classes) -> tuple[tuple[int, ...], ...]:
+    """The devices of each class."""
+    found: list[list[int]] = [[] for _ in range(max(classes) + 1)]
+    for device, number in zip(devices, classes, strict=True):
+        found[number].append(device)
+    return tuple(map(tuple, found))
+
+
+def of_position(value: Any, position: int) -> Any:
+    """The value that the device at a position holds."""
+    return value.values[value.classes[position]] if type(value) is Split else value
+
+
+def combined(classes: Classes, values: Sequence[Any]) -> Any:
+    """One value per class, those of equal classes merged where that is easily seen."""
+    keys = [_key(value) for value in values]
+    if len(set(keys)) < len(keys):
+        numbers: dict[Any, int] = {}
+        by_class = [numbers.setdefault(key, len(numbers)) for key in keys]
+        if len(numbers) == 1:
+            return values[0]
+        firsts = [by_class.index(number) for number in range(len(numbers))]
+        return Split(tuple(by_class[number] for number in classes), [values[first] for first in firsts])
+    return values[0] if len(values) == 1 else Split(classes, list(values))
+
+
+def of_positions(values: Sequence[Any]) -> Any:
+    """One value per position; positions that hold the same object, or equal small ones, form a class."""
+    first = values[0]
+    if all(value is first for value in values):
+        return first
+    numbers: dict[int, int] = {}
+    classes = tuple(numbers.setdefault(id(value), len(numbers)) for value in values)
+    firsts: dict[int, Any] = {}
+    for number, value in zip(classes, values, strict=True):
+        firsts.setdefault(number, value)
+    return combined(classes, list(firsts.values()))
+
+
+def _key(value: Any) -> Any:
+    """Equal for values that are known to be equal."""
+    if isinstance(value, np.ndarray) and value.nbytes <= _SMALL_BYTES:
+        return value.dtype.str, value.dtype.name, value.shape, value.tobytes()
+    return id(value)
+
+
+@lru_cache(maxsize=4096)
+def renumbered(classes: Classes) -> tuple[Classes, tuple[int, ...]]:
+    """Classes numbered as they are met, and their old numbers."""
+    numbers: dict[int, int] = {}
+    found = tuple(numbers.setdefault(number, len(numbers)) for number in classes)
+    return found, tuple(numbers)
+
+
+def restricted(value: Any, positions: Sequence[int]) -> Any:
+    """The value for the devices at some positions only."""
+    if type(value) is not Split:
+        return value
+    classes, old = renumbered(tuple(value.classes[position] for position in positions))
+    if len(old) == 1:
+        return value.values[old[0]]
+    return Split(classes, [value.values[number] for number in old])
+
+
+def merged(values: Sequence[Any], order: Sequence[tuple[int, int]]) -> Any:
+    """What several tasks hold, for all their devices: position p has the value of position order[p][1] of task
+    order[p][0].
+    """
+    first = values[0]
+    if type(first) is not Split and all(value is first for value in values):
+        return first
+    return of_positions([of_position(values[task], position) for task, position in order])
+
+
+def arrays_of(values: Iterable[Any]) -> list[Array]:
+    """All arrays among values, those of every class."""
+    found: list[Array] = []
+    for value in values:
+        parts = value.values if type(value) is Split else (value,)
+        found += [part for part in parts if isinstance(part, np.ndarray)]
+    return found

@@ -1,0 +1,121 @@
+"""Tasks: groups of devices that run in lockstep, and how they part and join.
+
+All devices begin as one task. Where control flow takes them different ways, the task parts: each group of devices goes
+on with its own copy of the frames. The groups are to join after the step at which they parted, and wait there for one
+another; but a join is a convenience, not part of the program: where waiting for it would block everyone, those who have
+arrived go on by themselves.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from hloexec.exec.observers import Context
+from hloexec.exec.plan import Plan, Step, While
+from hloexec.exec.split import merged, restricted
+
+__all__ = ["Frame", "Join", "Loop", "Task", "merged_task"]
+
+
+@attrs.define(eq=False)
+class Loop:
+    """A while loop under way."""
+
+    flow: While
+    state: list[Any]
+    """The carried leaves while the condition runs; empty while the body, which owns them then, does."""
+    iteration: int = 0
+    in_body: bool = False
+
+    def part(self, positions: Sequence[int]) -> Loop:
+        """The loop for the devices at some positions."""
+        return Loop(self.flow, [restricted(value, positions) for value in self.state], self.iteration, self.in_body)
+
+
+@attrs.define(eq=False)
+class Frame:
+    """A plan under way."""
+
+    plan: Plan
+    slots: list[Any]
+    remaining: Iterator[Step]
+    """The steps that are still to run; the loop over them stops and goes on with control flow."""
+    context: Context | None = None
+    """The caller's step that this frame carries out, and the way to it; None for the outermost frame."""
+    loop: Loop | None = None
+    begun: int = 0
+    """How many steps have begun, where somebody watches."""
+
+    def part(self, positions: Sequence[int]) -> Frame:
+        """The frame for the devices at some positions."""
+        return Frame(
+            self.plan,
+            [restricted(value, positions) for value in self.slots],
+            copy.copy(self.remaining),
+            self.context,
+            None if self.loop is None else self.loop.part(positions),
+            self.begun,
+        )
+
+
+@attrs.define(eq=False)
+class Join:
+    """Where devices that parted come together: after `step`, in the frame at `depth`."""
+
+    step: Step
+    depth: int
+    count: int
+    """How many devices are expected."""
+    arrived: list[Task] = attrs.field(factory=list)
+    is_released: bool = False
+    """Whether those who arrive no longer wait."""
+
+
+@attrs.define(eq=False)
+class Task:
+    """Devices in lockstep, and the frames that they are in."""
+
+    devices: tuple[int, ...]
+    frames: list[Frame]
+    joins: list[Join]
+
+    def part(self, positions: Sequence[int]) -> Task:
+        """The task of the devices at some positions."""
+        devices = tuple(self.devices[position] for position in positions)
+        return Task(devices, [frame.part(positions) for frame in self.frames], list(self.joins))
+
+    def parts(self, step: Step, groups: Sequence[Sequence[int]]) -> list[Task]:
+        """The tasks of groups of positions, which part at `step` of the innermost frame and join after it."""
+        top = self.joins[-1] if self.joins else None
+        depth = len(self.frames)
+        if top is None or top.step is not step or top.depth != depth or top.is_released:
+            self.joins.append(Join(step, depth, len(self.devices)))
+        return [self.part(positions) for positions in groups]
+
+
+def merged_task(tasks: Sequence[Task]) -> Task:
+    """Tasks that are at the same point, as one."""
+    if len(tasks) == 1:
+        return tasks[0]
+    places = sorted(
+        (device, number, position) for number, task in enumerate(tasks) for position, device in enumerate(task.devices)
+    )
+    order = [(number, position) for _, number, position in places]
+
+    def values(lists: Sequence[list[Any]]) -> list[Any]:
+        return [merged(entries, order) for entries in zip(*lists, strict=True)]
+
+    frames = []
+    for level in zip(*(task.frames for task in tasks), strict=True):
+        first, loops = level[0], [frame.loop for frame in level]
+        loop = first.loop
+        if loop is not None:
+            states = values([entry.state for entry in loops if entry is not None])
+            loop = Loop(loop.flow, states, loop.iteration, loop.in_body)
+        slots = values([frame.slots for frame in level])
+        frames.append(Frame(first.plan, slots, first.remaining, first.context, loop, first.begun))
+    return Task(tuple(device for device, _, _ in places), frames, tasks[0].joins)

@@ -1,0 +1,180 @@
+"""The machine for runs that somebody watches: observers, checks of every result, counters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hloexec.errors import EvaluationError
+from hloexec.exec.counting import Statistics
+from hloexec.exec.machine import Machine, fits, flat, store
+from hloexec.exec.observers import Attached
+from hloexec.exec.plan import NO_SLOT, Mark, Plan, Step
+from hloexec.exec.split import Split
+from hloexec.exec.tasks import Frame, Loop, Task
+from hloexec.exec.topology import Topology
+from hloexec.ir import leaf_shapes
+
+if TYPE_CHECKING:
+    from hloexec.exec.host import Host
+
+__all__ = ["WatchedMachine"]
+
+
+class WatchedMachine(Machine):
+    """Runs plans as `Machine` does, and reports to observers, checks results and counts bytes where asked."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        attached: Attached,
+        *,
+        check: bool = False,
+        statistics: Statistics | None = None,
+        hosts: Sequence[Host] = (),
+    ) -> None:
+        super().__init__(topology, hosts)
+        self._attached = attached
+        self._check = check
+        self._statistics = statistics
+
+    def run(self, plan: Plan, arguments: list[Any]) -> list[Any]:
+        if self._statistics is not None:
+            self._statistics.watch(range(self._topology.count) if self._topology.count > 1 else ())
+            for value in arguments:
+                self._statistics.ignore(value)
+        return super().run(plan, arguments)
+
+    def _push(self, task: Task, plan: Plan, arguments: list[Any], step: Step | None, loop: Loop | None = None) -> None:
+        statistics = self._statistics
+        if statistics is not None:
+            for slot in plan.constant_slots:
+                statistics.ignore(plan.initial[slot])
+            for slot, value in enumerate(arguments):
+                if slot not in plan.dead_on_entry:
+                    statistics.take(value, task.devices)
+        if len(task.frames) == 1 and step is not None and self._attached.see_progress:
+            iteration = loop.iteration if loop is not None else None
+            entry = task.frames[0]
+            self._attached.progress(entry.begun, len(entry.plan.steps), step.instruction, iteration)
+        super()._push(task, plan, arguments, step, loop)
+
+    def _advance(self, task: Task) -> Step | None:
+        frame = task.frames[-1]
+        slots = frame.slots
+        attached, statistics = self._attached, self._statistics
+        reports_progress = attached.see_progress and len(task.frames) == 1
+        total = len(frame.plan.steps)
+        step: Step | None = None
+        try:
+            for step in frame.remaining:
+                frame.begun += 1
+                if reports_progress:
+                    attached.progress(frame.begun, total, step.instruction)
+                operands: Sequence[Any] | None = None
+                seconds = 0.0
+                if step.function is None:
+                    if step.flow is not Mark.MARK:
+                        return step
+                else:
+                    operands = step.fetch(slots)
+                    start = time.perf_counter()
+                    if Split in map(type, operands):
+                        self._run_each_class(task, step, operands)
+                    elif step.result != NO_SLOT:
+                        slots[step.result] = step.function(*operands)
+                    else:
+                        store(step.results, step.function(*operands), slots)
+                    seconds = time.perf_counter() - start
+                    if self._check and not step.is_silent:
+                        check_results(step, slots)
+                    if statistics is not None:
+                        statistics.steps += 1
+                        for slot in step.results:
+                            statistics.take(slots[slot], task.devices)
+                if attached.see_instructions and not step.is_silent:
+                    attached.instruction(step, slots, operands, seconds, frame.context, task.devices)
+                del operands
+                self._drop(task, step)
+        except Exception as error:
+            assert step is not None
+            raise self._placed(error, task, step) from error
+        return None
+
+    def _drop(self, task: Task, step: Step) -> None:
+        statistics = self._statistics
+        if statistics is not None:
+            slots = task.frames[-1].slots
+            for slot in step.dead:
+                statistics.release(slots[slot], task.devices)
+        super()._drop(task, step)
+
+    def _finished(self, task: Task, frame: Frame) -> None:
+        if self._statistics is not None:
+            self._count(task, frame, self._statistics.release)
+        if len(task.frames) == 1 and self._attached.see_progress and frame.plan.steps:
+            total = len(frame.plan.steps)
+            self._attached.progress(total, total, frame.plan.steps[-1].instruction)
+
+    def _completed(self, task: Task, step: Step) -> None:
+        slots = task.frames[-1].slots
+        if self._statistics is not None:
+            for slot in step.results:
+                self._statistics.take(slots[slot], task.devices)
+        if self._attached.see_instructions and not step.is_silent:
+            self._attached.instruction(step, slots, None, 0.0, task.frames[-1].context, task.devices)
+
+    def _parts(self, task: Task, step: Step, groups: Sequence[Sequence[int]]) -> list[Task]:
+        parts = super()._parts(task, step, groups)
+        self._recount(parts, [task])
+        return parts
+
+    def _merge(self, tasks: Sequence[Task]) -> Task:
+        task = super()._merge(tasks)
+        self._recount([task], tasks)
+        return task
+
+    def _recount(self, now: Sequence[Task], before: Sequence[Task]) -> None:
+        """Some tasks took the place of others."""
+        if self._statistics is not None:
+            for tasks, count in (now, self._statistics.take), (before, self._statistics.release):
+                for task in tasks:
+                    for frame in task.frames:
+                        self._count(task, frame, count)
+
+    def _freed_by_class(
+        self, step: Step, operands: Sequence[Any], places: Sequence[int], slots: Sequence[Any]
+    ) -> list[tuple[int, int]]:
+        # Observers are shown the operands afterwards.
+        return [] if self._attached.see_instructions else super()._freed_by_class(step, operands, places, slots)
+
+    def _made(self, value: Any, devices: Sequence[int]) -> None:
+        if self._statistics is not None:
+            for leaf in flat(value) if isinstance(value, tuple) else (value,):
+                self._statistics.take(leaf, devices)
+
+    def _freed(self, value: Any, devices: Sequence[int]) -> None:
+        if self._statistics is not None:
+            for leaf in flat(value) if isinstance(value, tuple) else (value,):
+                self._statistics.release(leaf, devices)
+
+    @staticmethod
+    def _count(task: Task, frame: Frame, count: Callable[[Any, Sequence[int]], None]) -> None:
+        constants = frame.plan.constant_slots
+        for slot, value in enumerate(frame.slots):
+            if slot not in constants:
+                count(value, task.devices)
+
+
+def check_results(step: Step, slots: list[Any]) -> None:
+    """Raise EvaluationError unless a kernel returned what its instruction declares; bounds hold for dynamic sizes."""
+    for slot, (index, shape) in zip(step.results, leaf_shapes(step.instruction.shape), strict=True):
+        held = slots[slot]
+        for value in held.values if type(held) is Split else (held,):
+            if fits(value, shape):
+                continue
+            given = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+            raise EvaluationError(f"the kernel returned {given} as result {list(index)}, where the shape is {shape}")

@@ -1,0 +1,34 @@
+"""Custom calls that only say something of their operand, which is their value.
+
+They stand wherever values do, reducers included, so that whoever recognises what a computation does looks through them.
+"""
+
+from __future__ import annotations
+
+from hloexec.ir import Instruction
+
+__all__ = ["ANNOTATIONS", "is_annotation"]
+
+ANNOTATIONS = (
+    "Sharding",
+    "InspectSharding",
+    "xla.sdy.FuncResultSharding",
+    "xla.sdy.PropagationBarrier",
+    "LayoutConstraint",
+    "annotate_device_placement",
+    "MoveToHost",
+    "MoveToDevice",
+    "PinToDevice",
+    "PinToDeviceSram",
+    "SetBound",
+)
+"""Targets: how a value is partitioned, laid out, which memory holds it, or how large it gets (SetBound)."""
+
+
+def is_annotation(instruction: Instruction) -> bool:
+    """Whether an instruction is a custom call whose value is its operand."""
+    return (
+        instruction.opcode == "custom-call"
+        and instruction.attributes.custom_call_target in ANNOTATIONS
+        and len(instruction.operands) == 1
+    )

@@ -1,0 +1,93 @@
+"""What collectives have in common: the attributes that say who takes part, and the rules for them.
+
+A collective's kernel is its entry's `exchange`: from the operands of the members of one group, by their numbers and in
+the order of the group, to their results. Which devices form groups is the business of `hloexec.exec.topology`. Members
+that get equal results get one and the same array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from hloexec.ir import ArrayShape, ReplicaGroups, Shape, TupleShape
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import require
+from hloexec.values import Array
+
+__all__ = [
+    "Members",
+    "Results",
+    "channel_id",
+    "declared_results",
+    "extent_of",
+    "flag",
+    "group_size",
+    "one_or_all",
+    "replica_groups",
+    "require_distinct",
+]
+
+Members: TypeAlias = Mapping[int, Sequence[Array]]
+"""The operands of each member of a group, by the member's number."""
+
+Results: TypeAlias = dict[int, Any]
+"""The result of each member, an array or a tuple of arrays."""
+
+
+def channel_id() -> Any:
+    """The field of a collective's channel."""
+    return attribute(Grammar.INT, default=None)
+
+
+def replica_groups() -> Any:
+    """The field of a collective's groups."""
+    return attribute(Grammar.REPLICA_GROUPS, default=ReplicaGroups(), always_printed=True)
+
+
+def flag() -> Any:
+    """A field that is false unless the text says otherwise."""
+    return attribute(Grammar.BOOL, default=False)
+
+
+def one_or_all(arrays: Sequence[Array]) -> Any:
+    """The array where there is only one, else all of them as a tuple."""
+    return arrays[0] if len(arrays) == 1 else tuple(arrays)
+
+
+def group_size(groups: ReplicaGroups, opcode_name: str) -> int | None:
+    """How many devices a group has, or None where the text leaves it to the module; groups must be of one size."""
+    if groups.iota is not None:
+        return groups.iota.dimensions[-1]
+    require_distinct(groups, opcode_name)
+    sizes = {len(group) for group in groups.groups}
+    require(
+        len(sizes) <= 1,
+        f"the replica groups of {opcode_name} must be of one size, but have {sorted(sizes)} devices",
+    )
+    return next(iter(sizes), None)
+
+
+def require_distinct(groups: ReplicaGroups, opcode_name: str) -> None:
+    """No device may be in two groups, or twice in one."""
+    devices = [device for group in groups.groups for device in group]
+    require(
+        len(set(devices)) == len(devices) and all(device >= 0 for device in devices),
+        f"the replica groups of {opcode_name} must name each device at most once, but are {groups.groups}",
+    )
+
+
+def extent_of(shape: ArrayShape, dimension: int, what: str) -> int:
+    """The size of a dimension, which must be there."""
+    require(
+        0 <= dimension < shape.rank,
+        f"dimension {dimension} is out of range for {what}, which has shape {shape}",
+    )
+    return shape.dimensions[dimension]
+
+
+def declared_results(shape: Shape, count: int, opcode_name: str) -> tuple[Shape, ...]:
+    """The results as declared: one array, or a tuple of as many as there are operands."""
+    results = shape.elements if isinstance(shape, TupleShape) else (shape,)
+    require(len(results) == count, f"{opcode_name} has {count} operands, but {len(results)} results: {shape}")
+    return results
