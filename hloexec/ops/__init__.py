@@ -3,6 +3,7 @@
 from hloexec.ops import (
     asynchronous,
     bitcast,
+    collective_moves,
     collectives,
     contractions,
     control,
@@ -31,6 +32,7 @@ from hloexec.ops import (
 __all__ = [
     "asynchronous",
     "bitcast",
+    "collective_moves",
     "collectives",
     "contractions",
     "control",

@@ -262,7 +262,10 @@ def _multiplier(
 ) -> Multiplier | ExactMultiplier:
     """How the instruction's algorithm and precision and the policy say that the operands are multiplied."""
     if "packed_nibble" in precision:
-        raise UnsupportedError("contractions of operands with precision packed_nibble are not supported")
+        raise UnsupportedError(
+            "an operand has the precision packed_nibble: each of its elements holds two numbers of four bits, and "
+            "TPU compilers alone know how they are multiplied"
+        )
     if algorithm != "unset":
         chosen: Multiplier = algorithm_multiplier(algorithm)
     else:

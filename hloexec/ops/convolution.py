@@ -268,6 +268,11 @@ class _Work:
         """One matrix product per tap, added up in the accumulation type."""
         groups = shape[0]
         accumulation = _accumulation_type(self.inputs, self.kernel, self.result_type)
+        if self.inputs.shape[2:-1] == self.sizes == self._plain_sizes():
+            rows = self.inputs.reshape(groups, -1, self.inputs.shape[-1])
+            weights = self.kernel.reshape(groups, *self.kernel.shape[-2:])
+            multiplier = default_multiplier(rows, weights, self.result_type, self.f32_mantissa_bits)
+            return matrix_product(rows, weights, self.result_type, multiplier).reshape(shape)
         total = np.zeros(shape, accumulation.storage)
         for position, outputs, read in self.taps():
             chosen = self.inputs[(slice(None), slice(None), *read)]
@@ -279,6 +284,11 @@ class _Work:
             part: tuple[Any, ...] = (slice(None), slice(None), *outputs)
             total[part] += product.reshape(*chosen.shape[:-1], shape[-1])
         return narrow(total, self.result_type)
+
+    def _plain_sizes(self) -> tuple[int, ...]:
+        """The output's sizes, where the window has one tap and does not move: the convolution is a matrix product."""
+        plain = WindowDimension(1)
+        return self.sizes if all(attrs.evolve(d, window_reversal=False) == plain for d in self.dimensions) else (-1,)
 
     def _undilated(self) -> _Work:
         """The same convolution with the zeros of a dilated input stored."""

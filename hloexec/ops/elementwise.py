@@ -23,6 +23,7 @@ from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.common import array_shape, narrow, same_dimensions, same_type_ignoring_float_width, widen
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import register
+from hloexec.ops.xla_cpu.functions import XLA_CPU_FUNCTIONS
 from hloexec.values import Array
 
 __all__ = [
@@ -108,7 +109,7 @@ def operands_shape(name: str, operands: tuple[Shape, ...], kinds: Kinds) -> Arra
 def kernel(compute: Formula, name: str | None = None) -> Callable[..., Array]:
     """The `evaluate` of an elementwise opcode: widen, compute, narrow.
 
-    By the opcode's `name` the `exact` policy finds a formula of its own.
+    By the opcode's `name` the `exact` and `xla-cpu` policies find formulas of their own.
     """
     code = compute.__code__ if hasattr(compute, "__code__") else None
     start = 0 if code is None else code.co_argcount
@@ -129,7 +130,10 @@ def kernel(compute: Formula, name: str | None = None) -> Callable[..., Array]:
         with np.errstate(all="ignore"):
             # NumPy turns arrays without dimensions into scalars; formulas shall not have to know.
             arrays = [widen(operand.reshape(1) if operand.ndim == 0 else operand) for operand in operands]
-            result = compute(*arrays, **{need: given[need] for need in needs})
+            if numerics.has_xla_cpu_functions and name in XLA_CPU_FUNCTIONS and arrays[0].dtype == np.float32:
+                result = XLA_CPU_FUNCTIONS[name](*arrays)
+            else:
+                result = compute(*arrays, **{need: given[need] for need in needs})
             result = narrow(result, shape.element_type)
         return result.reshape(()) if all(operand.ndim == 0 for operand in operands) else result
 

@@ -20,9 +20,9 @@ from hloexec.values import Array
 __all__ = ["Flushing", "flushed", "flushes"]
 
 _OPCODES = frozenset(
-    "add ceil clamp compare convert convolution divide dot erf exponential floor log-plus-one logistic maximum minimum "
-    "multiply power ragged-dot reduce reduce-window round-nearest-afz round-nearest-even rsqrt scaled-dot sign sqrt "
-    "subtract".split()
+    "add ceil clamp compare convert convolution divide dot erf exponential floor log log-plus-one logistic maximum "
+    "minimum multiply power ragged-dot reduce reduce-window round-nearest-afz round-nearest-even rsqrt scaled-dot sign "
+    "sqrt subtract".split()
 )
 _SIGN_AND_EXPONENT = {
     "bf16": (np.uint16(0x8000), np.uint16(0x7F80)),

@@ -9,6 +9,9 @@ from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_type_ignoring_float_width, widen
+from hloexec.ops.exact.triangular import lower_factors as exact_lower_factors
+from hloexec.ops.exact.triangular import solution as exact_solution
+from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import opcode
 from hloexec.values import Array
 
@@ -40,7 +43,8 @@ class Cholesky:
     """The triangular factor of Hermitian positive definite matrices: a = l lᴴ where `lower`, else a = uᴴ u.
 
     [batch..., n, n] of any floating or complex type; only the named triangle is read, the other of the result is zero.
-    A matrix that is not positive definite gives NaN everywhere. Source: XLA, Cholesky.
+    A matrix that is not positive definite gives NaN everywhere. Under `exact` f32 and narrower compute in f64 (see
+    `hloexec.ops.exact.triangular` for the bound). Source: XLA, Cholesky.
     """
 
     @staticmethod
@@ -48,12 +52,13 @@ class Cholesky:
         return _square(operand, "the operand of cholesky")
 
     @staticmethod
-    def evaluate(operand: Array, *, attributes: CholeskyAttributes) -> Array:
+    def evaluate(operand: Array, *, attributes: CholeskyAttributes, numerics: NumericsPolicy = REFERENCE) -> Array:
         matrices = widen(operand)
         if not attributes.lower:
             matrices = _adjoint(matrices)
         flat = matrices.reshape(-1, *matrices.shape[-2:])
-        factor = _lower_factors(flat).reshape(matrices.shape)
+        factors = exact_lower_factors(flat) if numerics.is_exact else _lower_factors(flat)
+        factor = factors.reshape(matrices.shape)
         return narrow(factor if attributes.lower else _adjoint(factor), element_type_of(operand.dtype))
 
 
@@ -62,8 +67,8 @@ class TriangularSolve:
     """x with op(a) x = b (left_side) or x op(a) = b, where op is the identity, the transpose or the adjoint.
 
     a [batch..., n, n] is triangular: the other triangle is not read, nor is the diagonal where `unit_diagonal`. b
-    [batch..., n, m], or [batch..., m, n] for the right side. Any floating or complex type. Source: XLA,
-    TriangularSolve.
+    [batch..., n, m], or [batch..., m, n] for the right side. Any floating or complex type. Under `exact` f32 and
+    narrower compute in f64 (see `hloexec.ops.exact.triangular` for the bound). Source: XLA, TriangularSolve.
     """
 
     @staticmethod
@@ -88,7 +93,9 @@ class TriangularSolve:
         return ArrayShape(right.element_type, right.dimensions, dynamic_dimensions=right.dynamic_dimensions)
 
     @staticmethod
-    def evaluate(a: Array, b: Array, *, attributes: TriangularSolveAttributes) -> Array:
+    def evaluate(
+        a: Array, b: Array, *, attributes: TriangularSolveAttributes, numerics: NumericsPolicy = REFERENCE
+    ) -> Array:
         matrix, right = widen(a), widen(b)
         dtype = np.result_type(matrix, right)
         # Everything is brought to the form l x = b with a lower triangle.
@@ -99,8 +106,13 @@ class TriangularSolve:
             matrix = matrix.swapaxes(-1, -2)
         is_lower = attributes.lower != (is_transposed == attributes.left_side)
         solution = np.array(right if attributes.left_side else right.swapaxes(-1, -2), dtype, order="C")
+        lower = matrix if is_lower else matrix[..., ::-1, ::-1]
         turned = solution if is_lower else solution[..., ::-1, :]
-        _substitute(matrix if is_lower else matrix[..., ::-1, ::-1], turned, attributes.unit_diagonal)
+        if numerics.is_exact:
+            turned = exact_solution(lower, turned, attributes.unit_diagonal)
+            solution = turned if is_lower else turned[..., ::-1, :]
+        else:
+            _substitute(lower, turned, attributes.unit_diagonal)
         return narrow(solution if attributes.left_side else solution.swapaxes(-1, -2), element_type_of(b.dtype))
 
 

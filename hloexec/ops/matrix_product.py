@@ -93,6 +93,11 @@ class FloatMultiplier:
         """Whether operands and result of these types need neither preparing nor rounding."""
         return self.split is None and self.sum_type is None and all(dtype == self.accumulate for dtype in dtypes)
 
+    def gives(self, dtype: _DType) -> bool:
+        """Whether one BLAS call on prepared operands gives the result in this type, without further rounding."""
+        has_one_pair = self.split is None or self.split.pairs == _FIRST_TERMS
+        return has_one_pair and self.sum_type is None and dtype == self.accumulate
+
     def prepare(self, operand: Array) -> tuple[Array, ...]:
         wide = widen(operand)
         if self.split is None or (self.split.only_f32 and operand.dtype != _F32):
@@ -258,8 +263,8 @@ def _exact_integer_matmul(lhs: Array, rhs: Array, length: int) -> Array:
 
 def _multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier) -> None:
     """Multiply batch by batch and block by block, each block of rows or columns small enough once it is prepared."""
-    itemsize = multiplier.scratch_dtype.itemsize
     if result.ndim > 2:
+        itemsize = multiplier.scratch_dtype.itemsize
         count = result.shape[0]
         step = _BLOCK_BYTES * count // max(1, itemsize * (lhs.size + rhs.size + result.size))
         if step < count:
@@ -268,13 +273,41 @@ def _multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementTy
             return
         row_blocks = column_blocks = [slice(None)]
     else:
-        row_blocks = list(_blocks(lhs.shape[0], _rows_per_block(lhs.shape[1] * itemsize)))
-        column_blocks = list(_blocks(rhs.shape[1], _rows_per_block(rhs.shape[0] * itemsize)))
+        rows_per_block, columns_per_block = _block_sizes(lhs, rhs, result_type, multiplier)
+        row_blocks = list(_blocks(lhs.shape[0], rows_per_block))
+        column_blocks = list(_blocks(rhs.shape[1], columns_per_block))
+    is_final = isinstance(multiplier, FloatMultiplier) and multiplier.gives(result_type.storage)
     for rows in row_blocks:
         prepared = _prepare(lhs[..., rows, :], multiplier)
         for columns in column_blocks:
-            product = multiplier.product(prepared, _prepare(rhs[..., columns], multiplier))
-            result[..., rows, columns] = convert(product, result_type)
+            others = _prepare(rhs[..., columns], multiplier)
+            if is_final:
+                with np.errstate(all="ignore"):
+                    np.matmul(prepared[0], others[0], out=result[..., rows, columns])
+            else:
+                result[..., rows, columns] = convert(multiplier.product(prepared, others), result_type)
+
+
+def _block_sizes(lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier) -> tuple[int, int]:
+    """How many rows of `lhs` and columns of `rhs` make a block.
+
+    An operand that needs no preparing is not divided, nor is a result that needs no rounding. The blocks of the other
+    are large, since all of them are prepared anew for each block of rows; with few rows or columns there is one such
+    block at most, and small ones stay in the cache.
+    """
+    itemsize = multiplier.scratch_dtype.itemsize
+    (rows, length), columns = lhs.shape, rhs.shape[1]
+    few = min(rows, columns) <= _BLOCK_ROWS
+    block_bytes = _BLOCK_BYTES if few else _BLOCK_BYTES_LIMIT
+    most = max(_BLOCK_ROWS if not few else 1, block_bytes // max(1, length * itemsize))
+    in_floats = multiplier if isinstance(multiplier, FloatMultiplier) else None
+    row_step = rows if in_floats and in_floats.is_plain(lhs.dtype) else most
+    column_step = columns if in_floats and in_floats.is_plain(rhs.dtype) else most
+    if in_floats is None or not in_floats.gives(result_type.storage):
+        row_step, column_step = min(row_step, rows), min(column_step, columns)
+        column_step = min(column_step, max(_BLOCK_ROWS, _BLOCK_BYTES_LIMIT // max(1, row_step * itemsize)))
+        row_step = min(row_step, max(_BLOCK_ROWS, _BLOCK_BYTES_LIMIT // max(1, column_step * itemsize)))
+    return max(1, row_step), max(1, column_step)
 
 
 def _prepare(operand: Array, multiplier: Multiplier) -> tuple[Array, ...]:
@@ -282,11 +315,6 @@ def _prepare(operand: Array, multiplier: Multiplier) -> tuple[Array, ...]:
     if abs(operand.strides[-2]) >= abs(operand.strides[-1]):
         return multiplier.prepare(operand)
     return tuple(part.swapaxes(-1, -2) for part in multiplier.prepare(operand.swapaxes(-1, -2)))
-
-
-def _rows_per_block(row_bytes: int) -> int:
-    row_bytes = max(1, row_bytes)
-    return max(1, _BLOCK_BYTES // row_bytes, min(_BLOCK_ROWS, _BLOCK_BYTES_LIMIT // row_bytes))
 
 
 def _blocks(size: int, step: int) -> Iterator[slice]:

@@ -1,7 +1,11 @@
-"""Batch normalization: every feature is brought to mean 0 and variance 1 over all other dimensions."""
+"""Batch normalization: every feature is brought to mean 0 and variance 1 over all other dimensions.
+
+Under `exact` every result is rounded once.
+"""
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import attrs
@@ -11,6 +15,9 @@ from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_type_ignoring_float_width, widen
+from hloexec.ops.exact.doubled import Pair
+from hloexec.ops.exact.normalization import gradients, mean_and_variance, normalized, pair
+from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import opcode
 from hloexec.values import Array
 
@@ -39,8 +46,15 @@ class BatchNormTraining:
 
     @staticmethod
     def evaluate(
-        operand: Array, scale: Array, offset: Array, *, attributes: BatchNormAttributes
+        operand: Array,
+        scale: Array,
+        offset: Array,
+        *,
+        attributes: BatchNormAttributes,
+        numerics: NumericsPolicy = REFERENCE,
     ) -> tuple[Array, Array, Array]:
+        if numerics.is_exact:
+            return _train_exactly(operand, scale, offset, attributes)
         x, axes = widen(operand), _other_axes(operand, attributes)
         with np.errstate(all="ignore"):
             mean = x.mean(axes, keepdims=True)
@@ -64,8 +78,18 @@ class BatchNormInference:
 
     @staticmethod
     def evaluate(
-        operand: Array, scale: Array, offset: Array, mean: Array, variance: Array, *, attributes: BatchNormAttributes
+        operand: Array,
+        scale: Array,
+        offset: Array,
+        mean: Array,
+        variance: Array,
+        *,
+        attributes: BatchNormAttributes,
+        numerics: NumericsPolicy = REFERENCE,
     ) -> Array:
+        if numerics.is_exact:
+            moments = [pair(_column(vector)) for vector in (mean, variance)]
+            return _normalized_exactly(operand, moments[0], moments[1], scale, offset, attributes)
         with np.errstate(all="ignore"):
             mean, variance = (_along_features(value, operand, attributes) for value in (mean, variance))
             result = _normalized(widen(operand), mean, variance, scale, offset, attributes)
@@ -111,7 +135,10 @@ class BatchNormGrad:
         grad_output: Array,
         *,
         attributes: BatchNormAttributes,
+        numerics: NumericsPolicy = REFERENCE,
     ) -> tuple[Array, Array, Array]:
+        if numerics.is_exact:
+            return _gradients_exactly(operand, scale, mean, variance, grad_output, attributes)
         x, g, axes = widen(operand), widen(grad_output), _other_axes(operand, attributes)
         scale, mean, variance = (_along_features(value, operand, attributes) for value in (scale, mean, variance))
         with np.errstate(all="ignore"):
@@ -170,6 +197,57 @@ def _normalized(
     return result
 
 
+def _train_exactly(
+    operand: Array, scale: Array, offset: Array, attributes: BatchNormAttributes
+) -> tuple[Array, Array, Array]:
+    with np.errstate(all="ignore"):
+        mean, variance = mean_and_variance(_rows(operand, attributes))
+        moments = [narrow((high + low)[:, 0], element_type_of(operand.dtype)) for high, low in (mean, variance)]
+    return _normalized_exactly(operand, mean, variance, scale, offset, attributes), moments[0], moments[1]
+
+
+def _normalized_exactly(
+    operand: Array, mean: Pair, variance: Pair, scale: Array, offset: Array, attributes: BatchNormAttributes
+) -> Array:
+    with np.errstate(all="ignore"):
+        result = normalized(
+            _rows(operand, attributes), mean, variance, _epsilon_value(attributes), _column(scale), _column(offset)
+        )
+    return _from_rows(result, operand, attributes)
+
+
+def _gradients_exactly(
+    operand: Array, scale: Array, mean: Array, variance: Array, grad_output: Array, attributes: BatchNormAttributes
+) -> tuple[Array, Array, Array]:
+    x, g = (_rows(array, attributes) for array in (operand, grad_output))
+    a, b, c = (_column(vector) for vector in (scale, mean, variance))
+    with np.errstate(all="ignore"):
+        grad_operand, *others = gradients(x, g, a, b, c, _epsilon_value(attributes))
+    grad_scale, grad_offset = (narrow(value[:, 0], element_type_of(operand.dtype)) for value in others)
+    return _from_rows(grad_operand, operand, attributes), grad_scale, grad_offset
+
+
+def _rows(operand: Array, attributes: BatchNormAttributes) -> Array:
+    """f64 `[features, elements]`."""
+    features = np.moveaxis(widen(operand), attributes.feature_index, 0)
+    return features.reshape(len(features), prod(features.shape[1:])).astype(np.float64)
+
+
+def _from_rows(rows: Array, operand: Array, attributes: BatchNormAttributes) -> Array:
+    """`[features, elements]` rounded and in the order of the operand."""
+    rounded = narrow(rows, element_type_of(operand.dtype))
+    others = [operand.shape[axis] for axis in _other_axes(operand, attributes)]
+    return np.moveaxis(rounded.reshape(len(rows), *others), 0, attributes.feature_index)
+
+
+def _column(vector: Array) -> Array:
+    return widen(vector).astype(np.float64)[:, None]
+
+
+def _epsilon_value(attributes: BatchNormAttributes) -> float:
+    return float(np.float32(attributes.epsilon))
+
+
 def _epsilon(attributes: BatchNormAttributes, x: Array) -> Any:
     """XLA keeps epsilon in f32, whatever the operand's type."""
-    return x.dtype.type(np.float32(attributes.epsilon))
+    return x.dtype.type(_epsilon_value(attributes))

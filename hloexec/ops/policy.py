@@ -25,6 +25,10 @@ class NumericsPolicy:
     """Whether results are the same bits on every machine and within 0.5 + 2⁻²⁰ ULP: see `hloexec.ops.exact`."""
     flushes_denormals: bool = False
     """Whether denormal numbers count as zeros: see `hloexec.ops.flushing`."""
+    contracts_multiply_add: bool = False
+    """Whether a sum of a product is rounded once: see `hloexec.exec.contraction`."""
+    has_xla_cpu_functions: bool = False
+    """Whether functions of f32 are XLA:CPU's own approximations: see `hloexec.ops.xla_cpu`."""
 
 
 REFERENCE = NumericsPolicy("reference")
@@ -34,6 +38,7 @@ POLICIES = {
         REFERENCE,
         NumericsPolicy("exact", is_exact=True),
         NumericsPolicy("ftz", flushes_denormals=True),
+        NumericsPolicy("xla-cpu", flushes_denormals=True, contracts_multiply_add=True, has_xla_cpu_functions=True),
         NumericsPolicy("tf32", contraction_operand_mantissa_bits=10),
         NumericsPolicy("bf16", contraction_operand_mantissa_bits=7),
     )

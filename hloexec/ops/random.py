@@ -21,6 +21,7 @@ from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.bit_generators import PHILOX_WORDS, philox_4x32, threefry_2x32
 from hloexec.ops.common import array_shape, narrow, require, widen
+from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import opcode
 from hloexec.ops.signatures import require_same_shape, require_tuple, same_type
 from hloexec.values import Array
@@ -176,7 +177,9 @@ class Rng:
         return result
 
     @staticmethod
-    def evaluate(a: Array, b: Array, *, attributes: RngAttributes, shape: ArrayShape) -> Array:
+    def evaluate(
+        a: Array, b: Array, *, attributes: RngAttributes, shape: ArrayShape, numerics: NumericsPolicy = REFERENCE
+    ) -> Array:
         element_type, generator = shape.element_type, _generator.get(_shared_generator)
         if element_type.is_integral:
             return _uniform_integers(a, b, shape, generator)
@@ -187,11 +190,8 @@ class Rng:
             if attributes.distribution == "rng_uniform":
                 values = _unit_interval(count, compute, generator) * (high - low) + low
             else:
-                radius, angle = (_unit_interval(count, compute, generator) for _ in range(2))
-                # 1 - u lies in (0, 1], where the logarithm is finite.
-                normal = np.sqrt(-2 * np.log1p(-radius)) * np.cos(compute.type(2 * math.pi) * angle)
-                values = low + high * normal
-        return narrow(values.astype(compute, copy=False).reshape(shape.dimensions), element_type)
+                values = low + high * _normal(count, compute, generator, is_exact=numerics.is_exact)
+        return narrow(values.reshape(shape.dimensions), element_type)
 
 
 def _threefry_bits(key: int, counter: int, dimensions: tuple[int, ...], element_type: ElementType) -> tuple[Array, int]:
@@ -243,6 +243,25 @@ def _unit_interval(count: int, dtype: np.dtype[np.floating], generator: _RunGene
     generator.advance(used)
     whole: Array = (bits >> bits.dtype.type(element_type.bits - element_type.mantissa_bits)).astype(dtype)
     whole *= dtype.type(2.0**-element_type.mantissa_bits)
+    return whole
+
+
+def _normal(count: int, dtype: np.dtype[np.floating], generator: _RunGenerator, *, is_exact: bool) -> Array:
+    """Standard normal numbers, by the transformation of Box and Muller.
+
+    1 − u lies in (0, 1], where the logarithm is finite. Where it `is_exact`, they are f64 and do not depend on the
+    processor.
+    """
+    radius, angle = (_unit_interval(count, dtype, generator) for _ in range(2))
+    if is_exact:
+        # Their tables take a while to compute, so that they wait until someone asks.
+        from hloexec.ops.exact.logarithms import log_plus_one
+        from hloexec.ops.exact.trigonometry import cos
+
+        radius, angle = radius.astype(np.float64), angle.astype(np.float64)
+        length: Array = np.sqrt(-2 * log_plus_one(-radius))
+        return length * cos(2 * math.pi * angle)
+    whole: Array = np.sqrt(-2 * np.log1p(-radius)) * np.cos(dtype.type(2 * math.pi) * angle)
     return whole
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from hloexec.dtypes import ElementType, Kind
 from hloexec.ir import ArrayShape, Computation, Instruction
+from hloexec.ops.annotations import is_annotation
 from hloexec.ops.attributes import attribute_fields
 
 __all__ = ["chooses_by_order", "recognise", "recognise_components"]
@@ -26,7 +27,8 @@ def recognise(computation: Computation) -> str | None:
     `add`, `multiply`, `minimum`, `maximum`, `and`, `or`, `xor`: that operation on the two parameters, in either order;
     `first`, `second`: parameter 0 or 1 as it is. Both parameters and the result must have one element type. Conversions
     of the parameters to a type that holds all their values, undone on the result, are looked through: the operation on
-    the wider type, rounded or wrapped, is what the operation on the narrow type is.
+    the wider type, rounded or wrapped, is what the operation on the narrow type is. So are annotations of values, as
+    shardings in the reducers of partly manual regions are.
     """
     parameters = computation.parameters
     if len(parameters) != 2:
@@ -59,7 +61,7 @@ def chooses_by_order(computation: Computation) -> bool:
     they are ordered, and a few representative values tell all there is to know of it.
     """
     return all(
-        instruction.opcode in _ORDER_OPCODES
+        (instruction.opcode in _ORDER_OPCODES or is_annotation(instruction))
         and (instruction.opcode not in _LOGICAL_OPCODES or _kind(instruction) is Kind.PRED)
         and not _is_total_order(instruction)
         for instruction in computation
@@ -97,8 +99,8 @@ def _kind(instruction: Instruction) -> Kind | None:
 
 
 def _behind_conversions(computation: Computation, instruction: Instruction, narrow: ElementType) -> Instruction:
-    """The instruction whose value reaches `instruction` through conversions between types that hold all of `narrow`."""
-    while instruction.opcode in ("convert", "copy"):
+    """The instruction whose value reaches `instruction` as it is, or through conversions that keep all of `narrow`."""
+    while instruction.opcode in ("convert", "copy") or is_annotation(instruction):
         (operand,) = computation.operands_of(instruction)
         if not all(_holds(_element_type(end), narrow) for end in (operand, instruction)):
             break

@@ -98,7 +98,7 @@ class Reduce:
         arrays, init_values = _halves(operands)
         callee, dimensions = computations[0], attributes.dimensions
         types = _element_types(shape)
-        names = _usual_operations(callee, types)
+        names = _usual_operations(callee, types, is_exact=numerics.is_exact)
         if names is None:
             return _packed(_reduce_by_calling(arrays, init_values, dimensions, callee, types), shape)
         results = [
@@ -144,7 +144,7 @@ class ReduceWindow:
         arrays, init_values = _halves(operands)
         callee, window = computations[0], attributes.window
         types = _element_types(shape)
-        names = _usual_operations(callee, types)
+        names = _usual_operations(callee, types, is_exact=numerics.is_exact)
         if names is None:
             inputs = _as_parameters([*init_values, *arrays], callee.computation)
             stepwise = reduce_windows_stepwise(inputs[len(arrays) :], inputs[: len(arrays)], window, callee)
@@ -242,15 +242,14 @@ def _element_types(shape: Shape) -> list[ElementType]:
     return [array_shape(leaf, "a result").element_type for leaf in leaves]
 
 
-def _usual_operations(callee: Callee, types: Sequence[ElementType]) -> tuple[str, ...] | None:
+def _usual_operations(callee: Callee, types: Sequence[ElementType], *, is_exact: bool) -> tuple[str, ...] | None:
     """The names in KNOWN_REDUCERS of what a reducer does with each array, or None where it must be called."""
     names = recognise_components(callee.computation)
     if names is None or not all(name in KNOWN_REDUCERS for name in names):
         return None
-    has_identity = (
-        not kind.is_complex or name not in ("minimum", "maximum") for name, kind in zip(names, types, strict=True)
-    )
-    return names if all(has_identity) else None
+    # NumPy's products of complex numbers are not rounded alike on all processors; the callee's own are.
+    called = ("minimum", "maximum", "multiply") if is_exact else ("minimum", "maximum")
+    return None if any(kind.is_complex and name in called for name, kind in zip(names, types, strict=True)) else names
 
 
 def _packed(results: Any, shape: Shape) -> Array | tuple[Array, ...]:

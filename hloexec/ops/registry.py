@@ -87,8 +87,12 @@ class Opcode:
     infer_needs: frozenset[str]
     evaluate_needs: frozenset[str]
     is_elementwise: bool
-    runs_alone: bool
-    """Machine opcodes only: whether a single device runs it (with its host, where it has to do with one)."""
+    exchange: Callable[..., Any] | None
+    """Collectives only: the kernel, from what the members of a group hold to what they get; see `hloexec.ops.groups`.
+    It takes the keyword-only arguments of `evaluate`."""
+    exchange_needs: frozenset[str]
+    gives_same: bool
+    """Collectives only: whether all members of a group get one result."""
     may_be_view: bool
     """Whether the result usually shares the memory of the first operand; only estimates of memory rely on it."""
     overwrite: Callable[..., Any] | None
@@ -99,10 +103,8 @@ class Opcode:
 
     @property
     def is_supported(self) -> bool:
-        """Whether modules with this opcode run on one device."""
-        if self.role is Role.KERNEL:
-            return self.evaluate is not None
-        return self.role is not Role.MACHINE or self.runs_alone
+        """Whether modules with this opcode run."""
+        return self.role is not Role.KERNEL or self.evaluate is not None
 
 
 OPCODES: dict[str, Opcode] = {}
@@ -117,14 +119,14 @@ def opcode(
     operands: int | tuple[int, int | None],
     attributes: type | None = None,
     role: Role = Role.KERNEL,
-    runs_alone: bool = False,
     elementwise: bool = False,
     may_be_view: bool = False,
+    gives_same: bool = False,
 ) -> Callable[[_Entry], _Entry]:
     """Register the decorated class as the entry of opcode `name`.
 
     The class's docstring gives the rule and its source; its static methods `infer`, `evaluate`, `overwrite` (with the
-    keyword arguments of `evaluate`) and (elementwise) `compute` are what they are called.
+    keyword arguments of `evaluate`), (elementwise) `compute` and (collectives) `exchange` are what they are called.
     """
 
     def decorate(cls: _Entry) -> _Entry:
@@ -133,12 +135,13 @@ def opcode(
             operands=operands,
             attributes=attributes,
             role=role,
-            runs_alone=runs_alone,
             elementwise=elementwise,
             may_be_view=may_be_view,
+            gives_same=gives_same,
             infer=getattr(cls, "infer", None),
             evaluate=getattr(cls, "evaluate", None),
             overwrite=getattr(cls, "overwrite", None),
+            exchange=getattr(cls, "exchange", None),
             compute=getattr(cls, "compute", None),
             documentation=inspect.cleandoc(cls.__doc__ or ""),
         )
@@ -153,12 +156,13 @@ def register(
     operands: int | tuple[int, int | None],
     attributes: type | None = None,
     role: Role = Role.KERNEL,
-    runs_alone: bool = False,
     elementwise: bool = False,
     may_be_view: bool = False,
+    gives_same: bool = False,
     infer: Callable[..., Shape] | None = None,
     evaluate: Callable[..., Any] | None = None,
     overwrite: Callable[..., Any] | None = None,
+    exchange: Callable[..., Any] | None = None,
     compute: Callable[..., Any] | None = None,
     documentation: str = "",
 ) -> None:
@@ -177,7 +181,9 @@ def register(
         evaluate=evaluate,
         infer_needs=_keywords(infer),
         evaluate_needs=_keywords(evaluate),
-        runs_alone=runs_alone,
+        exchange=exchange,
+        exchange_needs=_keywords(exchange),
+        gives_same=gives_same,
         is_elementwise=elementwise,
         may_be_view=may_be_view,
         overwrite=overwrite,

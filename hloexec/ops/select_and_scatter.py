@@ -11,6 +11,9 @@ from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Shape, Window
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, widen
+from hloexec.ops.exact.sums import add_by_key
+from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.reducers import recognise
 from hloexec.ops.registry import Callee, ProgramShape, opcode
 from hloexec.ops.signatures import require_reducer, require_scalar_comparison, same_type
 from hloexec.ops.windows import output_size, require_window, visits
@@ -34,7 +37,8 @@ class SelectAndScatter:
 
     In row-major order of the window, an element replaces the one held so far where not select(held, element); padding
     takes no part. The result starts as init_value, and in row-major order of the source becomes scatter(result, source)
-    at the places found, each step rounded to the result's type. Source: XLA, SelectAndScatter.
+    at the places found, each step rounded to the result's type; under `exact` a sum is rounded once. Source: XLA,
+    SelectAndScatter.
     """
 
     @staticmethod
@@ -82,12 +86,18 @@ class SelectAndScatter:
         attributes: SelectAndScatterAttributes,
         shape: ArrayShape,
         computations: tuple[Callee, ...],
+        numerics: NumericsPolicy = REFERENCE,
     ) -> Array:
         select, scatter = computations
         targets = _selected(operand, source.shape, attributes.window, select).reshape(-1)
         found = np.flatnonzero(targets >= 0)
         result = narrow(widen(np.full(operand.size, init_value)), shape.element_type)
-        _scatter(result, targets[found], source.reshape(-1)[found], scatter)
+        element_type = shape.element_type
+        is_sum = recognise(scatter.computation) == "add" and (element_type.is_floating or element_type.is_complex)
+        if numerics.is_exact and is_sum:
+            add_by_key(result, targets[found], source.reshape(-1)[found], element_type)
+        else:
+            _scatter(result, targets[found], source.reshape(-1)[found], scatter)
         return result.reshape(operand.shape)
 
 

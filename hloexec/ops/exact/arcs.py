@@ -60,7 +60,8 @@ def arc_tangent(x: Array) -> Array:
     magnitude = np.minimum(np.abs(x), 2.0**80)
     safe = np.where((magnitude > 2.0**-30) & ~np.isnan(x), magnitude, 1.0)
     high, low = _angle((safe, 0.0), (np.ones_like(x), 0.0))
-    result = np.where(magnitude > 2.0**-30, np.copysign(high + low, x), x - x * x * x / 3)
+    small = np.where(magnitude > 2.0**-30, 0.0, x)
+    result = np.where(magnitude > 2.0**-30, np.copysign(high + low, x), small - small * small * small / 3)
     return np.where(np.isnan(x) | (x == 0), x, result)
 
 

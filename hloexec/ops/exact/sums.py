@@ -18,7 +18,7 @@ from hloexec.ops.exact import doubled
 from hloexec.ops.exact.doubled import Pair, scaled
 from hloexec.values import Array
 
-__all__ = ["add_by_key", "add_pairs", "can_reduce_exactly", "reduce_exactly"]
+__all__ = ["add_by_key", "add_pairs", "can_reduce_exactly", "kept_finite", "reduce_exactly", "sum_pairs"]
 
 _CHUNK = 1 << 17
 """Terms that are widened at a time."""
@@ -31,10 +31,11 @@ Terms: TypeAlias = tuple[Array, ...]
 
 def add_pairs(x: Pair, y: Pair) -> Pair:
     """x + y; what is infinite or NaN has the low part 0."""
-    return _kept_finite(doubled.add(x, y), x[0] + y[0])
+    return kept_finite(doubled.add(x, y), x[0] + y[0])
 
 
-def _kept_finite(pair: Pair, plain: Array) -> Pair:
+def kept_finite(pair: Pair, plain: Array) -> Pair:
+    """The pair, or (plain, 0) where the plain value is infinite or NaN: arithmetic of pairs makes NaN of either."""
     finite = np.isfinite(plain)
     return pair if finite.all() else doubled.where(finite, pair, (plain, 0.0))
 
@@ -45,7 +46,7 @@ def _add(x: Terms, y: Terms) -> Terms:
 
 def _multiply(x: Terms, y: Terms) -> Terms:
     """The product of pairs times powers of two, the high parts kept in [½, 1)."""
-    high, low = _kept_finite(doubled.multiply((x[0], x[1]), (y[0], y[1])), x[0] * y[0])
+    high, low = kept_finite(doubled.multiply((x[0], x[1]), (y[0], y[1])), x[0] * y[0])
     mantissa, exponent = np.frexp(high)
     shift = exponent.astype(np.int64)
     return mantissa, low * doubled.power_of_two(-shift), x[2] + y[2] + shift
@@ -132,6 +133,15 @@ def _fold(terms: Terms, combine: Callable[[Terms, Terms], Terms]) -> Terms:
             )
         terms = combined
     return terms
+
+
+def sum_pairs(terms: Pair) -> Pair:
+    """The sums of pairs along the last axis, which keeps the length 1; of none, 0."""
+    if terms[0].shape[-1] == 0:
+        nothing = np.zeros((*terms[0].shape[:-1], 1))
+        return nothing, nothing
+    high, low = _fold(terms, _add)
+    return high, low
 
 
 def _keep_negative_zeros(result: Array, rows: Array, init: float) -> None:
