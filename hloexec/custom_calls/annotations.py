@@ -1,7 +1,6 @@
 """Calls that compute nothing: shardings, layouts, memory placement, buffers, and orders of side effects.
 
-On one device they hand on their operands, or make something whose contents nobody may rely on: zeros here. Where a
-shape changes, the call stands for the border of a partitioned region, which one device does not have.
+They hand on their operands, or make something whose contents nobody may rely on: zeros here.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from hloexec.custom_calls.registry import custom_call
-from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
-from hloexec.ir import ArrayShape, BufferShape, Shape, TupleShape
+from hloexec.errors import EvaluationError, ShapeError
+from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
+from hloexec.ops.annotations import ANNOTATIONS
 from hloexec.ops.common import require
 from hloexec.values import TOKEN, Array, Token
 
@@ -24,19 +24,7 @@ def _contents(shape: Shape) -> Shape:
     return shape.element if isinstance(shape, BufferShape) else shape
 
 
-@custom_call(
-    "Sharding",
-    "InspectSharding",
-    "xla.sdy.FuncResultSharding",
-    "xla.sdy.PropagationBarrier",
-    "LayoutConstraint",
-    "annotate_device_placement",
-    "MoveToHost",
-    "MoveToDevice",
-    "PinToDevice",
-    "PinToDeviceSram",
-    "SetBound",
-)
+@custom_call(*ANNOTATIONS, is_reproducible=True)
 class Annotation:
     """out = operand: how it is partitioned, laid out, which memory holds it, or how large it gets (SetBound).
 
@@ -49,13 +37,11 @@ class Annotation:
         return operand
 
     @staticmethod
-    def infer(*operands: Shape) -> Shape:
-        if len(operands) != 1:
-            raise ShapeError(f"an annotation is about one operand, this one has {len(operands)}")
-        return operands[0]
+    def infer(operand: Shape) -> Shape:
+        return operand
 
 
-@custom_call("Pin", "Unpin")
+@custom_call("Pin", "Unpin", is_reproducible=True)
 class Pin:
     """out = operand, an array that became a buffer, which may be written in place (Pin), or the reverse (Unpin).
 
@@ -73,29 +59,26 @@ class Pin:
         return operand
 
 
-@custom_call("SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape")
+@custom_call(
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "xla.sdy.GlobalToLocalShape",
+    "xla.sdy.LocalToGlobalShape",
+    is_reproducible=True,
+)
 class ShardBorder:
     """The operands, where a region in which devices see their own shards begins or ends.
 
-    On one device a shard is the whole. Where the shapes differ, the module has yet to be partitioned. Source: XLA, SPMD
-    partitioner; Shardy, round trip through HLO.
+    Where the whole array is every device's shard, nothing happens; elsewhere devices cut their shards out of it, or put
+    it together (`hloexec.exec.borders`). Source: XLA, SPMD partitioner; Shardy, round trip through HLO.
     """
 
     @staticmethod
-    def evaluate(*operands: Any, shape: Shape, operand_shapes: tuple[Shape, ...]) -> Any:
-        declared = shape.elements if isinstance(shape, TupleShape) else (shape,)
-        if len(declared) != len(operands):
-            raise EvaluationError(f"a call at the border of shards has {len(operands)} operands, but gives {shape}")
-        for before, after in zip(operand_shapes, declared, strict=True):
-            if not before.compatible(after):
-                raise UnsupportedError(
-                    f"the call turns {before} into {after}: the module is for several devices and was not partitioned "
-                    f"yet; take it after XLA's SPMD partitioner"
-                )
-        return operands if isinstance(shape, TupleShape) else operands[0]
+    def forwards(computation: Computation, instruction: Instruction) -> tuple[str, ...]:
+        return instruction.operands
 
 
-@custom_call("AllocateBuffer", "CreateBuffer", "NopReturnToken", "xla.sdy.ShardingGroup")
+@custom_call("AllocateBuffer", "CreateBuffer", "NopReturnToken", "xla.sdy.ShardingGroup", is_reproducible=True)
 class Nothing:
     """Zeros of the declared shape, tokens where it has tokens: memory that was reserved and not written.
 
@@ -108,7 +91,7 @@ class Nothing:
         return _zeros(shape)
 
 
-@custom_call("shape_assertion")
+@custom_call("shape_assertion", is_reproducible=True)
 class ShapeAssertion:
     """An empty tuple, or EvaluationError where the first operand is false.
 

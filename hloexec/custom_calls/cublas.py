@@ -1,8 +1,8 @@
 """cuBLAS and cuBLASLt: matrix products with a scaled addend, a bias and an activation.
 
-XLA:GPU's gemm rewriter turns a dot and what surrounds it into these calls. Operands and results are logical arrays
-here, so neither their layouts nor strides between batches matter. Source: XLA, GemmBackendConfig; cuBLAS,
-cublasLtMatmul and cublasLtEpilogue_t.
+XLA:GPU's gemm rewriter turns a dot and what surrounds it into these calls; on ROCm, rocBLAS and hipBLASLt answer to the
+same names. Operands and results are logical arrays here, so neither their layouts nor strides between batches matter.
+Source: XLA, GemmBackendConfig; cuBLAS, cublasLtMatmul and cublasLtEpilogue_t.
 """
 
 from __future__ import annotations
@@ -17,17 +17,29 @@ import numpy as np
 
 from hloexec.custom_calls.backend_config import backend_config_field
 from hloexec.custom_calls.registry import custom_call
-from hloexec.dtypes import ElementType, element_type_of
+from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, narrow, widen
 from hloexec.ops.contractions import DotAttributes, contract, contraction_shape
 from hloexec.ops.dot_algorithms import DOT_ALGORITHMS
+from hloexec.ops.elementwise import exact_formula
 from hloexec.ops.elementwise_binary import maximum
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
 
-__all__ = ["Gemm", "GemmConfig", "gemm_config"]
+__all__ = [
+    "Gemm",
+    "GemmConfig",
+    "accumulation_type",
+    "check_addends",
+    "finished",
+    "gemm_config",
+    "plain_product",
+    "read_gemm_config",
+    "result_type_of",
+    "workspaces",
+]
 
 
 def _relu(x: Array) -> Array:
@@ -46,23 +58,58 @@ def _silu(x: Array) -> Array:
     return result
 
 
-_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"RELU": _relu, "GELU": _gelu, "SILU": _silu}
+def _exact_gelu(x: Array) -> Array:
+    """As (1 + tanh y) / 2 = logistic(2y), where nothing cancels."""
+    return _exact_silu(x, 2 * sqrt(2 / pi) * (x + 0.044715 * x * x * x))
+
+
+def _exact_silu(x: Array, y: Array | None = None) -> Array:
+    """x · logistic(y), with y = x where it is not given."""
+    logistic = exact_formula("logistic", Kind.FLOAT)
+    assert logistic is not None
+    result: Array = x * logistic(x if y is None else y)
+    return np.where(np.isneginf(x), 0.0, result)
+
+
+@attrs.frozen
+class _Activation:
+    usual: Callable[[Array], Array]
+    exact: Callable[[Array], Array]
+    """Of f64, the same on every processor."""
+
+
+_ACTIVATIONS = {
+    "RELU": _Activation(_relu, _relu),
+    "GELU": _Activation(_gelu, _exact_gelu),
+    "SILU": _Activation(_silu, _exact_silu),
+}
 
 
 @attrs.frozen
 class _Epilogue:
     has_bias: bool = False
-    activation: Callable[[Array], Array] | None = None
+    activation: _Activation | None = None
     has_auxiliary: bool = False
     """Whether what the activation was applied to is a second result."""
 
 
+# XLA has an auxiliary result with GELU alone; cuBLASLt's of RELU would be a mask of bits.
 _EPILOGUES = {"DEFAULT": _Epilogue(), "BIAS": _Epilogue(has_bias=True)} | {
     f"{prefix}{name}{suffix}": _Epilogue(bool(prefix), activation, bool(suffix))
     for prefix in ("", "BIAS_")
     for name, activation in _ACTIVATIONS.items()
-    for suffix in ("", "_AUX")
+    for suffix in (("", "_AUX") if name == "GELU" else ("",))
 }
+
+_WITHOUT_INFLUENCE = (
+    # Which of several kernels runs, in how much memory, at what cost; what the operands' shapes say already; and
+    # whether XLA made the call for a gradient.
+    "selected_algorithm autotune_workspace_size reification_cost batch_size lhs_stride rhs_stride is_fp8 grad_x grad_y"
+).split()
+_LARGE_BYTES = 4 << 20
+"""A result of so many bytes does not stay in the cache while the addend is read."""
+_BLOCK_BYTES = 4 << 20
+_FIELDS = ("alpha_real alpha_imag beta dot_dimension_numbers precision_config epilogue damax_output scale_mode").split()
 
 
 @attrs.frozen
@@ -73,6 +120,10 @@ class GemmConfig:
     alpha: complex
     beta: float
     epilogue: _Epilogue
+    has_largest: bool = False
+    """Whether the largest magnitude of the result, before its scale, is a result, too."""
+    scale_mode: int = 0
+    """What operands of eight bits are scaled by: 1, a number for each tensor; 2, one for each block of it."""
 
     @property
     def operand_count(self) -> int:
@@ -87,35 +138,48 @@ class GemmConfig:
 @lru_cache(maxsize=1024)
 def gemm_config(backend_config: str | None) -> GemmConfig:
     """Read either spelling of the config; UnsupportedError says what cannot be done."""
-    config = backend_config_field(backend_config, "gemm_backend_config")
+    return read_gemm_config(backend_config_field(backend_config, "gemm_backend_config"))
+
+
+def read_gemm_config(config: Mapping[str, Any]) -> GemmConfig:
+    """Read a GemmBackendConfig; UnsupportedError says what cannot be done."""
+    for name in config:
+        if name not in _FIELDS and name not in _WITHOUT_INFLUENCE:
+            raise UnsupportedError(f"its backend_config has the field {name}, which hloexec does not know")
     for name in ("alpha_real", "dot_dimension_numbers"):
         if name not in config:
             raise UnsupportedError(f"its backend_config lacks {name}")
-    if config.get("damax_output"):
-        raise UnsupportedError("it asks for the largest magnitude of the result (damax_output)")
     numbers, precision = config["dot_dimension_numbers"], config.get("precision_config", {})
     if not isinstance(numbers, dict) or not isinstance(precision, dict):
         raise UnsupportedError("dot_dimension_numbers and precision_config of its backend_config must be objects")
     epilogue = str(config.get("epilogue", "DEFAULT"))
     if epilogue not in _EPILOGUES:
         raise UnsupportedError(f"it has epilogue {epilogue!r}; there are {', '.join(_EPILOGUES)}")
+    scale_mode = str(config.get("scale_mode", 0))
+    if scale_mode not in ("0", "1", "2"):
+        raise UnsupportedError(f"scale_mode of its backend_config is {scale_mode!r}; there are 0, 1 and 2")
     return GemmConfig(
         dimension_numbers=_dimension_numbers(numbers, precision),
         alpha=complex(_number(config, "alpha_real"), _number(config, "alpha_imag")),
         beta=_number(config, "beta"),
         epilogue=_EPILOGUES[epilogue],
+        has_largest=bool(config.get("damax_output", False)),
+        scale_mode=int(scale_mode),
     )
 
 
-@custom_call("__cublas$gemm", "__cublas$lt$matmul")
+@custom_call("__cublas$gemm", "__cublas$lt$matmul", is_reproducible=True)
 class Gemm:
     """D = activation(alpha · lhs · rhs + beta · C + bias), rounded once
 
     Operands: lhs, rhs, C where beta is not 0 (of the result's shape), the bias where the epilogue has one (of the shape
     of the result's last dimensions). Result: D, or a tuple of D, what the activation was applied to where the epilogue
     ends in _AUX, and a workspace (s8, zeros). Everything up to the rounding is done in the accumulation type: f32 for
-    f32 and narrower. Dimensions are those of a dot: batch, free of lhs, free of rhs. Source: XLA, GemmBackendConfig.
+    f32 and narrower, f64 under `exact`. Dimensions are those of a dot: batch, free of lhs, free of rhs. Source: XLA,
+    GemmBackendConfig.
     """
+
+    overwritten = 2
 
     @staticmethod
     def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
@@ -132,7 +196,7 @@ class Gemm:
         result = contraction_shape(arrays[0], arrays[1], config.dimension_numbers, declared[0].element_type)
         for number in range(1 + config.epilogue.has_auxiliary):
             declared[number] = attrs.evolve(result, element_type=declared[number].element_type)
-        _check_addends(arrays[2:], result, config)
+        check_addends(arrays[2:], result, config)
         return TupleShape(tuple(declared)) if isinstance(shape, TupleShape) else declared[0]
 
     @staticmethod
@@ -141,7 +205,9 @@ class Gemm:
             config = gemm_config(instruction.backend_config)
         except UnsupportedError as error:
             return error.message
-        result = _result_type(instruction.shape)
+        if config.has_largest or config.scale_mode:
+            return "it has damax_output or scale_mode, which belong to products of eight bits"
+        result = result_type_of(instruction.shape)
         if config.alpha.imag and not result.is_complex:
             return f"it scales a result of {result} by the complex number {config.alpha}"
         if not (result.is_floating or result.is_complex) and not _is_integral(config):
@@ -157,15 +223,29 @@ class Gemm:
             raise EvaluationError(
                 f"the gemm must have {config.operand_count} operands by its backend_config, but has {len(operands)}"
             )
-        result_type = _result_type(shape)
+        result_type = result_type_of(shape)
         if config.is_plain:
-            results = [_dot(operands, config, result_type, numerics)]
+            results = [plain_product(operands, config, result_type, numerics)]
+        elif _accumulates(operands, config, result_type, numerics):
+            results = [_accumulated(operands, config, result_type, numerics, np.empty_like(operands[2]))]
         else:
-            results = [narrow(value, result_type) for value in _scaled_sum(operands, config, result_type, numerics)]
-        if not isinstance(shape, TupleShape):
-            return results[0]
-        workspaces = (array_shape(leaf, "a workspace of the gemm") for leaf in shape.elements[len(results) :])
-        return (*results, *(np.zeros(leaf.dimensions, leaf.element_type.storage) for leaf in workspaces))
+            wide = accumulation_type(operands, result_type, numerics)
+            product = plain_product(operands, config, wide, numerics)
+            addend = operands[2] if config.beta else None
+            bias = operands[-1] if config.epilogue.has_bias else None
+            results = [narrow(value, result_type) for value in finished(product, config, addend, bias, numerics)]
+        return (*results, *workspaces(shape, len(results))) if isinstance(shape, TupleShape) else results[0]
+
+    @staticmethod
+    def overwrite(
+        *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
+    ) -> Array | tuple[Array, ...]:
+        config = gemm_config(backend_config)
+        result_type = result_type_of(shape)
+        if config.beta != 1 or not _accumulates(operands, config, result_type, numerics):
+            return Gemm.evaluate(*operands, backend_config=backend_config, shape=shape, numerics=numerics)
+        result = _accumulated(operands, config, result_type, numerics, operands[2])
+        return (result, *workspaces(shape, 1)) if isinstance(shape, TupleShape) else result
 
 
 def _dimension_numbers(numbers: Mapping[str, Any], precision: Mapping[str, Any]) -> DotAttributes:
@@ -203,12 +283,19 @@ def _is_integral(config: GemmConfig) -> bool:
     return config.alpha.real.is_integer() and config.beta.is_integer() and config.epilogue.activation is None
 
 
-def _result_type(shape: Shape) -> ElementType:
+def result_type_of(shape: Shape) -> ElementType:
+    """The element type of the first result."""
     first = shape.elements[0] if isinstance(shape, TupleShape) and shape.elements else shape
     return array_shape(first, "the result of the gemm").element_type
 
 
-def _check_addends(addends: Sequence[ArrayShape], result: ArrayShape, config: GemmConfig) -> None:
+def workspaces(shape: TupleShape, count: int) -> list[Array]:
+    """Zeros for what follows the first `count` results."""
+    leaves = (array_shape(leaf, "a workspace of the gemm") for leaf in shape.elements[count:])
+    return [np.zeros(leaf.dimensions, leaf.element_type.storage) for leaf in leaves]
+
+
+def check_addends(addends: Sequence[ArrayShape], result: ArrayShape, config: GemmConfig) -> None:
     if config.beta and addends[0].dimensions != result.dimensions:
         raise ShapeError(f"the addend of the gemm must have the result's shape {result}, but is {addends[0]}")
     if config.epilogue.has_bias:
@@ -217,7 +304,10 @@ def _check_addends(addends: Sequence[ArrayShape], result: ArrayShape, config: Ge
             raise ShapeError(f"the bias of the gemm must have the last dimensions of {result}, but is {bias}")
 
 
-def _dot(operands: Sequence[Array], config: GemmConfig, result: ElementType, numerics: NumericsPolicy) -> Array:
+def plain_product(
+    operands: Sequence[Array], config: GemmConfig, result: ElementType, numerics: NumericsPolicy
+) -> Array:
+    """lhs · rhs, rounded once to `result`."""
     numbers = config.dimension_numbers
     return contract(
         operands[0],
@@ -230,23 +320,80 @@ def _dot(operands: Sequence[Array], config: GemmConfig, result: ElementType, num
     )
 
 
-def _scaled_sum(
-    operands: Sequence[Array], config: GemmConfig, result_type: ElementType, numerics: NumericsPolicy
-) -> list[Array]:
-    """D, and for an _AUX epilogue what the activation was applied to, not yet rounded."""
+def _accumulates(operands: Sequence[Array], config: GemmConfig, result: ElementType, numerics: NumericsPolicy) -> bool:
+    """Whether this is a large matrix plus the product of two others, all of the result's type, and nothing else."""
+    numbers = config.dimension_numbers
+    return (
+        config.alpha == config.beta == 1
+        and config.epilogue == _EPILOGUES["DEFAULT"]
+        and not numerics.is_exact
+        and all(operand.dtype == result.accumulate and operand.ndim == 2 for operand in operands)
+        and not numbers.lhs_batch_dims
+        and len(numbers.lhs_contracting_dims) == 1
+        and operands[2].nbytes >= _LARGE_BYTES
+    )
+
+
+def _accumulated(
+    operands: Sequence[Array], config: GemmConfig, result_type: ElementType, numerics: NumericsPolicy, result: Array
+) -> Array:
+    """lhs · rhs + C in `result`, which may be C: some rows at a time, which stay in the cache until they are added."""
+    lhs, rhs, addend = operands
+    free = 1 - config.dimension_numbers.lhs_contracting_dims[0]
+    rows = max(1, _BLOCK_BYTES * len(addend) // addend.nbytes)
+    for start in range(0, len(addend), rows):
+        block = slice(start, start + rows)
+        part = lhs[block] if free == 0 else lhs[:, block]
+        product = plain_product((part, rhs), config, result_type, numerics)
+        with np.errstate(all="ignore"):
+            np.add(product, addend[block], out=result[block])
+    return result
+
+
+def accumulation_type(operands: Sequence[Array], result_type: ElementType, numerics: NumericsPolicy) -> ElementType:
+    """What everything before the rounding is done in: the widest that the result or a factor accumulates in.
+
+    Under `exact` f64, or c128.
+    """
     dtype = result_type.accumulate
-    if result_type.is_floating:
+    if numerics.is_exact and (result_type.is_floating or result_type.is_complex):
+        dtype = np.result_type(dtype, np.float64)
+    elif result_type.is_floating:
         dtype = np.result_type(dtype, *(element_type_of(operand.dtype).accumulate for operand in operands[:2]))
-    scalar: Callable[[Any], Any] = dtype.type
+    return element_type_of(dtype)
+
+
+def finished(
+    product: Array, config: GemmConfig, addend: Array | None, bias: Array | None, numerics: NumericsPolicy
+) -> list[Array]:
+    """activation(alpha · product + beta · addend + bias), and for an _AUX epilogue its argument, not yet rounded.
+
+    The product's memory is used up.
+    """
+    dtype = product.dtype
     with np.errstate(all="ignore"):
-        total = _dot(operands, config, element_type_of(dtype), numerics)
+        total = product
         if config.alpha != 1:
-            total *= scalar(config.alpha if dtype.kind == "c" else config.alpha.real)
-        if config.beta:
-            addend = widen(operands[2]).astype(dtype, copy=False)
-            total += addend if config.beta == 1 else scalar(config.beta) * addend
-        if config.epilogue.has_bias:
-            total += widen(operands[-1]).astype(dtype, copy=False)
+            total = _times(total, config.alpha)
+        if addend is not None:
+            wide = widen(addend).astype(dtype, copy=False)
+            total = np.add(total, wide if config.beta == 1 else _times(wide, config.beta), out=total)
+        if bias is not None:
+            total = np.add(total, widen(bias).astype(dtype, copy=False), out=total)
         activation = config.epilogue.activation
-        values = [total if activation is None else activation(total)]
+        if activation is None:
+            values = [total]
+        else:
+            values = [activation.exact(total) if numerics.is_exact else activation.usual(total)]
     return [*values, total] if config.epilogue.has_auxiliary else values
+
+
+def _times(array: Array, factor: complex) -> Array:
+    """Complex numbers in parts: how NumPy rounds their products depends on the processor."""
+    if array.dtype.kind != "c":
+        return np.asarray(array * array.dtype.type(factor.real))
+    result = np.empty_like(array)
+    real, imag = (array.real.dtype.type(part) for part in (factor.real, factor.imag))
+    result.real = array.real * real - array.imag * imag if imag else array.real * real
+    result.imag = array.real * imag + array.imag * real if imag else array.imag * real
+    return result

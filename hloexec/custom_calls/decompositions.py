@@ -6,9 +6,15 @@ Source: XLA, hlo/builder/lib (self_adjoint_eig, qr, lu_decomposition); JAX, jax.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
 import numpy as np
 
+from hloexec.custom_calls.ffi import checked_attributes, ffi_attributes
 from hloexec.custom_calls.registry import custom_call
+from hloexec.custom_calls.solver_calls import Descriptor
 from hloexec.custom_calls.tridiagonal import solve_perturbed
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.errors import UnsupportedError
@@ -180,16 +186,26 @@ def _largest(column: Array) -> Array:
     "cu_lu_pivots_to_permutation",
     "cuda_lu_pivots_to_permutation",
     "hip_lu_pivots_to_permutation",
+    "oneapi_lu_pivots_to_permutation",
+    is_reproducible=True,
 )
 class LuPivotsToPermutation:
     """The permutation [..., n] into which swapping row i with row pivots[i], for i = 0, 1, …, brings 0, 1, …, n − 1.
 
-    pivots s32 [..., k] from 0, k ≤ n. The sizes that older configs hold are those of the shapes. Source: JAX,
-    jax.lax.linalg.lu_pivots_to_permutation.
+    pivots s32 [..., k] from 0, k ≤ n. The sizes that older configs hold must be those of the shapes: permutation_size,
+    or a C structure. Source: JAX, jax.lax.linalg.lu_pivots_to_permutation; jaxlib, gpu/lu_pivot_kernels.
     """
 
     @staticmethod
-    def infer(pivots: Shape, *, shape: Shape) -> Shape:
+    def supports(instruction: Instruction) -> str | None:
+        try:
+            _permutation_sizes(instruction.backend_config)
+        except UnsupportedError as error:
+            return error.message
+        return None
+
+    @staticmethod
+    def infer(pivots: Shape, *, backend_config: str | None, shape: Shape) -> Shape:
         swaps, result = array_shape(pivots, "pivots"), array_shape(shape, "the permutation")
         require(
             swaps.rank == result.rank > 0
@@ -198,11 +214,36 @@ class LuPivotsToPermutation:
             and swaps.element_type is result.element_type is ELEMENT_TYPES["s32"],
             f"pivots {swaps} do not permute {result}",
         )
+        known = {
+            "batch_size": prod(swaps.dimensions[:-1]),
+            "pivot_size": swaps.dimensions[-1],
+            "permutation_size": result.dimensions[-1],
+        }
+        for name, size in _permutation_sizes(backend_config).items():
+            require(
+                size == known[name],
+                f"the backend_config has {name} = {size}, but pivots {swaps} that permute {result} have {known[name]}",
+            )
         return ArrayShape(result.element_type, result.dimensions)
 
     @staticmethod
     def evaluate(pivots: Array, *, shape: ArrayShape) -> Array:
         return permutation_of_swaps(pivots, shape.dimensions[-1])
+
+
+def _permutation_sizes(backend_config: str | None) -> Mapping[str, Any]:
+    """The sizes that the config of an older call gives, if any."""
+    text = backend_config or ""
+    if text.startswith("{") and text.endswith("}"):
+        found = ffi_attributes(text)
+        return checked_attributes(text, {name: _is_size for name in ("permutation_size",) if name in found})
+    if not text:
+        return {}
+    return Descriptor("qii", "batch_size pivot_size permutation_size").read(text.encode("utf-8", "surrogateescape"))
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int
 
 
 def permutation_of_swaps(pivots: Array, size: int) -> Array:
@@ -217,7 +258,12 @@ def permutation_of_swaps(pivots: Array, size: int) -> Array:
     return permutation.reshape(*pivots.shape[:-1], size)
 
 
-@custom_call("tridiagonal_solve_perturbed_ffi", "cu_tridiagonal_solve_perturbed", "hip_tridiagonal_solve_perturbed")
+@custom_call(
+    "tridiagonal_solve_perturbed_ffi",
+    "cu_tridiagonal_solve_perturbed",
+    "hip_tridiagonal_solve_perturbed",
+    "oneapi_tridiagonal_solve_perturbed",
+)
 class TridiagonalSolvePerturbed:
     """x of tridiagonal systems that may be singular: pivots too small to divide by are nudged away from zero.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import attrs
@@ -13,6 +14,8 @@ from hloexec.custom_calls.registry import custom_call
 from hloexec.errors import EvaluationError
 from hloexec.ir import ArrayShape
 from hloexec.ops.common import array_shape
+from hloexec.ops.exact.fourier import fourier_transform
+from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
 
 __all__: list[str] = []
@@ -31,7 +34,7 @@ class _Descriptor:
     scale: float
 
 
-@custom_call("ducc_fft")
+@custom_call("ducc_fft", is_reproducible=True)
 class DuccFft:
     """The discrete Fourier transform of the second operand, along the axes that the first, a descriptor, says.
 
@@ -40,7 +43,9 @@ class DuccFft:
     """
 
     @staticmethod
-    def evaluate(descriptor: Array, operand: Array, *, shape: ArrayShape) -> Array:
+    def evaluate(
+        descriptor: Array, operand: Array, *, shape: ArrayShape, numerics: NumericsPolicy = REFERENCE
+    ) -> Array:
         if descriptor.dtype != np.uint8 or descriptor.ndim != 1:
             raise EvaluationError(
                 f"the descriptor of ducc_fft must be u8[n], but is {descriptor.dtype}{descriptor.shape}"
@@ -51,7 +56,8 @@ class DuccFft:
         if not axes or len(set(axes)) != len(axes) or not all(axis < operand.ndim == result.rank for axis in axes):
             raise EvaluationError(f"ducc_fft cannot transform dimensions {list(axes)} of an array of {operand.shape}")
         points = result.dimensions if plan.kind == _C2R else operand.shape
-        value = _transform(operand, plan, [points[axis] for axis in axes])
+        transform = _transform_exactly if numerics.is_exact else _transform
+        value = transform(operand, plan, [points[axis] for axis in axes])
         if value.shape != result.dimensions:
             raise EvaluationError(f"ducc_fft gives dimensions {list(value.shape)}, but is declared as {result}")
         return value.astype(result.element_type.storage)
@@ -71,6 +77,18 @@ def _transform(operand: Array, plan: _Descriptor, sizes: Sequence[int]) -> Array
         else:
             value = np.fft.ifftn(operand, norm="forward", **options)
         return np.asarray(value if plan.scale == 1 else value * value.real.dtype.type(plan.scale))
+
+
+def _transform_exactly(operand: Array, plan: _Descriptor, sizes: Sequence[int]) -> Array:
+    """`_transform` by the transforms of the `exact` policy, whose inverses divide by the number of points."""
+    last = range(operand.ndim - len(sizes), operand.ndim)
+    moved = np.moveaxis(operand, plan.axes, last)
+    is_inverse = plan.kind == _C2R or (plan.kind == _C2C and not plan.forward)
+    kind = {_R2C: "RFFT", _C2R: "IRFFT", _C2C: "IFFT" if is_inverse else "FFT"}[plan.kind]
+    value = np.ascontiguousarray(np.moveaxis(fourier_transform(moved, kind, sizes), last, plan.axes))
+    factor = plan.scale * prod(sizes) if is_inverse else plan.scale
+    # As real numbers: NumPy does not round products of complex ones alike on all processors.
+    return np.asarray((value.view(np.float64) * factor).view(value.dtype))
 
 
 # A FlatBuffer table starts with the distance back to its list of fields: u16 sizes, then where in the table each field

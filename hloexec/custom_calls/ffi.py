@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from hloexec.errors import UnsupportedError
 
-__all__ = ["AttributeValue", "checked_attributes", "ffi_attributes"]
+__all__ = ["AttributeValue", "bytes_of_attribute", "checked_attributes", "ffi_attributes"]
 
 AttributeValue: TypeAlias = bool | int | float | str
 
@@ -23,6 +23,8 @@ _VALUE = re.compile(
     r"|(?P<number>-?\d+(?:\.\d*(?:[eE][+-]?\d+)?)?)(?:\s*:\s*(?P<type>\w+))?"
     r"|\"(?P<text>(?:[^\"\\]|\\.)*)\""
 )
+_ESCAPE = re.compile(rb"\\(?:([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_ESCAPED_LETTERS = {b"n": b"\n", b"t": b"\t"}
 _SEPARATOR = re.compile(r"\s*,")
 _MOST_CHARACTERS = 100_000
 
@@ -52,6 +54,15 @@ def ffi_attributes(backend_config: str | None) -> Mapping[str, AttributeValue]:
             raise UnsupportedError(f"its backend_config cannot be read at {body[position : position + 40]!r}")
         position = separator.end() if separator else position
     return found
+
+
+def bytes_of_attribute(text: str) -> bytes:
+    """What a string attribute stands for: MLIR writes bytes that it cannot print as a backslash and two hex digits."""
+
+    def unescaped(escape: re.Match[bytes]) -> bytes:
+        return bytes.fromhex(escape[1].decode()) if escape[1] else _ESCAPED_LETTERS.get(escape[2], escape[2])
+
+    return _ESCAPE.sub(unescaped, text.encode("utf-8", "surrogateescape"))
 
 
 def checked_attributes(

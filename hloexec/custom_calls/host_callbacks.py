@@ -59,3 +59,26 @@ class HostExecute:
     @staticmethod
     def evaluate(*operands: Any) -> Any:
         raise UnsupportedError("a program on the host is not in the text")
+
+
+@custom_call("CustomSPMDPartitioning")
+class CustomPartitioning:
+    """A computation of which Python functions say how it is partitioned (`jax.experimental.custom_partitioning`).
+
+    Its body is in the backend_config of the process that made the module; XLA's partitioner puts it in place. Source:
+    JAX, custom_partitioning; XLA, custom_call_sharding_helper.
+    """
+
+    @staticmethod
+    def supports(instruction: Instruction) -> str | None:
+        return _PARTITIONING
+
+    @staticmethod
+    def evaluate(*operands: Any) -> Any:
+        raise UnsupportedError(_PARTITIONING)
+
+
+_PARTITIONING = (
+    "a Python function of the program that made the module says how it is partitioned; take the module after XLA's "
+    "SPMD partitioner, which puts the computation in its place"
+)

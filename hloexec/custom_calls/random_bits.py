@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.custom_calls.ffi import checked_attributes
 from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.errors import UnsupportedError
+from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.bit_generators import threefry_2x32_words
 from hloexec.ops.common import array_shape, require
 from hloexec.values import Array
@@ -24,17 +26,28 @@ _WORDS = 4
     "cu_threefry2x32_ffi",
     "hip_threefry2x32",
     "hip_threefry2x32_ffi",
+    "oneapi_threefry2x32_ffi",
     "rocm_threefry2x32",
+    is_reproducible=True,
 )
 class Threefry2x32:
     """Threefry2x32, 20 rounds: the two output words for the keys (k0, k1) and the counters (x0, x1), all u32 [n].
 
-    The older config holds n as eight bytes; a fifth operand, where there is one, holds it as an array. Source: Salmon,
-    Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); jaxlib, gpu_prng.
+    The older calls' config holds n as eight bytes (−1 where a fifth operand gives it), the typed calls have none.
+    Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); jaxlib,
+    gpu/prng_kernels.
     """
 
     @staticmethod
-    def infer(*operands: Shape) -> Shape:
+    def supports(instruction: Instruction) -> str | None:
+        try:
+            _declared_count(instruction.attributes, instruction.backend_config)
+        except UnsupportedError as error:
+            return error.message
+        return None
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: Any, backend_config: str | None) -> Shape:
         require(
             len(operands) in (_WORDS, _WORDS + 1),
             f"threefry2x32 takes two keys, two counters and perhaps their number, but has {len(operands)} operands",
@@ -45,6 +58,11 @@ class Threefry2x32:
                 word.element_type is ELEMENT_TYPES["u32"] and word.dimensions == words[0].dimensions,
                 f"the words of threefry2x32 must be u32 of the same dimensions, but have shapes {words[0]} and {word}",
             )
+        count = _declared_count(attributes, backend_config)
+        require(
+            count in (None, -1 if len(operands) > _WORDS else words[0].element_count, words[0].element_count),
+            f"the backend_config of threefry2x32 says that there are {count} words, but they are {words[0]}",
+        )
         return TupleShape((ArrayShape(words[0].element_type, words[0].dimensions),) * 2)
 
     @staticmethod
@@ -53,3 +71,14 @@ class Threefry2x32:
         key0, key1, x0, x1 = (np.ascontiguousarray(operand).reshape(-1) for operand in operands[:_WORDS])
         y0, y1 = threefry_2x32_words(key0, key1, x0, x1)
         return y0.reshape(shape), y1.reshape(shape)
+
+
+def _declared_count(attributes: Any, backend_config: str | None) -> int | None:
+    """The number of words that the config of an older call gives, if it gives one."""
+    if attributes.custom_call_target.endswith("_ffi"):
+        checked_attributes(backend_config, {})
+        return None
+    data = (backend_config or "").encode("utf-8", "surrogateescape")
+    if len(data) not in (0, 8):
+        raise UnsupportedError(f"its backend_config must be a number of eight bytes, but has {len(data)}")
+    return int.from_bytes(data, "little", signed=True) if data else None

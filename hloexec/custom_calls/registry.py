@@ -7,14 +7,15 @@ which of its calls it cannot do. Users add their own, which win over the ones th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import attrs
 import numpy as np
 
-from hloexec.errors import EvaluationError, InputError
-from hloexec.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape
+from hloexec.errors import EvaluationError, InputError, ShapeError
+from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
+from hloexec.ops.policy import REFERENCE, NumericsPolicy
 
 __all__ = [
     "CUSTOM_CALLS",
@@ -34,23 +35,65 @@ class CustomCall:
     `evaluate(*operands, …)` returns an array or a (nested) tuple of them. It takes, as keyword-only arguments and only
     where it declares them: `attributes` (a `CustomCallAttributes`), `backend_config` (the instruction's, verbatim, or
     None), `shape` (the declared result shape), `operand_shapes`, `numerics` (the policy). `infer(*operand_shapes, …)`
-    takes the same but the policy, and returns the result shape or raises ShapeError. `supports(instruction)` gives the
-    reason why a particular call cannot be run, as a clause, or None. Both may be absent.
+    takes the same but the policy, and returns the result shape or raises ShapeError; it is asked only about calls that
+    can be run, of as many operands as `evaluate` takes. `supports(instruction)` gives the reason why a particular call
+    cannot be run, as a clause, or None. Both may be absent.
+
+    A call that only hands values over has `forwards(computation, instruction)` instead of a kernel: the names of the
+    instructions whose values its result begins with; whatever else it holds is state that means nothing.
     """
 
     target: str
-    evaluate: Callable[..., Any]
+    evaluate: Callable[..., Any] | None
     infer: Callable[..., Shape] | None
     supports: Callable[[Instruction], str | None] | None
     evaluate_needs: frozenset[str]
     infer_needs: frozenset[str]
+    minimum_operands: int
+    maximum_operands: int | None
+    is_reproducible: bool
+    """Whether results under the `exact` policy are the same bits on every machine."""
     documentation: str
     """The formula and its source."""
+    forwards: Callable[[Computation, Instruction], tuple[str, ...]] | None = None
+    overwrite: Callable[..., Any] | None = None
+    """`evaluate`, but the buffer of operand number `overwritten` is the kernel's: it may write a result there."""
+    overwritten: int = 0
 
-    def reason_against(self, instruction: Instruction) -> str | None:
-        """Why this call cannot be run, or None where it can."""
-        return None if self.supports is None else self.supports(instruction)
+    def result_shape(self, instruction: Instruction, operands: Sequence[Shape]) -> Shape | None:
+        """The result shape that the entry infers; None where it has no rule, or cannot run the call in any case.
 
+        Raises ShapeError where the call is ill-formed.
+        """
+        if self.reason_against(instruction) is not None:
+            return None
+        most = self.maximum_operands
+        if len(operands) < self.minimum_operands or (most is not None and len(operands) > most):
+            least = self.minimum_operands
+            taken = f"{'' if most == least else 'at least '}{least} operand{'' if least == 1 else 's'}"
+            raise ShapeError(f"it takes {taken}, but has {len(operands)}")
+        if self.infer is None:
+            return None
+        given = {
+            "attributes": instruction.attributes,
+            "backend_config": instruction.backend_config,
+            "shape": instruction.shape,
+            "operand_shapes": tuple(operands),
+        }
+        return self.infer(*operands, **{name: given[name] for name in self.infer_needs})
+
+    def reason_against(self, instruction: Instruction, numerics: NumericsPolicy = REFERENCE) -> str | None:
+        """Why this call cannot be run under a policy, or None where it can."""
+        reason = None if self.supports is None else self.supports(instruction)
+        if reason is None and numerics.is_exact and not self.is_reproducible:
+            return _PROCESSOR
+        return reason
+
+
+_PROCESSOR = (
+    "numerics=exact asks for the same bits on every processor, but hloexec computes it with code (BLAS, LAPACK or "
+    "functions of NumPy's) that rounds as the processor's instructions have it"
+)
 
 CUSTOM_CALLS: dict[str, CustomCall] = {}
 """The built-in entries by target; importing `hloexec.custom_calls` fills it."""
@@ -60,20 +103,25 @@ _user_calls: dict[str, CustomCall] = {}
 _Entry = TypeVar("_Entry", bound=type)
 
 
-def custom_call(*targets: str) -> Callable[[_Entry], _Entry]:
+def custom_call(*targets: str, is_reproducible: bool = False) -> Callable[[_Entry], _Entry]:
     """Register the decorated class as the entry of `targets`.
 
-    The class's docstring gives the formula and its source; its static methods `evaluate` and (optional) `infer` and
-    `supports` are what they are called.
+    The class's docstring gives the formula and its source; its static methods `evaluate` or `forwards` and (optional)
+    `infer`, `supports` and `overwrite` (with the operand number `overwritten`) are what they are called.
+    `is_reproducible` says that the `exact` policy may run it.
     """
 
     def decorate(cls: _Entry) -> _Entry:
         for target in targets:
             add_custom_call(
                 target,
-                cls.evaluate,  # type: ignore[attr-defined]
+                getattr(cls, "evaluate", None),
                 infer=getattr(cls, "infer", None),
                 supports=getattr(cls, "supports", None),
+                forwards=getattr(cls, "forwards", None),
+                overwrite=getattr(cls, "overwrite", None),
+                overwritten=getattr(cls, "overwritten", 0),
+                is_reproducible=is_reproducible,
                 documentation=inspect.cleandoc(cls.__doc__ or ""),
             )
         return cls
@@ -83,16 +131,24 @@ def custom_call(*targets: str) -> Callable[[_Entry], _Entry]:
 
 def add_custom_call(
     target: str,
-    evaluate: Callable[..., Any],
+    evaluate: Callable[..., Any] | None,
     *,
     infer: Callable[..., Shape] | None = None,
     supports: Callable[[Instruction], str | None] | None = None,
+    forwards: Callable[[Computation, Instruction], tuple[str, ...]] | None = None,
+    overwrite: Callable[..., Any] | None = None,
+    overwritten: int = 0,
+    is_reproducible: bool = False,
     documentation: str,
 ) -> None:
     """Add one built-in entry, for families whose entries are rows of a table."""
     if target in CUSTOM_CALLS:
         raise ValueError(f"custom-call target {target} has two entries")
-    CUSTOM_CALLS[target] = _entry(target, evaluate, infer, supports, documentation)
+    CUSTOM_CALLS[target] = attrs.evolve(
+        _entry(target, evaluate, infer, supports, is_reproducible, documentation, forwards),
+        overwrite=overwrite,
+        overwritten=overwritten,
+    )
 
 
 def find_custom_call(target: str) -> CustomCall | None:
@@ -113,7 +169,7 @@ def register_custom_call(target: str, function: Callable[..., Any]) -> None:
     def evaluate(*operands: Any, shape: Shape) -> Any:
         return _checked(function(*operands), shape, target)
 
-    _user_calls[target] = _entry(target, evaluate, None, None, inspect.getdoc(function) or "")
+    _user_calls[target] = _entry(target, evaluate, None, None, True, inspect.getdoc(function) or "")
 
 
 def unregister_custom_call(target: str) -> None:
@@ -123,12 +179,25 @@ def unregister_custom_call(target: str) -> None:
 
 def _entry(
     target: str,
-    evaluate: Callable[..., Any],
+    evaluate: Callable[..., Any] | None,
     infer: Callable[..., Shape] | None,
     supports: Callable[[Instruction], str | None] | None,
+    is_reproducible: bool,
     documentation: str,
+    forwards: Callable[[Computation, Instruction], tuple[str, ...]] | None = None,
 ) -> CustomCall:
-    return CustomCall(target, evaluate, infer, supports, _keywords(evaluate), _keywords(infer), documentation)
+    return CustomCall(
+        target,
+        evaluate,
+        infer,
+        supports,
+        _keywords(evaluate),
+        _keywords(infer),
+        *_operand_counts(evaluate or infer),
+        is_reproducible or forwards is not None,
+        documentation,
+        forwards,
+    )
 
 
 def _keywords(function: Callable[..., Any] | None) -> frozenset[str]:
@@ -137,6 +206,16 @@ def _keywords(function: Callable[..., Any] | None) -> frozenset[str]:
         return frozenset()
     parameters = inspect.signature(function).parameters.values()
     return frozenset(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
+
+
+def _operand_counts(function: Callable[..., Any] | None) -> tuple[int, int | None]:
+    """How many positional arguments a function takes, at least and at most (None: any number)."""
+    if function is None:
+        return 0, None
+    parameters = inspect.signature(function).parameters.values()
+    named = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    is_open = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    return sum(parameter.default is parameter.empty for parameter in named), None if is_open else len(named)
 
 
 def _checked(value: Any, shape: Shape, target: str) -> Any:

@@ -9,14 +9,18 @@ from typing import TypeAlias
 import numpy as np
 
 from hloexec.custom_calls.registry import custom_call
+from hloexec.dtypes import element_type
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction
 from hloexec.ops.common import narrow, widen
+from hloexec.ops.exact.products import ExactMultiplier, exact_matrix_product
+from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
 
 __all__: list[str] = []
 
 _RANK = 4
+_PRODUCT = ExactMultiplier(lambda operand: (operand,))
 _Weights: TypeAlias = Callable[[int, int, bool, bool], Array]
 """From the sizes before and after, align_corners and half_pixel_centers to a matrix [after, before]."""
 _CONFIG = re.compile(r'"?([01])([01])"?')
@@ -40,7 +44,7 @@ class _Resize:
         return None
 
 
-@custom_call("ResizeBilinear")
+@custom_call("ResizeBilinear", is_reproducible=True)
 class ResizeBilinear(_Resize):
     """out[b, y, x, c] = linear interpolation of the operand at the coordinates (y', x'), which are cut to its borders.
 
@@ -50,11 +54,13 @@ class ResizeBilinear(_Resize):
     """
 
     @staticmethod
-    def evaluate(operand: Array, *, shape: ArrayShape, backend_config: str | None) -> Array:
-        return _apply(operand, shape, _bilinear_weights, backend_config, is_gradient=False)
+    def evaluate(
+        operand: Array, *, shape: ArrayShape, backend_config: str | None, numerics: NumericsPolicy = REFERENCE
+    ) -> Array:
+        return _apply(operand, shape, _bilinear_weights, backend_config, numerics, is_gradient=False)
 
 
-@custom_call("ResizeNearest")
+@custom_call("ResizeNearest", is_reproducible=True)
 class ResizeNearest(_Resize):
     """out[b, y, x, c] = operand[b, y', x', c], with y' = (y + h)·s rounded down, with aligned corners to the nearest.
 
@@ -73,7 +79,7 @@ class ResizeNearest(_Resize):
         return operand[:, rows[:, None], columns]
 
 
-@custom_call("ResizeBilinearGrad")
+@custom_call("ResizeBilinearGrad", is_reproducible=True)
 class ResizeBilinearGrad(_Resize):
     """The gradient of ResizeBilinear: each element of the operand goes, with its weights, to where it came from.
 
@@ -81,11 +87,13 @@ class ResizeBilinearGrad(_Resize):
     """
 
     @staticmethod
-    def evaluate(operand: Array, *, shape: ArrayShape, backend_config: str | None) -> Array:
-        return _apply(operand, shape, _bilinear_weights, backend_config, is_gradient=True)
+    def evaluate(
+        operand: Array, *, shape: ArrayShape, backend_config: str | None, numerics: NumericsPolicy = REFERENCE
+    ) -> Array:
+        return _apply(operand, shape, _bilinear_weights, backend_config, numerics, is_gradient=True)
 
 
-@custom_call("ResizeNearestGrad")
+@custom_call("ResizeNearestGrad", is_reproducible=True)
 class ResizeNearestGrad(_Resize):
     """The gradient of ResizeNearest: each element of the operand is added to where it came from.
 
@@ -93,8 +101,10 @@ class ResizeNearestGrad(_Resize):
     """
 
     @staticmethod
-    def evaluate(operand: Array, *, shape: ArrayShape, backend_config: str | None) -> Array:
-        return _apply(operand, shape, _nearest_weights, backend_config, is_gradient=True)
+    def evaluate(
+        operand: Array, *, shape: ArrayShape, backend_config: str | None, numerics: NumericsPolicy = REFERENCE
+    ) -> Array:
+        return _apply(operand, shape, _nearest_weights, backend_config, numerics, is_gradient=True)
 
 
 def _flags(backend_config: str | None) -> tuple[bool, bool]:
@@ -114,7 +124,13 @@ def _check(operand: Array, shape: ArrayShape) -> None:
 
 
 def _apply(
-    operand: Array, shape: ArrayShape, weights: _Weights, backend_config: str | None, *, is_gradient: bool
+    operand: Array,
+    shape: ArrayShape,
+    weights: _Weights,
+    backend_config: str | None,
+    numerics: NumericsPolicy,
+    *,
+    is_gradient: bool,
 ) -> Array:
     """The operand times the weights of its rows, then of its columns; rounded once."""
     _check(operand, shape)
@@ -123,8 +139,17 @@ def _apply(
     for axis in (1, 2):
         size, result = operand.shape[axis], shape.dimensions[axis]
         matrix = weights(result, size, *flags).T if is_gradient else weights(size, result, *flags)
-        values = np.moveaxis(np.tensordot(matrix.astype(values.dtype), values, (1, axis)), 0, axis)
+        values = _weighted(matrix, values, axis, numerics)
     return narrow(np.ascontiguousarray(values), shape.element_type)
+
+
+def _weighted(matrix: Array, values: Array, axis: int, numerics: NumericsPolicy) -> Array:
+    """The product of a matrix and an array along one of its axes; under `exact` in f64, whatever the BLAS."""
+    if not numerics.is_exact:
+        return np.moveaxis(np.tensordot(matrix.astype(values.dtype), values, (1, axis)), 0, axis)
+    columns = np.moveaxis(values, axis, 0)
+    product = exact_matrix_product(matrix, columns.reshape(len(columns), -1), element_type("f64"), _PRODUCT)
+    return np.moveaxis(product.reshape(len(matrix), *columns.shape[1:]), 0, axis)
 
 
 def _samples(size: int, result: int, align_corners: bool, half_pixel_centers: bool) -> Array:

@@ -28,7 +28,7 @@ def _of_type(shape: Shape, names: tuple[str, ...], what: str) -> ArrayShape:
     return array
 
 
-@custom_call("X64SplitLow", "X64SplitHigh")
+@custom_call("X64SplitLow", "X64SplitHigh", is_reproducible=True)
 class X64Split:
     """The lower or the higher 32 bits of 64-bit integers for processors without such integers.
 
@@ -53,7 +53,7 @@ class X64Split:
         return words.astype(np.uint32).view(shape.element_type.storage)
 
 
-@custom_call("X64Combine")
+@custom_call("X64Combine", is_reproducible=True)
 class X64Combine:
     """The 64-bit integer of its lower and its higher 32 bits, in this order.
 
@@ -87,7 +87,7 @@ def _reason(instruction: Instruction, names: tuple[str, ...]) -> str | None:
     return f"its result is {shape}; how a TPU splits other numbers than integers is not public"
 
 
-@custom_call("PadToStatic")
+@custom_call("PadToStatic", is_reproducible=True)
 class PadToStatic:
     """(the array at its bound's size, the extent of each dimension …): what lies beyond the extents is zero here.
 
@@ -108,7 +108,7 @@ class PadToStatic:
         return result, *(np.asarray(extent, np.int32) for extent in operand.shape)
 
 
-@custom_call("SliceToDynamic")
+@custom_call("SliceToDynamic", is_reproducible=True)
 class SliceToDynamic:
     """The array cut to the extents that the other operands, one s32 per dimension, give.
 
@@ -139,7 +139,7 @@ class SliceToDynamic:
         return operand[tuple(map(slice, sizes))]
 
 
-@custom_call("ConcatBitcast")
+@custom_call("ConcatBitcast", is_reproducible=True)
 class ConcatBitcast:
     """The operands, which are neighbouring slices of one array in one dimension, as that array.
 

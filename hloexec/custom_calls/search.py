@@ -32,7 +32,7 @@ _APPROXIMATE = {
 """What configs of approximate searches say. Only `reduction_dim` bears on an exact answer: the result has the size."""
 
 
-@custom_call("TopK", "__gpu$TopK")
+@custom_call("TopK", "__gpu$TopK", is_reproducible=True)
 class TopK:
     """(values, indices) of the k elements of the last dimension that come first by the called comparator, in its order.
 
@@ -63,7 +63,7 @@ class TopK:
         return np.take_along_axis(operand, order, -1), order.astype(index.element_type.storage)
 
 
-@custom_call("ApproxTopK", "PartialReduce")
+@custom_call("ApproxTopK", "PartialReduce", is_reproducible=True)
 class ApproxTopK:
     """The elements of `reduction_dim` that come first by the called comparator, in its order, of all operands together.
 

@@ -11,7 +11,7 @@ from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.values import Array
 
-__all__: list[str] = []
+__all__ = ["checked_indices", "row_indices", "sparse_product"]
 
 _COLUMNS_AT_ONCE = 1 << 22
 """Products that are made before they are added up, so that memory stays bounded."""
@@ -52,19 +52,36 @@ class CsrTimesDense:
     def evaluate(data: Array, outer: Array, inner: Array, rhs: Array) -> Array:
         shapes = (ArrayShape(element_type_of(part.dtype), part.shape) for part in (data, outer, inner, rhs))
         rows = array_shape(CsrTimesDense.infer(*shapes), "the product").dimensions[0]
-        starts = outer.astype(np.int64)
-        count = int(starts[-1])
-        columns = inner[:count].astype(np.int64)
-        if starts[0] != 0 or (np.diff(starts) < 0).any() or count > len(data):
-            raise EvaluationError(f"the rows of a sparse matrix of {len(data)} elements cannot start at {starts}")
-        if count and not 0 <= columns.min() <= columns.max() < len(rhs):
-            raise EvaluationError(f"a sparse matrix has columns {columns.min()} to {columns.max()} of {len(rhs)}")
-        row_of = np.repeat(np.arange(rows), np.diff(starts))
-        values, dense = widen(data[:count]), widen(rhs).reshape(len(rhs), -1)
-        result = np.zeros((rows, dense.shape[1]), values.dtype)
-        step = max(_COLUMNS_AT_ONCE // max(dense.shape[1], 1), 1)
-        with np.errstate(all="ignore"):
-            for first in range(0, count, step):
-                part = slice(first, first + step)
-                np.add.at(result, row_of[part], values[part, None] * dense[columns[part]])
-        return narrow(result, element_type_of(data.dtype)).reshape(rows, *rhs.shape[1:])
+        row_of = row_indices(outer, len(data))
+        columns = checked_indices(inner[: len(row_of)], len(rhs), "columns")
+        return sparse_product(data[: len(row_of)], row_of, columns, rhs, rows)
+
+
+def row_indices(outer: Array, elements: int) -> Array:
+    """The row of each element of compressed sparse rows, up to the last that belongs to a row."""
+    starts = outer.astype(np.int64)
+    if starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] > elements:
+        raise EvaluationError(f"the rows of a sparse matrix of {elements} elements cannot start at {starts}")
+    return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+
+
+def checked_indices(indices: Array, size: int, what: str) -> Array:
+    """The indices as machine integers, or EvaluationError where one is out of range."""
+    if indices.size and not 0 <= indices.min() <= indices.max() < size:
+        raise EvaluationError(f"a sparse matrix has {what} {indices.min()} to {indices.max()} of {size}")
+    return indices.astype(np.int64)
+
+
+def sparse_product(data: Array, rows: Array, columns: Array, rhs: Array, size: int) -> Array:
+    """out[i, …] = Σ data[j] · rhs[columns[j], …] over the j with rows[j] = i, for i < size; rhs [n] or [n, k].
+
+    Indices are in range. Sums run in the order of the elements, in f32 for narrower types, and round once.
+    """
+    values, dense = widen(data), widen(rhs).reshape(len(rhs), -1)
+    result = np.zeros((size, dense.shape[1]), values.dtype)
+    step = max(_COLUMNS_AT_ONCE // max(dense.shape[1], 1), 1)
+    with np.errstate(all="ignore"):
+        for first in range(0, len(data), step):
+            part = slice(first, first + step)
+            np.add.at(result, rows[part], values[part, None] * dense[columns[part]])
+    return narrow(result, element_type_of(data.dtype)).reshape(size, *rhs.shape[1:])

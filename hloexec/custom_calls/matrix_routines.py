@@ -1,0 +1,203 @@
+"""A LAPACK routine of one matrix, run over a batch of them, with the results that a custom call declares.
+
+Libraries for CPUs and GPUs name the same routines in different ways; here is how one is run, in the precisions that
+LAPACK has, by SciPy's bindings. Matrices are logical: that XLA lays them out by columns does not matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from math import prod
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
+from hloexec.errors import EvaluationError, UnsupportedError
+from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ops.common import array_shape, require
+from hloexec.values import Array
+
+__all__ = ["PRECISIONS", "Call", "Field", "MatrixRoutine", "fields_of", "reason_without_scipy", "shapes_of"]
+
+PRECISIONS = {"s": "f32", "d": "f64", "c": "c64", "z": "c128"}
+"""LAPACK's letters for its element types."""
+_REAL_PARTS = {"f32": "f32", "f64": "f64", "c64": "f32", "c128": "f64"}
+_COMPLEX = {"f32": "c64", "f64": "c128", "c64": "c64", "c128": "c128"}
+_FIELD = re.compile(r"(_)(?=\s|$)|(\w+)\[([\w,\-]*)\](?::(\w+))?")
+
+
+@attrs.frozen
+class Call:
+    """What a routine's function gets besides its matrices."""
+
+    lapack: Any
+    """SciPy's function for the precision, e.g. `scipy.linalg.lapack.sgetrf`."""
+    module: Any
+    """`scipy.linalg.lapack`, for the functions that tell the size of a workspace."""
+    name: str
+    """SciPy's name of the function."""
+    options: Mapping[str, Any]
+    """LAPACK's options: letters as letters."""
+
+    def workspace(self, *arguments: Any, **options: Any) -> int:
+        """The best `lwork`, as the routine's own query tells it: it decides how LAPACK blocks the work."""
+        query = getattr(self.module, f"{self.name}_lwork", None)
+        if query is not None:
+            return int(query(*arguments, **options)[0].real)
+        return int(self.lapack(*arguments, lwork=-1, **options)[-2][0].real)
+
+
+@attrs.frozen
+class Field:
+    """An operand or a result: `a[m,n]`, `info[]:s32`; every one has the batch dimensions before its own."""
+
+    name: str
+    dims: tuple[str, ...]
+    element: str
+
+    def element_type(self, scalar: str) -> ElementType:
+        names = {"": scalar, "real": _REAL_PARTS[scalar], "complex": _COMPLEX[scalar]}
+        return ELEMENT_TYPES[names.get(self.element, self.element)]
+
+
+def fields_of(text: str) -> tuple[Field | None, ...]:
+    """`a[m,n] tau[r] _`: names, sizes, and element types where they are not the routine's own; `_` is a workspace.
+
+    A letter is a size that its first use fixes, `r` is min(m, n), and `n-1` one less than n. Types are `:real`,
+    `:complex` (the parts or the complex numbers of the routine's type) or an element type.
+    """
+    return tuple(
+        None if workspace else Field(name, tuple(dims.split(",")) if dims else (), element)
+        for workspace, name, dims, element in _FIELD.findall(text)
+    )
+
+
+def reason_without_scipy() -> str | None:
+    """Why no routine can be run here, or None where SciPy is installed."""
+    if find_spec("scipy") is None:
+        return "SciPy is needed, which is not installed: pip install 'hloexec[linalg]'"
+    return None
+
+
+@attrs.frozen(eq=False)
+class MatrixRoutine:
+    """One routine in one precision, as one custom-call target names it.
+
+    `compute(call, *matrices)` returns the results by name; what it leaves out is zero, as are workspaces.
+    """
+
+    target: str
+    scipy_name: str
+    """E.g. `lapack.sgetrf`."""
+    scalar: str
+    """The HLO name of the element type."""
+    operands: tuple[Field, ...]
+    results: tuple[Field | None, ...]
+    """None is a workspace."""
+    compute: Callable[..., Mapping[str, Any]]
+    allows_workspaces: bool = False
+    """Whether further results, of any size, may follow."""
+
+    def check(self, operands: Sequence[Shape], shape: Shape) -> Shape:
+        """The declared shape, where sizes, ranks and element types are those of the routine."""
+        count = len(self.operands)
+        require(len(operands) == count, f"{self.target} must have {count} operands, but has {len(operands)}")
+        declared = shape.elements if isinstance(shape, TupleShape) else (shape,)
+        expected = len(self.results)
+        fits = len(declared) >= expected if self.allows_workspaces else len(declared) == expected
+        require(fits, f"{self.target} must have {expected} results, but is declared as {shape}")
+        sizes: dict[str, int] = {}
+        first = array_shape(operands[0], f"an operand of {self.target}")
+        batch = first.dimensions[: -len(self.operands[0].dims) or None]
+        for field, part in (*zip(self.operands, operands, strict=True), *zip(self.results, declared, strict=False)):
+            if field is not None:
+                self._check(field, array_shape(part, f"{field.name} of {self.target}"), batch, sizes)
+        return shape
+
+    def _check(self, field: Field, array: ArrayShape, batch: tuple[int, ...], sizes: dict[str, int]) -> None:
+        expected_type = field.element_type(self.scalar)
+        require(
+            array.element_type is expected_type,
+            f"{field.name} of {self.target} must have element type {expected_type}, but has shape {array}",
+        )
+        require(
+            array.rank == len(batch) + len(field.dims),
+            f"{field.name} of {self.target} must have {len(field.dims)} dimensions besides the batch, but "
+            f"has shape {array}",
+        )
+        for name, size in zip(field.dims, array.dimensions[len(batch) :], strict=True):
+            if name not in sizes and name.isalpha():
+                sizes[name] = size
+        if "m" in sizes and "n" in sizes:
+            sizes["r"] = min(sizes["m"], sizes["n"])
+        expected = (*batch, *(_size(name, sizes) for name in field.dims))
+        require(
+            array.dimensions == expected,
+            f"{field.name} of {self.target} must have dimensions [{','.join(map(str, expected))}], but has "
+            f"shape {array}",
+        )
+
+    def run(self, operands: Sequence[Array], options: Mapping[str, Any], shape: Shape) -> Any:
+        """The results for whole batches; the operands and `shape` must have passed `check`."""
+        leaves = shape.elements if isinstance(shape, TupleShape) else (shape,)
+        declared = [array_shape(leaf, f"a result of {self.target}") for leaf in leaves]
+        results = [np.zeros(leaf.dimensions, leaf.element_type.storage) for leaf in declared]
+        self._fill(operands, options, results)
+        return tuple(results) if isinstance(shape, TupleShape) else results[0]
+
+    def _fill(self, operands: Sequence[Array], options: Mapping[str, Any], results: list[Array]) -> None:
+        """Write the results, matrix by matrix; what has no elements has no factors."""
+        batch = operands[0].shape[: operands[0].ndim - len(self.operands[0].dims)]
+        count = prod(batch)
+        if not count or operands[0].size == 0:
+            return
+        call = _call(self.scipy_name, options)
+        flat = [operand.reshape(count, *operand.shape[len(batch) :]) for operand in operands]
+        named = [
+            (field, result.reshape(count, *result.shape[len(batch) :]))
+            for field, result in zip(self.results, results, strict=False)
+            if field is not None
+        ]
+        for number in range(count):
+            values = self.compute(call, *(operand[number] for operand in flat))
+            for field, result in named:
+                value = values.get(field.name)
+                if value is None:
+                    continue
+                if np.shape(value) != result.shape[1:]:
+                    raise EvaluationError(
+                        f"{self.target} gives {field.name} of dimensions {list(np.shape(value))}, but "
+                        f"{list(result.shape[1:])} are declared"
+                    )
+                result[number] = value
+
+
+def shapes_of(arrays: Sequence[Array]) -> list[ArrayShape]:
+    """The shapes of values, for checking a call that is given arrays alone."""
+    return [ArrayShape(element_type_of(array.dtype), array.shape) for array in arrays]
+
+
+def _size(name: str, sizes: Mapping[str, int]) -> int:
+    letter, _, less = name.partition("-")
+    return max(sizes[letter] - int(less or 0), 0)
+
+
+def _call(scipy_name: str, options: Mapping[str, Any]) -> Call:
+    function, module = _scipy_function(scipy_name)
+    return Call(function, module, scipy_name.partition(".")[2], options)
+
+
+@lru_cache(maxsize=256)
+def _scipy_function(name: str) -> tuple[Any, Any]:
+    try:
+        from scipy.linalg import blas, lapack
+    except ImportError as error:
+        raise UnsupportedError("LAPACK calls need SciPy: pip install 'hloexec[linalg]'") from error
+    module_name, _, function = name.partition(".")
+    module = {"lapack": lapack, "blas": blas}[module_name]
+    return getattr(module, function), module

@@ -1,0 +1,49 @@
+"""What TPUs make of asynchronous collectives: fusions that begin one, go on with it beside other work, and end it.
+
+Each of these fusions repeats the collective. The one that begins it wraps the collective in `AsyncCollectiveStart`, the
+one that ends it takes what that gave and wraps the collective in `AsyncCollectiveDone`.
+"""
+
+from __future__ import annotations
+
+from hloexec.custom_calls.registry import custom_call
+from hloexec.ir import Computation, Instruction, TupleShape
+
+__all__: list[str] = []
+
+
+@custom_call("AsyncCollectiveStart")
+class AsyncCollectiveStart:
+    """(what the collective is given, what it gives, state...), for the collective that is the operand.
+
+    Source: modules optimized for TPUs, where the fusion around it aliases its first result with its operand.
+    """
+
+    @staticmethod
+    def forwards(computation: Computation, instruction: Instruction) -> tuple[str, ...]:
+        (collective,) = computation.operands_of(instruction)
+        return (collective.operands[0], collective.name)
+
+    @staticmethod
+    def supports(instruction: Instruction) -> str | None:
+        shape = instruction.shape
+        if len(instruction.operands) == 1 and isinstance(shape, TupleShape) and len(shape.elements) >= 2:
+            return None
+        return "it does not wrap one collective"
+
+
+@custom_call("AsyncCollectiveDone")
+class AsyncCollectiveDone:
+    """What the collective gave when it began: the second operand. The first is what it was given, then follow the
+    collective once more, and its state.
+
+    Source: modules optimized for TPUs, where the fusion around it aliases its result with this operand.
+    """
+
+    @staticmethod
+    def forwards(computation: Computation, instruction: Instruction) -> tuple[str, ...]:
+        return (instruction.operands[1],)
+
+    @staticmethod
+    def supports(instruction: Instruction) -> str | None:
+        return None if len(instruction.operands) >= 2 else "it ends no collective that AsyncCollectiveStart began"
