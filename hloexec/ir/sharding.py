@@ -7,6 +7,9 @@ the compact (iota) form, and expand it on demand.
 from __future__ import annotations
 
 import enum
+import itertools
+import math
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import attrs
@@ -87,6 +90,56 @@ class Mesh:
     iota: IotaTiles | None = None
     maximal_device: int | None = None
 
+    @property
+    def device_count(self) -> int:
+        """How many devices there are, at least."""
+        if self.maximal_device is not None:
+            return self.maximal_device + 1
+        return math.prod(size for _, size in self.axes)
+
+    def devices(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        """The device numbers, one dimension per axis."""
+        sizes = tuple(size for _, size in self.axes)
+        if self.maximal_device is not None:
+            return np.array([self.maximal_device], np.int64)
+        if self.device_ids is not None:
+            return np.array(self.device_ids, np.int64).reshape(sizes)
+        if self.iota is not None:
+            return self.iota.expand().reshape(sizes)
+        return np.arange(math.prod(sizes), dtype=np.int64).reshape(sizes)
+
+    def along(self, axes: Sequence[AxisRef]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        """The device numbers in rows, each along the given axes or parts of axes, major to minor.
+
+        A part `x:(pre)size` is the middle one of the dimensions [pre, size, rest] into which axis x divides. Raises
+        ValueError where an axis is not the mesh's, or parts do not divide it.
+        """
+        cuts: dict[str, set[int]] = {name: {1, size} for name, size in self.axes}
+        for axis in axes:
+            if axis.name not in cuts:
+                raise ValueError(f"the mesh has no axis {axis.name!r}; its axes are {', '.join(cuts)}")
+            if axis.sub_axis is not None:
+                pre, size = axis.sub_axis
+                cuts[axis.name] |= {pre, pre * size}
+        # Each axis becomes one dimension per stretch between two cuts, major to minor.
+        sizes: list[int] = []
+        stretches: dict[tuple[str, int], int] = {}
+        for name, _ in self.axes:
+            ordered = sorted(cuts[name])
+            for low, high in itertools.pairwise(ordered):
+                if high % low:
+                    raise ValueError(f"the parts of axis {name!r} do not divide it: {ordered}")
+                stretches[name, low] = len(sizes)
+                sizes.append(high // low)
+        inner: list[int] = []
+        for axis in axes:
+            total = dict(self.axes)[axis.name]
+            low, high = (1, total) if axis.sub_axis is None else (axis.sub_axis[0], math.prod(axis.sub_axis))
+            inner += [place for (name, cut), place in stretches.items() if name == axis.name and low <= cut < high]
+        outer = [place for place in range(len(sizes)) if place not in inner]
+        columns = math.prod(sizes[place] for place in inner)
+        return self.devices().reshape(sizes).transpose(*outer, *inner).reshape(-1, columns)
+
 
 @attrs.frozen
 class AxisRef:
@@ -135,6 +188,10 @@ class MeshReplicaGroups:
     mesh: Mesh
     axes: tuple[AxisRef, ...]
 
+    def expand(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        """One row per group: devices that differ along the axes only, in the order of the axes."""
+        return self.mesh.along(self.axes)
+
 
 @attrs.frozen
 class ReplicaGroups:
@@ -148,4 +205,6 @@ class ReplicaGroups:
         """The groups as explicit lists."""
         if self.iota is not None:
             return tuple(tuple(map(int, row)) for row in self.iota.expand())
+        if self.mesh is not None:
+            return tuple(tuple(map(int, row)) for row in self.mesh.expand())
         return self.groups

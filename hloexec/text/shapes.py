@@ -10,14 +10,23 @@ import re
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Layout, Shape, SplitConfig, TupleShape
-from hloexec.text.lexer import NAME, NUMBER, SHAPE, Lexer
+from hloexec.text.lexer import END, NAME, NUMBER, SHAPE, Lexer
 
-__all__ = ["ShapeParser"]
+__all__ = ["ShapeParser", "parse_shape"]
 
 _SIMPLE = re.compile(r"(\w+)\[((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\](?:\{([0-9]{1,3}(?:,[0-9]{1,3})*)\})?")
 _LAYOUT_START = re.compile(r"\s*[0-9:]")
 _DIM_LEVEL_TYPES = ("D", "C", "S", "H")
 _MAXIMUM_SIZE = (1 << 63) - 1
+
+
+def parse_shape(text: str) -> Shape:
+    """A shape by itself, `f32[2,3]` or `(f32[2,3], s32[])`; raises ParseError."""
+    lexer = Lexer(text, "<shape>")
+    found = ShapeParser(lexer).shape()
+    if lexer.kind != END:
+        lexer.fail(f"expected the end of the shape, found {lexer.describe()}")
+    return found
 
 
 class ShapeParser:

@@ -20,9 +20,11 @@ from hloexec.ir import (
 )
 from hloexec.text.annotations import AnnotationParser
 from hloexec.text.attributes import AttributeParser
-from hloexec.text.lexer import NAME, STRING, Lexer
+from hloexec.text.lexer import END, NAME, STRING, Lexer
+from hloexec.text.shapes import ShapeParser
+from hloexec.text.state import ParserState
 
-__all__ = ["ShardingParser"]
+__all__ = ["ShardingParser", "parse_sharding"]
 
 _KINDS = {
     "replicated": ShardingType.REPLICATED,
@@ -34,6 +36,16 @@ _KINDS = {
 # Where a text names several kinds, the first of these decides, as in XLA.
 _PRECEDENCE = ("replicated", "maximal", "manual", "unknown", "unreduced")
 _SUBGROUP_KINDS = ("maximal", "replicated", "manual", "unreduced")
+
+
+def parse_sharding(text: str) -> Sharding:
+    """A sharding by itself, `{devices=[2,4]<=[8]}` or `{{replicated}, {manual}}`; raises ParseError."""
+    state = ParserState(Lexer(text, "<sharding>"), strict=False)
+    attributes = AttributeParser(state.lexer, ShapeParser(state.lexer))
+    found = ShardingParser(state.lexer, attributes, AnnotationParser(state, attributes), strict=False).sharding()
+    if state.lexer.kind != END:
+        state.lexer.fail(f"expected the end of the sharding, found {state.lexer.describe()}")
+    return found
 
 
 class ShardingParser:

@@ -1,0 +1,246 @@
+"""Our live ranges beside those of XLA's buffer assignment, value by value.
+
+Two values are the same where instruction and index are. Where both schedules are the same, so must the live ranges be.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+
+import attrs
+
+from hloexec.buffers.usage import LiveValue, MemoryUsage, Peak
+from hloexec.errors import InputError
+from hloexec.ir import ArrayShape, BufferShape, Shape, TupleShape
+from hloexec.ir.buffer_assignment import Allocation, BufferAssignment
+from hloexec.text.dump_lines import index_text
+
+__all__ = ["AllocationUse", "Difference", "MemoryComparison", "compare_memory"]
+
+_POINTER_BYTES = 8
+
+
+@attrs.frozen
+class Difference:
+    """One thing that XLA says and the module does not, or the other way round; None where one says nothing."""
+
+    what: str
+    label: str
+    xla: str | None
+    ours: str | None
+
+
+@attrs.frozen
+class AllocationUse:
+    """An allocation, and how many of its bytes hold something alive at once, by XLA's places and our live ranges.
+
+    `most` is 0 bytes where none of its values is in the schedule: those of reducers and comparators are not.
+    """
+
+    allocation: Allocation
+    most: Peak
+
+
+@attrs.frozen(slots=False)
+class MemoryComparison:
+    """What `compare_memory` finds.
+
+    `schedule_differs_at` is the first position where the schedules differ, None where they do not or XLA's is not
+    given. XLA gives `range_count` live ranges, of which `range_agreements` are ours, and `size_count` sizes of values
+    of ours. What differs is in `differences`, but for `padded`: values for which XLA sets aside more bytes than their
+    shape takes.
+    """
+
+    usage: MemoryUsage
+    assignment: BufferAssignment
+    schedule_differs_at: int | None
+    range_count: int
+    range_agreements: int
+    size_count: int
+    differences: tuple[Difference, ...]
+    padded: tuple[Difference, ...]
+    allocations: tuple[AllocationUse, ...]
+    occupied: Peak
+    """How many bytes of all allocations hold something alive at once; where a result takes the place of an operand that
+    dies with it, its bytes count once."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing differs but padding."""
+        return self.schedule_differs_at is None and not self.differences
+
+    @cached_property
+    def differing(self) -> Counter[str]:
+        """How many differences there are of each kind."""
+        return Counter(difference.what for difference in self.differences)
+
+    @cached_property
+    def listed_peak_bytes(self) -> int | None:
+        """The sum of what XLA lists as alive at its peak."""
+        live = self.assignment.live_ranges
+        return None if live is None or live.peak_time is None else sum(entry.bytes for entry in live.peak)
+
+
+def compare_memory(usage: MemoryUsage, assignment: BufferAssignment) -> MemoryComparison:
+    """Compare a module's memory usage with XLA's buffer assignment for it.
+
+    Raises InputError where the assignment is of another module: none, or less than half, of the instructions it names
+    are in this one.
+    """
+    _require_same_module(usage, assignment)
+    ours = _by_key(usage.values)
+    live = assignment.live_ranges
+    differences: list[Difference] = []
+    differs_at = None
+    agreements = 0
+    if live is not None:
+        differs_at = _first_difference([name for _, name in usage.sequence], live.sequence)
+        theirs = {entry.key: (entry.start, entry.end) for entry in live.ranges}
+        differences += _range_differences(theirs, ours)
+        agreements = sum(span == _span(ours.get(key)) for key, span in theirs.items())
+        if differs_at is None and live.peak_time is not None and live.peak_time != _peak_moment(usage):
+            differences.append(Difference("peak instruction", "", str(live.peak_time), str(_peak_moment(usage))))
+    uses, occupied = _occupancy(usage, assignment, ours)
+    padded: list[Difference] = []
+    size_count = 0
+    for _, assigned in assignment.assigned_values():
+        value = ours.get(assigned.label.key)
+        if value is None:
+            continue
+        size_count += 1
+        if assigned.size != value.byte_size:
+            difference = Difference("size", value.label, str(assigned.size), str(value.byte_size))
+            (padded if assigned.size > value.byte_size else differences).append(difference)
+        if assigned.label.color is not None and assigned.label.color != value.color:
+            differences.append(Difference("memory space", value.label, str(assigned.label.color), str(value.color)))
+    return MemoryComparison(
+        usage=usage,
+        assignment=assignment,
+        schedule_differs_at=differs_at,
+        range_count=0 if live is None else len(live.ranges),
+        range_agreements=agreements,
+        size_count=size_count,
+        differences=tuple(differences),
+        padded=tuple(padded),
+        allocations=uses,
+        occupied=occupied,
+    )
+
+
+def _by_key(values: Iterable[LiveValue]) -> dict[tuple[str, tuple[int, ...]], LiveValue]:
+    return {value.key: value for value in values}
+
+
+def _require_same_module(usage: MemoryUsage, assignment: BufferAssignment) -> None:
+    known = {name for _, name in usage.sequence}
+    live = assignment.live_ranges
+    named = set(live.sequence) if live is not None else set()
+    named |= {
+        value.label.instruction
+        for allocation, value in assignment.assigned_values()
+        if not allocation.is_thread_local and not allocation.is_constant
+    }
+    missing = sorted(named - known)
+    if named and 2 * len(missing) > len(named):
+        raise InputError(
+            f"the buffer assignment is of another module: {len(missing)} of the {len(named)} instructions it names, "
+            f"among them {missing[0]}, are not in the schedule of {usage.module_name}"
+        )
+
+
+def _first_difference(ours: list[str], theirs: tuple[str, ...]) -> int | None:
+    for position, (mine, its) in enumerate(zip(ours, theirs, strict=False)):
+        if mine != its:
+            return position
+    return None if len(ours) == len(theirs) else min(len(ours), len(theirs))
+
+
+def _range_differences(
+    theirs: Mapping[tuple[str, tuple[int, ...]], tuple[int, int]],
+    ours: Mapping[tuple[str, tuple[int, ...]], LiveValue],
+) -> Iterable[Difference]:
+    for key in [*theirs, *(key for key in ours if key not in theirs)]:
+        span, value = theirs.get(key), ours.get(key)
+        mine = _span(value)
+        if span != mine:
+            label = value.label if value is not None else f"{key[0]}{index_text(key[1])}"
+            yield Difference("live range", label, _span_text(span), _span_text(mine))
+
+
+def _span(value: LiveValue | None) -> tuple[int, int] | None:
+    return None if value is None else (value.start, value.end)
+
+
+def _span_text(span: tuple[int, int] | None) -> str | None:
+    return None if span is None else f"{span[0]}-{span[1]}"
+
+
+def _occupancy(
+    usage: MemoryUsage, assignment: BufferAssignment, ours: Mapping[tuple[str, tuple[int, ...]], LiveValue]
+) -> tuple[tuple[AllocationUse, ...], Peak]:
+    """How full each allocation gets, and all of them together."""
+    together = [0] * (len(usage.sequence) + 1)
+    uses = []
+    for allocation in assignment.allocations or ():
+        placed = [
+            (ours[value.label.key], value.offset, value.offset + value.size)
+            for value in allocation.values
+            if value.label.key in ours
+        ]
+        most = Peak(0, 0)
+        for (time, level), (following, _) in pairwise([*_levels(placed), (len(together), 0)]):
+            if level > most.bytes:
+                most = Peak(level, time)
+            for position in range(time, following):
+                together[position] += level
+        uses.append(AllocationUse(allocation, most))
+    highest = max(together)
+    return tuple(uses), Peak(highest, together.index(highest))
+
+
+def _levels(placed: Sequence[tuple[LiveValue, int, int]]) -> list[tuple[int, int]]:
+    """Times at which the bytes in use change, and how many are then; values lie from one offset to another."""
+    times = sorted({value.start for value, _, _ in placed} | {value.end + 1 for value, _, _ in placed})
+    found = []
+    for time in times:
+        level = reached = 0
+        for begin, end in sorted((begin, end) for value, begin, end in placed if value.start <= time <= value.end):
+            level += max(0, end - max(begin, reached))
+            reached = max(reached, end)
+        found.append((time, level))
+    return found
+
+
+def _peak_moment(usage: MemoryUsage) -> int:
+    """Where XLA sees the peak.
+
+    It adds up values, shared or not, each with the bytes of its instruction's whole shape, without padding, in which a
+    tuple counts as its pointers; and where a value begins, those that ended just before still count. Source: XLA,
+    HloLiveRange::ComputePeakMemoryMoment.
+    """
+    begins = [0] * (len(usage.sequence) + 2)
+    ends = [0] * (len(usage.sequence) + 2)
+    for value in usage.values:
+        weight = _unpadded(value.instruction_shape)
+        begins[value.start] += weight
+        ends[value.end + 1] += weight
+    live = most = moment = 0
+    for time, (begun, ended) in enumerate(zip(begins, ends, strict=True)):
+        live += begun
+        if live > most:
+            most, moment = live, time
+        live -= ended
+    return moment
+
+
+def _unpadded(shape: Shape) -> int:
+    if isinstance(shape, TupleShape):
+        return _POINTER_BYTES * len(shape.elements)
+    array: ArrayShape = shape.element if isinstance(shape, BufferShape) else shape
+    if not array.is_array:
+        return 0
+    bits = (array.layout.element_size_in_bits if array.layout else 0) or max(8, array.element_type.bits)
+    return -(-array.element_count * bits // 8)

@@ -1,0 +1,39 @@
+"""Reading a buffer assignment from the files that XLA dumps."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from hloexec.errors import InputError
+from hloexec.interop.content import decoded, read_limited, unpacked
+from hloexec.ir.buffer_assignment import BufferAssignment
+from hloexec.text.buffer_assignment import merge_buffer_assignments, parse_buffer_assignment
+
+__all__ = ["load_buffer_assignment"]
+
+
+def load_buffer_assignment(*paths: str | os.PathLike[str]) -> BufferAssignment:
+    """Read a buffer assignment from one file that holds all of it, or from the files that newer XLA writes.
+
+    Those are `…-buffer-assignment.txt`, `…-buffer-assignment-values.txt`, `…-live-range.txt` and
+    `…-memory-usage-report.txt`; any of them will do. Files may be gzipped; `-` reads standard input. Raises InputError
+    where a file cannot be read or the files do not belong together, and ParseError where one is no buffer assignment.
+    """
+    return merge_buffer_assignments(_read(os.fspath(path)) for path in paths)
+
+
+def _read(path: str) -> BufferAssignment:
+    filename = "<stdin>" if path == "-" else path
+    try:
+        if path == "-":
+            data = read_limited(sys.stdin.buffer, filename)
+        else:
+            with open(path, "rb") as file:
+                data = read_limited(file, filename)
+    except OSError as error:
+        raise InputError(f"cannot read {filename}: {error.strerror or error}") from error
+    data = unpacked(data, filename)
+    if not data.strip():
+        raise InputError(f"{filename} is empty; expected a buffer assignment")
+    return parse_buffer_assignment(decoded(data, filename), filename=filename)

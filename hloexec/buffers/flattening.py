@@ -1,0 +1,94 @@
+"""The schedule of a whole module as one list: where control flow calls computations, theirs stand before the caller.
+
+A computation that is called from several places is listed once, at the first. Fusions, reducers and comparators are
+part of their instruction and not listed. Source: XLA, HloLiveRange::FlattenSchedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from hloexec.exec.schedule import callees_first, computation_named, effectful_computations, schedule
+from hloexec.ir import Computation, Instruction, Module
+
+__all__ = ["FlatSchedule", "flatten", "listed_callees"]
+
+
+@attrs.frozen
+class FlatSchedule:
+    """Instructions with their times, and the computations they belong to.
+
+    `spans` gives for each listed computation its first time and the one after its last; callees come before callers.
+    """
+
+    sequence: tuple[tuple[Computation, Instruction], ...]
+    times: dict[tuple[str, str], int]
+    """By names of computation and instruction."""
+    spans: dict[str, tuple[int, int]]
+    async_callers: dict[str, tuple[Computation, Instruction]]
+    """For computations that an asynchronous instruction runs: the one that starts it."""
+
+    @property
+    def end(self) -> int:
+        return len(self.sequence)
+
+
+def listed_callees(instruction: Instruction) -> tuple[str, ...]:
+    """The computations whose instructions are in the schedule beside those of their caller, in its order."""
+    attributes = instruction.attributes
+    match instruction.opcode:
+        case "call":
+            return (attributes.to_apply,)
+        case "while":
+            return (attributes.condition, attributes.body)
+        case "conditional":
+            return tuple(attributes.branches)
+        case "async-start":
+            return (attributes.calls,)
+    return ()
+
+
+def flatten(module: Module) -> FlatSchedule:
+    """The flat schedule of a module: the order of the text where it is scheduled, else the one hloexec runs in.
+
+    Raises VerificationError where a computation calls itself, or names what is not there.
+    """
+    order = callees_first(module, module.entry)
+    effectful = effectful_computations(order)
+    sequence: list[tuple[Computation, Instruction]] = []
+    times: dict[tuple[str, str], int] = {}
+    starts: dict[str, int] = {}
+    spans: dict[str, tuple[int, int]] = {}
+    asynchronous: dict[str, tuple[Computation, Instruction]] = {}
+
+    def instructions(computation: Computation) -> Sequence[Instruction]:
+        if module.is_scheduled:
+            return computation.instructions
+        order = schedule(computation, effectful, is_scheduled=False)
+        needed = {instruction.name for instruction in order}
+        # Arguments that nothing needs are there all the same.
+        return [*(entry for entry in computation.parameters if entry.name not in needed), *order]
+
+    def steps(computation: Computation) -> Iterator[Computation]:
+        """Lists a computation; yields each callee that has to be listed first."""
+        starts[computation.name] = len(sequence)
+        for instruction in instructions(computation):
+            for name in listed_callees(instruction):
+                if instruction.opcode == "async-start":
+                    asynchronous.setdefault(name, (computation, instruction))
+                if name not in starts:
+                    yield computation_named(module, name, instruction)
+            times[computation.name, instruction.name] = len(sequence)
+            sequence.append((computation, instruction))
+        spans[computation.name] = starts[computation.name], len(sequence)
+
+    stack = [steps(module.entry)]
+    while stack:
+        callee = next(stack[-1], None)
+        if callee is None:
+            stack.pop()
+        else:
+            stack.append(steps(callee))
+    return FlatSchedule(tuple(sequence), times, spans, asynchronous)

@@ -1,0 +1,121 @@
+"""From when to when each value of a module is needed, in positions of its flat schedule, both ends included.
+
+A value lives from its definition to its last use; an entry parameter during the whole program, unless an output takes
+its buffer over; what a computation returns, to the end of that computation. The initial value of a loop lives until the
+body begins. Where values share a buffer, each ends at the latest where the next one begins. Source: XLA, HloLiveRange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import attrs
+
+from hloexec.buffers.dataflow import Dataflow, Place
+from hloexec.buffers.flattening import FlatSchedule
+from hloexec.buffers.sharing import shared_buffers
+from hloexec.ir import Instruction, Module
+
+__all__ = ["Lifetimes", "lifetimes"]
+
+
+@attrs.frozen
+class Lifetimes:
+    """By number of the value: first and last time; and the groups of values that share a buffer."""
+
+    spans: dict[int, tuple[int, int]]
+    groups: tuple[tuple[int, ...], ...]
+
+
+def lifetimes(module: Module, flat: FlatSchedule, dataflow: Dataflow) -> Lifetimes:
+    """When the values live, and which of them share a buffer."""
+    places = dataflow.places()
+    users = _users(flat)
+    async_ends = {name: _async_end(flat, name, users) for name in flat.async_callers}
+    aliased = {(alias.parameter_number, alias.parameter_index) for alias in module.input_output_alias}
+    spans: dict[int, tuple[int, int]] = {}
+    held: dict[int, tuple[int, int]] = {}
+    for value in dataflow.values:
+        place = value.place
+        computation = module.by_name[place.computation]
+        time = flat.times[place.computation, place.instruction]
+        is_parameter = value.instruction.opcode == "parameter"
+        start = flat.spans[computation.name][0] if is_parameter else time
+        end = flat.spans[computation.name][1] if place.instruction == computation.root_name else time
+        end = max(end, async_ends.get(place.computation, -1))
+        if is_parameter and computation.name == module.entry_name:
+            number = value.instruction.attributes.number
+            end = end if (number, place.index) in aliased else flat.end
+        for other in places[value.number]:
+            is_root = other.instruction == module.by_name[other.computation].root_name
+            shown = flat.spans[other.computation][1] if is_root else flat.times[other.computation, other.instruction]
+            end = max(end, shown)
+        used, taken_over = _last_uses(module, flat, users, [place, *places[value.number]])
+        spans[value.number] = start, max(end, used)
+        held[value.number] = start, max(end, taken_over)
+    groups = shared_buffers(module, flat, dataflow, held)
+    for group in groups:
+        _cut(spans, group)
+    return Lifetimes(spans, groups)
+
+
+_Users = dict[tuple[str, str], list[Instruction]]
+
+
+def _users(flat: FlatSchedule) -> _Users:
+    """By instruction, those that name it as an operand."""
+    found: _Users = {}
+    for computation, instruction in flat.sequence:
+        for name in dict.fromkeys(instruction.operands):
+            found.setdefault((computation.name, name), []).append(instruction)
+    return found
+
+
+_READS_TABLE = ("copy", "get-tuple-element")
+_PASSES = ("domain", "tuple")
+
+
+def _last_uses(module: Module, flat: FlatSchedule, users: _Users, places: Iterable[Place]) -> tuple[int, int]:
+    """When a value that shows at these places is read last, and when it is left to a loop or read last; -1 for never.
+
+    Copies and get-tuple-elements read of a tuple the table only, tuples nothing. A call reads nothing itself, its
+    computation does. A loop reads its initial value when its body begins, a conditional its operands when it is done;
+    what is inside takes them over before, when the condition or the branch begins.
+    """
+    last = taken_over = -1
+    for place in places:
+        for user in users.get((place.computation, place.instruction), ()):
+            if user.opcode in _PASSES or user.opcode == "call" or (user.opcode in _READS_TABLE and place.index):
+                continue
+            read = left = flat.times[place.computation, user.name]
+            if user.opcode == "while":
+                body = module.by_name[user.attributes.body]
+                read = flat.times[body.name, body.parameters[0].name]
+                left = flat.spans[user.attributes.condition][0]
+            elif user.opcode == "conditional" and place.instruction != user.operands[0]:
+                branches = zip(user.attributes.branches, user.operands[1:], strict=False)
+                left = max(flat.spans[branch][0] for branch, operand in branches if operand == place.instruction)
+            last, taken_over = max(last, read), max(taken_over, left)
+    return last, taken_over
+
+
+def _async_end(flat: FlatSchedule, computation: str, users: _Users) -> int:
+    """What an asynchronous computation holds is held until the operation is done."""
+    caller, current = flat.async_callers[computation]
+    while current.opcode != "async-done":
+        followers = users.get((caller.name, current.name), ())
+        following = [user for user in followers if user.opcode in ("async-update", "async-done")]
+        if not following:
+            return flat.spans[computation][1]
+        current = following[0]
+    return flat.times[caller.name, current.name]
+
+
+def _cut(spans: dict[int, tuple[int, int]], group: tuple[int, ...]) -> None:
+    """Each value of a buffer ends where the next begins; what it was needed for beyond that, the next is."""
+    order = sorted(group, key=lambda number: (*spans[number], number))
+    for number, following in pairwise(order):
+        (start, end), (next_start, next_end) = spans[number], spans[following]
+        spans[following] = next_start, max(end, next_end)
+        spans[number] = start, min(end, next_start)

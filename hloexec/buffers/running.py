@@ -1,0 +1,42 @@
+"""What a run of hloexec itself takes, which is not what a compiled program takes.
+
+hloexec holds every instruction's result, inside fusions too, but no padding; it frees at the last use, and passes
+values that a caller keeps without a copy.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import attrs
+
+from hloexec.errors import HloWarning, UnsupportedError
+from hloexec.exec.memory import entry_peak_bytes
+from hloexec.exec.running import plan_of
+from hloexec.ir import Module
+
+__all__ = ["RunEstimate", "run_estimate"]
+
+
+@attrs.frozen
+class RunEstimate:
+    """The most bytes that a run allocates beyond its inputs, on one device, and the instruction where it does."""
+
+    bytes: int
+    instruction: str | None
+
+
+def run_estimate(module: Module) -> RunEstimate | None:
+    """What `hloexec.run` is estimated to allocate; None where the module needs what hloexec does not have.
+
+    Raises VerificationError where the module is not well-formed.
+    """
+    with warnings.catch_warnings():
+        # What stands for unknown constants matters to a run, not to its size.
+        warnings.simplefilter("ignore", HloWarning)
+        try:
+            plan = plan_of(module)
+        except UnsupportedError:
+            return None
+        peak = entry_peak_bytes(plan)
+    return RunEstimate(peak, None if plan.peak_step is None else plan.peak_step.instruction.name)

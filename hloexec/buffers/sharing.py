@@ -1,0 +1,166 @@
+"""Which values must share one buffer: those that a loop or a branch hands on, and those that are updated in place.
+
+Source: XLA, HloAliasAnalysis and HloDataflowAnalysis::GetInPlaceInputOutputPairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hloexec.buffers.dataflow import Dataflow, Index, Place
+from hloexec.buffers.flattening import FlatSchedule
+from hloexec.buffers.sizes import subshapes
+from hloexec.ir import Computation, Instruction, Module, TupleShape
+
+__all__ = ["in_place_pairs", "shared_buffers"]
+
+_UPDATED: dict[str, tuple[int, Index]] = {
+    "dynamic-update-slice": (0, ()),
+    "scatter": (0, ()),
+    "set-dimension-size": (0, ()),
+}
+"""Per opcode, the operand whose buffer the whole result takes over, and which part of the operand."""
+
+
+def shared_buffers(
+    module: Module, flat: FlatSchedule, dataflow: Dataflow, spans: Mapping[int, tuple[int, int]]
+) -> tuple[tuple[int, ...], ...]:
+    """Groups of numbers of values that lie in one buffer; every value is in one group.
+
+    `spans` says from when to when each value holds its buffer. Values that would overwrite one another while both are
+    needed do not share: XLA puts copies between them before it assigns buffers, but a module may not have come so far.
+    """
+    groups = _Groups([spans[value.number] for value in dataflow.values])
+
+    def join(mine: Place, other: Place) -> None:
+        for one in dataflow.values_at(mine):
+            for another in dataflow.values_at(other):
+                groups.join(one.number, another.number)
+
+    for computation, instruction in flat.sequence:
+        for mine, other in _joined(module, computation, instruction):
+            join(mine, other)
+        for operand_number, operand_index, index in in_place_pairs(module, instruction):
+            if operand_number < len(instruction.operands):
+                operand = Place(computation.name, instruction.operands[operand_number], operand_index)
+                join(operand, Place(computation.name, instruction.name, index))
+    entry = module.entry
+    for alias in module.input_output_alias:
+        if alias.parameter_number < len(entry.parameters):
+            parameter = Place(entry.name, entry.parameters[alias.parameter_number].name, alias.parameter_index)
+            join(parameter, Place(entry.name, entry.root_name, alias.output_index))
+    return groups.all()
+
+
+def _joined(module: Module, computation: Computation, instruction: Instruction) -> Iterator[tuple[Place, Place]]:
+    """Pairs of places that hand one buffer from one to the other."""
+    attributes = instruction.attributes
+    others: list[tuple[str, str]] = []
+    if instruction.opcode == "while":
+        body, condition = module.by_name[attributes.body], module.by_name[attributes.condition]
+        others = [(computation.name, instruction.operands[0]), (body.name, body.root_name)]
+        others += [(callee.name, callee.parameters[0].name) for callee in (body, condition) if callee.parameters]
+    elif instruction.opcode == "conditional":
+        others = [(name, module.by_name[name].root_name) for name in attributes.branches]
+    if others:
+        for index, _ in subshapes(instruction.shape):
+            for name, other in others:
+                yield Place(computation.name, instruction.name, index), Place(name, other, index)
+
+
+def in_place_pairs(module: Module, instruction: Instruction) -> Iterator[tuple[int, Index, Index]]:
+    """What an instruction updates in place: number and part of the operand, and part of the result."""
+    opcode = instruction.opcode
+    if opcode in _UPDATED:
+        if opcode == "scatter" and isinstance(instruction.shape, TupleShape):
+            yield from ((i, (), (i,)) for i in range(len(instruction.shape.elements)))
+        else:
+            yield (*_UPDATED[opcode], ())
+    elif opcode == "all-reduce-start":
+        count = len(instruction.operands)
+        yield from ((i, (), () if count == 1 else (i,)) for i in range(count))
+    elif opcode in ("fusion", "custom-call"):
+        stated = instruction.attributes.output_to_operand_aliasing
+        yield from ((alias.operand_number, alias.operand_index, alias.output_index) for alias in stated)
+        if opcode == "fusion":
+            taken = {alias.output_index for alias in stated}
+            yield from (pair for pair in _fusion_pairs(module, instruction) if pair[2] not in taken)
+
+
+def _fusion_pairs(module: Module, fusion: Instruction) -> Iterator[tuple[int, Index, Index]]:
+    """Outputs of a fusion that one of its instructions makes by updating a parameter in place."""
+    fused = module.by_name.get(fusion.attributes.calls)
+    if fused is None:
+        return
+    for index, shape in subshapes(fusion.shape):
+        if isinstance(shape, TupleShape):
+            continue
+        source, source_index = _through_tuples(fused, fused.root, index)
+        updated = _updated_operand(module, fused, source, source_index)
+        if updated is not None and updated[0].opcode == "fusion":
+            updated = _updated_operand(module, fused, *updated) or updated
+        if updated is not None and updated[0].opcode == "parameter":
+            yield updated[0].attributes.number, updated[1], index
+
+
+def _updated_operand(
+    module: Module, fused: Computation, source: Instruction, index: Index
+) -> tuple[Instruction, Index] | None:
+    """The instruction in a fusion whose buffer `source` updates in place to give its result at `index`."""
+    for operand_number, operand_index, output_index in in_place_pairs(module, source):
+        if output_index == index and operand_number < len(source.operands):
+            operand = fused.by_name[source.operands[operand_number]]
+            return _through_tuples(fused, operand, operand_index)
+    return None
+
+
+def _through_tuples(fused: Computation, instruction: Instruction, index: Index) -> tuple[Instruction, Index]:
+    """Where what shows at a place comes from, through tuples and get-tuple-elements."""
+    while True:
+        if instruction.opcode == "tuple" and index:
+            instruction, index = fused.by_name[instruction.operands[index[0]]], index[1:]
+        elif instruction.opcode == "get-tuple-element":
+            index = (instruction.attributes.index, *index)
+            instruction = fused.by_name[instruction.operands[0]]
+        else:
+            return instruction, index
+
+
+class _Groups:
+    """Sets of numbers that grow together, as long as nothing in them is needed at the same time."""
+
+    def __init__(self, spans: list[tuple[int, int]]) -> None:
+        self._parent = list(range(len(spans)))
+        self._spans = {number: [span] for number, span in enumerate(spans)}
+        self._members = {number: [number] for number in range(len(spans))}
+
+    def _root(self, number: int) -> int:
+        while self._parent[number] != number:
+            self._parent[number] = self._parent[self._parent[number]]
+            number = self._parent[number]
+        return number
+
+    def join(self, one: int, another: int) -> None:
+        """Make one group of two, unless a member of one is needed at the same time as one of the other."""
+        first, second = sorted((self._root(one), self._root(another)))
+        if first == second or _overlap(self._spans[first], self._spans[second]):
+            return
+        self._parent[second] = first
+        self._spans[first] = sorted(self._spans[first] + self._spans.pop(second))
+        self._members[first] += self._members.pop(second)
+
+    def all(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(sorted(members)) for members in self._members.values())
+
+
+def _overlap(mine: list[tuple[int, int]], other: list[tuple[int, int]]) -> bool:
+    """Whether a span of one list and one of the other have more in common than an end; each list is in order."""
+    i = j = 0
+    while i < len(mine) and j < len(other):
+        if max(mine[i][0], other[j][0]) < min(mine[i][1], other[j][1]):
+            return True
+        if mine[i][1] <= other[j][1]:
+            i += 1
+        else:
+            j += 1
+    return False

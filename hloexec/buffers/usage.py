@@ -1,0 +1,193 @@
+"""How much memory a module's values take while it runs as scheduled: the estimate that needs nothing but the module.
+
+Every value has a size, a memory space and a live range; values that share a buffer count once. Nothing is said about
+where buffers lie, so a compiler that packs them needs at least as much, unless it lets a result take over the buffer of
+an operand that dies with it, which the live ranges count as alive together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import attrs
+
+from hloexec.buffers.dataflow import analyse
+from hloexec.buffers.flattening import flatten
+from hloexec.buffers.live_ranges import lifetimes
+from hloexec.buffers.sizes import Target, byte_size, memory_space, target_of
+from hloexec.ir import Module, Shape
+from hloexec.text.dump_lines import index_text
+from hloexec.verifier import verify
+
+__all__ = ["LiveValue", "MemoryUsage", "Peak", "highest", "memory_usage"]
+
+
+@attrs.frozen
+class LiveValue:
+    """A value: what an instruction defines at an index of its shape, and when it is needed.
+
+    `byte_size` is in bytes as the target's layout stores it, a tuple's being that of its table of pointers; `color` is
+    its memory space; `start` and `end` are positions in the schedule, both included; values of one `buffer` share
+    memory. A phi stands for one of several values where control flow joins.
+    """
+
+    computation: str
+    instruction: str
+    index: tuple[int, ...]
+    shape: Shape
+    instruction_shape: Shape
+    byte_size: int
+    color: int
+    start: int
+    end: int
+    buffer: int
+    is_phi: bool
+
+    @property
+    def key(self) -> tuple[str, tuple[int, ...]]:
+        return self.instruction, self.index
+
+    @property
+    def label(self) -> str:
+        """`instruction` or, where it makes a tuple, `instruction{index}`."""
+        if self.instruction_shape is self.shape and not self.index and self.instruction_shape.is_array:
+            return self.instruction
+        return f"{self.instruction}{index_text(self.index)}"
+
+
+@attrs.frozen
+class Peak:
+    """The most bytes at once, and the first position in the schedule where that is so."""
+
+    bytes: int
+    time: int
+
+
+@attrs.frozen(slots=False)
+class MemoryUsage:
+    """What `memory_usage` finds. Bytes are those of one device."""
+
+    module_name: str
+    is_scheduled: bool
+    target: Target
+    sequence: tuple[tuple[str, str], ...]
+    """The instructions in order, as names of computation and instruction; computations that control flow calls stand
+    before the instruction that calls them."""
+    values: tuple[LiveValue, ...]
+    parameter_bytes: int
+    output_bytes: int
+
+    @cached_property
+    def peak(self) -> Peak:
+        """Where most is alive, all memory spaces together."""
+        return highest(self.values, len(self.sequence))
+
+    @cached_property
+    def peak_by_color(self) -> dict[int, Peak]:
+        """Where most is alive in each memory space."""
+        colors = sorted({value.color for value in self.values})
+        return {
+            color: highest([value for value in self.values if value.color == color], len(self.sequence))
+            for color in colors
+        }
+
+    def alive_at(self, time: int) -> list[LiveValue]:
+        """The buffers alive at a position, each by its largest value there, largest first."""
+        found: dict[int, LiveValue] = {}
+        for value in self.values:
+            if value.start <= time <= value.end:
+                known = found.get(value.buffer)
+                if known is None or value.byte_size > known.byte_size:
+                    found[value.buffer] = value
+        return sorted(found.values(), key=lambda value: (-value.byte_size, value.instruction, value.index))
+
+    def bytes_at(self, time: int) -> int:
+        return sum(value.byte_size for value in self.alive_at(time))
+
+    def instruction_at(self, time: int) -> str:
+        """The name of the instruction at a position; the end of the program is where its last one is."""
+        return self.sequence[min(time, len(self.sequence) - 1)][1] if self.sequence else ""
+
+
+def memory_usage(module: Module) -> MemoryUsage:
+    """Live ranges of all values of a module, and the memory they take.
+
+    The order is that of the text where the module is scheduled, else the one hloexec runs in. Raises VerificationError
+    where the module is not well-formed.
+    """
+    verify(module)
+    flat = flatten(module)
+    dataflow = analyse(module, flat)
+    lives = lifetimes(module, flat, dataflow)
+    target = target_of(module)
+    buffer_of = {number: buffer for buffer, group in enumerate(lives.groups) for number in group}
+    values = tuple(
+        LiveValue(
+            computation=value.place.computation,
+            instruction=value.place.instruction,
+            index=value.place.index,
+            shape=value.shape,
+            instruction_shape=value.instruction.shape,
+            byte_size=byte_size(value.shape, target),
+            color=memory_space(value.shape),
+            start=lives.spans[value.number][0],
+            end=lives.spans[value.number][1],
+            buffer=buffer_of[value.number],
+            is_phi=value.is_phi,
+        )
+        for value in dataflow.values
+    )
+    entry = module.entry
+    parameters = {parameter.name for parameter in entry.parameters}
+    shown = dataflow.at[entry.name, entry.root_name].values()
+    outputs = {buffer_of[value.number] for group in shown for value in group}
+    return MemoryUsage(
+        module_name=module.name,
+        is_scheduled=module.is_scheduled,
+        target=target,
+        sequence=tuple((computation.name, instruction.name) for computation, instruction in flat.sequence),
+        values=values,
+        parameter_bytes=sum(
+            value.byte_size for value in values if value.computation == entry.name and value.instruction in parameters
+        ),
+        output_bytes=_buffer_bytes(value for value in values if value.buffer in outputs),
+    )
+
+
+def _buffer_bytes(values: Iterable[LiveValue]) -> int:
+    sizes: dict[int, int] = {}
+    for value in values:
+        sizes[value.buffer] = max(value.byte_size, sizes.get(value.buffer, 0))
+    return sum(sizes.values())
+
+
+def highest(values: Sequence[LiveValue], end: int) -> Peak:
+    """The most bytes that the buffers of some values take at once, in a schedule of `end` instructions."""
+    changes = [0] * (end + 2)
+    by_buffer: dict[int, list[LiveValue]] = {}
+    for value in values:
+        by_buffer.setdefault(value.buffer, []).append(value)
+    for members in by_buffer.values():
+        _add_changes(changes, members)
+    peak, live = Peak(0, 0), 0
+    for time in range(end + 1):
+        live += changes[time]
+        if live > peak.bytes:
+            peak = Peak(live, time)
+    return peak
+
+
+def _add_changes(changes: list[int], members: list[LiveValue]) -> None:
+    """What one buffer adds and takes away over time: at any time, its largest value that is alive."""
+    if len(members) == 1:
+        (value,) = members
+        changes[value.start] += value.byte_size
+        changes[value.end + 1] -= value.byte_size
+        return
+    edges = sorted({value.start for value in members} | {value.end + 1 for value in members})
+    before = 0
+    for time in edges:
+        alive = max((value.byte_size for value in members if value.start <= time <= value.end), default=0)
+        changes[time] += alive - before
+        before = alive

@@ -1,0 +1,335 @@
+"""What `hloexec memory` says, as tables and as records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import attrs
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hloexec.buffers import LiveValue, MemoryComparison, MemoryUsage
+from hloexec.buffers.comparison import Difference
+from hloexec.buffers.running import RunEstimate
+from hloexec.buffers.usage import Peak
+from hloexec.ir import TupleShape
+from hloexec.report.units import byte_text, count_text, plural
+from hloexec.text import format_shape
+from hloexec.text.dump_lines import index_text
+
+__all__ = ["memory_record", "memory_view"]
+
+_LONGEST_SHAPE = 60
+
+
+def memory_view(
+    usage: MemoryUsage, comparison: MemoryComparison | None, estimate: RunEstimate | None, top: int
+) -> RenderableType:
+    """A verdict in one line, then tables of at most `top` rows each; 0 for all."""
+    parts: list[RenderableType] = [_verdict(usage, comparison), _totals(usage, comparison, estimate)]
+    parts += _spaces(usage, comparison)
+    if comparison is not None:
+        parts += _differences("differences", comparison.differences, top)
+        parts += _differences("more room than the shape takes", comparison.padded, top)
+        parts += _allocations(comparison, top)
+        parts += _ranges(comparison, top)
+    parts += _alive(usage, comparison, top)
+    return Group(*parts)
+
+
+def _verdict(usage: MemoryUsage, comparison: MemoryComparison | None) -> Text:
+    peak = usage.peak
+    alive = f"at most {byte_text(peak.bytes)} are alive at once, at %{usage.instruction_at(peak.time)}"
+    if comparison is None:
+        return Text.assemble((usage.module_name, "bold"), "  ", alive)
+    word = ("agrees", "bold green") if comparison.agrees else ("differs", "bold red")
+    if not comparison.range_count and not comparison.size_count:
+        word = ("not compared", "bold")
+    facts = []
+    allocated = comparison.assignment.allocated_bytes
+    if allocated is not None:
+        facts.append(f"XLA allocates {byte_text(allocated)} ({count_text(allocated)} bytes)")
+    facts.append(alive)
+    if comparison.assignment.live_ranges is not None:
+        whole = plural(comparison.range_count, "live range")
+        facts.append(f"{count_text(comparison.range_agreements)} of {whole} agree")
+    if comparison.schedule_differs_at is not None:
+        facts.append(f"the schedules differ from instruction {comparison.schedule_differs_at} on")
+    facts += [
+        f"{plural(count, what)} differ{'s' if count == 1 else ''}"
+        for what, count in comparison.differing.items()
+        if what != "live range"
+    ]
+    return Text.assemble(word, "  ", "; ".join(facts))
+
+
+def _totals(usage: MemoryUsage, comparison: MemoryComparison | None, estimate: RunEstimate | None) -> RenderableType:
+    table = _table("bytes of one device", right=("", ""), left=("",))
+    peak = usage.peak
+    if comparison is not None and comparison.assignment.allocated_bytes is not None:
+        allocated = comparison.assignment.allocated_bytes
+        _total_row(table, "allocated by XLA", allocated, "")
+        if comparison.allocations:
+            held = [use for use in comparison.allocations if use.most.bytes]
+            size, most = sum(use.allocation.size for use in held), sum(use.most.bytes for use in held)
+            if size < allocated:
+                _total_row(table, "  outside the schedule", allocated - size, "reducers, comparators")
+            _total_row(table, "  gaps and padding", size - most, "never in use at once within an allocation")
+            _total_row(
+                table, "  at different times", most - comparison.occupied.bytes, "allocations fill at different times"
+            )
+            _total_row(table, "  in use at once, at most", comparison.occupied.bytes, _when(usage, comparison.occupied))
+    _total_row(table, "alive at once, at most", peak.bytes, _when(usage, peak))
+    _total_row(table, "  parameters", usage.parameter_bytes, "")
+    _total_row(table, "  outputs", usage.output_bytes, "")
+    if estimate is not None:
+        where = "" if estimate.instruction is None else f", at %{estimate.instruction}"
+        _total_row(table, "hloexec's own run, about", estimate.bytes, f"beyond the inputs{where}")
+    if usage.is_scheduled:
+        return Group(Text(""), table)
+    return Group(Text(""), table, Text("not scheduled: the order is the one hloexec runs in", style="dim"))
+
+
+def _when(usage: MemoryUsage, peak: Peak) -> str:
+    return f"at {peak.time} of {len(usage.sequence)}, %{usage.instruction_at(peak.time)}"
+
+
+def _total_row(table: Table, label: str, count: int, remark: str) -> None:
+    table.add_row(_name(label), count_text(count), byte_text(count), _name(remark, "dim"))
+
+
+def _spaces(usage: MemoryUsage, comparison: MemoryComparison | None) -> list[RenderableType]:
+    allocated = comparison.assignment.bytes_by_color if comparison is not None else {}
+    alive = usage.peak_by_color
+    colors = sorted({*allocated, *alive})
+    if len(colors) < 2:
+        return []
+    table = _table("color", right=(*(("XLA allocates",) if allocated else ()), "alive at most", "at"), left=("",))
+    for color in colors:
+        peak = alive.get(color, Peak(0, 0))
+        given = (count_text(allocated.get(color, 0)),) if allocated else ()
+        at = _name(f"%{usage.instruction_at(peak.time)}", "dim")
+        table.add_row(str(color), *given, count_text(peak.bytes), str(peak.time), at)
+    return [_titled("memory spaces", "", table)]
+
+
+def _differences(title: str, found: Sequence[Difference], top: int) -> list[RenderableType]:
+    if not found:
+        return []
+    table = _table("", left=("value",), right=("XLA", "ours"))
+
+    def row(entry: Difference) -> None:
+        shown = ("–" if text is None else text for text in (entry.xla, entry.ours))
+        table.add_row(_name(entry.what), _name(entry.label), *shown)
+
+    return [_titled(title, count_text(len(found)), _rows(table, found, top, row))]
+
+
+def _allocations(comparison: MemoryComparison, top: int) -> list[RenderableType]:
+    if not comparison.allocations:
+        return []
+    usage = comparison.usage
+    table = _table("#", right=("color", "bytes", "values", "in use at most", "at"), left=("", "for"))
+    ordered = sorted(comparison.allocations, key=lambda use: (-use.allocation.size, use.allocation.index))
+
+    def row(use: Any) -> None:
+        allocation = use.allocation
+        counts = (str(allocation.color), count_text(allocation.size), count_text(len(allocation.values)))
+        most = (count_text(use.most.bytes), str(use.most.time)) if use.most.bytes else ("–", "–")
+        where = f"%{usage.instruction_at(use.most.time)}" if use.most.bytes else ""
+        table.add_row(str(allocation.index), *counts, *most, _name(where, "dim"), _name(allocation.kind))
+
+    return [_titled("allocations", count_text(len(ordered)), _rows(table, ordered, top, row))]
+
+
+def _ranges(comparison: MemoryComparison, top: int) -> list[RenderableType]:
+    live = comparison.assignment.live_ranges
+    if live is None:
+        return []
+    ours = {value.key: value for value in comparison.usage.values}
+    table = _table("value", right=("bytes", "color", "XLA", "ours"), left=("",))
+    ordered = sorted(live.ranges, key=lambda entry: -ours[entry.key].byte_size if entry.key in ours else 0)
+
+    def row(entry: Any) -> None:
+        value = ours.get(entry.key)
+        span = f"{entry.start}-{entry.end}"
+        if value is None:
+            label = f"{entry.instruction}{index_text(entry.index)}"
+            table.add_row(_name(label), "–", "–", span, "–", "only in XLA's")
+            return
+        mine = f"{value.start}-{value.end}"
+        remark = _name("" if mine == span else "differs", "red")
+        table.add_row(_name(value.label), count_text(value.byte_size), str(value.color), span, mine, remark)
+
+    return [_titled("live ranges", f"{len(ordered)}, largest values first", _rows(table, ordered, top, row))]
+
+
+def _alive(usage: MemoryUsage, comparison: MemoryComparison | None, top: int) -> list[RenderableType]:
+    time = usage.peak.time
+    parts = [_alive_table(usage, f"alive at {time} (our peak)", time, {}, top)]
+    live = comparison.assignment.live_ranges if comparison is not None else None
+    if comparison is None or live is None or live.peak_time is None:
+        return parts
+    listed: dict[str, int] = {}
+    names = {(value.instruction, value.index): value.label for value in usage.values}
+    seen: dict[str, int] = {}
+    for entry in live.peak:
+        if entry.index is not None:
+            listed[names.get((entry.instruction, entry.index), entry.instruction)] = entry.bytes
+        else:
+            seen[entry.instruction] = entry.bytes
+    for value in usage.alive_at(live.peak_time):
+        if value.instruction in seen:
+            listed[value.label] = seen[value.instruction]
+    title = f"alive at {live.peak_time} (XLA's peak{', and ours' if live.peak_time == time else ''})"
+    table = _alive_table(usage, title, live.peak_time, listed, top)
+    total = comparison.listed_peak_bytes or 0
+    if total == usage.bytes_at(live.peak_time):
+        note = f"XLA's list adds up to the same {count_text(total)} bytes"
+    else:
+        note = f"XLA's list adds up to {count_text(total)} bytes"
+        if seen:
+            note += "; it counts a tuple's element as the pointers of its instruction's whole tuple"
+    if live.peak_time == time:
+        return [Group(table, Text(note, style="dim"))]
+    reason = "XLA looks for the peak by what its instructions make, in which a tuple counts as its pointers"
+    return [*parts, Group(table, Text(f"{note}. {reason}.", style="dim"))]
+
+
+def _alive_table(usage: MemoryUsage, title: str, time: int, listed: dict[str, int], top: int) -> RenderableType:
+    table = _table("value", left=("shape",), right=("color", "lives", *(("XLA lists",) if listed else ()), "bytes"))
+    alive = usage.alive_at(time)
+
+    def row(value: LiveValue) -> None:
+        known = listed.get(value.label)
+        given = ("–" if known is None else count_text(known),) if listed else ()
+        span = f"{value.start}-{value.end}"
+        table.add_row(
+            _name(value.label), _name(_shape(value)), str(value.color), span, *given, count_text(value.byte_size)
+        )
+
+    remark = f"{plural(len(alive), 'buffer')}, {count_text(usage.bytes_at(time))} bytes"
+    return _titled(title, remark, _rows(table, alive, top, row))
+
+
+def _shape(value: LiveValue) -> str:
+    if isinstance(value.shape, TupleShape):
+        return f"table of {plural(len(value.shape.elements), 'pointer')}"
+    text = format_shape(value.shape)
+    return text if len(text) <= _LONGEST_SHAPE else text[: _LONGEST_SHAPE - 1] + "…"
+
+
+def _table(first: str, *, left: Sequence[str] = (), right: Sequence[str] = ()) -> Table:
+    """Columns: the first, names to the left of figures where those begin the table, figures, else names after them.
+
+    Where the terminal is narrow, names are cut, figures are not.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    is_leading = bool(left) and left[0] != ""
+    table.add_column(first)
+    for name in left if is_leading else ():
+        table.add_column(name)
+    for name in right:
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in () if is_leading else left:
+        table.add_column(name)
+    return table
+
+
+def _name(text: str, style: str = "") -> Text:
+    """A cell that is cut where it does not fit, instead of wrapped."""
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _rows(table: Table, entries: Sequence[Any], top: int, add: Callable[[Any], None]) -> RenderableType:
+    shown = entries if top == 0 else entries[:top]
+    for entry in shown:
+        add(entry)
+    rest = len(entries) - len(shown)
+    return Group(table, Text(f"… and {count_text(rest)} more (--top 0 shows all)", style="dim")) if rest else table
+
+
+def _titled(title: str, remark: str, body: RenderableType) -> RenderableType:
+    return Group(Text(""), Text.assemble((title, "bold"), ("  " + remark if remark else "", "dim")), body)
+
+
+def memory_record(
+    usage: MemoryUsage, comparison: MemoryComparison | None, estimate: RunEstimate | None
+) -> dict[str, Any]:
+    """Everything the tables show, of all values; bytes are of one device, times positions in `sequence`."""
+    ranges = {}
+    if comparison is not None and comparison.assignment.live_ranges is not None:
+        ranges = {entry.key: [entry.start, entry.end] for entry in comparison.assignment.live_ranges.ranges}
+    record: dict[str, Any] = {
+        "module": usage.module_name,
+        "is_scheduled": usage.is_scheduled,
+        "target": usage.target.name,
+        "peak": _peak_record(usage, usage.peak),
+        "peak_by_color": {str(color): _peak_record(usage, peak) for color, peak in usage.peak_by_color.items()},
+        "parameter_bytes": usage.parameter_bytes,
+        "output_bytes": usage.output_bytes,
+        "run": None if estimate is None else attrs.asdict(estimate),
+        "sequence": [name for _, name in usage.sequence],
+        "values": list(_value_records(usage.values, ranges)),
+    }
+    return record if comparison is None else {**record, "xla": _comparison_record(comparison)}
+
+
+def _peak_record(usage: MemoryUsage, peak: Peak) -> dict[str, Any]:
+    return {"bytes": peak.bytes, "time": peak.time, "instruction": usage.instruction_at(peak.time)}
+
+
+def _value_records(values: Iterable[LiveValue], ranges: dict[Any, list[int]]) -> Iterable[dict[str, Any]]:
+    for value in values:
+        record = {
+            "instruction": value.instruction,
+            "computation": value.computation,
+            "index": list(value.index),
+            "shape": format_shape(value.shape),
+            "bytes": value.byte_size,
+            "color": value.color,
+            "buffer": value.buffer,
+            "is_phi": value.is_phi,
+            "live": [value.start, value.end],
+        }
+        yield {**record, "xla_live": ranges.get(value.key)} if ranges else record
+
+
+def _comparison_record(comparison: MemoryComparison) -> dict[str, Any]:
+    assignment = comparison.assignment
+    live = assignment.live_ranges
+    return {
+        "agrees": comparison.agrees,
+        "allocated_bytes": assignment.allocated_bytes,
+        "allocated_by_color": {str(color): size for color, size in assignment.bytes_by_color.items()},
+        "in_use_at_most": _peak_record(comparison.usage, comparison.occupied),
+        "schedule_differs_at": comparison.schedule_differs_at,
+        "live_ranges": comparison.range_count,
+        "live_ranges_agreeing": comparison.range_agreements,
+        "sizes": comparison.size_count,
+        "peak_time": None if live is None else live.peak_time,
+        "listed_peak_bytes": comparison.listed_peak_bytes,
+        "differences": [attrs.asdict(entry) for entry in comparison.differences],
+        "padded": [attrs.asdict(entry) for entry in comparison.padded],
+        "allocations": [
+            {
+                "index": use.allocation.index,
+                "kind": use.allocation.kind,
+                "color": use.allocation.color,
+                "bytes": use.allocation.size,
+                "values": [
+                    {
+                        "instruction": value.label.instruction,
+                        "index": list(value.label.index or ()),
+                        "offset": value.offset,
+                        "bytes": value.size,
+                    }
+                    for value in use.allocation.values
+                ],
+                "in_use_at_most": attrs.asdict(use.most),
+            }
+            for use in comparison.allocations
+        ],
+    }
