@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from hloexec.errors import (
+    DeadlockError,
     EvaluationError,
     HloError,
     HloWarning,
@@ -26,15 +27,18 @@ from hloexec.errors import (
 )
 
 if TYPE_CHECKING:
+    from hloexec.buffers import compare_memory, load_buffer_assignment, memory_usage
     from hloexec.custom_calls.registry import register_custom_call
-    from hloexec.exec import run
+    from hloexec.exec import run, run_devices, shard_inputs, unshard_outputs
     from hloexec.inputs import random_inputs
     from hloexec.interop import from_jax
     from hloexec.loading import load
     from hloexec.text import format, parse
+    from hloexec.text.buffer_assignment import parse_buffer_assignment
     from hloexec.verifier import verify
 
 __all__ = [
+    "DeadlockError",
     "EvaluationError",
     "HloError",
     "HloWarning",
@@ -45,24 +49,38 @@ __all__ = [
     "ShapeError",
     "UnsupportedError",
     "VerificationError",
+    "compare_memory",
     "format",
     "from_jax",
     "load",
+    "load_buffer_assignment",
+    "memory_usage",
     "parse",
+    "parse_buffer_assignment",
     "random_inputs",
     "register_custom_call",
     "run",
+    "run_devices",
+    "shard_inputs",
+    "unshard_outputs",
     "verify",
 ]
 
 _HOMES = {
+    "compare_memory": "hloexec.buffers",
     "format": "hloexec.text",
     "from_jax": "hloexec.interop",
     "load": "hloexec.loading",
+    "load_buffer_assignment": "hloexec.buffers",
+    "memory_usage": "hloexec.buffers",
     "parse": "hloexec.text",
+    "parse_buffer_assignment": "hloexec.text.buffer_assignment",
     "random_inputs": "hloexec.inputs",
     "register_custom_call": "hloexec.custom_calls.registry",
     "run": "hloexec.exec",
+    "run_devices": "hloexec.exec",
+    "shard_inputs": "hloexec.exec",
+    "unshard_outputs": "hloexec.exec",
     "verify": "hloexec.verifier",
 }
 

@@ -8,6 +8,7 @@ exception of its own making escape.
 from __future__ import annotations
 
 __all__ = [
+    "DeadlockError",
     "EvaluationError",
     "HloError",
     "HloWarning",
@@ -71,6 +72,10 @@ class LiteralError(InputError):
 
 class EvaluationError(HloError):
     """Running the module failed at an instruction."""
+
+
+class DeadlockError(EvaluationError):
+    """Devices wait for one another and none can go on, or one sends what nobody receives."""
 
 
 class ResourceError(HloError):

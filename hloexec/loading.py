@@ -6,11 +6,11 @@ import os
 import sys
 
 from hloexec.errors import InputError
-from hloexec.interop import load_bytes
+from hloexec.interop import Snapshot, load_bytes, load_recorded
 from hloexec.interop.content import read_limited
 from hloexec.ir import Module
 
-__all__ = ["load"]
+__all__ = ["load", "load_with_values"]
 
 
 def load(path: str | os.PathLike[str], *, strict: bool = False) -> Module:
@@ -21,6 +21,16 @@ def load(path: str | os.PathLike[str], *, strict: bool = False) -> Module:
     the file cannot be read or is none of these, UnsupportedError where jaxlib would be needed, and ParseError where it
     is not HLO.
     """
+    return load_bytes(*_contents(path), strict=strict)
+
+
+def load_with_values(path: str | os.PathLike[str], *, strict: bool = False) -> Snapshot:
+    """`load`, with the inputs and the result of the execution where the file is a snapshot of one."""
+    return load_recorded(*_contents(path), strict=strict)
+
+
+def _contents(path: str | os.PathLike[str]) -> tuple[bytes, str]:
+    """The bytes of a file, and what messages call it."""
     name = os.fspath(path)
     filename = "<stdin>" if name == "-" else name
     try:
@@ -31,4 +41,4 @@ def load(path: str | os.PathLike[str], *, strict: bool = False) -> Module:
                 data = read_limited(file, filename)
     except OSError as error:
         raise InputError(f"cannot read {filename}: {error.strerror or error}") from error
-    return load_bytes(data, filename, strict=strict)
+    return data, filename

@@ -5,7 +5,6 @@ This is the data that `hloexec info` shows; nothing is run.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -13,11 +12,12 @@ import attrs
 
 from hloexec.costs import contraction_of, trip_count_of
 from hloexec.exec.requirements import Requirement, unsupported
-from hloexec.ir import ArrayShape, Instruction, Literal, Module, ReplicaGroups, Shape, leaf_shapes
+from hloexec.exec.topology import device_counts
+from hloexec.ir import ArrayShape, Instruction, Literal, Module, Shape, leaf_shapes
 from hloexec.ops.attributes import computation_names
 from hloexec.verifier import Note, verify
 
-__all__ = ["ContractionSummary", "ParameterSummary", "Summary", "device_counts", "summarize"]
+__all__ = ["ContractionSummary", "ParameterSummary", "Summary", "summarize"]
 
 
 @attrs.frozen
@@ -116,37 +116,6 @@ def summarize(module: Module) -> Summary:
         unsupported=tuple(unsupported(module)),
         notes=tuple(notes),
     )
-
-
-def device_counts(module: Module) -> tuple[int, int]:
-    """Replicas and partitions: what the header says or, where it says nothing, what collectives take part in.
-
-    Collectives that have a channel go across partitions, the others across replicas.
-    """
-    counts = [module.replica_count, module.num_partitions]
-    if counts != [1, 1]:
-        return counts[0], counts[1]
-    for computation in module:
-        for instruction in computation:
-            named = _devices_named(instruction)
-            if named:
-                axis = 0 if getattr(instruction.attributes, "channel_id", None) is None else 1
-                counts[axis] = max(counts[axis], named)
-    return counts[0], counts[1]
-
-
-def _devices_named(instruction: Instruction) -> int:
-    """One more than the largest device number that an instruction names."""
-    groups = getattr(instruction.attributes, "replica_groups", None)
-    pairs = getattr(instruction.attributes, "source_target_pairs", None) or ()
-    largest = [max(pair) + 1 for pair in pairs]
-    if isinstance(groups, ReplicaGroups):
-        largest += [max(group) + 1 for group in groups.groups if group]
-        if groups.iota is not None:
-            largest.append(math.prod(groups.iota.dimensions))
-        if groups.mesh is not None:
-            largest.append(math.prod(size for _, size in groups.mesh.mesh.axes))
-    return max(largest, default=0)
 
 
 def _histogram(counter: Counter[str]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from hloexec.errors import HloError, HloWarning
 
 __all__ = ["main"]
 
-_COMMANDS = ("run", "info", "fmt", "ops")
+_COMMANDS = ("run", "info", "memory", "fmt", "ops")
 
 
 class _Commands(click.Group):
@@ -67,6 +67,10 @@ def _hloexec() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    if arguments is None and sys.argv[1:2] == ["run"]:
+        from hloexec.cli.kernels import start_over_with_better_kernels
+
+        start_over_with_better_kernels()
     with warnings.catch_warnings():
         warnings.simplefilter("always", HloWarning)
         warnings.showwarning = _show_warning

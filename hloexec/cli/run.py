@@ -8,6 +8,7 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
 from hloexec.cli.options import ByteCount, KeyValue, echo_json, file_argument, json_option, strict_option
@@ -16,7 +17,9 @@ from hloexec.errors import InputError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hloexec.exec import Statistics
     from hloexec.ir import Computation, Module
+    from hloexec.numerics.differences import Difference
     from hloexec.numerics.statistics import LeafStatistics
     from hloexec.values import Value
 
@@ -41,7 +44,12 @@ _DISTRIBUTIONS = ("normal", "uniform", "ones", "zeros", "iota", "special", "larg
     show_default=True,
     help="What random inputs look like. Indices stay in bounds in all of them.",
 )
-@click.option("--inputs", metavar="FILE.npz", help="Read the parameters' values, keyed by number or by name.")
+@click.option(
+    "--inputs",
+    metavar="FILE.npz",
+    multiple=True,
+    help="Read the parameters' values, keyed by number or by name. Give it once for all devices, or once for each.",
+)
 @click.option(
     "--input",
     "overrides",
@@ -49,8 +57,32 @@ _DISTRIBUTIONS = ("normal", "uniform", "ones", "zeros", "iota", "special", "larg
     multiple=True,
     help="Read one parameter's value, by number or name. May be repeated.",
 )
+@click.option(
+    "--global-inputs",
+    metavar="FILE.npz",
+    help="Read whole arrays, of which each device gets its shard as the parameters' shardings say; the result is put "
+    "together again.",
+)
+@click.option("--different-inputs", is_flag=True, help="Draw other random inputs for each device.")
+@click.option("--replicas", type=click.IntRange(1), help="How many replicas there are.  [default: the module's]")
+@click.option("--partitions", type=click.IntRange(1), help="How many partitions there are.  [default: the module's]")
+@click.option("--random-inputs", is_flag=True, help="Make up inputs even where FILE is a snapshot, which has its own.")
 @click.option("--infeed", metavar="FILE.npz", help="Read the values that infeeds take, keyed 0, 1, … in their order.")
 @click.option("--outfeed", metavar="FILE.npz", help="Write the values that outfeeds hand over, keyed 0, 1, …")
+@click.option(
+    "--recv",
+    "received",
+    type=KeyValue("CHANNEL", "FILE.npz"),
+    multiple=True,
+    help="Read the values that recvs take from their host through a channel, keyed 0, 1, … May be repeated.",
+)
+@click.option(
+    "--send",
+    "sent",
+    type=KeyValue("CHANNEL", "FILE.npz"),
+    multiple=True,
+    help="Write the values that sends hand to their host through a channel, keyed 0, 1, … May be repeated.",
+)
 @click.option("--save", metavar="FILE.npz", help="Write the result, in files that numpy.load opens.")
 @click.option("--save-inputs", metavar="FILE.npz", help="Write the inputs, to be read by --inputs.")
 @click.option(
@@ -86,10 +118,17 @@ def command(
     file: str,
     seed: int,
     distribution: str,
-    inputs: str | None,
+    inputs: Sequence[str],
     overrides: Sequence[tuple[str, str]],
+    global_inputs: str | None,
+    different_inputs: bool,
+    replicas: int | None,
+    partitions: int | None,
+    random_inputs: bool,
     infeed: str | None,
     outfeed: str | None,
+    received: Sequence[tuple[str, str]],
+    sent: Sequence[tuple[str, str]],
     save: str | None,
     save_inputs: str | None,
     numerics: str,
@@ -105,16 +144,27 @@ def command(
     """Run a module, and show its inputs and its result.
 
     Parameters get random values that suit their use (the same ones on every machine), unless --inputs or --input give
-    them. The result is shown as a table, one row per array, with a hash of its bytes.
+    them, or FILE is a snapshot, which has its own. The result is shown as a table, one row per array, with a hash of
+    its bytes; where a snapshot has a result, it is shown how far the two differ.
+
+    A module for several devices runs on all of them at once. They are given the same inputs unless the options say
+    otherwise; where they do not agree, rows say which devices hold what, and files hold the devices' values under the
+    keys 0, 1, … in front of those of a single device.
     """
     import hloexec
     from hloexec import literals
+    from hloexec.cli.devices import inputs_per_device, labelled_leaves
+    from hloexec.cli.host_values import host_values
     from hloexec.cli.progress import ProgressBar
-    from hloexec.exec.memory import Statistics, require_memory
+    from hloexec.cli.snapshots import recorded_inputs
+    from hloexec.exec.counting import Statistics
+    from hloexec.exec.memory import require_memory
+    from hloexec.exec.participation import require_devices
     from hloexec.exec.running import plan_of
-    from hloexec.numerics.statistics import statistics
+    from hloexec.exec.topology import topology_of
+    from hloexec.loading import load_with_values
+    from hloexec.numerics.differences import result_differences
     from hloexec.ops.policy import numerics_policy
-    from hloexec.summary import device_counts
 
     is_file = elided.lower().endswith((".npz", ".npy"))
     if not is_file and elided not in ("zeros", "random", "error"):
@@ -123,18 +173,14 @@ def command(
         policy = numerics_policy(numerics)
     except UnsupportedError as error:
         raise click.BadParameter(error.message, param_hint="'--numerics'") from error
-    for destination in (save, save_inputs, outfeed):
+    for destination in (save, save_inputs, outfeed, *(path for _, path in sent)):
         if destination is not None:
             literals.require_writable(destination)
-    if outfeed is not None and not outfeed.lower().endswith(".npz"):
-        raise click.BadParameter(
-            f"{outfeed!r} must be a .npz file, which holds any number of values", param_hint="'--outfeed'"
-        )
-    fed = None if infeed is None else _fed(infeed)
-    handed_over: list[Value] | None = None if outfeed is None else []
+    host = host_values(infeed, outfeed, received, sent)
     for target, where in custom_calls:
         hloexec.register_custom_call(target, _function(where))
-    module = hloexec.load(file, strict=strict)
+    snapshot = load_with_values(file, strict=strict)
+    module = snapshot.module
     if not no_verify:
         hloexec.verify(module, strict=strict)
     chosen = _computation(module, computation)
@@ -147,45 +193,70 @@ def command(
         "unknown": unknown,
         "verify": not no_verify,
     }
-    require_memory(plan_of(module, memory_limit=memory_limit, **options), memory_limit)
-    values = _inputs(module, chosen, inputs, overrides, seed, distribution, verify=not no_verify)
+    plan = plan_of(module, memory_limit=memory_limit, **options)
+    topology = topology_of(module, replicas, partitions)
+    require_devices(plan, topology)
+    require_memory(plan, memory_limit)
+    count = topology.count
+    is_made_up = random_inputs or different_inputs or computation is not None
+    is_recorded = bool(snapshot.inputs_per_device) and not (is_made_up or inputs)
+    if global_inputs is not None:
+        if inputs or overrides or different_inputs or computation is not None:
+            raise click.UsageError("--global-inputs takes the place of --inputs, --input, --different-inputs")
+        values = hloexec.shard_inputs(
+            module, _whole_values(global_inputs), replicas=topology.replicas, partitions=topology.partitions
+        )
+    elif is_recorded:
+        values = recorded_inputs(snapshot, chosen, _given(chosen, overrides), count)
+    else:
+        values = inputs_per_device(
+            topology,
+            inputs,
+            different_inputs,
+            seed,
+            lambda path, number: _inputs(module, chosen, path, overrides, number, distribution, verify=not no_verify),
+        )
     if save_inputs is not None:
-        literals.save(save_inputs, tuple(values))
+        literals.save(save_inputs, tuple(map(tuple, values)) if len(values) > 1 else tuple(values[0]))
+    exchanged = host.on_devices(count)
 
-    replicas, partitions = device_counts(module)
     view = _JsonView() if as_json else _TerminalView()
-    view.module(module, replicas * partitions)
-    view.inputs(_labelled(values, [f"{n} {parameter.name}" for n, parameter in enumerate(chosen.parameters)]))
+    view.module(module, count)
+    names = [parameter.name for parameter in chosen.parameters]
+    view.inputs(labelled_leaves([tuple(given) for given in values], lambda index: _input_label(index, names)))
     taken = Statistics()
     with ProgressBar() as progress:
         start = time.perf_counter()
-        result = hloexec.run(
+        results = hloexec.run_devices(
             module,
-            *values,
+            values,
+            replicas=topology.replicas,
+            partitions=topology.partitions,
             observers=[progress],
             memory_limit=memory_limit,
             seed=seed,
-            infeed=fed,
-            outfeed=handed_over,
             statistics=taken,
+            **exchanged,
             **options,
         )
         seconds = time.perf_counter() - start
-    rows = [(".".join(map(str, leaf.index)) or "value", leaf) for leaf in statistics(result)]
-    view.result(rows, seconds, taken.peak_bytes)
+    if global_inputs is not None:
+        results = [hloexec.unshard_outputs(module, results, replicas=topology.replicas, partitions=topology.partitions)]
+    if is_recorded and not overrides and snapshot.result is not None:
+        view.differences = result_differences(results[0], snapshot.result)
+    view.result(labelled_leaves(results, lambda index: ".".join(map(str, index)) or "value"), seconds, taken, count)
     if save is not None:
-        literals.save(save, result)
-    if outfeed is not None and handed_over is not None:
-        literals.save(outfeed, tuple(handed_over))
+        literals.save(save, tuple(results) if len(results) > 1 else results[0])
+    host.save()
 
 
-def _fed(path: str) -> tuple[Value, ...]:
-    """The values for infeeds in a file, in their order."""
+def _whole_values(path: str) -> tuple[Value, ...]:
+    """The values of the parameters in a file, in their order."""
     from hloexec import literals
 
     values = literals.load(path)
     if not isinstance(values, tuple):
-        raise InputError(f"{path!r} must hold the values for infeeds under the keys 0, 1, … (0.0, 0.1, … for a tuple)")
+        raise InputError(f"{path!r} must hold the values of the parameters under the keys 0, 1, …")
     return values
 
 
@@ -230,6 +301,19 @@ def _inputs(
     import hloexec
     from hloexec import literals
 
+    values = _given(computation, overrides)
+    if path is not None:
+        values |= literals.load_inputs(path, computation.parameters, given=values)
+    if len(values) < len(computation.parameters):
+        random = hloexec.random_inputs(module, seed, distribution, computation.name, verify=verify)
+        values = dict(enumerate(random)) | values
+    return [values[number] for number in range(len(computation.parameters))]
+
+
+def _given(computation: Computation, overrides: Sequence[tuple[str, str]]) -> dict[int, Value]:
+    """The values of single parameters, by their numbers."""
+    from hloexec import literals
+
     values: dict[int, Value] = {}
     for key, override in overrides:
         number = _parameter_number(computation, key)
@@ -237,12 +321,7 @@ def _inputs(
             raise InputError(f"parameter {number} is given twice")
         parameter = computation.parameters[number]
         values[number] = literals.load_value(override, parameter.shape, f"parameter {number} ({parameter.name})")
-    if path is not None:
-        values |= literals.load_inputs(path, computation.parameters, given=values)
-    if len(values) < len(computation.parameters):
-        random = hloexec.random_inputs(module, seed, distribution, computation.name, verify=verify)
-        values = dict(enumerate(random)) | values
-    return [values[number] for number in range(len(computation.parameters))]
+    return values
 
 
 def _parameter_number(computation: Computation, key: str) -> int:
@@ -256,19 +335,16 @@ def _parameter_number(computation: Computation, key: str) -> int:
     return number
 
 
-def _labelled(values: Sequence[Value], labels: Sequence[str]) -> list[tuple[str, LeafStatistics]]:
-    from hloexec.numerics.statistics import statistics
-
-    rows = []
-    for label, value in zip(labels, values, strict=True):
-        for leaf in statistics(value):
-            number, _, name = label.partition(" ")
-            rows.append((".".join([number, *map(str, leaf.index)]) + f" {name}", leaf))
-    return rows
+def _input_label(index: Sequence[int], names: Sequence[str]) -> str:
+    """The place of an input's leaf, and the name of its parameter."""
+    return ".".join(map(str, index)) + f" {names[index[0]]}"
 
 
 class _TerminalView:
     """Shows each part when it is known."""
+
+    differences: Sequence[Difference] | None = None
+    """Between the result and a snapshot's, where there is one."""
 
     def module(self, module: Module, devices: int) -> None:
         from hloexec.report.tables import module_line, show
@@ -280,16 +356,23 @@ class _TerminalView:
 
         show(values_table("inputs", rows))
 
-    def result(self, rows: Sequence[tuple[str, LeafStatistics]], seconds: float, peak_bytes: int) -> None:
+    def result(
+        self, rows: Sequence[tuple[str, LeafStatistics]], seconds: float, taken: Statistics, devices: int
+    ) -> None:
         from hloexec.report.tables import show, values_table
         from hloexec.report.units import byte_text, seconds_text
 
         show(values_table("result", rows))
-        show(f"\nran in {seconds_text(seconds)}, peak memory {byte_text(peak_bytes)} beyond the inputs")
+        if self.differences is not None:
+            show("\n" + ("\n".join(map(str, self.differences)) or "the snapshot has the same result"))
+        each = f" in all, {byte_text(taken.device_peak_bytes)} on a device" if devices > 1 else ""
+        show(f"\nran in {seconds_text(seconds)}, peak memory {byte_text(taken.peak_bytes)} beyond the inputs{each}")
 
 
 class _JsonView:
     """Collects everything, and prints it at the end."""
+
+    differences: Sequence[Difference] | None = None
 
     def __init__(self) -> None:
         self._record: dict[str, Any] = {}
@@ -305,10 +388,16 @@ class _JsonView:
 
         self._record["inputs"] = leaf_records(rows)
 
-    def result(self, rows: Sequence[tuple[str, LeafStatistics]], seconds: float, peak_bytes: int) -> None:
+    def result(
+        self, rows: Sequence[tuple[str, LeafStatistics]], seconds: float, taken: Statistics, devices: int
+    ) -> None:
         from hloexec.report.records import leaf_records
 
         self._record["result"] = leaf_records(rows)
+        if self.differences is not None:
+            self._record["differences"] = [attrs.asdict(difference) for difference in self.differences]
         self._record["seconds"] = seconds
-        self._record["peak_bytes"] = peak_bytes
+        self._record["peak_bytes"] = taken.peak_bytes
+        if devices > 1:
+            self._record["device_peak_bytes"] = taken.device_peak_bytes
         echo_json(self._record)

@@ -17,7 +17,7 @@ from hloexec.ir import Module
 from hloexec.text import parse
 from hloexec.values import Value
 
-__all__ = ["Snapshot", "from_jax", "load_bytes", "load_snapshot"]
+__all__ = ["Snapshot", "from_jax", "load_bytes", "load_recorded", "load_snapshot"]
 
 
 @attrs.frozen(eq=False)
@@ -70,6 +70,15 @@ def load_snapshot(data: bytes, filename: str = "<bytes>", *, strict: bool = Fals
     if not file.inputs_per_device and file.result is None:
         raise InputError(f"{filename} holds a module without inputs; expected a snapshot")
     return Snapshot(_module(file, filename, strict), file.inputs_per_device, file.result)
+
+
+def load_recorded(data: bytes, filename: str = "<bytes>", *, strict: bool = False) -> Snapshot:
+    """Read what `load_bytes` reads, with the inputs and the result that only snapshots hold."""
+    data = unpacked(data, filename)
+    if data.strip() and detect(data) is Format.PROTO:
+        file = _module_file(data, filename, with_values=True)
+        return Snapshot(_module(file, filename, strict), file.inputs_per_device, file.result)
+    return Snapshot(load_bytes(data, filename, strict=strict), (), None)
 
 
 def _module_file(data: bytes, filename: str, *, with_values: bool = False) -> ModuleFile:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
+import hloexec.custom_calls  # noqa: F401 - fills the registry of library calls
+from hloexec.custom_calls.registry import find_custom_call
 from hloexec.errors import ShapeError
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
 from hloexec.ops.attributes import computation_names
@@ -85,8 +87,28 @@ def _check_instruction(
             report.mixed_precision(
                 f"the operands of {instruction.opcode} mix {' and '.join(sorted(widths))}", computation, instruction
             )
+    if entry.role is Role.CUSTOM_CALL:
+        _check_library_call(report, computation, instruction, shapes)
     if called and entry.role is Role.CALL:
         _check_call_widths(report, computation, instruction, shapes, called)
+
+
+def _check_library_call(
+    report: Report, computation: Computation, instruction: Instruction, operands: Sequence[Shape]
+) -> None:
+    """Compare a library call's declared shape with the one that its own rule infers; users' calls have none."""
+    target, declared = instruction.attributes.custom_call_target, instruction.shape
+    library_call = find_custom_call(target)
+    if library_call is None:
+        return
+    subject = f'custom call "{target}" is declared {declared}'
+    try:
+        inferred = library_call.result_shape(instruction, operands)
+    except ShapeError as error:
+        report.error(f"{subject}, but {error.message}", computation, instruction)
+        return
+    if inferred is not None and not same(declared, inferred):
+        report.error(f"{subject}, but its operands give {inferred}", computation, instruction)
 
 
 def _check_call_widths(

@@ -1,0 +1,86 @@
+"""What the commands do for modules of many devices: inputs for each of them, and rows that say who holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from hloexec.exec.topology import Topology
+    from hloexec.numerics.statistics import LeafStatistics
+    from hloexec.values import Value
+
+__all__ = ["inputs_per_device", "labelled_leaves", "named_devices"]
+
+
+def inputs_per_device(
+    topology: Topology,
+    files: Sequence[str],
+    different: bool,
+    seed: int,
+    make: Callable[[str | None, int], list[Value]],
+) -> list[list[Value]]:
+    """One list of inputs for all devices, or one for each: from as many files, or from other seeds.
+
+    `make` gives the inputs of one device, given a file or None and the seed.
+    """
+    if len(files) not in (0, 1, topology.count):
+        raise click.UsageError(
+            f"--inputs must be given once for all devices, or once for each of the {topology.count}; there are "
+            f"{len(files)}"
+        )
+    if len(files) > 1:
+        return [make(file, seed) for file in files]
+    file = files[0] if files else None
+    return [make(file, seed + device) for device in range(topology.count if different else 1)]
+
+
+def labelled_leaves(
+    values: Sequence[Value], labels: Callable[[tuple[int, ...]], str]
+) -> list[tuple[str, LeafStatistics]]:
+    """One row per leaf and class of devices that hold the same array, given one value per device.
+
+    The devices are named where there are several classes.
+    """
+    from hloexec.numerics.statistics import leaves, statistics
+
+    rows = []
+    for index, holders in _classes([dict(leaves(value)) for value in values]):
+        for devices in holders:
+            (leaf,) = statistics(dict(leaves(values[devices[0]]))[index])
+            label = labels(index)
+            if len(holders) > 1:
+                label = f"{label} on {named_devices(devices)}"
+            rows.append((label, _at(leaf, index)))
+    return rows
+
+
+def _classes(
+    leaves_by_device: Sequence[dict[tuple[int, ...], Any]],
+) -> Iterator[tuple[tuple[int, ...], list[list[int]]]]:
+    """For each leaf the devices that hold it, those of one array together."""
+    for index in leaves_by_device[0]:
+        classes: dict[int, list[int]] = {}
+        for device, its_leaves in enumerate(leaves_by_device):
+            classes.setdefault(id(its_leaves[index]), []).append(device)
+        yield index, list(classes.values())
+
+
+def _at(leaf: LeafStatistics, index: tuple[int, ...]) -> LeafStatistics:
+    import attrs
+
+    return attrs.evolve(leaf, index=index)
+
+
+def named_devices(devices: Sequence[int]) -> str:
+    """Devices for people: `device 3`, `devices 0–3, 8`."""
+    runs: list[list[int]] = []
+    for device in devices:
+        if runs and device == runs[-1][-1] + 1:
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    named = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
+    return f"device{'s' if len(devices) > 1 else ''} {named}"

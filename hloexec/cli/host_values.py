@@ -1,0 +1,87 @@
+"""Files for what a module exchanges with its host: infeeds, outfeeds, and sends and recvs by their channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import click
+
+from hloexec import literals
+from hloexec.errors import InputError
+from hloexec.values import Value
+
+__all__ = ["HostValues", "host_values"]
+
+
+@attrs.define(eq=False)
+class HostValues:
+    """What is given to a run, and where what it hands over is written."""
+
+    _infeed: tuple[Value, ...] | None
+    _outfeed: str | None
+    _received: dict[int, tuple[Value, ...]]
+    _sent: dict[int, str]
+    _files: dict[str, list[list[Value]]] = attrs.field(factory=dict, init=False)
+    """What each device hands over, by the file."""
+
+    def on_devices(self, count: int) -> dict[str, Any]:
+        """The arguments of `run_devices`; every device is given the same values."""
+        for path in (*self._sent.values(), *([self._outfeed] if self._outfeed else [])):
+            self._files[path] = [[] for _ in range(count)]
+        transfers = [
+            self._received | {channel: self._files[path][device] for channel, path in self._sent.items()}
+            for device in range(count)
+        ]
+        return {
+            "infeed": None if self._infeed is None else [self._infeed] * count,
+            "outfeed": None if self._outfeed is None else self._files[self._outfeed],
+            "host_transfers": transfers if self._received or self._sent else None,
+        }
+
+    def save(self) -> None:
+        """Write the files that were asked for; of several devices under the keys 0, 1, … in front."""
+        for path, devices in self._files.items():
+            literals.save(path, tuple(map(tuple, devices)) if len(devices) > 1 else tuple(devices[0]))
+
+
+def host_values(
+    infeed: str | None, outfeed: str | None, received: Sequence[tuple[str, str]], sent: Sequence[tuple[str, str]]
+) -> HostValues:
+    """Read what the module takes; raises InputError and click.BadParameter for what cannot be used."""
+    found: dict[int, tuple[Value, ...]] = {}
+    files: dict[int, str] = {}
+    for key, path in received:
+        channel = _channel(key, found, "'--recv'")
+        found[channel] = _values(path, f"recvs through channel {key}")
+    for key, path in sent:
+        channel = _channel(key, found | files, "'--send'")
+        files[channel] = _new_file(path, files.values(), "'--send'")
+    if outfeed is not None:
+        _new_file(outfeed, files.values(), "'--outfeed'")
+    return HostValues(None if infeed is None else _values(infeed, "infeeds"), outfeed, found, files)
+
+
+def _values(path: str, what: str) -> tuple[Value, ...]:
+    """The values in a file, in their order."""
+    values = literals.load(path)
+    if not isinstance(values, tuple):
+        raise InputError(f"{path!r} must hold the values for {what} under the keys 0, 1, … (0.0, 0.1, … for a tuple)")
+    return values
+
+
+def _channel(key: str, known: Mapping[int, Any], option: str) -> int:
+    if not (key.isascii() and key.isdecimal() and len(key) < 19):
+        raise click.BadParameter(f"{key!r} is not the number of a channel", param_hint=option)
+    if int(key) in known:
+        raise click.BadParameter(f"channel {int(key)} is given twice", param_hint=option)
+    return int(key)
+
+
+def _new_file(path: str, known: Iterable[str], option: str) -> str:
+    if not path.lower().endswith(".npz"):
+        raise click.BadParameter(f"{path!r} must be a .npz file, which holds any number of values", param_hint=option)
+    if path in known:
+        raise click.BadParameter(f"{path!r} is to be written twice", param_hint=option)
+    return path

@@ -1,0 +1,31 @@
+"""What the commands do with a snapshot: a module with the inputs and the result of an execution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hloexec.errors import InputError
+
+if TYPE_CHECKING:
+    from hloexec.interop import Snapshot
+    from hloexec.ir import Computation
+    from hloexec.values import Value
+
+__all__ = ["recorded_inputs"]
+
+
+def recorded_inputs(
+    snapshot: Snapshot, computation: Computation, given: Mapping[int, Value], count: int
+) -> list[list[Value]]:
+    """The recorded inputs of all devices together, or of each of `count`, with the `given` ones in their place."""
+    recorded = snapshot.inputs_per_device
+    if len(recorded) not in (1, count):
+        raise InputError(f"the snapshot has the inputs of {len(recorded)} devices, but the module runs on {count}")
+    for values in recorded:
+        if len(values) != len(computation.parameters):
+            raise InputError(
+                f"the snapshot has {len(values)} inputs, but {computation.name} has {len(computation.parameters)} "
+                f"parameters; --random-inputs makes some up"
+            )
+    return [[given.get(number, value) for number, value in enumerate(values)] for values in recorded]
