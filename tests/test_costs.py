@@ -9,8 +9,9 @@ import pytest
 
 import hloexec.ops  # noqa: F401 - fills the registry
 from hloexec.costs import contraction_of
+from hloexec.exec.topology import device_counts
 from hloexec.ir import Module
-from hloexec.summary import device_counts, summarize
+from hloexec.summary import summarize
 from hloexec.text import parse
 from tests.text.building import ADD, module, op
 

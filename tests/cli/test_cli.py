@@ -333,8 +333,7 @@ def test_an_interrupt_exits_with_130(
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hloexec.loading.load", interrupt)
-    monkeypatch.setattr("hloexec.load", interrupt, raising=False)
+    monkeypatch.setattr("hloexec.loading.load_with_values", interrupt)
     assert main(["run", add]) == 130
     assert capsys.readouterr().err.strip() == "interrupted"
 
@@ -358,7 +357,7 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("hloexec ")
 
 
-@pytest.mark.parametrize("name", ["", "run", "info", "fmt", "ops"])
+@pytest.mark.parametrize("name", ["", "run", "info", "memory", "fmt", "ops"])
 def test_help_is_there(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*([name] if name else []), "--help"]) == 0
     assert "Usage: hloexec" in capsys.readouterr().out

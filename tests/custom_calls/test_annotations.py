@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.custom_calls.annotations import Annotation
-from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape
+from hloexec.errors import EvaluationError, HloError, UnsupportedError
 
 
 def _module(target: str) -> str:
@@ -31,6 +29,7 @@ ENTRY e {{
         "MoveToDevice",
         "PinToDevice",
         "PinToDeviceSram",
+        "AssumeGatherIndicesInBound",
         "annotate_device_placement",
         "SetBound",
         "xla.sdy.FuncResultSharding",
@@ -50,6 +49,39 @@ def test_a_sharding_annotation_is_the_identity_on_xla() -> None:
 
 
 def test_an_annotation_has_one_operand() -> None:
-    shape = ArrayShape(hloexec.dtypes.ELEMENT_TYPES["f32"], (2,))
-    with pytest.raises(ShapeError, match="one operand"):
-        Annotation.infer(shape, shape)
+    module = hloexec.parse(_module("Sharding").replace("custom-call(x)", "custom-call(x, x)"))
+    with pytest.raises(hloexec.VerificationError, match="it takes 1 operand, but has 2"):
+        hloexec.run(module, np.zeros((2, 3), np.float32))
+
+
+@pytest.mark.parametrize(("target", "operands"), [("control_dep", "x, x"), ("dce_sink", "x")])
+def test_orders_of_side_effects_give_nothing(target, operands):
+    text = f"""HloModule m
+
+ENTRY e {{
+  x = f32[3] parameter(0)
+  t = () custom-call({operands}), custom_call_target="{target}", custom_call_has_side_effect=true
+  ROOT r = f32[3] copy(x)
+}}
+"""
+    x = np.arange(3, dtype=np.float32)
+    np.testing.assert_array_equal(hloexec.run(hloexec.parse(text), x), x)
+    assert hloexec.run(hloexec.parse(text.replace("ROOT ", "").replace("  t =", "  ROOT t =")), x) == ()
+
+
+@pytest.mark.parametrize("config", ['"sizes differ"', '{error_msg = "sizes differ"}'])
+def test_an_assertion_that_does_not_hold_ends_the_run_with_its_message(config):
+    text = f"""HloModule m
+
+ENTRY e {{
+  x = pred[] parameter(0)
+  ROOT t = token[] custom-call(x), custom_call_target="__xla_gpu_assert", custom_call_has_side_effect=true, backend_config={config}
+}}
+"""
+    hloexec.run(hloexec.parse(text), np.array(True))
+    with pytest.raises(EvaluationError, match="sizes differ"):
+        hloexec.run(hloexec.parse(text), np.array(False))
+    with pytest.raises(UnsupportedError, match="attribute depth"):
+        hloexec.run(hloexec.parse(text.replace(config, "{depth = 1 : i32}")), np.array(True))
+    with pytest.raises(HloError, match=r"must be pred\[\]"):
+        hloexec.run(hloexec.parse(text.replace("pred[]", "f32[]")), np.float32(1))

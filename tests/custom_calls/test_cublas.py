@@ -9,9 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import hloexec
 from hloexec.custom_calls.cublas import Gemm, gemm_config
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
+from hloexec.exec import Statistics
 from hloexec.ir import ArrayShape, Instruction, TupleShape
 from hloexec.ops.policy import POLICIES
 
@@ -34,6 +36,7 @@ TODAY = {
     "alpha_real": 1, "alpha_imag": 0, "beta": 0, "dot_dimension_numbers": NUMBERS,
     "precision_config": {"operand_precision": ["DEFAULT", "DEFAULT"], "algorithm": "ALG_UNSET"}, "epilogue": "DEFAULT",
     "damax_output": False, "lhs_stride": "12", "rhs_stride": "20", "grad_x": False, "grad_y": False,
+    "selected_algorithm": "3", "autotune_workspace_size": "67108864", "reification_cost": [], "scale_mode": 0,
 }  # fmt: skip
 
 
@@ -123,9 +126,10 @@ ACTIVATIONS = {
 }
 
 
-@pytest.mark.parametrize("activation", ["RELU", "GELU", "SILU"])
+@pytest.mark.parametrize(
+    ("activation", "with_auxiliary"), [("RELU", False), ("GELU", False), ("GELU", True), ("SILU", False)]
+)
 @pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("with_auxiliary", [False, True])
 @pytest.mark.parametrize("result", ["f32", "bf16", "f64"])
 def test_an_epilogue_is_its_formula(activation, with_bias, with_auxiliary, result):
     """Whole numbers times 1/8 are exact; the functions and the few operations around them cost some ULPs, of x for
@@ -229,6 +233,10 @@ def test_algorithm_precision_and_policy_reach_the_product():
         (today(precision_config={"algorithm": "ALG_DOT_F1"}), "algorithm dot_f1"),
         (today(precision_config={"operand_precision": 3}), "operand_precision"),
         (today(damax_output=True), "damax_output"),
+        (today(scale_mode=1), "scale_mode"),
+        (today(scale_mode="BLOCKS"), "scale_mode of its backend_config is 'BLOCKS'"),
+        (today(epilogue="RELU_AUX"), "epilogue 'RELU_AUX'"),
+        (today(softcap=3), "the field softcap"),
         (today(alpha_imag=1), "complex number"),
     ],
 )
@@ -280,3 +288,35 @@ def test_evaluating_an_unsupported_call_says_why():
     lhs = np.ones((2, 2), np.float32)
     with pytest.raises(UnsupportedError, match="lacks alpha_real"):
         Gemm.evaluate(lhs, lhs, backend_config="{}", shape=shape_of(lhs))
+
+
+@pytest.mark.parametrize("contracted", ["0", "1"])
+def test_a_large_matrix_grows_where_it_lies(contracted: str) -> None:
+    """C += lhs · rhs overwrites C where nobody else holds it, with the bits that it has where somebody does.
+
+    Each product of 16 terms is within 16 · 2⁻²⁴ of the sum of magnitudes, and two roundings follow.
+    """
+    lhs_sizes = (16, 1536) if contracted == "0" else (1536, 16)
+    numbers = NUMBERS | {"lhs_contracting_dimensions": [contracted]}
+    config = today(beta=1, dot_dimension_numbers=numbers)
+    lhs_shape = f"f32[{lhs_sizes[0]},{lhs_sizes[1]}]"
+    module = hloexec.parse(
+        f"""HloModule m
+ENTRY e {{ x = {lhs_shape} parameter(0)
+  y = f32[16,1024] parameter(1)
+  p = f32[1536,1024] parameter(2)
+  c = f32[1536,1024] negate(p)
+  g = (f32[1536,1024], s8[64]) custom-call(x, y, c), custom_call_target="__cublas$gemm", backend_config={config}
+  ROOT r = f32[1536,1024] get-tuple-element(g), index=0 }}
+"""
+    )
+    rng = np.random.default_rng(5)
+    x, y, p = (rng.standard_normal(sizes, np.float32) for sizes in (lhs_sizes, (16, 1024), (1536, 1024)))
+    statistics, kept = Statistics(), Statistics()
+    grown = hloexec.run(module, x, y, p, statistics=statistics)
+    apart = hloexec.run(module, x, y, p, statistics=kept, in_place=False)
+    np.testing.assert_array_equal(grown, apart)
+    assert statistics.peak_bytes < p.nbytes + 4096 < kept.peak_bytes
+    wide = x.astype(np.float64).T if contracted == "0" else x.astype(np.float64)
+    magnitude = np.abs(wide) @ np.abs(y.astype(np.float64)) + np.abs(p)
+    assert (np.abs(grown - (wide @ y - p)) <= 18 * 2.0**-24 * magnitude).all()

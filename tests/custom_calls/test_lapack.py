@@ -12,7 +12,6 @@ from hloexec.custom_calls.registry import CUSTOM_CALLS
 from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError, HloError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, TupleShape
-from hloexec.ops.control import CustomCallAttributes
 
 pytest.importorskip("scipy")
 jax = pytest.importorskip("jax")
@@ -54,9 +53,7 @@ def call(name: str, *operands: Any, results: Any, config: str | None = None) -> 
     entry.infer(*map(shape_of, operands), shape=shape)
     operands = tuple(map(np.asarray, operands))
     before = [operand.tobytes() for operand in operands]
-    found = entry.evaluate(
-        *operands, attributes=CustomCallAttributes(custom_call_target=name), backend_config=config, shape=shape
-    )
+    found = entry.evaluate(*operands, backend_config=config, shape=shape)
     assert before == [operand.tobytes() for operand in operands]
     for mine, (dtype, dimensions) in zip(found, results, strict=True):
         assert (mine.dtype, mine.shape) == (np.dtype(dtype), dimensions)
@@ -443,7 +440,7 @@ def test_sizes_that_only_the_scalars_give_away_are_errors_in_words():
 
 
 def test_without_scipy_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr("hloexec.custom_calls.lapack_calls.find_spec", lambda name: None)
+    monkeypatch.setattr("hloexec.custom_calls.matrix_routines.find_spec", lambda name: None)
     line = '(f32[3,3], s32[]) custom-call(a), custom_call_target="lapack_spotrf_ffi", backend_config={uplo = 76 : ui8}'
     module = hloexec.parse(f"HloModule m\n\nENTRY e {{\n  {A}\n  ROOT r = {line}\n}}\n")
     with pytest.raises(UnsupportedError, match=r"hloexec\[linalg\]"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.errors import EvaluationError, HloError, UnsupportedError
+from hloexec.errors import EvaluationError, HloError, UnsupportedError, VerificationError
 from hloexec.values import TOKEN
 
 
@@ -81,7 +81,7 @@ def test_slices_are_put_together_in_their_dimension():
         *parts,
     )
     assert (value == np.concatenate(parts, 1)).all()
-    with pytest.raises(EvaluationError, match="do not make up"):
+    with pytest.raises(VerificationError, match="do not make up"):
         run(
             """a = f32[2,3] parameter(0)
             b = f32[2,2] parameter(1)
@@ -100,7 +100,7 @@ def test_a_border_of_shards_is_nothing_on_one_device_and_refused_on_more(target)
     assert (
         run(f'x = f32[4] parameter(0)\nROOT y = f32[4] custom-call(x), custom_call_target="{target}"', x) == x
     ).all()
-    with pytest.raises(UnsupportedError, match="not partitioned"):
+    with pytest.raises(UnsupportedError, match="no sharding says how"):
         run(f'x = f32[4] parameter(0)\nROOT y = f32[2] custom-call(x), custom_call_target="{target}"', x)
 
 

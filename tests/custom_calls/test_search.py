@@ -162,7 +162,10 @@ def resize(target: str, x: Any, height: int, width: int, config: str) -> Any:
 def test_bilinear_resizing_with_half_pixel_centers_is_jax_images(height, width):
     x = values(2, 5, 6, 3)
     expected = jax.image.resize(x, (2, height, width, 3), "bilinear", antialias=False)
-    np.testing.assert_allclose(resize("ResizeBilinear", x, height, width, "01"), expected, atol=2e-6)
+    # Both sides' weights come from coordinates up to 12 that are rounded to f32 a few times, 4 · 12 · 2⁻²⁴ each, along
+    # two axes; an element changes by at most the range of x from one pixel to the next.
+    bound = 2 * 2 * 4 * 12 * 2.0**-24 * float(np.ptp(x))
+    assert np.abs(resize("ResizeBilinear", x, height, width, "01") - expected).max() <= bound
 
 
 @pytest.mark.parametrize(("height", "width"), [(7, 3), (10, 12), (5, 6), (2, 11)])
@@ -174,8 +177,9 @@ def test_bilinear_resizing_is_linear_interpolation(height, width, aligned):
     once = np.stack([np.interp(columns, np.arange(6), row) for row in x[0, :, :, 0]])
     expected = np.stack([np.interp(rows, np.arange(5), column) for column in once.T]).T
     found = resize("ResizeBilinear", x, height, width, f"{int(aligned)}0")
-    # Coordinates are rounded to f32: off by 6 · 2⁻²³, times a slope of at most 8.
-    np.testing.assert_allclose(found[0, :, :, 0], expected, atol=1e-5)
+    # Coordinates up to 6 are rounded to f32 twice, the ratio and the product: 2 · 6 · 2⁻²⁴, along two axes; an element
+    # changes by at most the range of x from one pixel to the next. Weights, products and sums round six times more.
+    assert np.abs(found[0, :, :, 0] - expected).max() <= (2 * 2 * 6 + 6) * 2.0**-24 * np.ptp(x)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, ml_dtypes.bfloat16])

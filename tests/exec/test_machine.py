@@ -16,6 +16,7 @@ from hloexec.exec import run, running
 from hloexec.exec.machine import Machine
 from hloexec.exec.plan import Options
 from hloexec.exec.planner import build
+from hloexec.exec.topology import Topology
 from hloexec.ops import registry
 from hloexec.ops.policy import REFERENCE
 from tests.exec.programs import COUNTING_LOOP, agree_with_xla, flat, parsed, run_text
@@ -203,7 +204,7 @@ def test_a_chain_of_a_hundred_thousand_instructions_runs():
     # The last instruction stands first, so that an order by recursion would have to go all the way down.
     entry = attrs.evolve(module.entry, instructions=(start, *reversed(chain)), root_name=f"v{count - 1}")
     plan = build(attrs.evolve(module, computations=(entry,)), entry, Options(REFERENCE))
-    assert Machine().run(plan, [np.array(1, np.int32)]) == [count]
+    assert Machine(Topology()).run(plan, [np.array(1, np.int32)]) == [count]
 
 
 def test_calls_nest_deeper_than_the_interpreter_recurses():
@@ -288,7 +289,7 @@ ENTRY e { x = f32[4] parameter(0)
   b = f32[4] custom-call(a), custom_call_target="nobody_knows"
   c = f32[4] custom-call(b), custom_call_target="neither_this"
   tok = token[] after-all()
-  s = (f32[4], u32[], token[]) send(x, tok), channel_id=1
+  s = (f32[4], u32[], token[]) send(x, tok), is_host_transfer=true
   ROOT r = f32[4] add(x, c) }
 """
     with pytest.raises(UnsupportedError) as caught:
@@ -296,7 +297,7 @@ ENTRY e { x = f32[4] parameter(0)
     message = str(caught.value)
     assert '"nobody_knows" (2 times; first: %a in computation e)' in message
     assert '"neither_this" (once; first: %c in computation e)' in message
-    assert "opcode send (once; first: %s in computation e), where it exchanges data" in message
+    assert "opcode send (once; first: %s in computation e), where it has no channel_id" in message
 
 
 @pytest.mark.parametrize("unknown", ["zeros", "random"])

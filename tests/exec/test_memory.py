@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hloexec.errors import HloWarning, InputError, ResourceError, UnsupportedError
-from hloexec.exec import Statistics, plan_of, run
+from hloexec.exec import Statistics, plan_of, run, run_devices
 from hloexec.exec.memory import entry_peak_bytes, in_units
 from tests.exec.programs import parsed, run_text
 
@@ -170,3 +170,29 @@ ENTRY e { c = f32[1000000,1000000] constant({...})
         np.testing.assert_array_equal(run_text(text), [0, 0])
     with pytest.raises(ResourceError, match="random values"):
         run_text(text, elided="random")
+
+
+DIFFERING = """HloModule m, num_partitions=4
+ENTRY e { x = f32[250000] parameter(0)
+  p = u32[] partition-id()
+  f = f32[] convert(p)
+  b = f32[250000] broadcast(f), dimensions={}
+  y = f32[250000] add(x, b)
+  z = f32[250000] exponential(y)
+  ROOT r = f32[250000] negate(z) }
+"""
+
+
+def test_what_devices_hold_each_is_freed_device_by_device() -> None:
+    """Four values of 1 MB each, and one more while a kernel has made a device's new value and its old one is there."""
+    statistics = Statistics()
+    run_devices(parsed(DIFFERING), [[np.zeros(250000, np.float32)]], statistics=statistics)
+    assert 5 * MB <= statistics.peak_bytes < 5 * MB + 100
+    assert 2 * MB <= statistics.device_peak_bytes < 2 * MB + 100
+
+
+def test_runs_that_all_devices_together_have_no_room_for_are_refused() -> None:
+    module, x = parsed(DIFFERING), np.zeros(250000, np.float32)
+    with pytest.raises(ResourceError, match=r"would take about 5\.\d MB on all devices \(2\.0 MB on one\)"):
+        run_devices(module, [[x]], memory_limit=4 * MB)
+    run_devices(module, [[x]], memory_limit=6 * MB)

@@ -1,8 +1,9 @@
 """jax.random draws the same bits on hloexec as on XLA, for every kind of key that runs on any backend.
 
-Bits, integers, choices and permutations are equal bit for bit; so is `uniform`, which only scales by powers of two. Other
-samples are transformations of equal bits, and agree as far as functions do: XLA:CPU has a log1p of its own, and
-contracts a multiplication and an addition to one rounding, where HLO says two.
+Bits, integers, choices and permutations are equal bit for bit; so is `uniform`, where it only scales by powers of two.
+Other samples are transformations of equal bits. Under `reference` they agree as far as functions do: XLA:CPU has a log1p
+of its own, and contracts a multiplication and an addition to one rounding, where HLO says two. Under `xla-cpu`, which
+does the same, they are equal, too: see `test_random_xla_cpu`.
 """
 
 from __future__ import annotations

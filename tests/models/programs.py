@@ -248,7 +248,8 @@ def _flax_residual() -> Program:
             return linen.Dense(3, dtype=x.dtype)(linen.Dropout(0.5, deterministic=True)(y))
 
     network = Network()
-    images, labels = _numbers(1, 3, 6, 6, 2), _integers(2, 3, 3)
+    # No two elements of a window are so close that a rounding in bf16 would change which one is its maximum.
+    images, labels = _numbers(1, 2, 4, 4, 2), _integers(2, 3, 2)
     variables = jax.tree.map(np.asarray, network.init(jax.random.key(0), images))
 
     def step(parameters: Any, statistics: Any, x: Any, targets: Any) -> Any:

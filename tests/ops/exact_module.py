@@ -61,6 +61,89 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(array.tobytes()).hexdigest()[:16]
 
 
+def _digest_call(shapes: list[str], root: str, arguments: list[Any], before: str = "") -> str:
+    """Of a root on the parameters p0, p1, …"""
+    body = "\n".join(f"  p{number} = {shape} parameter({number})" for number, shape in enumerate(shapes))
+    value = _run([before, body], root, arguments)
+    return "-".join(_digest(part) for part in (value if isinstance(value, tuple) else (value,)))
+
+
+def _transforms(generator: np.random.Generator) -> dict[str, str]:
+    found = {}
+    for length in (64, 60, 101):
+        for name, real in (("c64", "f32"), ("c128", "f64")):
+            z, x = (_random(generator, kind, (5, length)) for kind in (name, real))
+            for kind, operand, result, value in (
+                ("FFT", f"{name}[5,{length}]", f"{name}[5,{length}]", z),
+                ("IFFT", f"{name}[5,{length}]", f"{name}[5,{length}]", z),
+                ("RFFT", f"{real}[5,{length}]", f"{name}[5,{length // 2 + 1}]", x),
+                ("IRFFT", f"{name}[5,{length // 2 + 1}]", f"{real}[5,{length}]", z[:, : length // 2 + 1].copy()),
+            ):
+                root = f"{result} fft(p0), fft_type={kind}, fft_length={{{length}}}"
+                found[f"{kind} {name} {length}"] = _digest_call([operand], root, [value])
+    return found
+
+
+def _systems(generator: np.random.Generator) -> dict[str, str]:
+    found = {}
+    for name in ("f32", "bf16", "f64", "c64", "c128"):
+        a, b = _random(generator, name, (3, 37, 37)), _random(generator, name, (3, 37, 5))
+        # Large on the diagonal: positive definite, whatever the rest.
+        a[:, np.arange(37), np.arange(37)] = element_type(name).storage.type(4096)
+        shape = f"{name}[3,37,37]"
+        found[f"cholesky {name}"] = _digest_call([shape], f"{shape} cholesky(p0), lower=true", [a])
+        root = f"{name}[3,37,5] triangular-solve(p0, p1), left_side=true, lower=true, transpose_a=ADJOINT"
+        found[f"triangular-solve {name}"] = _digest_call([shape, f"{name}[3,37,5]"], root, [a, b])
+    return found
+
+
+def _normalizations(generator: np.random.Generator) -> dict[str, str]:
+    found = {}
+    for name in ("f32", "bf16", "f64"):
+        array, vector = f"{name}[9,31,6]", f"{name}[6]"
+        x, g = (_random(generator, name, (9, 31, 6)) for _ in range(2))
+        scale, offset, variance = (_random(generator, name, (6,)) for _ in range(3))
+        variance = np.abs(variance)
+        ends = ", epsilon=0.001, feature_index=2"
+        triple = f"({array}, {vector}, {vector})"
+        found[f"batch-norm-training {name}"] = _digest_call(
+            [array, vector, vector], f"{triple} batch-norm-training(p0, p1, p2){ends}", [x, scale, offset]
+        )
+        found[f"batch-norm-grad {name}"] = _digest_call(
+            [array, vector, vector, vector, array],
+            f"{triple} batch-norm-grad(p0, p1, p2, p3, p4){ends}",
+            [x, scale, offset, variance, g],
+        )
+    return found
+
+
+def _others(generator: np.random.Generator) -> dict[str, str]:
+    """Random numbers, epilogues of gemms, resizing, and products of complex numbers."""
+    zero, one = np.float32(0), np.float32(1)
+    found = {
+        "rng_normal": _digest_call(
+            ["f32[]", "f32[]"], f"f32[{_COUNT}] rng(p0, p1), distribution=rng_normal", [zero, one]
+        )
+    }
+    dimensions = '"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}'
+    for epilogue in ("GELU", "SILU", "DEFAULT"):
+        for name in ("bf16", "f32") + ("c64",) * (epilogue == "DEFAULT"):
+            values = [_random(generator, name, shape) for shape in ((19, 700), (700, 11), (19, 11))]
+            shapes = [f"{name}[19,700]", f"{name}[700,11]", f"{name}[19,11]"]
+            numbers = '"alpha_real":0.3,"beta":0.7' + (',"alpha_imag":0.1' if name == "c64" else "")
+            config = f'{{{numbers},"epilogue":"{epilogue}",{dimensions}}}'
+            call = f'{shapes[2]} custom-call(p0, p1, p2), custom_call_target="__cublas$gemm", backend_config={config}'
+            found[f"gemm {epilogue} {name}"] = _digest_call(shapes, call, values)
+    image = _random(generator, "f32", (2, 9, 7, 5))
+    root = 'f32[2,20,13,5] custom-call(p0), custom_call_target="ResizeBilinear", backend_config="01"'
+    found["ResizeBilinear"] = _digest_call(["f32[2,9,7,5]"], root, [image])
+    factors, unit = _random(generator, "c64", (31, 9)), np.complex64(1)
+    before = "f {\n  a = c64[] parameter(0)\n  b = c64[] parameter(1)\n  ROOT c = c64[] multiply(a, b)\n}\n"
+    root = "c64[31] reduce(p0, p1), dimensions={1}, to_apply=f"
+    found["products c64"] = _digest_call(["c64[31,9]", "c64[]"], root, [factors, unit], before)
+    return found
+
+
 def digests() -> dict[str, str]:
     """Digests of results by what was computed."""
     generator = np.random.Generator(np.random.PCG64(7))
@@ -93,6 +176,7 @@ def digests() -> dict[str, str]:
             found[f"reduce {name} {dimensions}"] = _digest(_run([combiner, body], root, [x, zero]))
         root = f"{name}[31,2049] reduce-window(p, q), window={{size=1x2049 pad=0_0x2048_0}}, to_apply=f"
         found[f"reduce-window {name}"] = _digest(_run([combiner, body], root, [x, zero]))
+    found |= _transforms(generator) | _systems(generator) | _normalizations(generator) | _others(generator)
     return found
 
 

@@ -15,9 +15,9 @@ from hloexec.ir import ArrayShape
 from hloexec.ops.indexing import DynamicSlice, DynamicSliceAttributes, DynamicUpdateSlice, Gather, GatherAttributes
 from tests.ops.against_xla import Case, assert_same_as_xla, random_array, shape_text
 from tests.ops.evaluation import evaluate
+from tests.ops.index_windows import braces, draw_indices, draw_windows
 
 TYPES = [name for name, entry in ELEMENT_TYPES.items() if entry.is_array and name not in ("s1", "u1")]
-INDEX_TYPES = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
 
 sizes = st.sampled_from([1, 1, 2, 3, 4, 5])
 types = st.sampled_from(TYPES)
@@ -28,21 +28,12 @@ def _text(name: str, shape: Any) -> str:
     return f"{name}[{','.join(map(str, shape))}]"
 
 
-def _braces(numbers: Any) -> str:
-    return f"{{{','.join(map(str, numbers))}}}"
-
-
 def _array(draw: Any, name: str, shape: Any) -> Any:
     return random_array(draw(st.integers(0, 2**20)), shape, ELEMENT_TYPES[name].storage)
 
 
 def _indices(draw: Any, shape: Any) -> Any:
-    """Mostly near the operand, sometimes anywhere in the type."""
-    dtype = draw(st.sampled_from(INDEX_TYPES))
-    generator = np.random.default_rng(draw(st.integers(0, 2**20)))
-    near = generator.integers(-2, 7, shape)
-    far = generator.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype=dtype, endpoint=True)
-    return np.where(generator.random(shape) < 0.8, near.astype(dtype), far)
+    return draw_indices(draw, shape, near=(-2, 7), share=0.8)
 
 
 @st.composite
@@ -50,7 +41,7 @@ def _dynamic_slices(draw: Any) -> Case:
     name, source = draw(types), draw(st.lists(st.sampled_from([0, 1, 2, 3, 5]), min_size=1, max_size=4))
     window = [draw(st.integers(0, size)) for size in source]
     operands = [_array(draw, name, source), *map(np.array, _indices(draw, (len(source),)))]
-    return Case("dynamic-slice", operands, _text(name, window), f"dynamic_slice_sizes={_braces(window)}")
+    return Case("dynamic-slice", operands, _text(name, window), f"dynamic_slice_sizes={braces(window)}")
 
 
 @st.composite
@@ -65,38 +56,15 @@ def _dynamic_update_slices(draw: Any) -> Case:
 @st.composite
 def _gathers(draw: Any) -> Case:
     name, source = draw(types), draw(st.lists(sizes, min_size=1, max_size=4))
-    rank = len(source)
-    batching = sorted(draw(st.sets(st.integers(0, rank - 1), max_size=2))) if draw(st.booleans()) else []
-    free = [axis for axis in range(rank) if axis not in batching]
-    mapped = draw(st.permutations(free))[: draw(st.integers(0, len(free)))]
-    slices = [1 if axis in batching else draw(st.integers(1, source[axis])) for axis in range(rank)]
-    collapsed = [axis for axis in free if slices[axis] == 1 and draw(st.booleans())]
-    # Batch dimensions: those of the operand's batching dimensions and others, in any order.
-    batch: list[tuple[int, int | None]] = [(source[axis], axis) for axis in batching]
-    batch += [(size, None) for size in draw(st.lists(st.sampled_from([0, 1, 2, 3]), max_size=2))]
-    batch = draw(st.permutations(batch))
-    index_shape = [size for size, _ in batch]
-    index_vector_dim = draw(st.integers(0, len(batch)))
-    if len(mapped) == 1 and draw(st.booleans()):
-        index_vector_dim = len(batch)
-    else:
-        index_shape.insert(index_vector_dim, len(mapped))
-        batch.insert(index_vector_dim, (0, None))
-    pairs = {axis: position for position, (_, axis) in enumerate(batch) if axis is not None}
-    window = [slices[axis] for axis in free if axis not in collapsed]
-    batch_shape = [size for axis, size in enumerate(index_shape) if axis != index_vector_dim]
-    result_rank = len(batch_shape) + len(window)
-    offset_dims = sorted(draw(st.permutations(range(result_rank)))[: len(window)])
-    windows, batches = iter(window), iter(batch_shape)
-    result = [next(windows) if axis in offset_dims else next(batches) for axis in range(result_rank)]
+    windows = draw_windows(draw, source, most_batching=2, least_mapped=0, batch_sizes=(0, 1, 2, 3))
     attributes = (
-        f"offset_dims={_braces(offset_dims)}, collapsed_slice_dims={_braces(collapsed)}, "
-        f"start_index_map={_braces(mapped)}, operand_batching_dims={_braces(batching)}, "
-        f"start_indices_batching_dims={_braces(pairs[axis] for axis in batching)}, "
-        f"index_vector_dim={index_vector_dim}, slice_sizes={_braces(slices)}"
+        f"offset_dims={braces(windows.window_dims)}, collapsed_slice_dims={braces(windows.left_out)}, "
+        f"start_index_map={braces(windows.mapped)}, operand_batching_dims={braces(windows.batching)}, "
+        f"start_indices_batching_dims={braces(windows.index_batching)}, "
+        f"index_vector_dim={windows.index_vector_dim}, slice_sizes={braces(windows.sizes)}"
     )
-    operands = [_array(draw, name, source), _indices(draw, index_shape)]
-    return Case("gather", operands, _text(name, result), attributes)
+    operands = [_array(draw, name, source), _indices(draw, windows.index_shape)]
+    return Case("gather", operands, _text(name, windows.shape), attributes)
 
 
 @few

@@ -74,6 +74,22 @@ def test_conversions_that_lose_values_are_not_looked_through(narrow, wide):
     assert recognise(computation(CONVERTED.format(narrow=narrow, wide=wide, operation="maximum"))) is None
 
 
+ANNOTATED = """  a = bf16[] parameter(0)
+  b = bf16[] parameter(1)
+  sum = bf16[] add(a, b)
+  ROOT c = bf16[] custom-call(sum), custom_call_target="{target}", sharding={{replicated}}"""
+
+
+@pytest.mark.parametrize("target", ["Sharding", "xla.sdy.PropagationBarrier"])
+def test_annotations_are_looked_through(target):
+    """As in the reducers of partly manual regions: 4096 ones of bf16 must add up to 4096."""
+    assert recognise(computation(ANNOTATED.format(target=target))) == "add"
+
+
+def test_other_custom_calls_are_not_looked_through():
+    assert recognise(computation(ANNOTATED.format(target="SomeLibrary"))) is None
+
+
 def test_one_converted_parameter_is_no_operation_on_one_type():
     body = "  a = f32[] parameter(0)\n  b = bf16[] parameter(1)\n  w = f32[] convert(b)\n  ROOT c = f32[] add(a, w)"
     assert recognise(computation(body)) is None

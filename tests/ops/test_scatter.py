@@ -16,18 +16,14 @@ from hloexec.ir import ArrayShape, TupleShape
 from hloexec.ops.registry import ProgramShape
 from hloexec.ops.scatter import Scatter, ScatterAttributes
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text, random_array, shape_text
+from tests.ops.index_windows import braces, draw_indices, draw_windows
 
 # XLA:CPU takes no arrays of one-bit integers.
 TYPES = [name for name, entry in ELEMENT_TYPES.items() if entry.is_array and name not in ("s1", "u1")]
-INDEX_TYPES = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
 ARITHMETIC = ["s4", "s8", "s32", "s64", "u4", "u16", "u32", "u64", "f16", "bf16", "f32", "f64"]
 
 sizes = st.sampled_from([1, 1, 2, 3, 4, 5])
 few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-def _braces(numbers: Any) -> str:
-    return f"{{{','.join(map(str, numbers))}}}"
 
 
 def _combiner(name: str, element: str, body: str) -> str:
@@ -71,11 +67,7 @@ def _computations(cases: list[tuple[str, str]]) -> str:
 
 
 def _indices(draw: Any, shape: Any) -> Any:
-    dtype = draw(st.sampled_from(INDEX_TYPES))
-    generator = np.random.default_rng(draw(st.integers(0, 2**20)))
-    near = generator.integers(-1, 5, shape)
-    far = generator.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype=dtype, endpoint=True)
-    return np.where(generator.random(shape) < 0.9, near.astype(dtype), far)
+    return draw_indices(draw, shape, near=(-1, 5), share=0.9)
 
 
 @st.composite
@@ -84,40 +76,19 @@ def _scatters(draw: Any) -> tuple[Case, tuple[str, str]]:
     bodies = [body for body in BODIES if body not in LOGICAL or ELEMENT_TYPES[name].is_integral]
     body = draw(st.sampled_from(bodies))
     source = draw(st.lists(sizes, min_size=1, max_size=4))
-    rank = len(source)
-    batching = sorted(draw(st.sets(st.integers(0, rank - 1), max_size=min(2, rank - 1)))) if draw(st.booleans()) else []
-    free = [axis for axis in range(rank) if axis not in batching]
-    mapped = draw(st.permutations(free))[: draw(st.integers(1, len(free)))]
-    window = [1 if axis in batching else draw(st.integers(1, source[axis])) for axis in range(rank)]
-    inserted = [axis for axis in free if window[axis] == 1 and draw(st.booleans())]
-    batch: list[tuple[int, int | None]] = [(source[axis], axis) for axis in batching]
-    batch += [(size, None) for size in draw(st.lists(st.sampled_from([1, 2, 3, 7]), max_size=2))]
-    batch = draw(st.permutations(batch))
-    index_shape = [size for size, _ in batch]
-    index_vector_dim = draw(st.integers(0, len(batch)))
-    if len(mapped) == 1 and draw(st.booleans()):
-        index_vector_dim = len(batch)
-    else:
-        index_shape.insert(index_vector_dim, len(mapped))
-        batch.insert(index_vector_dim, (0, None))
-    pairs = {axis: position for position, (_, axis) in enumerate(batch) if axis is not None}
-    windows = [window[axis] for axis in free if axis not in inserted]
-    batch_shape = [size for axis, size in enumerate(index_shape) if axis != index_vector_dim]
-    updates_rank = len(batch_shape) + len(windows)
-    window_dims = sorted(draw(st.permutations(range(updates_rank)))[: len(windows)])
-    of_window, of_batch = iter(windows), iter(batch_shape)
-    updates = [next(of_window) if axis in window_dims else next(of_batch) for axis in range(updates_rank)]
+    most = min(2, len(source) - 1)
+    windows = draw_windows(draw, source, most_batching=most, least_mapped=1, batch_sizes=(1, 2, 3, 7))
     attributes = (
-        f"update_window_dims={_braces(window_dims)}, inserted_window_dims={_braces(inserted)}, "
-        f"scatter_dims_to_operand_dims={_braces(mapped)}, input_batching_dims={_braces(batching)}, "
-        f"scatter_indices_batching_dims={_braces(pairs[axis] for axis in batching)}, "
-        f"index_vector_dim={index_vector_dim}, to_apply={body}_{name}"
+        f"update_window_dims={braces(windows.window_dims)}, inserted_window_dims={braces(windows.left_out)}, "
+        f"scatter_dims_to_operand_dims={braces(windows.mapped)}, input_batching_dims={braces(windows.batching)}, "
+        f"scatter_indices_batching_dims={braces(windows.index_batching)}, "
+        f"index_vector_dim={windows.index_vector_dim}, to_apply={body}_{name}"
     )
     seed, storage = draw(st.integers(0, 2**20)), ELEMENT_TYPES[name].storage
     operands = [
         random_array(seed, source, storage),
-        _indices(draw, index_shape),
-        random_array(seed + 1, updates, storage),
+        _indices(draw, windows.index_shape),
+        random_array(seed + 1, windows.shape, storage),
     ]
     return Case("scatter", operands, shape_text(operands[0]), attributes), (name, body)
 

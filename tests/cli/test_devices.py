@@ -1,0 +1,149 @@
+"""`hloexec run` on modules of several devices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec import literals
+from hloexec.cli import main
+from hloexec.cli.devices import named_devices
+
+STEP = str(Path(__file__).parents[2] / "examples" / "data_parallel_step.hlo")
+
+NUMBERED = """HloModule numbered, num_partitions=3
+ENTRY e { x = u32[2] parameter(0)
+  p = u32[] partition-id()
+  one = u32[] constant(1)
+  first = u32[] minimum(p, one)
+  b = u32[2] broadcast(first), dimensions={}
+  ROOT r = u32[2] add(x, b) }
+"""
+
+
+Call = Callable[..., str]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Runs a command, which should exit with `code`, and gives what it prints (errors where it fails)."""
+
+    def run(*arguments: str, code: int = 0) -> str:
+        assert main([*arguments]) == code
+        printed = capsys.readouterr()
+        return printed.err if code else printed.out
+
+    return run
+
+
+@pytest.fixture
+def numbered(tmp_path: Path) -> str:
+    path = tmp_path / "numbered.hlo"
+    path.write_text(NUMBERED)
+    return str(path)
+
+
+def labels(output: str) -> list[str]:
+    return [row["label"] for row in json.loads(output)["result"]]
+
+
+def test_devices_that_agree_share_a_row(numbered: str, call: Call) -> None:
+    found = labels(call("run", numbered, "--json"))
+    assert found == ["value on device 0", "value on devices 1–2"]
+
+
+def test_saved_results_have_the_device_in_front(numbered: str, tmp_path: Path, call: Call) -> None:
+    inputs, saved = tmp_path / "in.npz", tmp_path / "out.npz"
+    literals.save(inputs, (np.array([5, 6], np.uint32),))
+    call("run", numbered, "--inputs", str(inputs), "--save", str(saved))
+    values = literals.load(saved)
+    assert isinstance(values, tuple)
+    assert [np.asarray(value).tolist() for value in values] == [[5, 6], [6, 7], [6, 7]]
+
+
+def test_each_device_may_have_a_file_of_its_own(numbered: str, tmp_path: Path, call: Call) -> None:
+    options = []
+    for device in range(3):
+        path = tmp_path / f"{device}.npz"
+        literals.save(path, (np.full(2, 10 * device, np.uint32),))
+        options += ["--inputs", str(path)]
+    saved = tmp_path / "out.npz"
+    call("run", numbered, *options, "--save", str(saved))
+    values = literals.load(saved)
+    assert isinstance(values, tuple)
+    assert [np.asarray(value).tolist() for value in values] == [[0, 0], [11, 11], [21, 21]]
+    assert "--inputs must be given once for all devices" in call("run", numbered, *options[:4], code=2)
+
+
+def test_whole_inputs_are_divided_and_whole_results_put_together(tmp_path: Path, call: Call) -> None:
+    rng = np.random.default_rng(3)
+    w, x, y = (rng.integers(-3, 4, size).astype(np.float32) for size in ((8, 16), (16, 8), (16, 16)))
+    inputs, saved = tmp_path / "in.npz", tmp_path / "out.npz"
+    literals.save(inputs, (w, x, y))
+    call("run", STEP, "--global-inputs", str(inputs), "--save", str(saved))
+    stored = literals.load(saved)
+    assert isinstance(stored, tuple)
+    new_w, loss = (np.asarray(value) for value in stored)
+    error = x.astype(np.float64) @ w - y
+    # Whole numbers below 2^24 are exact in f32 until the step: one product and one difference, each rounded once.
+    assert loss == np.sum(error**2)
+    step = x.T @ error
+    bound = np.spacing(np.abs(step).astype(np.float32) * np.float32(0.001)) + np.spacing(np.abs(new_w))
+    assert (np.abs(new_w - (w - step * np.float64(np.float32(0.001)))) <= bound).all()
+
+
+def test_peak_memory_is_given_in_all_and_on_a_device(call: Call) -> None:
+    output = call("run", STEP, "--different-inputs")
+    assert "beyond the inputs in all, " in output
+    record = json.loads(call("run", STEP, "--different-inputs", "--json"))
+    assert record["devices"] == 4
+    assert record["device_peak_bytes"] < record["peak_bytes"] <= 4 * record["device_peak_bytes"]
+
+
+def test_the_numbers_of_devices_may_be_given(numbered: str, call: Call) -> None:
+    found = labels(call("run", numbered, "--partitions", "9", "--json"))
+    assert found == ["value on device 0", "value on devices 1–8"]
+    assert "names device 2, but there are 2" in call("run", STEP, "--partitions", "2", code=1)
+
+
+def test_a_deadlock_is_reported(tmp_path: Path, call: Call) -> None:
+    path = tmp_path / "lost.hlo"
+    path.write_text(
+        """HloModule lost, num_partitions=2
+ENTRY e { x = f32[2] parameter(0)
+  t = token[] after-all()
+  r = (f32[2], u32[], token[]) recv(t), channel_id=7, frontend_attributes={_xla_send_recv_source_target_pairs={{0,1}}}
+  rd = (f32[2], token[]) recv-done(r), channel_id=7
+  ROOT g = f32[2] get-tuple-element(rd), index=0 }
+"""
+    )
+    output = call("run", str(path), code=1)
+    assert "no device can go on" in output
+    assert "device 1 waits for data on channel 7 from device 0" in output
+
+
+def test_global_inputs_stand_alone(numbered: str, tmp_path: Path, call: Call) -> None:
+    path = tmp_path / "in.npz"
+    literals.save(path, (np.zeros(2, np.uint32),))
+    output = call("run", numbered, "--global-inputs", str(path), "--different-inputs", code=2)
+    assert "--global-inputs takes the place of" in output
+    literals.save(path, np.zeros(2, np.uint32))
+    assert "must hold the values of the parameters" in call("run", numbered, "--global-inputs", str(path), code=1)
+
+
+def test_devices_are_named_in_runs() -> None:
+    assert named_devices([3]) == "device 3"
+    assert named_devices([0, 1, 2, 5, 7, 8]) == "devices 0–2, 5, 7–8"
+
+
+def test_devices_that_take_the_same_step_hold_one_array() -> None:
+    module = hloexec.load(STEP)
+    rng = np.random.default_rng(0)
+    whole = [rng.standard_normal(size, np.float32) for size in ((8, 16), (16, 8), (16, 16))]
+    outputs = hloexec.run_devices(module, hloexec.shard_inputs(module, whole))
+    assert all(output[0] is outputs[0][0] for output in outputs)

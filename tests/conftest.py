@@ -1,0 +1,11 @@
+"""How Hypothesis draws: the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.register_profile("explore", print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
