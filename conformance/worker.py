@@ -6,9 +6,10 @@ import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from conformance.cell import Array
+if TYPE_CHECKING:
+    from conformance.cell import Array
 
 __all__ = ["Worker", "XlaRefused"]
 

@@ -204,6 +204,12 @@ class CompiledModule:
             self._executable = client.compile_and_load(stablehlo, _jax.DeviceList(tuple(self._device_list)), options)
         except Exception as error:
             raise XlaError(str(error)) from error
+        if spmd:
+            # What was partitioned takes and gives shards.
+            optimized = self._executable.hlo_modules()[0].as_serialized_hlo_module_proto()
+            program_shape = _hlo.XlaComputation(optimized).program_shape()
+            self._parameters = [leaf for shape in program_shape.parameter_shapes() for leaf in _leaves(shape)]
+            self._results = _leaves(program_shape.result_shape())
 
     @property
     def optimized_text(self) -> str:
