@@ -111,6 +111,7 @@ _DISTRIBUTIONS = ("normal", "uniform", "ones", "zeros", "iota", "special", "larg
     multiple=True,
     help="Implement a library call by a Python function. May be repeated.",
 )
+@click.option("--no-plan", is_flag=True, help="Run every instruction by itself. Results are the same; this shows it.")
 @click.option("--no-verify", is_flag=True, help="Run a module even if its shapes or structure are wrong.")
 @strict_option
 @json_option
@@ -137,6 +138,7 @@ def command(
     computation: str | None,
     memory_limit: int | None,
     custom_calls: Sequence[tuple[str, str]],
+    no_plan: bool,
     no_verify: bool,
     strict: bool,
     as_json: bool,
@@ -191,6 +193,7 @@ def command(
         "computation": computation,
         "elided": given,
         "unknown": unknown,
+        "planner": not no_plan,
         "verify": not no_verify,
     }
     plan = plan_of(module, memory_limit=memory_limit, **options)

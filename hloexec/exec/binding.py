@@ -81,7 +81,7 @@ def bound(
 
 def may_overwrite(around: Surroundings) -> bool:
     """Whether kernels may overwrite operands that nobody else holds; what observers have seen must stay as it was."""
-    return around.options.is_in_place and not around.options.is_observed
+    return around.options.is_planned and not around.options.is_observed
 
 
 def bound_kernel(

@@ -61,8 +61,8 @@ class Options:
     """`zeros`, `random`, `error`, or a mapping from instruction names to arrays."""
     unknown: str = "error"
     """What library calls without an implementation give: `error`, `zeros` or `random`."""
-    is_in_place: bool = True
-    """Whether updates may overwrite values that nothing needs any more."""
+    is_planned: bool = True
+    """Whether steps may be reorganised: dead values overwritten, runs of steps taken block by block, plans compiled."""
     is_observed: bool = False
     """Whether the plan keeps a step for each instruction that only renames values, so that observers see them all."""
 

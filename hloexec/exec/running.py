@@ -51,7 +51,7 @@ def run(
     infeed: Source | None = None,
     outfeed: Sink | None = None,
     host_transfers: Mapping[int, Source | Sink] | None = None,
-    in_place: bool = True,
+    planner: bool = True,
     check: bool = False,
     statistics: Statistics | None = None,
 ) -> Value:
@@ -68,10 +68,8 @@ def run(
     says what custom calls give that hloexec does not know: `error`, `zeros` or `random`. `memory_limit` is the most
     bytes that the run may allocate beyond its inputs (by default 80 % of what is free). `verify=False` runs a module
     that does not verify, for as long as it goes well. `seed` is that of the random numbers which the module draws
-    itself (rng, rng-get-and-update-state). `in_place=False` keeps updates
-    (dynamic-update-slice, scatter) from overwriting values that nothing else holds, which changes no result. `check`
-    verifies every result's type and shape. `statistics` is filled in
-    with what the run took.
+    itself (rng, rng-get-and-update-state). `planner=False` runs every instruction by itself, as it is written, which
+    changes no result. `check` verifies every result's type and shape. `statistics` is filled in with what the run took.
 
     `infeed` gives the values that infeeds take, in the order in which they run: an iterable, or a function that returns
     the next one; each value must be of the shape that its infeed declares without the token. What outfeeds hand over is
@@ -99,7 +97,7 @@ def run(
         elided=elided,
         unknown=unknown,
         verify=verify,
-        in_place=in_place,
+        planner=planner,
     )
     return outputs[0]
 
@@ -121,7 +119,7 @@ def run_devices(
     infeed: Sequence[Source] | None = None,
     outfeed: Sequence[Sink] | None = None,
     host_transfers: Sequence[Mapping[int, Source | Sink]] | None = None,
-    in_place: bool = True,
+    planner: bool = True,
     check: bool = False,
     statistics: Statistics | None = None,
 ) -> list[Value]:
@@ -157,7 +155,7 @@ def run_devices(
         elided=elided,
         unknown=unknown,
         verify=verify,
-        in_place=in_place,
+        planner=planner,
     )
 
 
@@ -225,7 +223,7 @@ def plan_of(
     unknown: str = "error",
     memory_limit: int | None = None,
     verify: bool = True,
-    in_place: bool = True,
+    planner: bool = True,
     is_observed: bool = False,
 ) -> Plan:
     """The plan of a module or of one of its computations; made once per module object and set of options."""
@@ -235,7 +233,7 @@ def plan_of(
     _require_choice("unknown", unknown, ("error", "zeros", "random"))
     if memory_limit is not None and memory_limit < 0:
         raise InputError(f"memory_limit must not be negative, but is {memory_limit}")
-    options = Options(policy, elided, unknown, in_place, is_observed)
+    options = Options(policy, elided, unknown, planner, is_observed)
     known = _known_plans(module)
     if verify and not known:
         # Imported late: a verified module never needs it again.
@@ -244,7 +242,7 @@ def plan_of(
         verify_module(module)
     if not isinstance(elided, str):
         return build(module, entry, options, memory_limit)
-    key = (entry.name, policy, elided, unknown, in_place, is_observed)
+    key = (entry.name, policy, elided, unknown, planner, is_observed)
     plan = known.get(key)
     if plan is None or any(find_custom_call(target) is not call for target, call in plan.library_calls.items()):
         plan = known[key] = build(module, entry, options, memory_limit)

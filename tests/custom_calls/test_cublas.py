@@ -314,7 +314,7 @@ ENTRY e {{ x = {lhs_shape} parameter(0)
     x, y, p = (rng.standard_normal(sizes, np.float32) for sizes in (lhs_sizes, (16, 1024), (1536, 1024)))
     statistics, kept = Statistics(), Statistics()
     grown = hloexec.run(module, x, y, p, statistics=statistics)
-    apart = hloexec.run(module, x, y, p, statistics=kept, in_place=False)
+    apart = hloexec.run(module, x, y, p, statistics=kept, planner=False)
     np.testing.assert_array_equal(grown, apart)
     assert statistics.peak_bytes < p.nbytes + 4096 < kept.peak_bytes
     wide = x.astype(np.float64).T if contracted == "0" else x.astype(np.float64)

@@ -42,7 +42,7 @@ def assert_agrees(program: drawing.Program) -> None:
 @hypothesis.settings(settings, max_examples=30)
 @hypothesis.given(drawing.programs())
 def test_fresh_buffers_change_nothing(program: drawing.Program) -> None:
-    outputs = hloexec.run_devices(hloexec.parse(program.text), program.inputs_per_device, in_place=False)
+    outputs = hloexec.run_devices(hloexec.parse(program.text), program.inputs_per_device, planner=False)
     assert_same(outputs, program.expected, program.text)
 
 

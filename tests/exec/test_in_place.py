@@ -152,7 +152,7 @@ def test_what_something_else_sees_is_never_overwritten(name, watched):
     given = (x.copy(), u.copy())
     first = flat(run(module, *given, np.int32(1), check=watched))
     again = flat(run(module, *given, np.int32(1)))
-    without = flat(run(module, *given, np.int32(1), in_place=False))
+    without = flat(run(module, *given, np.int32(1), planner=False))
     for mine, its, third in zip(first, without, again, strict=True):
         np.testing.assert_array_equal(mine, its)
         np.testing.assert_array_equal(third, its)
@@ -204,7 +204,7 @@ def test_a_plan_says_which_steps_may_write_in_place():
         return [step.instruction.name for step in loop.flow.body.steps if isinstance(step.function, InPlace)]
 
     assert is_in_place() == ["y"]
-    assert is_in_place(in_place=False) == is_in_place(is_observed=True) == []
+    assert is_in_place(planner=False) == is_in_place(is_observed=True) == []
 
 
 SCALAR_SUM = "sum { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT s = f32[] add(a, b) }"
@@ -260,7 +260,7 @@ ENTRY e {{
 def test_random_programs_give_the_same_bits_either_way(text, choice):
     module = parsed(text)
     x = np.array([1, 2, 3, 4], np.float32)
-    expected = run(module, x, np.bool_(choice), in_place=False)
+    expected = run(module, x, np.bool_(choice), planner=False)
     for mine, its in zip(run(module, x, np.bool_(choice)), expected, strict=True):
         np.testing.assert_array_equal(mine, its)
     np.testing.assert_array_equal(x, [1, 2, 3, 4])
@@ -276,7 +276,7 @@ def test_every_program_gives_the_same_bits_either_way():
             warnings.simplefilter("ignore")
             try:
                 inputs = hloexec.random_inputs(module)
-                expected = flat(run(module, *inputs, in_place=False))
+                expected = flat(run(module, *inputs, planner=False))
             except HloError:
                 continue
             for mine, its in zip(flat(run(module, *inputs)), expected, strict=True):
