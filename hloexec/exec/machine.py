@@ -3,9 +3,9 @@
 It keeps its own stacks of frames, one frame per plan that is under way, so programs may nest as deep as they like. A
 frame's steps run in a loop that does nothing but call kernels and drop dead values; control flow and communication
 leave the loop, and the machine decides what goes on. A kernel runs once where all devices hold the same operands, and
-once per class of devices where they don't (`hloexec.exec.split`). Devices that control flow takes different ways become
-tasks of their own (`hloexec.exec.tasks`), which take turns. `hloexec.exec.watching` has the machine for runs with
-observers, checks or counters.
+once per class of devices where they don't (`hloexec.exec.classes`). Devices that control flow takes different ways
+become tasks of their own (`hloexec.exec.tasks`), which take turns. `hloexec.exec.watching` has the machine for runs
+with observers, checks or counters.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hloexec.errors import EvaluationError, HloError
+from hloexec.exec.classes import EachClass, flat
 from hloexec.exec.communication import Communicator, Waiting, results_of
 from hloexec.exec.faults import placed
-from hloexec.exec.in_place import InPlace, is_held_twice
 from hloexec.exec.observers import Context
 from hloexec.exec.plan import (
     NO_SLOT,
@@ -38,7 +38,7 @@ from hloexec.exec.plan import (
     leaves,
     unflatten,
 )
-from hloexec.exec.split import Split, combined, joined, last_uses, members, merged, of_position, of_positions
+from hloexec.exec.split import Split, merged, of_position, of_positions
 from hloexec.exec.tasks import Frame, Join, Loop, Task, merged_task
 from hloexec.exec.topology import Topology
 from hloexec.ir import ArrayShape, BufferShape, TupleShape
@@ -47,7 +47,7 @@ from hloexec.values import TOKEN
 if TYPE_CHECKING:
     from hloexec.exec.host import Host
 
-__all__ = ["Machine", "fits", "flat", "store"]
+__all__ = ["Machine", "fits", "store"]
 
 _CONTEXT = np.zeros((), np.uint32)
 """The context of a started transfer, which means nothing here."""
@@ -69,8 +69,7 @@ class Machine:
         """Joins at which somebody waits."""
         self._ended: list[tuple[Task, list[Any]]] = []
         """The tasks that have finished, with their results."""
-        self._running: Sequence[int] = ()
-        """The devices for which a kernel runs that runs once per class."""
+        self._each_class = EachClass()
         self._perform: dict[type, Callable[[Task, Step], Task | None]] = {
             Conditional: self._enter,
             DeviceNumber: self._number_devices,
@@ -147,7 +146,7 @@ class Machine:
                     return step
                 operands = step.fetch(slots)
                 if Split in map(type, operands):
-                    self._run_each_class(task, step, operands)
+                    self._each_class.run(task.devices, step, operands, slots)
                 # No name may hold a result here: it would outlive its slot.
                 elif step.result != NO_SLOT:
                     slots[step.result] = function(*operands)
@@ -356,52 +355,8 @@ class Machine:
         done = [device for task, _ in self._ended for device in task.devices]
         raise self._communicator.deadlock(done)
 
-    def _run_each_class(self, task: Task, step: Step, operands: Sequence[Any]) -> None:
-        """Run a kernel once per class of devices, where some of its operands are split."""
-        assert step.function is not None
-        slots = task.frames[-1].slots
-        places = [place for place, operand in enumerate(operands) if type(operand) is Split]
-        classes, rows = joined(tuple(operands[place].classes for place in places))
-        holders = members(task.devices, classes)
-        freed = self._freed_by_class(step, operands, places, slots) if step.is_large else []
-        is_last = last_uses(rows) if freed else ()
-        results: list[Any] = []
-        for number in range(len(rows)):
-            self._running = holders[number]
-            results.append(step.function(*_operands_of_class(step, operands, places, rows, number)))
-            self._made(results[number], holders[number])
-            for place, column in freed:
-                if is_last[column][number]:
-                    self._free(operands[place], rows[number][column], task)
-        self._running = ()
-        for result, devices in zip(results, holders, strict=True):
-            self._freed(result, devices)
-        if step.result != NO_SLOT:
-            slots[step.result] = combined(classes, results)
-            return
-        columns = zip(*(flat(result) for result in results), strict=True)
-        for slot, values in zip(step.results, columns, strict=True):
-            slots[slot] = combined(classes, values)
-
-    def _free(self, split: Split, number: int, task: Task) -> None:
-        """Let go of the value of one class, which nobody needs any more."""
-        self._freed(split.values[number], members(task.devices, split.classes)[number])
-        split.values[number] = None
-
-    def _freed_by_class(
-        self, step: Step, operands: Sequence[Any], places: Sequence[int], slots: Sequence[Any]
-    ) -> list[tuple[int, int]]:
-        """The operands that die with each class that has run, and where they stand among those that are split."""
-        if len(operands) < len(step.operands):
-            return []
-        return [
-            (place, column)
-            for column, place in enumerate(places)
-            if step.operands[place] in step.dead and is_held_twice(slots, step.operands[place])
-        ]
-
     def _placed(self, error: Exception, task: Task, step: Step) -> HloError:
-        return placed(error, step, task.frames[-1].context, self._running)
+        return placed(error, step, task.frames[-1].context, self._each_class.running)
 
     # What others may watch
 
@@ -416,38 +371,6 @@ class Machine:
     def _finished(self, task: Task, frame: Frame) -> None:
         """The plan of a frame has ended, and its results are taken out."""
 
-    def _made(self, value: Any, devices: Sequence[int]) -> None:
-        """A kernel has returned a value for a class of devices, which lies in no slot yet."""
-
-    def _freed(self, value: Any, devices: Sequence[int]) -> None:
-        """The value of a class of devices is needed no more, or lies in its slot now."""
-
-
-def _operands_of_class(
-    step: Step,
-    operands: Sequence[Any],
-    places: Sequence[int],
-    rows: Sequence[Sequence[int]],
-    number: int,
-) -> list[Any]:
-    """What a kernel is given for one class.
-
-    `rows` holds for each class which part of each split operand is its own; `places` says where those operands stand.
-    """
-    given = list(operands)
-    for place, part in zip(places, rows[number], strict=True):
-        given[place] = operands[place].values[part]
-    if type(step.function) is InPlace:
-        # The last operand says which classes' values nobody else holds; no two of the new classes may share one.
-        place = step.function.place
-        if type(operands[place]) is Split and type(operands[-1]) is tuple:
-            column = places.index(place)
-            part = rows[number][column]
-            given[-1] = operands[-1][part] and sum(row[column] == part for row in rows) == 1
-        else:
-            given[-1] = False
-    return given
-
 
 def _copied(value: Any) -> Any:
     return np.array(value) if isinstance(value, np.ndarray) else value
@@ -459,18 +382,6 @@ def store(results: Sequence[int], value: Any, slots: list[Any]) -> None:
         value = flat(value)
     for slot, leaf in zip(results, value, strict=True):
         slots[slot] = leaf
-
-
-def flat(value: Any) -> list[Any]:
-    found: list[Any] = []
-    stack = [value]
-    while stack:
-        current = stack.pop()
-        if isinstance(current, tuple):
-            stack.extend(reversed(current))
-        else:
-            found.append(current)
-    return found
 
 
 def fits(value: Any, shape: ArrayShape | BufferShape) -> bool:

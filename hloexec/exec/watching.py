@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hloexec.errors import EvaluationError
+from hloexec.exec.classes import EachClass, flat
 from hloexec.exec.counting import Statistics
-from hloexec.exec.machine import Machine, fits, flat, store
+from hloexec.exec.machine import Machine, fits, store
 from hloexec.exec.observers import Attached
 from hloexec.exec.plan import NO_SLOT, Mark, Plan, Step
 from hloexec.exec.split import Split
@@ -40,6 +41,7 @@ class WatchedMachine(Machine):
         self._attached = attached
         self._check = check
         self._statistics = statistics
+        self._each_class = _WatchedClasses(statistics, attached.see_instructions)
 
     def run(self, plan: Plan, arguments: list[Any]) -> list[Any]:
         if self._statistics is not None:
@@ -83,7 +85,7 @@ class WatchedMachine(Machine):
                     operands = step.fetch(slots)
                     start = time.perf_counter()
                     if Split in map(type, operands):
-                        self._run_each_class(task, step, operands)
+                        self._each_class.run(task.devices, step, operands, slots)
                     elif step.result != NO_SLOT:
                         slots[step.result] = step.function(*operands)
                     else:
@@ -145,28 +147,36 @@ class WatchedMachine(Machine):
                     for frame in task.frames:
                         self._count(task, frame, count)
 
-    def _freed_by_class(
-        self, step: Step, operands: Sequence[Any], places: Sequence[int], slots: Sequence[Any]
-    ) -> list[tuple[int, int]]:
-        # Observers are shown the operands afterwards.
-        return [] if self._attached.see_instructions else super()._freed_by_class(step, operands, places, slots)
-
-    def _made(self, value: Any, devices: Sequence[int]) -> None:
-        if self._statistics is not None:
-            for leaf in flat(value) if isinstance(value, tuple) else (value,):
-                self._statistics.take(leaf, devices)
-
-    def _freed(self, value: Any, devices: Sequence[int]) -> None:
-        if self._statistics is not None:
-            for leaf in flat(value) if isinstance(value, tuple) else (value,):
-                self._statistics.release(leaf, devices)
-
     @staticmethod
     def _count(task: Task, frame: Frame, count: Callable[[Any, Sequence[int]], None]) -> None:
         constants = frame.plan.constant_slots
         for slot, value in enumerate(frame.slots):
             if slot not in constants:
                 count(value, task.devices)
+
+
+class _WatchedClasses(EachClass):
+    """Counts what kernels give for each class, and keeps operands that observers are shown afterwards."""
+
+    def __init__(self, statistics: Statistics | None, operands_are_shown: bool) -> None:
+        super().__init__()
+        self._statistics = statistics
+        self._operands_are_shown = operands_are_shown
+
+    def freed_by_class(
+        self, step: Step, operands: Sequence[Any], places: Sequence[int], slots: Sequence[Any]
+    ) -> list[tuple[int, int]]:
+        return [] if self._operands_are_shown else super().freed_by_class(step, operands, places, slots)
+
+    def made(self, value: Any, devices: Sequence[int]) -> None:
+        if self._statistics is not None:
+            for leaf in flat(value) if isinstance(value, tuple) else (value,):
+                self._statistics.take(leaf, devices)
+
+    def freed(self, value: Any, devices: Sequence[int]) -> None:
+        if self._statistics is not None:
+            for leaf in flat(value) if isinstance(value, tuple) else (value,):
+                self._statistics.release(leaf, devices)
 
 
 def check_results(step: Step, slots: list[Any]) -> None:

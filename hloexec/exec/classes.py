@@ -1,0 +1,114 @@
+"""Kernels on operands that differ between devices: once per class of the join of the operands' partitions.
+
+Where a large operand dies with the step, the part of it that the last class needs is freed as soon as that class has
+run, so that the results of all classes need not lie beside all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hloexec.exec.in_place import InPlace, is_held_twice
+from hloexec.exec.plan import NO_SLOT, Step
+from hloexec.exec.split import Split, combined, joined, last_uses, members
+
+__all__ = ["EachClass", "flat"]
+
+
+class EachClass:
+    """Runs kernels once per class of devices."""
+
+    def __init__(self) -> None:
+        self.running: Sequence[int] = ()
+        """The devices for which a kernel runs; none between kernels."""
+
+    def run(self, devices: tuple[int, ...], step: Step, operands: Sequence[Any], slots: list[Any]) -> None:
+        """Run a kernel some of whose operands are split between `devices`, and put its results into their slots."""
+        assert step.function is not None
+        places = [place for place, operand in enumerate(operands) if type(operand) is Split]
+        classes, rows = joined(tuple(operands[place].classes for place in places))
+        holders = members(devices, classes)
+        freed = self.freed_by_class(step, operands, places, slots) if step.is_large else []
+        is_last = last_uses(rows) if freed else ()
+        results: list[Any] = []
+        for number in range(len(rows)):
+            self.running = holders[number]
+            results.append(step.function(*_operands_of_class(step, operands, places, rows, number)))
+            self.made(results[number], holders[number])
+            for place, column in freed:
+                if is_last[column][number]:
+                    self._free(operands[place], rows[number][column], devices)
+        self.running = ()
+        for result, holder in zip(results, holders, strict=True):
+            self.freed(result, holder)
+        if step.result != NO_SLOT:
+            slots[step.result] = combined(classes, results)
+            return
+        columns = zip(*(flat(result) for result in results), strict=True)
+        for slot, values in zip(step.results, columns, strict=True):
+            slots[slot] = combined(classes, values)
+
+    def _free(self, split: Split, number: int, devices: tuple[int, ...]) -> None:
+        """Let go of the value of one class, which nobody needs any more."""
+        self.freed(split.values[number], members(devices, split.classes)[number])
+        split.values[number] = None
+
+    def freed_by_class(
+        self, step: Step, operands: Sequence[Any], places: Sequence[int], slots: Sequence[Any]
+    ) -> list[tuple[int, int]]:
+        """The operands that die with each class that has run, and where they stand among those that are split."""
+        if len(operands) < len(step.operands):
+            return []
+        return [
+            (place, column)
+            for column, place in enumerate(places)
+            if step.operands[place] in step.dead and is_held_twice(slots, step.operands[place])
+        ]
+
+    # What others may watch
+
+    def made(self, value: Any, devices: Sequence[int]) -> None:
+        """A kernel has returned a value for a class of devices, which lies in no slot yet."""
+
+    def freed(self, value: Any, devices: Sequence[int]) -> None:
+        """The value of a class of devices is needed no more, or lies in its slot now."""
+
+
+def _operands_of_class(
+    step: Step,
+    operands: Sequence[Any],
+    places: Sequence[int],
+    rows: Sequence[Sequence[int]],
+    number: int,
+) -> list[Any]:
+    """What a kernel is given for one class.
+
+    `rows` holds for each class which part of each split operand is its own; `places` says where those operands stand.
+    """
+    given = list(operands)
+    for place, part in zip(places, rows[number], strict=True):
+        given[place] = operands[place].values[part]
+    if type(step.function) is InPlace:
+        # The last operand says which classes' values nobody else holds; no two of the new classes may share one.
+        place = step.function.place
+        if type(operands[place]) is Split and type(operands[-1]) is tuple:
+            column = places.index(place)
+            part = rows[number][column]
+            given[-1] = operands[-1][part] and sum(row[column] == part for row in rows) == 1
+        else:
+            given[-1] = False
+    return given
+
+
+def flat(value: Any) -> list[Any]:
+    """The leaves of a value, depth first."""
+    found: list[Any] = []
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if isinstance(current, tuple):
+            stack.extend(reversed(current))
+        else:
+            found.append(current)
+    return found
