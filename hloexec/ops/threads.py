@@ -1,0 +1,85 @@
+"""Work split over the processor's cores.
+
+NumPy releases Python's lock while it computes, so that threads that work on different parts of an array run side by
+side. What is computed never depends on how many there are: a caller cuts its work into blocks by shapes alone, and each
+block writes a part of the result that is its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import cache
+from itertools import count as counting
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+__all__ = ["core_count", "in_blocks"]
+
+_here = threading.local()
+"""`is_busy` on threads that are working on a block: blocks within blocks stay on their thread."""
+
+
+@cache
+def core_count() -> int:
+    """How many threads this process may run at once."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def in_blocks(function: Callable[[int, int], object], count: int, block: int) -> None:
+    """Call `function(start, stop)` for ranges of up to `block` numbers that together are `range(count)`.
+
+    In any order, and on all cores; context variables (NumPy's error state among them) are the caller's. What a call
+    raises is raised here, after all threads have stopped.
+    """
+    starts = range(0, count, block)
+    threads = min(core_count(), len(starts))
+    if threads < 2 or getattr(_here, "is_busy", False):
+        for start in starts:
+            function(start, min(start + block, count))
+        return
+    numbers = counting()
+
+    def work() -> None:
+        _here.is_busy = True
+        try:
+            # Taking the next number is one step under Python's lock, so that no two threads take the same.
+            while (number := next(numbers)) < len(starts):
+                start = starts[number]
+                function(start, min(start + block, count))
+        except BaseException:
+            # The others shall find nothing more to do.
+            for _ in range(len(starts)):
+                next(numbers)
+            raise
+        finally:
+            _here.is_busy = False
+
+    others = [_pool().submit(copy_context().run, work) for _ in range(threads - 1)]
+    try:
+        work()
+    finally:
+        # Even where this thread failed: nothing may write to the caller's arrays after its return.
+        errors = [other.exception() for other in others]
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+@cache
+def _pool() -> Executor:
+    # Imported late: most programs that import hloexec never need it.
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(max(1, core_count() - 1), thread_name_prefix="hloexec")
+
+
+if hasattr(os, "register_at_fork"):
+    # A forked process has the pool without its threads.
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,0 +1,75 @@
+"""Work in blocks on all cores."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from hloexec.ops import threads
+from hloexec.ops.threads import in_blocks
+
+
+@pytest.fixture(params=[1, 2, 5])
+def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(threads, "core_count", lambda: request.param)
+    threads._pool.cache_clear()
+    yield request.param
+    threads._pool().shutdown()
+    threads._pool.cache_clear()
+
+
+@pytest.mark.parametrize(("count", "block"), [(0, 3), (1, 3), (3, 3), (10, 3), (100, 1)])
+def test_blocks_cover_a_range_once(cores: int, count: int, block: int) -> None:
+    times = np.zeros(count, np.int64)
+    sizes = []
+
+    def work(start: int, stop: int) -> None:
+        times[start:stop] += 1
+        sizes.append(stop - start)
+
+    in_blocks(work, count, block)
+    assert (times == 1).all()
+    assert max(sizes, default=0) <= block
+
+
+def test_blocks_within_blocks_finish(cores: int) -> None:
+    times = np.zeros((20, 20), np.int64)
+
+    def row(start: int, stop: int) -> None:
+        for number in range(start, stop):
+            in_blocks(lambda a, b, line=times[number]: line[a:b].__iadd__(1), 20, 3)
+
+    in_blocks(row, 20, 1)
+    assert (times == 1).all()
+
+
+def test_an_error_reaches_the_caller_after_all_threads_have_stopped(cores: int) -> None:
+    running = set()
+
+    def work(start: int, stop: int) -> None:
+        running.add(threading.get_ident())
+        try:
+            if start >= 7:
+                raise ValueError(f"block {start}")
+        finally:
+            running.discard(threading.get_ident())
+
+    with pytest.raises(ValueError, match="block"):
+        in_blocks(work, 1000, 1)
+    assert not running
+    # And the pool still works.
+    done = []
+    in_blocks(lambda start, stop: done.append(start), 10, 1)
+    assert sorted(done) == list(range(10))
+
+
+def test_threads_keep_the_callers_error_state(cores: int) -> None:
+    zeros = np.zeros(64)
+    result = np.empty(64)
+    with np.errstate(divide="raise"), pytest.raises(FloatingPointError):
+        in_blocks(lambda a, b: np.divide(1, zeros[a:b], out=result[a:b]), 64, 1)
+    with np.errstate(divide="ignore"):
+        in_blocks(lambda a, b: np.divide(1, zeros[a:b], out=result[a:b]), 64, 1)
+    assert np.isinf(result).all()
