@@ -18,6 +18,7 @@ from hloexec.exec.plan import Plan, map_shape, unflatten
 from hloexec.exec.split import Split, of_position, of_positions
 from hloexec.ir import ArrayShape, BufferShape, Computation, Shape, TupleShape
 from hloexec.ops.common import narrow
+from hloexec.ops.copying import row_major
 from hloexec.values import TOKEN, Token, Value
 
 __all__ = ["argument_leaves", "device_arguments", "device_results", "require_inputs", "result_value", "value_leaves"]
@@ -222,6 +223,6 @@ def _own(value: Any, taken: set[int], *, always_copy: bool) -> Any:
         and all(stride or size <= 1 for stride, size in zip(array.strides, array.shape, strict=True))
     )
     if always_copy or not is_own:
-        return array.copy()
+        return row_major(array)
     taken.add(id(owner))
     return array

@@ -15,6 +15,7 @@ from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape, PaddingDimension, Shape, SliceDimension
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_type_ignoring_float_width, widen
+from hloexec.ops.copying import reshaped
 from hloexec.ops.extents import flags, part, reshaped_extents, reshaped_flags, shape_of, with_zeros
 from hloexec.ops.registry import opcode
 from hloexec.values import Array
@@ -127,8 +128,8 @@ class Reshape:
     @staticmethod
     def evaluate(operand: Array, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Array:
         if shape.dynamic_dimensions or operand_shapes[0].dynamic_dimensions:
-            return operand.reshape(reshaped_extents(operand.shape, operand_shapes[0], shape))
-        return operand.reshape(shape.dimensions)
+            return reshaped(operand, reshaped_extents(operand.shape, operand_shapes[0], shape))
+        return reshaped(operand, shape.dimensions)
 
 
 @attrs.frozen

@@ -1,0 +1,89 @@
+"""Copies in row-major order.
+
+NumPy copies along the result's last dimension. Where the source lies the other way round, each of its cache lines is
+read once per element that way, and is gone from the cache before its next element is wanted.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from math import gcd
+from operator import mul
+
+import numpy as np
+
+from hloexec.ops.threads import in_blocks
+from hloexec.values import Array
+
+__all__ = ["reshaped", "row_major"]
+
+_SMALLEST_COLUMN = 512
+"""Shorter ones are not worth a call each."""
+_CACHE_SPAN = 1 << 16
+_CACHE_WAYS = 16
+_LINE = 64
+"""A second-level cache holds so many lines at addresses that are equal modulo its span, in bytes."""
+_TRANSLATED_PAGES = 2048
+_PAGE = 4096
+"""A processor remembers the addresses of so many pages."""
+_THREAD_ELEMENTS = 1 << 18
+"""So many elements are worth another thread."""
+
+
+def row_major(array: Array) -> Array:
+    """A new array in row-major order with the same elements."""
+    merged = _merged(array)
+    if not _is_turned(merged):
+        return array.copy()
+    # NumPy moves plain integers faster than types that are not its own.
+    source = merged.view(f"u{merged.itemsize}") if merged.itemsize <= 8 else merged
+    result = np.empty(merged.shape, source.dtype)
+    row = merged.shape[-1]
+    # As many elements of a row as fill a cache line: then as many lines of the source are read side by side, each to
+    # its end.
+    step = max(4, min(16, 64 // merged.itemsize))
+
+    def copy(start: int, stop: int) -> None:
+        for first in range(start, stop, step):
+            columns = slice(first, min(first + step, stop))
+            result[..., columns] = source[..., columns]
+
+    in_blocks(copy, row, max(step, _THREAD_ELEMENTS * row // merged.size // step * step))
+    return result.view(array.dtype).reshape(array.shape)
+
+
+def reshaped(array: Array, sizes: tuple[int, ...]) -> Array:
+    """The elements in row-major order in other dimensions: a view where strides allow one."""
+    if not array.flags.c_contiguous and array.size:
+        merged = _merged(array)
+        # A result dimension that reaches across two that do not follow one another in memory needs a copy.
+        if _is_turned(merged) and not set(accumulate(merged.shape, mul)) <= set(accumulate(sizes, mul)):
+            array = row_major(array)
+    return array.reshape(sizes)
+
+
+def _is_turned(merged: Array) -> bool:
+    """Whether NumPy, copying row by row, would find nothing in the cache that it read for the row before."""
+    row = merged.shape[-1] if merged.ndim > 1 else 0
+    if merged.itemsize > 8 or row < 2 or merged.size // row < _SMALLEST_COLUMN:
+        return False
+    stride = abs(merged.strides[-1])
+    if all(abs(other) >= stride or other == 0 for other in merged.strides[:-1]):
+        return False
+    held = _CACHE_WAYS * (_CACHE_SPAN // max(_LINE, gcd(stride, _CACHE_SPAN)))
+    return row > held or (stride >= _PAGE and row > _TRANSLATED_PAGES)
+
+
+def _merged(array: Array) -> Array:
+    """A view in as few dimensions as strides allow, none of size 1."""
+    sizes: list[int] = []
+    last_stride = 0
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        if size == 1:
+            continue
+        if sizes and stride * size == last_stride:
+            sizes[-1] *= size
+        else:
+            sizes.append(size)
+        last_stride = stride
+    return array.reshape(sizes) if array.size else array
