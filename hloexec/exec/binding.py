@@ -97,7 +97,9 @@ def bound_kernel(
     called computation, so that the result is converted where widths differ.
     """
     assert entry.evaluate is not None
-    function = bound(around, computation, instruction, entry.evaluate, entry.evaluate_needs)
+    function = _specialised(around, computation, instruction, entry, operands)
+    if function is None:
+        function = bound(around, computation, instruction, entry.evaluate, entry.evaluate_needs)
     if around.options.numerics.flushes_denormals:
         found = [shape.element_type for shape in (*operands, instruction.shape) if isinstance(shape, ArrayShape)]
         if flushes(entry.name, frozenset(found)):
@@ -117,3 +119,31 @@ def bound_kernel(
         return function
     overwrite = bound(around, computation, instruction, entry.overwrite, entry.evaluate_needs)
     return InPlace(function, overwrite)
+
+
+def _specialised(
+    around: Surroundings,
+    computation: Computation,
+    instruction: Instruction,
+    entry: Opcode,
+    operands: Sequence[ArrayShape | BufferShape],
+) -> Callable[..., Any] | None:
+    """The kernel with everything decided that element types, shapes and policy decide; None where they leave it open.
+
+    They do where extents are dynamic, where an operand is not of the type that it is declared to have, and under
+    policies that have formulas of their own.
+    """
+    numerics = around.options.numerics
+    if entry.bind is None or numerics.is_exact or numerics.has_xla_cpu_functions:
+        return None
+    declared = tuple(operand.shape for operand in computation.operands_of(instruction))
+    for shape, given in zip((*declared, instruction.shape), (*operands, instruction.shape), strict=True):
+        if (
+            not isinstance(shape, ArrayShape)
+            or not isinstance(given, ArrayShape)
+            or shape.element_type is not given.element_type
+            or shape.dynamic_dimensions
+            or given.dynamic_dimensions
+        ):
+            return None
+    return entry.bind(attributes=instruction.attributes, shape=instruction.shape, operand_shapes=declared)

@@ -19,10 +19,12 @@ from hloexec.values import Array
 __all__ = [
     "array_shape",
     "narrow",
+    "narrow_aloud",
     "require",
     "round_to_odd",
     "same_dimensions",
     "same_type_ignoring_float_width",
+    "values_of_patterns",
     "widen",
 ]
 
@@ -93,7 +95,7 @@ def widen(array: Array) -> Array:
     if entry.is_floating and entry.name != "bf16":
         # Faster than NumPy's and ml_dtypes' conversions, those of bf16 aside.
         patterns = array.view(f"u{entry.storage.itemsize}")
-        return np.asarray(_values_of_patterns(entry).take(patterns, mode="clip"))
+        return np.asarray(values_of_patterns(entry).take(patterns, mode="clip"))
     return array.astype(entry.compute)
 
 
@@ -104,15 +106,19 @@ def narrow(array: Array, element_type: ElementType) -> Array:
     f64, sums of integers as int64. Overflowing floats become what the type has for it, as in XLA: inf, else NaN, else
     (f4e2m1fn) the largest number; that type turns NaN into −0.
     """
-    dtype = array.dtype
-    if dtype == element_type.storage:
+    if array.dtype == element_type.storage:
         return array
     with np.errstate(all="ignore"):
-        if element_type.is_floating:
-            return _narrow_float(array, element_type)
-        if element_type.is_integral and dtype != element_type.compute:
-            array = array.astype(element_type.compute)
-        return array.astype(element_type.storage)
+        return narrow_aloud(array, element_type)
+
+
+def narrow_aloud(array: Array, element_type: ElementType) -> Array:
+    """`narrow` to another type, for callers that have NumPy's warnings off."""
+    if element_type.is_floating:
+        return _narrow_float(array, element_type)
+    if element_type.is_integral and array.dtype != element_type.compute:
+        array = array.astype(element_type.compute)
+    return array.astype(element_type.storage)
 
 
 def _narrow_float(array: Array, element_type: ElementType) -> Array:
@@ -153,7 +159,7 @@ def round_to_odd(array: Array) -> Array:
 
 
 @cache
-def _values_of_patterns(element_type: ElementType) -> np.ndarray[Any, np.dtype[Any]]:
+def values_of_patterns(element_type: ElementType) -> np.ndarray[Any, np.dtype[Any]]:
     """The f32 value of each bit pattern of an 8- or 16-bit storage type."""
     itemsize = element_type.storage.itemsize
     with np.errstate(all="ignore"):

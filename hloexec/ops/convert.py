@@ -6,6 +6,9 @@ twice, an int64 does so on its way through f64, and a float beyond an integer's 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import attrs
@@ -50,6 +53,20 @@ def convert(array: Array, element_type: ElementType) -> Array:
         if source.is_floating:
             return narrow(widen(array), element_type)
         return _integer_to_float(widen(array), element_type)
+
+
+def _conversion(source: ElementType, target: ElementType) -> Callable[..., Array]:
+    """`convert` from one element type to another."""
+    is_plain = not source.is_narrow and not target.is_narrow and target.kind is not Kind.PRED
+    is_number = source.kind is not Kind.COMPLEX and not (source.is_floating and target.is_integral)
+    if source is not target and (
+        (is_plain and is_number and not target.is_complex) or (source.name, target.name) in _NUMPY_ROUNDS_ONCE
+    ):
+        return methodcaller("astype", target.storage)
+    return partial(convert, element_type=target)
+
+
+_NUMPY_ROUNDS_ONCE = frozenset({("bf16", "f32"), ("f32", "bf16"), ("f32", "f16")})
 
 
 def _to_complex(array: Array, element_type: ElementType) -> Array:
@@ -104,6 +121,10 @@ class Convert:
     @staticmethod
     def evaluate(operand: Array, *, shape: ArrayShape) -> Array:
         return convert(operand, shape.element_type)
+
+    @staticmethod
+    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], attributes: object) -> Callable[..., Array]:
+        return _conversion(operand_shapes[0].element_type, shape.element_type)
 
     @staticmethod
     def compute(operand: Array, *, shape: ArrayShape) -> Array:

@@ -12,15 +12,17 @@ A formula takes arrays of at least one dimension, and, as keyword-only arguments
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
+import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, Kind, element_type
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.common import array_shape, narrow, same_dimensions, same_type_ignoring_float_width, widen
+from hloexec.ops.elementwise_binding import around_formula
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import register
 from hloexec.ops.xla_cpu.functions import XLA_CPU_FUNCTIONS
@@ -35,6 +37,7 @@ __all__ = [
     "LOGICAL",
     "NUMBER",
     "SIGNED_NUMBER",
+    "ByKind",
     "Formula",
     "component_type",
     "elementwise",
@@ -68,6 +71,16 @@ _COMPONENTS = {"c64": "f32", "c128": "f64"}
 
 Formula = Callable[..., Any]
 """Compute-type arrays to a compute-type array."""
+
+
+@attrs.frozen(eq=False)
+class ByKind:
+    """A formula that the kind of the first operand's NumPy type selects, as NumPy writes kinds."""
+
+    formulas: dict[str, Formula]
+
+    def __call__(self, *operands: Array) -> Any:
+        return self.formulas[operands[0].dtype.kind](*operands)
 
 
 def same_type(operand_type: ElementType) -> ElementType:
@@ -111,9 +124,7 @@ def kernel(compute: Formula, name: str | None = None) -> Callable[..., Array]:
 
     By the opcode's `name` the `exact` and `xla-cpu` policies find formulas of their own.
     """
-    code = compute.__code__ if hasattr(compute, "__code__") else None
-    start = 0 if code is None else code.co_argcount
-    needs = frozenset() if code is None else frozenset(code.co_varnames[start : start + code.co_kwonlyargcount])
+    needs = _needs(compute)
 
     def evaluate(
         *operands: Array,
@@ -138,6 +149,30 @@ def kernel(compute: Formula, name: str | None = None) -> Callable[..., Array]:
         return result.reshape(()) if all(operand.ndim == 0 for operand in operands) else result
 
     return evaluate
+
+
+def _needs(compute: Formula) -> frozenset[str]:
+    """The names of a formula's keyword-only parameters."""
+    code = compute.__code__ if hasattr(compute, "__code__") else None
+    start = 0 if code is None else code.co_argcount
+    return frozenset() if code is None else frozenset(code.co_varnames[start : start + code.co_kwonlyargcount])
+
+
+def _binding(compute: Formula, chosen: Callable[[Any], Formula | None] | None) -> Callable[..., Formula]:
+    """The `bind` of an elementwise opcode; `chosen` gives the formula for an instruction's attributes, if there is one
+    that does not depend on anything else."""
+    needs = _needs(compute)
+
+    def bind(*, attributes: Any, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Formula:
+        formula = None if chosen is None else chosen(attributes)
+        if formula is None:
+            given = {"attributes": attributes, "shape": shape, "operand_shapes": operand_shapes}
+            formula = partial(compute, **{need: given[need] for need in needs}) if needs else compute
+        if isinstance(formula, ByKind):
+            formula = formula.formulas[operand_shapes[0].element_type.compute.kind]
+        return around_formula(formula, shape, operand_shapes)
+
+    return bind
 
 
 @cache
@@ -173,11 +208,12 @@ def elementwise(
     result: Callable[[ElementType], ElementType] = same_type,
     attributes: type | None = None,
     infer: Callable[..., Shape] | None = None,
+    chosen: Callable[[Any], Formula | None] | None = None,
 ) -> None:
     """Register an elementwise opcode whose operands have one shape, and whose result has it, too.
 
     `kinds` are the element types it takes, `result` its element type for the operands'; `infer` replaces the usual
-    shape rule.
+    shape rule; `chosen` gives a simpler formula for an instruction's attributes, or None.
     """
 
     def usual(*shapes: Shape) -> ArrayShape:
@@ -192,5 +228,6 @@ def elementwise(
         infer=infer or usual,
         evaluate=kernel(compute, name),
         compute=compute,
+        bind=_binding(compute, chosen),
         documentation=documentation,
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from math import copysign
 from typing import Any
 
 import numpy as np
 
 from hloexec.dtypes import Kind
-from hloexec.ops.elementwise import ANY_TYPE, FLOAT, FLOAT_OR_COMPLEX, INTEGRAL, NUMBER, Formula, elementwise
+from hloexec.ops.elementwise import ANY_TYPE, FLOAT, FLOAT_OR_COMPLEX, INTEGRAL, NUMBER, ByKind, Formula, elementwise
 from hloexec.ops.elementwise_complex import complex_atan2, complex_divide, complex_power
 from hloexec.ops.elementwise_integer import divide_integers, integer_power, remainder_integers
 from hloexec.values import Array
@@ -31,8 +32,11 @@ def _extremum(lhs: Array, rhs: Array, select: Any, combine: Any) -> Array:
     Equal numbers have equal bits, zeros aside; AND of the bits of two zeros gives −0 only where both are, OR where
     either is.
     """
-    result = np.asarray(select(lhs, rhs))
-    if result.dtype.kind == "f":
+    result: Array = np.asarray(select(lhs, rhs))
+    if result.dtype.kind == "f" and _may_be_zero(lhs) and _may_be_zero(rhs):
+        if select is np.maximum and (_is_positive_zero(lhs) or _is_positive_zero(rhs)):
+            # What is zero now was −0 or +0 against +0, and −0 + 0 = +0.
+            return np.add(result, 0, out=result)
         ties = lhs == rhs
         if ties.any():
             bits = f"u{result.dtype.itemsize}"
@@ -40,16 +44,18 @@ def _extremum(lhs: Array, rhs: Array, select: Any, combine: Any) -> Array:
     return result
 
 
-def _by_kind(*, real: Formula, integral: Formula | None = None, complex_: Formula | None = None) -> Formula:
-    """The formula that the kind of the (compute-type) operands selects."""
-    formulas = {"f": real, "i": integral, "u": integral, "c": complex_}
+def _may_be_zero(array: Array) -> bool:
+    """False where the array is one number, repeated by strides of 0, that is not zero."""
+    return not array.size or any(array.strides) or bool(array.item(0) == 0)
 
-    def compute(lhs: Array, rhs: Array) -> Array:
-        formula = formulas[lhs.dtype.kind]
-        assert formula is not None, "the shape rule admits no operands of this kind"
-        return formula(lhs, rhs)  # type: ignore[no-any-return]
 
-    return compute
+def _is_positive_zero(array: Array) -> bool:
+    """Whether the array is +0, repeated by strides of 0."""
+    return array.size > 0 and not any(array.strides) and not array.item(0) and copysign(1, array.item(0)) > 0
+
+
+def _integral(formula: Formula) -> dict[str, Formula]:
+    return {"i": formula, "u": formula}
 
 
 _ARITHMETIC: tuple[tuple[str, Formula, frozenset[Kind], str], ...] = (
@@ -58,26 +64,26 @@ _ARITHMETIC: tuple[tuple[str, Formula, frozenset[Kind], str], ...] = (
     ("multiply", np.multiply, ANY_TYPE, "lhs · rhs; integers wrap; of pred, lhs AND rhs (XLA: Mul)."),
     (
         "divide",
-        _by_kind(real=np.divide, integral=divide_integers, complex_=complex_divide),
+        ByKind({"f": np.divide, **_integral(divide_integers), "c": complex_divide}),
         NUMBER,
         "lhs / rhs; of integers towards zero, x / 0 = −1 (all ones), INT_MIN / −1 = INT_MIN (XLA: Div).",
     ),
     (
         "remainder",
-        _by_kind(real=np.fmod, integral=remainder_integers),
+        ByKind({"f": np.fmod, **_integral(remainder_integers)}),
         FLOAT | INTEGRAL,
         "lhs − rhs · truncate(lhs / rhs), exact, with the sign of lhs; of integers x rem 0 = x (XLA: Rem).",
     ),
     (
         "power",
-        _by_kind(real=np.power, integral=integer_power, complex_=complex_power),
+        ByKind({"f": np.power, **_integral(integer_power), "c": complex_power}),
         NUMBER,
         "lhs to the power rhs; special values as in C's pow; integers wrap, and a negative exponent gives 0 except for "
         "bases ±1 (XLA: Pow; StableHLO: power).",
     ),
     (
         "atan2",
-        _by_kind(real=np.arctan2, complex_=complex_atan2),
+        ByKind({"f": np.arctan2, "c": complex_atan2}),
         FLOAT_OR_COMPLEX,
         "The angle of the point (x = rhs, y = lhs), in [−π, π]; complex: −i log((rhs + i lhs) / √(lhs² + rhs²)) "
         "(XLA: Atan2).",

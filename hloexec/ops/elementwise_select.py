@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import attrs
@@ -62,6 +63,10 @@ def _compare(lhs: Array, rhs: Array, *, attributes: CompareAttributes) -> Array:
     return _DIRECTIONS[attributes.direction](lhs, rhs)  # type: ignore[no-any-return]
 
 
+def _usual_comparison(attributes: CompareAttributes) -> Any:
+    return None if attributes.type == "TOTALORDER" else _DIRECTIONS[attributes.direction]
+
+
 def _total_order_key(array: Array) -> Array:
     """Integers in the order −NaN < −∞ < … < −0 < +0 < … < +∞ < +NaN.
 
@@ -97,6 +102,7 @@ elementwise(
     kinds=ANY_TYPE,
     attributes=CompareAttributes,
     infer=_infer_compare,
+    chosen=_usual_comparison,
 )
 elementwise(
     "clamp",
@@ -133,3 +139,11 @@ class Select:
     @staticmethod
     def compute(pred: Array, on_true: Array, on_false: Array) -> Array:
         return np.where(pred, on_true, on_false)
+
+    @staticmethod
+    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], attributes: object) -> Any:
+        if operand_shapes[0].rank == shape.rank and all(
+            operand.element_type is shape.element_type for operand in operand_shapes[1:]
+        ):
+            return np.where
+        return partial(Select.evaluate, shape=shape)

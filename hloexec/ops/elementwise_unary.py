@@ -18,6 +18,7 @@ from hloexec.ops.elementwise import (
     FLOAT_OR_COMPLEX,
     NUMBER,
     SIGNED_NUMBER,
+    ByKind,
     Formula,
     component_type,
     elementwise,
@@ -112,11 +113,16 @@ def erf(operand: Array) -> Array:
     is_large = ~(square < 1)
     if not is_large.any():
         return small
-    magnitude = np.minimum(np.abs(operand), operand.dtype.type(_ERF_IS_ONE_FROM[size]))
+    magnitude = np.abs(operand)
+    np.minimum(magnitude, operand.dtype.type(_ERF_IS_ONE_FROM[size]), out=magnitude)
     large = _polynomial(_ERF_LARGE[size], (magnitude - 2) / (magnitude + 2))
-    large *= np.exp(-(magnitude * magnitude))
+    np.multiply(magnitude, magnitude, out=magnitude)
+    np.negative(magnitude, out=magnitude)
+    np.exp(magnitude, out=magnitude)
+    large *= magnitude
     np.subtract(1, large, out=large)
-    return np.where(is_large, np.copysign(large, operand), small)
+    np.copysign(large, operand, out=large)
+    return np.where(is_large, large, small)
 
 
 def _polynomial(coefficients: tuple[float, ...], argument: Array) -> Array:
@@ -131,7 +137,10 @@ def _polynomial(coefficients: tuple[float, ...], argument: Array) -> Array:
 
 def logistic(operand: Array) -> Array:
     """1 / (1 + exp(−x)); where exp(−x) overflows, that is exp(x), a denormal number, to within the rounding."""
-    result: Array = 1 / (1 + np.exp(-operand))
+    result: Array = np.negative(operand)
+    np.exp(result, out=result)
+    np.add(result, 1, out=result)
+    np.divide(1, result, out=result)
     tiny = operand < np.log(np.finfo(operand.dtype).smallest_normal)
     if tiny.any():
         result = np.where(tiny, np.exp(operand), result)
@@ -148,16 +157,13 @@ def _sign(operand: Array) -> Array:
 
 
 def _rsqrt(operand: Array) -> Array:
-    return 1 / np.sqrt(operand)
+    root: Array = np.sqrt(operand)
+    return np.divide(1, root, out=root)
 
 
-def _by_kind(real: Formula, complex_: Formula) -> Formula:
+def _by_kind(real: Formula, complex_: Formula) -> ByKind:
     """`complex_` for complex operands, `real` for all others."""
-
-    def compute(operand: Array) -> Array:
-        return (complex_ if operand.dtype.kind == "c" else real)(operand)  # type: ignore[no-any-return]
-
-    return compute
+    return ByKind({"f": real, "i": real, "u": real, "c": complex_})
 
 
 def _to_pred(_: ElementType) -> ElementType:

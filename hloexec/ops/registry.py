@@ -99,6 +99,9 @@ class Opcode:
     """`evaluate`, but the first operand's buffer is the kernel's: it may write the result there, and return it."""
     compute: Callable[..., Any] | None
     """Elementwise only: the formula on arrays of the compute type, one per operand, all of one shape."""
+    bind: Callable[..., Callable[..., Any]] | None
+    """Elementwise only: from `attributes`, `shape` and `operand_shapes`, by keyword, a function of the operands alone
+    that gives what `evaluate` does under the `reference` policy. It relies on NumPy's warnings being off."""
     documentation: str
 
     @property
@@ -126,7 +129,8 @@ def opcode(
     """Register the decorated class as the entry of opcode `name`.
 
     The class's docstring gives the rule and its source; its static methods `infer`, `evaluate`, `overwrite` (with the
-    keyword arguments of `evaluate`), (elementwise) `compute` and (collectives) `exchange` are what they are called.
+    keyword arguments of `evaluate`), (elementwise) `compute` and `bind`, and (collectives) `exchange` are what they are
+    called.
     """
 
     def decorate(cls: _Entry) -> _Entry:
@@ -143,6 +147,7 @@ def opcode(
             overwrite=getattr(cls, "overwrite", None),
             exchange=getattr(cls, "exchange", None),
             compute=getattr(cls, "compute", None),
+            bind=getattr(cls, "bind", None),
             documentation=inspect.cleandoc(cls.__doc__ or ""),
         )
         return cls
@@ -164,6 +169,7 @@ def register(
     overwrite: Callable[..., Any] | None = None,
     exchange: Callable[..., Any] | None = None,
     compute: Callable[..., Any] | None = None,
+    bind: Callable[..., Callable[..., Any]] | None = None,
     documentation: str = "",
 ) -> None:
     """Register an opcode; for tables of opcodes that are one formula each."""
@@ -188,6 +194,7 @@ def register(
         may_be_view=may_be_view,
         overwrite=overwrite,
         compute=compute,
+        bind=bind,
         documentation=documentation,
     )
 

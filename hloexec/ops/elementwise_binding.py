@@ -1,0 +1,114 @@
+"""Elementwise kernels for operands whose element types and shapes are known: all that can be decided is decided once.
+
+What is left to do on each call is the formula and the conversions that it needs: for f32, f64 and most integers that is
+the bare NumPy function. The caller has NumPy's warnings off. Results have the bits that `evaluate` gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import methodcaller
+from typing import Any
+
+import numpy as np
+
+from hloexec.dtypes import ElementType
+from hloexec.ir import ArrayShape
+from hloexec.ops.common import narrow_aloud, values_of_patterns, widen
+from hloexec.values import Array
+
+__all__ = ["around_formula", "keeping_arrays", "widening"]
+
+Function = Callable[..., Any]
+
+
+def around_formula(formula: Function, shape: ArrayShape, operand_shapes: Sequence[ArrayShape]) -> Function:
+    """Widen the operands, apply a formula of compute types that takes nothing else, narrow the result to `shape`."""
+    types = [operand.element_type for operand in operand_shapes]
+    result = shape.element_type
+    if isinstance(formula, np.ufunc):
+        given = formula.resolve_dtypes((*(entry.compute for entry in types), None))[-1]
+        function = keeping_arrays(formula) if shape.rank == 0 else formula
+        narrowing = None if given == result.storage else _narrowing(given, result)
+        return _chained(function, [widening(entry) for entry in types], narrowing)
+    function = _chained(formula, [widening(entry) for entry in types], partial(_narrowed, result))
+    if all(operand.rank for operand in operand_shapes):
+        return function
+    return partial(_on_vectors, function, shape.rank == 0)
+
+
+def keeping_arrays(ufunc: np.ufunc) -> Function:
+    """A NumPy function that gives arrays for arrays without dimensions, too, instead of scalars."""
+    if _HAS_ELLIPSIS:
+        return partial(ufunc, out=...)
+    return lambda *operands: np.asarray(ufunc(*operands))
+
+
+def _has_ellipsis() -> bool:
+    """Whether NumPy's functions give an array for `out=...` (from 2.3 on)."""
+    try:
+        return isinstance(np.negative(np.zeros(()), out=...), np.ndarray)
+    except TypeError:
+        return False
+
+
+_HAS_ELLIPSIS = _has_ellipsis()
+
+
+def widening(element_type: ElementType) -> Function | None:
+    """What `widen` does to arrays of an element type; None where it does nothing."""
+    if not element_type.is_narrow:
+        return None
+    if element_type.is_floating and element_type.name != "bf16":
+        return partial(_value_of_pattern, values_of_patterns(element_type), f"u{element_type.byte_size}")
+    return methodcaller("astype", element_type.compute)
+
+
+def _value_of_pattern(values: Array, pattern: str, array: Array) -> Array:
+    return np.asarray(values.take(array.view(pattern), mode="clip"))
+
+
+def _narrowing(given: np.dtype[Any], element_type: ElementType) -> Function:
+    """What `narrow` does to arrays of a NumPy type."""
+    is_direct = given == element_type.compute and (not element_type.is_floating or element_type.bits == 16)
+    return methodcaller("astype", element_type.storage) if is_direct else partial(_narrowed, element_type)
+
+
+def _narrowed(element_type: ElementType, array: Array) -> Array:
+    return array if array.dtype == element_type.storage else narrow_aloud(array, element_type)
+
+
+def _chained(formula: Function, widenings: Sequence[Function | None], narrowing: Function | None) -> Function:
+    """One function of as many operands as there are widenings."""
+    if not any(widenings):
+        return formula if narrowing is None else _after(formula, narrowing)
+    if len(widenings) == 1:
+        (widen_operand,) = widenings
+        assert widen_operand is not None
+        if narrowing is None:
+            return lambda operand: formula(widen_operand(operand))
+        return lambda operand: narrowing(formula(widen_operand(operand)))
+    if len(widenings) == 2:
+        widen_lhs, widen_rhs = (_itself if entry is None else entry for entry in widenings)
+        if narrowing is None:
+            return lambda lhs, rhs: formula(widen_lhs(lhs), widen_rhs(rhs))
+        return lambda lhs, rhs: narrowing(formula(widen_lhs(lhs), widen_rhs(rhs)))
+    widened = _itself if narrowing is None else narrowing
+    return lambda *operands: widened(formula(*map(widen, operands)))
+
+
+def _itself(array: Array) -> Array:
+    return array
+
+
+def _after(formula: Function, narrowing: Function) -> Function:
+    return lambda *operands: narrowing(formula(*operands))
+
+
+def _on_vectors(function: Function, is_scalar: bool, *operands: Array) -> Array:
+    """A function whose formula takes no arrays without dimensions, on operands that may be such."""
+    given = [operand.reshape(1) if operand.ndim == 0 else operand for operand in operands]
+    result: Array = function(*given)
+    # A called computation is given operands with the dimensions of its batch in front.
+    return result.reshape(()) if is_scalar and all(operand.ndim == 0 for operand in operands) else result
