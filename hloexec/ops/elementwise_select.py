@@ -12,6 +12,7 @@ from hloexec.dtypes import Kind, element_type
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.choosing import choose
 from hloexec.ops.common import array_shape, require, same_dimensions, same_type_ignoring_float_width
 from hloexec.ops.convert import convert
 from hloexec.ops.elementwise import ANY_TYPE, elementwise, operands_shape
@@ -134,16 +135,16 @@ class Select:
         on_true, on_false = convert(on_true, shape.element_type), convert(on_false, shape.element_type)
         if pred.ndim == 0:
             return on_true if pred else on_false
-        return np.where(pred, on_true, on_false)
+        return choose(pred, on_true, on_false)
 
     @staticmethod
     def compute(pred: Array, on_true: Array, on_false: Array) -> Array:
-        return np.where(pred, on_true, on_false)
+        return choose(pred, on_true, on_false)
 
     @staticmethod
     def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], attributes: object) -> Any:
         if operand_shapes[0].rank == shape.rank and all(
             operand.element_type is shape.element_type for operand in operand_shapes[1:]
         ):
-            return np.where
+            return choose
         return partial(Select.evaluate, shape=shape)

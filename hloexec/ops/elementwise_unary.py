@@ -13,6 +13,7 @@ import numpy as np
 
 from hloexec.dtypes import ElementType, element_type
 from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.choosing import choose
 from hloexec.ops.elementwise import (
     FLOAT,
     FLOAT_OR_COMPLEX,
@@ -122,7 +123,7 @@ def erf(operand: Array) -> Array:
     large *= magnitude
     np.subtract(1, large, out=large)
     np.copysign(large, operand, out=large)
-    return np.where(is_large, large, small)
+    return choose(is_large, large, small)
 
 
 def _polynomial(coefficients: tuple[float, ...], argument: Array) -> Array:
