@@ -12,24 +12,32 @@ from hloexec.text.state import ParserState
 
 __all__ = ["AnnotationParser"]
 
-_METADATA_FIELD = re.compile(r'([a-z_]+)=(?:"([^"\\]*)"|([0-9]{1,9}))')
-_PLAIN_METADATA = re.compile(r'((?:[, ]*+[a-z_]++=(?:"[^"\\]*+"|[0-9]{1,9}+))*+)\}')
 _PROFILE_TYPES = range(4)
 _INT32 = range(-(1 << 31), 1 << 31)
 _METADATA_STRINGS = ("op_type", "op_name", "source_file", "deduplicated_name", "scheduling_name", "metadata_payload")
 _METADATA_INTEGERS = ("source_line", "source_end_line", "source_column", "source_end_column", "stack_frame_id")
 
+_PLAIN_METADATA = re.compile(
+    r"\{"
+    r'(?:op_type="([^"\\]*+)" ?)?+(?:op_name="([^"\\]*+)" ?)?+(?:source_file="([^"\\]*+)" ?)?+'
+    r"(?:source_line=([0-9]{1,9}+) ?)?+(?:source_end_line=([0-9]{1,9}+) ?)?+"
+    r"(?:source_column=([0-9]{1,9}+) ?)?+(?:source_end_column=([0-9]{1,9}+) ?)?+(?:stack_frame_id=([0-9]{1,9}+) ?)?+"
+    r'(?:deduplicated_name="([^"\\]*+)" ?)?+(?:scheduling_name="([^"\\]*+)" ?)?+'
+    r"\}"
+)
+"""Metadata without escapes, its fields in the order in which XLA prints them."""
+
 
 class AnnotationParser:
     """Reads annotations from a lexer."""
 
-    __slots__ = ("_attributes", "_known_metadata", "_lexer", "_state")
+    __slots__ = ("_attributes", "_known_strings", "_lexer", "_state")
 
     def __init__(self, state: ParserState, attributes: AttributeParser) -> None:
         self._state = state
         self._lexer = state.lexer
         self._attributes = attributes
-        self._known_metadata: dict[str, Metadata] = {}
+        self._known_strings: dict[str, str] = {}
 
     def frontend_attributes(self, what: str) -> tuple[tuple[str, str], ...]:
         """'{' [name '=' (string | dictionary) (',' …)*] '}'"""
@@ -132,36 +140,38 @@ class AnnotationParser:
     def metadata(self, what: str = "metadata") -> Metadata:
         """'{' ([','] field)* '}'"""
         lexer = self._lexer
-        if not lexer.at("{"):
-            lexer.fail(f"expected '{{' before {what}, found {lexer.describe()}")
-        found = self._plain_metadata()
-        return found if found is not None else self._metadata_by_parts()
+        found, end = self.metadata_at(lexer.start, what)
+        lexer.move_to(end)
+        return found
 
-    def _plain_metadata(self) -> Metadata | None:
-        """Metadata of strings without escapes and of integers, as nearly all is; remembered by its text."""
+    def metadata_at(self, position: int, what: str) -> tuple[Metadata, int]:
+        """Metadata that begins at `position`, and where it ends; nearly all of it is plain and read as a whole."""
         lexer = self._lexer
-        match = _PLAIN_METADATA.match(lexer.text, lexer.end)
-        if match is None:
-            return None
-        body = match[1]
-        known = self._known_metadata.get(body)
-        if known is None:
-            found = _METADATA_FIELD.findall(body)
-            fields: dict[str, Any] = {}
-            for name, string, integer in found:
-                if integer and name in _METADATA_INTEGERS:
-                    fields[name] = int(integer)
-                elif not integer and name in _METADATA_STRINGS:
-                    fields[name] = string
-            if len(fields) != len(found):
-                return None  # a field that is unknown, of another kind, or there twice
-            known = self._known_metadata[body] = Metadata(**fields)
-        lexer.move_to(match.end())
-        return known
+        plain = _PLAIN_METADATA.match(lexer.text, position)
+        if plain is None:
+            lexer.move_to(position)
+            lexer.expect("{", f"before {what}")
+            return self._metadata_by_parts(), lexer.start
+        op_type, op_name, source_file, *integers, deduplicated_name, scheduling_name = plain.groups()
+        line, end_line, column, end_column, frame = [None if text is None else int(text) for text in integers]
+        found = Metadata(
+            op_type,
+            None if op_name is None else self._known_strings.setdefault(op_name, op_name),
+            None if source_file is None else self._known_strings.setdefault(source_file, source_file),
+            line,
+            end_line,
+            column,
+            end_column,
+            frame,
+            None,
+            deduplicated_name,
+            scheduling_name,
+        )
+        return found, plain.end()
 
     def _metadata_by_parts(self) -> Metadata:
+        """What follows the opening brace of metadata."""
         lexer = self._lexer
-        lexer.expect("{", "before metadata")
         fields: dict[str, Any] = {}
         unknown: list[tuple[str, str]] = []
         while not lexer.at("}"):

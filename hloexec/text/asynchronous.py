@@ -72,7 +72,7 @@ def wrap(
             opcode=wrapped.name,
             operands=names,
             attributes=operand_parser.make_attributes(wrapped, fields, names, inner, start),
-            span=state.span(start),
+            span=state.span(start, lexer.start),
             **{key: value for key, value in common.items() if key in shared},
         ),
     )

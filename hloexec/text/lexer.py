@@ -14,10 +14,24 @@ from typing import NoReturn
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ParseError
 
-__all__ = ["BAD", "END", "NAME", "NUMBER", "PUNCTUATION", "SHAPE", "STRING", "Lexer", "escape", "unescape"]
+__all__ = [
+    "BAD",
+    "END",
+    "NAME",
+    "NAME_PATTERN",
+    "NUMBER",
+    "PUNCTUATION",
+    "SHAPE",
+    "STRING",
+    "Lexer",
+    "escape",
+    "unescape",
+]
 
 # Token kinds are the numbers of the groups in the pattern below.
 SHAPE, NAME, NUMBER, STRING, PUNCTUATION, END, BAD = range(1, 8)
+
+NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_.\-]*+"
 
 _TYPE_NAMES = "|".join(sorted(ELEMENT_TYPES, key=len, reverse=True))
 
@@ -27,7 +41,7 @@ _TOKEN = re.compile(
     _SKIPPED + r"(?:"
     # SHAPE: an element type, its dimensions and, where the brace that follows can be one, its layout.
     rf"((?:{_TYPE_NAMES})\[[^\[\](){{}}\"/]*+\](?:\{{[0-9:][^{{}}\"/]*+\}})?)"
-    r"|(%?[A-Za-z_][A-Za-z0-9_.\-]*+)"  # NAME
+    rf"|(%?{NAME_PATTERN})"  # NAME
     r"|(-?[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|-\.[0-9]++(?:[eE][+-]?[0-9]++)?|-inf|-nan)"  # NUMBER
     r"|(\"(?:[^\"\\]|\\.)*+\"|'(?:[^'\\]|\\.)*+')"  # STRING
     r"|(->|<=|\.\.\.|[=,:*#+~\[\]{}()?])"  # PUNCTUATION
@@ -37,8 +51,6 @@ _TOKEN = re.compile(
 )
 
 _LONGEST_MESSAGE = 600
-
-_ATTRIBUTE = re.compile(r", ?([A-Za-z_][A-Za-z0-9_.\-]*+)=")
 
 RESERVED = frozenset(
     "true false inf nan HloModule ENTRY ROOT FileNames FunctionNames FileLocations StackFrames maximal replicated "
@@ -83,8 +95,9 @@ class Lexer:
 
     def move_to(self, position: int) -> None:
         """Make the token that begins at or after `position` the current one."""
-        self.end = position
-        self.advance()
+        if position != self.start:
+            self.end = position
+            self.advance()
 
     def following(self) -> str:
         """The text of the token after the current one."""
@@ -136,15 +149,6 @@ class Lexer:
         value = self.value
         self.advance()
         return value
-
-    def next_attribute(self) -> tuple[str, int] | None:
-        """`, name=` of the usual form: moves past it and gives the name and its position."""
-        match = _ATTRIBUTE.match(self.text, self.start)
-        if match is None:
-            return None
-        self.end = match.end()
-        self.advance()
-        return match[1], match.start(1)
 
     def attribute_name(self, what: str) -> str:
         """`name=`, without space between; moves past both."""

@@ -6,21 +6,20 @@ import re
 from typing import Any
 
 from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.ir import ArrayShape, Instruction, Literal, Shape, TupleShape
 from hloexec.ops.attributes import attribute_fields, computation_names
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
-from hloexec.text.lexer import NAME, Lexer
+from hloexec.text.lexer import NAME, NAME_PATTERN, Lexer
 from hloexec.text.literals import LiteralParser
 from hloexec.text.shapes import ShapeParser
 from hloexec.text.state import ParserState, Scope
 
-__all__ = ["ARRAY_PATTERN", "NAME_PATTERN", "OperandParser", "is_name_list"]
+__all__ = ["ARRAY_PATTERN", "OperandParser", "is_name_list"]
 
 ARRAY_PATTERN = r"[a-z][a-z0-9]*\[[0-9,]*+\](?:\{[^{}\"/]*+\})?"
-NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_.\-]*+"
 _SPACE = r"[ \t\n\r]*+"
 _OPERAND = re.compile(rf"{_SPACE}(?:({ARRAY_PATTERN}) )?%?({NAME_PATTERN}){_SPACE}([,)])")
-
+_PLAIN_IMMEDIATE = re.compile(r"\(([a-z0-9.+\-]{1,32}+)\)")
 
 # The text of these states the shape, though some rules would tell it: so does XLA's parser.
 _STATED_SHAPES = frozenset(
@@ -41,6 +40,24 @@ class OperandParser:
         self._lexer = state.lexer
         self._shapes = shapes
         self._literals = literals
+        self._known_numbers: dict[str, int] = {}
+        self._known_scalars: dict[tuple[Shape, str], Literal] = {}
+
+    def at(
+        self, scope: Scope, entry: Opcode, position: int, start: int, names: str | None
+    ) -> tuple[tuple[str, ...], int]:
+        """The operands from `position` on, and where they end; `names` is `%a, %b` where they are names alone."""
+        if names is not None:
+            by_name = scope.by_name
+            try:
+                found = tuple([by_name[name].name for name in names.replace("%", "").split(", ")])
+            except KeyError:
+                pass  # one is not defined yet
+            else:
+                self._check_operand_count(entry, len(found), start)
+                return found, position + len(names) + len("()")
+        self._lexer.move_to(position)
+        return self.operands(scope, entry, start), self._lexer.start
 
     def operands(self, scope: Scope, entry: Opcode | None, start: int) -> tuple[str, ...]:
         """'(' [operand (',' operand)*] ')', operand ::= [shape] name | [shape] opcode operands
@@ -125,7 +142,8 @@ class OperandParser:
             lexer.advance()
             if entry.role is not Role.PARAMETER and entry.role is not Role.CONSTANT:
                 return entry, shape, opcode_start
-            fields = self.immediate(entry, shape, opcode_start)
+            fields, end = self.immediate(entry, shape, lexer.start, opcode_start)
+            lexer.move_to(end)
             assert shape is not None and entry.attributes is not None
             operands.append(self._anonymous(scope, entry, shape, start, (), entry.attributes(**fields)))
             return None
@@ -155,22 +173,37 @@ class OperandParser:
             wanted = str(low) if low == high else f"at least {low}" if high is None else f"{low} to {high}"
             self._lexer.fail(f"{entry.name} takes {wanted} operand{'s' * (wanted != '1')}, found {count}", start)
 
-    def immediate(self, entry: Opcode, shape: Shape | None, start: int) -> dict[str, Any]:
-        """'(' int ')' of a parameter, '(' literal ')' of a constant"""
+    def immediate(self, entry: Opcode, shape: Shape | None, position: int, start: int) -> tuple[dict[str, Any], int]:
+        """'(' int ')' of a parameter, '(' literal ')' of a constant, from `position` on; the field, and where it ends.
+
+        Plain numbers and scalars repeat; they are remembered by their texts.
+        """
         lexer = self._lexer
         if shape is None:
             lexer.fail(f"the shape of a {entry.name} cannot be inferred; it must be given", start)
+        is_parameter = entry.role is Role.PARAMETER
+        plain = _PLAIN_IMMEDIATE.match(lexer.text, position)
+        if plain is not None:
+            known = self._known_numbers.get(plain[1]) if is_parameter else self._known_scalars.get((shape, plain[1]))
+            if known is not None:
+                return {"number" if is_parameter else "literal": known}, plain.end()
+        lexer.move_to(position)
         lexer.expect("(", f"after '{entry.name}'")
-        if entry.role is Role.PARAMETER:
+        if is_parameter:
             position = lexer.start
             number = lexer.integer("the number of a parameter")
             if number < 0:
                 lexer.fail("the number of a parameter is not negative", position)
             fields: dict[str, Any] = {"number": number}
+            if plain is not None:
+                self._known_numbers[plain[1]] = number
         else:
-            fields = {"literal": self._literals.of_shape(shape)}
+            literal = self._literals.of_shape(shape)
+            fields = {"literal": literal}
+            if plain is not None:
+                self._known_scalars[shape, plain[1]] = literal
         lexer.expect(")", f"after the value of a {entry.name}")
-        return fields
+        return fields, lexer.start
 
     def _add_nested(
         self, scope: Scope, entry: Opcode, shape: Shape | None, start: int, operands: tuple[str, ...]
@@ -186,7 +219,7 @@ class OperandParser:
         self, scope: Scope, entry: Opcode, shape: Shape, start: int, operands: tuple[str, ...], attributes: Any
     ) -> str:
         name = self._state.instruction_name(entry.name, scope)
-        span = self._state.span(start)
+        span = self._state.span(start, self._lexer.start)
         scope.add(
             Instruction(name=name, shape=shape, opcode=entry.name, operands=operands, attributes=attributes, span=span),
         )

@@ -68,10 +68,9 @@ class ParserState:
         self.computations[scope.name] = computation
         return computation
 
-    def span(self, start: int) -> Span:
-        """From `start` to the end of what was read, without the space before the current token."""
-        text = self.lexer.text
-        return Span(start, start + len(text[start : self.lexer.start].rstrip()))
+    def span(self, start: int, end: int) -> Span:
+        """From `start` to `end`, without the space before it."""
+        return Span(start, start + len(self.lexer.text[start:end].rstrip()))
 
     def computation_name(self, name: str) -> str:
         """`name`, or `name.1`, `name.2`, … if there is such a computation."""
