@@ -15,7 +15,7 @@ import numpy as np
 from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
-__all__ = ["reshaped", "row_major"]
+__all__ = ["filled", "reshaped", "row_major"]
 
 _SMALLEST_COLUMN = 512
 """Shorter ones are not worth a call each."""
@@ -32,6 +32,8 @@ _THREAD_ELEMENTS = 1 << 18
 
 def row_major(array: Array) -> Array:
     """A new array in row-major order with the same elements."""
+    if array.size and not any(array.strides):
+        return filled(array.shape, array[(0,) * array.ndim])
     merged = _merged(array)
     if not _is_turned(merged):
         return array.copy()
@@ -50,6 +52,12 @@ def row_major(array: Array) -> Array:
 
     in_blocks(copy, row, max(step, _THREAD_ELEMENTS * row // merged.size // step * step))
     return result.view(array.dtype).reshape(array.shape)
+
+
+def filled(sizes: tuple[int, ...], value: Array) -> Array:
+    """A new array that holds a scalar everywhere; the system has memory full of zeros at hand."""
+    value = np.asarray(value)
+    return np.full(sizes, value) if any(value.tobytes()) else np.zeros(sizes, value.dtype)
 
 
 def reshaped(array: Array, sizes: tuple[int, ...]) -> Array:

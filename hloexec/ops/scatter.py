@@ -16,6 +16,7 @@ import numpy as np
 from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_type_ignoring_float_width
+from hloexec.ops.copying import row_major
 from hloexec.ops.data_movement import in_type, require_distinct_dimensions
 from hloexec.ops.extents import completed, flags, part, shape_of
 from hloexec.ops.index_vectors import batch_sizes, require_batching_dims, require_index_vectors, start_positions
@@ -121,7 +122,7 @@ def _scattered(
     results: Sequence[Array] = sources
     if placement is not None:
         if placement.has_leading_rows:
-            results = [source if is_owned and source.flags.c_contiguous else source.copy() for source in sources]
+            results = [source if is_owned and source.flags.c_contiguous else row_major(source) for source in sources]
             tables = [placement.rows(result) for result in results]
         else:
             tables = [placement.table(source) for source in sources]
@@ -233,7 +234,7 @@ class _Placement:
 
     def table(self, operand: Array) -> Array:
         """A copy of the operand as `[rows, resting dimensions...]`."""
-        return self.rows(operand.transpose(*self.moving, *self.resting).copy())
+        return self.rows(row_major(operand.transpose(*self.moving, *self.resting)))
 
     def rows(self, turned: Array) -> Array:
         """`[moving dimensions..., resting dimensions...]` as `[rows, resting dimensions...]`; a view if row-major."""
@@ -257,6 +258,19 @@ class _Placement:
         return table.reshape([self.sizes[axis] for axis in axes]).transpose(np.argsort(axes))
 
 
+def _fitting(limits: dict[int, tuple[Array, int]], batch: tuple[int, ...]) -> Array | None:
+    """The numbers of the windows that start between 0 and the limit in each dimension; None where all do."""
+    outside = {
+        axis: (start, limit) for axis, (start, limit) in limits.items() if start.min() < 0 or start.max() > limit
+    }
+    if not outside:
+        return None
+    fits = np.ones(batch, np.bool_)
+    for start, limit in outside.values():
+        fits &= (start >= 0) & (start <= limit)
+    return np.flatnonzero(fits)
+
+
 def _place(
     indices: Array, update_sizes: tuple[int, ...], sizes: tuple[int, ...], attributes: ScatterAttributes
 ) -> _Placement | None:
@@ -271,19 +285,20 @@ def _place(
         attributes.input_batching_dims,
         attributes.scatter_indices_batching_dims,
     )
-    fits = np.ones(batch, np.bool_)
-    for axis, start in starts.items():
-        fits &= (start >= 0) & (start <= sizes[axis] - window[axis])
-    if not fits.any() or not prod(window):
+    if not prod(batch) or not prod(window):
         return None
-    fitting = None if fits.all() else np.flatnonzero(fits)
+    fitting = _fitting({axis: (start, sizes[axis] - window[axis]) for axis, start in starts.items()}, batch)
+    if fitting is not None and not fitting.size:
+        return None
     moving = tuple(sorted(axis for axis in starts if window[axis] < sizes[axis]))
-    first, offset = np.zeros(batch, np.int64), np.zeros(1, np.int64)
-    for axis in moving:
-        first = first * sizes[axis] + starts[axis]
+    first: Array = np.zeros((), np.int64)
+    offset: Array = np.zeros(1, np.int64)
+    for number, axis in enumerate(moving):
+        first = first * sizes[axis] + starts[axis] if number else starts[axis]
         offset = np.add.outer(offset * sizes[axis], np.arange(window[axis])).reshape(-1)
-    first = first.reshape(-1)
-    keys = np.add.outer(first if fitting is None else first[fitting], offset).reshape(-1)
+    first = np.broadcast_to(first, batch).reshape(-1)
+    first = first if fitting is None else first[fitting]
+    keys = first if len(offset) == 1 else np.add.outer(first, offset).reshape(-1)
     batch_axes = [axis for axis in range(len(update_sizes)) if axis not in attributes.update_window_dims]
     return _Placement(
         sizes=sizes,

@@ -4,7 +4,8 @@ else by rounds, each of which gives every row its next update.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -12,9 +13,12 @@ import numpy as np
 from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.ops.common import array_shape, narrow, widen
 from hloexec.ops.data_movement import in_type
+from hloexec.ops.elementwise_binary import maximum, minimum
 from hloexec.ops.exact.sums import add_by_key
 from hloexec.ops.reducers import recognise_components
 from hloexec.ops.registry import Callee
+from hloexec.ops.sorting import stable_argsort
+from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
 __all__ = ["combine"]
@@ -39,9 +43,10 @@ def combine(targets: list[Array], keys: Array, pieces: list[Array], combiner: Ca
                 _combine_recognised(name, target, keys, piece)
 
 
-# By measurement: from here on a round costs less than `ufunc.at` does for the same elements.
+# By measurement: rows so long are worth a call of NumPy's each, and rounds of so many keys are worth one.
 _LONG_ROW = 16
-_FEWER_ROUNDS = 8
+_FEWEST_KEYS = 16
+_BLOCK_ELEMENTS = 1 << 15
 
 _UFUNCS: dict[str, np.ufunc] = {
     "add": np.add,
@@ -57,46 +62,112 @@ _UFUNCS: dict[str, np.ufunc] = {
 def _combine_recognised(name: str, target: Array, keys: Array, pieces: Array) -> None:
     """`combine` for one operand and an operation that `recognise` knows."""
     element_type = element_type_of(target.dtype)
+    row = prod(pieces.shape[1:])
     if name == "first":
         return
     if name == "second":
         # NumPy assigns in order, so the last of several pieces for a row stays.
-        target[keys] = pieces
-        return
+        integers = f"u{target.itemsize}" if target.itemsize <= 8 else target.dtype
+        target.view(integers)[keys] = pieces.view(integers)
+    elif row >= _LONG_ROW:
+        _combine_rows(_step(name, element_type), target, keys, pieces, element_type)
+    elif element_type.is_narrow and element_type.is_floating and name in ("add", "multiply"):
+        _combine_narrow_floats(name, target, keys, pieces, element_type)
+    elif len(keys) * 4 < len(target):
+        # What needs another form of the target shall need it of the rows that change only.
+        rows, places = np.unique(keys, return_inverse=True)
+        part = target[rows]
+        _combine_elements(name, part, places, pieces, element_type)
+        target[rows] = part
+    else:
+        _combine_elements(name, target, keys, pieces, element_type)
+
+
+def _combine_elements(name: str, target: Array, keys: Array, pieces: Array, element_type: ElementType) -> None:
+    """`combine` for rows of few elements, of all types that need no rounding."""
     ufunc = _UFUNCS[name]
-    is_choice = name in ("minimum", "maximum")
-    if element_type.is_floating and is_choice:
+    if element_type.is_floating and name in ("minimum", "maximum"):
         ordered = _ordered_integers(target, name)
-        _accumulate(ufunc, ordered, keys, _ordered_integers(pieces, name))
+        _at(ufunc, ordered, keys, _ordered_integers(pieces, name))
         target[...] = _from_ordered_integers(ordered, element_type)
-    elif element_type.is_narrow and element_type.is_floating:
-        wide = widen(pieces)
-        for chosen in _rounds(keys):
-            rows = keys[chosen]
-            target[rows] = narrow(ufunc(widen(target[rows]), wide[chosen]), element_type)
     elif element_type.is_narrow:
         # Integers: wrapping once at the end is wrapping at each step.
         wide = widen(target)
-        _accumulate(ufunc, wide, keys, widen(pieces))
+        _at(ufunc, wide, keys, widen(pieces))
         target[...] = narrow(wide, element_type)
     else:
-        _accumulate(ufunc, target, keys, pieces)
+        _at(ufunc, target, keys, pieces)
 
 
-def _accumulate(ufunc: np.ufunc, target: Array, keys: Array, pieces: Array) -> None:
-    """`ufunc.at(target, keys, pieces)`, which is slow where rows are long: then by rounds, as long as these are few."""
-    if prod(pieces.shape[1:]) >= _LONG_ROW and np.bincount(keys).max() <= len(keys) // _FEWER_ROUNDS:
-        for chosen in _rounds(keys):
-            rows = keys[chosen]
-            target[rows] = ufunc(target[rows], pieces[chosen])
-    else:
-        ufunc.at(target, keys, pieces)
+def _at(ufunc: np.ufunc, target: Array, keys: Array, pieces: Array) -> None:
+    """`ufunc.at(target, keys, pieces)`, element by element where that is possible, which NumPy is faster at."""
+    row = prod(pieces.shape[1:])
+    if target.flags.c_contiguous:
+        target = target.reshape(-1)
+        keys = keys if row == 1 else (keys[:, None] * row + np.arange(row)).reshape(-1)
+        pieces = pieces.reshape(-1)
+    ufunc.at(target, keys, pieces)
+
+
+def _combine_narrow_floats(name: str, target: Array, keys: Array, pieces: Array, element_type: ElementType) -> None:
+    """`combine` for rows of few elements: by rounds, as long as these are of many keys."""
+    ufunc, wide = _UFUNCS[name], widen(pieces)
+    order, ends = _rounds(keys)
+    begin = 0
+    for end in ends:
+        if end - begin < _FEWEST_KEYS and element_type.bits == 16:
+            # These types' own sums and products, of one element at a time, are those of f32, rounded.
+            rest = order[begin:]
+            ufunc.at(target, keys[rest], pieces[rest])
+            return
+        chosen = order[begin:end]
+        rows = keys[chosen]
+        target[rows] = narrow(ufunc(widen(target[rows]), wide[chosen]), element_type)
+        begin = end
+
+
+def _step(name: str, element_type: ElementType) -> Callable[[Array, Array], Array]:
+    """The operation on arrays of the compute type, as it stands where floats are exact or zeros have signs."""
+    if element_type.is_floating and name in ("minimum", "maximum"):
+        return {"minimum": minimum, "maximum": maximum}[name]
+    return _UFUNCS[name]
+
+
+def _combine_rows(
+    step: Callable[[Array, Array], Array], target: Array, keys: Array, pieces: Array, element_type: ElementType
+) -> None:
+    """`combine` for long rows: rounds, as long as these are of many keys; then key by key, piece by piece."""
+    order, ends = _rounds(keys)
+    block = max(1, _BLOCK_ELEMENTS // prod(pieces.shape[1:]))
+    begin = 0
+    for end in ends:
+        if end - begin < _FEWEST_KEYS < len(ends):
+            break
+        chosen = order[begin:end]
+
+        def update(start: int, stop: int, chosen: Array = chosen) -> None:
+            numbers = chosen[start:stop]
+            rows = keys[numbers]
+            target[rows] = narrow(step(widen(target[rows]), widen(pieces[numbers])), element_type)
+
+        in_blocks(update, len(chosen), block)
+        begin = end
+    rest = order[begin:]
+    for key in np.unique(keys[rest]):
+        total = widen(target[key])
+        for piece in widen(pieces[rest[keys[rest] == key]]):
+            total = step(total, piece)
+            if element_type.is_narrow:
+                total = widen(narrow(total, element_type))
+        target[key] = narrow(total, element_type)
 
 
 def _combine_by_rounds(targets: list[Array], keys: Array, pieces: list[Array], combiner: Callee) -> None:
     """`combine` for any computation: round k applies the k-th piece of every row at once."""
     parameters = [array_shape(shape, "a parameter").element_type for shape in combiner.computation.parameter_shapes]
-    for chosen in _rounds(keys):
+    order, ends = _rounds(keys)
+    for begin, end in pairwise((0, *ends)):
+        chosen = order[begin:end]
         rows = keys[chosen]
         arguments = [target[rows] for target in targets] + [piece[chosen] for piece in pieces]
         results = combiner(*(in_type(*pair) for pair in zip(arguments, parameters, strict=True)))
@@ -104,20 +175,17 @@ def _combine_by_rounds(targets: list[Array], keys: Array, pieces: list[Array], c
             target[rows] = in_type(result, element_type_of(target.dtype))
 
 
-def _rounds(keys: Array) -> Iterator[Array]:
-    """The positions of each key's first occurrence, of each key's second, and so on."""
-    order = np.argsort(keys, kind="stable")
+def _rounds(keys: Array) -> tuple[Array, list[int]]:
+    """The positions of each key's first occurrence, then of each key's second, and so on, and where each round ends."""
+    order = stable_argsort(keys)
     ordered = keys[order]
     begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    if len(begins) == len(keys):
+        return order, [len(keys)]
     lengths = np.diff(begins, append=len(keys))
     occurrence = np.arange(len(keys)) - np.repeat(begins, lengths)
-    ends = np.cumsum(np.bincount(occurrence)).tolist()
-    if len(ends) < 2**16:
-        # NumPy sorts 16-bit integers by radix.
-        occurrence = occurrence.astype(np.uint16)
-    order = order[np.argsort(occurrence, kind="stable")]
-    for begin, end in zip([0, *ends[:-1]], ends, strict=True):
-        yield order[begin:end]
+    ends: list[int] = np.cumsum(np.bincount(occurrence)).tolist()
+    return order[stable_argsort(occurrence)], ends
 
 
 def _ordered_integers(values: Array, name: str) -> Array:

@@ -21,7 +21,7 @@ from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.signatures import one_or_tuple, require_scalar_comparison
 from hloexec.values import Array
 
-__all__ = ["SortAttributes", "TopKAttributes", "first_indices"]
+__all__ = ["SortAttributes", "TopKAttributes", "first_indices", "stable_argsort"]
 
 
 @attrs.frozen
@@ -136,15 +136,18 @@ def _stable_order(keys: Sequence[Array], count: int | None = None) -> Array:
     order: Array | None = None
     for key in reversed(keys):
         if order is None:
-            order = _stable_argsort(key, count if len(keys) == 1 else None)
+            order = stable_argsort(key, count if len(keys) == 1 else None)
         else:
-            order = np.take_along_axis(order, _stable_argsort(np.take_along_axis(key, order, -1), None), -1)
+            order = np.take_along_axis(order, stable_argsort(np.take_along_axis(key, order, -1)), -1)
     assert order is not None
     return order
 
 
-def _stable_argsort(key: Array, count: int | None) -> Array:
-    """Where there is room, key and index are sorted as one number: vectorised, and stable since no two are equal."""
+def stable_argsort(key: Array, count: int | None = None) -> Array:
+    """The indices along the last axis that sort integers, the first `count` of them.
+
+    Where there is room, key and index are sorted as one number: vectorised, and stable since no two are equal.
+    """
     length = key.shape[-1]
     index_bits = max(length - 1, 1).bit_length()
     low, high = (int(key.min()), int(key.max())) if key.size else (0, 0)

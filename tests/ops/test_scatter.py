@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, TupleShape
+from hloexec.ops.common import narrow
 from hloexec.ops.registry import ProgramShape
 from hloexec.ops.scatter import Scatter, ScatterAttributes
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text, random_array, shape_text
@@ -117,6 +118,30 @@ def test_many_updates_of_one_row_round_step_by_step_as_in_xla(body: str) -> None
     assert_same_as_xla(cases, _computations(keys))
 
 
+@pytest.mark.parametrize("row", [1, 3, 20])
+@pytest.mark.parametrize("body", [body for body in BODIES if body != "mix"])
+def test_a_few_crowded_rows_among_many_round_step_by_step_as_in_xla(body: str, row: int) -> None:
+    # Rounds of many rows, then of fewer than are worth one: rows 0 and 1 get 200 updates, most others 0 to 3.
+    generator = np.random.default_rng(0)
+    crowd, spread = generator.integers(0, 2, 200), generator.integers(-5, 1005, 300)
+    indices = generator.permutation(np.concatenate((crowd, spread))).astype(np.int32)[:, None]
+    cases, keys = [], []
+    for seed, name in enumerate(ARITHMETIC):
+        element_type = ELEMENT_TYPES[name]
+        if body in LOGICAL and not element_type.is_integral:
+            continue
+        for rows in (1000, 3000):
+            operand = random_array(seed, (rows, row), element_type.storage)
+            updates = random_array(seed + 50, (500, row), element_type.storage)
+            if body == "multiply" and element_type.is_floating:
+                # Products of 200 factors that neither vanish nor overflow: denormals are flushed by XLA:CPU.
+                updates = (1 + abs(updates.astype(np.float64)) % 0.01).astype(element_type.storage)
+            attributes = f"{ROWS}, to_apply={body}_{name}"
+            cases.append(Case("scatter", [operand, indices, updates], shape_text(operand), attributes))
+            keys.append((name, body))
+    assert_same_as_xla(cases, _computations(keys))
+
+
 def test_overwriting_works_for_every_element_type_as_in_xla() -> None:
     indices = np.array([[2], [0], [2], [9]], np.int32)
     cases, keys = [], []
@@ -160,6 +185,28 @@ def test_scatter_add_of_many_bf16_ones_stops_at_256() -> None:
     (result,) = evaluated(_module(cases, [("bf16", "add")]), cases[0].operands)
     assert float(result[0]) == 256
     assert_same_as_xla(cases, _computations([("bf16", "add")]))
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+@pytest.mark.parametrize("body", ["add", "multiply"])
+def test_one_row_that_gets_every_update_rounds_each_to_nearest(body: str, name: str) -> None:
+    # Denormals, overflow and all: the exact sum or product in f64, rounded once per step.
+    storage = ELEMENT_TYPES[name].storage
+    patterns = np.random.default_rng(1).integers(0, 1 << 16, (1 << 14, 2)).astype(np.uint16)
+    starts, steps = patterns.view(storage).T
+    finite = np.isfinite(starts.astype(np.float32)) & np.isfinite(steps.astype(np.float32))
+    starts, steps = starts[finite], steps[finite]
+    attributes = f"update_window_dims={{}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply={body}_{name}"
+    # Fifteen rows a time are too few for a round.
+    for first in range(0, 150, 15):
+        operand, update = starts[first : first + 15], steps[first : first + 15]
+        indices = np.arange(15, dtype=np.int32)[:, None]
+        cases = [Case("scatter", [operand, indices, update], shape_text(operand), attributes)]
+        (result,) = evaluated(_module(cases, [(name, body)]), cases[0].operands)
+        wide, other = operand.astype(np.float64), update.astype(np.float64)
+        with np.errstate(all="ignore"):
+            expected = narrow(wide + other if body == "add" else wide * other, ELEMENT_TYPES[name])
+        np.testing.assert_array_equal(result.view(np.uint16), expected.view(np.uint16))
 
 
 def test_windows_without_index_components_all_count() -> None:
