@@ -179,7 +179,7 @@ def test_large_features_agree_with_xla() -> None:
 
 @needs_xla
 def test_blocks_of_outputs_agree_with_xla(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hloexec.ops.convolution._PATCH_BYTES", 4000)
+    monkeypatch.setattr("hloexec.ops.convolution_forms._BLOCK_BYTES", 4000)
     kernel = KERNELS["patches"][0]
     window = (WindowDimension(3, 1, 1, 2), WindowDimension(3, 1, 1, 1))
     compare("f32", text_of("f32", IMAGE, kernel, {"b": 2, "0": 10, "1": 8, "f": 5}, window), 54)
