@@ -15,6 +15,7 @@ from hloexec.ops.common import array_shape, narrow, require
 from hloexec.ops.exact.fourier import fourier_transform
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import opcode
+from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
 __all__ = ["FftAttributes"]
@@ -23,11 +24,12 @@ _LARGEST_RANK = 3
 _COMPLEX_OF_REAL = {"f32": "c64", "f64": "c128"}
 _REAL_OF_COMPLEX = {"c64": "f32", "c128": "f64"}
 _TRANSFORMS: dict[str, Callable[..., Any]] = {
-    "FFT": np.fft.fftn,
-    "IFFT": np.fft.ifftn,
-    "RFFT": np.fft.rfftn,
-    "IRFFT": np.fft.irfftn,
+    "FFT": np.fft.fft,
+    "IFFT": np.fft.ifft,
+    "RFFT": np.fft.rfft,
+    "IRFFT": np.fft.irfft,
 }
+_BLOCK_POINTS = 1 << 16
 
 
 @attrs.frozen
@@ -89,5 +91,39 @@ class Fft:
             return narrow(fourier_transform(operand, attributes.fft_type, lengths), shape.element_type)
         axes = tuple(range(operand.ndim - len(lengths), operand.ndim))
         with np.errstate(all="ignore"):
-            result: Array = _TRANSFORMS[attributes.fft_type](operand, s=lengths, axes=axes)
-        return result.astype(shape.element_type.storage, copy=False)
+            for transform, axis, length in _passes(attributes.fft_type, axes, lengths):
+                operand = _along(transform, operand, axis, length)
+        return operand.astype(shape.element_type.storage, copy=False)
+
+
+_Transform = Callable[..., Any]
+
+
+def _passes(kind: str, axes: tuple[int, ...], lengths: tuple[int, ...]) -> list[tuple[_Transform, int, int]]:
+    """The transforms along one dimension that make up one along several, in order, each with its length."""
+    forward = kind in ("FFT", "RFFT")
+    *others, last = zip(axes, lengths, strict=True)
+    along: list[tuple[_Transform, int, int]] = [(np.fft.fft if forward else np.fft.ifft, *other) for other in others]
+    whole = _TRANSFORMS[kind]
+    # The real side of the last dimension is the first to be read or the last to be written.
+    return [*along, (whole, *last)] if kind == "IRFFT" else [(whole, *last), *reversed(along)]
+
+
+def _along(transform: _Transform, operand: Array, axis: int, length: int) -> Array:
+    """`transform(operand, length, axis)`, whose lines do not depend on one another, on all cores."""
+    sizes = list(operand.shape)
+    sizes[axis] = length // 2 + 1 if transform is np.fft.rfft else length
+    dtype = np.result_type(operand, np.complex64)
+    result = np.empty(sizes, dtype.type(0).real.dtype if transform is np.fft.irfft else dtype)
+    # The longest other dimension is cut.
+    cut = max((other for other in range(operand.ndim) if other != axis), key=sizes.__getitem__, default=None)
+    if cut is None:
+        return transform(operand, length, axis, out=result)  # type: ignore[no-any-return]
+    before = (slice(None),) * cut
+
+    def work(start: int, stop: int) -> None:
+        lines = (*before, slice(start, stop))
+        transform(operand[lines], length, axis, out=result[lines])
+
+    in_blocks(work, sizes[cut], max(1, _BLOCK_POINTS * sizes[cut] // operand.size))
+    return result

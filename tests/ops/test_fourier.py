@@ -16,6 +16,8 @@ needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not instal
 COMPLEX_OF_REAL = {"f32": "c64", "f64": "c128"}
 DTYPES: dict[str, Any] = {"f32": np.float32, "f64": np.float64, "c64": np.complex64, "c128": np.complex128}
 CASES = [((1,), 1), ((8,), 1), ((7,), 1), ((3, 12), 1), ((5, 6), 2), ((2, 4, 5), 3), ((2, 3, 4, 6), 3), ((97,), 1)]
+# Of more points than one thread transforms at a time.
+CASES += [((600, 128), 1), ((300, 256), 2)]
 
 
 def fft(kind: str, operand: str, result: str, lengths: tuple[int, ...]) -> str:
