@@ -8,6 +8,7 @@ logical elements lie; only `bitcast` computes with it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import zip_longest
 from typing import TypeAlias
 
@@ -105,7 +106,8 @@ class ArrayShape:
         )
 
     def with_element_type(self, element_type: ElementType) -> ArrayShape:
-        return attrs.evolve(self, element_type=element_type)
+        """This shape with other elements."""
+        return ArrayShape(element_type, self.dimensions, self.layout, self.dynamic_dimensions)
 
     def __str__(self) -> str:
         return _array_text(self)
@@ -203,11 +205,13 @@ def _parts(shape: Shape) -> Iterator[str | ArrayShape | BufferShape]:
         yield part
 
 
+@lru_cache(maxsize=1024)  # shape rules phrase their messages before they know whether they need them
 def _array_text(shape: ArrayShape) -> str:
     """The shape as HLO text without its layout, e.g. `f32[<=4,?]`."""
-    dynamic = shape.dynamic_dimensions or (False,) * len(shape.dimensions)
+    if not shape.dynamic_dimensions:
+        return f"{shape.element_type.name}[{','.join(map(str, shape.dimensions))}]"
     sizes = (
         "?" if size == UNBOUNDED else f"<={size}" if bounded else str(size)
-        for size, bounded in zip(shape.dimensions, dynamic, strict=True)
+        for size, bounded in zip(shape.dimensions, shape.dynamic_dimensions, strict=True)
     )
     return f"{shape.element_type.name}[{','.join(sizes)}]"

@@ -30,6 +30,5 @@ def verify(module: Module, strict: bool = False) -> list[Note]:
     programs = {computation.name: check_computation(report, computation) for computation in module.computations}
     check_calls(report)
     check_entry(report, programs.get(module.entry_name))
-    for computation in module.computations:
-        check_shapes(report, computation, programs)
+    check_shapes(report, programs)
     return report.finish()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Shape, TupleShape
 
-__all__ = ["is_float", "same"]
-
-
-def is_float(shape: ArrayShape) -> bool:
-    return shape.element_type.is_floating
+__all__ = ["same"]
 
 
 def same(first: Shape, second: Shape, any_width: bool = False) -> bool:
     """Whether two shapes agree but for layouts and dynamic flags and, where `any_width`, the width of floats."""
+    if isinstance(first, ArrayShape) and isinstance(second, ArrayShape):
+        return _same_array(first, second, any_width)
     pairs = [(first, second)]
     while pairs:
         mine, its = pairs.pop()
@@ -31,12 +29,13 @@ def same(first: Shape, second: Shape, any_width: bool = False) -> bool:
 
 
 def _same_array(first: ArrayShape, second: ArrayShape, any_width: bool) -> bool:
-    if first.element_type is not second.element_type and not (any_width and is_float(first) and is_float(second)):
+    mine, its = first.element_type, second.element_type
+    if mine is not its and not (any_width and mine.is_floating and its.is_floating):
         return False
     return first.dimensions == second.dimensions or (
         first.rank == second.rank
         and all(
-            mine == its or UNBOUNDED in (mine, its)
-            for mine, its in zip(first.dimensions, second.dimensions, strict=True)
+            size == other or UNBOUNDED in (size, other)
+            for size, other in zip(first.dimensions, second.dimensions, strict=True)
         )
     )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from functools import cached_property
+from itertools import accumulate
+
 import attrs
 
 from hloexec.errors import VerificationError
@@ -32,6 +36,11 @@ class Report:
         self._errors: list[str] = []
         self._count = 0
         self._notes: list[Note] = []
+
+    @property
+    def findings(self) -> int:
+        """How many errors and notes there are."""
+        return self._count + len(self._notes)
 
     def error(
         self, message: str, computation: Computation | None = None, instruction: Instruction | None = None
@@ -69,6 +78,12 @@ class Report:
             names[-1] += f" ({origin.source_file}{line})"
         return f"{self._position(computation, instruction)}{', '.join(names)}"
 
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        """The offsets of the source's lines, looked up once however much there is to report."""
+        lengths = (len(line) + 1 for line in (self.module.source or "").split("\n"))
+        return list(accumulate(lengths, initial=0))
+
     def _position(self, computation: Computation | None, instruction: Instruction | None) -> str:
         span = next((item.span for item in (instruction, computation) if item is not None and item.span), None)
         source = self.module.source
@@ -76,6 +91,7 @@ class Report:
             return ""
         if span is None:
             return f"{self.module.filename}: "
-        line = source.count("\n", 0, span.start) + 1
-        column = span.start - source.rfind("\n", 0, span.start)
+        line_starts = self._line_starts
+        line = bisect_right(line_starts, span.start)
+        column = span.start - line_starts[line - 1] + 1
         return f"{self.module.filename}:{line}:{column}: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import hloexec.custom_calls  # noqa: F401 - fills the registry of library calls
 from hloexec.custom_calls.registry import find_custom_call
@@ -11,14 +12,29 @@ from hloexec.errors import ShapeError
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
-from hloexec.verifier.comparison import is_float, same
+from hloexec.verifier.comparison import same
 from hloexec.verifier.report import Report
 from hloexec.verifier.structure import has_attributes
 
 __all__ = ["check_shapes"]
 
+_OFFERED = ("attributes", "shape", "operand_shapes", "computations")
+"""What a shape rule may ask for beside the operands' shapes."""
 
-def check_shapes(report: Report, computation: Computation, programs: Mapping[str, ProgramShape | None]) -> None:
+
+def check_shapes(report: Report, programs: Mapping[str, ProgramShape | None]) -> None:
+    sound: set[tuple[object, ...]] = set()
+    for computation in report.module.computations:
+        _check_computation(report, computation, programs, sound)
+
+
+def _check_computation(
+    report: Report,
+    computation: Computation,
+    programs: Mapping[str, ProgramShape | None],
+    sound: set[tuple[object, ...]],
+) -> None:
+    """Check the instructions of a computation; `sound` are the elementwise ones, opcode and shapes, without fault."""
     by_name = computation.by_name
     for instruction in computation.instructions:
         fault = _shape_fault(instruction.shape)
@@ -44,8 +60,18 @@ def check_shapes(report: Report, computation: Computation, programs: Mapping[str
         if not has_attributes(entry, instruction):
             report.error(f"{instruction.opcode} lacks its attributes", computation, instruction)
             continue
-        if all(name in by_name for name in instruction.operands):
+        try:
             operands = [by_name[name] for name in instruction.operands]
+        except KeyError:
+            continue  # reported already
+        if entry.is_elementwise and entry.attributes is None:
+            key = (entry.name, instruction.shape, *[operand.shape for operand in operands])
+            if key not in sound:
+                before = report.findings
+                _check_instruction(report, computation, instruction, entry, operands, programs)
+                if report.findings == before:
+                    sound.add(key)
+        else:
             _check_instruction(report, computation, instruction, entry, operands, programs)
 
 
@@ -63,14 +89,12 @@ def _check_instruction(
     _check_partner(report, computation, instruction, operands)
     if entry.infer is None or None in called:
         return
-    arguments = {
-        "attributes": instruction.attributes,
-        "shape": instruction.shape,
-        "operand_shapes": tuple(shapes),
-        "computations": tuple(called),
-    }
+    arguments: dict[str, Any] = {}
+    if entry.infer_needs:
+        offered = (instruction.attributes, instruction.shape, tuple(shapes), tuple(called))
+        arguments = {name: value for name, value in zip(_OFFERED, offered, strict=True) if name in entry.infer_needs}
     try:
-        inferred = entry.infer(*shapes, **{name: arguments[name] for name in entry.infer_needs})
+        inferred = entry.infer(*shapes, **arguments)
     except ShapeError as error:
         report.error(error.message, computation, instruction)
         return
@@ -81,8 +105,8 @@ def _check_instruction(
             report.mixed_precision(message, computation, instruction)
         else:
             report.error(message, computation, instruction)
-    elif entry.is_elementwise and len(shapes) > 1:
-        widths = {shape.element_type.name for shape in shapes if isinstance(shape, ArrayShape) and is_float(shape)}
+    elif entry.is_elementwise and len(types := {s.element_type for s in shapes if isinstance(s, ArrayShape)}) > 1:
+        widths = {element_type.name for element_type in types if element_type.is_floating}
         if len(widths) > 1:
             report.mixed_precision(
                 f"the operands of {instruction.opcode} mix {' and '.join(sorted(widths))}", computation, instruction
@@ -134,9 +158,9 @@ def _check_partner(
     report: Report, computation: Computation, instruction: Instruction, operands: Sequence[Instruction]
 ) -> None:
     """An asynchronous operation goes on from its own start, on the same channel."""
-    base, _, suffix = instruction.opcode.rpartition("-")
-    if suffix not in ("done", "update"):
+    if not instruction.opcode.endswith(("-done", "-update")):
         return
+    base = instruction.opcode.rpartition("-")[0]
     before = operands[0]
     if base == "async" and before.opcode not in ("async-start", "async-update"):
         report.error(
@@ -163,6 +187,8 @@ def _operand_range(entry: Opcode) -> str:
 
 def _shape_fault(shape: Shape) -> str | None:
     """What is wrong with a shape by itself."""
+    if isinstance(shape, ArrayShape):
+        return _array_fault(shape)
     return next(filter(None, map(_array_fault, _arrays(shape))), None)
 
 
