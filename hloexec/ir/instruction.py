@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -19,8 +19,7 @@ from hloexec.ir.sharding import Sharding
 __all__ = ["Alias", "Computation", "EntryLayout", "Instruction", "Module", "Span"]
 
 
-@attrs.frozen
-class Span:
+class Span(NamedTuple):
     """A half-open range of character offsets in the text a module was read from."""
 
     start: int

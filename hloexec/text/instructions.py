@@ -15,8 +15,8 @@ from hloexec.text.attributes import AttributeParser
 from hloexec.text.instruction_attributes import InstructionAttributeParser
 from hloexec.text.lexer import NAME, NAME_PATTERN, RESERVED
 from hloexec.text.literals import LiteralParser
-from hloexec.text.operands import ARRAY_PATTERN, OperandParser, is_name_list
-from hloexec.text.shapes import ShapeParser
+from hloexec.text.operands import OperandParser, is_name_list
+from hloexec.text.shapes import ARRAY_PATTERN, ShapeParser
 from hloexec.text.state import ParserState, Scope
 
 __all__ = ["InstructionParser"]

@@ -40,7 +40,7 @@ _SKIPPED = r"(?:[ \t\n\r]++|//[^\n\r\0]*+|/\*(?:[^*\0]|\*(?!/))*+\*/)*+"
 _TOKEN = re.compile(
     _SKIPPED + r"(?:"
     # SHAPE: an element type, its dimensions and, where the brace that follows can be one, its layout.
-    rf"((?:{_TYPE_NAMES})\[[^\[\](){{}}\"/]*+\](?:\{{[0-9:][^{{}}\"/]*+\}})?)"
+    rf"((?=[a-z][a-z0-9]*+\[)(?:{_TYPE_NAMES})\[[^\[\](){{}}\"/]*+\](?:\{{[0-9:][^{{}}\"/]*+\}})?)"
     rf"|(%?{NAME_PATTERN})"  # NAME
     r"|(-?[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|-\.[0-9]++(?:[eE][+-]?[0-9]++)?|-inf|-nan)"  # NUMBER
     r"|(\"(?:[^\"\\]|\\.)*+\"|'(?:[^'\\]|\\.)*+')"  # STRING

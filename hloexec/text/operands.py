@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 from hloexec.errors import ShapeError
@@ -11,12 +12,11 @@ from hloexec.ops.attributes import attribute_fields, computation_names
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
 from hloexec.text.lexer import NAME, NAME_PATTERN, Lexer
 from hloexec.text.literals import LiteralParser
-from hloexec.text.shapes import ShapeParser
+from hloexec.text.shapes import ARRAY_PATTERN, ShapeParser
 from hloexec.text.state import ParserState, Scope
 
-__all__ = ["ARRAY_PATTERN", "OperandParser", "is_name_list"]
+__all__ = ["OperandParser", "is_name_list"]
 
-ARRAY_PATTERN = r"[a-z][a-z0-9]*\[[0-9,]*+\](?:\{[^{}\"/]*+\})?"
 _SPACE = r"[ \t\n\r]*+"
 _OPERAND = re.compile(rf"{_SPACE}(?:({ARRAY_PATTERN}) )?%?({NAME_PATTERN}){_SPACE}([,)])")
 _PLAIN_IMMEDIATE = re.compile(r"\(([a-z0-9.+\-]{1,32}+)\)")
@@ -231,9 +231,9 @@ class OperandParser:
         """The attributes object of an instruction, once all that is required is there."""
         if entry.attributes is None:
             return None
-        for declared in attribute_fields(entry.attributes).values():
-            if declared.is_required and declared.field not in fields:
-                self._lexer.fail(f"{entry.name} needs the attribute '{declared.name}', which is missing", start)
+        for name, field in _required(entry.attributes):
+            if field not in fields:
+                self._lexer.fail(f"{entry.name} needs the attribute '{name}', which is missing", start)
         return entry.attributes(**fields)
 
     def inferred_shape(
@@ -267,6 +267,12 @@ class OperandParser:
             return entry.infer(*shapes, **keywords)
         except ShapeError as error:
             lexer.fail(f"the shape of this {entry.name} cannot be inferred: {error.message}", start)
+
+
+@cache
+def _required(cls: type) -> tuple[tuple[str, str], ...]:
+    """The attributes that the text must give: their names there, and their fields."""
+    return tuple((name, declared.field) for name, declared in attribute_fields(cls).items() if declared.is_required)
 
 
 def is_name_list(lexer: Lexer) -> bool:

@@ -8,20 +8,24 @@ by token, and that is also where errors get their place.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
 
+from hloexec.collection import collection_paused
 from hloexec.ir import FileLocation, Module, Shape, StackFrame, StackFrames, TupleShape
 from hloexec.text.annotations import AnnotationParser
 from hloexec.text.attributes import AttributeParser
 from hloexec.text.instructions import InstructionParser
-from hloexec.text.lexer import END, NUMBER, Lexer
-from hloexec.text.shapes import ShapeParser
+from hloexec.text.lexer import END, NAME_PATTERN, NUMBER, Lexer
+from hloexec.text.shapes import ARRAY_PATTERN, ShapeParser
 from hloexec.text.state import ParserState, Scope
 
 __all__ = ["parse"]
+
+_DECLARATION = re.compile(rf"%?{NAME_PATTERN}: ({ARRAY_PATTERN})(?=[,)])")
 
 
 def parse(text: str, *, filename: str = "<string>", strict: bool = False) -> Module:
@@ -30,7 +34,8 @@ def parse(text: str, *, filename: str = "<string>", strict: bool = False) -> Mod
     The text may be a whole module, computations without the `HloModule` line, or a single instruction, whose operands
     then become parameters. `filename` only serves messages. Raises ParseError; warns HloWarning about what is unknown.
     """
-    return _ModuleParser(text, filename, strict=strict).run()
+    with collection_paused():
+        return _ModuleParser(text, filename, strict=strict).run()
 
 
 class _ModuleParser:
@@ -241,6 +246,10 @@ class _ModuleParser:
 
     def _parameter_declaration(self) -> None:
         """name [':'] shape"""
+        usual = _DECLARATION.match(self._lexer.text, self._lexer.start)
+        if usual is not None and self._shapes.known(usual[1]) is not None:
+            self._lexer.move_to(usual.end())
+            return
         self._lexer.name("the name of a parameter")
         self._lexer.take(":")
         self._shapes.shape()

@@ -12,7 +12,10 @@ from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Layout, Shape, SplitConfig, TupleShape
 from hloexec.text.lexer import END, NAME, NUMBER, SHAPE, Lexer
 
-__all__ = ["ShapeParser", "parse_shape"]
+__all__ = ["ARRAY_PATTERN", "ShapeParser", "parse_shape"]
+
+ARRAY_PATTERN = r"[a-z][a-z0-9]*\[[0-9,]*+\](?:\{[^{}\"/]*+\})?"
+"""What the usual array shape looks like; `ShapeParser.known` says whether a text is one."""
 
 _SIMPLE = re.compile(r"(\w+)\[((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\](?:\{([0-9]{1,3}(?:,[0-9]{1,3})*)\})?")
 _LAYOUT_START = re.compile(r"\s*[0-9:]")
