@@ -84,9 +84,10 @@ def _float_to_integer(array: Array, element_type: ElementType) -> Array:
     width = element_type.bits - (element_type.kind is Kind.SIGNED)
     above = array.dtype.type(2.0**width)
     below = -above if element_type.kind is Kind.SIGNED else array.dtype.type(0)
-    in_range = (array >= below) & (array < above)
-    if in_range.all():
+    # NaN is neither the smallest nor the largest number, so that both comparisons fail where there is one.
+    if not array.size or (array.min() >= below and array.max() < above):
         return array.astype(dtype)
+    in_range = (array >= below) & (array < above)
     largest = np.array((1 << width) - 1, dtype)
     smallest = np.array(-(1 << width) if element_type.kind is Kind.SIGNED else 0, dtype)
     result = np.where(in_range, array, 0).astype(dtype)
@@ -159,21 +160,24 @@ def _reduce_precision(
     word = operand.dtype.itemsize * 8
     mantissa, exponent = (23, 8) if word == 32 else (52, 11)
     unsigned: Any = np.dtype(f"u{word // 8}").type
+    infinity = unsigned((1 << exponent) - 1) << unsigned(mantissa)
     bits = operand.view(unsigned)
-    sign = bits & (unsigned(1) << unsigned(word - 1))
-    magnitude = bits ^ sign
+    magnitude = bits & unsigned((1 << (word - 1)) - 1)
+    has_nan = bool(magnitude.size) and magnitude.max() > infinity
     if attributes.mantissa_bits < element_type.mantissa_bits:
         dropped = unsigned(mantissa - attributes.mantissa_bits)
-        last = (magnitude >> dropped) & unsigned(1)
-        magnitude = magnitude + ((unsigned(1) << (dropped - unsigned(1))) - unsigned(1) + last)
-        magnitude = (magnitude >> dropped) << dropped
+        tie = magnitude >> dropped
+        tie &= unsigned(1)
+        tie += (unsigned(1) << (dropped - unsigned(1))) - unsigned(1)
+        magnitude += tie
+        magnitude &= ~((unsigned(1) << dropped) - unsigned(1))
     if attributes.exponent_bits < element_type.exponent_bits:
         bias = (1 << (exponent - 1)) - 1
         reach = (1 << (attributes.exponent_bits - 1)) - 1
-        biased = magnitude >> unsigned(mantissa)
-        infinity = unsigned((1 << exponent) - 1) << unsigned(mantissa)
-        magnitude = np.where(biased > bias + reach, infinity, magnitude)
-        magnitude = np.where(biased <= bias - reach, unsigned(0), magnitude)
+        too_large = unsigned(bias + reach + 1) << unsigned(mantissa)
+        smallest_normal = unsigned(bias - reach + 1) << unsigned(mantissa)
+        np.copyto(magnitude, infinity, where=magnitude >= too_large)
+        magnitude *= magnitude >= smallest_normal
     elif (
         attributes.exponent_bits == element_type.exponent_bits < exponent
         and attributes.mantissa_bits < element_type.mantissa_bits
@@ -184,7 +188,8 @@ def _reduce_precision(
         step = smallest * operand.dtype.type(2.0**-attributes.mantissa_bits)
         rounded = np.abs(np.rint(operand / step) * step).view(unsigned)
         magnitude = np.where(np.abs(operand) < smallest, rounded, magnitude)
-    return np.where(np.isnan(operand), operand, (magnitude | sign).view(operand.dtype))
+    result: Array = np.copysign(magnitude.view(operand.dtype), operand)
+    return np.where(np.isnan(operand), operand, result) if has_nan else result
 
 
 elementwise(
@@ -218,13 +223,16 @@ def _stochastic_convert(
     source, target = (entry.element_type for entry in (operand_shapes[0], shape))
     if target.kind is not Kind.SIGNED:
         raise UnsupportedError(f"stochastic-convert is defined to signed integers only, not from {source} to {target}")
-    magnitude = np.abs(operand.astype(np.float64))
-    whole = np.trunc(magnitude)
-    # The fraction of an f64 has at most 53 bits, so that a comparison of whole numbers below 2^64 loses nothing.
-    fraction = np.ldexp(magnitude - whole, source.bits)
-    rounded = whole + (random < np.where(np.isfinite(fraction), fraction, 0).astype(random.dtype))
-    beyond = magnitude >= 2.0 ** (target.bits - 1)
-    return _float_to_integer(np.copysign(np.where(beyond, np.inf, rounded), operand), target)
+    # Below 2^bits, where nothing is lost: a fraction that is not 0 leaves the whole number room to grow by one, and a
+    # fixed-point number of as many bits as the float has takes what is left of its mantissa. What infinities and NaN
+    # have for a fraction makes no difference.
+    rounded = np.abs(operand)
+    fraction = np.copy(rounded)
+    np.trunc(rounded, out=rounded)
+    fraction -= rounded
+    fraction *= fraction.dtype.type(2.0**source.bits)
+    rounded += random < fraction.astype(random.dtype)
+    return _float_to_integer(np.copysign(rounded, operand, out=rounded), target)
 
 
 elementwise(

@@ -101,16 +101,20 @@ def _popcnt(operand: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:
 def _count_leading_zeros(operand: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:
     width = operand_shapes[0].element_type.bits
     bits = _bits_of(operand, operand_shapes[0])
-    if width < 64:
-        return (width - _bit_length(bits)).astype(operand.dtype)
-    upper = _bit_length(bits >> 32)
-    lower = _bit_length(bits & 0xFFFFFFFF)
-    return np.where(upper > 0, 32 - upper, 64 - lower).astype(operand.dtype)
-
-
-def _bit_length(bits: Array) -> Array:
-    """The number of bits up to the highest one set, of numbers below 2³²: the exponent of the (exact) f64."""
-    return np.frexp(bits.astype(np.float64))[1]
+    if bits.itemsize < 4:
+        bits = bits.astype(np.uint32)
+    # The exponent of a float tells where its highest bit is. Without the bit below that one, rounding cannot carry.
+    # One half stands for no bit at all, and changes no other exponent.
+    highest = bits >> 1
+    np.invert(highest, out=highest)
+    highest &= bits
+    number = highest.astype(f"f{bits.itemsize}")
+    number += number.dtype.type(0.5)
+    mantissa_bits, exponent_of_half = (23, 126) if bits.itemsize == 4 else (52, 1022)
+    exponent = number.view(bits.dtype)
+    exponent >>= mantissa_bits
+    np.subtract(width + exponent_of_half, exponent, out=exponent)
+    return exponent.astype(operand.dtype, copy=False)
 
 
 def _mulhi(lhs: Array, rhs: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:

@@ -149,8 +149,11 @@ def logistic(operand: Array) -> Array:
 
 
 def _round_nearest_afz(operand: Array) -> Array:
-    truncated = np.trunc(operand)
-    return np.where(np.abs(operand - truncated) >= 0.5, truncated + np.copysign(1, operand), truncated)
+    # Not one half: 0.5 − 2⁻²⁵ + 0.5 is 1 in f32. Its neighbour below gives fractions below one half a sum below the
+    # next whole number, by at least what keeps it from rounding there; and from one half on the sum rounds to it.
+    result: Array = np.copysign(np.nextafter(operand.dtype.type(0.5), operand.dtype.type(0)), operand)
+    result += operand
+    return np.trunc(result, out=result)
 
 
 def _sign(operand: Array) -> Array:
