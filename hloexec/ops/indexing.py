@@ -251,7 +251,7 @@ class Gather:
             attributes.start_indices_batching_dims,
         )
         clamped = {
-            dimension: np.clip(start, 0, operand.shape[dimension] - sizes[dimension])
+            dimension: _clamped(start, operand.shape[dimension] - sizes[dimension])
             for dimension, start in starts.items()
             if sizes[dimension] < operand.shape[dimension]
         }
@@ -264,6 +264,12 @@ class Gather:
             windows = np.zeros((*batch, *kept), operand.dtype)
         order = [axis for axis in range(rank) if axis not in attributes.offset_dims] + list(attributes.offset_dims)
         return windows.reshape((*batch, *kept)).transpose(np.argsort(order))
+
+
+def _clamped(start: Array, limit: int) -> Array:
+    if start.size and start.min() >= 0 and start.max() <= limit:
+        return start
+    return np.clip(start, 0, limit)
 
 
 def _windows_at(operand: Array, starts: dict[int, Array], batch: tuple[int, ...], sizes: tuple[int, ...]) -> Array:
@@ -294,12 +300,12 @@ def _rows_at(
 ) -> Array:
     """`_windows_at` for windows of one element in the adjacent dimensions [first, last) of a contiguous operand."""
     leading, trailing = operand.shape[:first], operand.shape[last:]
-    position = np.zeros((), np.int64)
-    for axis in range(first, last):
+    position = starts[first]
+    for axis in range(first + 1, last):
         position = position * operand.shape[axis] + starts[axis]
     table = operand.reshape(prod(leading), prod(operand.shape[first:last]), prod(trailing))
-    # The positions are in range; `clip` only spares NumPy the check.
-    taken = table.take(np.broadcast_to(position, batch), axis=1, mode="clip")
+    # The positions are in range: `wrap` is what NumPy does fastest.
+    taken = table.take(np.broadcast_to(position, batch), axis=1, mode="wrap")
     taken = taken.reshape((*leading, *batch, *trailing))
     order = (*range(first, first + len(batch)), *range(first), *range(first + len(batch), taken.ndim))
     return taken.transpose(order).reshape((*batch, *sizes))
