@@ -134,7 +134,10 @@ class PlanBuilder:
             scope = Scope(self.computation)
             tree = self._fitted(scope, self.computation.root, tree, result_types, is_silent=True)
         self.steps = contracted(self.around, self.steps, tree, self.slot_shapes)
-        return finished(self.computation, self.steps, parameter_count, self.slot_shapes, self.constants, tree)
+        plan = finished(self.computation, self.steps, parameter_count, self.slot_shapes, self.constants, tree)
+        if not may_overwrite(self.around):
+            plan.depth = None
+        return plan
 
     def _inline(self, arguments: tuple[SlotTree, ...]) -> SlotTree:
         """Add the computation's steps, those of inlined calls included; returns the root's tree."""

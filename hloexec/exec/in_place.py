@@ -18,7 +18,7 @@ import numpy as np
 from hloexec.exec.plan import Step
 from hloexec.exec.split import Split
 
-__all__ = ["InPlace", "is_held_twice", "settle"]
+__all__ = ["UNSHARED_VARIABLE", "InPlace", "is_held_twice", "is_own", "settle"]
 
 
 @attrs.frozen(eq=False)
@@ -60,10 +60,12 @@ def _is_unshared(slots: Sequence[Any], slot: int) -> bool | tuple[bool, ...]:
     if type(slots[slot]) is Split:
         values = slots[slot].values
         return tuple(_is_unshared(values, number) is True for number in range(len(values)))
-    if type(slots[slot]) is not np.ndarray:
-        return False
-    flags = slots[slot].flags
-    return bool(flags.owndata and flags.writeable)
+    return is_own(slots[slot])
+
+
+def is_own(value: Any) -> bool:
+    """Whether a value is an array that owns its memory and may be written."""
+    return type(value) is np.ndarray and bool(value.flags.owndata and value.flags.writeable)
 
 
 def is_held_twice(slots: Sequence[Any], slot: int) -> bool:
@@ -81,4 +83,12 @@ def _unshared_references() -> int:
     return _references([np.empty(1)], 0) if sys.implementation.name == "cpython" and has_lock else -1
 
 
+def _unshared_variable() -> int:
+    """The same where a variable takes the place of the slot."""
+    array = np.empty(1)
+    return -1 if _unshared_references() == -1 else sys.getrefcount(array)
+
+
 _UNSHARED = _unshared_references()
+UNSHARED_VARIABLE = _unshared_variable()
+"""What `sys.getrefcount` gives for a variable whose array nothing else refers to; -1 where counts mean nothing."""

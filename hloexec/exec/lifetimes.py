@@ -7,7 +7,7 @@ from typing import Any
 
 from hloexec.exec.in_place import settle
 from hloexec.exec.memory import annotate_peak
-from hloexec.exec.plan import Plan, SlotTree, Step, leaves
+from hloexec.exec.plan import Conditional, Invocation, Plan, SlotTree, Step, While, leaves
 from hloexec.ir import ArrayShape, BufferShape, Computation
 
 __all__ = ["finished"]
@@ -44,5 +44,27 @@ def finished(
         dead_on_entry=tuple(slot for slot in range(parameter_count) if slot not in needed),
         constant_slots=frozenset(constants),
     )
+    plan.depth = _depth(plan)
     annotate_peak(plan)
     return plan
+
+
+def _depth(plan: Plan) -> int | None:
+    """How deep the plans that a plan runs nest; None where one of them exchanges values with others."""
+    most = 0
+    for step in plan.steps:
+        flow = step.flow
+        plans: tuple[Plan, ...] = ()
+        if isinstance(flow, Invocation):
+            plans = (flow.plan,)
+        elif isinstance(flow, While):
+            plans = (flow.condition, flow.body)
+        elif isinstance(flow, Conditional):
+            plans = tuple(branch.plan for branch in flow.branches)
+        elif step.function is None:
+            return None
+        for plan_within in plans:
+            if plan_within.depth is None:
+                return None
+            most = max(most, plan_within.depth)
+    return most + 1

@@ -18,6 +18,7 @@ import numpy as np
 
 from hloexec.errors import EvaluationError, HloError
 from hloexec.exec.classes import EachClass, flat
+from hloexec.exec.code import RUNS_BEFORE_CODE, Code, can_be_code, code_of, loop_code_of, place_of
 from hloexec.exec.communication import Communicator, Waiting, results_of
 from hloexec.exec.faults import placed
 from hloexec.exec.observers import Context
@@ -87,6 +88,8 @@ class Machine:
 
         The list of arguments is emptied, so that values which nobody else holds can be freed as soon as they are dead.
         """
+        if self._is_code_due(plan, arguments):
+            return list(self._call(code_of(plan), arguments, None))
         task = Task(tuple(range(self._topology.count)), [], [])
         self._push(task, plan, arguments, None)
         self._ready.append(task)
@@ -159,6 +162,27 @@ class Machine:
             assert step is not None
             raise self._placed(error, task, step) from error
         return None
+
+    # Plans as Python
+
+    def _is_code_due(self, plan: Plan, arguments: Sequence[Any]) -> bool:
+        """Whether a plan that is about to run has run so often that it is worth being made into Python."""
+        plan.runs += 1
+        return plan.runs > RUNS_BEFORE_CODE and can_be_code(plan, arguments)
+
+    def _iterations_of_code(self, loop: Loop) -> int:
+        """How many iterations a loop shall run as Python; -1 for as many as there are."""
+        return -1 if loop.iteration >= RUNS_BEFORE_CODE else 0
+
+    def _call(self, code: Code, arguments: list[Any], context: Context | None, *more: Any) -> Any:
+        """Call a plan or loop that has been made into Python; `context` is the way to it."""
+        try:
+            return code.function(arguments, *more)
+        except Exception as error:
+            place = place_of(error, context)
+            if place is None:
+                raise
+            raise placed(error, *place) from error
 
     # Communication
 
@@ -246,17 +270,23 @@ class Machine:
                 return None
             branch = flow.select(selector)
             arguments = [slots[slot] for slot in step.operands[branch.start : branch.stop]]
-            self._drop(task, step)
-            self._push(task, branch.plan, arguments, step)
-            return task
+            return self._run(task, step, branch.plan, arguments)
         arguments = [slots[slot] for slot in step.operands]
-        self._drop(task, step)
         if isinstance(flow, Invocation):
-            self._push(task, flow.plan, arguments, step)
-        else:
-            assert isinstance(flow, While)
-            self._push(task, flow.condition, list(arguments), step, Loop(flow, arguments))
+            return self._run(task, step, flow.plan, arguments)
+        assert isinstance(flow, While)
+        self._drop(task, step)
+        self._push(task, flow.condition, list(arguments), step, Loop(flow, arguments))
         return task
+
+    def _run(self, task: Task, step: Step, plan: Plan, arguments: list[Any]) -> Task | None:
+        """Run a plan, or begin it, in which the task carries out `step`."""
+        self._drop(task, step)
+        if not self._is_code_due(plan, arguments):
+            self._push(task, plan, arguments, step)
+            return task
+        context = Context(step, plan, None, task.frames[-1].context)
+        return self._complete(task, step, self._call(code_of(plan), arguments, context))
 
     def _return(self, task: Task, frame: Frame, results: list[Any]) -> Task | None:
         """Go on after `frame` has ended with `results`."""
@@ -267,6 +297,16 @@ class Machine:
         if loop.in_body:
             loop.in_body = False
             loop.iteration += 1
+            more = self._iterations_of_code(loop)
+            if more and can_be_code(loop.flow, results):
+                # What the frame holds is not the loop's alone.
+                frame.slots.clear()
+                until = -1 if more < 0 else loop.iteration + more
+                code, context, start = loop_code_of(step), task.frames[-1].context, loop.iteration
+                results, loop.iteration, is_over = self._call(code, results, context, start, until)
+                self._went_round(loop.flow, loop.iteration - start, is_over)
+                if is_over:
+                    return self._complete(task, step, results)
             loop.state = results
             self._push(task, loop.flow.condition, list(results), step, loop)
             return task
@@ -367,6 +407,9 @@ class Machine:
 
     def _completed(self, task: Task, step: Step) -> None:
         """A step that was no kernel has its results in place."""
+
+    def _went_round(self, flow: While, times: int, is_over: bool) -> None:
+        """A loop has run so many iterations as Python, and its condition as often, or once more where it is over."""
 
     def _finished(self, task: Task, frame: Frame) -> None:
         """The plan of a frame has ended, and its results are taken out."""

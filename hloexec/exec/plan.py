@@ -39,6 +39,7 @@ __all__ = [
     "ToDevice",
     "ToHost",
     "While",
+    "flat",
     "leaves",
     "map_shape",
     "rebuilt",
@@ -83,12 +84,14 @@ class Invocation:
     plan: Plan
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class While:
     """The step runs `body` on its operands, the loop-carried leaves, for as long as `condition` gives true."""
 
     condition: Plan
     body: Plan
+    code: Any = None
+    """What `hloexec.exec.code` has made of it."""
 
 
 @attrs.frozen(eq=False)
@@ -251,6 +254,12 @@ class Plan:
     """The steps of a whole program at which devices exchange values."""
     entry_peak_bytes: int | None = None
     """The same where the arguments belong to the caller and do not count; None until somebody asks."""
+    depth: int | None = None
+    """How deep the plans that it runs nest, 1 for none; None where the machine has to walk all of the steps."""
+    runs: int = 0
+    """How often the plan has run."""
+    code: Any = None
+    """What `hloexec.exec.code` has made of it."""
 
     def is_invariant(self, leaf: int) -> bool:
         """Whether result leaf `leaf` is parameter leaf `leaf` itself."""
@@ -288,6 +297,19 @@ def unflatten(tree: SlotTree, slots: Sequence[Any] | Mapping[int, Any]) -> Any:
     if isinstance(tree, int):
         return slots[tree]
     return rebuilt(tree, lambda node: node if isinstance(node, tuple) else None, slots.__getitem__)
+
+
+def flat(value: Any) -> list[Any]:
+    """The leaves of nested tuples."""
+    found: list[Any] = []
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if isinstance(current, tuple):
+            stack.extend(reversed(current))
+        else:
+            found.append(current)
+    return found
 
 
 def rebuilt(root: Any, children: Callable[[Any], Sequence[Any] | None], leaf: Callable[[Any], Any]) -> Any:

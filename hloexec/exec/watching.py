@@ -13,7 +13,7 @@ from hloexec.exec.classes import EachClass, flat
 from hloexec.exec.counting import Statistics
 from hloexec.exec.machine import Machine, fits, store
 from hloexec.exec.observers import Attached
-from hloexec.exec.plan import NO_SLOT, Mark, Plan, Step
+from hloexec.exec.plan import NO_SLOT, Mark, Plan, Step, While
 from hloexec.exec.split import Split
 from hloexec.exec.tasks import Frame, Loop, Task
 from hloexec.exec.topology import Topology
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from hloexec.exec.host import Host
 
 __all__ = ["WatchedMachine"]
+
+_ITERATIONS = 64
+"""So many iterations of a loop run as Python at a time."""
 
 
 class WatchedMachine(Machine):
@@ -63,6 +66,27 @@ class WatchedMachine(Machine):
             entry = task.frames[0]
             self._attached.progress(entry.begun, len(entry.plan.steps), step.instruction, iteration)
         super()._push(task, plan, arguments, step, loop)
+
+    def _is_code_due(self, plan: Plan, arguments: Sequence[Any]) -> bool:
+        attached = self._attached
+        is_seen = self._check or self._statistics is not None or attached.see_instructions or attached.see_progress
+        return not is_seen and super()._is_code_due(plan, arguments)
+
+    def _iterations_of_code(self, loop: Loop) -> int:
+        """A few at a time, for the sake of progress and of people who interrupt.
+
+        Where bytes are counted, only those whose steps take the same in each iteration.
+        """
+        steps = (*loop.flow.condition.steps, *loop.flow.body.steps)
+        if self._statistics is not None and any(step.function is None for step in steps):
+            return 0
+        if self._check or self._attached.see_instructions:
+            return 0
+        return _ITERATIONS if super()._iterations_of_code(loop) else 0
+
+    def _went_round(self, flow: While, times: int, is_over: bool) -> None:
+        if self._statistics is not None:
+            self._statistics.steps += times * len(flow.body.steps) + (times + is_over) * len(flow.condition.steps)
 
     def _advance(self, task: Task) -> Step | None:
         frame = task.frames[-1]

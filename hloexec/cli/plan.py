@@ -1,0 +1,45 @@
+"""`hloexec plan`: how a module would be run."""
+
+from __future__ import annotations
+
+import click
+
+from hloexec.cli.options import echo_json, file_argument, json_option, strict_option
+from hloexec.errors import UnsupportedError
+
+__all__ = ["command"]
+
+
+@click.command("plan")
+@file_argument
+@click.option("--computation", metavar="NAME", help="Plan this computation instead of the entry.")
+@click.option(
+    "--numerics", metavar="POLICY", default="reference", show_default=True, help="How much is rounded, and where."
+)
+@strict_option
+@json_option
+def command(file: str, computation: str | None, numerics: str, strict: bool, as_json: bool) -> None:
+    """Show how a module would be run: its plan, as Python.
+
+    One line per step, with the shape of what it gives. Values are let go of where nothing needs them any more; what a
+    loop would compute anew in each iteration stands before it. Nothing is run.
+    """
+    import hloexec
+    from hloexec.exec.code import code_of, sources
+    from hloexec.exec.memory import entry_peak_bytes, in_units
+    from hloexec.exec.running import plan_of
+    from hloexec.ops.policy import numerics_policy
+
+    try:
+        policy = numerics_policy(numerics)
+    except UnsupportedError as error:
+        raise click.BadParameter(error.message, param_hint="'--numerics'") from error
+    plan = plan_of(hloexec.load(file, strict=strict), computation=computation, numerics=policy, unknown="zeros")
+    functions = list(sources(code_of(plan)))
+    peak = entry_peak_bytes(plan)
+    if as_json:
+        echo_json({"computation": plan.computation.name, "peak_bytes": peak, "functions": functions})
+        return
+    many = f"{len(functions)} functions" if len(functions) > 1 else "1 function"
+    click.echo(f"# {plan.computation.name}: {many}, at most {in_units(peak)} beyond its inputs\n")
+    click.echo("\n\n".join(functions), nl=False)

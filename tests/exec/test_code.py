@@ -1,0 +1,253 @@
+"""Plans as Python do what the machine does: the same bits, the same errors, the same values overwritten."""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import hloexec
+from hloexec.errors import EvaluationError
+from hloexec.exec import in_place, machine, running
+from hloexec.exec.code import code_of, sources
+from hloexec.exec.counting import Statistics
+from hloexec.ops import registry
+
+X = np.array([1, 2, 3, 4], np.float32)
+
+LOOP = """HloModule m
+body {{ s = (s32[], f32[4], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  one = s32[] constant(1)
+  n = s32[] add(i, one)
+  x = f32[4] get-tuple-element(s), index=1
+  y = f32[4] get-tuple-element(s), index=2
+{body}
+  ROOT t = (s32[], f32[4], f32[4]) tuple(n, {next}) }}
+condition {{ s = (s32[], f32[4], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  end = s32[] constant({trips})
+  ROOT less = pred[] compare(i, end), direction=LT }}
+ENTRY e {{ x = f32[4] parameter(0)
+  y = f32[4] parameter(1)
+  z = s32[] constant(0)
+  s = (s32[], f32[4], f32[4]) tuple(z, x, y)
+  ROOT w = (s32[], f32[4], f32[4]) while(s), condition=condition, body=body }}
+"""
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that can be is made into Python when it first runs."""
+    monkeypatch.setattr(machine, "RUNS_BEFORE_CODE", 0)
+
+
+def flat(value: object) -> list[np.ndarray]:
+    return [leaf for part in value for leaf in flat(part)] if isinstance(value, tuple) else [value]
+
+
+def require_same(module: hloexec.Module, *inputs: object, **options: object) -> list[np.ndarray]:
+    """The result as Python, which must have the bits of the result without the planner."""
+    expected = flat(hloexec.run(module, *inputs, planner=False))
+    for _ in range(2):
+        results = flat(hloexec.run(module, *inputs, **options))
+        for result, other in zip(results, expected, strict=True):
+            assert result.dtype == other.dtype and result.shape == other.shape
+            assert result.tobytes() == other.tobytes()
+    return expected
+
+
+LOOPS = {
+    "a sum": ("  a = f32[4] add(x, y)", "a, y"),
+    "values that change places": ("  a = f32[4] add(x, y)", "y, a"),
+    "both places the same": ("  a = f32[4] add(x, y)", "a, a"),
+    "nothing but the counter": ("", "x, y"),
+    "what does not depend on the iteration": ("  a = f32[4] multiply(y, y)\n  b = f32[4] add(x, a)", "b, y"),
+    "a result that does not depend on the iteration": ("  a = f32[4] multiply(y, y)", "a, y"),
+    "a constant result": ("  a = f32[4] constant({1,2,3,4})\n  b = f32[4] add(x, y)", "b, a"),
+    "an update of what is carried": (
+        "  u = f32[1] slice(y), slice={[1:2]}\n  a = f32[4] dynamic-update-slice(x, u, i)",
+        "a, y",
+    ),
+    "an update of what does not change": (
+        "  u = f32[1] slice(x), slice={[1:2]}\n  a = f32[4] dynamic-update-slice(y, u, i)\n  b = f32[4] add(a, x)",
+        "b, y",
+    ),
+    "a name that is Python's": ("  lambda = f32[4] add(x, y)\n  state = f32[4] add(lambda, y)", "state, lambda"),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("trips", [0, 1, 2, 5, 40])
+def test_loops(name: str, trips: int) -> None:
+    body, following = LOOPS[name]
+    module = hloexec.parse(LOOP.format(body=body, next=following, trips=trips))
+    given = X.copy(), X[::-1].copy()
+    (count, *_) = require_same(module, *given)
+    assert count == trips
+    np.testing.assert_array_equal(given, [X, X[::-1]])
+
+
+@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.usefixtures("at_once")
+def test_loops_from_the_first_iteration_on(name: str) -> None:
+    body, following = LOOPS[name]
+    require_same(hloexec.parse(LOOP.format(body=body, next=following, trips=3)), X, X[::-1].copy())
+
+
+NESTED = """HloModule m
+grow { x = f32[4] parameter(0)
+  ROOT y = f32[4] add(x, x) }
+shrink { x = f32[4] parameter(0)
+  h = f32[4] constant({0.5,0.5,0.5,0.5})
+  ROOT y = f32[4] multiply(x, h) }
+inner_body { s = (s32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[4] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  two = s32[] constant(2)
+  n = s32[] add(i, one)
+  odd = s32[] remainder(i, two)
+  y = f32[4] conditional(odd, x, x), branch_computations={grow, shrink}
+  k = f32[4] sine(y)
+  ROOT t = (s32[], f32[4]) tuple(n, k) }
+inner_condition { s = (s32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  end = s32[] constant(5)
+  ROOT less = pred[] compare(i, end), direction=LT }
+body { s = (s32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[4] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  n = s32[] add(i, one)
+  z = s32[] constant(0)
+  u = (s32[], f32[4]) tuple(z, x)
+  w = (s32[], f32[4]) while(u), condition=inner_condition, body=inner_body
+  v = f32[4] get-tuple-element(w), index=1
+  ROOT t = (s32[], f32[4]) tuple(n, v) }
+condition { s = (s32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  end = s32[] constant(20)
+  ROOT less = pred[] compare(i, end), direction=LT }
+ENTRY e { x = f32[4] parameter(0)
+  z = s32[] constant(0)
+  s = (s32[], f32[4]) tuple(z, x)
+  w = (s32[], f32[4]) while(s), condition=condition, body=body
+  v = f32[4] get-tuple-element(w), index=1
+  p = pred[] constant(false)
+  ROOT r = f32[4] conditional(p, v, v), true_computation=grow, false_computation=shrink }
+"""
+
+
+def test_loops_and_branches_within_loops() -> None:
+    require_same(hloexec.parse(NESTED), X)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_programs_of_loops_and_branches_at_once() -> None:
+    require_same(hloexec.parse(NESTED), X)
+
+
+def test_a_loop_is_counted_and_reported_as_the_machine_does() -> None:
+    class Reporter:
+        def __init__(self) -> None:
+            self.iterations: list[int | None] = []
+
+        def on_progress(self, progress: hloexec.Progress) -> None:
+            self.iterations.append(progress.iteration)
+
+    body, following = LOOPS["an update of what is carried"]
+    module = hloexec.parse(LOOP.format(body=body, next=following, trips=300))
+    counted, plain = Statistics(), Statistics()
+    hloexec.run(module, X, X, statistics=counted, observers=[Reporter()])
+    hloexec.run(module, X, X, statistics=plain, planner=False)
+    assert counted.steps == plain.steps
+    assert counted.live_bytes == 0
+    assert 0 < counted.peak_bytes <= plain.peak_bytes
+
+
+@pytest.mark.skipif(in_place.UNSHARED_VARIABLE == -1, reason="this Python does not count references")
+@pytest.mark.usefixtures("at_once")
+def test_a_carried_buffer_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    body, following = LOOPS["an update of what is carried"]
+    module = hloexec.parse(LOOP.format(body=body, next=following, trips=4))
+    copies = []
+    entry = registry.OPCODES["dynamic-update-slice"]
+    evaluate = entry.evaluate
+
+    def noted(*operands: np.ndarray, **given: object) -> np.ndarray:
+        copies.append(operands[0])
+        return evaluate(*operands, **given)  # type: ignore[misc]
+
+    monkeypatch.setitem(registry.OPCODES, "dynamic-update-slice", attrs.evolve(entry, evaluate=noted))
+    hloexec.run(module, X, X)
+    assert len(copies) == 1
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, opcode: str) -> None:
+    def fails(*operands: np.ndarray) -> np.ndarray:
+        if operands[0].max() > 100:
+            raise ValueError("boom")
+        return operands[0] + operands[-1]
+
+    entry = registry.OPCODES[opcode]
+    changed = attrs.evolve(entry, evaluate=fails, evaluate_needs=frozenset(), bind=None, is_elementwise=False)
+    monkeypatch.setitem(registry.OPCODES, opcode, changed)
+
+
+@pytest.mark.parametrize("runs", [0, 16])
+def test_errors_name_the_instruction_its_iteration_and_the_way(monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
+    """A loop that runs as Python from its second or its 17th iteration on fails in iteration 24, where x is 25 · 4."""
+    monkeypatch.setattr(machine, "RUNS_BEFORE_CODE", runs)
+    failing(monkeypatch, "atan2")
+    module = hloexec.parse(LOOP.format(body="  a = f32[4] atan2(x, y)", next="a, y", trips=100))
+    with pytest.raises(EvaluationError, match=r"%a in computation body, reached through w\[25\]:body failed: ValueErr"):
+        hloexec.run(module, np.array([4, 0, 0, 0], np.float32), np.array([4, 0, 0, 0], np.float32))
+
+
+@pytest.mark.usefixtures("at_once")
+def test_errors_name_the_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, "sine")
+    text = NESTED.replace("k = f32[4] sine(y)", "k = f32[4] copy(y)").replace(
+        "y = f32[4] add(x, x)", "y = f32[4] sine(x)"
+    )
+    module = hloexec.parse(text)
+    with pytest.raises(EvaluationError) as caught:
+        hloexec.run(module, np.array([101, 0, 0, 0], np.float32))
+    assert "%y in computation grow, reached through w[0]:body / w[0]:inner_body / y:grow failed" in str(caught.value)
+
+
+def test_code_is_readable_and_says_what_is_hoisted() -> None:
+    body, following = LOOPS["what does not depend on the iteration"]
+    module = hloexec.parse(LOOP.format(body=body, next=following, trips=3))
+    (loop, entry) = sources(code_of(running.plan_of(module)))
+    before, within = loop.split("while iteration != until:")
+    assert re.search(r"a = multiply\((\w+), \1\)  # f32\[4\]", before)
+    assert "multiply" not in within
+    assert re.search(r"b = add\w*\(\w+, a\)  # f32\[4\]", within)
+    assert entry.startswith("def e(arguments):\n    x, y = arguments\n    arguments.clear()\n")
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["add", "multiply", "subtract", "maximum"]), st.integers(0, 9), st.integers(0, 9)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(OPERATIONS, st.integers(0, 9), st.integers(0, 9), st.integers(0, 30))
+def test_random_loops(operations: list[tuple[str, int, int]], first: int, second: int, trips: int) -> None:
+    """Each operation takes two of the values before it: x, y, an update of x, and the results of the operations."""
+    names = ["x", "y", "u"]
+    lines = ["  p = f32[1] slice(y), slice={[2:3]}", "  u = f32[4] dynamic-update-slice(x, p, i)"]
+    for number, (opcode, left, right) in enumerate(operations):
+        lines.append(f"  v{number} = f32[4] {opcode}({names[left % len(names)]}, {names[right % len(names)]})")
+        names.append(f"v{number}")
+    following = f"{names[first % len(names)]}, {names[second % len(names)]}"
+    module = hloexec.parse(LOOP.format(body="\n".join(lines), next=following, trips=trips))
+    require_same(module, X / 7, X[::-1] / 5)
