@@ -12,7 +12,7 @@ from hloexec.ir import ArrayShape, Computation, Instruction
 from hloexec.ops.annotations import is_annotation
 from hloexec.ops.attributes import attribute_fields
 
-__all__ = ["chooses_by_order", "recognise", "recognise_components"]
+__all__ = ["chooses_by_order", "recognise", "recognise_components", "recognise_value"]
 
 _COMMUTATIVE = frozenset({"add", "multiply", "minimum", "maximum", "and", "or", "xor"})
 _ORDER_OPCODES = frozenset(
@@ -33,7 +33,7 @@ def recognise(computation: Computation) -> str | None:
     parameters = computation.parameters
     if len(parameters) != 2:
         return None
-    return _recognise_value(computation, computation.root, *parameters)
+    return recognise_value(computation, computation.root, *parameters)
 
 
 def recognise_components(computation: Computation) -> tuple[str, ...] | None:
@@ -48,7 +48,7 @@ def recognise_components(computation: Computation) -> tuple[str, ...] | None:
     if len(parameters) != 2 * count:
         return None
     found = tuple(
-        _recognise_value(computation, result, parameters[k], parameters[count + k]) for k, result in enumerate(results)
+        recognise_value(computation, result, parameters[k], parameters[count + k]) for k, result in enumerate(results)
     )
     known = tuple(name for name in found if name is not None)
     return known if len(known) == count else None
@@ -74,8 +74,8 @@ def _is_total_order(instruction: Instruction) -> bool:
     return field is not None and getattr(instruction.attributes, field.field) == "TOTALORDER"
 
 
-def _recognise_value(computation: Computation, root: Instruction, *parameters: Instruction) -> str | None:
-    """What `root` is of the two parameters."""
+def recognise_value(computation: Computation, root: Instruction, *parameters: Instruction) -> str | None:
+    """What `root`, an instruction, is of two parameters: one of the names of `recognise`, or None."""
     narrow = _element_type(root)
     if narrow is None or any(_element_type(parameter) is not narrow for parameter in parameters):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
 from tests.ops.evaluation import evaluate
 
@@ -74,6 +75,55 @@ def test_no_steps_leave_the_carries_as_they_were() -> None:
     outputs, last = evaluate(text, np.ones((3, 0), np.float32), np.full(3, 7, np.float32))
     assert outputs.shape == (3, 0)
     assert last.tolist() == [7, 7, 7]
+
+
+@pytest.mark.parametrize("is_reverse", [False, True])
+@pytest.mark.parametrize(("dimensions", "dimension"), [((40,), 0), ((5, 300), 0), ((100, 40), 1), ((40, 7), 0)])
+@pytest.mark.parametrize(
+    ("element", "opcode", "fold"),
+    [
+        ("f32", "add", np.add),
+        ("f32", "multiply", np.multiply),
+        ("f32", "maximum", np.maximum),
+        ("bf16", "add", np.add),
+        ("s32", "add", np.add),
+        ("s32", "multiply", np.multiply),
+        ("u8", "minimum", np.minimum),
+        ("s64", "xor", np.bitwise_xor),
+        ("c64", "add", np.add),
+    ],
+)
+def test_cumulative_folds_go_step_by_step(
+    element: str, opcode: str, fold: np.ufunc, dimensions: tuple[int, ...], dimension: int, is_reverse: bool
+) -> None:
+    storage = ELEMENT_TYPES[element].storage
+    generator = np.random.default_rng(0)
+    operand = (generator.standard_normal(dimensions) * 100).astype(storage)
+    rest = (*dimensions[:dimension], *dimensions[dimension + 1 :])
+    carry = generator.integers(1, 100, rest).astype(storage)
+    whole, slice_ = (f"{element}[{','.join(map(str, sizes))}]" for sizes in (dimensions, rest))
+    reverse = ", is_reverse=true" if is_reverse else ""
+    text = f"""HloModule m
+step {{
+  x = {slice_} parameter(0)
+  c = {slice_} parameter(1)
+  s = {slice_} {opcode}(x, c)
+  ROOT t = ({slice_}, {slice_}) tuple(s, s)
+}}
+ENTRY e {{
+  a = {whole} parameter(0)
+  c = {slice_} parameter(1)
+  ROOT r = ({whole}, {slice_}) scan(a, c), dimensions={{{dimension}}}, num_carries=1{reverse}, to_apply=step
+}}"""
+    outputs, last = evaluate(text, operand, carry)
+    steps = range(dimensions[dimension])
+    with np.errstate(all="ignore"):
+        for number in reversed(steps) if is_reverse else steps:
+            # ml_dtypes adds bf16 in f32 and rounds once, as an instruction does.
+            carry = np.asarray(fold(operand.take(number, dimension), carry))
+            np.testing.assert_array_equal(outputs.take(number, dimension), carry)
+    np.testing.assert_array_equal(last, carry)
+    assert last.shape == rest
 
 
 @pytest.mark.parametrize(
