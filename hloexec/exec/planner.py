@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.collection import collection_paused
 from hloexec.custom_calls.registry import CustomCall, find_custom_call
 from hloexec.dtypes import ElementType
 from hloexec.errors import HloWarning, InputError, ResourceError, UnsupportedError
@@ -37,9 +38,10 @@ def build(module: Module, computation: Computation, options: Options, memory_lim
     Raises UnsupportedError, listing all that is missing, VerificationError where the module is not a program, or
     ResourceError where made-up values alone would exceed the memory limit; warns HloWarning about what is made up.
     """
-    program = Program(module, computation)
-    require_supported(program, unknown=options.unknown, numerics=options.numerics)
-    return _Planner(program, options, memory_limit).plan()
+    with collection_paused():
+        program = Program(module, computation)
+        require_supported(program, unknown=options.unknown, numerics=options.numerics)
+        return _Planner(program, options, memory_limit).plan()
 
 
 class _Planner:
