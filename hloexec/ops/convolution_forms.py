@@ -24,7 +24,7 @@ from hloexec.ops.windows import visits
 
 __all__ = ["convolve"]
 
-_BLOCK_BYTES = 512 << 10
+_BLOCK_BYTES = 1 << 20
 """Patches of one block: they stay in a core's own cache until they are multiplied."""
 _BLOCK_ROWS = 128
 """Rows that keep BLAS busy, even if their patches take more."""

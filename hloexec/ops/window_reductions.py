@@ -2,27 +2,34 @@
 
 The taps of a window are visited one after the other (`windows.visits`): for all places of the window at once a tap is
 one slice of the operand and one of the result, and padding is never stored. An associative and commutative operation
-goes dimension by dimension instead, and long windows are put together from windows half as long.
+goes dimension by dimension instead (`sliding`), a block of the result at a time, on all cores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from math import prod
 
 import numpy as np
 
 from hloexec.dtypes import ElementType, element_type, element_type_of
-from hloexec.ir import Window, WindowDimension
+from hloexec.ir import Window
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.exact.sums import add_pairs
 from hloexec.ops.known_reducers import KnownReducer, accumulation_dtype
 from hloexec.ops.registry import Callee
+from hloexec.ops.sliding import Along, Combination
+from hloexec.ops.threads import in_blocks
 from hloexec.ops.windows import output_size, visits
 from hloexec.values import Array
 
 __all__ = ["reduce_windows_exactly", "reduce_windows_known", "reduce_windows_stepwise"]
 
+_BLOCK_BYTES = 256 << 10
+"""A block of the operand or the result, whichever is larger."""
+_LONG_LOOP = 64
+"""With so many elements, NumPy's innermost loop is long enough."""
 _PAIRS = KnownReducer(
     combine=lambda x, y: np.stack(add_pairs((x[0], x[1]), (y[0], y[1]))), ufunc=None, identity=lambda dtype: -0.0
 )
@@ -32,15 +39,71 @@ _PAIRS = KnownReducer(
 def reduce_windows_known(
     array: Array, init_value: Array, window: Window, reducer: KnownReducer, result_type: ElementType
 ) -> Array:
-    """reduce-window of one array with an associative and commutative operation: one dimension at a time."""
+    """reduce-window of one array with an associative and commutative operation: one dimension at a time.
+
+    Along each dimension the taps are combined one after the other, or in windows of 1, 2, 4, … taps (see `sliding`).
+    """
     dtype = accumulation_dtype(element_type_of(array.dtype), result_type)
-    result = widen(array).astype(dtype, copy=False)
+    sizes = tuple(map(output_size, array.shape, window.dimensions))
+    result = np.empty(sizes, result_type.storage)
+    init = widen(init_value).astype(dtype)
+    is_neutral = init.tobytes() == np.array(reducer.identity(dtype), dtype).tobytes()
+    along = [
+        Along.of(axis, extent, dimension, reducer)
+        for axis, (extent, dimension) in enumerate(zip(array.shape, window.dimensions, strict=True))
+    ]
+    blocks = _blocks(array, sizes, along, dtype.itemsize)
+
+    def fill(start: int, stop: int) -> None:
+        for places in blocks[start:stop]:
+            parts = [one.part(place) for one, place in zip(along, places, strict=True)]
+            block = widen(array[tuple(elements for _, elements in parts)]).astype(dtype, copy=False)
+            combine = _combination(reducer, block)
+            for one, _ in parts:
+                block = one.reduced(block, combine, reducer.identity)
+            if not is_neutral:
+                block = np.asarray(reducer.combine(block, np.broadcast_to(init, block.shape)))
+            result[tuple(slice(place.start, place.stop) for place in places)] = narrow(block, result_type)
+
     with np.errstate(all="ignore"):
-        for axis, dimension in enumerate(window.dimensions):
-            if dimension != WindowDimension(size=1):
-                result = _reduce_along(result.swapaxes(axis, -1), dimension, reducer).swapaxes(axis, -1)
-        init = np.broadcast_to(widen(init_value).astype(dtype), result.shape)
-        return narrow(np.asarray(reducer.combine(result, init)), result_type)
+        in_blocks(fill, len(blocks), 1)
+    return result
+
+
+def _combination(reducer: KnownReducer, block: Array) -> Combination:
+    """The operation as NumPy has it, where nothing in the block lets it differ; `combination(x, y, out)`."""
+    ufunc = reducer.ufunc
+    if ufunc is not None and (reducer.zero_wins is None or block.dtype.kind != "f" or not _has_negative_zero(block)):
+        return ufunc
+    return lambda x, y, out: np.copyto(out, reducer.combine(x, y))
+
+
+def _has_negative_zero(block: Array) -> bool:
+    integers = np.dtype(f"i{block.itemsize}")
+    return bool(block.view(integers).min(initial=0) == np.iinfo(integers).min)
+
+
+def _blocks(array: Array, sizes: tuple[int, ...], along: Sequence[Along], itemsize: int) -> list[tuple[range, ...]]:
+    """Ranges of the result's dimensions for blocks that stay in a core's own cache, as far as windows may be cut."""
+    steps = list(sizes)
+    remaining = itemsize * max(array.size, prod(sizes))
+    for axis in sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])):
+        if remaining > _BLOCK_BYTES and along[axis].may_be_cut and sizes[axis] > 1:
+            inner = prod(
+                size
+                for size, stride in zip(sizes, array.strides, strict=True)
+                if abs(stride) < abs(array.strides[axis])
+            )
+            steps[axis] = min(sizes[axis], max(1, _BLOCK_BYTES * sizes[axis] // remaining, _LONG_LOOP // max(1, inner)))
+            remaining = remaining * steps[axis] // sizes[axis]
+    return list(
+        product(
+            *(
+                [range(size)[start : start + step] for start in range(0, size, step or 1)]
+                for size, step in zip(sizes, steps, strict=True)
+            )
+        )
+    )
 
 
 def reduce_windows_exactly(
@@ -75,8 +138,8 @@ def _summed_windows(array: Array, init_value: Array, window: Window) -> Array:
     pairs = np.stack([wide, np.zeros_like(wide)])
     with np.errstate(all="ignore"):
         for axis, dimension in enumerate(window.dimensions, 1):
-            if dimension != WindowDimension(size=1):
-                pairs = _reduce_along(pairs.swapaxes(axis, -1), dimension, _PAIRS).swapaxes(axis, -1)
+            one = Along.of(axis, pairs.shape[axis], dimension, _PAIRS)
+            pairs = one.reduced(pairs, lambda x, y, out: np.copyto(out, _PAIRS.combine(x, y)), _PAIRS.identity)
         high, low = add_pairs((pairs[0], pairs[1]), (_in_f64(init_value), 0.0))
     return np.asarray(high + low)
 
@@ -97,58 +160,3 @@ def reduce_windows_stepwise(
         for total, value in zip(totals, combined if isinstance(combined, tuple) else (combined,), strict=True):
             total[places] = value
     return totals
-
-
-def _reduce_along(array: Array, dimension: WindowDimension, reducer: KnownReducer) -> Array:
-    """Reduce windows along the last axis."""
-    extent = array.shape[-1]
-    places = output_size(extent, dimension)
-    if reducer.ufunc is not None and reducer.zero_wins is None:
-        if dimension == WindowDimension(extent, padding_low=extent - 1):
-            return _accumulate(array, reducer.ufunc)
-        if dimension == WindowDimension(extent, padding_high=extent - 1):
-            return _accumulate(array[..., ::-1], reducer.ufunc)[..., ::-1]
-    seen = (places - 1) * dimension.stride + (dimension.size - 1) * dimension.window_dilation + 1
-    if places > 0 and dimension.size * places > 2 * dimension.size.bit_length() * seen:
-        return _combine_doubled_windows(_laid_out(array, seen, dimension, reducer), dimension, reducer)
-    total = np.full((*array.shape[:-1], places), reducer.identity(array.dtype), array.dtype)
-    for visit in visits(extent, places, dimension):
-        if visit is not None:
-            place, element = visit
-            total[..., place] = reducer.combine(total[..., place], array[..., element])
-    return total
-
-
-def _accumulate(array: Array, ufunc: np.ufunc) -> Array:
-    result: Array = ufunc.accumulate(array, axis=-1, dtype=array.dtype)
-    return result
-
-
-def _laid_out(array: Array, length: int, dimension: WindowDimension, reducer: KnownReducer) -> Array:
-    """What the windows see: the dilated operand cut to `length`, the identity where there is no element."""
-    layout = np.full((*array.shape[:-1], length), reducer.identity(array.dtype), array.dtype)
-    everything = WindowDimension(
-        1, padding_low=dimension.padding_low, padding_high=dimension.padding_high, base_dilation=dimension.base_dilation
-    )
-    (visit,) = visits(array.shape[-1], length, everything)
-    if visit is not None:
-        place, element = visit
-        layout[..., place] = array[..., element]
-    return layout
-
-
-def _combine_doubled_windows(layout: Array, dimension: WindowDimension, reducer: KnownReducer) -> Array:
-    """Windows of any size, put together from windows of 1, 2, 4, … taps: about 2·log2(size) operations an element."""
-    size, dilation = dimension.size, dimension.window_dilation
-    places = layout.shape[-1] - (size - 1) * dilation
-    doubled, total, covered = layout, None, 0
-    for bit in range(size.bit_length()):
-        taps = 1 << bit
-        if size & taps:
-            part = doubled[..., covered * dilation : covered * dilation + places : dimension.stride]
-            total = part if total is None else reducer.combine(total, part)
-            covered += taps
-        if 2 * taps <= size:
-            doubled = reducer.combine(doubled[..., : -taps * dilation], doubled[..., taps * dilation :])
-    assert total is not None
-    return total

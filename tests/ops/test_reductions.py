@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, TupleShape, Window, WindowDimension
-from hloexec.ops import known_reducers
+from hloexec.ops import known_reducers, threads, window_reductions
 from hloexec.ops.known_reducers import KNOWN_REDUCERS, reduce_known
 from hloexec.ops.reductions import Map, MapAttributes, Reduce, ReduceAttributes, ReduceWindow, ReduceWindowAttributes
 from hloexec.ops.registry import ProgramShape
@@ -212,6 +212,61 @@ def test_any_window_sees_the_elements_of_the_definition(
     arguments = np.zeros((), np.int32), Window((dimension,)), KNOWN_REDUCERS[operation], ELEMENT_TYPES["s32"]
     value = reduce_windows_known(array.astype(np.int32), *arguments)
     assert value.tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize("is_reversed", [False, True])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_cumulative_sums_stay_within_the_bound_of_doubled_windows(name, is_reversed, axis):
+    """γ_m·Σ|x|, m additions on the longest way to the result: ⌈log2 n⌉, and the initial value."""
+    entry, shape = ELEMENT_TYPES[name], (300, 300)
+    array = random_array(5, shape, entry.storage)
+    padding = {"padding_high" if is_reversed else "padding_low": shape[axis] - 1}
+    window = [WindowDimension(1), WindowDimension(1)]
+    window[axis] = WindowDimension(shape[axis], **padding)
+    init = np.zeros((), entry.storage)
+    value = reduce_windows_known(array, init, Window(tuple(window)), KNOWN_REDUCERS["add"], entry)
+    places = slice(None, None, -1 if is_reversed else 1)
+    turned = np.moveaxis(array, axis, 0)[places].astype(np.longdouble)
+    exact, magnitude = np.cumsum(turned, axis=0), np.cumsum(np.abs(turned), axis=0)
+    unit = 2.0**-53 if name == "f64" else 2.0**-24
+    rounding = 2.0 ** -(entry.mantissa_bits + 1) if entry.is_narrow else 0
+    bound = (np.ceil(np.log2(shape[axis])) + 2) * unit * magnitude + rounding * np.abs(exact)
+    assert (np.abs(np.moveaxis(value, axis, 0)[places] - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("cores", [1, 2, 5])
+@pytest.mark.parametrize("operation", ["add", "maximum"])
+@pytest.mark.parametrize(
+    "dimension",
+    [WindowDimension(3, 2, 0, 1), WindowDimension(60, padding_low=59), WindowDimension(40, padding_low=39, stride=2)],
+)
+def test_neither_cores_nor_blocks_change_windows(monkeypatch, cores, operation, dimension):
+    array = random_array(6, (60, 60, 5), np.float32)
+    window = Window((dimension, dimension, WindowDimension(1)))
+    arguments = np.zeros((), np.float32), window, KNOWN_REDUCERS[operation], ELEMENT_TYPES["f32"]
+    whole = reduce_windows_known(array, *arguments)
+    monkeypatch.setattr(threads, "core_count", lambda: cores)
+    threads._pool.cache_clear()
+    monkeypatch.setattr(window_reductions, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(window_reductions, "_LONG_LOOP", 1)
+    assert reduce_windows_known(array, *arguments).tobytes() == whole.tobytes()
+    threads._pool.cache_clear()
+
+
+@pytest.mark.parametrize("operation", ORDERED)
+@pytest.mark.parametrize("dimension", [WindowDimension(3, 2, 1, 1), WindowDimension(40, padding_low=39)])
+def test_windows_with_zeros_of_both_signs_give_the_one_that_wins(operation, dimension):
+    array = np.random.default_rng(7).choice(np.array([-0.0, 0.0], np.float32), (9, 40))
+    init = np.array(np.inf if operation == "minimum" else -np.inf, np.float32)
+    window = Window((WindowDimension(1), dimension))
+    value = reduce_windows_known(array, init, window, KNOWN_REDUCERS[operation], ELEMENT_TYPES["f32"])
+    signs = reduce_windows_known(
+        np.signbit(array), np.array(operation == "maximum"), window,
+        KNOWN_REDUCERS["or" if operation == "minimum" else "and"], ELEMENT_TYPES["pred"],
+    )  # fmt: skip
+    assert (value == 0).all()
+    assert (np.signbit(value) == signs).all()
 
 
 # Any reducer
