@@ -69,10 +69,11 @@ _BRACE_OR_QUOTE = re.compile(r'[{}"]')
 class Lexer:
     """A text and the current token in it.
 
-    `kind` is one of the constants of this module, `value` the token's text, `start` and `end` its span.
+    `kind` is one of the constants of this module, `value` the token's text, `start` and `end` its span. Lines are
+    counted where a message needs them, from the last such place on.
     """
 
-    __slots__ = ("end", "filename", "kind", "start", "text", "value")
+    __slots__ = ("_counted", "end", "filename", "kind", "start", "text", "value")
 
     def __init__(self, text: str, filename: str = "<string>") -> None:
         self.text = text
@@ -81,6 +82,7 @@ class Lexer:
         self.value = ""
         self.start = 0
         self.end = 0
+        self._counted = (0, 1)
         self.advance()
 
     def advance(self) -> None:
@@ -253,9 +255,14 @@ class Lexer:
             message = f"{message[: _LONGEST_MESSAGE // 2]} … {message[-_LONGEST_MESSAGE // 2 :]}"
         line_start = self.text.rfind("\n", 0, offset) + 1
         line_end = self.text.find("\n", offset)
+        counted, line = self._counted
+        if offset < counted:
+            counted, line = 0, 1
+        line += self.text.count("\n", counted, offset)
+        self._counted = (offset, line)
         return ParseError(
             message,
-            line=self.text.count("\n", 0, offset) + 1,
+            line=line,
             column=offset - line_start + 1,
             source_line=self.text[line_start : len(self.text) if line_end < 0 else line_end].rstrip("\r"),
             filename=self.filename,

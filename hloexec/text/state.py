@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 
 import attrs
 
@@ -27,6 +27,8 @@ class Scope:
     """Operands that are not defined yet: name, declared shape, position."""
     makes_parameters: bool = False
     """Whether an unknown operand becomes a parameter (single-instruction texts)."""
+    _parameters: tuple[int, int] = (0, 0)
+    """How many of the instructions have been looked at for parameters, and how many of them were some."""
 
     def add(self, instruction: Instruction) -> None:
         self.instructions.append(instruction)
@@ -36,7 +38,9 @@ class Scope:
         """Add a parameter that the text does not spell out."""
         entry = find_opcode("parameter")
         assert entry is not None and entry.attributes is not None
-        number = sum(instruction.opcode == entry.name for instruction in self.instructions)
+        counted, number = self._parameters
+        number += sum(instruction.opcode == entry.name for instruction in self.instructions[counted:])
+        self._parameters = len(self.instructions), number
         attributes = entry.attributes(number=number)
         span = Span(position, position)
         self.add(Instruction(name=name, shape=shape, opcode=entry.name, attributes=attributes, span=span))
@@ -54,6 +58,8 @@ class ParserState:
         self.reserved: set[str] = set()
         """Names of computations that are still being read."""
         self._anonymous: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
+        """The numbers last tried for the names of computations."""
         self._warned: set[str] = set()
 
     def finish(self, scope: Scope, thread: str, start: int, end: int) -> Computation:
@@ -74,7 +80,13 @@ class ParserState:
 
     def computation_name(self, name: str) -> str:
         """`name`, or `name.1`, `name.2`, … if there is such a computation."""
-        return self._numbered(name, {*self.computations, *self.reserved})
+        number = self._numbers.get(name, 0)
+        candidate = f"{name}.{number}" if number else name
+        while candidate in self.computations or candidate in self.reserved:
+            number += 1
+            candidate = f"{name}.{number}"
+        self._numbers[name] = number
+        return candidate
 
     def instruction_name(self, opcode: str, scope: Scope) -> str:
         """A name for an instruction that has none, new in the module and in `scope`."""
@@ -84,15 +96,6 @@ class ParserState:
             name = f"{opcode}.anon.{number}" if number else f"{opcode}.anon"
             if name not in scope.by_name:
                 return name
-
-    @staticmethod
-    def _numbered(name: str, taken: Container[str]) -> str:
-        number = 0
-        candidate = name
-        while candidate in taken:
-            number += 1
-            candidate = f"{name}.{number}"
-        return candidate
 
     def check_operand_shape(self, shape: Shape | None, defined: Instruction, position: int) -> None:
         """The shape written before an operand agrees with that of its definition."""

@@ -7,6 +7,7 @@ the declared shape. What is wrong is collected and raised once, with its places 
 
 from __future__ import annotations
 
+from hloexec.collection import collection_paused
 from hloexec.ir import Module
 from hloexec.verifier.entry import check_entry
 from hloexec.verifier.report import Note, Report
@@ -26,9 +27,10 @@ def verify(module: Module, strict: bool = False) -> list[Note]:
     `strict`. Opcodes that the registry does not know are taken as they are.
     """
     report = Report(module, strict)
-    check_computation_names(report)
-    programs = {computation.name: check_computation(report, computation) for computation in module.computations}
-    check_calls(report)
-    check_entry(report, programs.get(module.entry_name))
-    check_shapes(report, programs)
+    with collection_paused():
+        check_computation_names(report)
+        programs = {computation.name: check_computation(report, computation) for computation in module.computations}
+        check_calls(report)
+        check_entry(report, programs.get(module.entry_name))
+        check_shapes(report, programs)
     return report.finish()
