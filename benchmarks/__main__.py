@@ -1,88 +1,225 @@
-"""`python -m benchmarks`: hloexec beside its peers.
+"""`python -m benchmarks`: hloexec beside XLA:CPU and the StableHLO interpreter.
 
-modules [NAME…] [--scale S] [--turns N] [--write DIR]    warm runs of the JAX programs, beside XLA:CPU
-tables [parsing] [startup] [running] [opcodes] [FILE…]   the other tables
+python -m benchmarks [--into DIR]                everything: JSON, the page with its tables, the plot
+python -m benchmarks modules [NAME…]             the modules alone, or some of them; a line each
+python -m benchmarks opcodes [NAME…]             every opcode, and how its cost grows
+python -m benchmarks parsing|startup [FILE…]     parsing beside XLA's own parser; start-up
+python -m benchmarks compare OLD.json NEW.json   two commits
 """
 
 from __future__ import annotations
 
-import os
-import platform
+import json
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks import modules, opcodes, parsing, running, startup, warm
+from benchmarks import results as figures
+from benchmarks.page import markdown_table, page
+from benchmarks.subjects import DUMPS, dumps, examples, subject_names
 
-_TABLES = ("parsing", "startup", "running", "opcodes")
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+_SCALE = click.FloatRange(0, 1, min_open=True)
+_TURNS = click.IntRange(1)
 
 
-@click.group()
-def main() -> None:
-    """Measure hloexec beside XLA."""
+@click.group(invoke_without_command=True)
+@click.option(
+    "--into", type=_FOLDER, default="docs", help="Where benchmarks.json, benchmarks.md and benchmarks.svg go."
+)
+@click.option("--turns", type=_TURNS, default=7, help="Warm runs, in turns.")
+@click.option("--cold-turns", type=_TURNS, default=3, help="Fresh processes, in turns.")
+@click.option("--patience", type=click.FloatRange(0, min_open=True), default=300.0, help="Seconds for the interpreter.")
+@click.pass_context
+def main(context: click.Context, into: Path, turns: int, cold_turns: int, patience: float) -> None:
+    """Measure everything, and write it down; or what a command names."""
     warnings.simplefilter("ignore")
+    if context.invoked_subcommand is None:
+        _everything(into, turns, cold_turns, patience)
 
 
-@main.command("modules")
+@main.command()
 @click.argument("names", nargs=-1)
-@click.option("--scale", default=1.0, help="Cut every size to this part of itself.")
-@click.option("--turns", default=7, help="Turns that count, after two that do not.")
-@click.option("--write", "folder", type=click.Path(path_type=Path), help="Write HLO text to this folder; run nothing.")
-def measure_modules(names: tuple[str, ...], scale: float, turns: int, folder: Path | None) -> None:
-    """Warm runs of the named programs (all of them without names), XLA:CPU beside."""
+@click.option("--scale", type=_SCALE, default=1.0, help="Cut every size of a program to this part of itself.")
+@click.option("--turns", type=_TURNS, default=7, help="Warm runs, in turns.")
+@click.option("--cold-turns", type=_TURNS, default=1, help="Fresh processes, in turns.")
+@click.option("--interpreter", is_flag=True, help="Beside the StableHLO interpreter instead of XLA:CPU.")
+@click.option("--json", "target", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures here.")
+@click.option("--write", "folder", type=_FOLDER, help="Write HLO text to this folder; run nothing.")
+def modules(
+    names: tuple[str, ...],
+    scale: float,
+    turns: int,
+    cold_turns: int,
+    interpreter: bool,
+    target: Path | None,
+    folder: Path | None,
+) -> None:
+    """The named modules (without names all but dump-004), beside XLA:CPU."""
+    chosen = _known(names)
+    if folder is not None:
+        _write(chosen, folder, scale)
+        return
+    if interpreter:
+        _beside_interpreter(chosen, scale=scale, turns=turns)
+        return
+    found, failures = _beside_xla(chosen, scale=scale, turns=turns, cold_turns=cold_turns)
+    _echo_means(found)
+    if target is not None:
+        _save(target, {"modules": found, "failures": failures})
+    if failures:
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("names", nargs=-1)
+@click.option("--turns", type=_TURNS, default=5)
+def opcodes(names: tuple[str, ...], turns: int) -> None:
+    """Nanoseconds per element and GFLOP/s of the named opcodes, or all, at 10⁴, 10⁶ and 10⁷ elements."""
+    from benchmarks import opcodes as table
+
+    unknown = [name for name in names if name not in table.programs()]
+    if unknown:
+        raise click.UsageError(f"there is no opcode {unknown[0]!r} here; there are {', '.join(table.programs())}")
+    print(markdown_table(list(table.rows(names, turns=turns))))
+
+
+@main.command()
+@click.argument("files", nargs=-1, type=_FILE)
+def parsing(files: tuple[Path, ...]) -> None:
+    """Parsing of FILES, or of the examples and dumps at hand, beside XLA's own parser."""
+    from benchmarks import parsing as table
+
+    print(markdown_table(list(table.rows(list(files) or examples() + dumps()))))
+
+
+@main.command()
+def startup() -> None:
+    """What a fresh process costs."""
+    from benchmarks import startup as table
+
+    print(markdown_table(list(table.rows())))
+
+
+@main.command()
+@click.argument("old", type=_FILE)
+@click.argument("new", type=_FILE)
+def compare(old: Path, new: Path) -> None:
+    """What changed between two measurements, as ratios to XLA:CPU."""
+    try:
+        before, after = figures.read_results(old), figures.read_results(new)
+        rows = list(figures.compared(before, after))
+    except figures.ResultsError as error:
+        raise click.ClickException(str(error)) from None
+    if not rows:
+        raise click.ClickException("the two measurements have no module in common at the same scale")
+    print(f"{before['machine']['commit']} → {after['machine']['commit']}, hloexec / XLA:CPU\n")
+    print(markdown_table(rows))
+
+
+def _everything(into: Path, turns: int, cold_turns: int, patience: float) -> None:
+    from benchmarks import opcodes as opcode_table
+    from benchmarks import parsing as parsing_table
+    from benchmarks import startup as startup_table
     from benchmarks.programs import PROGRAMS
 
-    unknown = [name for name in names if name not in PROGRAMS]
-    if unknown:
-        raise click.UsageError(f"there is no program {unknown[0]!r}; there are {', '.join(PROGRAMS)}")
-    chosen = names or tuple(PROGRAMS)
-    if folder is not None:
-        for path in warm.write(chosen, folder, scale=scale):
+    found, failures = _beside_xla(_known(()), scale=1.0, turns=turns, cold_turns=cold_turns)
+    slower = _beside_interpreter(list(PROGRAMS), scale=0.1, turns=3, timeout=patience)
+    tables = {
+        "Parsing, XLA's own parser beside": list(parsing_table.rows(examples() + dumps())),
+        "Start-up": list(startup_table.rows()),
+        "Opcodes, XLA:CPU beside": list(opcode_table.rows()),
+    }
+    content = {"modules": found, "failures": failures, "interpreter": slower, "tables": tables}
+    into.mkdir(parents=True, exist_ok=True)
+    complete = _save(into / "benchmarks.json", content)
+    (into / "benchmarks.md").write_text(page(complete))
+    _draw(complete, into / "benchmarks.svg")
+    _echo_means(found)
+
+
+def _draw(results: Mapping[str, Any], path: Path) -> None:
+    from benchmarks.plot import draw
+
+    try:
+        draw(results, path)
+    except ImportError:
+        print("no plot: matplotlib is not installed (pip install 'hloexec[bench]')", file=sys.stderr)
+
+
+def _beside_xla(names: Iterable[str], **options: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    from benchmarks.driving import ContestantError
+    from benchmarks.measuring import against_xla
+
+    found: dict[str, Any] = {}
+    failures: dict[str, str] = {}
+    for name in names:
+        try:
+            module = found[name] = against_xla(name, **options)
+        except ContestantError as error:
+            failures[name] = str(error)
+            print(f"{name:>16}  {error}", flush=True)
+            continue
+        mine, its = (min(module[side]["warm"]) * 1e3 for side in ("hloexec", "xla"))
+        agreed = module["agreement"]
+        print(
+            f"{name:>16}  warm {mine:9.2f} / {its:9.2f} ms, ratio {figures.warm_ratio(module)}; "
+            f"first output {figures.cold_ratio(module)}; "
+            f"{'agrees' if agreed['holds'] else 'DISAGREES'}, {agreed['error']:.1e} of {agreed['bound']:.1e}",
+            flush=True,
+        )
+    return found, failures
+
+
+def _beside_interpreter(names: Iterable[str], **options: Any) -> dict[str, Any]:
+    from benchmarks.measuring import against_interpreter
+
+    found = {}
+    for name in names:
+        entry = found[name] = against_interpreter(name, **options)
+        said = entry.get("refused") or f"takes {figures.interpreter_ratio(entry)} times as long"
+        print(f"{name:>16}  the StableHLO interpreter: {said}", flush=True)
+    return found
+
+
+def _echo_means(found: Mapping[str, Any]) -> None:
+    if found:
+        warm = figures.geometric_mean(figures.warm_ratio(module).median for module in found.values())
+        cold = figures.geometric_mean(figures.cold_ratio(module).median for module in found.values())
+        print(f"geometric means of {len(found)}: warm {warm:.2f}, first output {cold:.2f}")
+
+
+def _save(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    complete = {"schema": figures.SCHEMA, "machine": figures.machine(), **content}
+    path.write_text(json.dumps(complete, indent=1) + "\n")
+    return complete
+
+
+def _write(names: Iterable[str], folder: Path, scale: float) -> None:
+    from benchmarks.programs import hlo_text
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        if name not in DUMPS:
+            path = folder / f"{name}.hlo"
+            path.write_text(hlo_text(name, scale))
             print(path)
-        return
-    for row in warm.rows(chosen, scale=scale, turns=turns):
-        print("  ".join(f"{value:>16}" if key == "program" else f"{key} {value}" for key, value in row.items()))
-        sys.stdout.flush()
 
 
-@main.command("tables")
-@click.argument("what", nargs=-1)
-def tables(what: tuple[str, ...]) -> None:
-    """Print the named tables (all of them without names), for the named FILES or the examples and dumps at hand."""
-    names = [name for name in what if name in _TABLES] or list(_TABLES)
-    paths = [Path(name) for name in what if name not in _TABLES]
-    for path in paths:
-        if not path.is_file():
-            raise click.UsageError(f"{path} is neither a table ({', '.join(_TABLES)}) nor a file")
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160
-    console.print(f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}")
-    if "parsing" in names:
-        show(console, "Parsing, XLA's own parser beside", parsing.rows(paths or modules.examples() + modules.dumps()))
-    if "startup" in names:
-        show(console, "Start-up", startup.rows())
-    if "running" in names:
-        runnable = [path for path in modules.dumps() if path.name.startswith("002")]
-        show(console, "Running, XLA:CPU beside", running.rows(paths or modules.examples() + runnable))
-    if "opcodes" in names:
-        show(console, "Opcodes at a million elements, XLA:CPU beside", opcodes.rows())
-
-
-def show(console: Console, title: str, rows: Iterable[dict[str, object]]) -> None:
-    """Print rows as a table whose columns are the keys of the first."""
-    found = list(rows)
-    table = Table(title=title, title_justify="left")
-    for name in found[0] if found else ():
-        table.add_column(name, justify="left" if name in ("module", "program", "opcode") else "right")
-    for row in found:
-        table.add_row(*(str(value) for value in row.values()))
-    console.print(table)
+def _known(names: Iterable[str]) -> list[str]:
+    """The names, checked; all that are measured unasked where there are none."""
+    usual, on_demand = subject_names()
+    for name in names:
+        if name in DUMPS and name not in (*usual, *on_demand):
+            raise click.UsageError(f"{name} is a dump that is not here; HLOEXEC_SEEDS names the folder of dumps")
+        if name not in (*usual, *on_demand):
+            raise click.UsageError(f"there is no module {name!r}; there are {', '.join([*usual, *on_demand])}")
+    return list(names) or usual
 
 
 if __name__ == "__main__":

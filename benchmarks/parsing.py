@@ -27,6 +27,8 @@ def rows(paths: list[Path]) -> Iterator[dict[str, object]]:
             "kB": f"{len(text) / 1000:.0f}",
             "hloexec ms": f"{timings['hloexec'].median * 1e3:.1f}",
             "XLA ms": f"{timings['XLA'].median * 1e3:.1f}",
+            "hloexec MB/s": f"{len(text) / 1e6 / timings['hloexec'].median:.1f}",
+            "XLA MB/s": f"{len(text) / 1e6 / timings['XLA'].median:.1f}",
             "ratio": f"{ratio:.2f}",
             "spread": f"{low:.2f} to {high:.2f}",
         }
