@@ -51,7 +51,9 @@ def order_key(array: Array) -> Array:
     if element_type.bits < 16:
         array = widen(array)
     bits: Array = array.view(f"i{array.dtype.itemsize}")
-    key: Array = bits ^ ((bits >> (8 * bits.itemsize - 1)) & bits.dtype.type(np.iinfo(bits.dtype).max))
+    key = np.asarray(bits >> (8 * bits.itemsize - 1))
+    key &= bits.dtype.type(np.iinfo(bits.dtype).max)
+    key ^= bits
     return key
 
 

@@ -149,6 +149,8 @@ def stable_argsort(key: Array, count: int | None = None) -> Array:
     Where there is room, key and index are sorted as one number: vectorised, and stable since no two are equal.
     """
     length = key.shape[-1]
+    if count is not None and 0 < count < length // 8:
+        return _first_of_few(key, count)
     index_bits = max(length - 1, 1).bit_length()
     low, high = (int(key.min()), int(key.max())) if key.size else (0, 0)
     if (high - low).bit_length() + index_bits > 64:
@@ -158,10 +160,22 @@ def stable_argsort(key: Array, count: int | None = None) -> Array:
     packed = (key.astype(offset.dtype) - offset).view(np.uint64)
     packed <<= np.uint64(index_bits)
     packed |= np.arange(length, dtype=np.uint64)
-    if count is not None and count < length // 8:
-        packed = np.partition(packed, count, axis=-1)[..., :count]
     packed.sort(axis=-1)
     return (packed[..., :count] & np.uint64((1 << index_bits) - 1)).view(np.int64)
+
+
+def _first_of_few(key: Array, count: int) -> Array:
+    """`stable_argsort` of far fewer elements than there are: only those that are no larger than the last are sorted."""
+    length = key.shape[-1]
+    rows = key.reshape(-1, length)
+    last = np.partition(rows, count - 1, axis=-1)[:, count - 1 : count]
+    found = np.flatnonzero(rows <= last)
+    order = _stable_order([found // length, rows.reshape(-1)[found]])
+    found = found[order]
+    # Of equal elements there may be more than there is room for.
+    first = np.searchsorted(found // length, np.arange(len(rows)))
+    chosen: Array = found[first[:, None] + np.arange(count)] % length
+    return chosen.reshape(*key.shape[:-1], count)
 
 
 def _take_all(rows: Sequence[Array], order: Array) -> list[Array]:
