@@ -7,7 +7,7 @@ which of its calls it cannot do. Users add their own, which win over the ones th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -95,8 +95,35 @@ _PROCESSOR = (
     "functions of NumPy's) that rounds as the processor's instructions have it"
 )
 
-CUSTOM_CALLS: dict[str, CustomCall] = {}
-"""The built-in entries by target; importing `hloexec.custom_calls` fills it."""
+
+class _BuiltInCalls(Mapping[str, CustomCall]):
+    """Entries by target. The libraries are imported when one is first asked for: most modules call none."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, CustomCall] = {}
+
+    def add(self, entry: CustomCall) -> None:
+        if entry.target in self._entries:
+            raise ValueError(f"custom-call target {entry.target} has two entries")
+        self._entries[entry.target] = entry
+
+    def _all(self) -> dict[str, CustomCall]:
+        import hloexec.custom_calls.libraries  # noqa: F401 - adds the entries
+
+        return self._entries
+
+    def __getitem__(self, target: str) -> CustomCall:
+        return self._all()[target]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+CUSTOM_CALLS = _BuiltInCalls()
+"""The built-in entries by target."""
 
 _user_calls: dict[str, CustomCall] = {}
 
@@ -142,13 +169,8 @@ def add_custom_call(
     documentation: str,
 ) -> None:
     """Add one built-in entry, for families whose entries are rows of a table."""
-    if target in CUSTOM_CALLS:
-        raise ValueError(f"custom-call target {target} has two entries")
-    CUSTOM_CALLS[target] = attrs.evolve(
-        _entry(target, evaluate, infer, supports, is_reproducible, documentation, forwards),
-        overwrite=overwrite,
-        overwritten=overwritten,
-    )
+    entry = _entry(target, evaluate, infer, supports, is_reproducible, documentation, forwards)
+    CUSTOM_CALLS.add(attrs.evolve(entry, overwrite=overwrite, overwritten=overwritten))
 
 
 def find_custom_call(target: str) -> CustomCall | None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import attrs
 
-import hloexec.custom_calls  # noqa: F401
 from hloexec.custom_calls.registry import CustomCall, find_custom_call
 from hloexec.errors import UnsupportedError
 from hloexec.exec import borders
