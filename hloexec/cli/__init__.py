@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any
 
 import click
@@ -37,6 +37,8 @@ class _Commands(click.Group):
 
 def _print_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
     if is_wanted:
+        from importlib import metadata  # which is slow to import
+
         try:
             version = metadata.version("hloexec")
         except metadata.PackageNotFoundError:
