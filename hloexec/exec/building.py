@@ -43,6 +43,7 @@ from hloexec.exec.plan import (
     map_shape,
     rebuilt,
 )
+from hloexec.exec.regions import with_regions
 from hloexec.exec.requirements import call_reason
 from hloexec.exec.schedule import computation_named
 from hloexec.exec.transfers import transfer_of
@@ -134,7 +135,10 @@ class PlanBuilder:
             scope = Scope(self.computation)
             tree = self._fitted(scope, self.computation.root, tree, result_types, is_silent=True)
         self.steps = contracted(self.around, self.steps, tree, self.slot_shapes)
-        plan = finished(self.computation, self.steps, parameter_count, self.slot_shapes, self.constants, tree)
+        together = with_regions(self.around, self.steps, tree, self.slot_shapes)
+        plan = finished(
+            self.computation, together, parameter_count, self.slot_shapes, self.constants, tree, plain_steps=self.steps
+        )
         if not may_overwrite(self.around):
             plan.depth = None
         return plan

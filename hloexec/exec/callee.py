@@ -64,7 +64,7 @@ class PlanCallee:
         """The results' leaves; those that do not depend on the arguments lack the batch."""
         slots = plan.initial.copy()
         slots[: len(arguments)] = arguments
-        for step in plan.steps:
+        for step in plan.plain_steps:
             if step.flow is None:
                 operands = step.fetch(slots)
                 value = self._rules[id(step)](operands, batch)
@@ -281,7 +281,7 @@ def _all_steps(plan: Plan) -> list[Step]:
     pending = [plan]
     seen = {id(plan)}
     while pending:
-        for step in pending.pop().steps:
+        for step in pending.pop().plain_steps:
             flow = step.flow
             if isinstance(flow, Communication):
                 raise UnsupportedError(

@@ -9,13 +9,23 @@ from hloexec.exec.observers import Context, call_path
 from hloexec.exec.plan import Step
 from hloexec.ir import Instruction
 
-__all__ = ["instruction_text", "placed"]
+__all__ = ["PartError", "instruction_text", "placed"]
 
 _TEXT_LENGTH = 300
 
 
+class PartError(Exception):
+    """One of the instructions that a step is made of has failed; the error itself is the cause."""
+
+    def __init__(self, step: Step) -> None:
+        super().__init__(step.instruction.name)
+        self.step = step
+
+
 def placed(error: Exception, step: Step, context: Context | None, devices: Sequence[int] = ()) -> HloError:
     """The error of a kernel, with the instruction, the way to it, where its source is, and the devices it ran for."""
+    if isinstance(error, PartError) and isinstance(error.__cause__, Exception):
+        step, error = error.step, error.__cause__
     instruction = step.instruction
     path = call_path(step.scope, context)
     computation = step.scope.computation.name

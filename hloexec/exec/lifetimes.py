@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
+
 from hloexec.exec.in_place import settle
 from hloexec.exec.memory import annotate_peak
 from hloexec.exec.plan import Conditional, Invocation, Plan, SlotTree, Step, While, leaves
@@ -23,19 +25,22 @@ def finished(
     slot_shapes: list[ArrayShape | BufferShape],
     constants: dict[int, Any],
     tree: SlotTree,
+    *,
+    plain_steps: Sequence[Step],
 ) -> Plan:
-    """The plan of these steps, whose result is `tree`: each step knows what dies with it."""
+    """The plan of these steps, whose result is `tree`: each step knows what dies with it.
+
+    `plain_steps` are the same, none of them made of several; where they are others, the plan has copies of them.
+    """
     results = leaves(tree)
-    needed = set(results) | constants.keys()
-    for step in reversed(steps):
-        touched = dict.fromkeys((*step.operands, *step.results))
-        step.dead = tuple(slot for slot in touched if slot not in needed)
-        settle(step)
-        step.is_large = getattr(step.instruction.shape, "byte_size", 0) >= _LARGE_BYTES
-        needed.update(touched)
+    if plain_steps is not steps:
+        plain_steps = [attrs.evolve(step) for step in plain_steps]
+        _settle_all(plain_steps, set(results) | constants.keys())
+    needed = _settle_all(steps, set(results) | constants.keys())
     plan = Plan(
         computation=computation,
         steps=tuple(steps),
+        plain_steps=tuple(plain_steps),
         parameter_count=parameter_count,
         initial=[constants.get(slot) for slot in range(len(slot_shapes))],
         results=results,
@@ -47,6 +52,17 @@ def finished(
     plan.depth = _depth(plan)
     annotate_peak(plan)
     return plan
+
+
+def _settle_all(steps: Sequence[Step], needed: set[int]) -> set[int]:
+    """Tell each step what dies with it, given what is needed after all of them; returns what is touched or needed."""
+    for step in reversed(steps):
+        touched = dict.fromkeys((*step.operands, *step.results))
+        step.dead = tuple(slot for slot in touched if slot not in needed)
+        settle(step)
+        step.is_large = getattr(step.instruction.shape, "byte_size", 0) >= _LARGE_BYTES
+        needed.update(touched)
+    return needed
 
 
 def _depth(plan: Plan) -> int | None:

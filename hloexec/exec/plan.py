@@ -252,6 +252,8 @@ class Plan:
     """What the plan of a whole program exchanges with its host, each with the first step that does so."""
     communication: list[Step] = attrs.field(factory=list)
     """The steps of a whole program at which devices exchange values."""
+    plain_steps: tuple[Step, ...] = ()
+    """Steps that do the same, none of them made of several: for called computations, which run on many elements."""
     entry_peak_bytes: int | None = None
     """The same where the arguments belong to the caller and do not count; None until somebody asks."""
     depth: int | None = None
