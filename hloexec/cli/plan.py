@@ -25,7 +25,8 @@ def command(file: str, computation: str | None, numerics: str, strict: bool, as_
     loop would compute anew in each iteration stands before it. Nothing is run.
     """
     import hloexec
-    from hloexec.exec.code import code_of, sources
+    from hloexec.exec.code import sources
+    from hloexec.exec.compiling import code_of
     from hloexec.exec.memory import entry_peak_bytes, in_units
     from hloexec.exec.running import plan_of
     from hloexec.ops.policy import numerics_policy

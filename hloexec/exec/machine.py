@@ -18,8 +18,9 @@ import numpy as np
 
 from hloexec.errors import EvaluationError, HloError
 from hloexec.exec.classes import EachClass, flat
-from hloexec.exec.code import RUNS_BEFORE_CODE, Code, can_be_code, code_of, loop_code_of, place_of
+from hloexec.exec.code import Code, place_of
 from hloexec.exec.communication import Communicator, Waiting, results_of
+from hloexec.exec.compiling import RUNS_BEFORE_CODE, can_be_code, code_of, loop_code_of
 from hloexec.exec.faults import placed
 from hloexec.exec.observers import Context
 from hloexec.exec.plan import (
