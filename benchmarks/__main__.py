@@ -128,19 +128,27 @@ def _everything(into: Path, turns: int, cold_turns: int, patience: float) -> Non
     from benchmarks import startup as startup_table
     from benchmarks.programs import PROGRAMS
 
-    found, failures = _beside_xla(_known(()), scale=1.0, turns=turns, cold_turns=cold_turns)
-    slower = _beside_interpreter(list(PROGRAMS), scale=0.1, turns=3, timeout=patience)
-    tables = {
-        "Parsing, XLA's own parser beside": list(parsing_table.rows(examples() + dumps())),
-        "Start-up": list(startup_table.rows()),
-        "Opcodes, XLA:CPU beside": list(opcode_table.rows()),
-    }
-    content = {"modules": found, "failures": failures, "interpreter": slower, "tables": tables}
     into.mkdir(parents=True, exist_ok=True)
+    found, failures = _beside_xla(_known(()), scale=1.0, turns=turns, cold_turns=cold_turns)
+    _echo_means(found)
+    content: dict[str, Any] = {"modules": found, "failures": failures, "tables": {}}
+    # Written down after every part: the whole takes long enough to be broken off.
+    _write_down(content, into)
+    content["interpreter"] = _beside_interpreter(list(PROGRAMS), scale=0.1, turns=3, timeout=patience)
+    _write_down(content, into)
+    for title, measure in (
+        ("Parsing, XLA's own parser beside", lambda: parsing_table.rows(examples() + dumps())),
+        ("Start-up", startup_table.rows),
+        ("Opcodes, XLA:CPU beside", opcode_table.rows),
+    ):
+        content["tables"][title] = list(measure())
+        _write_down(content, into)
+
+
+def _write_down(content: Mapping[str, Any], into: Path) -> None:
     complete = _save(into / "benchmarks.json", content)
     (into / "benchmarks.md").write_text(page(complete))
     _draw(complete, into / "benchmarks.svg")
-    _echo_means(found)
 
 
 def _draw(results: Mapping[str, Any], path: Path) -> None:

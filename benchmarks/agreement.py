@@ -5,7 +5,8 @@ float times 1 ± 2u, the sign drawn for each. What that changes in a result, in 
 result's own, as a multiple of 2u, is its condition κ (at least 1). A rounding on the way to a result weighs as much as
 one of its inputs would, and roundings add up like a random walk. There are no more of them than instructions that run,
 each of at most u; and within sums, which accumulate in f32 at least, no more than terms, which the largest array in the
-module bounds, each of at most 2⁻²⁴:
+module bounds, each of at most 2⁻²⁴. Both contestants make them, but the root mean square of a rounding is at most
+u / √3, and √2 / √3 < 1:
 
     bound = κ · (√instructions · u + √elements · 2⁻²⁴)
 """

@@ -15,14 +15,12 @@ from benchmarks.programs.sizes import Program, array, sized
 
 __all__ = ["train_step"]
 
-_LAYERS = 4
-
 
 def train_step(scale: float, dtype: Any) -> Program:
     size = sized(scale, least=2)
     heads = sized(scale)(8)
     width = heads * max(2, round(256 * scale / heads))
-    vocabulary, batch, length = size(4096), size(4), size(128)
+    layers, vocabulary, batch, length = size(4), size(4096), size(4), size(128)
 
     def norm(x: Any, gain: Any) -> Any:
         centred = x - x.mean(-1, keepdims=True)
@@ -63,6 +61,6 @@ def train_step(scale: float, dtype: Any) -> Program:
         "embedding": array(vocabulary, width),
         "positions": array(length, width),
         "gain": array(width),
-        "layers": [layer] * _LAYERS,
+        "layers": [layer] * layers,
     }
     return step, (parameters, parameters, parameters, array(batch, length + 1, dtype=np.int32))
