@@ -71,6 +71,7 @@ _COMPONENTS = {"c64": "f32", "c128": "f64"}
 
 Formula = Callable[..., Any]
 """Compute-type arrays to a compute-type array."""
+Chosen = Callable[[Any, ElementType], Formula | None]
 
 
 @attrs.frozen(eq=False)
@@ -158,13 +159,13 @@ def _needs(compute: Formula) -> frozenset[str]:
     return frozenset() if code is None else frozenset(code.co_varnames[start : start + code.co_kwonlyargcount])
 
 
-def _binding(compute: Formula, chosen: Callable[[Any], Formula | None] | None) -> Callable[..., Formula]:
-    """The `bind` of an elementwise opcode; `chosen` gives the formula for an instruction's attributes, if there is one
-    that does not depend on anything else."""
+def _binding(compute: Formula, chosen: Chosen | None) -> Callable[..., Formula]:
+    """The `bind` of an elementwise opcode; `chosen` gives the formula for an instruction's attributes and the element
+    type of its first operand, if there is one that does not depend on anything else."""
     needs = _needs(compute)
 
     def bind(*, attributes: Any, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Formula:
-        formula = None if chosen is None else chosen(attributes)
+        formula = None if chosen is None else chosen(attributes, operand_shapes[0].element_type)
         if formula is None:
             given = {"attributes": attributes, "shape": shape, "operand_shapes": operand_shapes}
             formula = partial(compute, **{need: given[need] for need in needs}) if needs else compute
@@ -208,12 +209,13 @@ def elementwise(
     result: Callable[[ElementType], ElementType] = same_type,
     attributes: type | None = None,
     infer: Callable[..., Shape] | None = None,
-    chosen: Callable[[Any], Formula | None] | None = None,
+    chosen: Chosen | None = None,
 ) -> None:
     """Register an elementwise opcode whose operands have one shape, and whose result has it, too.
 
     `kinds` are the element types it takes, `result` its element type for the operands'; `infer` replaces the usual
-    shape rule; `chosen` gives a simpler formula for an instruction's attributes, or None.
+    shape rule; `chosen` gives a simpler formula for an instruction's attributes and the element type of its first
+    operand, or None.
     """
 
     def usual(*shapes: Shape) -> ArrayShape:

@@ -6,9 +6,11 @@ need the true width, which they take from `operand_shapes`.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from hloexec.dtypes import Kind
+from hloexec.dtypes import ElementType, Kind
 from hloexec.ir import ArrayShape
 from hloexec.ops.elementwise import INTEGRAL, LOGICAL, Formula, elementwise
 from hloexec.values import Array
@@ -175,5 +177,26 @@ _OF_WIDTH: tuple[tuple[str, Formula, int, str], ...] = (
     ("popcnt", _popcnt, 1, "The number of bits set (XLA: PopulationCount)."),
     ("count-leading-zeros", _count_leading_zeros, 1, "The number of zero bits above the highest one (XLA: Clz)."),
 )
+
+_NUMPYS_SHIFTS = {
+    ("shift-left", Kind.UNSIGNED): np.left_shift,
+    ("shift-right-logical", Kind.UNSIGNED): np.right_shift,
+    ("shift-right-arithmetic", Kind.SIGNED): np.right_shift,
+}
+"""Where NumPy's function is the operation as it stands: it gives 0, or the sign, for amounts beyond its type's width,
+and integers narrower than that have no bits beyond their own, or copies of the sign."""
+
+
+def _numpys_shift(name: str, attributes: object, element_type: ElementType) -> Formula | None:
+    return _NUMPYS_SHIFTS.get((name, element_type.kind))
+
+
 for _name, _compute, _operands, _documentation in _OF_WIDTH:
-    elementwise(_name, _compute, _documentation, operands=_operands, kinds=INTEGRAL)
+    elementwise(
+        _name,
+        _compute,
+        _documentation,
+        operands=_operands,
+        kinds=INTEGRAL,
+        chosen=partial(_numpys_shift, _name),
+    )

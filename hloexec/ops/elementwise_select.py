@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import Kind, element_type
+from hloexec.dtypes import ElementType, Kind, element_type
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
@@ -64,7 +64,7 @@ def _compare(lhs: Array, rhs: Array, *, attributes: CompareAttributes) -> Array:
     return _DIRECTIONS[attributes.direction](lhs, rhs)  # type: ignore[no-any-return]
 
 
-def _usual_comparison(attributes: CompareAttributes) -> Any:
+def _usual_comparison(attributes: CompareAttributes, _: ElementType) -> Any:
     return None if attributes.type == "TOTALORDER" else _DIRECTIONS[attributes.direction]
 
 
