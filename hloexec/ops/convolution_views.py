@@ -19,7 +19,7 @@ from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ir import WindowDimension
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.matrix_product import FloatMultiplier, default_multiplier
-from hloexec.ops.windows import visits
+from hloexec.ops.windows import part_of_windows, visits
 from hloexec.values import Array
 
 __all__ = ["ConvolutionViews", "phases", "store"]
@@ -103,16 +103,14 @@ class ConvolutionViews:
 
         Of the input no more is left than is read for them. The base dilation is 1.
         """
-        first = self.dimensions[0]
-        start = lines.start * first.stride - first.padding_low
-        length = (len(lines) - 1) * first.stride + (self.window[0] - 1) * first.window_dilation + 1
-        low = min(max(0, start), self.inputs.shape[2])
+        window = attrs.evolve(self.dimensions[0], size=self.window[0])
+        elements, first = part_of_windows(self.inputs.shape[2], lines, window)
         return attrs.evolve(
             self,
-            inputs=self.inputs[groups, images, low : max(low, start + length)],
+            inputs=self.inputs[groups, images, elements],
             kernel=self.kernel[groups],
             result=self.result[groups, images, lines.start : lines.stop],
-            dimensions=(attrs.evolve(first, padding_low=low - start), *self.dimensions[1:]),
+            dimensions=(first, *self.dimensions[1:]),
         )
 
     def seen(

@@ -8,11 +8,13 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
-from hloexec.ir import ArrayShape, Shape, Window
+from hloexec.ir import ArrayShape, Computation, Shape, Window
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, widen
+from hloexec.ops.elementwise_select import CompareAttributes
 from hloexec.ops.exact.sums import add_by_key
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.pooling_gradient import PREFERENCES, Preference, add_at_extrema
 from hloexec.ops.reducers import recognise
 from hloexec.ops.registry import Callee, ProgramShape, opcode
 from hloexec.ops.signatures import require_reducer, require_scalar_comparison, same_type
@@ -89,16 +91,30 @@ class SelectAndScatter:
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array:
         select, scatter = computations
+        element_type = shape.element_type
+        is_sum = recognise(scatter.computation) == "add" and (element_type.is_floating or element_type.is_complex)
+        preference = _preference(select.computation)
+        is_dilated = any(dimension.base_dilation > 1 for dimension in attributes.window.dimensions)
+        if is_sum and preference is not None and element_type.is_floating and not (numerics.is_exact or is_dilated):
+            return add_at_extrema(operand, source, init_value, attributes.window, preference, element_type)
         targets = _selected(operand, source.shape, attributes.window, select).reshape(-1)
         found = np.flatnonzero(targets >= 0)
         result = narrow(widen(np.full(operand.size, init_value)), shape.element_type)
-        element_type = shape.element_type
-        is_sum = recognise(scatter.computation) == "add" and (element_type.is_floating or element_type.is_complex)
         if numerics.is_exact and is_sum:
             add_by_key(result, targets[found], source.reshape(-1)[found], element_type)
         else:
             _scatter(result, targets[found], source.reshape(-1)[found], scatter)
         return result.reshape(operand.shape)
+
+
+def _preference(computation: Computation) -> Preference | None:
+    """Which of two numbers `select` keeps, where it is the usual comparison of the one held with the candidate."""
+    root = computation.root
+    if root.opcode != "compare" or computation.operands_of(root) != computation.parameters:
+        return None
+    attributes = root.attributes
+    is_usual = isinstance(attributes, CompareAttributes) and attributes.type != "TOTALORDER"
+    return PREFERENCES.get(attributes.direction) if is_usual else None
 
 
 def _selected(operand: Array, windows: tuple[int, ...], window: Window, select: Callee) -> Array:

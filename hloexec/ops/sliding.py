@@ -17,7 +17,7 @@ import numpy as np
 
 from hloexec.ir import WindowDimension
 from hloexec.ops.known_reducers import KnownReducer
-from hloexec.ops.windows import output_size, visits
+from hloexec.ops.windows import output_size, part_of_windows, visits
 from hloexec.values import Array
 
 __all__ = ["Along", "Combination"]
@@ -60,12 +60,8 @@ class Along:
         """The windows at some places, and the elements that they see."""
         if len(places) == self.places:
             return self, slice(None)
-        start = places.start * self.dimension.stride - self.dimension.padding_low
-        reach = (len(places) - 1) * self.dimension.stride + (self.dimension.size - 1) * self.dimension.window_dilation
-        low = min(max(0, start), self.extent)
-        high = max(low, min(self.extent, start + reach + 1))
-        dimension = attrs.evolve(self.dimension, padding_low=low - start)
-        return Along(self.axis, high - low, len(places), dimension, self.form), slice(low, high)
+        elements, dimension = part_of_windows(self.extent, places, self.dimension)
+        return Along(self.axis, elements.stop - elements.start, len(places), dimension, self.form), elements
 
     def reduced(self, array: Array, combine: Combination, identity: Callable[[np.dtype[Any]], Any]) -> Array:
         """The array with one element per place along the axis."""

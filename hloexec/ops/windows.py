@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import attrs
+
 from hloexec.ir import Window, WindowDimension
 from hloexec.ops.common import require
 
-__all__ = ["output_size", "require_window", "visits"]
+__all__ = ["output_size", "part_of_windows", "require_window", "visits"]
 
 
 def require_window(window: Window, what: str) -> None:
@@ -64,3 +66,12 @@ def visits(extent: int, size: int, dimension: WindowDimension) -> Iterator[tuple
             slice(start, start + (count - 1) * step + 1, step),
             slice(index, index + (count - 1) * input_step + 1, input_step),
         )
+
+
+def part_of_windows(extent: int, places: range, dimension: WindowDimension) -> tuple[slice, WindowDimension]:
+    """The elements that windows at some places see, and the windows on those elements alone; the base dilation is 1."""
+    start = places.start * dimension.stride - dimension.padding_low
+    length = (len(places) - 1) * dimension.stride + (dimension.size - 1) * dimension.window_dilation + 1
+    low = min(max(0, start), extent)
+    high = max(low, min(extent, start + length))
+    return slice(low, high), attrs.evolve(dimension, padding_low=low - start)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from conformance import xla
 from hloexec.errors import ShapeError
 from hloexec.ir import WindowDimension
+from hloexec.ops import pooling_gradient, threads
 from hloexec.ops.windows import output_size
 from tests.ops.evaluation import evaluate
 
@@ -106,6 +107,49 @@ def test_a_window_of_padding_alone_scatters_nothing() -> None:
     text = module("f32", (2,), (WindowDimension(1, 1, 1, 1),), "GE", "add")
     source = np.array([100, 1, 2, 200], np.float32)
     assert evaluate(text, np.zeros(2, np.float32), source, np.float32(0)).tolist() == [1, 2]
+
+
+KEEPS = {"GE": np.greater_equal, "GT": np.greater, "LE": np.less_equal, "LT": np.less}
+
+
+def by_definition(operand: Any, source: Any, init_value: Any, window: Any, keeps: Any) -> Any:
+    """One source element after the other, one tap after the other."""
+    result, wide = np.full(operand.shape, init_value), operand.astype(np.float32)
+    for place in np.ndindex(source.shape):
+        held = None
+        for tap in np.ndindex(tuple(d.size for d in window)):
+            index = tuple(
+                p * d.stride + t * d.window_dilation - d.padding_low for p, t, d in zip(place, tap, window, strict=True)
+            )
+            inside = all(0 <= i < n for i, n in zip(index, operand.shape, strict=True))
+            if inside and (held is None or not keeps(wide[held], wide[index])):
+                held = index
+        if held is not None:
+            result[held] = (result[held].astype(np.float32) + source[place].astype(np.float32)).astype(result.dtype)
+    return result
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("direction", list(KEEPS))
+@pytest.mark.parametrize("init_value", [0.0, -0.0, 256.0])
+@pytest.mark.parametrize("special", [[], [np.nan], [-np.inf, np.inf, -0.0]])
+def test_pooling_follows_the_definition_with_ties_nan_and_zeros(
+    monkeypatch: pytest.MonkeyPatch, cores: int, dtype: Any, direction: str, init_value: float, special: list[float]
+) -> None:
+    monkeypatch.setattr(threads, "core_count", lambda: cores)
+    threads._pool.cache_clear()
+    monkeypatch.setattr(pooling_gradient, "_BLOCK_BYTES", 200)
+    window = (WindowDimension(1), WindowDimension(3, 2, 1, 1), WindowDimension(2, 1, 0, 1), WindowDimension(1))
+    generator = np.random.default_rng(5)
+    operand = generator.choice(np.array([*range(4), *special]), (3, 9, 6, 2)).astype(dtype)
+    source = generator.choice(np.array([-0.0, 0.0, 1.0, -1.0, 3.0]), (3, 5, 6, 2)).astype(dtype)
+    name = "f32" if dtype is np.float32 else "bf16"
+    text = module(name, operand.shape, window, direction, "add")
+    actual = evaluate(text, operand, source, np.array(init_value, dtype))
+    expected = by_definition(operand, source, np.array(init_value, dtype), window, KEEPS[direction])
+    assert actual.tobytes() == expected.tobytes()
+    threads._pool.cache_clear()
 
 
 GOOD = module("f32", (4, 5), (WindowDimension(2), WindowDimension(2)), "GE", "add")
