@@ -193,6 +193,20 @@ def test_working_in_blocks_changes_no_value(monkeypatch, shapes, name):
     assert (value == lhs @ rhs).all()
 
 
+@pytest.mark.parametrize("rows", [1, 2, 16, 32, 33])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64])
+def test_few_rows_times_a_transposed_matrix_give_the_exact_sums_in_row_major_order(rows, dtype):
+    """Small whole numbers, whose sums no order rounds; the matrix is large enough to be multiplied the other way."""
+    rng = np.random.default_rng(rows)
+    lhs, matrix = rng.integers(-8, 9, (rows, 512)), rng.integers(-8, 9, (256, 512))
+    scale = 1 + 1j if dtype is np.complex64 else 1
+    value = dot(
+        (scale * lhs).astype(dtype), matrix.astype(dtype).T, {"f": "f32", "d": "f64", "F": "c64"}[np.dtype(dtype).char]
+    )
+    np.testing.assert_array_equal(value, scale * (lhs @ matrix.T))
+    assert value.flags.c_contiguous
+
+
 def test_an_empty_sum_is_zero():
     assert (dot(np.ones((2, 0), np.float32), np.ones((0, 3), np.float32), "f32") == np.zeros((2, 3))).all()
     assert (dot(np.ones((2, 0), ml_dtypes.bfloat16), np.ones((0, 3), ml_dtypes.bfloat16), "bf16") == 0).all()
