@@ -109,6 +109,9 @@ _WITHOUT_INFLUENCE = (
 _LARGE_BYTES = 4 << 20
 """A result of so many bytes does not stay in the cache while the addend is read."""
 _BLOCK_BYTES = 4 << 20
+_SHORT_SUM = 64
+_SHORT_BLOCK_BYTES = 512 << 10
+"""Products that are sums of few terms take less time than going through memory: their blocks stay in the next cache."""
 _FIELDS = ("alpha_real alpha_imag beta dot_dimension_numbers precision_config epilogue damax_output scale_mode").split()
 
 
@@ -340,7 +343,8 @@ def _accumulated(
     """lhs · rhs + C in `result`, which may be C: some rows at a time, which stay in the cache until they are added."""
     lhs, rhs, addend = operands
     free = 1 - config.dimension_numbers.lhs_contracting_dims[0]
-    rows = max(1, _BLOCK_BYTES * len(addend) // addend.nbytes)
+    block_bytes = _SHORT_BLOCK_BYTES if lhs.shape[1 - free] <= _SHORT_SUM else _BLOCK_BYTES
+    rows = max(1, block_bytes * len(addend) // addend.nbytes)
     for start in range(0, len(addend), rows):
         block = slice(start, start + rows)
         part = lhs[block] if free == 0 else lhs[:, block]
