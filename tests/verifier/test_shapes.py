@@ -145,3 +145,10 @@ def test_transfers_end_on_the_channel_they_began_on() -> None:
         "ROOT d = (f32[2], token[]) recv-done(r), channel_id=2"
     )
     assert "channel_id is 2, but that of its start 'r' is 1" in fault(text)
+
+
+def test_equal_instructions_are_each_reported_where_they_stand() -> None:
+    text = module("a = f32[2] parameter(0)\nb = bf16[2] parameter(1)\nc = f32[2] add(a, b)\nROOT d = f32[2] add(a, b)")
+    notes = verify(parsed(text))
+    lines = [text[: text.index(name)].count("\n") + 1 for name in ("c = ", "ROOT d")]
+    assert [note.place.partition(": ")[0].split(":")[1] for note in notes] == [str(line) for line in lines]
