@@ -84,14 +84,17 @@ def _float_to_integer(array: Array, element_type: ElementType) -> Array:
     width = element_type.bits - (element_type.kind is Kind.SIGNED)
     above = array.dtype.type(2.0**width)
     below = -above if element_type.kind is Kind.SIGNED else array.dtype.type(0)
-    # NaN is neither the smallest nor the largest number, so that both comparisons fail where there is one.
-    if not array.size or (array.min() >= below and array.max() < above):
+    # NaN is neither the smallest nor the largest number, so that no comparison holds where there is one.
+    smallest, largest = (array.min(), array.max()) if array.size else (below, below)
+    if smallest >= below and largest < above:
         return array.astype(dtype)
-    in_range = (array >= below) & (array < above)
-    largest = np.array((1 << width) - 1, dtype)
-    smallest = np.array(-(1 << width) if element_type.kind is Kind.SIGNED else 0, dtype)
-    result = np.where(in_range, array, 0).astype(dtype)
-    return np.where(array >= above, largest, np.where(array < below, smallest, result))
+    inside = np.asarray(np.clip(array, below, np.nextafter(above, below)))
+    if smallest != smallest:
+        inside[np.isnan(inside)] = 0
+    result = inside.astype(dtype)
+    if not largest < above:
+        np.copyto(result, np.array((1 << width) - 1, dtype), where=array >= above)
+    return result
 
 
 def _integer_to_float(array: Array, element_type: ElementType) -> Array:
@@ -99,14 +102,18 @@ def _integer_to_float(array: Array, element_type: ElementType) -> Array:
     dtype = element_type.storage
     if element_type.bits >= 32:
         return array.astype(dtype)
-    if array.dtype.itemsize == 8:
-        # Rounded to odd at bit 11, a number beyond 2^53 is an f64 that lies on the same side of every tie of a narrow
-        # type.
-        inexact = np.abs(array.astype(np.float64)) >= 2.0**53
-        if inexact.any():
-            odd = (array | np.asarray((array & 0x7FF) != 0, array.dtype) << 11) & ~np.asarray(0x7FF, array.dtype)
-            array = np.where(inexact, odd, array)
-    return narrow(array.astype(np.float32 if array.dtype.itemsize <= 2 else np.float64), element_type)
+    itemsize = array.dtype.itemsize
+    if itemsize <= 2 or not array.size or (array.min() >= -(2**24) and array.max() <= 2**24):
+        return narrow(array.astype(np.float32), element_type)
+    # Rounded to odd where its lowest bits are too many, a number lies on the same side of every tie of a narrow type:
+    # at bit 8 beyond 2^24, for an f32, or at bit 11 beyond 2^53, for an f64.
+    limit, dropped, wide = (2.0**24, 8, np.float32) if itemsize == 4 else (2.0**53, 11, np.float64)
+    inexact = np.abs(array.astype(np.float64)) >= limit
+    if inexact.any():
+        mask = (1 << dropped) - 1
+        odd = (array | np.asarray((array & mask) != 0, array.dtype) << dropped) & ~np.asarray(mask, array.dtype)
+        array = np.where(inexact, odd, array)
+    return narrow(array.astype(wide), element_type)
 
 
 @opcode("convert", operands=1, elementwise=True)
