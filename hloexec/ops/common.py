@@ -118,7 +118,7 @@ def narrow_aloud(array: Array, element_type: ElementType) -> Array:
         return _narrow_float(array, element_type)
     if element_type.is_integral and array.dtype != element_type.compute:
         array = array.astype(element_type.compute)
-    return array.astype(element_type.storage)
+    return array.astype(element_type.storage, copy=False)
 
 
 def _narrow_float(array: Array, element_type: ElementType) -> Array:
