@@ -1,9 +1,8 @@
 """Loops as Python functions, and what one iteration need not do that the one before has done.
 
 What an iteration would compute anew from the same values stands before the loop. A loop counter, increased by a
-constant and compared with one, is a Python number. Results of NumPy's own functions that only such functions read, and
-that are known to lie in memory of their own, are written over others that are dead, so that no iteration allocates
-them: by then each has a *buffer*, a variable whose array the loop may overwrite.
+constant and compared with one, is a Python number. Results of NumPy's own functions that only such functions read lie
+in *buffers*, variables whose arrays the loop may overwrite, and so no iteration allocates them.
 """
 
 from __future__ import annotations
@@ -32,6 +31,9 @@ _CONTIGUOUS_BYTES = 1 << 16
 
 _DRAWS = frozenset({"rng", "rng-get-and-update-state"})
 """Opcodes that give something else each time."""
+
+_LEAVE_NOTHING = frozenset({"dot"})
+"""Opcodes whose kernels make a new array and keep none of their operands, as NumPy's functions do."""
 
 _Kind: TypeAlias = tuple[np.dtype[Any], tuple[int, ...]]
 """What buffers that can take each other's place have in common."""
@@ -263,13 +265,13 @@ def _integer(plan: Plan, slot: int) -> int | None:
 def _own_slots(flow: While, hoisted: set[int]) -> frozenset[int]:
     """The slots of a loop's body whose values can be kept in buffers.
 
-    They are results of NumPy's functions that NumPy's functions alone read, as these leave no references behind. A
-    carried leaf is one if the result that takes its place is; neither may be carried elsewhere.
+    They are results of NumPy's functions which none but these and a few others read that leave no references behind.
+    A carried leaf is one if the result that takes its place is; neither may be carried elsewhere.
     """
     body, condition = flow.body, flow.condition
-    read_otherwise = {slot for step in body.steps if not _is_plain(body, step) for slot in step.operands}
+    read_otherwise = {slot for step in body.steps if not _only_reads(body, step) for slot in step.operands}
     read_otherwise |= {
-        slot for step in condition.steps if not _is_plain(condition, step) for slot in step.operands
+        slot for step in condition.steps if not _only_reads(condition, step) for slot in step.operands
     } & set(range(body.parameter_count))
     read_otherwise |= {slot for step in body.steps if id(step) in hoisted for slot in step.operands}
     made = {
@@ -283,6 +285,11 @@ def _own_slots(flow: While, hoisted: set[int]) -> frozenset[int]:
         if result in made and is_alone and _kind(body.slot_shapes[leaf]) == _kind(body.slot_shapes[result]):
             found |= {leaf, result}
     return frozenset(found)
+
+
+def _only_reads(plan: Plan, step: Step) -> bool:
+    """Whether nothing is left of a step that refers to its operands."""
+    return _is_plain(plan, step) or step.instruction.opcode in _LEAVE_NOTHING
 
 
 def _is_plain(plan: Plan, step: Step) -> bool:

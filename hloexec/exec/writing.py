@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.exec.blocks import Region
 from hloexec.exec.code import KEY, Code, Place
 from hloexec.exec.in_place import UNSHARED_VARIABLE, InPlace, is_own
 from hloexec.exec.plan import Conditional, Invocation, Plan, Step, While, flat
@@ -105,7 +106,11 @@ class Writer:
             given = ", ".join(self.value(values, slot) for slot in step.operands)
             call = f"{self.known_as(step.instruction.opcode, flow)}({given})"
             self._drop_operands(values, step)
-            self.unpack(self.targets(values, step), call)
+            targets = self.targets(values, step)
+            if isinstance(step.tree, int):
+                self.write(f"{targets[0]} = {call}")
+            else:
+                self.unpack(targets, call)
         self.lines[-1] = (f"{self.lines[-1][0]}  # {self.note(step)}", None)
         place = Place(step, *(self.loop or (None, None)))
         self.lines[first:] = [(line, place) for line, _ in self.lines[first:]]
@@ -114,7 +119,12 @@ class Writer:
 
     def note(self, step: Step) -> str:
         """What the comment on a step's line says."""
-        return str(step.instruction.shape)
+        function = step.function.kernel if isinstance(step.function, InPlace) else step.function
+        shape = str(step.instruction.shape)
+        if not isinstance(function, Region):
+            return shape
+        opcodes = ", ".join(part.step.instruction.opcode for part in function.parts)
+        return f"{shape} by {function.block} of {function.rows} rows: {opcodes}"
 
     def kernel(self, values: Values, step: Step) -> None:
         """Write the line of a kernel."""

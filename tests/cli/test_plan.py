@@ -1,0 +1,61 @@
+"""`hloexec plan` prints the plan, and docs/execution.md shows what it prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hloexec.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAIN = ROOT / "examples" / "markov_chain.hlo"
+
+
+def test_the_page_on_execution_shows_its_example_and_its_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "execution.md").read_text()
+    shown = page.split("```python\n")[1].split("```")[0]
+    assert main(["plan", str(CHAIN)]) == 0
+    first, rest = capsys.readouterr().out.split("\n\n", 1)
+    assert first.startswith("# main: 2 functions, at most ")
+    assert rest == shown
+    module = page.split("```\nHloModule")[1].split("```")[0]
+    assert f"HloModule{module}" == CHAIN.read_text()
+
+
+def test_plans_of_programs_for_many_devices_are_shown_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(ROOT / "examples" / "data_parallel_step.hlo")]) == 0
+    out = capsys.readouterr().out
+    assert "gradient_sum = all_reduce(gradient)  # f32[8,16]\n" in out
+
+
+def test_plans_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(CHAIN), "--computation", "is_going_on", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["computation"] == "is_going_on"
+    assert record["peak_bytes"] >= 1
+    (function,) = record["functions"]
+    assert function.startswith("def is_going_on(arguments):\n")
+    compile(function, "function", "exec")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["missing.hlo"], 1, "missing.hlo"),
+        ([str(CHAIN), "--computation", "nowhere"], 1, "has no computation nowhere"),
+        ([str(CHAIN), "--numerics", "sloppy"], 2, "--numerics"),
+        ([], 2, "Missing argument"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *arguments]) == code
+    assert message in capsys.readouterr().err
+
+
+def test_broken_text_is_named_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "broken.hlo"
+    path.write_text("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] add(x) }\n")
+    assert main(["plan", str(path)]) == 1
+    assert "broken.hlo:3" in capsys.readouterr().err
