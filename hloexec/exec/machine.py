@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hloexec.errors import EvaluationError, HloError
+from hloexec.exec.apart import Part, lone_frame, parts_of_loop
 from hloexec.exec.classes import EachClass, flat
 from hloexec.exec.code import Code, place_of
 from hloexec.exec.communication import Communicator, Waiting, results_of
@@ -40,7 +41,7 @@ from hloexec.exec.plan import (
     leaves,
     unflatten,
 )
-from hloexec.exec.split import Split, merged, of_position, of_positions
+from hloexec.exec.split import Classes, Split, combined, merged, of_position, of_positions
 from hloexec.exec.tasks import Frame, Join, Loop, Task, merged_task
 from hloexec.exec.topology import Topology
 from hloexec.ir import ArrayShape, BufferShape, TupleShape
@@ -93,8 +94,18 @@ class Machine:
             return list(self._call(code_of(plan), arguments, None))
         task = Task(tuple(range(self._topology.count)), [], [])
         self._push(task, plan, arguments, None)
-        self._ready.append(task)
-        while sum(len(task.devices) for task, _ in self._ended) < self._topology.count:
+        return self._results(task)
+
+    def _run_alone(self, part: Part, outer: Frame, step: Step) -> list[Any]:
+        """The results of one step of another machine's frame, for devices that need no others for it."""
+        return self._results(Task(part.devices, [lone_frame(outer, step, part.operands)], []))
+
+    def _results(self, first: Task) -> list[Any]:
+        """Run a task to its end, and all that it parts into."""
+        count = len(first.devices)
+        self._ready.append(first)
+        del first
+        while sum(len(task.devices) for task, _ in self._ended) < count:
             if self._ready:
                 self._go(self._ready.popleft())
             else:
@@ -276,9 +287,44 @@ class Machine:
         if isinstance(flow, Invocation):
             return self._run(task, step, flow.plan, arguments)
         assert isinstance(flow, While)
+        if Split in map(type, arguments) and self._may_part_loops():
+            found = parts_of_loop(frame.plan, step, task.devices, arguments)
+            if found is not None:
+                arguments.clear()
+                return self._go_apart(task, step, *found)
         self._drop(task, step)
         self._push(task, flow.condition, list(arguments), step, Loop(flow, arguments))
         return task
+
+    def _go_apart(self, task: Task, step: Step, classes: Classes, parts: Sequence[Part]) -> Task | None:
+        """Let each class of devices run a loop by itself."""
+        outer = task.frames[-1]
+        for part in parts:
+            self._hold(step.operands, part.operands, part.devices)
+        self._drop(task, step)
+        results: list[list[Any]] = []
+        for part in parts:
+            results.append(self._beside()._run_alone(part, outer, step))
+            self._hold(step.results, results[-1], part.devices)
+        found = [combined(classes, values) for values in zip(*results, strict=True)]
+        for part in parts:
+            for value in results.pop(0):
+                self._each_class.freed(value, part.devices)
+            del value
+        return self._complete(task, step, found)
+
+    def _hold(self, slots: Sequence[int], values: Sequence[Any], devices: Sequence[int]) -> None:
+        """Devices hold values that are to lie in these slots."""
+        for value in dict(zip(slots, values, strict=True)).values():
+            self._each_class.made(value, devices)
+
+    def _may_part_loops(self) -> bool:
+        """Whether devices may run loops apart from one another."""
+        return True
+
+    def _beside(self) -> Machine:
+        """A machine for devices of this one that need no others for a while."""
+        return Machine(self._topology, self._hosts)
 
     def _run(self, task: Task, step: Step, plan: Plan, arguments: list[Any]) -> Task | None:
         """Run a plan, or begin it, in which the task carries out `step`."""

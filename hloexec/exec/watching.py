@@ -12,7 +12,7 @@ from hloexec.errors import EvaluationError
 from hloexec.exec.classes import EachClass, flat
 from hloexec.exec.counting import Statistics
 from hloexec.exec.machine import Machine, fits, store
-from hloexec.exec.observers import Attached
+from hloexec.exec.observers import Attached, attach
 from hloexec.exec.plan import NO_SLOT, Mark, Plan, Step, While
 from hloexec.exec.split import Split
 from hloexec.exec.tasks import Frame, Loop, Task
@@ -52,6 +52,15 @@ class WatchedMachine(Machine):
             for value in arguments:
                 self._statistics.ignore(value)
         return super().run(plan, arguments)
+
+    def _may_part_loops(self) -> bool:
+        # Observers are shown a program's steps in its order.
+        return not self._attached.see_instructions
+
+    def _beside(self) -> Machine:
+        return WatchedMachine(
+            self._topology, attach(()), check=self._check, statistics=self._statistics, hosts=self._hosts
+        )
 
     def _push(self, task: Task, plan: Plan, arguments: list[Any], step: Step | None, loop: Loop | None = None) -> None:
         statistics = self._statistics
