@@ -26,7 +26,7 @@ __all__ = ["convolve"]
 
 _BLOCK_BYTES = 1 << 20
 """Patches of one block: they stay in a core's own cache until they are multiplied."""
-_BLOCK_ROWS = 128
+_BLOCK_ROWS = 192
 """Rows that keep BLAS busy, even if their patches take more."""
 _BLOCK_COLUMNS = 256
 """Columns that do, where there are too few rows for several blocks."""
