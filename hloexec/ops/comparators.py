@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -22,7 +23,7 @@ from hloexec.ops.policy import REFERENCE
 from hloexec.ops.registry import OPCODES, Role
 from hloexec.values import Array
 
-__all__ = ["comparator_keys", "order_key"]
+__all__ = ["Keys", "keys_of", "order_key"]
 
 _MOST_ATOMS = 5
 _OUTCOMES = (-1, 0, 1)
@@ -57,15 +58,22 @@ def order_key(array: Array) -> Array:
     return key
 
 
-def comparator_keys(computation: Computation, operands: Sequence[Array]) -> list[Array] | None:
-    """Keys, the most significant first, whose ascending lexicographic order is the comparator's on these operands.
+Keys = Callable[[Sequence[Array]], list[Array] | None]
+
+
+def keys_of(computation: Computation) -> Keys:
+    """Sort keys of operands, the most significant first, whose ascending lexicographic order is a comparator's.
 
     None where the comparator is no such order on these operands: it is of another form, or NaNs make it inconsistent.
     """
     analysis = _Analysis(computation)
     graph = analysis.boolean_graph()
     if graph is None or not 0 < len(analysis.atoms) <= _MOST_ATOMS:
-        return None
+        return lambda operands: None
+    return partial(_keys, analysis, graph)
+
+
+def _keys(analysis: _Analysis, graph: list[_Node], operands: Sequence[Array]) -> list[Array] | None:
     keys: list[Array] = []
     number_of_atom: list[int] = []
     for atom in analysis.atoms:

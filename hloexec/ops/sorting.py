@@ -7,6 +7,7 @@ merge sort that asks the comparator about whole arrays of pairs at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import attrs
@@ -16,12 +17,16 @@ from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_dimensions
-from hloexec.ops.comparators import comparator_keys, order_key
+from hloexec.ops.comparators import Keys, keys_of, order_key
+from hloexec.ops.copying import reshaped
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.signatures import one_or_tuple, require_scalar_comparison
+from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
 __all__ = ["SortAttributes", "TopKAttributes", "first_indices", "stable_argsort"]
+
+_BLOCK_ELEMENTS = 1 << 16
 
 
 @attrs.frozen
@@ -65,10 +70,15 @@ class Sort:
         comparator, dimension = computations[0], attributes.dimension
         if operands[0].size == 0 or operands[0].shape[dimension] < 2:
             return operands if len(operands) > 1 else operands[0]
-        rows = [np.ascontiguousarray(np.moveaxis(operand, dimension, -1)) for operand in operands]
-        keys = comparator_keys(comparator.computation, rows)
-        sorted_rows = _merge_sorted(comparator, rows) if keys is None else _take_all(rows, _stable_order(keys))
-        results = tuple(np.moveaxis(row, -1, dimension) for row in sorted_rows)
+        turned = [np.moveaxis(operand, dimension, -1) for operand in operands]
+        length = turned[0].shape[-1]
+        rows = [reshaped(operand, (operands[0].size // length, length)) for operand in turned]
+        targets = [np.empty(row.shape, row.dtype) for row in rows]
+        for start, stop in _sort_by_keys(keys_of(comparator.computation), rows, targets):
+            sorted_rows = _merge_sorted(comparator, [row[start:stop] for row in rows])
+            for target, row in zip(targets, sorted_rows, strict=True):
+                target[start:stop] = row
+        results = tuple(np.moveaxis(target.reshape(turned[0].shape), -1, dimension) for target in targets)
         return results if len(results) > 1 else results[0]
 
 
@@ -99,9 +109,19 @@ class TopK:
 
     @staticmethod
     def evaluate(operand: Array, *, attributes: TopKAttributes) -> tuple[Array, Array]:
-        key = order_key(operand)
-        order = _stable_order([~key if attributes.largest else key], attributes.k)
-        return _take_all([operand], order)[0], order.astype(np.int32)
+        rows = reshaped(operand, (prod(operand.shape[:-1]), operand.shape[-1]))
+        values = np.empty((len(rows), attributes.k), operand.dtype)
+        indices = np.empty(values.shape, np.int32)
+
+        def select(start: int, stop: int) -> None:
+            key = order_key(rows[start:stop])
+            order = _stable_order([~key if attributes.largest else key], attributes.k)
+            _take_all([rows[start:stop]], order, [values[start:stop]])
+            indices[start:stop] = order
+
+        in_blocks(select, len(rows), _block(rows))
+        sizes = (*operand.shape[:-1], attributes.k)
+        return values.reshape(sizes), indices.reshape(sizes)
 
 
 def first_indices(comparator: Callee, rows: Sequence[Array], count: int) -> Array:
@@ -109,12 +129,34 @@ def first_indices(comparator: Callee, rows: Sequence[Array], count: int) -> Arra
 
     The comparator takes pairs of elements of each row, as sort's does. Of equal elements the lower index comes first.
     """
-    keys = comparator_keys(comparator.computation, rows)
+    keys = keys_of(comparator.computation)(rows)
     if keys is not None:
         return _stable_order(keys, count)
     index = np.broadcast_to(np.arange(rows[0].shape[-1]), rows[0].shape)
     compared = _WithoutIndex(comparator)
     return _merge_sorted(compared, [*map(np.ascontiguousarray, rows), np.ascontiguousarray(index)])[-1][..., :count]
+
+
+def _sort_by_keys(keys_of_rows: Keys, rows: Sequence[Array], targets: Sequence[Array]) -> list[tuple[int, int]]:
+    """Sort `[batch, n]` rows into `targets`, and give the ranges of the batch that have no keys to sort by."""
+    unsorted: list[tuple[int, int]] = []
+
+    def sort(start: int, stop: int) -> None:
+        part = [row[start:stop] for row in rows]
+        keys = keys_of_rows(part)
+        if keys is None:
+            unsorted.append((start, stop))
+            return
+        _take_all(part, _stable_order(keys), [target[start:stop] for target in targets])
+
+    in_blocks(sort, len(rows[0]), _block(rows[0]))
+    return unsorted
+
+
+def _block(rows: Array) -> int:
+    """How many rows to sort at a time, so that what is made of them stays in the cache."""
+    length: int = rows.shape[-1]
+    return max(1, _BLOCK_ELEMENTS // max(1, length))
 
 
 class _WithoutIndex:
@@ -178,9 +220,13 @@ def _first_of_few(key: Array, count: int) -> Array:
     return chosen.reshape(*key.shape[:-1], count)
 
 
-def _take_all(rows: Sequence[Array], order: Array) -> list[Array]:
+def _take_all(rows: Sequence[Array], order: Array, targets: Sequence[Array]) -> None:
     """Each row's elements in the given order; as plain integers, since only these NumPy moves fast."""
-    return [np.take_along_axis(_bits(row), order, -1).view(row.dtype) for row in rows]
+    if len(order) > 1:
+        order = order + (np.arange(len(order)) * rows[0].shape[-1])[:, None]
+    for row, target in zip(rows, targets, strict=True):
+        # Indices are in range: `wrap` is what NumPy does fastest.
+        _bits(row).reshape(-1).take(order, mode="wrap", out=_bits(target))
 
 
 def _bits(array: Array) -> Array:
