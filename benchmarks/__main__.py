@@ -99,6 +99,22 @@ def parsing(files: tuple[Path, ...]) -> None:
 
 
 @main.command()
+def growth() -> None:
+    """How parsing, verifying and planning grow up to 100 MB of text."""
+    from benchmarks import growth as table
+
+    print(markdown_table(list(table.rows())))
+
+
+@main.command()
+def devices() -> None:
+    """How a run's cost grows with devices that agree and that differ."""
+    from benchmarks import devices as table
+
+    print(markdown_table(list(table.rows())))
+
+
+@main.command()
 def startup() -> None:
     """What a fresh process costs."""
     from benchmarks import startup as table
@@ -123,6 +139,8 @@ def compare(old: Path, new: Path) -> None:
 
 
 def _everything(into: Path, turns: int, cold_turns: int, patience: float) -> None:
+    from benchmarks import devices as device_table
+    from benchmarks import growth as growth_table
     from benchmarks import opcodes as opcode_table
     from benchmarks import parsing as parsing_table
     from benchmarks import startup as startup_table
@@ -138,6 +156,8 @@ def _everything(into: Path, turns: int, cold_turns: int, patience: float) -> Non
     _write_down(content, into)
     for title, measure in (
         ("Parsing, XLA's own parser beside", lambda: parsing_table.rows(examples() + dumps())),
+        ("Growth with the text", growth_table.rows),
+        ("Growth with devices", device_table.rows),
         ("Start-up", startup_table.rows),
         ("Opcodes, XLA:CPU beside", opcode_table.rows),
     ):
