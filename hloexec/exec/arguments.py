@@ -13,9 +13,9 @@ import numpy as np
 
 from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.errors import InputError
-from hloexec.exec.machine import fits
 from hloexec.exec.plan import Plan, map_shape, unflatten
 from hloexec.exec.split import Split, of_position, of_positions
+from hloexec.exec.values import fits
 from hloexec.ir import ArrayShape, BufferShape, Computation, Shape, TupleShape
 from hloexec.ops.common import narrow
 from hloexec.ops.copying import row_major

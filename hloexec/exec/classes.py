@@ -12,8 +12,9 @@ from typing import Any
 from hloexec.exec.in_place import InPlace, is_held_twice
 from hloexec.exec.plan import NO_SLOT, Step
 from hloexec.exec.split import Split, combined, joined, last_uses, members
+from hloexec.exec.values import flat
 
-__all__ = ["EachClass", "flat"]
+__all__ = ["EachClass"]
 
 
 class EachClass:
@@ -99,16 +100,3 @@ def _operands_of_class(
         else:
             given[-1] = False
     return given
-
-
-def flat(value: Any) -> list[Any]:
-    """The leaves of a value, depth first."""
-    found: list[Any] = []
-    stack = [value]
-    while stack:
-        current = stack.pop()
-        if isinstance(current, tuple):
-            stack.extend(reversed(current))
-        else:
-            found.append(current)
-    return found

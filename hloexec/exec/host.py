@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
 
-from hloexec.errors import HloWarning, InputError
+from hloexec.errors import EvaluationError, HloWarning, InputError
 from hloexec.exec.arguments import value_leaves
-from hloexec.exec.plan import FromHost, Plan, Step, ToHost
+from hloexec.exec.plan import FromHost, Plan, Step, ToHost, leaves, unflatten
+from hloexec.exec.split import of_position, of_positions
 from hloexec.ir import Shape, TupleShape
+from hloexec.values import TOKEN
 
-__all__ = ["Host", "Sink", "Source", "connect"]
+__all__ = ["CONTEXT", "Host", "Sink", "Source", "connect", "exchanged"]
+
+CONTEXT = np.zeros((), np.uint32)
+"""The context of a started transfer, which means nothing here."""
+CONTEXT.flags.writeable = False
+
 
 Source: TypeAlias = "Iterable[Any] | Callable[[], Any]"
 """The values that a device takes, in the order in which it asks: an iterable, or a function that gives the next one."""
@@ -155,3 +162,27 @@ def _option(transfer: FromHost | ToHost, value: str) -> str:
 
 def _type(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+
+
+def exchanged(hosts: Sequence[Host], devices: Sequence[int], step: Step, slots: Sequence[Any]) -> list[Any]:
+    """Take a value from each device's host, or hand one over; returns the leaves of the step's value."""
+    flow = step.flow
+    if not hosts:
+        raise EvaluationError("there is no host to exchange values with")
+    if isinstance(flow, FromHost):
+        shape = step.instruction.shape
+        assert isinstance(shape, TupleShape)
+        taken = [hosts[device].take(flow, shape.elements[0]) for device in devices]
+        return [*map(of_positions, zip(*taken, strict=True)), TOKEN]
+    assert isinstance(flow, ToHost)
+    data = step.operand_trees[0]
+    for position, device in enumerate(devices):
+        values = {slot: _copied(of_position(slots[slot], position)) for slot in leaves(data)}
+        hosts[device].give(flow, unflatten(data, values))
+    if flow.channel is None:
+        return [TOKEN]
+    return [*(slots[slot] for slot in leaves(data)), CONTEXT, TOKEN]
+
+
+def _copied(value: Any) -> Any:
+    return np.array(value) if isinstance(value, np.ndarray) else value

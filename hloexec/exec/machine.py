@@ -12,17 +12,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hloexec.errors import EvaluationError, HloError
+from hloexec.errors import HloError
 from hloexec.exec.apart import Part, lone_frame, parts_of_loop
-from hloexec.exec.classes import EachClass, flat
+from hloexec.exec.classes import EachClass
 from hloexec.exec.code import Code, place_of
 from hloexec.exec.communication import Communicator, Waiting, results_of
 from hloexec.exec.compiling import RUNS_BEFORE_CODE, can_be_code, code_of, loop_code_of
 from hloexec.exec.faults import placed
+from hloexec.exec.host import CONTEXT, Host, exchanged
 from hloexec.exec.observers import Context
 from hloexec.exec.plan import (
     NO_SLOT,
@@ -39,22 +40,14 @@ from hloexec.exec.plan import (
     ToHost,
     While,
     leaves,
-    unflatten,
 )
 from hloexec.exec.split import Classes, Split, combined, merged, of_position, of_positions
 from hloexec.exec.tasks import Frame, Join, Loop, Task, merged_task
 from hloexec.exec.topology import Topology
-from hloexec.ir import ArrayShape, BufferShape, TupleShape
+from hloexec.exec.values import store
 from hloexec.values import TOKEN
 
-if TYPE_CHECKING:
-    from hloexec.exec.host import Host
-
-__all__ = ["Machine", "fits", "store"]
-
-_CONTEXT = np.zeros((), np.uint32)
-"""The context of a started transfer, which means nothing here."""
-_CONTEXT.flags.writeable = False
+__all__ = ["Machine"]
 
 
 class Machine:
@@ -225,7 +218,7 @@ class Machine:
         data = [slots[slot] for slot in leaves(step.operand_trees[0])]
         for waiting in self._communicator.delivered():
             self._continue(waiting)
-        return self._complete(task, step, [*data, _CONTEXT, TOKEN])
+        return self._complete(task, step, [*data, CONTEXT, TOKEN])
 
     def _resume(self, waiting: Waiting, over: Sequence[Waiting]) -> Task | None:
         """Let those go on who need not wait any more; returns the task of `waiting` where it is one of them."""
@@ -242,30 +235,10 @@ class Machine:
     def _exchange_with_host(self, task: Task, step: Step) -> Task | None:
         """Take a value from each device's host, or hand one over."""
         try:
-            results = self._exchanged(task, step)
+            results = exchanged(self._hosts, task.devices, step, task.frames[-1].slots)
         except Exception as error:
             raise self._placed(error, task, step) from error
         return self._complete(task, step, results)
-
-    def _exchanged(self, task: Task, step: Step) -> list[Any]:
-        """The leaves of a transfer's value."""
-        flow, slots = step.flow, task.frames[-1].slots
-        if not self._hosts:
-            raise EvaluationError("there is no host to exchange values with")
-        hosts = [self._hosts[device] for device in task.devices]
-        if isinstance(flow, FromHost):
-            shape = step.instruction.shape
-            assert isinstance(shape, TupleShape)
-            taken = [host.take(flow, shape.elements[0]) for host in hosts]
-            return [*map(of_positions, zip(*taken, strict=True)), TOKEN]
-        assert isinstance(flow, ToHost)
-        data = step.operand_trees[0]
-        for position, host in enumerate(hosts):
-            values = {slot: _copied(of_position(slots[slot], position)) for slot in leaves(data)}
-            host.give(flow, unflatten(data, values))
-        if flow.channel is None:
-            return [TOKEN]
-        return [*(slots[slot] for slot in leaves(data)), _CONTEXT, TOKEN]
 
     # Control flow
 
@@ -460,32 +433,3 @@ class Machine:
 
     def _finished(self, task: Task, frame: Frame) -> None:
         """The plan of a frame has ended, and its results are taken out."""
-
-
-def _copied(value: Any) -> Any:
-    return np.array(value) if isinstance(value, np.ndarray) else value
-
-
-def store(results: Sequence[int], value: Any, slots: list[Any]) -> None:
-    """Put the leaves of a tuple that a kernel returned into their slots."""
-    if any(isinstance(element, tuple) for element in value):
-        value = flat(value)
-    for slot, leaf in zip(results, value, strict=True):
-        slots[slot] = leaf
-
-
-def fits(value: Any, shape: ArrayShape | BufferShape) -> bool:
-    """Whether a leaf is of a shape; a dynamic dimension is of any size up to its bound."""
-    array_shape = shape.element if isinstance(shape, BufferShape) else shape
-    if not array_shape.is_array:
-        return not isinstance(value, np.ndarray) or value is TOKEN
-    if not isinstance(value, np.ndarray) or value.dtype != array_shape.element_type.storage:
-        return False
-    if not array_shape.dynamic_dimensions:
-        return bool(value.shape == array_shape.dimensions)
-    return value.ndim == array_shape.rank and all(
-        size == bound or (dynamic and (bound < 0 or size <= bound))
-        for size, bound, dynamic in zip(
-            value.shape, array_shape.dimensions, array_shape.dynamic_dimensions, strict=True
-        )
-    )

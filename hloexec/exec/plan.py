@@ -39,7 +39,6 @@ __all__ = [
     "ToDevice",
     "ToHost",
     "While",
-    "flat",
     "leaves",
     "map_shape",
     "rebuilt",
@@ -299,19 +298,6 @@ def unflatten(tree: SlotTree, slots: Sequence[Any] | Mapping[int, Any]) -> Any:
     if isinstance(tree, int):
         return slots[tree]
     return rebuilt(tree, lambda node: node if isinstance(node, tuple) else None, slots.__getitem__)
-
-
-def flat(value: Any) -> list[Any]:
-    """The leaves of nested tuples."""
-    found: list[Any] = []
-    stack = [value]
-    while stack:
-        current = stack.pop()
-        if isinstance(current, tuple):
-            stack.extend(reversed(current))
-        else:
-            found.append(current)
-    return found
 
 
 def rebuilt(root: Any, children: Callable[[Any], Sequence[Any] | None], leaf: Callable[[Any], Any]) -> Any:

@@ -15,10 +15,10 @@ import numpy as np
 
 from hloexec.errors import InputError, UnsupportedError
 from hloexec.exec.arguments import require_inputs
-from hloexec.exec.machine import fits
 from hloexec.exec.plan import rebuilt
 from hloexec.exec.tiles import Tiles, tiles_of
 from hloexec.exec.topology import Topology, topology_of
+from hloexec.exec.values import fits
 from hloexec.ir import (
     ArrayShape,
     BufferShape,

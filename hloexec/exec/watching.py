@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hloexec.errors import EvaluationError
-from hloexec.exec.classes import EachClass, flat
+from hloexec.exec.classes import EachClass
 from hloexec.exec.counting import Statistics
-from hloexec.exec.machine import Machine, fits, store
+from hloexec.exec.machine import Machine
 from hloexec.exec.observers import Attached, attach
 from hloexec.exec.plan import NO_SLOT, Mark, Plan, Step, While
 from hloexec.exec.split import Split
 from hloexec.exec.tasks import Frame, Loop, Task
 from hloexec.exec.topology import Topology
+from hloexec.exec.values import fits, flat, store
 from hloexec.ir import leaf_shapes
 
 if TYPE_CHECKING:

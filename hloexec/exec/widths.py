@@ -13,6 +13,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType
+from hloexec.exec.values import flat
 from hloexec.ir import ArrayShape, BufferShape, Shape, leaf_shapes
 from hloexec.ops.common import narrow, widen
 
@@ -42,7 +43,7 @@ class AsDeclared:
         return self.declared(self.kernel(*operands))
 
     def declared(self, value: Any) -> Any:
-        return self.conversion(*_flat(value)) if isinstance(value, tuple) else self.conversion(value)
+        return self.conversion(*flat(value)) if isinstance(value, tuple) else self.conversion(value)
 
 
 def with_type(shape: ArrayShape | BufferShape, element_type: ElementType) -> ArrayShape | BufferShape:
@@ -79,15 +80,3 @@ def converted(value: Any, wanted: ElementType | None) -> Any:
     if wanted is None or not isinstance(value, (np.ndarray, np.generic)) or value.dtype == wanted.storage:
         return value
     return narrow(widen(np.asarray(value)), wanted)
-
-
-def _flat(value: tuple[Any, ...]) -> list[Any]:
-    found: list[Any] = []
-    stack = [*reversed(value)]
-    while stack:
-        current = stack.pop()
-        if isinstance(current, tuple):
-            stack.extend(reversed(current))
-        else:
-            found.append(current)
-    return found

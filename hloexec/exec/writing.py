@@ -14,7 +14,8 @@ import numpy as np
 from hloexec.exec.blocks import Region
 from hloexec.exec.code import KEY, Code, Place
 from hloexec.exec.in_place import UNSHARED_VARIABLE, InPlace, is_own
-from hloexec.exec.plan import Conditional, Invocation, Plan, Step, While, flat
+from hloexec.exec.plan import Conditional, Invocation, Plan, Step, While
+from hloexec.exec.values import flat
 from hloexec.ir import leaf_shapes
 
 __all__ = ["Values", "Writer"]

@@ -30,4 +30,5 @@ def choose(pred: Array, on_true: Array, on_false: Array) -> Array:
         return np.where(pred, on_true, on_false)
     np.bitwise_and(result, mask, out=result)
     np.bitwise_xor(result, kept, out=result)
-    return result.view(on_true.dtype)
+    chosen: Array = result.view(on_true.dtype)
+    return chosen
