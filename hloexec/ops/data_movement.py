@@ -15,7 +15,7 @@ from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape, PaddingDimension, Shape, SliceDimension
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_type_ignoring_float_width, widen
-from hloexec.ops.copying import reshaped
+from hloexec.ops.copying import filled, reshaped
 from hloexec.ops.extents import flags, part, reshaped_extents, reshaped_flags, shape_of, with_zeros
 from hloexec.ops.registry import opcode
 from hloexec.values import Array
@@ -301,7 +301,7 @@ class Pad:
         source = part(operand, (kept for kept, _ in placed))
         if source.shape == sizes:
             return source
-        result = np.full(sizes, in_type(padding_value, shape.element_type))
+        result = filled(sizes, in_type(padding_value, shape.element_type))
         result[tuple(target for _, target in placed)] = source
         return result
 

@@ -16,6 +16,7 @@ from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_type_ignoring_float_width
+from hloexec.ops.copying import row_major
 from hloexec.ops.data_movement import in_type, require_distinct_dimensions
 from hloexec.ops.extents import completed, flags, part, shape_of
 from hloexec.ops.index_vectors import batch_sizes, require_batching_dims, require_index_vectors, start_positions
@@ -96,7 +97,7 @@ class DynamicUpdateSlice:
         if update.shape == bound:
             return update
         start = [part.start for part in _window(bound, start_indices, update_bound)]
-        result = operand.copy(order="K") if operand.shape == bound else completed(operand, bound)
+        result = _writeable(operand) if operand.shape == bound else completed(operand, bound)
         result[tuple(slice(first, first + size) for first, size in zip(start, update.shape, strict=True))] = update
         if not shape.dynamic_dimensions:
             return result
@@ -123,6 +124,11 @@ class DynamicUpdateSlice:
             update, shape.element_type
         )
         return operand
+
+
+def _writeable(operand: Array) -> Array:
+    """A copy in the order in which the operand lies, if it does not repeat elements."""
+    return operand.copy(order="K") if any(operand.strides) else row_major(operand)
 
 
 def _require_starts(opcode_name: str, operand: ArrayShape, start_indices: tuple[Shape, ...]) -> None:
