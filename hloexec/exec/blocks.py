@@ -7,10 +7,10 @@ that it is widened once.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from math import prod
 from operator import itemgetter
-from threading import get_ident
 from typing import Any
 
 import attrs
@@ -26,15 +26,33 @@ from hloexec.values import Array
 
 __all__ = ["Part", "Region"]
 
-_BLOCK_BYTES = 1 << 19
+_BLOCK_BYTES = 5 << 17
 """What a block's rows take in all arrays together, to stay in a core's L2 cache."""
 _VALUE_BYTES = 1 << 17
 """What a block takes in one array."""
 _BLOCKS = 8
 """So many blocks at least, where there is enough to do, share out the work evenly."""
-_SMALL_BLOCK_BYTES = 1 << 14
+_SMALL_BLOCK_BYTES = 1 << 16
+"""What such a block takes in one array."""
+_FEW_BYTES = 1 << 10
+"""A row of so few is copied into scratch, where views of it last."""
+_LITTLE_WORK = 1 << 20
+"""Where all parts together make no more bytes, handing blocks to other threads takes longer than doing them."""
+
+_ALIGNMENT = 64
 
 _F32 = element_type("f32").storage
+
+_here = threading.local()
+"""`arena`: the scratch of a thread, kept from one region to the next."""
+
+
+def _arena(size: int) -> Array:
+    """Scratch of at least so many bytes; what lay there before is lost."""
+    arena: Array | None = getattr(_here, "arena", None)
+    if arena is None or arena.nbytes < size:
+        arena = _here.arena = np.empty(size, np.uint8)
+    return arena
 
 
 @attrs.frozen(eq=False)
@@ -89,8 +107,11 @@ class Region:
         shapes: Sequence[Any],
         rows: int,
         overwritten: int | None = None,
+        repeated: frozenset[int] = frozenset(),
     ) -> None:
-        """`overwritten` is the place of an input of the shape of the first output, whose rows it may take."""
+        """`repeated` are inputs that broadcasts have made, which take little of the cache.
+
+        `overwritten` is the place of an input of the shape of the first output, whose rows it may take."""
         self.parts = tuple(parts)
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -103,6 +124,7 @@ class Region:
         ]
         program = _Compiler(parts, inputs, outputs, shapes, rows)
         self._operations = program.operations
+        self._views = program.views
         self._preamble = program.preamble
         self._count = len(program.values)
         self._buffers = program.buffers
@@ -113,13 +135,20 @@ class Region:
         self._overwritten = overwritten
         live = sum(self._buffers) + sum(
             program.values[place].row_bytes
-            for place in (*self._output_places, *(p for p, whole in enumerate(self._is_whole) if not whole))
+            for place in (*self._output_places, *(p for p, slot in enumerate(inputs) if slot not in repeated))
+            if program.values[place] is not None and not (place < len(inputs) and self._is_whole[place])
         )
         widest = max([*(value.row_bytes for value in program.values if value is not None), 1])
         block = min(_BLOCK_BYTES // max(live, 1), _VALUE_BYTES // widest)
         even = max(-(-rows // _BLOCKS), _SMALL_BLOCK_BYTES // widest)
-        self.block = max(1, min(block, even, rows))
-        self.scratch_bytes = sum(self._buffers) * self.block * min(core_count(), -(-rows // self.block))
+        work = sum(shapes[part.step.result].byte_size for part in parts)
+        self.block = max(1, min(block, even if work > _LITTLE_WORK else rows, rows))
+        self._offsets: list[int] = []
+        self._arena_bytes = 0
+        for size in self._buffers:
+            self._offsets.append(self._arena_bytes)
+            self._arena_bytes += -(-size * self.block // _ALIGNMENT) * _ALIGNMENT
+        self.scratch_bytes = self._arena_bytes * min(core_count(), -(-rows // self.block))
 
     def __call__(self, *operands: Array) -> Any:
         return self._run(operands, None)
@@ -153,17 +182,14 @@ class Region:
             template[place] = function(template[source])
         taken = [(place, entry) for place, entry in enumerate(rows) if entry is not None]
         contexts: dict[tuple[int, int], list[Any]] = {}
-        scratch: dict[int, list[Array]] = {}
         operations = self._operations
 
         def work(start: int, stop: int) -> None:
-            thread = get_ident()
+            thread = threading.get_ident()
             values = contexts.get((thread, stop - start))
             if values is None:
-                if thread not in scratch:
-                    scratch[thread] = [np.empty(size * self.block, np.uint8) for size in self._buffers]
                 values = template.copy()
-                self._place_buffers(values, scratch[thread], stop - start)
+                self._place_buffers(values, stop - start)
                 contexts[thread, stop - start] = values
             for place, entry in taken:
                 values[place] = entry.part(start, stop)
@@ -184,9 +210,15 @@ class Region:
         in_blocks(work, self.rows, self.block)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _place_buffers(self, values: list[Any], scratch: Sequence[Array], count: int) -> None:
+    def _place_buffers(self, values: list[Any], count: int) -> None:
+        """Put the arrays that are the same for all blocks of so many rows into their places."""
+        arena = _arena(self._arena_bytes)
         for place, buffer, value in self._places:
-            values[place] = scratch[buffer][: count * value.row_bytes].view(value.dtype).reshape((count, *value.row))
+            start = self._offsets[buffer]
+            part = arena[start : start + count * value.row_bytes]
+            values[place] = part.view(value.dtype).reshape((count, *value.row))
+        for operation in self._views:
+            values[operation.target] = operation.function(*operation.fetch(values))
 
     def _one_by_one(self, operands: Sequence[Array]) -> Any:
         """Run the instructions on whole arrays, which do not lie in row-major order."""
@@ -197,7 +229,10 @@ class Region:
             step = part.step
             assert step.function is not None
             try:
-                values[step.result] = step.function(*(values[slot] for slot in step.operands))
+                given = (values[slot] for slot in step.operands)
+                if part.form.is_elementwise:
+                    given = (_splat(value) if value.ndim == 0 else value for value in given)
+                values[step.result] = step.function(*given)
             except Exception as error:
                 raise PartError(step) from error
             for slot in step.operands:
@@ -280,8 +315,12 @@ def _copy_into(block: Array, out: Array) -> None:
     np.copyto(out, block)
 
 
-def _widened(scalar: Array) -> Array:
-    return scalar.astype(_F32)
+def _splat(scalar: Array) -> Array:
+    return np.lib.stride_tricks.as_strided(scalar, (1,), (0,), writeable=False)
+
+
+def _widened_splat(scalar: Array) -> Array:
+    return _splat(scalar.astype(_F32))
 
 
 class _Compiler:
@@ -302,6 +341,7 @@ class _Compiler:
         self._made: set[int] = set()
         self._stored: dict[int, int] = {}
         self._wide: dict[int, int] = {}
+        self._splats: dict[tuple[int, bool], int] = {}
         self.ordered: set[int] = set()
         """Inputs that must lie in row-major order without gaps."""
         self._input_count = len(inputs)
@@ -309,11 +349,18 @@ class _Compiler:
             self._stored[slot] = self._new(self._value(shapes[slot]))
         self._outputs = {slot: self._new(self._value(shapes[slot])) for slot in outputs}
         self.output_places = [self._outputs[slot] for slot in outputs]
+        self._viewed = {slot for part in parts if part.form.is_view for slot in part.step.operands}
         for part in parts:
             self._part(part)
+        self.views = [entry for entry in self.operations if self._shows_scratch(entry)]
+        """Of scratch, which are the same for all blocks."""
         self.buffers: list[int] = []
         self.places: list[tuple[int, int, _Value]] = []
         self._allocate()
+        self.operations = [entry for entry in self.operations if not self._shows_scratch(entry)]
+
+    def _shows_scratch(self, operation: _Operation) -> bool:
+        return operation.target in self._owner and self._root(operation.target) in self._virtual
 
     def may_overwrite(self, place: int) -> bool:
         """Whether the first output's rows may take those of an input: nothing reads these once they are written."""
@@ -362,16 +409,20 @@ class _Compiler:
     def _widened(self, slot: int, step: Step) -> int:
         """The place of a bf16 value as f32."""
         if slot not in self._wide:
-            shape = self._shapes[slot]
             stored = self._stored[slot]
             value = _Value(self.values[stored].row, _F32)
-            if shape.rank == 0:
-                self._wide[slot] = self._new(value)
-                self.preamble.append((_widened, stored, self._wide[slot]))
-            else:
-                target = self._scratch(value)
-                self._wide[slot] = self._call(step, _copy_into, [stored], target, has_out=True)
+            target = self._scratch(value)
+            self._wide[slot] = self._call(step, _copy_into, [stored], target, has_out=True)
         return self._wide[slot]
+
+    def _splat(self, slot: int, *, is_wide: bool) -> int:
+        """The place of a scalar as an array of one element with strides of 0, of f32 in place of bf16 where asked."""
+        is_wide = is_wide and self._shapes[slot].element_type.name == "bf16"
+        if (slot, is_wide) not in self._splats:
+            place = self._new(None)
+            self.preamble.append((_widened_splat if is_wide else _splat, self._stored[slot], place))
+            self._splats[slot, is_wide] = place
+        return self._splats[slot, is_wide]
 
     def _part(self, part: Part) -> None:
         step, form = part.step, part.form
@@ -381,7 +432,9 @@ class _Compiler:
         is_bfloat = self._shapes[slot].element_type.name == "bf16"
         keeps_wide = form.needs_order and is_bfloat
         operands = [
-            self._widened(operand, step)
+            self._splat(operand, is_wide=form.wide is not None)
+            if form.is_elementwise and self._shapes[operand].rank == 0
+            else self._widened(operand, step)
             if (form.wide is not None or (keeps_wide and self._shapes[operand].rank))
             and self._shapes[operand].element_type.name == "bf16"
             else self._storage(operand, step)
@@ -412,6 +465,8 @@ class _Compiler:
         place = self._computed(step, function, operands, given, form)
         if target is not None:
             place = self._call(step, _copy_into, [place], target, has_out=True)
+        elif place in self._made and slot in self._viewed and result.row_bytes < _FEW_BYTES:
+            place = self._call(step, _copy_into, [place], self._scratch(result), has_out=True)
         self._stored[slot] = place
 
     def _computed(self, step: Step, function: Any, operands: Sequence[int], value: _Value, form: RowForm) -> int:

@@ -83,10 +83,14 @@ class _Finder:
         self._behind: dict[int, frozenset[_Open]] = {}
         """For values from outside of regions, the regions that they were made from without other regions between."""
         self._open: list[_Open] = []
+        self._scalar_of: dict[int, int] = {}
+        """What broadcasts of scalars repeat."""
 
     def regions(self) -> list[_Open]:
         impure: frozenset[_Open] = frozenset()
         for position, step in enumerate(self._steps):
+            if is_splat(step, self._shapes):
+                self._scalar_of[step.result] = step.operands[0]
             behind = frozenset(region for slot in step.operands for region in self._sources(slot, position))
             form = row_form(step, self._shapes) if self._may_matter(step) else None
             if form is not None and self._join(position, step, form):
@@ -135,11 +139,21 @@ class _Finder:
             self._open.append(region)
         region.rows = rows
         region.last = position
-        region.parts[position] = Part(step, form)
+        region.parts[position] = Part(self._with_scalars(step, form), form)
         for slot in step.operands:
             region.before |= set(self._sources(slot, position)) - {region}
         self._region_of[step.result] = region
         return True
+
+    def _with_scalars(self, step: Step, form: RowForm) -> Step:
+        """The step with scalars in place of their broadcasts, where other operands have the shape of the result."""
+        operands = tuple(self._scalar_of.get(slot, slot) for slot in step.operands)
+        dimensions = getattr(self._shapes[step.result], "dimensions", ())
+        if not form.is_elementwise or all(
+            getattr(self._shapes[slot], "rank", 0) < len(dimensions) for slot in operands
+        ):
+            return step
+        return attrs.evolve(step, operand_trees=operands)
 
     def _found(self, slot: int) -> _Open | None:
         region = self._region_of.get(slot)
@@ -182,6 +196,19 @@ class _Finder:
         return frozenset(rows for rows in prefixes(largest.dimensions) if largest.byte_size // rows <= _MOST_ROW_BYTES)
 
 
+def is_splat(step: Step, shapes: Sequence[ArrayShape | BufferShape]) -> bool:
+    """Whether a step repeats one number."""
+    if step.instruction.opcode != "broadcast" or len(step.operands) != 1:
+        return False
+    operand, result = shapes[step.operands[0]], shapes[step.results[0]]
+    return (
+        isinstance(operand, ArrayShape)
+        and isinstance(result, ArrayShape)
+        and operand.rank == 0
+        and operand.element_type is result.element_type
+    )
+
+
 def is_pure(step: Step) -> bool:
     """Whether a step does nothing but compute its results, so that it does not matter when."""
     entry = find_opcode(step.instruction.opcode)
@@ -203,8 +230,9 @@ def _assembled(
     region_at = {position: region for region in regions for position in region.parts}
     readers: dict[int, set[_Open | None]] = {slot: {None} for slot in needed}
     for position, step in enumerate(steps):
-        for slot in step.operands:
-            readers.setdefault(slot, set()).add(region_at.get(position))
+        region = region_at.get(position)
+        for slot in step.operands if region is None else region.parts[position].step.operands:
+            readers.setdefault(slot, set()).add(region)
     chosen: dict[_Open, tuple[list[int], list[int]]] = {}
     copied: set[int] = set()
     # From behind, as what a view shows is needed outside where the view is made there.
@@ -225,16 +253,18 @@ def _assembled(
         inside.reverse()
         outputs.reverse()
         chosen[region] = (inside, outputs)
+    repeated = frozenset(step.result for step in steps if step.instruction.opcode in ("broadcast", "iota"))
     units: list[tuple[int, Step]] = []
     taken: set[int] = set()
     for region, (inside, outputs) in chosen.items():
         parts = [region.parts[position] for position in inside]
         if _is_worthwhile(parts, outputs, shapes):
             dying = {slot for part in parts for slot in part.step.operands if readers[slot] == {region}}
-            units.append((max(inside), _region_step(parts, outputs, region.rows, shapes, dying)))
+            units.append((max(inside), _region_step(parts, outputs, region.rows, shapes, dying, repeated)))
             taken.update(position for position in region.parts if position not in copied)
     units += [(position, step) for position, step in enumerate(steps) if position not in taken]
-    return _in_order(units)
+    read = needed.union(*(step.operands for _, step in units))
+    return _in_order([unit for unit in units if not is_splat(unit[1], shapes) or unit[1].results[0] in read])
 
 
 def _is_worthwhile(parts: Sequence[Part], outputs: Sequence[int], shapes: Sequence[Any]) -> bool:
@@ -247,9 +277,14 @@ def _is_worthwhile(parts: Sequence[Part], outputs: Sequence[int], shapes: Sequen
 
 
 def _region_step(
-    parts: Sequence[Part], outputs: Sequence[int], rows: frozenset[int], shapes: Sequence[Any], dying: set[int]
+    parts: Sequence[Part],
+    outputs: Sequence[int],
+    rows: frozenset[int],
+    shapes: Sequence[Any],
+    dying: set[int],
+    repeated: frozenset[int],
 ) -> Step:
-    """The step that stands for these; `dying` are slots that nothing else reads."""
+    """The step that stands for these; `dying` are slots that nothing else reads, `repeated` those of broadcasts."""
     made = {part.step.result for part in parts}
     inputs = list(dict.fromkeys(slot for part in parts for slot in part.step.operands if slot not in made))
     count = _row_count(parts, rows, shapes)
@@ -263,7 +298,7 @@ def _region_step(
         ),
         None,
     )
-    region = Region(parts, inputs, outputs, shapes, count, place)
+    region = Region(parts, inputs, outputs, shapes, count, place, repeated)
     last = parts[-1].step
     found = tuple(shapes[slot] for slot in outputs)
     instruction = Instruction(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
+from math import prod
 from operator import methodcaller, mul
 from typing import Any
 
@@ -26,7 +27,7 @@ from hloexec.exec.plan import Step
 from hloexec.exec.widths import AsDeclared, Conversion
 from hloexec.ir import ArrayShape, BufferShape, PaddingDimension
 from hloexec.ops.flushing import Flushing
-from hloexec.ops.known_reducers import KNOWN_REDUCERS, reduce_known
+from hloexec.ops.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
 from hloexec.ops.reducers import recognise_components
 from hloexec.ops.registry import find_opcode
 from hloexec.values import Array
@@ -55,6 +56,8 @@ class RowForm:
     """Where set, `bind` gives a function of f32 blocks in place of bf16 ones, whose f32 result is yet to be rounded."""
     is_exact: bool = False
     """Whether that result is a bf16 number, its bits included, without rounding."""
+    is_elementwise: bool = False
+    """Whether an operand that is one number everywhere may be given as an array of one element."""
 
 
 def prefixes(dimensions: Sequence[int]) -> frozenset[int]:
@@ -117,11 +120,11 @@ def _elementwise(step: Step, operands: Sequence[ArrayShape], result: ArrayShape)
             given = tuple(_wide(shape) for shape in operands)
             wide = _wide(result)
             if opcode == "convert" and given[0].element_type is wide.element_type:
-                return RowForm(rows, lambda _: same, wide=wide, is_exact=types[0] == "bf16")
+                return RowForm(rows, lambda _: same, wide=wide, is_exact=types[0] == "bf16", is_elementwise=True)
             function = entry.bind(attributes=step.instruction.attributes, shape=wide, operand_shapes=given)
-            return RowForm(rows, lambda _: function, wide=wide, is_exact=opcode == "select")
+            return RowForm(rows, lambda _: function, wide=wide, is_exact=opcode == "select", is_elementwise=True)
     function = step.function
-    return RowForm(rows, lambda _: function)
+    return RowForm(rows, lambda _: function, is_elementwise=True)
 
 
 def _declared(step: Step) -> list[ArrayShape]:
@@ -274,17 +277,32 @@ def _reduce(step: Step, operands: Sequence[ArrayShape], result: ArrayShape) -> R
         return None
     first = min(dimensions)
     reducer = KNOWN_REDUCERS[names[0]]
+    is_at_end = sorted(dimensions) == list(range(first, operand.rank))
 
     def bind(count: int) -> Function:
         before = prefix_length(operand.dimensions, count) - 1
         places = tuple(dimension - before for dimension in dimensions)
-        return partial(_reduced, places, reducer, element_type)
+        general = partial(_reduced, places, reducer, element_type)
+        if not is_at_end or element_type.is_narrow:
+            return general
+        length = prod(operand.dimensions[first:])
+        return partial(_reduced_neighbours, length, operand.dimensions[before + 1 : first], reducer, general)
 
     return RowForm(prefixes(operand.dimensions[:first]), bind, needs_order=True)
 
 
 def _reduced(dimensions: tuple[int, ...], reducer: Any, element_type: ElementType, block: Array, init: Array) -> Array:
     return reduce_known(block, dimensions, init, reducer, element_type)
+
+
+def _reduced_neighbours(
+    length: int, kept: tuple[int, ...], reducer: Any, general: Function, block: Array, init: Array
+) -> Array:
+    """The last dimensions combined, which is what `reduce_known` does where it finds nothing to convert or to order."""
+    if block.dtype != init.dtype or not block.flags.c_contiguous:
+        return general(block, init)  # type: ignore[no-any-return]
+    total = reducer.combine(init, reduce_axis(block.reshape(-1, length), 1, reducer))
+    return total.reshape((block.shape[0], *kept))  # type: ignore[no-any-return]
 
 
 _RULES: dict[str, Callable[[Step, Sequence[ArrayShape], ArrayShape], RowForm | None]] = {

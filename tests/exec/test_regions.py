@@ -31,6 +31,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regions, "_LEAST_BYTES_ALONE", 1)
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 400)
     monkeypatch.setattr(blocks, "_SMALL_BLOCK_BYTES", 16)
+    monkeypatch.setattr(blocks, "_LITTLE_WORK", 0)
 
 
 def _regions(module: Any) -> list[Any]:
