@@ -22,4 +22,8 @@ def collection_paused() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
+            if gc.get_freeze_count() == 0:
+                # Moves everything to the oldest generation without a walk; the next collection would walk all of it.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

@@ -92,7 +92,7 @@ class InstructionAttributeParser:
         lexer = self._lexer
         text = lexer.text
         own = self._own_readers(entry)
-        second = self._own_readers(also)
+        second = own if also is None else self._own_readers(also)
         common: dict[str, Any] = {}
         unknown: list[tuple[str, str]] = []
         seen: set[str] = set()
@@ -110,11 +110,12 @@ class InstructionAttributeParser:
             if name in seen:
                 lexer.fail(f"the attribute '{name}' occurs twice", name_start)
             seen.add(name)
+            if name == "metadata":
+                common["metadata"], position = self._annotations.metadata_at(position, "the attribute 'metadata'")
+                continue
             reader = own.get(name) or second.get(name)
             if reader is not None:
                 fields[reader.field], position = self._value(reader, position)
-            elif name == "metadata":
-                common["metadata"], position = self._annotations.metadata_at(position, "the attribute 'metadata'")
             elif name == "control-predecessors":
                 lexer.move_to(position)
                 common["control_predecessors"] = self._predecessors(scope)
