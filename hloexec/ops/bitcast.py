@@ -18,6 +18,7 @@ from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.common import array_shape, require
+from hloexec.ops.copying import reshaped
 from hloexec.ops.extents import completed, flags, part, reshaped_extents, shape_of
 from hloexec.ops.registry import opcode
 from hloexec.values import Array
@@ -52,7 +53,7 @@ class Bitcast:
         physical = _tiled(operand.transpose(plan.major_to_minor), plan.tiling)
         if plan.is_same_width:
             if plan.is_whole:
-                physical = physical.reshape(plan.result_tiling.sizes)
+                physical = reshaped(physical, plan.result_tiling.sizes)
             else:
                 physical = physical.reshape(-1)[: prod(plan.result_tiling.sizes)].reshape(plan.result_tiling.sizes)
             physical = _reinterpreted(physical, shape.element_type)
