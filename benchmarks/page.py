@@ -19,7 +19,8 @@ hloexec runs as its command line does, which chooses BLAS kernels that suit the 
 - **Warm**: a run of a module that is parsed and planned, or compiled; inputs in place, results not copied. A figure is
   the least of the turns; a ratio is the median of the turn-by-turn ratios, with the lowest and the highest.
 - **First output**: from the start of the process to the first result: Python, imports, inputs from a file, parsing and
-  planning, or for XLA:CPU JAX and compiling the StableHLO text; median.
+  planning, or for XLA:CPU JAX and compiling the StableHLO text; median. hloexec imports what it needs when it needs it,
+  so parsing and planning include the import of the parser, the opcodes and the planner.
 - **Memory**: beyond the inputs. *Arrays* are the bytes of live arrays at the peak for hloexec, and what XLA's buffer
   assignment states for XLA:CPU (temporary and output buffers); *resident* is by how much the process grew in its
   first run.
