@@ -3,6 +3,11 @@
 What an iteration would compute anew from the same values stands before the loop. A loop counter, increased by a
 constant and compared with one, is a Python number. Results of NumPy's own functions that only such functions read lie
 in *buffers*, variables whose arrays the loop may overwrite, and so no iteration allocates them.
+
+A loop that only counts its iterations, and does not compute with their number, may come back to values that it has had,
+as Newton's method does once it has converged. Then it goes round in circles: what is left of it is known. Every 16th
+iteration looks whether the carried values are, bit for bit, those of 16 iterations before; where they are, all that is
+left are the iterations beyond a multiple of 16.
 """
 
 from __future__ import annotations
@@ -21,13 +26,19 @@ from hloexec.exec.writing import Values, Writer
 from hloexec.ir import ArrayShape, BufferShape
 from hloexec.ops.registry import Role, find_opcode
 
-__all__ = ["LoopWriter"]
+__all__ = ["LoopWriter", "is_counted_to"]
 
 _HOISTED_BYTES = 1 << 20
 """What iterations have in common is kept from one to the next if it takes no more memory than this."""
 
 _CONTIGUOUS_BYTES = 1 << 16
 """Broadcasts of up to so many bytes are laid out in full before the loop: NumPy is faster on memory without strides."""
+
+_CIRCLE = 16
+"""The periods that divide this are found: a fixed point, and numbers that alternate in their last bits."""
+
+_COMPARED_BYTES = 1 << 20
+"""Carried values that take more are not compared."""
 
 _DRAWS = frozenset({"rng", "rng-get-and-update-state"})
 """Opcodes that give something else each time."""
@@ -102,6 +113,15 @@ class LoopWriter(Writer):
         if counter is not None:
             self.write(f"{count} += {counter.increment}")
         self.write("iteration += 1")
+        compared = [] if counter is None else self._compared(names, counter)
+        if counter is not None and compared:
+            now, before = self.fresh("now"), self.fresh("before")
+            self.write(f"if not iteration % {_CIRCLE}:")
+            self.write(f"    {now} = {', '.join(f'{name}.tobytes()' for name in compared)},")
+            self.write(f"    if {now} == {before}:")
+            skipped = self.known_as("skipped", partial(_skipped, counter.end, counter.increment))
+            self.write(f"        {count}, iteration = {skipped}({count}, iteration, until)")
+            self.write(f"    {before} = {now}")
         self.indent = "    "
         self.write(f"return [{', '.join(given)}], iteration, False")
         within, self.lines = self.lines, []
@@ -109,6 +129,8 @@ class LoopWriter(Writer):
         self.write("state.clear()")
         if counter is not None:
             self.write(f"{count} = int({names[counter.leaf]})")
+        if compared:
+            self.write(f"{before} = None")
         for name, (dtype, dimensions) in self._kinds.items():
             made = f"{name}.copy()" if name in names else f"{self.known_as('empty', np.empty)}({dimensions}, '{dtype}')"
             self.write(f"{name} = {made}")
@@ -116,6 +138,15 @@ class LoopWriter(Writer):
         self.write("while iteration != until:")
         self.lines += within
         return self.finished("state, iteration, until")
+
+    def _compared(self, names: Sequence[str], counter: _Counter) -> list[str]:
+        """The variables that tell whether the loop goes round in circles; none where more matters than they do."""
+        body = self._flow.body
+        if counter.is_read or not all(_is_pure(step) for step in (*body.steps, *self._flow.condition.steps)):
+            return []
+        changed = [leaf for leaf in range(len(names)) if not body.is_invariant(leaf) and leaf != counter.leaf]
+        size = sum(body.slot_shapes[leaf].byte_size for leaf in changed)
+        return [names[leaf] for leaf in changed] if size <= _COMPARED_BYTES else []
 
     def _hoist(self, values: Values) -> set[int]:
         """Write the steps that compute the same in each iteration; returns their identities."""
@@ -215,12 +246,30 @@ def _contiguous(array: Any) -> Any:
     return found
 
 
+def _skipped(end: int, increment: int, count: int, iteration: int, until: int) -> tuple[int, int]:
+    """The counter and the number of the iteration after as many circles as there are left."""
+    left = -((count - end) // increment)
+    if until >= 0:
+        left = min(left, until - iteration)
+    left -= left % _CIRCLE
+    return (count + left * increment, iteration + left) if left > 0 else (count, iteration)
+
+
 def _kind(shape: ArrayShape | BufferShape) -> _Kind:
     assert isinstance(shape, ArrayShape)
     return shape.element_type.storage, shape.dimensions
 
 
 # Counters
+
+
+def is_counted_to(flow: While, state: Sequence[Any], number: int) -> bool:
+    """Whether a loop that begins with `state` will certainly go round so often."""
+    counter = _counter_of(flow, set())
+    if counter is None:
+        return False
+    start = state[counter.leaf]
+    return isinstance(start, np.ndarray) and counter.end - int(start) >= number * counter.increment
 
 
 def _counter_of(flow: While, hoisted: set[int]) -> _Counter | None:

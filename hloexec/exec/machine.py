@@ -24,6 +24,7 @@ from hloexec.exec.communication import Communicator, Waiting, results_of
 from hloexec.exec.compiling import RUNS_BEFORE_CODE, can_be_code, code_of, loop_code_of
 from hloexec.exec.faults import placed
 from hloexec.exec.host import CONTEXT, Host, exchanged
+from hloexec.exec.loops import is_counted_to
 from hloexec.exec.observers import Context
 from hloexec.exec.plan import (
     NO_SLOT,
@@ -177,7 +178,12 @@ class Machine:
 
     def _iterations_of_code(self, loop: Loop) -> int:
         """How many iterations a loop shall run as Python; -1 for as many as there are."""
-        return -1 if loop.iteration >= RUNS_BEFORE_CODE else 0
+        if not can_be_code(loop.flow, loop.state):
+            return 0
+        if loop.iteration >= RUNS_BEFORE_CODE:
+            return -1
+        is_long = not loop.iteration and is_counted_to(loop.flow, loop.state, RUNS_BEFORE_CODE)
+        return -1 if is_long else 0
 
     def _call(self, code: Code, arguments: list[Any], context: Context | None, *more: Any) -> Any:
         """Call a plan or loop that has been made into Python; `context` is the way to it."""
@@ -266,8 +272,7 @@ class Machine:
                 arguments.clear()
                 return self._go_apart(task, step, *found)
         self._drop(task, step)
-        self._push(task, flow.condition, list(arguments), step, Loop(flow, arguments))
-        return task
+        return self._go_round(task, step, Loop(flow, arguments))
 
     def _go_apart(self, task: Task, step: Step, classes: Classes, parts: Sequence[Part]) -> Task | None:
         """Let each class of devices run a loop by itself."""
@@ -317,25 +322,32 @@ class Machine:
         if loop.in_body:
             loop.in_body = False
             loop.iteration += 1
-            more = self._iterations_of_code(loop)
-            if more and can_be_code(loop.flow, results):
-                # What the frame holds is not the loop's alone.
-                frame.slots.clear()
-                until = -1 if more < 0 else loop.iteration + more
-                code, context, start = loop_code_of(step), task.frames[-1].context, loop.iteration
-                results, loop.iteration, is_over = self._call(code, results, context, start, until)
-                self._went_round(loop.flow, loop.iteration - start, is_over)
-                if is_over:
-                    return self._complete(task, step, results)
             loop.state = results
-            self._push(task, loop.flow.condition, list(results), step, loop)
-            return task
+            # What the frame holds is not the loop's alone.
+            frame.slots.clear()
+            return self._go_round(task, step, loop)
         again = results[0]
         if type(again) is Split:
             keys = [bool(of_position(again, position)) for position in range(len(task.devices))]
             self._part(task, step, keys, lambda part, positions, key: self._turn(part, step, loop.part(positions), key))
             return None
         return self._turn(task, step, loop, again)
+
+    def _go_round(self, task: Task, step: Step, loop: Loop) -> Task | None:
+        """Ask whether a loop goes round once more; what can run as Python does so first."""
+        more = self._iterations_of_code(loop)
+        if more:
+            start = loop.iteration
+            until = -1 if more < 0 else start + more
+            state, loop.state = loop.state, []
+            code, context = loop_code_of(step), task.frames[-1].context
+            loop.state, loop.iteration, is_over = self._call(code, state, context, start, until)
+            self._went_round(loop.flow, loop.iteration - start, is_over)
+            if is_over:
+                results, loop.state = loop.state, []
+                return self._complete(task, step, results)
+        self._push(task, loop.flow.condition, list(loop.state), step, loop)
+        return task
 
     def _turn(self, task: Task, step: Step, loop: Loop, again: Any) -> Task | None:
         """Go round a loop once more, or leave it."""

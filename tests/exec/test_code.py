@@ -241,7 +241,7 @@ OPERATIONS = st.lists(
 
 
 @hypothesis.settings(max_examples=60, deadline=None)
-@hypothesis.given(OPERATIONS, st.integers(0, 9), st.integers(0, 9), st.integers(0, 30))
+@hypothesis.given(OPERATIONS, st.integers(0, 9), st.integers(0, 9), st.integers(0, 90))
 def test_random_loops(operations: list[tuple[str, int, int]], first: int, second: int, trips: int) -> None:
     """Each operation takes two of the values before it: x, y, an update of x, and the results of the operations."""
     names = ["x", "y", "u"]
@@ -336,3 +336,48 @@ def test_values_that_are_carried_twice_are_left_alone() -> None:
     (loop, _) = sources(code_of(running.plan_of(module)))
     assert ".copy()" not in loop
     require_same(module, X / 1e20, X / 1e20)
+
+
+CIRCLES = {
+    "a fixed point": "  h = f32[4] constant({0.5, 0.5, 0.5, 0.5})\n  a = f32[4] multiply(x, h)\n  b = f32[4] add(a, h)",
+    "signs that alternate": "  a = f32[4] negate(x)\n  b = f32[4] add(a, y)",
+    "not a number": "  a = f32[4] subtract(x, y)\n  c = f32[4] log(a)\n  b = f32[4] add(c, x)",
+    "a circle of three": (
+        "  p = f32[3] slice(x), slice={[0:3]}\n  q = f32[1] slice(p), slice={[0:1]}\n  r = f32[2] slice(p), slice={[1:3]}\n"
+        "  l = f32[1] slice(x), slice={[3:4]}\n  b = f32[4] concatenate(r, q, l), dimensions={0}"
+    ),
+    "a circle of eight": (
+        "  k = f32[4] constant({3, 3, 3, 3})\n  m = f32[4] constant({32, 32, 32, 32})\n"
+        "  a = f32[4] multiply(x, k)\n  b = f32[4] remainder(a, m)"
+    ),
+    "no circle": "  k = f32[4] constant({3.9, 3.8, 3.7, 3.99})\n  a = f32[4] multiply(x, x)\n  c = f32[4] subtract(x, a)\n"
+    "  b = f32[4] multiply(c, k)",
+    "a circle but for the counter": (
+        "  c = f32[] convert(i)\n  d = f32[4] broadcast(c), dimensions={}\n  e = f32[4] constant({99, 99, 99, 99})\n"
+        "  f = f32[4] subtract(d, e)\n  g = f32[4] sign(f)\n  b = f32[4] multiply(x, g)"
+    ),
+}
+
+
+@pytest.mark.parametrize("trips", [*range(14, 20), 33, 47, 48, 49, 100, 127, 1000])
+@pytest.mark.parametrize("name", CIRCLES)
+def test_loops_that_go_round_in_circles(name: str, trips: int) -> None:
+    module = hloexec.parse(LOOP.format(body=CIRCLES[name], next="b, y", trips=trips))
+    require_same(module, X / 8, X)
+    if name in ("a fixed point", "a circle of eight"):
+        counted = Statistics()
+        hloexec.run(module, X / 8, X, statistics=counted)
+        (loop, _) = sources(code_of(running.plan_of(module)))
+        assert "skipped" in loop
+
+
+def test_a_loop_that_draws_random_numbers_goes_on() -> None:
+    """The largest of many draws never falls, and so stays the same for a while; that is no circle."""
+    body = (
+        "  l = f32[] constant(0)\n  h = f32[] constant(1)\n  d = f32[4] rng(l, h), distribution=rng_uniform\n"
+        "  b = f32[4] maximum(x, d)"
+    )
+    text = LOOP.format(body=body, next="b, y", trips=5000)
+    (loop, _) = sources(code_of(running.plan_of(hloexec.parse(text))))
+    assert "skipped" not in loop
+    require_same(hloexec.parse(text), 0 * X, X)
