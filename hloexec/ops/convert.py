@@ -21,6 +21,7 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_dimensions, widen
 from hloexec.ops.elementwise import ANY_TYPE, FLOAT, elementwise, operands_shape
 from hloexec.ops.registry import opcode
+from hloexec.ops.threads import in_pieces
 from hloexec.values import Array
 
 __all__ = ["Convert", "ReducePrecisionAttributes", "convert"]
@@ -163,7 +164,11 @@ def _infer_reduce_precision(operand: Shape, *, attributes: ReducePrecisionAttrib
 def _reduce_precision(
     operand: Array, *, attributes: ReducePrecisionAttributes, operand_shapes: tuple[ArrayShape, ...]
 ) -> Array:
-    element_type = operand_shapes[0].element_type
+    return in_pieces(partial(_reduced, attributes, operand_shapes[0].element_type), operand.dtype, operand)
+
+
+def _reduced(attributes: ReducePrecisionAttributes, element_type: ElementType, operand: Array) -> Array:
+    """The operand, which holds values of an element type in its compute type, in a narrower format."""
     word = operand.dtype.itemsize * 8
     mantissa, exponent = (23, 8) if word == 32 else (52, 11)
     unsigned: Any = np.dtype(f"u{word // 8}").type
@@ -230,6 +235,11 @@ def _stochastic_convert(
     source, target = (entry.element_type for entry in (operand_shapes[0], shape))
     if target.kind is not Kind.SIGNED:
         raise UnsupportedError(f"stochastic-convert is defined to signed integers only, not from {source} to {target}")
+    function = partial(_stochastically_rounded, source.bits, target)
+    return in_pieces(function, target.compute, operand, random)
+
+
+def _stochastically_rounded(bits: int, target: ElementType, operand: Array, random: Array) -> Array:
     # Below 2^bits, where nothing is lost: a fraction that is not 0 leaves the whole number room to grow by one, and a
     # fixed-point number of as many bits as the float has takes what is left of its mantissa. What infinities and NaN
     # have for a fraction makes no difference.
@@ -237,7 +247,7 @@ def _stochastic_convert(
     fraction = np.copy(rounded)
     np.trunc(rounded, out=rounded)
     fraction -= rounded
-    fraction *= fraction.dtype.type(2.0**source.bits)
+    fraction *= fraction.dtype.type(2.0**bits)
     rounded += random < fraction.astype(random.dtype)
     return _float_to_integer(np.copysign(rounded, operand, out=rounded), target)
 

@@ -13,6 +13,7 @@ import numpy as np
 from hloexec.dtypes import ElementType, Kind
 from hloexec.ir import ArrayShape
 from hloexec.ops.elementwise import INTEGRAL, LOGICAL, Formula, elementwise
+from hloexec.ops.threads import in_pieces
 from hloexec.values import Array
 
 __all__ = ["divide_integers", "integer_power", "remainder_integers"]
@@ -97,12 +98,18 @@ def _shift_left(operand: Array, amount: Array) -> Array:
 
 
 def _popcnt(operand: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:
-    return np.bitwise_count(_bits_of(operand, operand_shapes[0])).astype(operand.dtype)
+    bits = _bits_of(operand, operand_shapes[0])
+    return in_pieces(np.bitwise_count, bits.dtype, bits).astype(bits.dtype, copy=False).view(operand.dtype)
 
 
 def _count_leading_zeros(operand: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:
-    width = operand_shapes[0].element_type.bits
-    bits = _bits_of(operand, operand_shapes[0])
+    count = partial(_leading_zeros, operand_shapes[0].element_type.bits)
+    counted = in_pieces(count, _as_unsigned(operand).dtype, _bits_of(operand, operand_shapes[0]))
+    return counted.astype(_as_unsigned(operand).dtype, copy=False).view(operand.dtype)
+
+
+def _leading_zeros(width: int, bits: Array) -> Array:
+    """The number of zeros above the highest bit of unsigned integers of `width` bits, as unsigned integers."""
     if bits.itemsize < 4:
         bits = bits.astype(np.uint32)
     # The exponent of a float tells where its highest bit is. Without the bit below that one, rounding cannot carry.
@@ -116,7 +123,7 @@ def _count_leading_zeros(operand: Array, *, operand_shapes: tuple[ArrayShape, ..
     exponent = number.view(bits.dtype)
     exponent >>= mantissa_bits
     np.subtract(width + exponent_of_half, exponent, out=exponent)
-    return exponent.astype(operand.dtype, copy=False)
+    return exponent
 
 
 def _mulhi(lhs: Array, rhs: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:

@@ -32,6 +32,7 @@ from hloexec.ops.elementwise_complex import (
     complex_sign,
     in_double,
 )
+from hloexec.ops.threads import in_pieces
 from hloexec.values import Array
 
 __all__ = ["UnaryAttributes", "erf", "logistic"]
@@ -149,11 +150,16 @@ def logistic(operand: Array) -> Array:
 
 
 def _round_nearest_afz(operand: Array) -> Array:
+    return in_pieces(_rounded_away_from_zero, operand.dtype, operand)
+
+
+def _rounded_away_from_zero(operand: Array) -> Array:
     # Not one half: 0.5 − 2⁻²⁵ + 0.5 is 1 in f32. Its neighbour below gives fractions below one half a sum below the
     # next whole number, by at least what keeps it from rounding there; and from one half on the sum rounds to it.
     result: Array = np.copysign(np.nextafter(operand.dtype.type(0.5), operand.dtype.type(0)), operand)
     result += operand
-    return np.trunc(result, out=result)
+    np.trunc(result, out=result)
+    return result
 
 
 def _sign(operand: Array) -> Array:

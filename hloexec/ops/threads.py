@@ -13,12 +13,18 @@ from collections.abc import Callable
 from contextvars import copy_context
 from functools import cache
 from itertools import count as counting
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hloexec.values import Array
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["core_count", "in_blocks"]
+__all__ = ["core_count", "in_blocks", "in_pieces"]
+
+_PIECE_ELEMENTS = 1 << 15
 
 _here = threading.local()
 """`is_busy` on threads that are working on a block: blocks within blocks stay on their thread."""
@@ -70,6 +76,24 @@ def in_blocks(function: Callable[[int, int], object], count: int, block: int) ->
     for error in errors:
         if error is not None:
             raise error
+
+
+def in_pieces(function: Callable[..., Array], dtype: Any, *operands: Array) -> Array:
+    """`function(*operands)`, elementwise from arrays of one shape to one of `dtype`, with its own arrays in the cache.
+
+    For formulas of several steps: each step of a large array would read and write memory.
+    """
+    size, sizes = operands[0].size, operands[0].shape
+    if size <= _PIECE_ELEMENTS or not all(operand.flags.c_contiguous for operand in operands):
+        return function(*operands)
+    flat = [operand.reshape(-1) for operand in operands]
+    result = np.empty(size, dtype)
+
+    def work(start: int, stop: int) -> None:
+        result[start:stop] = function(*(operand[start:stop] for operand in flat))
+
+    in_blocks(work, size, _PIECE_ELEMENTS)
+    return result.reshape(sizes)
 
 
 @cache

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hloexec.ops import threads
-from hloexec.ops.threads import in_blocks
+from hloexec.ops.threads import in_blocks, in_pieces
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -73,3 +73,13 @@ def test_threads_keep_the_callers_error_state(cores: int) -> None:
     with np.errstate(divide="ignore"):
         in_blocks(lambda a, b: np.divide(1, zeros[a:b], out=result[a:b]), 64, 1)
     assert np.isinf(result).all()
+
+
+@pytest.mark.parametrize("size", [0, 10, 1 << 15, (1 << 15) + 1, 100_003])
+def test_pieces_make_the_whole(cores: int, size: int) -> None:
+    lhs, rhs = np.arange(size, dtype=np.int64), np.arange(size, dtype=np.int64)[::-1].copy()
+    result = in_pieces(lambda a, b: (a * b).astype(np.int32), np.int32, lhs, rhs)
+    assert result.dtype == np.int32
+    np.testing.assert_array_equal(result, (lhs * rhs).astype(np.int32))
+    turned = np.arange(90_000).reshape(300, 300).T
+    np.testing.assert_array_equal(in_pieces(np.negative, np.int64, turned), -turned)
