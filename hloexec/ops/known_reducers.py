@@ -5,7 +5,7 @@ as they do), and rounded once at the end. Sums are grouped so that rounding erro
 number of terms at most: NumPy adds pairwise along an axis of neighbours, but one after the other along any other.
 
 How the elements of a row of neighbours are grouped depends on their number alone: a block of rows gives the same bits
-as all of them do. Large arrays are reduced in such blocks, on all cores.
+as all of them do. Work is not split over cores: memory is the limit, and one core all but reaches it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,12 @@ import numpy as np
 from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.elementwise_binary import maximum, minimum
-from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
 __all__ = ["KNOWN_REDUCERS", "KnownReducer", "accumulation_dtype", "reduce_axis", "reduce_known"]
 
 _CHUNK_ELEMENTS = 1 << 20
 """Narrow arrays are widened so many elements at a time."""
-_BLOCK_ELEMENTS = 1 << 16
-"""Rows are taken so many elements at a time: they stay in a core's own cache."""
-_COLUMN_BLOCKS = 8
-"""Elements that are no neighbours are reduced in so many blocks of neighbours, which stay long."""
 _SEQUENTIAL_TERMS = 256
 """Up to so many terms, adding one after the other is accurate enough."""
 _SHORT_ROW = 8
@@ -154,11 +149,9 @@ def _reduce_in_memory_order(
 
 def _reduce_chunks(array: Array, axes: tuple[int, ...], reducer: KnownReducer, dtype: np.dtype[Any]) -> Array:
     """Reduce an array that may have to be widened, a chunk along its first axis of any length at a time."""
-    if 0 not in axes and array.ndim > 1:
-        return _reduce_rows(array, axes, reducer, dtype)
     if array.dtype == dtype or array.size <= 2 * _CHUNK_ELEMENTS:
         return _reduce_axes(widen(array).astype(dtype, copy=False), axes, reducer)
-    cut = next(axis for axis, size in enumerate(array.shape) if size > 1)
+    cut = 0 if 0 not in axes else next(axis for axis, size in enumerate(array.shape) if size > 1)
     step = max(1, _CHUNK_ELEMENTS * array.shape[cut] // array.size)
     parts = [
         _reduce_axes(widen(_slice(array, cut, start, start + step)).astype(dtype, copy=False), axes, reducer)
@@ -169,26 +162,6 @@ def _reduce_chunks(array: Array, axes: tuple[int, ...], reducer: KnownReducer, d
     return np.concatenate(parts, axis=sum(axis not in axes for axis in range(cut)))
 
 
-def _reduce_rows(array: Array, axes: tuple[int, ...], reducer: KnownReducer, dtype: np.dtype[Any]) -> Array:
-    """Reduce an array whose first axis stays, a block of rows at a time."""
-    last = array.ndim - 1
-    lengths = tuple(size for axis, size in enumerate(array.shape) if axis not in axes)
-    result = np.empty(lengths, dtype)
-    # A row too long to be widened whole is reduced in pieces, however many rows there are.
-    piece = _CHUNK_ELEMENTS if array.dtype != dtype and last in axes else array.shape[last]
-
-    def reduce(start: int, stop: int) -> None:
-        rows = array[start:stop]
-        pieces = (rows[..., begin : begin + piece] for begin in range(0, array.shape[last], piece))
-        first, *others = (_reduce_axes(widen(part).astype(dtype, copy=False), axes, reducer) for part in pieces)
-        for other in others:
-            first = reducer.combine(first, other)
-        result[start:stop] = first
-
-    in_blocks(reduce, len(array), max(1, _BLOCK_ELEMENTS * len(array) // array.size))
-    return result
-
-
 def _reduce_axes(array: Array, axes: tuple[int, ...], reducer: KnownReducer) -> Array:
     """Reduce an array of the accumulation type, axis by axis from the last one."""
     for axis in sorted(axes, reverse=True):
@@ -197,7 +170,7 @@ def _reduce_axes(array: Array, axes: tuple[int, ...], reducer: KnownReducer) -> 
 
 
 def reduce_axis(array: Array, axis: int, reducer: KnownReducer) -> Array:
-    """All elements along one axis of an array of an accumulation type, combined."""
+    """The elements of an array of an accumulation type combined along an axis; neighbours pairwise, others in groups."""
     length = array.shape[axis]
     is_innermost = axis == array.ndim - 1
     if is_innermost and length <= _SHORT_ROW and array.ndim > 1:
@@ -223,24 +196,8 @@ def _slice(array: Array, axis: int, start: int, stop: int) -> Array:
 
 
 def _ufunc_reduce(array: Array, axis: int, reducer: KnownReducer) -> Array:
-    """Reduce along one axis; a large array in blocks along its longest other axis behind that."""
-    lengths = array.shape[:axis] + array.shape[axis + 1 :]
-    result = np.empty(lengths, array.dtype)
-    cut = max(range(axis, len(lengths)), key=lengths.__getitem__, default=-1)
-    if array.size < _BLOCK_ELEMENTS or cut < 0 or lengths[cut] < _COLUMN_BLOCKS * _SHORT_ROW:
-        _ufunc_reduce_into(result, array, axis, reducer)
-        return result
-
-    def reduce(start: int, stop: int) -> None:
-        _ufunc_reduce_into(_slice(result, cut, start, stop), _slice(array, cut + 1, start, stop), axis, reducer)
-
-    in_blocks(reduce, lengths[cut], -(-lengths[cut] // _COLUMN_BLOCKS))
-    return result
-
-
-def _ufunc_reduce_into(result: Array, array: Array, axis: int, reducer: KnownReducer) -> None:
     assert reducer.ufunc is not None
-    reducer.ufunc.reduce(array, axis=axis, dtype=array.dtype, out=result)
+    result: Array = np.asarray(reducer.ufunc.reduce(array, axis=axis, dtype=array.dtype))
     if reducer.zero_wins is not None and result.dtype.kind == "f":
         zeros = result == 0
         if zeros.any():
@@ -248,4 +205,5 @@ def _ufunc_reduce_into(result: Array, array: Array, axis: int, reducer: KnownRed
             is_zero = array == 0
             wins = is_zero & reducer.zero_wins(array.view(f"i{array.itemsize}"))
             winner, loser = (0.0, -0.0) if reducer.ufunc is np.maximum else (-0.0, 0.0)
-            np.copyto(result, np.where(wins.any(axis=axis), winner, loser), where=zeros, casting="same_kind")
+            result = np.where(zeros, np.where(wins.any(axis=axis), winner, loser), result).astype(result.dtype)
+    return result

@@ -149,6 +149,26 @@ def test_sums_stay_within_the_bound_of_grouped_summation(name, shape, axis):
     assert (np.abs(value.astype(np.clongdouble) - exact) <= bound).all()
 
 
+@pytest.mark.parametrize("name", ["f32", "bf16", "f64"])
+@pytest.mark.parametrize("operation", ["add", "multiply", "maximum"])
+@pytest.mark.parametrize(
+    ("shape", "dimensions"),
+    [((70, 7), (1,)), ((70, 8), (1,)), ((33, 999), (1,)), ((9, 5, 3000), (2,)), ((40, 9, 33), (1, 2))],
+)
+def test_rows_are_reduced_alike_however_many_there_are(monkeypatch, name, operation, shape, dimensions):
+    """Planners rely on it: what they do block by block must have the bits of what is done at once."""
+    entry = ELEMENT_TYPES[name]
+    array, init = random_array(8, shape, entry.storage), np.ones((), entry.storage)
+    whole = reduce_known(array, dimensions, init, KNOWN_REDUCERS[operation], entry)
+    monkeypatch.setattr(known_reducers, "_CHUNK_ELEMENTS", 600)
+    for step in (1, 2, 7, 32, len(array)):
+        parts = [
+            reduce_known(array[start : start + step], dimensions, init, KNOWN_REDUCERS[operation], entry)
+            for start in range(0, len(array), step)
+        ]
+        assert np.concatenate(parts).tobytes() == whole.tobytes()
+
+
 def test_narrow_sums_accumulate_in_f32_and_round_once():
     ones = np.ones(4096, ml_dtypes.bfloat16)
     text = f"HloModule m\n\n{reducer('add', 'bf16')}\nENTRY e {{\n  p = bf16[4096] parameter(0)\n  z = bf16[] constant(0)\n  ROOT r = bf16[] reduce(p, z), dimensions={{0}}, to_apply=reducer\n}}\n"
