@@ -15,6 +15,7 @@ from hloexec.dtypes import element_type_of
 from hloexec.errors import ShapeError
 from hloexec.exec import run
 from hloexec.ir import WindowDimension
+from hloexec.ops import convolution_by_channel, convolution_forms, convolution_kernel_gradient, threads
 from hloexec.ops.policy import POLICIES
 from hloexec.ops.windows import output_size
 from hloexec.text import parse
@@ -283,3 +284,87 @@ def test_pred_convolutions_say_whether_any_product_is_true() -> None:
     (expected,) = xla.run_hlo(text, lhs, rhs)
     np.testing.assert_array_equal(evaluate(text, lhs, rhs), expected)
     assert 0 < expected.mean() < 1
+
+
+BATCH, SIDE, CHANNELS = 3, 12, 8
+FORMS = {
+    "patches": ("b01f_01io->b01f", {"i": CHANNELS, "o": 10}, (WindowDimension(3, 1, 1, 1),) * 2, ""),
+    "patches of neighbours in space": ("bf01_oi01->bf01", {"i": CHANNELS, "o": 10}, (WindowDimension(3, 2, 1, 1),) * 2, ""),
+    "one tap": ("b01f_01io->b01f", {"i": CHANNELS, "o": 10}, (WindowDimension(1),) * 2, ""),
+    "one tap, neighbours in space": ("bf01_io01->bf01", {"i": CHANNELS, "o": 10}, (WindowDimension(1),) * 2, ""),
+    "dilated input": (
+        "b01f_01oi->b01f", {"i": CHANNELS, "o": 10}, (WindowDimension(3, 1, 2, 1, 2, 1, True),) * 2, "",
+    ),
+    "dilated input and window": (
+        "b01f_01io->b01f", {"i": CHANNELS, "o": 4}, (WindowDimension(3, 2, 3, 4, 3, 2), WindowDimension(2, 3, 1, 1, 2, 3)), "",
+    ),
+    "depthwise": ("b01f_01io->b01f", {"i": 1, "o": CHANNELS}, (WindowDimension(3, 1, 1, 1),) * 2, "feature"),
+    "depthwise, neighbours in space": (
+        "bf01_oi01->bf01", {"i": 1, "o": 2 * CHANNELS}, (WindowDimension(3, 2, 1, 1),) * 2, "feature",
+    ),
+    "kernel gradient": ("f01b_i01o->01bf", {"i": BATCH, "o": 10}, (WindowDimension(12, 1, 1, 1),) * 2, ""),
+    "kernel gradient of a stride": ("f01b_i01o->01bf", {"i": BATCH, "o": 10}, (WindowDimension(6, 1, 0, 1, 1, 2),) * 2, ""),
+    "kernel gradient, neighbours in space": ("fb01_io01->bf01", {"i": BATCH, "o": 10}, (WindowDimension(12, 1, 1, 1),) * 2, ""),
+    "depthwise kernel gradient": ("f01b_i01o->01bf", {"i": BATCH, "o": CHANNELS}, (WindowDimension(12, 1, 1, 1),) * 2, "batch"),
+    "depthwise kernel gradient, neighbours in space": (
+        "fb01_io01->bf01", {"i": BATCH, "o": CHANNELS}, (WindowDimension(6, 1, 0, 1, 1, 2),) * 2, "batch",
+    ),
+}  # fmt: skip
+"""Dimension labels, features of the kernel, window, kind of groups: as networks and their gradients have them."""
+
+
+def form(name: str, element_type: str) -> tuple[str, int]:
+    """The module, and the number of products per output."""
+    labels, features, window, kind = FORMS[name]
+    input_labels, kernel_labels, output_labels = labels.replace("->", "_").split("_")
+    batch, feature = (CHANNELS, BATCH) if labels.startswith("f") else (BATCH, CHANNELS)
+    sizes = {"b": batch, "f": feature, "0": SIDE, "1": SIDE}
+    kernel = {**features, "0": window[0].size, "1": window[1].size}
+    output = {"b": 1 if kind == "batch" else batch, "f": features["o"]}
+    output |= {str(number): output_size(SIDE, dimension) for number, dimension in enumerate(window)}
+    text = text_of(
+        element_type,
+        {label: sizes[label] for label in input_labels},
+        {label: kernel[label] for label in kernel_labels},
+        {label: output[label] for label in output_labels},
+        window,
+        f", {kind}_group_count={CHANNELS}" if kind else "",
+    )
+    return text, kernel["0"] * kernel["1"] * kernel["i"]
+
+
+def with_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, names in (
+        (convolution_forms, ("_BLOCK_BYTES", "_BLOCK_ROWS", "_BLOCK_COLUMNS", "_STORAGE_BLOCK_BYTES")),
+        (convolution_by_channel, ("_BLOCK_BYTES",)),
+        (convolution_kernel_gradient, ("_BLOCK_BYTES", "_BLOCK_TERMS", "_PART_ROWS")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, 7 if name in ("_BLOCK_ROWS", "_BLOCK_COLUMNS", "_PART_ROWS") else 900)
+
+
+@needs_xla
+@pytest.mark.parametrize("partial_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("element_type", ["f32", "bf16", "c64", "s32"])
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_agrees_with_xla_in_blocks(
+    monkeypatch: pytest.MonkeyPatch, name: str, element_type: str, partial_bytes: int
+) -> None:
+    with_small_blocks(monkeypatch)
+    monkeypatch.setattr(convolution_kernel_gradient, "_PARTIAL_BYTES", partial_bytes)
+    compare(element_type, *form(name, element_type))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_cores_do_not_change_convolutions(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    with_small_blocks(monkeypatch)
+    text, _ = form(name, "f32")
+    parameters = parse(text).entry.parameter_shapes
+    operands = [random_array("f32", shape.dimensions, seed) for seed, shape in enumerate(parameters)]
+    results = []
+    for cores in (1, 2, 5):
+        monkeypatch.setattr(threads, "core_count", lambda cores=cores: cores)
+        threads._pool.cache_clear()
+        results.append(evaluate(text, *operands).tobytes())
+    threads._pool.cache_clear()
+    assert len(set(results)) == 1
