@@ -11,7 +11,7 @@ is said here holds for their bits, too, as long as whole arrays lie in row-major
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
 from math import prod
 from operator import methodcaller, mul
@@ -60,7 +60,8 @@ class RowForm:
     """Whether an operand that is one number everywhere may be given as an array of one element."""
 
 
-def prefixes(dimensions: Sequence[int]) -> frozenset[int]:
+@lru_cache(maxsize=4096)
+def prefixes(dimensions: tuple[int, ...]) -> frozenset[int]:
     """The numbers of rows that an array can be seen as."""
     return frozenset(accumulate(dimensions, mul)) - {0, 1}
 

@@ -434,3 +434,19 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Monk
         threads._pool().shutdown()
     threads._pool.cache_clear()
     assert len(found) == 1
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("name", ["convnet", "flax_attention", "transformer"])
+def test_training_steps_in_bf16_have_the_same_bits_by_rows(name: str) -> None:
+    jax = pytest.importorskip("jax")
+    from tests.models.programs import PROGRAMS
+
+    function, arguments = PROGRAMS[name]()
+    narrow = element_type("bf16").storage
+    leaves, tree = jax.tree.flatten(arguments)
+    leaves = [np.asarray(leaf) for leaf in leaves]
+    leaves = [leaf.astype(narrow) if leaf.dtype == np.float32 else leaf for leaf in leaves]
+    module = hloexec.from_jax(function, *jax.tree.unflatten(tree, leaves))
+    assert sum(len(region.parts) for region in _regions(module)) > 40
+    _same_bits(module, *leaves)
