@@ -33,10 +33,13 @@ from hloexec.ops.policy import NumericsPolicy
 from hloexec.ops.reducers import recognise, recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, Role, opcode
 from hloexec.ops.signatures import one_or_tuple, require_reducer, require_same_shape, require_tuple, same_type
+from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
 __all__ = ["AllGatherAttributes", "AllReduceAttributes", "ReduceScatterAttributes"]
 
+_BLOCK = 1 << 15
+"""So many elements are combined at a time: they stay in the cache while all members' are added."""
 _MODES = ("cross_replica", "cross_partition", "cross_replica_and_partition", "flattened_id")
 
 
@@ -169,14 +172,10 @@ class ReduceScatter:
         computations: Sequence[Callee],
         numerics: NumericsPolicy,
     ) -> Results:
-        parts = [
-            [np.array_split(operand, len(members), attributes.dimension) for operand in operands]
-            for operands in members.values()
-        ]
-        return {
-            member: one_or_all(_folded([[part[k] for part in given] for given in parts], computations[0], numerics))
-            for k, member in enumerate(members)
-        }
+        folded = _folded(list(members.values()), computations[0], numerics)
+        parts = [np.array_split(whole, len(members), attributes.dimension) for whole in folded]
+        # Copies, as a part of an array would keep all of it alive.
+        return {member: one_or_all([part[k].copy() for part in parts]) for k, member in enumerate(members)}
 
 
 def _require_parts(
@@ -245,10 +244,23 @@ def _combined(operands: Sequence[Array], name: str, numerics: NumericsPolicy) ->
     if numerics.is_exact and can_reduce_exactly(name, element_type):
         init = narrow(np.asarray(reducer.identity(dtype), dtype), element_type)
         return reduce_exactly(name, np.stack(operands), (0,), init, element_type)
-    total = widen(operands[0]).astype(dtype, copy=False)
-    for operand in operands[1:]:
-        total = reducer.combine(total, widen(operand).astype(dtype, copy=False))
-    return narrow(np.asarray(total), element_type)
+
+    def combined(arrays: Sequence[Array]) -> Array:
+        total = widen(arrays[0]).astype(dtype, copy=False)
+        for array in arrays[1:]:
+            total = reducer.combine(total, widen(array).astype(dtype, copy=False))
+        return narrow(np.asarray(total), element_type)
+
+    if operands[0].size <= _BLOCK or not all(operand.flags.c_contiguous for operand in operands):
+        return combined(operands)
+    result = np.empty(operands[0].shape, element_type.storage)
+    into, rows = result.reshape(-1), [operand.reshape(-1) for operand in operands]
+
+    def combine_block(start: int, stop: int) -> None:
+        into[start:stop] = combined([row[start:stop] for row in rows])
+
+    in_blocks(combine_block, into.size, _BLOCK)
+    return result
 
 
 def _called(members: Sequence[Sequence[Array]], callee: Callee) -> list[Array]:

@@ -202,3 +202,33 @@ ENTRY main {
     values = [2.0**25, 1.0, -(2.0**25), 3.0]
     outputs = hloexec.run_devices(hloexec.parse(text), [[np.float32(v)] for v in values], numerics="exact")
     assert [output.item() for output in outputs] == [4.0] * 4
+
+
+@pytest.mark.parametrize("element", ["f32", "bf16", "s32"])
+@pytest.mark.parametrize("opcode", ["all-reduce", "reduce-scatter"])
+def test_large_arrays_add_like_small_ones(element: str, opcode: str) -> None:
+    """They are added some elements at a time: one after the other in the wide type, and rounded once."""
+    count, rows, columns = 4, 96, 1000
+    text = f"""HloModule m, replica_count={count}
+reducer {{
+  x = {element}[] parameter(0)
+  y = {element}[] parameter(1)
+  {binary("add", element)}
+}}
+ENTRY main {{
+  x = {element}[{rows},{columns}] parameter(0)
+  ROOT r = {element}[{rows if opcode == "all-reduce" else rows // count},{columns}] {opcode}(x), replica_groups={{}},
+    {"" if opcode == "all-reduce" else "dimensions={0}, "}to_apply=reducer
+}}
+"""
+    rng = np.random.default_rng(3)
+    given = [(rng.standard_normal((rows, columns)) * 1000).astype(TYPES[element]) for _ in range(count)]
+    wide = np.int32 if element == "s32" else np.float32
+    total = given[0].astype(wide)
+    for array in given[1:]:
+        total = total + array.astype(wide)
+    expected = total.astype(TYPES[element])
+    outputs = hloexec.run_devices(hloexec.parse(text), [[array] for array in given])
+    parts = [expected] * count if opcode == "all-reduce" else np.split(expected, count)
+    for output, part in zip(outputs, parts, strict=True):
+        np.testing.assert_array_equal(output, part)
