@@ -97,13 +97,20 @@ class AllToAll:
             rows = list(members.values())
             found = {member: tuple(row[place] for row in rows) for place, member in enumerate(members)}
             return found if isinstance(shape, TupleShape) else {member: result[0] for member, result in found.items()}
-        parts = [[np.split(array, count, dimension) for array in operands] for operands in members.values()]
+        parts = [[_parts(array, count, dimension) for array in operands] for operands in members.values()]
         return {
             member: one_or_all(
                 [np.concatenate([given[i][place] for given in parts], dimension) for i in range(len(parts[0]))]
             )
             for place, member in enumerate(members)
         }
+
+
+def _parts(array: Array, count: int, dimension: int) -> list[Array]:
+    """`count` equal parts of an array along a dimension, as views."""
+    sizes = array.shape
+    part = (count, sizes[dimension] // count)
+    return list(np.moveaxis(array.reshape(*sizes[:dimension], *part, *sizes[dimension + 1 :]), dimension, 0))
 
 
 @opcode("ragged-all-to-all", operands=6, attributes=RaggedAllToAllAttributes, role=Role.MACHINE)
