@@ -11,7 +11,7 @@ from typing import Any
 
 from hloexec.exec.in_place import InPlace, is_held_twice
 from hloexec.exec.plan import NO_SLOT, Step
-from hloexec.exec.split import Split, combined, joined, last_uses, members
+from hloexec.exec.split import Split, belongs_to_one, combined, joined, last_uses, members
 from hloexec.exec.values import flat
 
 __all__ = ["EachClass"]
@@ -95,8 +95,7 @@ def _operands_of_class(
         place = step.function.place
         if type(operands[place]) is Split and type(operands[-1]) is tuple:
             column = places.index(place)
-            part = rows[number][column]
-            given[-1] = operands[-1][part] and sum(row[column] == part for row in rows) == 1
+            given[-1] = operands[-1][rows[number][column]] and belongs_to_one(rows)[column][number]
         else:
             given[-1] = False
     return given

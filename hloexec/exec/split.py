@@ -7,6 +7,7 @@ stand at positions, counted within their task; classes are numbered as the posit
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -19,6 +20,7 @@ __all__ = [
     "Classes",
     "Split",
     "arrays_of",
+    "belongs_to_one",
     "combined",
     "joined",
     "last_uses",
@@ -61,8 +63,21 @@ def joined(partitions: tuple[Classes, ...]) -> tuple[Classes, tuple[tuple[int, .
 @lru_cache(maxsize=4096)
 def last_uses(rows: tuple[tuple[int, ...], ...]) -> tuple[tuple[bool, ...], ...]:
     """For each of the partitions that were joined, and each class of the join: whether none after it has its part."""
-    columns = tuple(zip(*rows, strict=True))
-    return tuple(tuple(part not in column[n + 1 :] for n, part in enumerate(column)) for column in columns)
+    found = []
+    for column in zip(*rows, strict=True):
+        last = {part: number for number, part in enumerate(column)}
+        found.append(tuple(last[part] == number for number, part in enumerate(column)))
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def belongs_to_one(rows: tuple[tuple[int, ...], ...]) -> tuple[tuple[bool, ...], ...]:
+    """For each of the partitions that were joined, and each class of the join: whether no other has its part."""
+    found = []
+    for column in zip(*rows, strict=True):
+        counts = Counter(column)
+        found.append(tuple(counts[part] == 1 for part in column))
+    return tuple(found)
 
 
 @lru_cache(maxsize=4096)
@@ -87,8 +102,10 @@ def combined(classes: Classes, values: Sequence[Any]) -> Any:
         by_class = [numbers.setdefault(key, len(numbers)) for key in keys]
         if len(numbers) == 1:
             return values[0]
-        firsts = [by_class.index(number) for number in range(len(numbers))]
-        return Split(tuple(by_class[number] for number in classes), [values[first] for first in firsts])
+        firsts: dict[int, Any] = {}
+        for number, value in zip(by_class, values, strict=True):
+            firsts.setdefault(number, value)
+        return Split(tuple(by_class[number] for number in classes), list(firsts.values()))
     return values[0] if len(values) == 1 else Split(classes, list(values))
 
 

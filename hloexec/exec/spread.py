@@ -24,7 +24,7 @@ from hloexec.exec.plan import (
     While,
 )
 from hloexec.exec.split import Classes, joined, renumbered
-from hloexec.exec.topology import Topology, groups_at
+from hloexec.exec.topology import Group, Topology, groups_at
 from hloexec.ops.registry import find_opcode
 
 __all__ = ["Spread", "spread_of"]
@@ -66,6 +66,8 @@ class _Following:
         self.topology = topology
         self.same: Classes = (0,) * topology.count
         self.by_plan: dict[int, list[Classes]] = {}
+        self.groups: dict[int, list[Group]] = {}
+        """The groups of each exchange, by the identity of its step."""
         self.changed = False
 
     def slots(self, plan: Plan) -> list[Classes]:
@@ -152,7 +154,9 @@ class _Following:
         has_own_groups = step.flow.groups is not None
         places_matter = not has_own_groups and (entry is None or not entry.gives_same)
         keys: dict[int, tuple[int, ...]] = {}
-        for group in groups_at(step, self.topology):
+        if id(step) not in self.groups:
+            self.groups[id(step)] = groups_at(step, self.topology)
+        for group in self.groups[id(step)]:
             members = tuple(held[device] for device in group.values())
             if has_own_groups:
                 members += tuple(group)

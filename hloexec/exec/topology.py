@@ -123,12 +123,22 @@ def groups_of(instruction: Instruction, topology: Topology) -> list[Group]:
 
 def _connected(pairs: tuple[tuple[int, int], ...]) -> list[list[int]]:
     """The numbers that pairs connect, directly or through others."""
-    group_of: dict[int, list[int]] = {}
-    for pair in pairs:
-        merged = sorted({number for end in pair for number in group_of.get(end, [end])})
-        for number in merged:
-            group_of[number] = merged
-    return list({id(group): group for group in group_of.values()}.values())
+    neighbours: dict[int, list[int]] = {}
+    for source, target in pairs:
+        neighbours.setdefault(source, []).append(target)
+        neighbours.setdefault(target, []).append(source)
+    groups: list[list[int]] = []
+    seen: set[int] = set()
+    for first in neighbours:
+        if first not in seen:
+            seen.add(first)
+            group = [first]
+            for number in group:
+                others = [other for other in dict.fromkeys(neighbours[number]) if other not in seen]
+                seen.update(others)
+                group += others
+            groups.append(sorted(group))
+    return groups
 
 
 def source_target_pairs(computation: Computation, instruction: Instruction) -> tuple[tuple[int, int], ...] | None:
