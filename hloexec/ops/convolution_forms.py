@@ -52,7 +52,7 @@ def _convolve_undilated(work: ConvolutionViews) -> None:
     taps, places = math.prod(work.window), math.prod(work.sizes)
     if work.is_exact:
         _by_patches_in_storage_type(work)
-    elif groups > 1 and features * outputs <= 4:
+    elif groups > 1 and features * outputs <= 4 and taps <= places:
         by_channel(work)
     elif 2 * _pairs(work) < places * taps:
         _by_taps(work)

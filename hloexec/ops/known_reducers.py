@@ -170,7 +170,7 @@ def _reduce_axes(array: Array, axes: tuple[int, ...], reducer: KnownReducer) -> 
 
 
 def reduce_axis(array: Array, axis: int, reducer: KnownReducer) -> Array:
-    """The elements of an array of an accumulation type along an axis, combined; neighbours pairwise, others in groups."""
+    """Elements of an array of an accumulation type combined along an axis; neighbours pairwise, others in groups."""
     length = array.shape[axis]
     is_innermost = axis == array.ndim - 1
     if is_innermost and length <= _SHORT_ROW and array.ndim > 1:
