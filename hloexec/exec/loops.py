@@ -17,25 +17,22 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-import attrs
 import numpy as np
 
 from hloexec.exec.code import Code
+from hloexec.exec.counters import CIRCLE, Limit, Tally, advanced, limit_of, skipped, tallies_of
 from hloexec.exec.plan import Plan, Step, While
 from hloexec.exec.writing import Values, Writer
 from hloexec.ir import ArrayShape, BufferShape
 from hloexec.ops.registry import Role, find_opcode
 
-__all__ = ["LoopWriter", "is_counted_to"]
+__all__ = ["LoopWriter"]
 
 _HOISTED_BYTES = 1 << 20
 """What iterations have in common is kept from one to the next if it takes no more memory than this."""
 
 _CONTIGUOUS_BYTES = 1 << 16
 """Broadcasts of up to so many bytes are laid out in full before the loop: NumPy is faster on memory without strides."""
-
-_CIRCLE = 16
-"""The periods that divide this are found: a fixed point, and numbers that alternate in their last bits."""
 
 _COMPARED_BYTES = 1 << 20
 """Carried values that take more are not compared."""
@@ -48,19 +45,6 @@ _LEAVE_NOTHING = frozenset({"dot"})
 
 _Kind: TypeAlias = tuple[np.dtype[Any], tuple[int, ...]]
 """What buffers that can take each other's place have in common."""
-
-
-@attrs.frozen
-class _Counter:
-    """A carried scalar that each iteration increases by a constant, while it is less than another one."""
-
-    leaf: int
-    increment: int
-    end: int
-    increase: Step
-    is_read: bool
-    """Whether anything else needs its value."""
-    dtype: np.dtype[Any]
 
 
 class LoopWriter(Writer):
@@ -78,73 +62,93 @@ class LoopWriter(Writer):
         """All buffers."""
         self._own: frozenset[int] = frozenset()
         """The slots of the body whose values lie in buffers."""
+        self._tallies: dict[int, Tally] = {}
+        """The carried leaves that are counted by numbers."""
 
     def of_loop(self) -> Code:
         """The function."""
         state, condition, body = self._state, self._condition, self._flow.body
         self.name_parameters(state)
-        leaves = range(body.parameter_count)
-        names = [state.names[leaf] for leaf in leaves]
+        names = [state.names[leaf] for leaf in range(body.parameter_count)]
         condition.names = dict(enumerate(names))
-        condition.kept = frozenset(leaves)
+        condition.kept = frozenset(range(len(names)))
         hoisted = self._hoist(state) | self._hoist(condition)
-        counter = _counter_of(self._flow, hoisted)
+        before_loop, self.lines = self.lines, []
+        tallies = tallies_of(self._flow)
+        limit = limit_of(self._flow, tallies, hoisted)
+        asked = {slot for step in self._flow.condition.steps for slot in step.operands} if limit is None else set()
+        self._tallies = {
+            leaf: tally
+            for leaf, tally in tallies.items()
+            if (limit is not None and leaf == limit.leaf) or not (tally.is_read or leaf in asked)
+        }
         self._own = _own_slots(self._flow, hoisted)
-        start, self.lines = self.lines, []
+        first, count = self.fresh("first"), self.fresh("count")
+        given = [self._counted(leaf, names, first, count, limit) for leaf in range(len(names))]
         self.indent = "        "
-        given = names.copy()
-        if counter is not None:
-            count, number = self.fresh("count"), self.known_as("number", partial(np.array, dtype=counter.dtype))
-            given[counter.leaf] = f"{number}({count})"
-            self.write(f"if {count} >= {counter.end}:")
+        if limit is not None:
+            self.write(f"if {count} >= {limit.end}:")
         else:
-            self.loop = self._step, self._flow.condition
-            for step in self._flow.condition.steps:
-                if id(step) not in hoisted:
-                    self.step(condition, step)
-            again = self.value(condition, self._flow.condition.results[0])
-            self.write(f"if not {again}:")
+            self._write_condition(hoisted)
         self.write(f"    return [{', '.join(given)}], iteration, True")
-        self.loop = self._step, body
-        if counter is not None and counter.is_read:
-            self.write(f"{names[counter.leaf]} = {given[counter.leaf]}")
-        self._write_body(names, hoisted, counter)
-        self.loop = None
-        if counter is not None:
-            self.write(f"{count} += {counter.increment}")
+        if limit is not None and tallies[limit.leaf].is_read:
+            self.write(f"{names[limit.leaf]} = {given[limit.leaf]}")
+        self._write_body(names, hoisted)
+        if limit is not None:
+            self.write(f"{count} += {limit.increment}")
         self.write("iteration += 1")
-        compared = [] if counter is None else self._compared(names, counter)
-        if counter is not None and compared:
-            now, before = self.fresh("now"), self.fresh("before")
-            self.write(f"if not iteration % {_CIRCLE}:")
+        compared = [] if limit is None else self._compared(names, tallies[limit.leaf])
+        before = self.fresh("before")
+        if limit is not None and compared:
+            now, skip = self.fresh("now"), self.known_as("skipped", partial(skipped, limit))
+            self.write(f"if not iteration % {CIRCLE}:")
             self.write(f"    {now} = {', '.join(f'{name}.tobytes()' for name in compared)},")
             self.write(f"    if {now} == {before}:")
-            skipped = self.known_as("skipped", partial(_skipped, counter.end, counter.increment))
-            self.write(f"        {count}, iteration = {skipped}({count}, iteration, until)")
+            self.write(f"        {count}, iteration = {skip}({count}, iteration, until)")
             self.write(f"    {before} = {now}")
         self.indent = "    "
         self.write(f"return [{', '.join(given)}], iteration, False")
         within, self.lines = self.lines, []
         self.unpack(names, "state")
         self.write("state.clear()")
-        if counter is not None:
-            self.write(f"{count} = int({names[counter.leaf]})")
+        if any(first in expression for expression in given):
+            self.write(f"{first} = iteration")
+        if limit is not None:
+            self.write(f"{count} = int({names[limit.leaf]})")
         if compared:
             self.write(f"{before} = None")
         for name, (dtype, dimensions) in self._kinds.items():
             made = f"{name}.copy()" if name in names else f"{self.known_as('empty', np.empty)}({dimensions}, '{dtype}')"
             self.write(f"{name} = {made}")
-        self.lines += start
+        self.lines += before_loop
         self.write("while iteration != until:")
         self.lines += within
         return self.finished("state, iteration, until")
 
-    def _compared(self, names: Sequence[str], counter: _Counter) -> list[str]:
+    def _counted(self, leaf: int, names: Sequence[str], first: str, count: str, limit: Limit | None) -> str:
+        """The expression for a carried value where the loop ends."""
+        if limit is not None and leaf == limit.leaf:
+            return f"{self.known_as('number', partial(np.array, dtype=self._tallies[leaf].dtype))}({count})"
+        if leaf in self._tallies:
+            advance = self.known_as("advanced", partial(advanced, self._tallies[leaf]))
+            return f"{advance}({names[leaf]}, iteration - {first})"
+        return names[leaf]
+
+    def _write_condition(self, hoisted: set[int]) -> None:
+        condition = self._flow.condition
+        self.loop = self._step, condition
+        for step in condition.steps:
+            if id(step) not in hoisted:
+                self.step(self._condition, step)
+        self.write(f"if not {self.value(self._condition, condition.results[0])}:")
+        self.loop = None
+
+    def _compared(self, names: Sequence[str], counter: Tally) -> list[str]:
         """The variables that tell whether the loop goes round in circles; none where more matters than they do."""
         body = self._flow.body
         if counter.is_read or not all(_is_pure(step) for step in (*body.steps, *self._flow.condition.steps)):
             return []
-        changed = [leaf for leaf in range(len(names)) if not body.is_invariant(leaf) and leaf != counter.leaf]
+        changed = [leaf for leaf in range(len(names)) if not body.is_invariant(leaf) and leaf not in self._tallies]
         size = sum(body.slot_shapes[leaf].byte_size for leaf in changed)
         return [names[leaf] for leaf in changed] if size <= _COMPARED_BYTES else []
 
@@ -170,16 +174,19 @@ class LoopWriter(Writer):
 
     # The body
 
-    def _write_body(self, names: Sequence[str], hoisted: set[int], counter: _Counter | None) -> None:
+    def _write_body(self, names: Sequence[str], hoisted: set[int]) -> None:
         body, state = self._flow.body, self._state
+        counting = {id(tally.increase) for tally in self._tallies.values()}
+        self.loop = self._step, body
         for leaf in range(body.parameter_count):
             if leaf in self._own:
                 self._kinds[names[leaf]] = _kind(body.slot_shapes[leaf])
         self.drop(state, body.dead_on_entry)
         for step in body.steps:
-            if id(step) not in hoisted and (counter is None or step is not counter.increase):
+            if id(step) not in hoisted and id(step) not in counting:
                 self.step(state, step)
-        self._carry(names, counter)
+        self._carry(names)
+        self.loop = None
 
     def kernel(self, values: Values, step: Step) -> None:
         if values is not self._state or step.result not in self._own:
@@ -212,12 +219,10 @@ class LoopWriter(Writer):
         # Buffers are let go of where they are taken.
         super().drop(values, [slot for slot in slots if values is not self._state or slot not in self._own])
 
-    def _carry(self, names: Sequence[str], counter: _Counter | None) -> None:
+    def _carry(self, names: Sequence[str]) -> None:
         """Let the results of the body take the places of its arguments, and buffers change theirs."""
         body, state = self._flow.body, self._state
-        changed = [leaf for leaf in range(len(names)) if not body.is_invariant(leaf)]
-        if counter is not None:
-            changed.remove(counter.leaf)
+        changed = [leaf for leaf in range(len(names)) if not body.is_invariant(leaf) and leaf not in self._tallies]
         moves = {names[leaf]: self.value(state, body.results[leaf]) for leaf in changed}
         loose = [name for name in self._kinds if name not in moves.values()]
         for name in self._kinds:
@@ -246,66 +251,9 @@ def _contiguous(array: Any) -> Any:
     return found
 
 
-def _skipped(end: int, increment: int, count: int, iteration: int, until: int) -> tuple[int, int]:
-    """The counter and the number of the iteration after as many circles as there are left."""
-    left = -((count - end) // increment)
-    if until >= 0:
-        left = min(left, until - iteration)
-    left -= left % _CIRCLE
-    return (count + left * increment, iteration + left) if left > 0 else (count, iteration)
-
-
 def _kind(shape: ArrayShape | BufferShape) -> _Kind:
     assert isinstance(shape, ArrayShape)
     return shape.element_type.storage, shape.dimensions
-
-
-# Counters
-
-
-def is_counted_to(flow: While, state: Sequence[Any], number: int) -> bool:
-    """Whether a loop that begins with `state` will certainly go round so often."""
-    counter = _counter_of(flow, set())
-    if counter is None:
-        return False
-    start = state[counter.leaf]
-    return isinstance(start, np.ndarray) and counter.end - int(start) >= number * counter.increment
-
-
-def _counter_of(flow: While, hoisted: set[int]) -> _Counter | None:
-    """The counter of a loop that is over when it reaches a constant."""
-    body, condition = flow.body, flow.condition
-    steps = [step for step in condition.steps if id(step) not in hoisted]
-    if len(steps) != 1 or steps[0].result != condition.results[0]:
-        return None
-    compare = steps[0]
-    attributes = compare.instruction.attributes
-    if compare.instruction.opcode != "compare" or attributes.direction not in ("LT", "GT"):
-        return None
-    left, right = compare.operands if attributes.direction == "LT" else reversed(compare.operands)
-    end = _integer(condition, right)
-    if end is None or left >= condition.parameter_count:
-        return None
-    result = body.results[left]
-    increase = next((step for step in body.steps if step.result == result), None)
-    if increase is None or increase.instruction.opcode != "add" or left not in increase.operands:
-        return None
-    other = increase.operands[1 - increase.operands.index(left)]
-    increment = _integer(body, other)
-    readers = [step for step in body.steps if left in step.operands and step is not increase]
-    is_shared = any(result in step.operands for step in body.steps) or body.results.count(result) > 1
-    dtype = _kind(body.slot_shapes[left])[0]
-    if increment is None or is_shared or increment < 1 or end + increment - 1 > np.iinfo(dtype).max:
-        return None
-    return _Counter(left, increment, end, increase, bool(readers) or left in body.results, dtype)
-
-
-def _integer(plan: Plan, slot: int) -> int | None:
-    """The constant in a slot, if it is an integer that NumPy has a type for."""
-    value = plan.initial[slot] if slot in plan.constant_slots else None
-    if not isinstance(value, np.ndarray) or value.ndim or value.dtype.kind not in "iu":
-        return None
-    return int(value)
 
 
 # Buffers

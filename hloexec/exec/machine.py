@@ -22,9 +22,9 @@ from hloexec.exec.classes import EachClass
 from hloexec.exec.code import Code, place_of
 from hloexec.exec.communication import Communicator, Waiting, results_of
 from hloexec.exec.compiling import RUNS_BEFORE_CODE, can_be_code, code_of, loop_code_of
+from hloexec.exec.counters import is_counted_to
 from hloexec.exec.faults import placed
 from hloexec.exec.host import CONTEXT, Host, exchanged
-from hloexec.exec.loops import is_counted_to
 from hloexec.exec.observers import Context
 from hloexec.exec.plan import (
     NO_SLOT,

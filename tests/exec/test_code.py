@@ -381,3 +381,34 @@ def test_a_loop_that_draws_random_numbers_goes_on() -> None:
     (loop, _) = sources(code_of(running.plan_of(hloexec.parse(text))))
     assert "skipped" not in loop
     require_same(hloexec.parse(text), 0 * X, X)
+
+
+@pytest.mark.parametrize("trips", [0, 1, 15, 40, 1000])
+def test_further_counters_that_nothing_reads_wrap_around(trips: int) -> None:
+    text = f"""HloModule m
+body {{ s = (s32[], s8[], u16[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  j = s8[] get-tuple-element(s), index=1
+  k = u16[] get-tuple-element(s), index=2
+  x = f32[4] get-tuple-element(s), index=3
+  one = s32[] constant(1)
+  two = s8[] constant(-3)
+  many = u16[] constant(9999)
+  n = s32[] add(i, one)
+  m = s8[] add(j, two)
+  l = u16[] add(many, k)
+  y = f32[4] cosine(x)
+  ROOT t = (s32[], s8[], u16[], f32[4]) tuple(n, m, l, y) }}
+condition {{ s = (s32[], s8[], u16[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  end = s32[] constant({trips})
+  ROOT less = pred[] compare(i, end), direction=LT }}
+ENTRY e {{ x = f32[4] parameter(0)
+  z = s32[] constant(0)
+  j = s8[] constant(100)
+  k = u16[] constant(5)
+  s = (s32[], s8[], u16[], f32[4]) tuple(z, j, k, x)
+  ROOT w = (s32[], s8[], u16[], f32[4]) while(s), condition=condition, body=body }}
+"""
+    (n, m, k, _) = require_same(hloexec.parse(text), X)
+    assert (n, m, k) == (trips, (100 - 3 * trips + 128) % 256 - 128, (5 + 9999 * trips) % 65536)
