@@ -33,7 +33,9 @@ class Contestant:
         self.name = name
         self._timeout = timeout
         command = [sys.executable, "-m", f"benchmarks.contestants.{name}", str(module), str(inputs), str(devices)]
-        environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+        # An installed package has its bytecode beside it, for both alike.
+        left_out = ("XLA_FLAGS", "PYTHONDONTWRITEBYTECODE")
+        environment = {key: value for key, value in os.environ.items() if key not in left_out}
         start = time.perf_counter()
         self._process = subprocess.Popen(
             command,
