@@ -36,7 +36,7 @@ _SMALL_BLOCK_BYTES = 1 << 16
 """What such a block takes in one array."""
 _FEW_BYTES = 1 << 10
 """A row of so few is copied into scratch, where views of it last."""
-_LITTLE_WORK = 1 << 20
+_LITTLE_WORK = 1 << 22
 """Where all parts together make no more bytes, handing blocks to other threads takes longer than doing them."""
 
 _ALIGNMENT = 64

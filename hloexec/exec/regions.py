@@ -33,7 +33,7 @@ _LEAST_BYTES_ALONE = 1 << 19
 """What a single step must work on to be worth splitting over the cores."""
 _MOST_ROW_BYTES = 1 << 16
 """Longer rows do not fit into the cache together with others."""
-_WINDOW = 48
+_WINDOW = 24
 """A step joins a region whose last step is not farther back, so that operands do not live on for long."""
 _MOST_PARTS = 128
 
