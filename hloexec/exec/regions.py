@@ -18,7 +18,8 @@ from typing import Any
 import attrs
 
 from hloexec.exec.binding import Surroundings
-from hloexec.exec.blocks import Part, Region
+from hloexec.exec.block_programs import Part
+from hloexec.exec.blocks import Region
 from hloexec.exec.in_place import InPlace
 from hloexec.exec.plan import SlotTree, Step, leaves
 from hloexec.exec.rowwise import RowForm, prefixes, row_form
