@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from hloexec.cli.inputs import DISTRIBUTIONS, computation_named, given_values, parameter_values
 from hloexec.cli.options import ByteCount, KeyValue, echo_json, file_argument, json_option, strict_option
 from hloexec.errors import InputError, UnsupportedError
 
@@ -18,14 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hloexec.exec import Statistics
-    from hloexec.ir import Computation, Module
+    from hloexec.ir import Module
     from hloexec.numerics.differences import Difference
     from hloexec.numerics.statistics import LeafStatistics
     from hloexec.values import Value
 
 __all__ = ["command"]
-
-_DISTRIBUTIONS = ("normal", "uniform", "ones", "zeros", "iota", "special", "large")
 
 
 @click.command("run")
@@ -39,7 +38,7 @@ _DISTRIBUTIONS = ("normal", "uniform", "ones", "zeros", "iota", "special", "larg
 )
 @click.option(
     "--distribution",
-    type=click.Choice(_DISTRIBUTIONS),
+    type=click.Choice(DISTRIBUTIONS),
     default="normal",
     show_default=True,
     help="What random inputs look like. Indices stay in bounds in all of them.",
@@ -185,7 +184,7 @@ def command(
     module = snapshot.module
     if not no_verify:
         hloexec.verify(module, strict=strict)
-    chosen = _computation(module, computation)
+    chosen = computation_named(module, computation)
     given = literals.load_arrays(elided) if is_file else elided
     # Whatever keeps the module from running is said before gigabytes of inputs are made.
     options: dict[str, Any] = {
@@ -210,14 +209,16 @@ def command(
             module, _whole_values(global_inputs), replicas=topology.replicas, partitions=topology.partitions
         )
     elif is_recorded:
-        values = recorded_inputs(snapshot, chosen, _given(chosen, overrides), count)
+        values = recorded_inputs(snapshot, chosen, given_values(chosen, overrides), count)
     else:
         values = inputs_per_device(
             topology,
             inputs,
             different_inputs,
             seed,
-            lambda path, number: _inputs(module, chosen, path, overrides, number, distribution, verify=not no_verify),
+            lambda path, number: parameter_values(
+                module, chosen, path, overrides, number, distribution, verify=not no_verify
+            ),
         )
     if save_inputs is not None:
         literals.save(save_inputs, tuple(map(tuple, values)) if len(values) > 1 else tuple(values[0]))
@@ -279,63 +280,6 @@ def _function(where: str) -> Any:
     if not callable(found):
         raise click.UsageError(f"--custom-call: {where} is not a function")
     return found
-
-
-def _computation(module: Module, name: str | None) -> Computation:
-    if name is None:
-        return module.entry
-    found = module.by_name.get(name.removeprefix("%"))
-    if found is None:
-        raise InputError(f"module {module.name} has no computation {name!r}; `hloexec fmt` shows those it has")
-    return found
-
-
-def _inputs(
-    module: Module,
-    computation: Computation,
-    path: str | None,
-    overrides: Sequence[tuple[str, str]],
-    seed: int,
-    distribution: str,
-    *,
-    verify: bool,
-) -> list[Value]:
-    """One value per parameter: what `overrides` says, else what the file says, else random."""
-    import hloexec
-    from hloexec import literals
-
-    values = _given(computation, overrides)
-    if path is not None:
-        values |= literals.load_inputs(path, computation.parameters, given=values)
-    if len(values) < len(computation.parameters):
-        random = hloexec.random_inputs(module, seed, distribution, computation.name, verify=verify)
-        values = dict(enumerate(random)) | values
-    return [values[number] for number in range(len(computation.parameters))]
-
-
-def _given(computation: Computation, overrides: Sequence[tuple[str, str]]) -> dict[int, Value]:
-    """The values of single parameters, by their numbers."""
-    from hloexec import literals
-
-    values: dict[int, Value] = {}
-    for key, override in overrides:
-        number = _parameter_number(computation, key)
-        if number in values:
-            raise InputError(f"parameter {number} is given twice")
-        parameter = computation.parameters[number]
-        values[number] = literals.load_value(override, parameter.shape, f"parameter {number} ({parameter.name})")
-    return values
-
-
-def _parameter_number(computation: Computation, key: str) -> int:
-    names = {parameter.name: number for number, parameter in enumerate(computation.parameters)}
-    number = int(key) if key.isascii() and key.isdecimal() and len(key) < 10 else names.get(key.removeprefix("%"), -1)
-    if not 0 <= number < len(names):
-        raise InputError(
-            f"there is no parameter {key!r}; {computation.name} has {len(names)}, numbered from 0"
-            + (f" and named {', '.join(list(names)[:5])}{', …' if len(names) > 5 else ''}" if names else "")
-        )
-    return number
 
 
 def _input_label(index: Sequence[int], names: Sequence[str]) -> str:
