@@ -1,0 +1,88 @@
+"""Where an instruction comes from: its line of HLO, the source that its metadata names, the names frameworks gave it.
+
+Source positions stand in the metadata itself (`source_file`, `source_line`) or, in newer dumps, in the tables of stack
+frames at the head of the module.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from hloexec.errors import HloError
+from hloexec.ir import Instruction, Module, StackFrames
+
+__all__ = ["SourceLine", "hlo_line", "source_lines", "source_text"]
+
+_LINE_LENGTH = 400
+_MOST_FRAMES = 64
+
+
+@attrs.frozen
+class SourceLine:
+    """A place in somebody's program."""
+
+    file: str
+    line: int | None = None
+    function: str | None = None
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place} in {self.function}" if self.function else place
+
+
+def source_lines(module: Module, instruction: Instruction) -> tuple[SourceLine, ...]:
+    """The source positions of an instruction, the innermost call first; empty where its metadata has none."""
+    metadata = instruction.metadata
+    if metadata is None:
+        return ()
+    if metadata.stack_frame_id and module.stack_frames is not None:
+        found = _frames(module.stack_frames, metadata.stack_frame_id)
+        if found:
+            return found
+    if metadata.source_file:
+        return (SourceLine(metadata.source_file, metadata.source_line),)
+    return ()
+
+
+def source_text(module: Module, instruction: Instruction) -> str | None:
+    """The innermost source position in one line, e.g. `train.py:12 in loss`; None where there is none."""
+    lines = source_lines(module, instruction)
+    return str(lines[0]) if lines else None
+
+
+def hlo_line(instruction: Instruction) -> str:
+    """An instruction as its line of HLO, without metadata, cut where it is very long."""
+    # Imported late: printing needs every grammar, and most users of this module need only source lines.
+    from hloexec.text import format_instruction
+
+    try:
+        text = format_instruction(instruction, metadata=False)
+    except HloError:
+        text = f"%{instruction.name} = {instruction.shape} {instruction.opcode}(…)"
+    return text if len(text) <= _LINE_LENGTH else text[: _LINE_LENGTH - 1] + "…"
+
+
+def _frames(tables: StackFrames, frame_id: int) -> tuple[SourceLine, ...]:
+    """The chain of stack frames from one of them outwards; wrong ids end it.
+
+    XLA counts parents from 1 like everything else, and adds 1 to them where it makes the tables from MLIR: the first
+    frame, which cannot have a parent, shows which of the two it is.
+    """
+    rows = tables.stack_frames
+    shift = 1 if rows and rows[0].parent_frame_id == 1 else 0
+    found: list[SourceLine] = []
+    while 1 <= frame_id <= len(rows) and len(found) < _MOST_FRAMES:
+        row = rows[frame_id - 1]
+        if not 1 <= row.file_location_id <= len(tables.file_locations):
+            break
+        place = tables.file_locations[row.file_location_id - 1]
+        file = _entry(tables.file_names, place.file_name_id)
+        if file is not None:
+            found.append(SourceLine(file, place.line, _entry(tables.function_names, place.function_name_id)))
+        parent = row.parent_frame_id - shift
+        frame_id = parent if parent < frame_id else 0
+    return tuple(found)
+
+
+def _entry(names: tuple[str, ...], number: int) -> str | None:
+    return names[number - 1] if 1 <= number <= len(names) else None
