@@ -18,6 +18,7 @@ import numpy as np
 
 from conformance.cell import Array
 from hloexec.dtypes import ElementType, element_type_of
+from hloexec.numerics.ulps import unit_roundoff
 from hloexec.ops.common import narrow
 
 __all__ = ["accumulation", "allowed_steps", "normwise", "rounded", "smallest_normal", "steps", "unit_roundoff"]
@@ -32,13 +33,6 @@ def allowed_steps(entry: ElementType) -> float:
     if entry.is_complex:
         return 4.0 if entry.bits == 64 else 16.0
     return 4.0 if entry.bits >= 32 else 1.0
-
-
-def unit_roundoff(entry: ElementType) -> float:
-    """u of an element type, that of its parts for complex ones."""
-    if entry.is_complex:
-        return 2.0**-24 if entry.bits == 64 else 2.0**-53
-    return 2.0 ** -(entry.mantissa_bits + 1)
 
 
 def smallest_normal(entry: ElementType) -> float:

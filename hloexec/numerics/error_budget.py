@@ -1,0 +1,221 @@
+"""How much rounding lies between a module's inputs and each of its results, read off the module.
+
+Each instruction rounds its result, and contributes errors of some relative size:
+
+- u, the unit roundoff of its result's element type; functions (each side has its own) four times that of the type they
+  are computed in besides: f32, or the result's where that is wider.
+- A sum of n terms in a type of unit roundoff v: n errors of size v. Every term passes through fewer than n additions,
+  whatever their order (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).
+- A prefix sum may be a tree: its narrow results are rounded at each of log₂ n levels.
+- Under `tf32` and `bf16`, each of a product's two f32 operands: half a unit of what is kept where it is rounded, a
+  whole one where the hardware cuts it off.
+- Products of eight-bit floats: v is 2⁻¹³, since tensor cores may keep 14 bits of what they add up.
+
+A `Chain` is what gathers on the way to a value, along the path where it is most. Of m errors δᵢ, the product of the
+1 + δᵢ is off by Σ|δᵢ| at most and, where they are independent, by λ √(Σ δᵢ²) but for a chance of 2 exp(−λ²/2) (Higham
+and Mary, A New Approach to Probabilistic Rounding Error Analysis, 2019). Sums and products of random numbers keep the
+size of an error relative to their own; what a program magnifies beyond that, by steep functions, no chain shows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from hloexec.costs import contraction_of, trip_count_of
+from hloexec.dtypes import ElementType
+from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, leaf_shapes
+from hloexec.numerics.ulps import unit_roundoff
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.policy import NumericsPolicy, numerics_policy
+
+__all__ = ["LAMBDA", "Chain", "chains_of", "leaf_chains", "worst"]
+
+LAMBDA = 5.0
+"""Of the probabilistic bound: one element in 130 000 exceeds it, by the bound's own, pessimistic account."""
+_F32 = 2.0**-24
+_F8_SUMS = 2.0**-13
+_UNKNOWN_TRIPS = 32
+_LIBRARY_ROUNDINGS = 8
+"""Of a library call that is no plain product: attention rounds its scores, its weights, their sums and its result."""
+_EXACT = frozenset(
+    "parameter constant tuple get-tuple-element bitcast bitcast-convert reshape transpose copy broadcast slice "
+    "dynamic-slice dynamic-update-slice concatenate pad gather reverse select negate abs maximum minimum clamp compare "
+    "sort iota copy-start copy-done opt-barrier domain while call fusion conditional async-start async-update "
+    "async-done topk get-dimension-size set-dimension-size rng-bit-generator rng-get-and-update-state".split()
+)
+"""What rounds nothing of its own."""
+_FUNCTIONS = frozenset(
+    "acos acosh asin asinh atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log log-plus-one "
+    "logistic power rsqrt sine sinh sqrt tan tanh divide".split()
+)
+_SUMS = frozenset("reduce reduce-window scatter select-and-scatter fft scan map all-reduce reduce-scatter".split())
+_PRODUCTS = frozenset("dot ragged-dot convolution custom-call triangular-solve cholesky".split())
+_CANCELLING = frozenset("add subtract complex cholesky triangular-solve".split()) | _SUMS | _PRODUCTS
+"""After which a result may be far smaller than what it was made of."""
+
+
+@attrs.frozen
+class Chain:
+    """The errors on a path, one after the other."""
+
+    roundings: float = 0.0
+    """How many results are rounded on it."""
+    terms: float = 0.0
+    """How many terms are added up on it."""
+    longest_sum: float = 0.0
+    linear: float = 0.0
+    """Σ|δᵢ| over all of them."""
+    rounding_squares: float = 0.0
+    """Σ δᵢ² over the roundings of results."""
+    sum_squares: float = 0.0
+    """Σ δᵢ² over the additions inside of sums."""
+    cancels: bool = False
+    """Whether anything on it may cancel, so that errors are relative to the operands' size."""
+
+    @property
+    def weight(self) -> float:
+        """Which of two chains is the worse; additions weigh by λ², as a sum's error is random."""
+        return self.rounding_squares + LAMBDA**2 * self.sum_squares
+
+    def then(self, other: Chain, times: float = 1.0) -> Chain:
+        """This chain, and then another so many times."""
+        return Chain(
+            self.roundings + times * other.roundings,
+            self.terms + times * other.terms,
+            max(self.longest_sum, other.longest_sum if times else 0.0),
+            self.linear + times * other.linear,
+            self.rounding_squares + times * other.rounding_squares,
+            self.sum_squares + times * other.sum_squares,
+            self.cancels or other.cancels,
+        )
+
+
+_NONE = Chain()
+
+
+def rounding(*sizes: float, cancels: bool = False) -> Chain:
+    """A result that is rounded, with errors of these sizes."""
+    return Chain(1.0, 0.0, 0.0, sum(sizes), sum(size * size for size in sizes), 0.0, cancels)
+
+
+def summing(terms: float, unit: float) -> Chain:
+    """A sum of so many terms in a type of this unit roundoff, before its result is rounded."""
+    return Chain(0.0, terms, terms, terms * unit, 0.0, terms * unit * unit, True)
+
+
+def leaf_chains(module: Module, policy: str | NumericsPolicy = "reference") -> dict[tuple[int, ...], Chain]:
+    """The worst chain to each leaf of a module's result, by the leaf's index path.
+
+    Raises UnsupportedError where there is no such policy.
+    """
+    found = chains_of(module, policy)[module.entry_name]
+    entry = module.entry
+    leaves: dict[tuple[int, ...], Chain] = {}
+    stack: list[tuple[tuple[int, ...], Instruction]] = [((), entry.root)]
+    while stack:
+        index, instruction = stack.pop()
+        if instruction.opcode == "tuple":
+            parts = list(enumerate(entry.operands_of(instruction)))
+            stack.extend(((*index, number), part) for number, part in reversed(parts))
+        else:
+            for rest, _ in leaf_shapes(instruction.shape):
+                leaves[(*index, *rest)] = found[instruction.name]
+    return leaves
+
+
+def chains_of(module: Module, policy: str | NumericsPolicy = "reference") -> dict[str, dict[str, Chain]]:
+    """The worst chain to each instruction, from the parameters of its computation, by computation and name."""
+    bits = numerics_policy(policy).contraction_operand_mantissa_bits
+    found: dict[str, dict[str, Chain]] = {}
+    for computation in module.computations:
+        found[computation.name] = _along_paths(computation, found, bits)
+    return found
+
+
+def _along_paths(computation: Computation, known: dict[str, dict[str, Chain]], bits: int | None) -> dict[str, Chain]:
+    found: dict[str, Chain] = {}
+    for instruction in computation:
+        operands = computation.operands_of(instruction)
+        chain = worst(found[operand.name] for operand in operands)
+        if instruction.opcode == "while":
+            trips = trip_count_of(instruction)
+            times = float(_UNKNOWN_TRIPS if trips is None else trips)
+        else:
+            times = 1.0
+        for name in computation_names(instruction.attributes):
+            chain = chain.then(worst(known[name].values()), times)
+        if instruction.opcode not in _EXACT:
+            chain = chain.then(_own(instruction, [operand.shape for operand in operands], bits))
+        found[instruction.name] = chain
+    return found
+
+
+def worst(chains: Iterable[Chain]) -> Chain:
+    """The worst of several chains; none at all where there are none."""
+    return max(chains, key=lambda chain: chain.weight, default=_NONE)
+
+
+def _own(instruction: Instruction, operands: Sequence[Shape], bits: int | None) -> Chain:
+    """What an instruction adds."""
+    result = _widest_unit(instruction.shape)
+    if result is None:
+        return _NONE
+    inputs = [leaf for operand in operands for _, leaf in leaf_shapes(operand) if isinstance(leaf, ArrayShape)]
+    compute = min(_F32, result)
+    cancels = instruction.opcode in _CANCELLING
+    if instruction.opcode in _FUNCTIONS:
+        return rounding(result, 4 * compute)
+    if instruction.opcode in _SUMS:
+        # Scatter and select-and-scatter round to the declared type after every addition.
+        stepwise = instruction.opcode in ("scatter", "select-and-scatter")
+        terms = _terms(instruction, inputs)
+        levels = max(1.0, math.log2(terms)) if instruction.opcode in ("reduce-window", "scan") else 1.0
+        return summing(terms, result if stepwise else compute).then(rounding(result, cancels=True), levels)
+    if instruction.opcode in _PRODUCTS:
+        return _product(instruction, operands, inputs, result, bits)
+    return rounding(result, cancels=cancels)
+
+
+def _terms(instruction: Instruction, inputs: Sequence[ArrayShape]) -> float:
+    """How many terms an element of a sum has; four times the average where places are random."""
+    first = next(leaf for _, leaf in leaf_shapes(instruction.shape) if isinstance(leaf, ArrayShape))
+    most = max((leaf.element_count for leaf in inputs), default=1)
+    if instruction.opcode in ("scatter", "select-and-scatter"):
+        return 4 * max(1.0, inputs[-1].element_count / max(1, first.element_count))
+    if instruction.opcode in ("fft", "scan", "reduce-window"):
+        return float(max((max(leaf.dimensions, default=1) for leaf in inputs), default=1))
+    return max(1.0, most / max(1, first.element_count))
+
+
+def _product(
+    instruction: Instruction, operands: Sequence[Shape], inputs: Sequence[ArrayShape], result: float, bits: int | None
+) -> Chain:
+    floats = [leaf.element_type for leaf in inputs if _has_fraction(leaf.element_type)]
+    contraction = contraction_of(instruction, operands)
+    length = contraction.contracted_size if contraction else max((_inner(leaf) for leaf in inputs), default=1)
+    unit = _F8_SUMS if floats and min(entry.bits for entry in floats[:2]) == 8 else _F32
+    roundings = 1 if contraction else _LIBRARY_ROUNDINGS
+    chain = summing(float(length), unit).then(rounding(result, cancels=True), roundings)
+    if bits is not None and any(entry.name in ("f32", "c64") for entry in floats):
+        cut = 2.0 ** -(bits + 1) + 2.0**-bits
+        chain = chain.then(rounding(cut, cut))
+    return chain
+
+
+def _inner(leaf: ArrayShape) -> int:
+    """The most elements over which a library call can be summing, for one element of its result."""
+    sizes = sorted(leaf.dimensions)
+    return math.prod(sizes[1:]) if len(sizes) > 1 else math.prod(sizes)
+
+
+def _widest_unit(shape: Shape) -> float | None:
+    """The coarsest unit roundoff among the leaves that have fractions."""
+    leaves = [leaf for _, leaf in leaf_shapes(shape) if isinstance(leaf, ArrayShape) and leaf.is_array]
+    return max((unit_roundoff(leaf.element_type) for leaf in leaves if _has_fraction(leaf.element_type)), default=None)
+
+
+def _has_fraction(entry: ElementType) -> bool:
+    return entry.is_floating or entry.is_complex
