@@ -33,22 +33,28 @@ if TYPE_CHECKING:
     from hloexec.inputs import random_inputs
     from hloexec.interop import from_jax
     from hloexec.loading import load
+    from hloexec.numerics.comparing import compare
+    from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
     from hloexec.text import format, parse
     from hloexec.text.buffer_assignment import parse_buffer_assignment
     from hloexec.verifier import verify
 
 __all__ = [
+    "Comparison",
     "DeadlockError",
     "EvaluationError",
     "HloError",
     "HloWarning",
     "InputError",
+    "LeafComparison",
     "LiteralError",
     "ParseError",
     "ResourceError",
     "ShapeError",
     "UnsupportedError",
+    "Verdict",
     "VerificationError",
+    "compare",
     "compare_memory",
     "format",
     "from_jax",
@@ -67,6 +73,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Comparison": "hloexec.numerics.comparison",
+    "LeafComparison": "hloexec.numerics.comparison",
+    "Verdict": "hloexec.numerics.comparison",
+    "compare": "hloexec.numerics.comparing",
     "compare_memory": "hloexec.buffers",
     "format": "hloexec.text",
     "from_jax": "hloexec.interop",

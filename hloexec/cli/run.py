@@ -8,7 +8,6 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import click
 
 from hloexec.cli.inputs import DISTRIBUTIONS, computation_named, given_values, parameter_values
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from hloexec.exec import Statistics
     from hloexec.ir import Module
-    from hloexec.numerics.differences import Difference
+    from hloexec.numerics.comparison import Comparison
     from hloexec.numerics.statistics import LeafStatistics
     from hloexec.values import Value
 
@@ -164,7 +163,6 @@ def command(
     from hloexec.exec.running import plan_of
     from hloexec.exec.topology import topology_of
     from hloexec.loading import load_with_values
-    from hloexec.numerics.differences import result_differences
     from hloexec.ops.policy import numerics_policy
 
     is_file = elided.lower().endswith((".npz", ".npy"))
@@ -247,7 +245,7 @@ def command(
     if global_inputs is not None:
         results = [hloexec.unshard_outputs(module, results, replicas=topology.replicas, partitions=topology.partitions)]
     if is_recorded and not overrides and snapshot.result is not None:
-        view.differences = result_differences(results[0], snapshot.result)
+        view.comparison = hloexec.compare(results[0], snapshot.result, module=module, numerics=policy.name)
     view.result(labelled_leaves(results, lambda index: ".".join(map(str, index)) or "value"), seconds, taken, count)
     if save is not None:
         literals.save(save, tuple(results) if len(results) > 1 else results[0])
@@ -290,7 +288,7 @@ def _input_label(index: Sequence[int], names: Sequence[str]) -> str:
 class _TerminalView:
     """Shows each part when it is known."""
 
-    differences: Sequence[Difference] | None = None
+    comparison: Comparison | None = None
     """Between the result and a snapshot's, where there is one."""
 
     def module(self, module: Module, devices: int) -> None:
@@ -310,8 +308,8 @@ class _TerminalView:
         from hloexec.report.units import byte_text, seconds_text
 
         show(values_table("result", rows))
-        if self.differences is not None:
-            show("\n" + ("\n".join(map(str, self.differences)) or "the snapshot has the same result"))
+        if self.comparison is not None:
+            show(f"\nheld against the snapshot's result: {self.comparison}")
         each = f" in all, {byte_text(taken.device_peak_bytes)} on a device" if devices > 1 else ""
         show(f"\nran in {seconds_text(seconds)}, peak memory {byte_text(taken.peak_bytes)} beyond the inputs{each}")
 
@@ -319,7 +317,7 @@ class _TerminalView:
 class _JsonView:
     """Collects everything, and prints it at the end."""
 
-    differences: Sequence[Difference] | None = None
+    comparison: Comparison | None = None
 
     def __init__(self) -> None:
         self._record: dict[str, Any] = {}
@@ -341,8 +339,10 @@ class _JsonView:
         from hloexec.report.records import leaf_records
 
         self._record["result"] = leaf_records(rows)
-        if self.differences is not None:
-            self._record["differences"] = [attrs.asdict(difference) for difference in self.differences]
+        if self.comparison is not None:
+            from hloexec.report.comparison import comparison_record
+
+            self._record["comparison"] = comparison_record(self.comparison)
         self._record["seconds"] = seconds
         self._record["peak_bytes"] = taken.peak_bytes
         if devices > 1:

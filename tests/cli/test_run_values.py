@@ -60,36 +60,36 @@ def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 def test_a_snapshot_runs_on_its_own_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = _json(capsys, "run", _snapshot(tmp_path, X, Y))
     assert [leaf["mean"] for leaf in record["inputs"]] == [2, 20] and record["result"][0]["mean"] == 22
-    assert "differences" not in record
+    assert "comparison" not in record
 
 
 def test_a_snapshots_result_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     same = _snapshot(tmp_path, X, Y, result=[11, 22, 33])
-    assert _json(capsys, "run", same)["differences"] == []
+    assert _json(capsys, "run", same)["comparison"]["verdict"] == "equal"
     assert main(["run", same]) == 0
-    assert "the snapshot has the same result" in capsys.readouterr().out
+    assert "held against the snapshot's result: equal" in capsys.readouterr().out
     other = _snapshot(tmp_path, X, Y, result=[11, 22.5, 33])
-    (difference,) = _json(capsys, "run", other)["differences"]
-    assert (difference["different"], difference["count"], difference["largest"]) == (1, 3, 0.5)
+    (leaf,) = _json(capsys, "run", other)["comparison"]["leaves"]
+    assert (leaf["mismatches"], leaf["count"], leaf["max_absolute_error"]) == (1, 3, 0.5)
     assert main(["run", other]) == 0
-    assert "value: 1 of 3 elements differ from the snapshot's, by at most 0.5" in capsys.readouterr().out
+    assert "value: 1 of 3 elements beyond tolerance, the worst at [1]: 22.0, expected 22.5" in capsys.readouterr().out
 
 
 def test_a_result_of_another_shape_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", _snapshot(tmp_path, X, Y, result=[11, 22])]) == 0
-    assert "value: f32[3], but the snapshot has f32[2]" in capsys.readouterr().out
+    assert "the dimensions differ (actual f32[3], expected f32[2])" in capsys.readouterr().out
 
 
 def test_other_inputs_win_over_a_snapshots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _snapshot(tmp_path, X, Y, result=[11, 22, 33])
     np.save(tmp_path / "y.npy", np.full(3, 5, np.float32))
     record = _json(capsys, "run", path, "--input", f"y={tmp_path / 'y.npy'}")
-    assert [leaf["mean"] for leaf in record["inputs"]] == [2, 5] and "differences" not in record
+    assert [leaf["mean"] for leaf in record["inputs"]] == [2, 5] and "comparison" not in record
     made_up = _json(capsys, "run", path, "--random-inputs")
     (tmp_path / "module.hlo").write_text(ADD)
     plain = _json(capsys, "run", str(tmp_path / "module.hlo"))
     assert [leaf["hash"] for leaf in made_up["inputs"]] == [leaf["hash"] for leaf in plain["inputs"]]
-    assert "differences" not in made_up
+    assert "comparison" not in made_up
 
 
 def test_values_go_through_channels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,159 @@
+"""`hloexec compare`: how far a result is from another, and whether rounding explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from hloexec.cli.options import KeyValue, echo_json, json_option
+from hloexec.errors import HloError, UnsupportedError
+
+if TYPE_CHECKING:
+    from hloexec.ir import Module
+    from hloexec.numerics.comparison import Comparison
+    from hloexec.values import Array, Value
+
+__all__ = ["command"]
+
+
+@click.command("compare")
+@click.argument("actual", type=click.Path())
+@click.argument("expected", type=click.Path())
+@click.option("--atol", type=float, help="The absolute error that is tolerated.")
+@click.option("--rtol", type=float, help="The error that is tolerated, relative to the expected value.")
+@click.option("--ulp", type=float, help="The error that is tolerated, in units in the last place.")
+@click.option(
+    "--module",
+    "module_file",
+    metavar="FILE",
+    help="The module that gave the results: how much it rounds says how far they may be apart.",
+)
+@click.option("--inputs", metavar="FILE.npz", help="The module's inputs, to compare indices by the values they select.")
+@click.option("--numerics", metavar="POLICY", default="reference", show_default=True, help="What either side rounded.")
+@click.option(
+    "--contraction-length",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Without a module: how many terms the longest contraction adds up.  [default: 1024]",
+)
+@click.option(
+    "--selects",
+    type=KeyValue("LEAF", "FILE.npy"),
+    multiple=True,
+    help="Leaf LEAF holds indices along the last dimension of the array in FILE.npy; they are compared by the values "
+    "that they select. May be repeated.",
+)
+@click.option("--top", type=click.IntRange(min=0), default=10, help="Rows of the table, 0 for all (default 10).")
+@json_option
+def command(
+    actual: str,
+    expected: str,
+    atol: float | None,
+    rtol: float | None,
+    ulp: float | None,
+    module_file: str | None,
+    inputs: str | None,
+    numerics: str,
+    contraction_length: int | None,
+    selects: Sequence[tuple[str, str]],
+    top: int,
+    as_json: bool,
+) -> int:
+    """Hold the result ACTUAL against EXPECTED: .npz or .npy files, or snapshots.
+
+    Prints one of `equal`, `rounding only`, `within tolerance` and `different`, and what is off. Where no tolerance is
+    given, it follows from the element types and from what the module adds up and rounds. Exits with 0 where both agree,
+    1 where they differ, 2 where they cannot be compared.
+    """
+    try:
+        module, comparison = _compared(
+            actual, expected, (atol, rtol, ulp), module_file, inputs, numerics, contraction_length, selects
+        )
+    except HloError as error:
+        raise click.UsageError(str(error)) from error
+    if as_json:
+        from hloexec.report.comparison import comparison_record
+
+        echo_json(comparison_record(comparison))
+    else:
+        from hloexec.report.comparison import comparison_view
+        from hloexec.report.tables import show
+
+        show(comparison_view(comparison, top, hints=_hints(comparison, actual, expected, module_file, module, inputs)))
+    return 0 if comparison.agrees else 1
+
+
+def _compared(
+    actual: str,
+    expected: str,
+    tolerances: tuple[float | None, float | None, float | None],
+    module_file: str | None,
+    inputs: str | None,
+    numerics: str,
+    contraction_length: int | None,
+    selects: Sequence[tuple[str, str]],
+) -> tuple[Module | None, Comparison]:
+    import hloexec
+    from hloexec import literals
+    from hloexec.dtypes import element_type_of
+    from hloexec.ir import ArrayShape
+    from hloexec.ops.policy import numerics_policy
+    from hloexec.results import read_result, result_shapes
+
+    try:
+        numerics_policy(numerics)
+    except UnsupportedError as error:
+        raise click.BadParameter(error.message, param_hint="'--numerics'") from error
+    if inputs is not None and module_file is None:
+        raise click.UsageError("--inputs are those of a module; give it by --module")
+    if contraction_length is not None and module_file is not None:
+        raise click.UsageError("--contraction-length stands in for a module; leave one of the two out")
+    module = None if module_file is None else hloexec.load(module_file)
+    shapes = {} if module is None else result_shapes(module)
+    mine = read_result(actual, shapes)
+    shapes |= {label: ArrayShape(element_type_of(array.dtype), array.shape) for label, array in mine.items()}
+    its = read_result(expected, shapes)
+    values: list[Value] | None = None
+    if module is not None and inputs is not None:
+        found = literals.load_inputs(inputs, module.entry.parameters)
+        values = [found[number] for number in range(len(found))]
+    atol, rtol, ulp = tolerances
+    selected: dict[str, Array] = {label: literals.load_arrays(path)["value"] for label, path in selects}
+    comparison = hloexec.compare(
+        mine,
+        its,
+        atol=atol,
+        rtol=rtol,
+        ulp=ulp,
+        module=module,
+        inputs=values,
+        numerics=numerics,
+        contraction_length=contraction_length,
+        selects=selected,
+    )
+    return module, comparison
+
+
+def _hints(
+    comparison: Comparison,
+    actual: str,
+    expected: str,
+    module_file: str | None,
+    module: Module | None,
+    inputs: str | None,
+) -> list[str]:
+    """The commands to go on with."""
+    import shlex
+
+    if comparison.agrees:
+        return []
+    command = f"hloexec compare {shlex.quote(actual)} {shlex.quote(expected)}"
+    if any(leaf.measured is None for leaf in comparison.leaves):
+        return []
+    if module_file is None:
+        return ["the module says how much rounding explains:", f"  {command} --module MODULE"]
+    if inputs is None and any(leaf.note for leaf in comparison.different):
+        return ["the inputs say which values the indices select:", f"  {command} --module {module_file} --inputs FILE"]
+    return []

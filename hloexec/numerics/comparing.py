@@ -1,0 +1,155 @@
+"""`compare`: how far a value is from another, leaf by leaf, and whether rounding explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hloexec.dtypes import element_type_of
+from hloexec.errors import InputError
+from hloexec.exec.topology import topology_of
+from hloexec.ir import ArrayShape, Module
+from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict, verdict_of
+from hloexec.numerics.error_budget import Chain, leaf_chains
+from hloexec.numerics.index_leaves import IndexLeaves
+from hloexec.numerics.measuring import measure
+from hloexec.numerics.tolerances import Tolerance, derived_tolerance, given_tolerance, required_equality
+from hloexec.numerics.ulps import are_comparable, narrower
+from hloexec.values import Array, Token, Value
+
+__all__ = ["compare"]
+
+
+def compare(
+    actual: Value | Mapping[str, Array],
+    expected: Value | Mapping[str, Array],
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+    ulp: float | None = None,
+    module: Module | None = None,
+    inputs: Sequence[Value] | None = None,
+    numerics: str = "reference",
+    contraction_length: int | None = None,
+    selects: Mapping[str, Any] | None = None,
+) -> Comparison:
+    """Hold a value against the one that is expected, leaf by leaf.
+
+    A value is an array, a (nested) tuple of values, or a mapping from names to arrays, all of element types that HLO
+    has; numbers count as arrays. Leaves are paired by place or name. They must have the same dimensions; floats,
+    complex numbers and integers may be of different widths, and are held against each other in the narrower type.
+
+    An element agrees where |actual − expected| ≤ atol + rtol·|expected|, or where it is `ulp` ULPs off at most; NaN
+    agrees with NaN. Where none of the three is given, floats may be off by what rounding explains
+    (`hloexec.numerics.tolerances`), which is read off the `module` that gave the values, run under `numerics`; without
+    it, one contraction of `contraction_length` terms (1024 unless given) is assumed. Integers and preds must be the
+    same. Indices compare by the values that they select, where `module` shows that a leaf holds some (argmax, topk,
+    argsort): they need `inputs`, the module's, or a leaf that holds the values themselves. `selects` says it where no
+    module does: from a leaf's label to the array that it selects from, along its last dimension, or to a pair of the
+    array and the dimension.
+
+    Raises InputError for what is no value, negative tolerances, and `selects` that do not fit.
+    """
+    if contraction_length is not None and contraction_length < 1:
+        raise InputError(f"contraction_length must be positive, but is {contraction_length}")
+    given = given_tolerance(atol, rtol, ulp)
+    leaves = dict(_leaves(actual, "actual")), dict(_leaves(expected, "expected"))
+    pairs = list(_paired(*leaves))
+    chains = {} if module is None else _chains(module, numerics, leaves[1])
+    found = []
+    for label, mine, its in pairs:
+        chain = chains.get(label)
+        if module is not None and chain is None and mine is not None and its is not None:
+            raise InputError(f"the result of {module.name}, {module.entry.result_shape}, has no leaf {label!r}")
+        found.append(_compared(label, mine, its, given, chain, contraction_length))
+    indices = IndexLeaves(module, inputs, numerics, selects or {}, given)
+    return Comparison(tuple(indices.settled(found, pairs)))
+
+
+def _leaves(value: Any, which: str) -> Iterator[tuple[str, Array]]:
+    """The arrays of a value with their labels; tokens hold nothing."""
+    stack: list[tuple[str, Any]] = [("", value)]
+    while stack:
+        label, current = stack.pop()
+        if isinstance(current, Mapping):
+            stack.extend((f"{label}.{key}" if label else str(key), current[key]) for key in reversed(list(current)))
+        elif isinstance(current, (tuple, list)):
+            for number in reversed(range(len(current))):
+                stack.append((f"{label}.{number}" if label else str(number), current[number]))
+        elif not isinstance(current, Token):
+            yield label or "value", _array(current, f"leaf {label}" if label else f"the {which} value")
+
+
+def _array(value: Any, what: str) -> Array:
+    """A leaf as an array of a type that HLO has; JAX's and PyTorch's arrays are taken, too."""
+    try:
+        array = np.asarray(value)
+        element_type_of(array.dtype)
+    except (KeyError, TypeError, ValueError, RuntimeError):
+        kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+        raise InputError(f"{what} is no array of an element type that HLO has, but {kind}") from None
+    return array
+
+
+def _paired(actual: dict[str, Array], expected: dict[str, Array]) -> Iterator[tuple[str, Array | None, Array | None]]:
+    """The leaves of either side; a tuple of one is what it holds, as some frameworks return it."""
+    sides = [{"value": side["0"]} if side.keys() == {"0"} else side for side in (actual, expected)]
+    if sides[0].keys() == {"value"} != actual.keys() and sides[1].keys() == {"value"} != expected.keys():
+        sides = [actual, expected]
+    for label in dict.fromkeys([*sides[1], *sides[0]]):
+        yield label, sides[0].get(label), sides[1].get(label)
+
+
+def _label(index: tuple[int, ...]) -> str:
+    return ".".join(map(str, index)) or "value"
+
+
+def _chains(module: Module, numerics: str, labels: Iterable[str]) -> dict[str, Chain]:
+    """The chains to a module's leaves by label; in front of it, results of several devices have the device's number."""
+    own = {_label(index): chain for index, chain in leaf_chains(module, numerics).items()}
+    found = dict(own)
+    if topology_of(module, None, None).count > 1:
+        for label in labels:
+            device, _, rest = label.partition(".")
+            if device.isdecimal() and (rest or "value") in own:
+                found.setdefault(label, own[rest or "value"])
+    if len(own) == 1:
+        found.setdefault("value", *own.values())
+    return found
+
+
+def _compared(
+    label: str,
+    actual: Array | None,
+    expected: Array | None,
+    given: Tolerance | None,
+    chain: Chain | None,
+    contraction_length: int | None,
+) -> LeafComparison:
+    shapes = (_shape_text(actual), _shape_text(expected))
+    if actual is None or expected is None:
+        side = "actual" if actual is None else "expected"
+        return LeafComparison(label, Verdict.DIFFERENT, *shapes, note=f"the {side} value has no such leaf")
+    mine, its = element_type_of(actual.dtype), element_type_of(expected.dtype)
+    if actual.shape != expected.shape:
+        return LeafComparison(label, Verdict.DIFFERENT, *shapes, note="the dimensions differ")
+    if not are_comparable(mine, its):
+        return LeafComparison(label, Verdict.DIFFERENT, *shapes, note="the element types cannot be compared")
+    narrow = narrower(mine, its)
+    wide = its if narrow is mine else mine
+
+    def tolerance(root_mean_square: float) -> Tolerance:
+        if given is not None:
+            return given
+        if not (narrow.is_floating or narrow.is_complex):
+            return required_equality(f"{narrow} must be the same")
+        return derived_tolerance(narrow, wide, root_mean_square, chain, contraction_length)
+
+    measured = measure(actual, expected, tolerance)
+    return LeafComparison(label, verdict_of(measured), *shapes, actual.size, narrow.name, measured)
+
+
+def _shape_text(array: Array | None) -> str:
+    return "nothing" if array is None else str(ArrayShape(element_type_of(array.dtype), array.shape))

@@ -1,0 +1,139 @@
+"""What comes out of a comparison: a verdict, and for each leaf what was counted and measured."""
+
+from __future__ import annotations
+
+import enum
+from functools import cached_property
+
+import attrs
+
+from hloexec.numerics.error_maps import ErrorMap
+from hloexec.numerics.measuring import Element, Measured
+from hloexec.numerics.tolerances import Tolerance
+
+__all__ = ["Comparison", "LeafComparison", "Verdict", "verdict_of"]
+
+
+class Verdict(enum.Enum):
+    """What a comparison comes to, from the best to the worst."""
+
+    EQUAL = "equal"
+    """The same bits, NaNs being one; of unlike types, the same numbers with the same signs."""
+    ROUNDING = "rounding only"
+    """Different bits, as far apart as rounding explains; or other indices, of values that are."""
+    WITHIN = "within tolerance"
+    """Different bits, within a tolerance that the caller gave."""
+    DIFFERENT = "different"
+
+    @property
+    def agrees(self) -> bool:
+        return self is not Verdict.DIFFERENT
+
+
+_ORDER = tuple(Verdict)
+
+
+@attrs.frozen(eq=False)
+class LeafComparison:
+    """One leaf of a value held against another's.
+
+    `unequal` counts elements whose bits differ (NaNs are all one), `mismatches` those beyond the tolerance. Absolute
+    and relative errors are over the elements that are finite on both sides, relative ones over those of them whose
+    expected value is not zero; None where there are none. `ulp_percentiles` are of the distances in `ulp_type`, the
+    narrower of both types (see `hloexec.numerics.ulps`; the 100th is the largest, others are exact up to 64 and to 3 %
+    beyond). `cosine` is of the angle between both as vectors, over their finite elements. `nans` and `infinities`
+    count places: on both sides, only in the actual, only in the expected value; `unlike_zeros` zeros of unlike signs.
+    `first` are the first mismatches in logical order, `worst` the largest errors in units of the tolerance.
+    """
+
+    label: str
+    """The leaf's place: `0`, `1.0`, `value` where there is but one; or its name."""
+    verdict: Verdict
+    actual_shape: str
+    """As HLO text, e.g. `f32[2,3]`; `nothing` where there is no such leaf."""
+    expected_shape: str
+    count: int = 0
+    ulp_type: str = ""
+    measured: Measured | None = None
+    """None where the shapes do not allow a comparison."""
+    note: str = ""
+    """What else there is to say: why it cannot be compared, or how indices were."""
+
+    @property
+    def tolerance(self) -> Tolerance:
+        return Tolerance() if self.measured is None else self.measured.tolerance
+
+    @property
+    def error_map(self) -> ErrorMap | None:
+        return None if self.measured is None else self.measured.error_map
+
+    @property
+    def mismatches(self) -> int:
+        return 0 if self.measured is None else self.measured.mismatches
+
+    @property
+    def unequal(self) -> int:
+        return 0 if self.measured is None else self.measured.unequal
+
+    @property
+    def worst(self) -> tuple[Element, ...]:
+        return () if self.measured is None else self.measured.worst
+
+    @property
+    def first(self) -> tuple[Element, ...]:
+        return () if self.measured is None else self.measured.first
+
+    def __str__(self) -> str:
+        """The leaf in a line, the worst element with it."""
+        if self.measured is None:
+            return f"{self.label}: {self.note} (actual {self.actual_shape}, expected {self.expected_shape})"
+        if not self.unequal:
+            return f"{self.label}: equal"
+        worst = self.worst[0]
+        place = f" at [{', '.join(map(str, worst.index))}]" if worst.index else ""
+        which, many = ("beyond tolerance", self.mismatches) if self.mismatches else ("not bit for bit", self.unequal)
+        return (
+            f"{self.label}: {many} of {self.count} elements {which}, the worst{place}: {worst.actual!r}, "
+            f"expected {worst.expected!r}"
+        )
+
+
+@attrs.frozen(slots=False, eq=False)
+class Comparison:
+    """A value held against another: one entry per leaf of either."""
+
+    leaves: tuple[LeafComparison, ...]
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The worst of the leaves' verdicts."""
+        return max((leaf.verdict for leaf in self.leaves), key=_ORDER.index, default=Verdict.EQUAL)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether no leaf is different."""
+        return self.verdict.agrees
+
+    @property
+    def different(self) -> tuple[LeafComparison, ...]:
+        """The leaves that are different."""
+        return tuple(leaf for leaf in self.leaves if not leaf.verdict.agrees)
+
+    def __str__(self) -> str:
+        """The verdict in a line."""
+        bad, count = self.different, len(self.leaves)
+        if not bad:
+            off = [leaf for leaf in self.leaves if leaf.unequal]
+            where = f": {len(off)} of {count} leaves not bit for bit" if off and count > 1 else ""
+            return f"{self.verdict.value}{where}"
+        where = f"{len(bad)} of {count} leaves" if count > 1 else f"leaf {bad[0].label}"
+        return f"different: {where}; {bad[0]}"
+
+
+def verdict_of(measured: Measured) -> Verdict:
+    """What counts come to."""
+    if not measured.unequal:
+        return Verdict.EQUAL
+    if measured.mismatches:
+        return Verdict.DIFFERENT
+    return Verdict.WITHIN if measured.tolerance.is_given else Verdict.ROUNDING

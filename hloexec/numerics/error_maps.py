@@ -1,0 +1,62 @@
+"""Where the errors lie in an array: a coarse grid over its last two dimensions, with the worst error of each cell."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import numpy as np
+
+from hloexec.values import Array
+
+__all__ = ["ErrorMap", "MapMaker"]
+
+_MOST_ROWS = 12
+_MOST_COLUMNS = 48
+_MARKS = (" ", "·", "░", "▒", "▓", "█")
+_LIMITS = (0.0, 1.0, 10.0, 100.0, 1000.0)
+
+
+@attrs.frozen(eq=False)
+class ErrorMap:
+    """The worst error in each cell of a grid over an array's last two dimensions, in units of the tolerance.
+
+    0 where all elements of the cell are the same, up to 1 where they are within the tolerance, infinity where one is
+    NaN or infinite, or the tolerance zero. The dimensions in front lie on top of each other. `rows` and `columns` are
+    the sizes of the two dimensions; the grid's are at most 12 and 48.
+    """
+
+    rows: int
+    columns: int
+    cells: Array
+    """f64 [grid rows, grid columns]."""
+
+    def lines(self) -> list[str]:
+        """The grid as text: blank for the same, `·` within tolerance, `░▒▓█` up to 10, 100, 1000 times it, beyond."""
+        return ["".join(_MARKS[int(np.searchsorted(_LIMITS, cell))] for cell in row) for row in self.cells.tolist()]
+
+    def record(self) -> dict[str, object]:
+        """What JSON can hold."""
+        return {"rows": self.rows, "columns": self.columns, "cells": self.cells.tolist()}
+
+
+class MapMaker:
+    """Fills a grid, given errors by the flat places of their elements."""
+
+    def __init__(self, dimensions: tuple[int, ...]) -> None:
+        self._columns = dimensions[-1] if dimensions else 1
+        self._rows = dimensions[-2] if len(dimensions) > 1 else 1
+        grid = min(self._rows, _MOST_ROWS), min(self._columns, _MOST_COLUMNS)
+        self._cells = np.zeros(grid)
+
+    def add(self, places: Array, severities: Array) -> None:
+        """Take elements into account."""
+        row, column = places // self._columns % self._rows, places % self._columns
+        rows, columns = self._cells.shape
+        cell = (row * rows // self._rows) * columns + column * columns // self._columns
+        worst = np.where(np.isnan(severities), math.inf, severities)
+        np.maximum.at(self._cells.reshape(-1), cell, worst)
+
+    def result(self) -> ErrorMap:
+        """The grid as it is now."""
+        return ErrorMap(self._rows, self._columns, self._cells)

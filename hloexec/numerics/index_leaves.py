@@ -1,0 +1,243 @@
+"""Judging leaves of indices by the values that they select (see `hloexec.numerics.selections`).
+
+Two indices agree where the values that they select do, within what rounding explains. The values come from the caller,
+from a run of the module up to where they are made, or from the result itself, where another leaf holds the values that
+were selected: there an index of the actual value is looked up among the expected ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import element_type_of
+from hloexec.errors import InputError
+from hloexec.exec.topology import topology_of
+from hloexec.ir import Module
+from hloexec.numerics.comparison import LeafComparison, Verdict
+from hloexec.numerics.error_budget import Chain, chains_of, worst
+from hloexec.numerics.measuring import agreement, elements_at
+from hloexec.numerics.selections import Place, Selection, apply_steps, observed_sources, selections_of
+from hloexec.numerics.tolerances import Tolerance, derived_tolerance
+from hloexec.values import Array, Value
+
+__all__ = ["IndexLeaves"]
+
+_Pair = tuple[str, Array | None, Array | None]
+
+
+@attrs.frozen(eq=False)
+class _Source:
+    """Values that indices select from."""
+
+    values: Array
+    dimension: int
+    tolerance: Tolerance
+
+
+class IndexLeaves:
+    """Looks at leaves that differ once more, where they hold indices."""
+
+    def __init__(
+        self,
+        module: Module | None,
+        inputs: Sequence[Value] | None,
+        numerics: str,
+        selects: Mapping[str, Any],
+        given: Tolerance | None,
+    ) -> None:
+        self._module = module
+        self._inputs = inputs
+        self._numerics = numerics
+        self._selects = selects
+        self._given = given
+
+    def settled(self, leaves: Sequence[LeafComparison], pairs: Sequence[_Pair]) -> Iterator[LeafComparison]:
+        """The leaves, those of indices with the verdict of what they select."""
+        arrays = {label: (actual, expected) for label, actual, expected in pairs}
+        for label in self._selects:
+            if label not in arrays:
+                raise InputError(f"selects names leaf {label!r}, but there are {', '.join(arrays) or 'none'}")
+        for leaf in leaves:
+            actual, expected = arrays[leaf.label]
+            is_index = leaf.measured is not None and leaf.unequal and actual is not None and actual.dtype.kind in "iu"
+            if is_index and actual is not None and expected is not None:
+                yield self._judged(leaf, actual, expected, arrays)
+            else:
+                yield leaf
+
+    def _judged(
+        self, leaf: LeafComparison, actual: Array, expected: Array, arrays: Mapping[str, Any]
+    ) -> LeafComparison:
+        if leaf.label in self._selects:
+            source = self._given_source(leaf.label, actual)
+            return _explained(
+                leaf, actual, expected, _selected_agree(actual, expected, [source], False), "the values given"
+            )
+        selection = self._selections.get(_index(leaf.label))
+        if selection is None:
+            return leaf
+        name = selection.instruction.name
+        turned = [apply_steps(side, selection.steps) for side in (actual, expected)]
+        if turned[0] is None or turned[1] is None:
+            return leaf
+        sources = self._sources(selection)
+        if sources is not None and all(_fits(turned[0], source, selection.is_reduced) for source in sources):
+            agree = _selected_agree(turned[0], turned[1], sources, selection.is_permutation)
+            return _explained(leaf, actual, expected, _as_leaf(agree, selection, actual), f"what {name} selects from")
+        twin = None if selection.values_leaf is None else arrays.get(".".join(map(str, selection.values_leaf)))
+        if twin is not None and twin[1] is not None and not selection.is_reduced:
+            values = apply_steps(twin[1], selection.steps)
+            if values is not None and values.shape == turned[0].shape:
+                source = _Source(values, selection.dimension, self._tolerance(values, selection.sources[0]))
+                agree = _looked_up_agree(turned[0], turned[1], source)
+                where = f"the values in leaf {'.'.join(map(str, selection.values_leaf or ()))}"
+                return _explained(leaf, actual, expected, _as_leaf(agree, selection, actual), where)
+        note = f"indices that {name} ({selection.instruction.opcode}) makes; the module's inputs would tell whether "
+        return attrs.evolve(leaf, note=note + "they select values that agree")
+
+    def _given_source(self, label: str, leaf: Array) -> _Source:
+        chosen = self._selects[label]
+        values, dimension = chosen if isinstance(chosen, tuple) else (chosen, -1)
+        values = np.asarray(values)
+        if not -values.ndim <= dimension < values.ndim:
+            raise InputError(f"selects[{label!r}]: there is no dimension {dimension} in {list(values.shape)}")
+        source = _Source(values, dimension % values.ndim, self._tolerance(values, None))
+        if not _fits(leaf, source, leaf.ndim < values.ndim):
+            raise InputError(
+                f"selects[{label!r}] has dimensions {list(values.shape)}, among which the indices {list(leaf.shape)} "
+                f"cannot select along dimension {source.dimension}"
+            )
+        return source
+
+    @cached_property
+    def _selections(self) -> dict[tuple[int, ...], Selection]:
+        return {} if self._module is None else selections_of(self._module)
+
+    @cached_property
+    def _observed(self) -> dict[Place, Array]:
+        module, inputs = self._module, self._inputs
+        places = [place for selection in self._selections.values() for place in selection.sources]
+        if module is None or inputs is None or topology_of(module, None, None).count > 1:
+            return {}
+        return observed_sources(module, inputs, places, self._numerics)
+
+    @cached_property
+    def _chains(self) -> dict[str, dict[str, Chain]]:
+        return {} if self._module is None else chains_of(self._module, self._numerics)
+
+    def _sources(self, selection: Selection) -> list[_Source] | None:
+        found = []
+        for place in selection.sources:
+            values = self._observed.get(place)
+            if values is None:
+                return None
+            found.append(_Source(values, selection.dimension, self._tolerance(values, place)))
+        return found
+
+    def _tolerance(self, values: Array, place: Place | None) -> Tolerance:
+        """What rounding explains on the values that are selected from."""
+        entry = element_type_of(values.dtype)
+        if self._given is not None:
+            return self._given
+        if not (entry.is_floating or entry.is_complex):
+            return Tolerance()
+        finite = np.abs(values.astype(np.complex128))
+        finite = finite[np.isfinite(finite)]
+        largest = float(finite.max(initial=0.0))
+        size = largest * float(np.sqrt(np.mean(np.square(finite / largest)))) if largest else 0.0
+        chain = None
+        if place is not None:
+            chain = self._chains[place.computation.name][place.instruction.name]
+            for computation, caller in place.callers:
+                chain = worst(self._chains[computation.name][name] for name in caller.operands).then(chain)
+        return derived_tolerance(entry, entry, size, chain)
+
+
+def _index(label: str) -> tuple[int, ...]:
+    parts = label.split(".")
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
+
+
+def _fits(leaf: Array, source: _Source, is_reduced: bool) -> bool:
+    """Whether indices lie beside the values that they select from."""
+    others = (*source.values.shape[: source.dimension], *source.values.shape[source.dimension + 1 :])
+    if is_reduced:
+        return bool(leaf.shape == others)
+    kept = (*leaf.shape[: source.dimension], *leaf.shape[source.dimension + 1 :])
+    return leaf.ndim == source.values.ndim and kept == others
+
+
+def _selected_agree(actual: Array, expected: Array, sources: Sequence[_Source], is_permutation: bool) -> Array:
+    """Which pairs of indices select values that agree."""
+    agree = np.ones(actual.shape, np.bool_)
+    for source in sources:
+        dimension, size = source.dimension, source.values.shape[source.dimension]
+        is_reduced = actual.ndim < source.values.ndim
+        sides = [np.expand_dims(side, dimension) if is_reduced else side for side in (actual, expected)]
+        inside = [(side >= 0) & (side < size) for side in sides]
+        first, second = (
+            np.take_along_axis(source.values, np.where(fits, side, 0).astype(np.int64), dimension)
+            for side, fits in zip(sides, inside, strict=True)
+        )
+        found = agreement(first, second, source.tolerance) & inside[0] & inside[1]
+        agree &= found.reshape(actual.shape)
+    if is_permutation:
+        agree &= ~_occurs_twice(actual, sources[0].dimension)
+    return np.asarray(agree | (actual == expected))
+
+
+def _occurs_twice(indices: Array, dimension: int) -> Array:
+    """Which indices occur more than once along a dimension."""
+    order = np.argsort(indices, axis=dimension, kind="stable")
+    ordered = np.moveaxis(np.take_along_axis(indices, order, dimension), dimension, -1)
+    same = np.zeros(ordered.shape, np.bool_)
+    same[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
+    same[..., :-1] |= same[..., 1:]
+    found = np.empty_like(same)
+    np.put_along_axis(found, np.moveaxis(order, dimension, -1), same, -1)
+    return np.moveaxis(found, -1, dimension)
+
+
+def _looked_up_agree(actual: Array, expected: Array, source: _Source) -> Array:
+    """Which indices the expected value has as well, at places whose values agree with the one that stands there."""
+    rows = [np.moveaxis(side, source.dimension, -1) for side in (actual, expected, source.values)]
+    shape = rows[0].shape
+    count = shape[-1]
+    flat = [np.ascontiguousarray(row).reshape(-1) for row in rows]
+    # A row's number in front makes one key of both; indices that do not fit are found nowhere.
+    wide = max(int(flat[0].max(initial=0)), int(flat[1].max(initial=0))) + 1
+    row = np.arange(flat[0].size) // max(count, 1)
+    keys = [row * wide + side.astype(np.int64) for side in flat[:2]]
+    order = np.argsort(keys[1], kind="stable")
+    place = np.minimum(np.searchsorted(keys[1][order], keys[0]), max(flat[0].size - 1, 0))
+    is_there = (keys[1][order][place] == keys[0]) & (flat[0] >= 0)
+    agree = is_there & agreement(flat[2][order][place], flat[2], source.tolerance)
+    agree = agree.reshape(shape) & ~_occurs_twice(rows[0], -1)
+    return np.moveaxis(agree | (rows[0] == rows[1]), -1, source.dimension)
+
+
+def _as_leaf(agree: Array, selection: Selection, leaf: Array) -> Array:
+    """A mask in the dimensions of the indices' instruction, in those of the leaf."""
+    places = apply_steps(np.arange(leaf.size).reshape(leaf.shape), selection.steps)
+    assert places is not None
+    mask = np.empty(leaf.size, np.bool_)
+    mask[places.reshape(-1)] = agree.reshape(-1)
+    return mask.reshape(leaf.shape)
+
+
+def _explained(leaf: LeafComparison, actual: Array, expected: Array, agree: Array, where: str) -> LeafComparison:
+    """The leaf with the verdict of a mask that says which indices select values that agree."""
+    assert leaf.measured is not None
+    wrong = np.flatnonzero(~agree)
+    note = f"of {leaf.unequal} other indices, {leaf.unequal - wrong.size} select values that agree, by {where}"
+    measured = attrs.evolve(
+        leaf.measured, mismatches=int(wrong.size), first=elements_at(actual, expected, wrong[:8].tolist())
+    )
+    return attrs.evolve(
+        leaf, verdict=Verdict.DIFFERENT if wrong.size else Verdict.ROUNDING, measured=measured, note=note
+    )

@@ -1,0 +1,372 @@
+"""How far two arrays of one shape lie apart, measured block by block: values of gigabytes take megabytes to compare.
+
+The first pass finds how large the numbers are, which the tolerance may depend on; the second holds each element of one
+side against the other's. Blocks whose bits agree cost little more than reading them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType, element_type_of
+from hloexec.numerics.error_maps import ErrorMap, MapMaker
+from hloexec.numerics.tolerances import Tolerance
+from hloexec.numerics.ulps import largest_number, narrower, same_bits, ulp_distances, wide
+from hloexec.values import Array
+
+__all__ = ["PERCENTILES", "Element", "Measured", "agreement", "elements_at", "measure"]
+
+PERCENTILES = (50, 90, 99, 100)
+_BLOCK = 1 << 16
+"""Elements looked at at a time: the dozen f64 arrays made of them stay in the L2 cache or near it."""
+_MOST_ELEMENTS = 8
+_EXACT_BUCKETS = 64
+_BUCKETS_PER_OCTAVE = 32
+_BUCKETS = _EXACT_BUCKETS + 1 + 60 * _BUCKETS_PER_OCTAVE
+
+
+@attrs.frozen
+class Element:
+    """One place where two arrays differ."""
+
+    index: tuple[int, ...]
+    actual: Any
+    expected: Any
+    absolute_error: float
+    """Infinite where only one of the two is a finite number."""
+    ulps: float
+    severity: float
+    """The error in units of the tolerance; the error itself where nothing is tolerated."""
+
+
+@attrs.frozen
+class Measured:
+    """What `LeafComparison` says of two arrays of one shape; see there."""
+
+    unequal: int
+    mismatches: int
+    max_absolute_error: float | None
+    mean_absolute_error: float | None
+    max_relative_error: float | None
+    mean_relative_error: float | None
+    ulp_percentiles: dict[int, float]
+    cosine: float | None
+    nans: tuple[int, int, int]
+    infinities: tuple[int, int, int]
+    unlike_zeros: int
+    first: tuple[Element, ...]
+    worst: tuple[Element, ...]
+    error_map: ErrorMap
+    tolerance: Tolerance
+
+
+def measure(actual: Array, expected: Array, tolerance_of: Callable[[float], Tolerance]) -> Measured:
+    """Hold an array against another of the same dimensions and of a comparable type.
+
+    `tolerance_of` gives the tolerance, from the root mean square of the expected array's finite elements.
+    """
+    sizes = _Sizes()
+    for mine, its, _ in _pairs(actual, expected):
+        sizes.add(mine, its)
+    tally = _Tally(actual, expected, tolerance_of(sizes.root_mean_square), sizes)
+    for mine, its, start in _pairs(actual, expected):
+        tally.add(mine, its, start)
+    return tally.result()
+
+
+def _pairs(actual: Array, expected: Array) -> Iterator[tuple[Array, Array, int]]:
+    """Both arrays' elements in logical order, in contiguous pieces, with the place of each piece's first element."""
+    if actual.flags.c_contiguous and expected.flags.c_contiguous:
+        first, second = actual.reshape(-1), expected.reshape(-1)
+        for start in range(0, first.size, _BLOCK):
+            yield first[start : start + _BLOCK], second[start : start + _BLOCK], start
+        return
+    # nditer's buffering does not know ml_dtypes' types; their bits it does.
+    bits = [array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}") for array in (actual, expected)]
+    flags = ["external_loop", "buffered", "zerosize_ok"]
+    start = 0
+    for mine, its in np.nditer(bits, flags=flags, order="C", buffersize=_BLOCK):  # type: ignore[call-overload]
+        block = np.ascontiguousarray(mine).view(actual.dtype)
+        yield block, np.ascontiguousarray(its).view(expected.dtype), start
+        start += block.size
+
+
+class _Sizes:
+    """The largest magnitudes, and a root mean square that no large number overflows."""
+
+    def __init__(self) -> None:
+        self.actual = 0.0
+        self.expected = 0.0
+        self._squares = 0.0
+        self._count = 0
+
+    def add(self, mine: Array, its: Array) -> None:
+        self.actual = max(self.actual, _largest(_finite_magnitudes(mine)))
+        magnitudes = _finite_magnitudes(its)
+        largest = _largest(magnitudes)
+        if largest > self.expected:
+            self._squares *= (self.expected / largest) ** 2
+            self.expected = largest
+        if self.expected:
+            self._squares += float(np.square(magnitudes / self.expected).sum())
+        self._count += magnitudes.size
+
+    @property
+    def root_mean_square(self) -> float:
+        return float(self.expected * np.sqrt(self._squares / self._count)) if self._count else 0.0
+
+
+def _finite_magnitudes(block: Array) -> Array:
+    with np.errstate(all="ignore"):
+        values = wide(block)
+        magnitudes: Array = np.abs(values.astype(np.float64) if values.dtype.kind in "iub" else values)
+        finite = np.isfinite(magnitudes)
+    return magnitudes if finite.all() else magnitudes[finite]
+
+
+def _largest(magnitudes: Array) -> float:
+    return float(magnitudes.max(initial=0.0))
+
+
+class _Tally:
+    """Everything that is counted, summed up and remembered on the second pass."""
+
+    def __init__(self, actual: Array, expected: Array, tolerance: Tolerance, sizes: _Sizes) -> None:
+        self._arrays = (actual, expected)
+        self._narrow = narrower(element_type_of(actual.dtype), element_type_of(expected.dtype))
+        self._tolerance = tolerance
+        self._scales = (sizes.actual or 1.0, sizes.expected or 1.0)
+        self._products = np.zeros(3)
+        self._histogram = np.zeros(_BUCKETS + 1, np.int64)
+        self._most_ulps = 0.0
+        self._absolute = _Mean()
+        self._relative = _Mean()
+        self._unequal = self._mismatches = self._unlike_zeros = 0
+        self._nans = np.zeros(3, np.int64)
+        self._infinities = np.zeros(3, np.int64)
+        self._first: list[Element] = []
+        self._worst: list[Element] = []
+        self._map = MapMaker(actual.shape)
+
+    def add(self, mine: Array, its: Array, start: int) -> None:
+        """Take one piece of both arrays into account."""
+        with np.errstate(all="ignore"):
+            x, y = wide(mine), wide(its)
+            same = same_bits(mine, its) if mine.dtype == its.dtype else _same_values(x, y)
+            self._count_placement(x, y)
+            self._absolute.count += mine.size
+            self._relative.count += mine.size
+            self._histogram[0] += int(np.count_nonzero(same))
+            places = np.flatnonzero(~same)
+            if places.size:
+                self._add_unequal(mine[places], its[places], x[places], y[places], places + start)
+
+    def _count_placement(self, x: Array, y: Array) -> None:
+        if x.dtype.kind not in "fc":
+            x, y = x.astype(np.float64), y.astype(np.float64)
+        finite = np.isfinite(x) & np.isfinite(y)
+        if not finite.all():
+            for counts, test in ((self._nans, np.isnan), (self._infinities, np.isinf)):
+                first, second = test(x), test(y)
+                counts += [np.sum(first & second), np.sum(first & ~second), np.sum(second & ~first)]
+            self._absolute.count -= int(np.sum(~finite))
+            self._relative.count -= int(np.sum(~finite))
+            x, y = x[finite], y[finite]
+        self._relative.count -= int(np.sum(y == 0))
+        x, y = x / self._scales[0], y / self._scales[1]
+        # Not by BLAS, whose threads would wait for one another on blocks as small as these.
+        self._products += [np.sum(first * second.conj()).real for first, second in ((x, y), (x, x), (y, y))]
+
+    def _add_unequal(self, mine: Array, its: Array, x: Array, y: Array, places: Array) -> None:
+        """Elements that are not the same, with their flat places."""
+        self._unequal += places.size
+        ulps = ulp_distances(mine, its)
+        errors = _absolute_errors(x, y, ulps)
+        magnitudes = np.abs(y.astype(np.float64) if y.dtype.kind in "iub" else y)
+        if x.dtype.kind == "f":
+            self._unlike_zeros += int(np.sum((x == 0) & (y == 0)))
+        self._absolute.add(errors[np.isfinite(errors)])
+        related = np.isfinite(errors) & np.isfinite(magnitudes) & (magnitudes > 0)
+        self._relative.add(errors[related] / magnitudes[related])
+        self._add_ulps(ulps)
+        severities = _severities(x, y, errors, ulps, self._tolerance, self._narrow)
+        self._map.add(places, severities)
+        exceeds = _exceeds(severities, self._tolerance)
+        self._mismatches += int(np.count_nonzero(exceeds))
+        remaining = _MOST_ELEMENTS - len(self._first)
+        picked = np.flatnonzero(exceeds)[:remaining]
+        count = min(_MOST_ELEMENTS, places.size)
+        order = np.argpartition(-severities, count - 1)[:count]
+        for kept, chosen in ((self._first, picked), (self._worst, order)):
+            kept += [
+                _element(*self._arrays, int(places[k]), float(errors[k]), float(ulps[k]), float(severities[k]))
+                for k in chosen
+            ]
+        self._worst.sort(key=lambda element: (-element.severity, -element.absolute_error, element.index))
+        del self._worst[_MOST_ELEMENTS:]
+
+    def _add_ulps(self, ulps: Array) -> None:
+        distances = ulps[~np.isinf(ulps)]
+        if not distances.size:
+            return
+        self._most_ulps = max(self._most_ulps, float(distances.max()))
+        whole = np.ceil(distances)
+        fraction, exponent = np.frexp(whole)
+        octave = np.maximum(exponent - 7, 0)
+        coarse = (
+            _EXACT_BUCKETS + octave * _BUCKETS_PER_OCTAVE + ((fraction - 0.5) * 2 * _BUCKETS_PER_OCTAVE).astype(int)
+        )
+        buckets = np.where(whole < _EXACT_BUCKETS, whole, coarse).astype(np.int64)
+        self._histogram += np.bincount(np.minimum(buckets, _BUCKETS), minlength=_BUCKETS + 1)
+
+    def result(self) -> Measured:
+        dot, first, second = self._products
+        is_known = first > 0 and second > 0
+        return Measured(
+            unequal=self._unequal,
+            mismatches=self._mismatches,
+            max_absolute_error=self._absolute.largest if self._absolute.count else None,
+            mean_absolute_error=self._absolute.mean,
+            max_relative_error=self._relative.largest if self._relative.count else None,
+            mean_relative_error=self._relative.mean,
+            ulp_percentiles=self._percentiles(),
+            cosine=float(dot / np.sqrt(first) / np.sqrt(second)) if is_known else None,
+            nans=_three(self._nans),
+            infinities=_three(self._infinities),
+            unlike_zeros=self._unlike_zeros,
+            first=tuple(self._first),
+            worst=tuple(self._worst),
+            error_map=self._map.result(),
+            tolerance=self._tolerance,
+        )
+
+    def _percentiles(self) -> dict[int, float]:
+        total = int(self._histogram.sum())
+        if not total:
+            return {}
+        reached = np.cumsum(self._histogram)
+        found = {}
+        for percentile in PERCENTILES[:-1]:
+            bucket = int(np.searchsorted(reached, total * percentile / 100))
+            found[percentile] = min(_smallest_of(bucket), self._most_ulps)
+        return {**found, 100: self._most_ulps}
+
+
+def agreement(actual: Array, expected: Array, tolerance: Tolerance) -> Array:
+    """Which elements of two arrays of one type agree within a tolerance: pred, of their dimensions."""
+    with np.errstate(all="ignore"):
+        x, y = wide(actual), wide(expected)
+        ulps = ulp_distances(actual, expected)
+        narrow = element_type_of(actual.dtype)
+        severities = _severities(x, y, _absolute_errors(x, y, ulps), ulps, tolerance, narrow)
+        return np.asarray(same_bits(actual, expected) | ~_exceeds(severities, tolerance))
+
+
+def _severities(x: Array, y: Array, errors: Array, ulps: Array, tolerance: Tolerance, narrow: ElementType) -> Array:
+    """The errors in units of the tolerance, NaN counting as infinite."""
+    if _tolerates_nothing(tolerance):
+        return np.where(np.isnan(errors), np.inf, errors)
+    found = np.full(errors.shape, np.inf)
+    if tolerance.rtol or tolerance.atol:
+        if not tolerance.is_given and x.dtype.kind in "fc":
+            # Beyond the largest number, a rounding decides between it and infinity.
+            x, y = _clipped(x, narrow), _clipped(y, narrow)
+            errors = np.abs(x - y)
+        magnitudes = np.abs(y.astype(np.float64) if y.dtype.kind in "iub" else y)
+        allowed = tolerance.atol + tolerance.rtol * np.where(np.isfinite(magnitudes), magnitudes, 0.0)
+        found = np.where(errors == 0, 0.0, errors / allowed)
+    if tolerance.ulp is not None:
+        found = np.fmin(found, np.where(ulps == 0, 0.0, ulps / tolerance.ulp))
+    return np.where(np.isnan(found), np.inf, found)
+
+
+def _exceeds(severities: Array, tolerance: Tolerance) -> Array:
+    if not _tolerates_nothing(tolerance):
+        return np.asarray(severities > 1)
+    # Who gives a tolerance of zero means numbers, of which −0 and +0 are one; else bits are meant.
+    return np.asarray(severities > 0) if tolerance.is_given else np.ones(severities.shape, np.bool_)
+
+
+def _tolerates_nothing(tolerance: Tolerance) -> bool:
+    return not tolerance.rtol and not tolerance.atol and not tolerance.ulp
+
+
+class _Mean:
+    """A mean over elements most of which are zero, and the largest of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.largest = 0.0
+        self._sum = 0.0
+
+    def add(self, errors: Array) -> None:
+        self.largest = max(self.largest, float(errors.max(initial=0.0)))
+        self._sum += float(errors.sum())
+
+    @property
+    def mean(self) -> float | None:
+        return self._sum / self.count if self.count > 0 else None
+
+
+def _smallest_of(bucket: int) -> float:
+    """The smallest distance that falls into a bucket."""
+    if bucket < _EXACT_BUCKETS:
+        return float(bucket)
+    octave, part = divmod(bucket - _EXACT_BUCKETS, _BUCKETS_PER_OCTAVE)
+    return float((_BUCKETS_PER_OCTAVE + part) * 2 ** (octave + 1))
+
+
+def _same_values(x: Array, y: Array) -> Array:
+    """Of values of two types: whether they are the same number with the same sign, or both NaN."""
+    if x.dtype.kind == "c":
+        return _same_values(x.real, y.real) & _same_values(x.imag, y.imag)
+    if x.dtype.kind != "f":
+        return np.asarray(x == y)
+    return np.asarray(((x == y) & (np.signbit(x) == np.signbit(y))) | (np.isnan(x) & np.isnan(y)))
+
+
+def _absolute_errors(x: Array, y: Array, ulps: Array) -> Array:
+    """|x − y|: infinite or NaN where either is not finite, unless they are the same infinity."""
+    if x.dtype.kind not in "fc":
+        return ulps
+    return np.where(x == y, 0.0, np.abs(x - y))
+
+
+def _clipped(values: Array, entry: ElementType) -> Array:
+    """Infinities replaced by the largest number of a type."""
+    largest = largest_number(entry)
+    if values.dtype.kind == "c":
+        clipped = values.copy()
+        clipped.real, clipped.imag = _clipped(values.real, entry), _clipped(values.imag, entry)
+        return clipped
+    return np.where(np.isinf(values), np.copysign(largest, values), values)
+
+
+def elements_at(actual: Array, expected: Array, places: Iterable[int]) -> tuple[Element, ...]:
+    """The differing elements at flat places, with their distance in ULPs for their error."""
+    found = []
+    for place in list(places)[:_MOST_ELEMENTS]:
+        index = np.unravel_index(place, actual.shape)
+        ulps = float(ulp_distances(actual[index].reshape(1), expected[index].reshape(1))[0])
+        found.append(_element(actual, expected, place, ulps, ulps, ulps))
+    return tuple(found)
+
+
+def _element(actual: Array, expected: Array, place: int, error: float, ulps: float, severity: float) -> Element:
+    index = tuple(map(int, np.unravel_index(place, actual.shape)))
+    error = np.inf if np.isnan(error) else error
+    return Element(index, _scalar(actual[index]), _scalar(expected[index]), error, ulps, severity)
+
+
+def _scalar(element: Any) -> Any:
+    """An element as a Python number."""
+    return wide(np.asarray(element).reshape(1))[0].item()
+
+
+def _three(counts: Array) -> tuple[int, int, int]:
+    both, only_actual, only_expected = map(int, counts)
+    return both, only_actual, only_expected

@@ -1,0 +1,290 @@
+"""Results that are places in another value: the indices of argmax, of top-k and of sorts.
+
+Where two elements tie but for rounding, either index is right: what counts is the value that it selects. An integer
+leaf is such an index where the module shows it: a topk's second result, or an iota that a sort or a choosing reduce
+carries along. Copies, calls, fusions, reshapes and transposes on the way to the result are looked through, and undone
+on the leaf before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.exec import run
+from hloexec.exec.observers import Event
+from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
+from hloexec.ops.reducers import chooses_by_order
+from hloexec.values import Array, Value
+
+__all__ = ["Place", "Selection", "apply_steps", "observed_sources", "selections_of"]
+
+_MOST_STEPS = 10_000
+_TOP_K_TARGETS = ("TopK", "__gpu$TopK")
+_FORWARDING = frozenset({"copy", "opt-barrier", "add-dependency", "domain"})
+
+
+@attrs.frozen
+class Place:
+    """A value in a module: an instruction, the calls that lead to its computation, and which part of its tuple."""
+
+    computation: Computation
+    instruction: Instruction
+    element: tuple[int, ...] = ()
+    callers: tuple[tuple[Computation, Instruction], ...] = ()
+
+    def operand(self, number: int, element: tuple[int, ...] = ()) -> Place:
+        """An operand of the instruction."""
+        operand = self.computation.by_name[self.instruction.operands[number]]
+        return Place(self.computation, operand, element, self.callers)
+
+
+@attrs.frozen
+class Selection:
+    """How an index leaf is to be read."""
+
+    sources: tuple[Place, ...]
+    """The values that are selected from; of several, the indices select from each."""
+    dimension: int
+    """Along which dimension of the sources the indices count."""
+    is_permutation: bool
+    """Whether no index may occur twice along the dimension."""
+    steps: tuple[tuple[str, Any], ...]
+    """What to do to the leaf so that its dimensions are those of the instruction that makes the indices."""
+    is_reduced: bool
+    """Whether the dimension is missing in the leaf, as in argmax's."""
+    values_leaf: tuple[int, ...] | None
+    """The leaf of the result that holds the selected values themselves, where there is one."""
+    instruction: Instruction
+    """What makes the indices."""
+
+
+def selections_of(module: Module) -> dict[tuple[int, ...], Selection]:
+    """The index leaves of a module's result, by their index paths."""
+    origins: dict[tuple[int, ...], tuple[Place, tuple[tuple[str, Any], ...]]] = {}
+    for index, _ in leaf_shapes(module.entry.result_shape):
+        origins[index] = _origin(module, Place(module.entry, module.entry.root, index))
+    found = {}
+    for index, leaf in leaf_shapes(module.entry.result_shape):
+        if isinstance(leaf, ArrayShape) and leaf.element_type.is_integral:
+            selection = _selection(module, *origins[index])
+            if selection is not None:
+                found[index] = attrs.evolve(selection, values_leaf=_values_leaf(origins, index))
+    return found
+
+
+def _origin(module: Module, place: Place) -> tuple[Place, tuple[tuple[str, Any], ...]]:
+    """The instruction that makes a value, behind all that only moves it as a whole; and how to undo the moving."""
+    steps: list[tuple[str, Any]] = []
+    for _ in range(_MOST_STEPS):
+        instruction, opcode = place.instruction, place.instruction.opcode
+        if opcode == "get-tuple-element":
+            place = place.operand(0, (instruction.attributes.index, *place.element))
+        elif opcode == "tuple" and place.element:
+            place = place.operand(place.element[0], place.element[1:])
+        elif opcode in _FORWARDING:
+            place = place.operand(0, place.element)
+        elif opcode == "convert" and _is_integral(instruction) and _is_integral(place.operand(0).instruction):
+            place = place.operand(0)
+        elif opcode in ("fusion", "call"):
+            name = instruction.attributes.calls if opcode == "fusion" else instruction.attributes.to_apply
+            inner = module.by_name[name]
+            place = Place(inner, inner.root, place.element, (*place.callers, (place.computation, instruction)))
+        elif opcode == "parameter" and place.callers:
+            place = _argument(place)
+        elif opcode == "reshape" or (opcode == "bitcast" and _is_plain_bitcast(place)):
+            place = place.operand(0)
+            steps.append(("reshape", _dimensions(place.instruction)))
+        elif opcode == "transpose":
+            steps.append(("transpose", tuple(np.argsort(instruction.attributes.dimensions).tolist())))
+            place = place.operand(0)
+        elif opcode == "slice":
+            # Whole in all other dimensions, or the values would not lie beside the indices any more: seen to later.
+            place = place.operand(0)
+        else:
+            break
+    return place, tuple(steps)
+
+
+def _argument(place: Place) -> Place:
+    """What the caller gives for the parameter that a place is."""
+    computation, caller = place.callers[-1]
+    operand = computation.by_name[caller.operands[place.instruction.attributes.number]]
+    return Place(computation, operand, place.element, place.callers[:-1])
+
+
+def _selection(module: Module, place: Place, steps: tuple[tuple[str, Any], ...]) -> Selection | None:
+    """The selection that an instruction makes in one of its results, if it is one."""
+    instruction = place.instruction
+    if len(place.element) != 1:
+        return None
+    number = place.element[0]
+    operands = [place.operand(k) for k in range(len(instruction.operands))]
+    if instruction.opcode == "topk" or (
+        instruction.opcode == "custom-call" and instruction.attributes.custom_call_target in _TOP_K_TARGETS
+    ):
+        last = len(_dimensions(operands[0].instruction)) - 1
+        return Selection((operands[0],), last, True, steps, False, None, instruction) if number == 1 else None
+    if instruction.opcode == "sort":
+        dimension = instruction.attributes.dimension
+        used = _compared(module.by_name[instruction.attributes.to_apply])
+        sources = tuple(operand for k, operand in enumerate(operands) if k in used and k != number)
+        if sources and _counts_along(module, operands[number], dimension):
+            return Selection(sources, dimension, True, steps, False, None, instruction)
+    if instruction.opcode == "reduce" and len(instruction.attributes.dimensions) == 1:
+        (dimension,) = instruction.attributes.dimensions
+        values = operands[: len(operands) // 2]
+        reducer = module.by_name[instruction.attributes.to_apply]
+        if len(values) == 2 and chooses_by_order(reducer) and _counts_along(module, values[number], dimension):
+            return Selection((values[1 - number],), dimension, False, steps, True, None, instruction)
+    return None
+
+
+def _compared(comparator: Computation) -> set[int]:
+    """Which operands of a sort its comparator looks at."""
+    used = {name for instruction in comparator for name in instruction.operands}
+    return {
+        parameter.attributes.number // 2
+        for parameter in comparator.parameters
+        if parameter.name in used or parameter.name == comparator.root_name
+    }
+
+
+def _counts_along(module: Module, place: Place, dimension: int) -> bool:
+    """Whether a value is 0, 1, 2, … along a dimension."""
+    for _ in range(_MOST_STEPS):
+        instruction, opcode = place.instruction, place.instruction.opcode
+        if opcode == "iota":
+            return bool(instruction.attributes.iota_dimension == dimension)
+        if opcode == "constant":
+            return _is_counting(instruction.attributes.literal.value, dimension)
+        if opcode == "broadcast":
+            dimensions = instruction.attributes.dimensions
+            if dimension not in dimensions:
+                return False
+            dimension = dimensions.index(dimension)
+            place = place.operand(0)
+        elif opcode == "transpose":
+            dimension = instruction.attributes.dimensions[dimension]
+            place = place.operand(0)
+        elif opcode == "reshape" or (opcode == "bitcast" and _is_plain_bitcast(place)):
+            mapped = _before_reshape(_dimensions(place.operand(0).instruction), _dimensions(instruction), dimension)
+            if mapped is None:
+                return False
+            dimension, place = mapped, place.operand(0)
+        elif opcode == "parameter" and place.callers:
+            place = _argument(place)
+        elif opcode in _FORWARDING or (opcode == "convert" and _is_integral(place.operand(0).instruction)):
+            place = place.operand(0)
+        elif opcode == "get-tuple-element":
+            place = place.operand(0, (instruction.attributes.index, *place.element))
+        elif opcode == "tuple" and place.element:
+            place = place.operand(place.element[0], place.element[1:])
+        elif opcode in ("fusion", "call"):
+            name = instruction.attributes.calls if opcode == "fusion" else instruction.attributes.to_apply
+            inner = module.by_name[name]
+            place = Place(inner, inner.root, place.element, (*place.callers, (place.computation, instruction)))
+        else:
+            return False
+    return False
+
+
+def _is_counting(value: Any, dimension: int) -> bool:
+    if not isinstance(value, np.ndarray) or value.ndim <= dimension or value.dtype.kind not in "iu":
+        return False
+    numbers = np.arange(value.shape[dimension]).reshape([-1] + [1] * (value.ndim - dimension - 1))
+    return bool((value == numbers).all())
+
+
+def _before_reshape(before: Sequence[int], after: Sequence[int], dimension: int) -> int | None:
+    """Which dimension before a reshape is this one after it, where dimensions of size 1 alone come or go."""
+    if [size for size in before if size != 1] != [size for size in after if size != 1] or after[dimension] == 1:
+        return None
+    place = sum(size != 1 for size in after[:dimension])
+    return [k for k, size in enumerate(before) if size != 1][place]
+
+
+def _is_plain_bitcast(place: Place) -> bool:
+    """Whether a bitcast does what a reshape would: the same elements in the usual order on both sides."""
+    shapes = [place.instruction.shape, place.operand(0).instruction.shape]
+    if not all(isinstance(shape, ArrayShape) for shape in shapes):
+        return False
+    layouts = [shape.layout for shape in shapes if isinstance(shape, ArrayShape)]
+    usual = all(
+        layout is None or (not layout.tiles and layout.minor_to_major == tuple(reversed(range(len(_dims(shape))))))
+        for layout, shape in zip(layouts, shapes, strict=True)
+    )
+    return usual and prod(_dims(shapes[0])) == prod(_dims(shapes[1]))
+
+
+def _dims(shape: Any) -> tuple[int, ...]:
+    return shape.dimensions if isinstance(shape, ArrayShape) else ()
+
+
+def _dimensions(instruction: Instruction) -> tuple[int, ...]:
+    return _dims(instruction.shape)
+
+
+def _is_integral(instruction: Instruction) -> bool:
+    return isinstance(instruction.shape, ArrayShape) and instruction.shape.element_type.is_integral
+
+
+def _values_leaf(
+    origins: Mapping[tuple[int, ...], tuple[Place, tuple[tuple[str, Any], ...]]], index: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """The leaf that comes from another result of the same instruction in the same way."""
+    place, steps = origins[index]
+    for other, (its_place, its_steps) in origins.items():
+        same = (its_place.instruction.name, its_place.computation.name) == (
+            place.instruction.name,
+            place.computation.name,
+        )
+        if other != index and same and its_place.element != place.element and its_steps == steps:
+            return other
+    return None
+
+
+def apply_steps(leaf: Array, steps: Sequence[tuple[str, Any]]) -> Array | None:
+    """An index leaf in the dimensions of the instruction that made it; None where it was cut on the way."""
+    for kind, what in steps:
+        if kind == "transpose":
+            leaf = leaf.transpose(what)
+        elif leaf.size == prod(what):
+            leaf = leaf.reshape(what)
+        else:
+            return None
+    return leaf
+
+
+def observed_sources(
+    module: Module, inputs: Sequence[Value], places: Sequence[Place], numerics: str = "reference"
+) -> dict[Place, Array]:
+    """The values at places in a module, from a run on `inputs`; those that occur several times are left out.
+
+    Raises what `hloexec.run` raises.
+    """
+    watcher = _Watcher(places)
+    run(module, *inputs, numerics=numerics, observers=[watcher])
+    return {place: array for place, array in watcher.found.items() if array is not None}
+
+
+class _Watcher:
+    """Keeps the values of some places."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self.found: dict[Place, Array | None] = {}
+        self._wanted: dict[tuple[str, str], list[Place]] = {}
+        for place in places:
+            self._wanted.setdefault((place.computation.name, place.instruction.name), []).append(place)
+
+    def on_instruction(self, event: Event) -> None:
+        for place in self._wanted.get((event.computation.name, event.instruction.name), ()):
+            value = event.value
+            for number in place.element:
+                value = value[number] if isinstance(value, tuple) else value
+            is_new = place not in self.found and isinstance(value, np.ndarray)
+            self.found[place] = np.array(value) if is_new else None

@@ -1,0 +1,99 @@
+"""How far apart two values may lie: tolerances that are given, or that follow from roundings.
+
+A derived tolerance answers one question: can rounding alone explain the difference? Both sides have rounded on their
+way to the value, each in an order of its own. With δᵢ the errors of both (`hloexec.numerics.error_budget`), an element
+may be off by
+
+    ρ (|expected| + s + m) + f,    ρ = min(Σ|δᵢ|, λ √(Σ δᵢ²)),  λ = 5
+
+where s is the root mean square of the expected leaf where anything on the way may cancel (errors are then relative to
+what was added up, not to what is left of it), else 0; m is the smallest normal number of the narrower type, below which
+roundings are absolute; f is that of the type it computes in, which XLA:CPU and GPUs may flush to zero. Infinity counts
+as the largest number. Steep functions may magnify errors beyond that: then give a tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+
+from hloexec.dtypes import ElementType, element_type_of
+from hloexec.errors import InputError
+from hloexec.numerics.error_budget import LAMBDA, Chain, rounding, summing
+from hloexec.numerics.ulps import smallest_normal, unit_roundoff
+
+__all__ = ["DEFAULT_CONTRACTION_LENGTH", "Tolerance", "derived_tolerance", "given_tolerance", "required_equality"]
+
+DEFAULT_CONTRACTION_LENGTH = 1024
+"""What is taken for the longest contraction where neither a module nor a length says it."""
+
+
+@attrs.frozen
+class Tolerance:
+    """An element agrees where |actual − expected| ≤ atol + rtol·|expected|, or where it is `ulp` ULPs off at most."""
+
+    rtol: float = 0.0
+    atol: float = 0.0
+    ulp: float | None = None
+    scale: float = 0.0
+    """Derived tolerances only: how much of `atol` is s, the root mean square of the expected leaf."""
+    is_given: bool = False
+    """Whether someone has chosen it; a derived one covers what rounding explains."""
+    derivation: str = ""
+    """Where it comes from, in a sentence."""
+
+
+def given_tolerance(atol: float | None, rtol: float | None, ulp: float | None) -> Tolerance | None:
+    """The tolerance that a caller gives, None where nothing is; InputError where it is negative or NaN."""
+    for name, number in (("atol", atol), ("rtol", rtol), ("ulp", ulp)):
+        if number is not None and not number >= 0:
+            raise InputError(f"{name} must not be negative, but is {number}")
+    if atol is None and rtol is None and ulp is None:
+        return None
+    parts = [
+        f"{name} {number:g}" for name, number in (("atol", atol), ("rtol", rtol), ("ulp", ulp)) if number is not None
+    ]
+    return Tolerance(rtol or 0.0, atol or 0.0, ulp, is_given=True, derivation=f"given: {', '.join(parts)}")
+
+
+def required_equality(why: str) -> Tolerance:
+    """The tolerance of what must be the same."""
+    return Tolerance(derivation=why)
+
+
+def derived_tolerance(
+    narrow: ElementType,
+    wide: ElementType,
+    root_mean_square: float,
+    chain: Chain | None,
+    contraction_length: int | None = None,
+) -> Tolerance:
+    """What rounding explains on a leaf whose sides are of these types (`narrow` the narrower).
+
+    `chain` is the module's; without one, a single contraction of `contraction_length` terms is assumed, rounded once.
+    """
+    if chain is None:
+        length = DEFAULT_CONTRACTION_LENGTH if contraction_length is None else contraction_length
+        said = "no module was given" if contraction_length is None else "as said"
+        computed = element_type_of(narrow.accumulate)
+        chain = summing(float(length), unit_roundoff(computed)).then(rounding(unit_roundoff(narrow)))
+        where = f"{said}: one contraction of {length} terms in {computed}, rounded to {narrow}"
+    else:
+        where = _chain_text(chain)
+    both = chain.then(chain)
+    if narrow is not wide:
+        both = both.then(rounding(unit_roundoff(narrow)))
+        where += f"; {wide} held against {narrow}"
+    relative = min(both.linear, LAMBDA * math.sqrt(both.rounding_squares + both.sum_squares))
+    scale = root_mean_square if chain.cancels else 0.0
+    flushed = smallest_normal(element_type_of(narrow.compute))
+    absolute = relative * (scale + smallest_normal(narrow)) + flushed if relative else 0.0
+    return Tolerance(relative, absolute, scale=scale, derivation=where)
+
+
+def _chain_text(chain: Chain) -> str:
+    if not chain.linear:
+        return "nothing in the module rounds on the way to it"
+    sums = f", sums of {chain.longest_sum:.0f} terms at most and {chain.terms:.0f} in all" if chain.terms else ""
+    return f"{chain.roundings:.0f} roundings in a row on either side{sums}"

@@ -1,0 +1,203 @@
+"""Comparisons for people and for programs: the verdict first, a row per leaf that is off, and what is worst."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
+from hloexec.numerics.measuring import Element
+from hloexec.report.units import count_text, number_text, plural
+
+__all__ = ["comparison_record", "comparison_text", "comparison_view", "verdict_line"]
+
+_STYLES = {
+    Verdict.EQUAL: "bold green",
+    Verdict.ROUNDING: "bold cyan",
+    Verdict.WITHIN: "bold cyan",
+    Verdict.DIFFERENT: "bold red",
+}
+_WORST_SHOWN = 5
+
+
+def verdict_line(comparison: Comparison) -> Text:
+    """The verdict, and how many leaves it is about."""
+    verdict = comparison.verdict
+    bad, count = len(comparison.different), len(comparison.leaves)
+    if bad:
+        rest = f"{count_text(bad)} of {plural(count, 'array')}"
+    else:
+        equal = sum(leaf.verdict is Verdict.EQUAL for leaf in comparison.leaves)
+        rest = plural(count, "array") + (f", {equal} of them bit for bit" if equal < count and count > 1 else "")
+    return Text.assemble((verdict.value, _STYLES[verdict]), (f"  {rest}", "dim"))
+
+
+def comparison_view(comparison: Comparison, top: int = 10, *, hints: Sequence[str] = ()) -> RenderableType:
+    """The verdict, a table of the leaves that are not equal (the worst first, `top` at most, 0 for all), and the first
+    different leaf in detail; `hints` are the commands to go on with."""
+    parts: list[RenderableType] = [verdict_line(comparison)]
+    off = sorted(
+        (leaf for leaf in comparison.leaves if leaf.verdict is not Verdict.EQUAL),
+        key=lambda leaf: leaf.verdict.agrees,
+    )
+    if off:
+        shown = off[:top] if top else off
+        parts += [Text(""), _table(shown)]
+        if len(shown) < len(off):
+            parts.append(Text(f"… and {len(off) - len(shown)} more (--top 0 shows all)", style="dim"))
+        parts += [_remarks(leaf) for leaf in shown if _remark_lines(leaf)]
+        worst = next((leaf for leaf in shown if leaf.measured is not None), None)
+        if worst is not None:
+            parts += [Text(""), _details(worst)]
+    if hints:
+        parts += [Text(""), Text("\n".join(hints), style="dim")]
+    return Group(*parts)
+
+
+def comparison_text(comparison: Comparison, top: int = 10) -> str:
+    """`comparison_view` as plain text."""
+    console = Console(width=160, highlight=False, markup=False, emoji=False, no_color=True, force_terminal=False)
+    with console.capture() as capture:
+        console.print(comparison_view(comparison, top))
+    return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
+
+
+def _table(leaves: Sequence[LeafComparison]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("")
+    table.add_column("shape", overflow="fold")
+    table.add_column("verdict", no_wrap=True)
+    for name in ("beyond", "off", "max abs", "max rel", "ULP 50", "99", "max", "cosine"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for leaf in leaves:
+        table.add_row(
+            Text(leaf.label), Text(_shape(leaf)), Text(leaf.verdict.value, style=_STYLES[leaf.verdict]), *_figures(leaf)
+        )
+    return table
+
+
+def _shape(leaf: LeafComparison) -> str:
+    if leaf.actual_shape == leaf.expected_shape:
+        return leaf.actual_shape
+    return f"{leaf.actual_shape}, expected {leaf.expected_shape}"
+
+
+def _figures(leaf: LeafComparison) -> list[str]:
+    measured = leaf.measured
+    if measured is None:
+        return []
+    cosine = "–" if measured.cosine is None else f"{measured.cosine:.7f}"
+    return [
+        count_text(measured.mismatches),
+        count_text(measured.unequal),
+        number_text(measured.max_absolute_error, 3),
+        number_text(measured.max_relative_error, 3),
+        *(_ulp_text(measured.ulp_percentiles.get(percentile)) for percentile in (50, 99, 100)),
+        cosine,
+    ]
+
+
+def _ulp_text(ulps: float | None) -> str:
+    if ulps is None:
+        return "–"
+    return count_text(int(ulps)) if ulps < 1e6 and ulps == int(ulps) else f"{ulps:.3g}"
+
+
+def _remarks(leaf: LeafComparison) -> Text:
+    return Text("\n".join(f"{leaf.label}: {line}" for line in _remark_lines(leaf)))
+
+
+def _remark_lines(leaf: LeafComparison) -> list[str]:
+    """What a row of numbers does not say: notes, and where NaNs, infinities and signs of zeros differ."""
+    lines = [leaf.note] if leaf.note else []
+    if leaf.measured is None:
+        return lines
+    for name, (_, mine, its) in (("NaN", leaf.measured.nans), ("infinity", leaf.measured.infinities)):
+        if mine or its:
+            lines.append(
+                f"{name} at {plural(mine, 'place')} of the actual value only, {count_text(its)} of the expected"
+            )
+    if leaf.measured.unlike_zeros:
+        lines.append(f"{plural(leaf.measured.unlike_zeros, 'zero')} of the other sign")
+    return lines
+
+
+def _details(leaf: LeafComparison) -> RenderableType:
+    """The worst elements of a leaf, the tolerance they are held to, and the map."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("index", "actual", "expected", "error", f"ULP of {leaf.ulp_type}"):
+        table.add_column(name, justify="left" if name == "index" else "right", no_wrap=True)
+    elements = (leaf.worst if leaf.verdict.agrees or not leaf.note else leaf.first)[:_WORST_SHOWN]
+    for element in elements:
+        table.add_row(*_cells(element))
+    heading = Text.assemble((f"leaf {leaf.label}", "bold"), ("  worst elements", "dim"))
+    parts: list[RenderableType] = [heading, table, Text(_tolerance_text(leaf), style="dim")]
+    if leaf.mismatches and leaf.error_map is not None and leaf.count > 1:
+        parts.append(_map(leaf))
+    if elements and elements[0].index != (first := (leaf.first or elements)[0].index):
+        parts.insert(2, Text(f"the first one beyond the tolerance is at {list(first)}", style="dim"))
+    return Group(*parts)
+
+
+def _cells(element: Element) -> list[str]:
+    values = [repr(value) for value in (element.actual, element.expected)]
+    return [str(list(element.index)), *values, number_text(element.absolute_error, 3), _ulp_text(element.ulps)]
+
+
+def _tolerance_text(leaf: LeafComparison) -> str:
+    tolerance = leaf.tolerance
+    if not (tolerance.rtol or tolerance.atol or tolerance.ulp):
+        return f"tolerance: none ({tolerance.derivation})"
+    if tolerance.is_given:
+        return f"tolerance {tolerance.derivation}"
+    bounds = f"{tolerance.atol:.3g} + {tolerance.rtol:.3g}·|expected|"
+    return f"tolerance: {bounds}, what rounding explains ({tolerance.derivation})"
+
+
+def _map(leaf: LeafComparison) -> Text:
+    assert leaf.error_map is not None
+    found = leaf.error_map
+    frame = f"[{found.rows}, {found.columns}], · within tolerance, ░▒▓█ up to 10, 100, 1000 times, beyond"
+    return Text("\n".join([f"where: {frame}", *(f"|{line}|" for line in found.lines())]))
+
+
+def comparison_record(comparison: Comparison) -> dict[str, Any]:
+    """What JSON can hold: everything."""
+    return {
+        "verdict": comparison.verdict.value,
+        "agrees": comparison.agrees,
+        "leaves": [_leaf_record(leaf) for leaf in comparison.leaves],
+    }
+
+
+def _leaf_record(leaf: LeafComparison) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "label": leaf.label,
+        "verdict": leaf.verdict.value,
+        "actual_shape": leaf.actual_shape,
+        "expected_shape": leaf.expected_shape,
+        "count": leaf.count,
+        "note": leaf.note,
+    }
+    if leaf.measured is None:
+        return record
+    record["ulp_type"] = leaf.ulp_type
+    record |= attrs.asdict(leaf.measured, filter=lambda field, _: field.name not in ("error_map", "first", "worst"))
+    record["ulp_percentiles"] = {str(key): value for key, value in leaf.measured.ulp_percentiles.items()}
+    for name, elements in (("first", leaf.first), ("worst", leaf.worst)):
+        record[name] = [_element_record(element) for element in elements]
+    record["error_map"] = leaf.measured.error_map.record()
+    return record
+
+
+def _element_record(element: Element) -> dict[str, Any]:
+    record = attrs.asdict(element)
+    for name in ("actual", "expected"):
+        if isinstance(record[name], complex):
+            record[name] = [record[name].real, record[name].imag]
+    return record

@@ -1,0 +1,84 @@
+"""Reading results, from wherever they come: `.npz` and `.npy` files of hloexec's, JAX's or PyTorch's, and snapshots."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import numpy as np
+
+from hloexec.errors import InputError, LiteralError
+from hloexec.ir import ArrayShape, Module, leaf_shapes
+from hloexec.loading import load_with_values
+from hloexec.npz import entries
+from hloexec.numerics.statistics import leaves
+from hloexec.values import Array, Value
+
+__all__ = ["labelled_arrays", "read_result", "result_shapes"]
+
+_MAGIC = (b"PK", b"\x93N")
+
+
+def read_result(path: str | os.PathLike[str], shapes: Mapping[str, ArrayShape] | None = None) -> dict[str, Array]:
+    """The arrays in a file of a result, by their labels: `value`, or index paths such as `1.0`, or names.
+
+    A `.npz` or `.npy` file (the keys arr_0, arr_1, … that `numpy.savez` makes up count as 0, 1, …), or a snapshot with
+    a result. Arrays of narrow types that NumPy stored as raw bytes are read where `shapes` says what they are. Raises
+    LiteralError or InputError where the file cannot be read or holds no result.
+    """
+    name = os.fspath(path)
+    try:
+        with open(name, "rb") as file:
+            magic = file.read(2)
+    except OSError as error:
+        raise InputError(f"cannot read {name!r}: {error.strerror or error}") from error
+    if magic not in _MAGIC:
+        return _result_of_snapshot(name)
+    found: dict[str, Array] = {}
+    for entry in entries(path):
+        number = entry.stem.removeprefix("arr_")
+        label = number if number != entry.stem and number.isdecimal() else entry.stem
+        if label in found:
+            raise LiteralError(f"{entry.where}: the file has another entry for the same leaf")
+        try:
+            value = entry.read(None)
+        except LiteralError:
+            shape = _shape_of(label, shapes or {})
+            if entry.type_name or shape is None:
+                raise
+            value = entry.read(shape)
+        if isinstance(value, np.ndarray):
+            found[label] = value
+    return found
+
+
+def _shape_of(label: str, shapes: Mapping[str, ArrayShape]) -> ArrayShape | None:
+    """The shape of a leaf; a value that is no tuple may be stored as a tuple of one."""
+    if label not in shapes and len(shapes) == 1:
+        label = {"0": "value", "value": "0"}.get(label, label)
+    return shapes.get(label)
+
+
+def _result_of_snapshot(name: str) -> dict[str, Array]:
+    snapshot = load_with_values(name)
+    if snapshot.result is None:
+        raise InputError(
+            f"{name!r} holds a module, but no result; a result is a .npz or .npy file, or a snapshot of an execution"
+        )
+    return labelled_arrays(snapshot.result)
+
+
+def labelled_arrays(value: Value) -> dict[str, Array]:
+    """The arrays of a value by their labels, tokens left out."""
+    found = ((_label(index), leaf) for index, leaf in leaves(value))
+    return {label: leaf for label, leaf in found if isinstance(leaf, np.ndarray)}
+
+
+def result_shapes(module: Module) -> dict[str, ArrayShape]:
+    """The shapes of the leaves of a module's result, by their labels; tokens left out."""
+    found = ((_label(index), leaf) for index, leaf in leaf_shapes(module.entry.result_shape))
+    return {label: leaf for label, leaf in found if isinstance(leaf, ArrayShape) and leaf.is_array}
+
+
+def _label(index: tuple[int, ...]) -> str:
+    return ".".join(map(str, index)) or "value"

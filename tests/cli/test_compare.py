@@ -1,0 +1,140 @@
+"""`hloexec compare`: what it prints, its exit codes, and wrong uses of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hloexec import literals
+from hloexec.cli import main
+from tests.cli.test_run_values import _snapshot
+from tests.text.building import op
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    off = X.copy()
+    off[1, 2] += 1
+    literals.save("x.npz", (X, X.astype(np.int32)))
+    literals.save("near.npz", (np.nextafter(X, np.float32(99)), X.astype(np.int32)))
+    literals.save("off.npz", (off, X.astype(np.int32)))
+    literals.save("narrow.npz", X.astype(ml_dtypes.bfloat16))
+    np.save("x.npy", X)
+    np.save("thirds.npy", X / 3)
+    literals.save("thirds.npz", (X / 3).astype(ml_dtypes.bfloat16))
+    np.savez("numpy.npz", X, X.astype(np.int32))
+    np.savez("raw.npz", X.astype(ml_dtypes.bfloat16))
+    np.savez("named.npz", loss=X)
+    np.savez("pickled.npz", **{"0": np.array([{}], object)})
+    Path("short.npz").write_bytes(Path("x.npz").read_bytes()[:-40])
+    Path("text.npz").write_text("no archive")
+    Path("module.hlo").write_text(op("bf16[3,4] add(x, x)", x="bf16[3,4]"))
+
+
+def test_equal_near_and_off(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "x.npz", "x.npz"]) == 0
+    assert capsys.readouterr().out == "equal  2 arrays\n"
+    assert main(["compare", "near.npz", "x.npz"]) == 0
+    assert capsys.readouterr().out.startswith("rounding only  2 arrays, 1 of them bit for bit\n")
+    assert main(["compare", "off.npz", "x.npz"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("different  1 of 2 arrays\n")
+    assert ["[1,", "2]", "7.0", "6.0", "1", "2.1e+06"] in [line.split() for line in out.splitlines()]
+    assert out.endswith("  hloexec compare off.npz x.npz --module MODULE\n")
+
+
+def test_json_holds_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "off.npz", "x.npz", "--json"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    assert (record["verdict"], record["agrees"]) == ("different", False)
+    first, second = record["leaves"]
+    assert (first["label"], first["mismatches"], first["max_absolute_error"]) == ("0", 1, 1)
+    assert first["worst"][0]["index"] == [1, 2] and first["ulp_percentiles"]["100"] == 2**21
+    assert second["verdict"] == "equal"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "verdict"),
+    [
+        (["near.npz", "x.npz", "--ulp", "1"], "within tolerance"),
+        (["near.npz", "x.npz", "--rtol", "1e-9"], "different"),
+        (["off.npz", "x.npz", "--atol", "1"], "within tolerance"),
+        (["numpy.npz", "x.npz"], "equal"),
+        (["narrow.npz", "x.npy"], "equal"),
+        (["thirds.npz", "thirds.npy"], "rounding only"),
+        (["raw.npz", "narrow.npz", "--module", "module.hlo"], "equal"),
+        (["narrow.npz", "raw.npz"], "equal"),
+        (["named.npz", "x.npy"], "different"),
+        (["near.npz", "x.npz", "--contraction-length", "1"], "rounding only"),
+    ],
+)
+def test_verdicts(arguments: list[str], verdict: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["compare", *arguments, "--json"])
+    assert json.loads(capsys.readouterr().out)["verdict"] == verdict
+    assert code == (verdict == "different")
+
+
+def test_snapshots_have_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    snapshot = _snapshot(tmp_path, [1.0], [2.0], result=[3.0, 4.0])
+    np.save("given.npy", np.array([3, 4], np.float32))
+    assert main(["compare", "given.npy", snapshot]) == 0
+    assert capsys.readouterr().out == "equal  1 array\n"
+
+
+def test_indices_are_compared_by_what_they_select(capsys: pytest.CaptureFixture[str]) -> None:
+    np.save("values.npy", np.array([[2, 2, 1]], np.float32))
+    np.save("a.npy", np.array([0], np.int32))
+    np.save("b.npy", np.array([1], np.int32))
+    assert main(["compare", "a.npy", "b.npy"]) == 1
+    assert main(["compare", "a.npy", "b.npy", "--selects", "value=values.npy"]) == 0
+    assert "select values that agree" in capsys.readouterr().out
+
+
+def test_top_limits_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    literals.save("many.npz", tuple(X for _ in range(30)))
+    literals.save("others.npz", tuple(X + 1 for _ in range(30)))
+    assert main(["compare", "many.npz", "others.npz", "--top", "3"]) == 1
+    assert "… and 27 more (--top 0 shows all)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x.npz"], "Missing argument 'EXPECTED'"),
+        (["x.npz", "missing.npz"], "cannot read 'missing.npz': No such file or directory"),
+        (["x.npz", "."], "cannot read '.': Is a directory"),
+        (["x.npz", "short.npz"], "'short.npz' is no whole .npz file"),
+        (["x.npz", "text.npz"], "text.npz"),
+        (["x.npz", "pickled.npz"], "holds Python objects (pickled), not an array of numbers; it is not read"),
+        (["x.npz", "module.hlo"], "'module.hlo' holds a module, but no result"),
+        (["raw.npz", "x.npy"], "holds raw bytes (|V2) without a type"),
+        (["x.npz", "x.npz", "--atol", "-1"], "atol must not be negative"),
+        (["x.npz", "x.npz", "--rtol", "much"], "'much' is not a valid float"),
+        (["x.npz", "x.npz", "--numerics", "sloppy"], "unknown numerics policy 'sloppy'"),
+        (["x.npz", "x.npz", "--inputs", "x.npz"], "--inputs are those of a module; give it by --module"),
+        (["x.npz", "x.npz", "--module", "missing.hlo"], "cannot read missing.hlo"),
+        (["x.npz", "x.npz", "--module", "module.hlo"], "the result of m, bf16[3,4], has no leaf '0'"),
+        (["x.npz", "x.npz", "--module", "module.hlo", "--contraction-length", "3"], "leave one of the two out"),
+        (["x.npz", "x.npz", "--selects", "0"], "'0' is not of the form LEAF=FILE.npy"),
+        (["x.npz", "x.npz", "--selects", "9=x.npy"], "selects names leaf '9', but there are 0, 1"),
+        (["near.npz", "off.npz", "--top", "-1"], "--top"),
+    ],
+)
+def test_wrong_uses(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and not captured.out
+
+
+def test_a_module_for_something_else_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    argument: Any = ["compare", "x.npy", "x.npy", "--module", "module.hlo", "--inputs", "numpy.npz"]
+    assert main(argument) == 2
+    assert "numpy.npz" in capsys.readouterr().err
