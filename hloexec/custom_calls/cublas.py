@@ -25,6 +25,7 @@ from hloexec.ops.contractions import DotAttributes, contract, contraction_shape
 from hloexec.ops.dot_algorithms import DOT_ALGORITHMS
 from hloexec.ops.elementwise import exact_formula
 from hloexec.ops.elementwise_binary import maximum
+from hloexec.ops.matrix_product import add_product
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
 
@@ -110,7 +111,7 @@ _LARGE_BYTES = 4 << 20
 """A result of so many bytes does not stay in the cache while the addend is read."""
 _BLOCK_BYTES = 4 << 20
 _SHORT_SUM = 64
-_SHORT_BLOCK_BYTES = 512 << 10
+_SHORT_BLOCK_BYTES = 1 << 20
 """Products that are sums of few terms take less time than going through memory: their blocks stay in the next cache."""
 _FIELDS = ("alpha_real alpha_imag beta dot_dimension_numbers precision_config epilogue damax_output scale_mode").split()
 
@@ -342,8 +343,14 @@ def _accumulated(
 ) -> Array:
     """lhs · rhs + C in `result`, which may be C: some rows at a time, which stay in the cache until they are added."""
     lhs, rhs, addend = operands
-    free = 1 - config.dimension_numbers.lhs_contracting_dims[0]
+    numbers = config.dimension_numbers
+    free = 1 - numbers.lhs_contracting_dims[0]
     block_bytes = _SHORT_BLOCK_BYTES if lhs.shape[1 - free] <= _SHORT_SUM else _BLOCK_BYTES
+    is_plain = not numbers.operand_precision and numbers.algorithm == "unset"
+    if is_plain and numerics.contraction_operand_mantissa_bits is None:
+        columns = rhs if numbers.rhs_contracting_dims[0] == 0 else rhs.T
+        add_product(result, addend, lhs if free == 0 else lhs.T, columns, block_bytes)
+        return result
     rows = max(1, block_bytes * len(addend) // addend.nbytes)
     for start in range(0, len(addend), rows):
         block = slice(start, start + rows)

@@ -137,6 +137,7 @@ class BlockProgram:
         return place
 
     def _call(self, step: Step, function: Any, operands: Sequence[int], target: int, **how: Any) -> int:
+        function = _NAMED_OUT.get(function, function) if how["has_out"] else function
         self.operations.append(_Operation(function, tuple(operands), target, step=step, **how))
         return target
 
@@ -271,6 +272,18 @@ class BlockProgram:
                     if last[self._root(place)] == number and self._root(place) in self._made
                 }
             )
+
+
+def _maximum_into(lhs: Array, rhs: Array, out: Array) -> None:
+    np.maximum(lhs, rhs, out=out)
+
+
+def _minimum_into(lhs: Array, rhs: Array, out: Array) -> None:
+    np.minimum(lhs, rhs, out=out)
+
+
+_NAMED_OUT: dict[Any, Any] = {np.maximum: _maximum_into, np.minimum: _minimum_into}
+"""For functions of NumPy that do not take a third argument by its place."""
 
 
 def _narrow_into(block: Array, out: Array) -> None:

@@ -204,7 +204,10 @@ class LoopWriter(Writer):
             self._kinds[buffer] = kind
         assert isinstance(step.function, np.ufunc)
         given = ", ".join(self.value(values, slot) for slot in step.operands)
-        self.write(f"{self.known_as(step.function.__name__, step.function)}({given}, {buffer})")
+        # NumPy wants the last argument of these two named; for others its place is faster.
+        is_named = step.function in (np.maximum, np.minimum)
+        out = f"out={buffer}" if is_named else buffer
+        self.write(f"{self.known_as(step.function.__name__, step.function)}({given}, {out})")
         values.names[step.result] = buffer
         for slot in dying:
             if values.names[slot] != buffer:

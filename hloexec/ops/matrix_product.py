@@ -25,6 +25,7 @@ __all__ = [
     "FloatMultiplier",
     "Multiplier",
     "OperandSplit",
+    "add_product",
     "default_multiplier",
     "exactly",
     "matrix_product",
@@ -124,6 +125,21 @@ def _by_blas(lhs: Array, rhs: Array) -> Array:
         return np.ascontiguousarray(np.matmul(rhs.T, lhs.T).T)
     product: Array = np.matmul(lhs, rhs)
     return product
+
+
+def add_product(result: Array, addend: Array, lhs: Array, rhs: Array, block_bytes: int) -> None:
+    """result = addend + lhs · rhs, of matrices of one type that BLAS multiplies; `result` may be `addend`.
+
+    Some rows at a time, so many that they take `block_bytes`: they stay in the cache until they are added.
+    """
+    length, columns = result.shape
+    rows = max(1, min(length, block_bytes // max(1, columns * result.itemsize)))
+    scratch = np.empty((rows, columns), result.dtype)
+    with np.errstate(all="ignore"):
+        for start in range(0, length, rows):
+            stop = min(start + rows, length)
+            product = np.matmul(lhs[start:stop], rhs, out=scratch[: stop - start])
+            np.add(product, addend[start:stop], out=result[start:stop])
 
 
 def _is_transposed(matrix: Array) -> bool:
