@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hloexec.buffers import compare_memory, load_buffer_assignment, memory_usage
     from hloexec.custom_calls.registry import register_custom_call
     from hloexec.exec import run, run_devices, shard_inputs, unshard_outputs
+    from hloexec.golden import check_golden, record_golden
     from hloexec.inputs import random_inputs
     from hloexec.interop import from_jax
     from hloexec.loading import load
@@ -54,6 +55,7 @@ __all__ = [
     "UnsupportedError",
     "Verdict",
     "VerificationError",
+    "check_golden",
     "compare",
     "compare_memory",
     "format",
@@ -64,6 +66,7 @@ __all__ = [
     "parse",
     "parse_buffer_assignment",
     "random_inputs",
+    "record_golden",
     "register_custom_call",
     "run",
     "run_devices",
@@ -76,6 +79,7 @@ _HOMES = {
     "Comparison": "hloexec.numerics.comparison",
     "LeafComparison": "hloexec.numerics.comparison",
     "Verdict": "hloexec.numerics.comparison",
+    "check_golden": "hloexec.golden",
     "compare": "hloexec.numerics.comparing",
     "compare_memory": "hloexec.buffers",
     "format": "hloexec.text",
@@ -86,6 +90,7 @@ _HOMES = {
     "parse": "hloexec.text",
     "parse_buffer_assignment": "hloexec.text.buffer_assignment",
     "random_inputs": "hloexec.inputs",
+    "record_golden": "hloexec.golden",
     "register_custom_call": "hloexec.custom_calls.registry",
     "run": "hloexec.exec",
     "run_devices": "hloexec.exec",

@@ -19,7 +19,7 @@ from hloexec.errors import HloError, HloWarning
 
 __all__ = ["main"]
 
-_COMMANDS = ("run", "compare", "info", "plan", "memory", "fmt", "ops")
+_COMMANDS = ("run", "compare", "golden", "info", "plan", "memory", "fmt", "ops")
 
 
 class _Commands(click.Group):

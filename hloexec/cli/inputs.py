@@ -101,6 +101,8 @@ class Prepared:
     devices: int
     arguments: tuple[str, ...]
     """What of the command line says this: the file, and the options that are not as they are without saying."""
+    recorded_result: Value | None = None
+    """What a snapshot says came out, where it is run on its own inputs."""
 
     def command(self, name: str, *more: str) -> str:
         """Another command on the same module and inputs, as one types it."""
@@ -156,7 +158,9 @@ def prepared(
     require_memory(plan, memory_limit)
     if snapshot.inputs_per_device and not (different_inputs or inputs):
         values = recorded_inputs(snapshot, module.entry, given_values(module.entry, overrides), topology.count)
+        recorded_result = None if overrides else snapshot.result
     else:
+        recorded_result = None
         values = inputs_per_device(
             topology,
             inputs,
@@ -180,7 +184,7 @@ def prepared(
     words = [word for name, texts in said.items() for text in texts for word in (name, text)]
     if different_inputs:
         words.append("--different-inputs")
-    return Prepared(module, values, options, topology.count, (file, *words))
+    return Prepared(module, values, options, topology.count, (file, *words), recorded_result)
 
 
 def computation_named(module: Module, name: str | None) -> Computation:

@@ -126,8 +126,8 @@ class Comparison:
             off = [leaf for leaf in self.leaves if leaf.unequal]
             where = f": {len(off)} of {count} leaves not bit for bit" if off and count > 1 else ""
             return f"{self.verdict.value}{where}"
-        where = f"{len(bad)} of {count} leaves" if count > 1 else f"leaf {bad[0].label}"
-        return f"different: {where}; {bad[0]}"
+        where = f"{len(bad)} of {count} leaves; " if count > 1 else ""
+        return f"different: {where}{bad[0]}"
 
 
 def verdict_of(measured: Measured) -> Verdict:

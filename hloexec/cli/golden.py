@@ -1,0 +1,154 @@
+"""`hloexec golden`: keep what a module gives, and see whether it still does."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hloexec.cli.inputs import prepared, run_options
+from hloexec.cli.options import echo_json, file_argument, json_option
+from hloexec.errors import HloError, InputError
+
+if TYPE_CHECKING:
+    from hloexec.golden import GoldenCheck
+    from hloexec.ir import Module
+
+__all__ = ["command"]
+
+_SUFFIXES = (".gz", ".txt", ".hlo", ".pb", ".mlir")
+
+
+@click.group("golden")
+def command() -> None:
+    """Record a module's result, and check it later or elsewhere."""
+
+
+@command.command("record")
+@file_argument
+@click.option("-o", "--output", required=True, metavar="DIR", help="Where NAME.golden is put; or that folder itself.")
+@run_options
+@click.option(
+    "--expected",
+    metavar="FILE",
+    help="Take the result from a .npz or .npy file or a snapshot, as of another backend, instead of a run.",
+)
+@click.option("--atol", type=float, help="The absolute error that checks tolerate.")
+@click.option("--rtol", type=float, help="The error that checks tolerate, relative to the expected value.")
+@click.option("--ulp", type=float, help="The error that checks tolerate, in units in the last place.")
+@click.option("--name", help="What to call it.  [default: as the file]")
+@click.option("--force", is_flag=True, help="Replace a golden that is there.")
+@json_option
+def record(
+    file: str,
+    output: str,
+    expected: str | None,
+    atol: float | None,
+    rtol: float | None,
+    ulp: float | None,
+    name: str | None,
+    force: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Record a golden: the module, its inputs and its result, in a folder of plain files.
+
+    A snapshot is recorded with the inputs and the result that it holds. Under --numerics exact the result is the same
+    on every machine, bit for bit, and checks insist on it; else they allow for rounding.
+    """
+    import hloexec
+    from hloexec.golden.folder import SUFFIX
+    from hloexec.numerics.tolerances import given_tolerance
+    from hloexec.results import read_result, result_shapes
+
+    if options["elided"] not in ("zeros", "random", "error"):
+        raise click.BadParameter("a golden's constants are zeros, random or refused (error)", param_hint="'--elided'")
+    try:
+        given_tolerance(atol, rtol, ulp)
+        ready = prepared(file, **options)
+        folder = Path(output)
+        if folder.suffix != SUFFIX:
+            folder = folder / f"{name or _stem(file, ready.module)}{SUFFIX}"
+        result: Any = ready.recorded_result
+        if expected is not None:
+            result = read_result(expected, result_shapes(ready.module))
+        golden = hloexec.record_golden(
+            ready.module,
+            folder,
+            inputs_per_device=ready.inputs,
+            seed=options["seed"],
+            expected=result,
+            numerics=options["numerics"],
+            replicas=options["replicas"],
+            partitions=options["partitions"],
+            elided=options["elided"],
+            unknown=options["unknown"],
+            atol=atol,
+            rtol=rtol,
+            ulp=ulp,
+            inputs_source=file if ready.recorded_result is not None else _source(options),
+            expected_source=expected or file,
+            replace=force,
+        )
+    except InputError as error:
+        raise click.UsageError(str(error)) from error
+    if as_json:
+        echo_json({"folder": str(golden.folder), "numerics": golden.numerics, "module_hash": golden.module_hash})
+        return
+    where = f"run under {golden.numerics}" if result is None else golden.expected_source
+    click.echo(f"recorded  {golden.folder}  inputs: {golden.inputs_source}; result: {where}")
+    click.echo(f"\nto check it:\n  {shlex.join(['hloexec', 'golden', 'check', str(golden.folder)])}")
+
+
+@command.command("check")
+@click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path())
+@click.option("--module", "module_file", metavar="FILE", help="Run this module in place of the golden's own.")
+@click.option("--update", is_flag=True, help="Where the result is another one, keep it as the one expected.")
+@click.option("--top", type=click.IntRange(min=0), default=3, help="Failures shown in detail, 0 for all (default 3).")
+@json_option
+def check(folders: tuple[str, ...], module_file: str | None, update: bool, top: int, as_json: bool) -> int:
+    """Check goldens: each DIR is one, or holds some at any depth.
+
+    Runs each golden's module on its inputs and compares. Exits with 0 where all agree, 1 where one differs, 2 where one
+    cannot be checked.
+    """
+    import hloexec
+    from hloexec.golden import find_goldens, update_golden
+    from hloexec.golden.checking import Outcome
+    from hloexec.report.golden import check_record, checks_view
+    from hloexec.report.tables import show
+
+    try:
+        found = list(dict.fromkeys(path for folder in folders for path in find_goldens(folder)))
+        module = None if module_file is None else hloexec.load(module_file)
+        if module is not None and (len(found) > 1 or update):
+            raise click.UsageError("--module is run in place of one golden's module, and updates none")
+        checks: list[GoldenCheck] = [
+            update_golden(path) if update else hloexec.check_golden(path, module=module) for path in found
+        ]
+    except HloError as error:
+        raise click.UsageError(str(error)) from error
+    if as_json:
+        echo_json([check_record(entry) for entry in checks])
+    else:
+        show(checks_view(checks, top))
+    outcomes = {entry.outcome for entry in checks}
+    return 2 if Outcome.BROKEN in outcomes else 1 if Outcome.FAILED in outcomes else 0
+
+
+def _stem(file: str, module: Module) -> str:
+    """What a golden is called after its module's file."""
+    if file == "-":
+        return module.name
+    name = Path(file).name
+    while name.endswith(_SUFFIXES):
+        name = name.rpartition(".")[0]
+    return name
+
+
+def _source(options: dict[str, Any]) -> str:
+    """Where the inputs come from, for people."""
+    files = [*options["inputs"], *(f"{key}={path}" for key, path in options["overrides"])]
+    return ", ".join(files) or f"random (seed {options['seed']}, {options['distribution']})"

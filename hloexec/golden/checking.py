@@ -1,0 +1,145 @@
+"""Checking a golden: run its module again, and hold the result against the one that was recorded."""
+
+from __future__ import annotations
+
+import enum
+import os
+import time
+from pathlib import Path
+
+import attrs
+
+from hloexec import literals
+from hloexec.errors import HloError, InputError
+from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, Golden, read_golden, text_hash
+from hloexec.golden.recording import run_golden, write_expected
+from hloexec.ir import Module
+from hloexec.loading import load
+from hloexec.numerics.comparing import compare
+from hloexec.numerics.comparison import Comparison, Verdict
+from hloexec.values import Value
+
+__all__ = ["GoldenCheck", "Outcome", "check_golden", "update_golden"]
+
+
+class Outcome(enum.Enum):
+    """What became of a check, from the best to the worst."""
+
+    PASSED = "ok"
+    FAILED = "FAILED"
+    """The result is another one."""
+    BROKEN = "BROKEN"
+    """It could not be run: files are missing, damaged, or do not fit."""
+
+
+@attrs.frozen(eq=False)
+class GoldenCheck:
+    """One golden's check."""
+
+    folder: Path
+    outcome: Outcome
+    message: str
+    """The verdict, or why there is none, in a line or more."""
+    golden: Golden | None = None
+    comparison: Comparison | None = None
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome is Outcome.PASSED
+
+
+def check_golden(folder: str | os.PathLike[str], *, module: Module | None = None) -> GoldenCheck:
+    """Run a golden's module on its inputs and compare the result with the one that it holds.
+
+    Results that hloexec recorded under the `exact` policy must come out in the same bits. All others may be off by what
+    the golden's tolerances say or, where it has none, by what rounding explains (`hloexec.compare`). `module` is run in
+    place of the golden's own, as after a compiler pass; then rounding is always allowed for.
+
+    Raises nothing of hloexec's: what keeps a golden from being checked is an outcome.
+    """
+    return _timed(Path(folder), module)[0]
+
+
+def update_golden(folder: str | os.PathLike[str]) -> GoldenCheck:
+    """`check_golden`; where the result is another one, it becomes the golden's.
+
+    Raises InputError where the golden's result is not hloexec's own, or cannot be written.
+    """
+    found, result = _timed(Path(folder), None)
+    if found.outcome is not Outcome.FAILED or found.golden is None:
+        return found
+    if found.golden.expected_source != OURS:
+        raise InputError(
+            f"{found.folder.name}: its result comes from {found.golden.expected_source}, and is not replaced by "
+            f"hloexec's own"
+        )
+    write_expected(found.golden, result)
+    return attrs.evolve(found, outcome=Outcome.PASSED, message=f"updated; it was {found.message}")
+
+
+def _timed(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
+    """The check, and the result that came out."""
+    start = time.perf_counter()
+    try:
+        found, result = _checked(path, other)
+    except HloError as error:
+        return GoldenCheck(path, Outcome.BROKEN, str(error)), ()
+    return attrs.evolve(found, seconds=time.perf_counter() - start), result
+
+
+def _checked(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
+    golden = read_golden(path)
+    module, inputs = _module_and_inputs(golden, other)
+    expected = literals.load(path / EXPECTED)
+    result = run_golden(golden, module, inputs)
+    comparison = compare(
+        result,
+        expected,
+        atol=golden.atol,
+        rtol=golden.rtol,
+        ulp=golden.ulp,
+        module=module,
+        inputs=inputs[0] if len(inputs) == 1 else None,
+        numerics=golden.numerics,
+    )
+    verdict = comparison.verdict
+    if golden.is_bit_for_bit and other is None and verdict is not Verdict.EQUAL:
+        message = f"{comparison}; under the exact policy every bit must be the same"
+        return GoldenCheck(path, Outcome.FAILED, message, golden, comparison), result
+    outcome = Outcome.PASSED if verdict.agrees else Outcome.FAILED
+    return GoldenCheck(path, outcome, str(comparison), golden, comparison), result
+
+
+def _module_and_inputs(golden: Golden, other: Module | None) -> tuple[Module, list[list[Value]]]:
+    """The module that is to be run, and its inputs: one list, or one per device."""
+    folder = golden.folder
+    if other is None:
+        _require_unchanged(golden)
+    module = load(folder / MODULE) if other is None else other
+    parameters = module.entry.parameters
+    try:
+        if golden.inputs_per_device == 1:
+            found = literals.load_inputs(folder / INPUTS, parameters)
+            return module, [[found[number] for number in range(len(parameters))]]
+    except InputError as error:
+        if other is None:
+            raise
+        raise InputError(f"{module.name} does not take this golden's inputs: {error}") from error
+    per_device = literals.load(folder / INPUTS)
+    if not isinstance(per_device, tuple) or len(per_device) != golden.inputs_per_device:
+        raise InputError(f"{folder.name}: {INPUTS} does not hold the inputs of {golden.inputs_per_device} devices")
+    return module, [list(values) if isinstance(values, tuple) else [values] for values in per_device]
+
+
+def _require_unchanged(golden: Golden) -> None:
+    try:
+        data = (golden.folder / MODULE).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {str(golden.folder / MODULE)!r}: {error.strerror or error}") from error
+    if text_hash(data) != golden.module_hash:
+        raise InputError(
+            f"{golden.folder.name}: {MODULE} is not the module that was recorded (its SHA-256 is "
+            f"{text_hash(data)[:12]}…, golden.json says {golden.module_hash[:12]}…); record it again, or give "
+            f"the other module with --module"
+        )

@@ -1,0 +1,158 @@
+"""The folder of a golden: `NAME.golden` with four plain files, which need nothing outside of it.
+
+- `module.hlo`: the text of the module.
+- `inputs.npz`: the values of its parameters, keyed as `hloexec run --inputs` reads them; where devices have inputs of
+  their own, one tuple per device.
+- `expected.npz`: the result, keyed as `hloexec run --save` writes it; one per device where there are several.
+- `golden.json`: how it is run (policy of numerics, devices, elided constants), how it is compared (tolerances, if any
+  were given), where inputs and result come from, the SHA-256 of `module.hlo`, and the versions that recorded it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hloexec.errors import InputError, UnsupportedError
+from hloexec.ops.policy import numerics_policy
+
+__all__ = ["EXPECTED", "INPUTS", "MODULE", "RECORD", "SUFFIX", "Golden", "find_goldens", "read_golden", "text_hash"]
+
+SUFFIX = ".golden"
+RECORD, MODULE, INPUTS, EXPECTED = "golden.json", "module.hlo", "inputs.npz", "expected.npz"
+OURS = "hloexec"
+"""Where a result comes from that hloexec computed."""
+_FORMAT = 1
+_MOST_BYTES = 1 << 20
+
+
+@attrs.frozen
+class Golden:
+    """What `golden.json` says."""
+
+    folder: Path = attrs.field(converter=Path)
+    module_name: str
+    module_hash: str
+    """SHA-256 of the bytes of `module.hlo`, in hexadecimal."""
+    numerics: str = "reference"
+    replicas: int = 1
+    partitions: int = 1
+    inputs_per_device: int = 1
+    """1, or as many as there are devices."""
+    inputs_source: str = ""
+    """`random, seed 0`, or the file they were read from."""
+    expected_source: str = OURS
+    """`hloexec`, or the file it was read from."""
+    seed: int = 0
+    """Of the random numbers that the module draws itself."""
+    elided: str = "zeros"
+    unknown: str = "error"
+    atol: float | None = None
+    rtol: float | None = None
+    ulp: float | None = None
+    versions: Mapping[str, str] = attrs.Factory(dict)
+
+    @property
+    def name(self) -> str:
+        return self.folder.name.removesuffix(SUFFIX)
+
+    @property
+    def is_bit_for_bit(self) -> bool:
+        """Whether its result must come out in the same bits: it is hloexec's own under `exact`."""
+        has_tolerance = any(number is not None for number in (self.atol, self.rtol, self.ulp))
+        return numerics_policy(self.numerics).is_exact and self.expected_source == OURS and not has_tolerance
+
+    def text(self) -> str:
+        """The content of `golden.json`."""
+        record = attrs.asdict(self, filter=lambda field, _: field.name != "folder")
+        return json.dumps({"format": _FORMAT, **record}, indent=2, ensure_ascii=False) + "\n"
+
+
+def text_hash(data: bytes) -> str:
+    """How a module's text is told from another."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def find_goldens(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """The golden folders at or under a path, in the order of their names.
+
+    Raises InputError where there is no such folder, or none in it.
+    """
+    root = Path(path)
+    if root.name.endswith(SUFFIX) or (root / RECORD).is_file():
+        yield root
+        return
+    if not root.is_dir():
+        raise InputError(f"there is no folder {str(root)!r}")
+    found = sorted(folder for folder in root.rglob(f"*{SUFFIX}") if folder.is_dir())
+    if not found:
+        raise InputError(f"there is no {SUFFIX} folder in {str(root)!r}; `hloexec golden record` makes one")
+    yield from found
+
+
+def read_golden(folder: str | os.PathLike[str]) -> Golden:
+    """Read `golden.json`, and see that the other files are there.
+
+    Raises InputError where files are missing or damaged, or a newer version wrote them.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {str(folder)!r}")
+    for name in (RECORD, MODULE, INPUTS, EXPECTED):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder.name} is no whole golden: {name} is missing; record it again")
+    try:
+        with open(folder / RECORD, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"cannot read {str(folder / RECORD)!r}: {error.strerror or error}") from error
+    try:
+        record = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{folder.name}: {RECORD} is damaged: {error}; record it again") from error
+    return _golden(folder, record)
+
+
+def _golden(folder: Path, record: Any) -> Golden:
+    if not isinstance(record, dict) or not isinstance(record.get("format"), int):
+        raise InputError(f"{folder.name}: {RECORD} is not that of a golden: it names no format")
+    if record["format"] != _FORMAT:
+        raise InputError(
+            f"{folder.name}: {RECORD} has format {record['format']}, of which this hloexec knows nothing; it reads "
+            f"format {_FORMAT}"
+        )
+    values: dict[str, Any] = {}
+    for field in attrs.fields(Golden)[1:]:
+        if field.name not in record:
+            raise InputError(f"{folder.name}: {RECORD} does not say {field.name}; record it again")
+        value = record[field.name]
+        if not _is_of(field.name, value):
+            raise InputError(f"{folder.name}: {RECORD} says {field.name} is {str(value)[:60]!r}, which it cannot be")
+        values[field.name] = value
+    try:
+        numerics_policy(values["numerics"])
+    except UnsupportedError as error:
+        raise InputError(f"{folder.name}: {error.message}") from error
+    return Golden(folder, **values)
+
+
+def _is_of(name: str, value: Any) -> bool:
+    """Whether a value of `golden.json` is of the kind that its field has."""
+    match name:
+        case "replicas" | "partitions" | "inputs_per_device":
+            return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        case "atol" | "rtol" | "ulp":
+            return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0)
+        case "versions":
+            return isinstance(value, dict) and all(isinstance(version, str) for version in value.values())
+        case "seed":
+            return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
+        case "elided" | "unknown":
+            return value in ("zeros", "random", "error")
+    return isinstance(value, str)

@@ -1,0 +1,230 @@
+"""Recording a golden: run a module, or take a result from elsewhere, and write the folder as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hloexec import literals
+from hloexec.errors import InputError
+from hloexec.exec import run_devices
+from hloexec.exec.arguments import device_arguments
+from hloexec.exec.running import plan_of
+from hloexec.exec.topology import topology_of
+from hloexec.files import open_atomically
+from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX, Golden, text_hash
+from hloexec.inputs import random_inputs
+from hloexec.ir import Module
+from hloexec.results import labelled_arrays, result_shapes
+from hloexec.text import format as format_module
+from hloexec.values import Array, Value
+
+__all__ = ["nested_value", "record_golden", "versions"]
+
+
+def record_golden(
+    module: Module,
+    folder: str | os.PathLike[str],
+    *,
+    inputs: Sequence[Any] | None = None,
+    inputs_per_device: Sequence[Sequence[Any]] | None = None,
+    seed: int = 0,
+    expected: Mapping[str, Array] | Value | None = None,
+    numerics: str = "reference",
+    replicas: int | None = None,
+    partitions: int | None = None,
+    elided: str = "zeros",
+    unknown: str = "error",
+    atol: float | None = None,
+    rtol: float | None = None,
+    ulp: float | None = None,
+    inputs_source: str | None = None,
+    expected_source: str = "elsewhere",
+    replace: bool = False,
+) -> Golden:
+    """Write the golden of a module to `folder`, whose name must end in `.golden`.
+
+    `inputs` are one value per parameter, `inputs_per_device` one such list per device; without them they are random, by
+    `seed`, which is also that of the random numbers that the module draws itself. `expected` is the result, one per
+    device where there are several, or a mapping from leaves' labels to arrays; without it the module is run.
+    `numerics`, `elided` and `unknown` are as for `run`; `atol`, `rtol` and `ulp` are tolerances for `check_golden`, as
+    for `compare`. `inputs_source` and `expected_source` say where values come from, for people. `replace` allows
+    writing over a golden that is there.
+
+    Raises what `run_devices` raises, and InputError where the folder cannot be written or `expected` is of another
+    shape than the module's result.
+    """
+    target = _target(folder, replace)
+    topology = topology_of(module, replicas, partitions)
+    if inputs is not None and inputs_per_device is not None:
+        raise InputError("inputs and inputs_per_device cannot both be given")
+    given = [list(inputs)] if inputs is not None else [list(part) for part in inputs_per_device or ()]
+    if not given:
+        given = [random_inputs(module, seed)]
+        inputs_source = inputs_source or f"random, seed {seed}"
+    plan = plan_of(module, numerics=numerics, elided=elided, unknown=unknown)
+    device_arguments(plan.computation, given, topology.count)
+    golden = Golden(
+        folder=target,
+        module_name=module.name,
+        module_hash="",
+        numerics=numerics,
+        replicas=topology.replicas,
+        partitions=topology.partitions,
+        inputs_per_device=len(given),
+        inputs_source=inputs_source or "given",
+        expected_source=OURS if expected is None else expected_source,
+        seed=seed,
+        elided=elided,
+        unknown=unknown,
+        atol=atol,
+        rtol=rtol,
+        ulp=ulp,
+        versions=versions(),
+    )
+    if expected is None:
+        result = run_golden(golden, module, given)
+    else:
+        result = nested_value(expected) if isinstance(expected, Mapping) else expected
+        _require_result(module, result, topology.count)
+    text = (module.source if module.source is not None else format_module(module)).encode()
+    golden = attrs.evolve(golden, module_hash=text_hash(text))
+    _write(golden, text, tuple(map(tuple, given)) if len(given) > 1 else tuple(given[0]), result)
+    return golden
+
+
+def run_golden(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]]) -> Value:
+    """What a module gives when it is run as a golden says; a tuple of the devices' results where there are several."""
+    results = run_devices(
+        module,
+        inputs_per_device,
+        replicas=golden.replicas,
+        partitions=golden.partitions,
+        numerics=golden.numerics,
+        seed=golden.seed,
+        elided=golden.elided,
+        unknown=golden.unknown,
+    )
+    return tuple(results) if len(results) > 1 else results[0]
+
+
+def versions() -> dict[str, str]:
+    """Of hloexec, Python and the libraries that results may depend on."""
+    import platform
+    from importlib import metadata
+
+    found = {"python": platform.python_version()}
+    for package in ("hloexec", "numpy", "ml_dtypes"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "(not installed)"
+    return found
+
+
+def nested_value(leaves: Mapping[str, Array]) -> Value:
+    """The value whose leaves have these labels; InputError where the labels make up none."""
+    if leaves.keys() == {"value"}:
+        return leaves["value"]
+    root: dict[int, Any] = {}
+    for label, leaf in leaves.items():
+        parts = label.split(".")
+        if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
+            raise InputError(f"{label!r} is no place in a result; leaves are keyed 0, 1.0, …, or value where it is one")
+        level = root
+        for part in parts[:-1]:
+            level = level.setdefault(int(part), {})
+            if not isinstance(level, dict):
+                raise InputError(f"{label!r} is part of what is an array already")
+        level[int(parts[-1])] = leaf
+    return _tuple(root, "")
+
+
+def _tuple(level: Any, label: str) -> Value:
+    if not isinstance(level, dict):
+        found: Array = level
+        return found
+    absent = next((number for number in range(len(level)) if number not in level), None)
+    if absent is not None:
+        raise InputError(f"the result lacks leaf {label}{absent}, but has later ones")
+    return tuple(_tuple(level[number], f"{label}{number}.") for number in range(len(level)))
+
+
+def _require_result(module: Module, result: Value, devices: int) -> None:
+    """InputError where a result has not the leaves of a module's, or other dimensions; element types may differ."""
+    own = result_shapes(module)
+    expected = own if devices == 1 else {_on(device, label): own[label] for device in range(devices) for label in own}
+    found = labelled_arrays(result)
+    if found.keys() == {"0"} and expected.keys() == {"value"}:
+        found = {"value": found["0"]}
+    for label, shape in expected.items():
+        if label not in found:
+            raise InputError(f"the expected result lacks leaf {label}, {shape}")
+        if found[label].shape != shape.dimensions and not shape.is_dynamic:
+            raise InputError(
+                f"leaf {label} of the expected result has dimensions {list(found[label].shape)}, but the module gives "
+                f"{shape}"
+            )
+    for label in found.keys() - expected.keys():
+        raise InputError(f"the expected result has leaf {label}, which {module.name} has not: {', '.join(expected)}")
+
+
+def _on(device: int, label: str) -> str:
+    return str(device) if label == "value" else f"{device}.{label}"
+
+
+def _target(folder: str | os.PathLike[str], replace: bool) -> Path:
+    target = Path(folder)
+    if not target.name.endswith(SUFFIX) or target.name == SUFFIX:
+        raise InputError(f"a golden's folder is called NAME{SUFFIX}, but this is {str(target)!r}")
+    if target.parent.exists() and not target.parent.is_dir():
+        raise InputError(f"cannot write {str(target)!r}: {str(target.parent)!r} is no folder")
+    if target.exists():
+        if not replace:
+            raise InputError(f"{str(target)!r} is there already; --force (replace=True) records it again")
+        if not (target / RECORD).is_file():
+            raise InputError(f"{str(target)!r} is there already, and is no golden: it has no {RECORD}")
+    return target
+
+
+def _write(golden: Golden, text: bytes, inputs: Value, expected: Value) -> None:
+    """The four files, in a folder that takes its name when they are all there."""
+    target = golden.folder
+    parent = target.parent
+    temporary = parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+    old = parent / f".{target.name}.{secrets.token_hex(4)}.old"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        try:
+            (temporary / MODULE).write_bytes(text)
+            literals.save(temporary / INPUTS, inputs)
+            literals.save(temporary / EXPECTED, expected)
+            (temporary / RECORD).write_text(golden.text(), encoding="utf-8")
+            if target.exists():
+                target.rename(old)
+            temporary.rename(target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if old.exists() and not target.exists():
+                old.rename(target)
+            shutil.rmtree(old, ignore_errors=True)
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"cannot write {str(target)!r}: {reason}") from error
+
+
+def write_expected(golden: Golden, expected: Value) -> None:
+    """Replace the result of a golden that is there, and the versions it was recorded by."""
+    try:
+        literals.save(golden.folder / EXPECTED, expected)
+        with open_atomically(golden.folder / RECORD) as file:
+            file.write(attrs.evolve(golden, versions=versions()).text().encode())
+    except OSError as error:
+        raise InputError(f"cannot write {str(golden.folder)!r}: {error.strerror or error}") from error

@@ -1,0 +1,70 @@
+"""Checks of goldens for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hloexec.golden.checking import GoldenCheck, Outcome
+from hloexec.report.comparison import comparison_record, comparison_view
+from hloexec.report.units import plural, seconds_text
+
+__all__ = ["check_record", "checks_view"]
+
+_STYLES = {Outcome.PASSED: "green", Outcome.FAILED: "bold red", Outcome.BROKEN: "bold yellow"}
+
+
+def checks_view(checks: Sequence[GoldenCheck], top: int) -> RenderableType:
+    """The verdict on all of them, a line for each, and for each that failed what is off."""
+    parts: list[RenderableType] = [_headline(checks), Text("")]
+    width = max(len(check.folder.name) for check in checks)
+    parts += [_line(check, width) for check in checks]
+    failed = [check for check in checks if check.outcome is Outcome.FAILED]
+    for check in failed[:top] if top else failed:
+        if check.comparison is not None:
+            parts += [Text(""), Text(str(check.folder), style="bold"), comparison_view(check.comparison, top)]
+    if failed and 0 < top < len(failed):
+        parts.append(Text(f"… and {len(failed) - top} more (--top 0 shows all)", style="dim"))
+    if failed:
+        folder = failed[0].folder
+        hint = f"\nif the new result is meant:\n  hloexec golden check --update {folder}"
+        golden = failed[0].golden
+        if golden is not None and golden.expected_source == "hloexec":
+            parts.append(Text(hint, style="dim"))
+    return Group(*parts)
+
+
+def _headline(checks: Sequence[GoldenCheck]) -> Text:
+    counts = {outcome: sum(check.outcome is outcome for check in checks) for outcome in Outcome}
+    if counts[Outcome.PASSED] == len(checks):
+        return Text.assemble(("all agree", "bold green"), (f"  {plural(len(checks), 'golden')}", "dim"))
+    said = [f"{counts[Outcome.FAILED]} different"] if counts[Outcome.FAILED] else []
+    said += [f"{counts[Outcome.BROKEN]} broken"] if counts[Outcome.BROKEN] else []
+    return Text.assemble((", ".join(said), "bold red"), (f"  of {plural(len(checks), 'golden')}", "dim"))
+
+
+def _line(check: GoldenCheck, width: int) -> Text:
+    took = f"  {seconds_text(check.seconds)}" if check.seconds else ""
+    policy = f" ({check.golden.numerics})" if check.golden is not None else ""
+    label = (f"{check.outcome.value:<7}", _STYLES[check.outcome])
+    message = check.message.replace("\n", "\n" + " " * (width + 9))
+    return Text.assemble(label, f"{check.folder.name:<{width}}  ", message, (policy + took, "dim"))
+
+
+def check_record(check: GoldenCheck) -> dict[str, Any]:
+    """What JSON can hold."""
+    golden = None
+    if check.golden is not None:
+        golden = attrs.asdict(check.golden, filter=lambda field, _: field.name != "folder")
+    return {
+        "folder": str(check.folder),
+        "outcome": check.outcome.name.lower(),
+        "message": check.message,
+        "seconds": check.seconds,
+        "golden": golden,
+        "comparison": None if check.comparison is None else comparison_record(check.comparison),
+    }

@@ -1,0 +1,146 @@
+"""`hloexec golden record` and `check`: what they print, their exit codes, and wrong uses of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hloexec import literals
+from hloexec.cli import main
+from tests.cli.test_run_values import _snapshot
+from tests.text.building import op
+
+DOT = op("f32[4,3] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", x="f32[4,50]", y="f32[50,3]")
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dot.hlo").write_text(DOT)
+    Path("negated.hlo").write_text(
+        DOT.replace("ROOT root", "d").replace("\n}", "\n  ROOT root = f32[4,3] negate(d)\n}")
+    )
+    Path("broken.hlo").write_text("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] add(x) }\n")
+
+
+def _record(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["golden", "record", *arguments]) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def test_recording_says_how_to_check(capsys: pytest.CaptureFixture[str]) -> None:
+    out = _record(capsys, "dot.hlo", "-o", "goldens", "--numerics", "exact")
+    first, *_, last = out.splitlines()
+    assert first == "recorded  goldens/dot.golden  inputs: random (seed 0, normal); result: run under exact"
+    assert main(last.split()[1:]) == 0
+    first, _, line = capsys.readouterr().out.splitlines()
+    assert first == "all agree  1 golden" and line.startswith("ok     dot.golden  equal (exact)")
+
+
+def test_a_check_shows_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    _record(capsys, "dot.hlo", "-o", "goldens")
+    _record(capsys, "dot.hlo", "-o", "goldens", "--name", "other", "--seed", "4")
+    literals.save("goldens/other.golden/expected.npz", np.zeros((4, 3), np.float32))
+    shutil.copytree("goldens/dot.golden", "goldens/third.golden")
+    Path("goldens/third.golden/inputs.npz").unlink()
+    assert main(["golden", "check", "goldens"]) == 2
+    out = capsys.readouterr().out
+    assert out.startswith("1 different, 1 broken  of 3 goldens\n\nok     dot.golden    equal (reference)")
+    assert "FAILED other.golden  different: value: 12 of 12 elements beyond tolerance" in out
+    assert "BROKEN third.golden  third.golden is no whole golden: inputs.npz is missing; record it again" in out
+    assert "value f32[4,3] different 12 12" in " ".join(out.split())
+    assert main(["golden", "check", "goldens/dot.golden", "goldens/other.golden"]) == 1
+    out = capsys.readouterr().out
+    assert out.endswith("  hloexec golden check --update goldens/other.golden\n")
+    assert main(["golden", "check", "--update", "goldens/other.golden"]) == 0
+    assert "updated; it was different" in capsys.readouterr().out
+    assert main(["golden", "check", "goldens/other.golden"]) == 0
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "module_hash" in json.loads(_record(capsys, "dot.hlo", "-o", "m.golden", "--json"))
+    literals.save("m.golden/expected.npz", np.zeros((4, 3), np.float32))
+    assert main(["golden", "check", "m.golden", "--json"]) == 1
+    (record,) = json.loads(capsys.readouterr().out)
+    assert (record["outcome"], record["golden"]["numerics"]) == ("failed", "reference")
+    assert record["comparison"]["leaves"][0]["mismatches"] == 12
+
+
+def test_results_of_other_backends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _record(capsys, "dot.hlo", "-o", "given")
+    with np.load("given/dot.golden/inputs.npz") as inputs:
+        x, y = inputs["0"], inputs["1"]
+    np.savez("x_and_y.npz", x=x, y=y)
+    np.savez("tpu.npz", x @ y)
+    out = _record(capsys, "dot.hlo", "-o", "m.golden", "--inputs", "x_and_y.npz", "--expected", "tpu.npz")
+    assert "inputs: x_and_y.npz; result: tpu.npz" in out
+    assert main(["golden", "check", "m.golden"]) == 0
+    np.savez("tpu.npz", x @ y * np.float32(1.01))
+    arguments = ["dot.hlo", "-o", "m.golden", "--inputs", "x_and_y.npz", "--expected", "tpu.npz", "--force"]
+    _record(capsys, *arguments)
+    assert main(["golden", "check", "m.golden"]) == 1
+    _record(capsys, *arguments, "--rtol", "0.02")
+    assert main(["golden", "check", "m.golden"]) == 0
+
+
+def test_a_snapshot_is_recorded_with_its_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    snapshot = _snapshot(tmp_path, [1.0, 2.0, 3.0], [10.0, 20.0, 30.0], result=[11.0, 22.0, 33.5])
+    out = _record(capsys, snapshot, "-o", ".")
+    assert f"inputs: {snapshot}; result: {snapshot}" in out
+    assert main(["golden", "check", "snapshot.golden"]) == 1
+    assert "33.0, expected 33.5" in capsys.readouterr().out
+
+
+def test_another_module_in_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    _record(capsys, "dot.hlo", "-o", "m.golden")
+    assert main(["golden", "check", "m.golden", "--module", "dot.hlo"]) == 0
+    assert main(["golden", "check", "m.golden", "--module", "negated.hlo"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["record", "dot.hlo"], 2, "Missing option '-o'"),
+        (["record", "missing.hlo", "-o", "d"], 2, "cannot read missing.hlo"),
+        (["record", "broken.hlo", "-o", "d"], 1, "broken.hlo:3"),
+        (["record", "dot.hlo", "-o", "m.golden"], 2, "is there already; --force"),
+        (["record", "dot.hlo", "-o", "dot.hlo/m.golden"], 2, "cannot write 'dot.hlo/m.golden': 'dot.hlo' is no folder"),
+        (["record", "dot.hlo", "-o", "/proc/nowhere"], 2, "cannot write '/proc/nowhere/dot.golden'"),
+        (["record", "dot.hlo", "-o", "d", "--numerics", "sloppy"], 2, "unknown numerics policy 'sloppy'"),
+        (["record", "dot.hlo", "-o", "d", "--inputs", "missing.npz"], 2, "cannot read 'missing.npz'"),
+        (["record", "dot.hlo", "-o", "d", "--inputs", "result.npz"], 2, "result.npz"),
+        (["record", "dot.hlo", "-o", "d", "--expected", "missing.npz"], 2, "cannot read 'missing.npz'"),
+        (["record", "dot.hlo", "-o", "d", "--expected", "small.npz"], 2, "has dimensions [2], but the module gives"),
+        (["record", "dot.hlo", "-o", "d", "--expected", "dot.hlo"], 2, "holds a module, but no result"),
+        (["record", "dot.hlo", "-o", "d", "--rtol", "-1"], 2, "rtol must not be negative"),
+        (["record", "dot.hlo", "-o", "d", "--elided", "x.npz"], 2, "zeros, random or refused"),
+        (["record", "dot.hlo", "-o", "d", "--seed", "first"], 2, "'first' is not a valid integer"),
+        (["check"], 2, "Missing argument 'DIR...'"),
+        (["check", "nowhere"], 2, "there is no folder 'nowhere'"),
+        (["check", "empty"], 2, "there is no .golden folder in 'empty'; `hloexec golden record` makes one"),
+        (["check", "nowhere.golden"], 2, "there is no folder 'nowhere.golden'"),
+        (["check", "m.golden", "--module", "missing.hlo"], 2, "cannot read missing.hlo"),
+        (["check", "m.golden", "m2.golden", "--module", "dot.hlo"], 2, "in place of one golden's module"),
+        (["check", "m.golden", "--update", "--module", "dot.hlo"], 2, "in place of one golden's module"),
+        (["check", "given.golden", "--update"], 2, "its result comes from result.npz, and is not replaced"),
+        (["chekc"], 2, "No such command 'chekc'"),
+    ],
+)
+def test_wrong_uses(
+    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    Path("empty").mkdir()
+    np.savez("result.npz", np.ones((4, 3), np.float32))
+    np.savez("small.npz", np.ones(2, np.float32))
+    _record(capsys, "dot.hlo", "-o", "m.golden")
+    _record(capsys, "dot.hlo", "-o", "m2.golden")
+    _record(capsys, "dot.hlo", "-o", "given.golden", "--expected", "result.npz")
+    assert main(["golden", *arguments]) == code
+    captured = capsys.readouterr()
+    assert message in captured.out + captured.err
+    assert sorted(path.name for path in tmp_path.glob("*.golden")) == ["given.golden", "m.golden", "m2.golden"]
+    assert not Path("d").exists()
