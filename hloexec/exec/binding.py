@@ -136,6 +136,8 @@ def _specialised(
     numerics = around.options.numerics
     if entry.bind is None or numerics.is_exact or numerics.has_xla_cpu_functions:
         return None
+    if not entry.is_elementwise and numerics.contraction_operand_mantissa_bits is not None:
+        return None
     declared = tuple(operand.shape for operand in computation.operands_of(instruction))
     for shape, given in zip((*declared, instruction.shape), (*operands, instruction.shape), strict=True):
         if (

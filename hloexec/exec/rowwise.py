@@ -122,8 +122,9 @@ def _elementwise(step: Step, operands: Sequence[ArrayShape], result: ArrayShape)
             wide = _wide(result)
             if opcode == "convert" and given[0].element_type is wide.element_type:
                 return RowForm(rows, lambda _: same, wide=wide, is_exact=types[0] == "bf16", is_elementwise=True)
-            function = entry.bind(attributes=step.instruction.attributes, shape=wide, operand_shapes=given)
-            return RowForm(rows, lambda _: function, wide=wide, is_exact=opcode == "select", is_elementwise=True)
+            formula = entry.bind(attributes=step.instruction.attributes, shape=wide, operand_shapes=given)
+            assert formula is not None, "elementwise entries give one for all element types"
+            return RowForm(rows, lambda _: formula, wide=wide, is_exact=opcode == "select", is_elementwise=True)
     function = step.function
     return RowForm(rows, lambda _: function, is_elementwise=True)
 

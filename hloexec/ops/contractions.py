@@ -8,7 +8,7 @@ the free ones of lhs, then those of rhs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -21,7 +21,13 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, widen
 from hloexec.ops.dot_algorithms import DOT_ALGORITHMS, algorithm_multiplier
 from hloexec.ops.exact.products import ExactMultiplier
-from hloexec.ops.matrix_product import Multiplier, default_multiplier, exactly, matrix_product
+from hloexec.ops.matrix_product import (
+    Multiplier,
+    default_multiplier,
+    exactly,
+    matrix_product,
+    plain_matrix_product,
+)
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import opcode
 from hloexec.values import Array
@@ -90,6 +96,27 @@ class Dot:
             algorithm=attributes.algorithm,
             numerics=numerics,
         )
+
+    @staticmethod
+    def bind(
+        *, attributes: DotAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+    ) -> Callable[[Array, Array], Array] | None:
+        """The kernel for two matrices of one type that BLAS multiplies; None for all others."""
+        types = {operand.element_type for operand in (*operand_shapes, shape)}
+        contracting = (*attributes.lhs_contracting_dims, *attributes.rhs_contracting_dims)
+        is_usual = attributes.algorithm == "unset" and "packed_nibble" not in attributes.operand_precision
+        if len(types) > 1 or next(iter(types)).name not in ("f32", "f64") or not is_usual or len(contracting) != 2:
+            return None
+        if attributes.lhs_batch_dims or any(operand.rank != 2 for operand in operand_shapes):
+            return None
+        turns_lhs, turns_rhs = contracting[0] == 0, contracting[1] == 1
+
+        def multiply(lhs: Array, rhs: Array) -> Array:
+            if not (lhs.flags.c_contiguous and rhs.flags.c_contiguous):
+                return Dot.evaluate(lhs, rhs, attributes=attributes, shape=shape)
+            return plain_matrix_product(lhs.T if turns_lhs else lhs, rhs.T if turns_rhs else rhs)
+
+        return multiply
 
 
 @opcode("scaled-dot", operands=4, attributes=DotAttributes)

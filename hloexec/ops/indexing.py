@@ -159,11 +159,13 @@ def _require_starts(opcode_name: str, operand: ArrayShape, start_indices: tuple[
 
 def _window(sizes: tuple[int, ...], start_indices: tuple[Array, ...], window: tuple[int, ...]) -> tuple[slice, ...]:
     """Where a window of an array lies after clamping."""
-    starts = [int(start) for index in start_indices for start in index.reshape(-1)]
-    return tuple(
-        slice(first := min(max(start, 0), size - extent), first + extent)
-        for start, size, extent in zip(starts, sizes, window, strict=True)
-    )
+    is_vector = len(start_indices) == 1 and start_indices[0].ndim == 1
+    starts = start_indices[0] if is_vector else start_indices
+    found = []
+    for start, size, extent in zip(starts, sizes, window, strict=True):
+        first = 0 if extent == size else min(max(int(start), 0), size - extent)
+        found.append(slice(first, first + extent))
+    return tuple(found)
 
 
 @attrs.frozen

@@ -29,6 +29,7 @@ __all__ = [
     "default_multiplier",
     "exactly",
     "matrix_product",
+    "plain_matrix_product",
     "round_mantissa",
 ]
 
@@ -110,16 +111,17 @@ class FloatMultiplier:
     def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
         pairs = _FIRST_TERMS if self.split is None else self.split.pairs
         with np.errstate(all="ignore"):
-            total, *others = (_by_blas(lhs[i], rhs[j]) for i, j in pairs)
+            total, *others = (plain_matrix_product(lhs[i], rhs[j]) for i, j in pairs)
             for other in others:
                 total += other
         return total if self.sum_type is None else widen(narrow(total, self.sum_type))
 
 
-def _by_blas(lhs: Array, rhs: Array) -> Array:
-    """lhs · rhs, or the transpose of rhsᵀ · lhsᵀ where `rhs` is a transposed matrix and `lhs` has few rows.
+def plain_matrix_product(lhs: Array, rhs: Array) -> Array:
+    """lhs · rhs of a type that BLAS multiplies.
 
-    OpenBLAS's AVX-512 kernels take up to half the time for the latter; the choice may change the order of the sums.
+    Where `rhs` is a transposed matrix and `lhs` has few rows, it is the transpose of rhsᵀ · lhsᵀ: OpenBLAS's AVX-512
+    kernels take up to half the time for that; the choice may change the order of the sums.
     """
     if lhs.ndim == 2 and 2 <= lhs.shape[0] <= _FEW_ROWS and _is_transposed(rhs):
         return np.ascontiguousarray(np.matmul(rhs.T, lhs.T).T)

@@ -99,9 +99,10 @@ class Opcode:
     """`evaluate`, but the first operand's buffer is the kernel's: it may write the result there, and return it."""
     compute: Callable[..., Any] | None
     """Elementwise only: the formula on arrays of the compute type, one per operand, all of one shape."""
-    bind: Callable[..., Callable[..., Any]] | None
-    """Elementwise only: from `attributes`, `shape` and `operand_shapes`, by keyword, a function of the operands alone
-    that gives what `evaluate` does under the `reference` policy. It relies on NumPy's warnings being off."""
+    bind: Callable[..., Callable[..., Any] | None] | None
+    """From `attributes`, `shape` and `operand_shapes`, by keyword, a function of the operands alone that gives what
+    `evaluate` does under the `reference` policy, or None. It relies on NumPy's warnings being off.
+    """
     documentation: str
 
     @property
@@ -129,7 +130,7 @@ def opcode(
     """Register the decorated class as the entry of opcode `name`.
 
     The class's docstring gives the rule and its source; its static methods `infer`, `evaluate`, `overwrite` (with the
-    keyword arguments of `evaluate`), (elementwise) `compute` and `bind`, and (collectives) `exchange` are what they are
+    keyword arguments of `evaluate`), `bind`, (elementwise) `compute` and (collectives) `exchange` are what they are
     called.
     """
 
@@ -169,7 +170,7 @@ def register(
     overwrite: Callable[..., Any] | None = None,
     exchange: Callable[..., Any] | None = None,
     compute: Callable[..., Any] | None = None,
-    bind: Callable[..., Callable[..., Any]] | None = None,
+    bind: Callable[..., Callable[..., Any] | None] | None = None,
     documentation: str = "",
 ) -> None:
     """Register an opcode; for tables of opcodes that are one formula each."""
