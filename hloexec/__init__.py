@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
     from hloexec.text import format, parse
     from hloexec.text.buffer_assignment import parse_buffer_assignment
+    from hloexec.tracing import read_trace, trace
     from hloexec.verifier import verify
 
 __all__ = [
@@ -66,11 +67,13 @@ __all__ = [
     "parse",
     "parse_buffer_assignment",
     "random_inputs",
+    "read_trace",
     "record_golden",
     "register_custom_call",
     "run",
     "run_devices",
     "shard_inputs",
+    "trace",
     "unshard_outputs",
     "verify",
 ]
@@ -90,11 +93,13 @@ _HOMES = {
     "parse": "hloexec.text",
     "parse_buffer_assignment": "hloexec.text.buffer_assignment",
     "random_inputs": "hloexec.inputs",
+    "read_trace": "hloexec.tracing",
     "record_golden": "hloexec.golden",
     "register_custom_call": "hloexec.custom_calls.registry",
     "run": "hloexec.exec",
     "run_devices": "hloexec.exec",
     "shard_inputs": "hloexec.exec",
+    "trace": "hloexec.tracing",
     "unshard_outputs": "hloexec.exec",
     "verify": "hloexec.verifier",
 }

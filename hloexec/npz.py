@@ -20,7 +20,7 @@ from hloexec.errors import LiteralError
 from hloexec.ir import ArrayShape, TupleShape
 from hloexec.values import TOKEN, Array, Value
 
-__all__ = ["ROOT", "Entry", "Expected", "encode", "entries", "write_npz"]
+__all__ = ["ROOT", "Entry", "Expected", "decoded", "encode", "entries", "write_npz"]
 
 Expected: TypeAlias = ArrayShape | TupleShape
 """What a leaf should be: an array, a token, or the empty tuple."""
@@ -75,7 +75,7 @@ class Entry:
             raise LiteralError(f"{self.where} does not fit into memory") from error
         except _DAMAGE as error:
             raise LiteralError(f"{self.where} is damaged: {error}") from error
-        return self._decode(np.asarray(array), element_type)
+        return decoded(np.asarray(array), element_type, self.where)
 
     def _open(self) -> IO[bytes]:
         return open(self.filename, "rb") if self.archive is None else self.archive.open(f"{self.key}.npy")
@@ -151,23 +151,29 @@ class Entry:
             found = f"{element_type}[{','.join(map(str, dimensions))}]"
             raise LiteralError(f"{self.where} holds {found}, but {shape} is expected")
 
-    def _decode(self, array: Array, element_type: ElementType) -> Array:
-        """The array in the element type's storage type."""
-        if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and np.little_endian is False):
-            array = array.astype(array.dtype.newbyteorder("="))
-        if array.dtype == element_type.storage:
-            if array.dtype == np.bool_ and (array.view(np.uint8) > 1).any():
-                raise LiteralError(f"{self.where} is damaged: a pred is neither 0 nor 1")
-            return array
-        if element_type.is_integral:
-            limits = _value_range(element_type)
-            if array.dtype.kind != "V":
-                if array.size and (array.min() < limits[0] or array.max() > limits[1]):
-                    raise LiteralError(f"{self.where}: {element_type} values lie between {limits[0]} and {limits[1]}")
-                return array.astype(element_type.storage)
-        elif element_type.bits < 8 and array.dtype.kind != "V" and array.size and array.max() >> element_type.bits:
-            raise LiteralError(f"{self.where}: the bits of {element_type} values are below {1 << element_type.bits}")
-        return array.view(element_type.storage)
+
+def decoded(array: Array, element_type: ElementType, where: str) -> Array:
+    """A stored array in its element type's storage type; LiteralError, naming `where`, for what that cannot hold."""
+    dtype = array.dtype.newbyteorder("=")
+    if dtype not in (_stored_type(element_type), element_type.storage) and dtype.kind != "V":
+        raise LiteralError(
+            f"{where}: {element_type} values are stored as {_stored_type(element_type)}, but these are {dtype.name}"
+        )
+    if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and np.little_endian is False):
+        array = array.astype(dtype)
+    if array.dtype == element_type.storage:
+        if array.dtype == np.bool_ and (array.view(np.uint8) > 1).any():
+            raise LiteralError(f"{where} is damaged: a pred is neither 0 nor 1")
+        return array
+    if element_type.is_integral:
+        limits = _value_range(element_type)
+        if array.dtype.kind != "V":
+            if array.size and (array.min() < limits[0] or array.max() > limits[1]):
+                raise LiteralError(f"{where}: {element_type} values lie between {limits[0]} and {limits[1]}")
+            return array.astype(element_type.storage)
+    elif element_type.bits < 8 and array.dtype.kind != "V" and array.size and array.max() >> element_type.bits:
+        raise LiteralError(f"{where}: the bits of {element_type} values are below {1 << element_type.bits}")
+    return array.view(element_type.storage)
 
 
 def _conversion_hint(shape: ArrayShape, stem: str) -> str:

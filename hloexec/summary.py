@@ -17,7 +17,7 @@ from hloexec.ir import ArrayShape, Instruction, Literal, Module, Shape, leaf_sha
 from hloexec.ops.attributes import computation_names
 from hloexec.verifier import Note, verify
 
-__all__ = ["ContractionSummary", "ParameterSummary", "Summary", "summarize"]
+__all__ = ["ContractionSummary", "ParameterSummary", "Summary", "run_counts", "summarize"]
 
 
 @attrs.frozen
@@ -136,7 +136,7 @@ def _element_types(instructions: Iterable[Instruction]) -> Iterator[str]:
 
 
 def _contractions(module: Module) -> tuple[ContractionSummary, ...]:
-    runs = _run_counts(module)
+    runs = run_counts(module)
     found: dict[str, ContractionSummary] = {}
     for computation in module:
         times = runs.get(computation.name, 0)
@@ -156,11 +156,12 @@ def _contractions(module: Module) -> tuple[ContractionSummary, ...]:
     return tuple(sorted(found.values(), key=lambda entry: -entry.flops))
 
 
-def _run_counts(module: Module) -> dict[str, int]:
-    """How often each computation that the entry reaches runs, all branches of conditionals taken."""
+def run_counts(module: Module, entry: str | None = None) -> dict[str, int]:
+    """How often each computation that the entry (or another) reaches runs, all branches of conditionals taken."""
+    first = entry or module.entry_name
     order: list[str] = []
     state: dict[str, bool] = {}
-    stack = [(module.entry_name, False)]
+    stack = [(first, False)]
     while stack:
         name, is_done = stack.pop()
         if is_done:
@@ -170,7 +171,7 @@ def _run_counts(module: Module) -> dict[str, int]:
             stack.append((name, True))
             stack.extend((callee, False) for callee, _ in _calls(module, name))
     runs = dict.fromkeys(order, 0)
-    runs[module.entry_name] = 1
+    runs[first] = 1
     for name in reversed(order):
         for callee, times in _calls(module, name):
             runs[callee] += runs[name] * times

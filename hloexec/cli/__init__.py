@@ -19,7 +19,9 @@ from hloexec.errors import HloError, HloWarning
 
 __all__ = ["main"]
 
-_COMMANDS = ("run", "compare", "golden", "info", "plan", "memory", "fmt", "ops")
+_COMMANDS = ("run", "trace", "compare", "golden", "info", "plan", "memory", "fmt", "ops")
+_RUNNING = ("run", "trace")
+"""The commands that run modules, and should do so with the same matrix kernels."""
 
 
 class _Commands(click.Group):
@@ -69,7 +71,7 @@ def _hloexec() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    if arguments is None and sys.argv[1:2] == ["run"]:
+    if arguments is None and sys.argv[1:2] and sys.argv[1] in _RUNNING:
         from hloexec.cli.kernels import start_over_with_better_kernels
 
         start_over_with_better_kernels()

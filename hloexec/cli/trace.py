@@ -1,0 +1,77 @@
+"""`hloexec trace`: what every instruction gives, on disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hloexec.cli.inputs import prepared, run_options
+from hloexec.cli.options import ByteCount, echo_json, file_argument, json_option
+
+__all__ = ["command"]
+
+
+@click.command("trace")
+@file_argument
+@click.option("-o", "--output", "folder", metavar="DIR", required=True, help="The folder to write; it must be new.")
+@click.option(
+    "--select",
+    metavar="PATTERN",
+    multiple=True,
+    help="Only instructions whose name, opcode or op_name matches, e.g. 'add*', dot, '*attention*'. May be repeated.",
+)
+@click.option("--stats-only", is_flag=True, help="Leave the values out; write their statistics.")
+@click.option(
+    "--disk-limit", type=ByteCount(), help="Write no more values than this, e.g. 8G.  [default: what is free]"
+)
+@click.option(
+    "--top", type=click.IntRange(0, 1000), default=10, show_default=True, help="Rows of the table of what stands out."
+)
+@run_options
+@json_option
+def command(
+    file: str,
+    folder: str,
+    select: tuple[str, ...],
+    stats_only: bool,
+    disk_limit: int | None,
+    top: int,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Write what every instruction of a run gives to DIR, with statistics, path, loop iteration and devices.
+
+    Instructions in fusions, branches and every iteration of loops are included. DIR/events.jsonl has one line of JSON
+    for each; DIR/values.npy the arrays, which hloexec.read_trace or NumPy reads. The table shows the first values that
+    are not finite, then the largest ones.
+    """
+    from hloexec.cli.progress import ProgressBar
+    from hloexec.folders import require_new_folder
+    from hloexec.tracing.running import record
+    from hloexec.tracing.selection import Selection
+
+    selection = Selection.of(select)
+    require_new_folder(folder)
+    run = prepared(file, **given)
+    with ProgressBar() as progress:
+        traced = record(
+            run.module,
+            run.inputs,
+            folder,
+            select=selection.patterns,
+            statistics_only=stats_only,
+            disk_limit=disk_limit,
+            top=top,
+            observers=[progress],
+            **run.options,
+        )
+    if as_json:
+        from hloexec.report.traces import trace_record
+
+        echo_json(trace_record(traced, folder))
+    else:
+        from hloexec.report.tables import show
+        from hloexec.report.traces import trace_view
+
+        show(trace_view(traced, folder, run.module.name, run.command))

@@ -1,0 +1,155 @@
+"""The observer that writes a trace, an event at a time; what it holds in memory does not grow with the values."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import BinaryIO
+
+import attrs
+import numpy as np
+
+from hloexec.errors import InputError, ResourceError
+from hloexec.exec.observers import Event
+from hloexec.folders import free_bytes
+from hloexec.ir import Module
+from hloexec.npz import encode
+from hloexec.numerics.statistics import LeafStatistics, leaves, statistics
+from hloexec.tracing.known import KnownArrays
+from hloexec.tracing.records import array_fields, event_fields, is_renaming
+from hloexec.tracing.selection import Selection
+from hloexec.values import Array
+
+__all__ = ["Recorder", "Remarkable"]
+
+_RECENT = 65536
+"""Stored arrays that a later one of the same bytes may refer to."""
+_ROOM_CHECK_BYTES = 256 << 20
+"""So many bytes may be written before the disk is looked at again."""
+_MOST_REMARKABLE = 1000
+
+
+@attrs.frozen
+class Remarkable:
+    """An event whose value stands out."""
+
+    name: str
+    devices: tuple[int, ...]
+    leaf: LeafStatistics
+
+
+class Recorder:
+    """Writes the index and the values of a trace into a folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        index: BinaryIO,
+        values: BinaryIO | None,
+        module: Module,
+        selection: Selection,
+        limit: int | None,
+        top: int,
+    ) -> None:
+        self._module = module
+        self._selection = selection
+        self._folder = folder
+        self._limit = limit
+        self._index = index
+        self._values = values
+        self._known = KnownArrays(self._kept)
+        self._offsets: OrderedDict[tuple[object, ...], int] = OrderedDict()
+        self._unchecked = _ROOM_CHECK_BYTES
+        self._top = min(top, _MOST_REMARKABLE)
+        self._not_finite: dict[tuple[str, str], Remarkable] = {}
+        self._largest: dict[tuple[str, str], tuple[float, Remarkable]] = {}
+        self.event_count = 0
+        self.instructions: set[tuple[str, str]] = set()
+        self.value_bytes = 0
+
+    def on_instruction(self, event: Event) -> None:
+        """Called by the run."""
+        if not self._selection.has(event.instruction) or not self._selection.has_run(event.instruction, event.name):
+            return
+        fields = event_fields(self.event_count, event, self._module)
+        arrays = []
+        for index, leaf in leaves(event.value):
+            if isinstance(leaf, np.ndarray):
+                found, offset = self._known(leaf)
+                arrays.append(array_fields(found, index, offset))
+                self._notice(event, fields["name"], found)
+        try:
+            self._index.write(json.dumps(fields | {"arrays": arrays}, ensure_ascii=False).encode() + b"\n")
+        except OSError as error:
+            raise self._failure(error) from error
+        self.event_count += 1
+        self.instructions.add((event.computation.name, event.instruction.name))
+
+    def remarkable(self) -> list[Remarkable]:
+        """The first events with NaN or infinities, then those with the largest magnitudes, one per instruction."""
+        found = list(self._not_finite.values())
+        # Values that are only passed on come once, where they come first.
+        hashes = {entry.leaf.hash for entry in found}
+        for key, (_, entry) in sorted(self._largest.items(), key=lambda item: -item[1][0]):
+            if key not in self._not_finite and entry.leaf.hash not in hashes:
+                hashes.add(entry.leaf.hash)
+                found.append(entry)
+        return found[: self._top]
+
+    def _kept(self, array: Array) -> tuple[LeafStatistics, int | None]:
+        (found,) = statistics(array)
+        return found, None if self._values is None else self._stored(array, found)
+
+    def _stored(self, array: Array, found: LeafStatistics) -> int:
+        """The offset at which the array's record begins."""
+        assert self._values is not None
+        # A hash of 48 bits alone would some day take one array for another; not with the moments in f64 beside it.
+        key = attrs.astuple(found, recurse=False)
+        known = self._offsets.get(key)
+        if known is not None:
+            self._offsets.move_to_end(key)
+            return known
+        self._require_room(array.nbytes)
+        try:
+            offset = self._values.tell()
+            _, stored = encode("value", array)
+            np.lib.format.write_array(self._values, stored, allow_pickle=False)
+            # The index must never speak of what is not there.
+            self._values.flush()
+        except OSError as error:
+            raise self._failure(error) from error
+        self.value_bytes += array.nbytes
+        self._offsets[key] = offset
+        if len(self._offsets) > _RECENT:
+            self._offsets.popitem(last=False)
+        return offset
+
+    def _require_room(self, size: int) -> None:
+        if self._limit is not None and self.value_bytes + size > self._limit:
+            raise ResourceError(f"the trace takes more than the {self._limit} bytes that it may; {_ADVICE}")
+        self._unchecked += size
+        if self._unchecked >= _ROOM_CHECK_BYTES:
+            if free_bytes(self._folder) < size:
+                raise ResourceError(f"the disk of {os.fspath(self._folder)!r} is full; {_ADVICE}")
+            self._unchecked = 0
+
+    def _failure(self, error: OSError) -> InputError:
+        return InputError(f"cannot write to {os.fspath(self._folder)!r}: {error.strerror or error}")
+
+    def _notice(self, event: Event, name: str, leaf: LeafStatistics) -> None:
+        key = (event.computation.name, event.instruction.name)
+        if leaf.nan_count or leaf.infinity_count:
+            if len(self._not_finite) < self._top:
+                self._not_finite.setdefault(key, Remarkable(name, event.devices, leaf))
+        elif leaf.maximum is not None and leaf.minimum is not None and leaf.element_type.is_floating and self._top:
+            if is_renaming(event.instruction):
+                return
+            size = float(max(abs(leaf.maximum), abs(leaf.minimum)))
+            known = self._largest.get(key)
+            if known is None or size > known[0]:
+                self._largest[key] = (size, Remarkable(name, event.devices, leaf))
+
+
+_ADVICE = "select fewer instructions (--select), or record statistics only (--stats-only)"

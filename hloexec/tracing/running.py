@@ -1,0 +1,153 @@
+"""`trace`: run a module and write what every instruction gives to a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hloexec.errors import InputError
+from hloexec.exec.requirements import Program
+from hloexec.exec.running import plan_of, run_devices
+from hloexec.exec.topology import topology_of
+from hloexec.files import open_atomically
+from hloexec.folders import new_folder, require_new_folder, require_room
+from hloexec.ir import Computation, Module
+from hloexec.ops.policy import numerics_policy
+from hloexec.ops.registry import find_opcode
+from hloexec.summary import run_counts
+from hloexec.tracing.reading import Trace
+from hloexec.tracing.recording import Recorder, Remarkable
+from hloexec.tracing.records import VERSION, is_renaming
+from hloexec.tracing.selection import Selection
+
+__all__ = ["Traced", "record", "trace"]
+
+_PLAN_OPTIONS = ("numerics", "computation", "elided", "unknown", "memory_limit", "verify", "planner")
+
+
+@attrs.frozen
+class Traced:
+    """What a trace came to."""
+
+    trace: Trace
+    events: int
+    instructions: int
+    value_bytes: int
+    remarkable: tuple[Remarkable, ...]
+    """The first events with NaN or infinities, then those with the largest magnitudes."""
+
+
+def trace(
+    module: Module,
+    inputs_per_device: Sequence[Sequence[Any]],
+    folder: str | os.PathLike[str],
+    *,
+    select: Iterable[str] = (),
+    statistics_only: bool = False,
+    disk_limit: int | None = None,
+    **options: Any,
+) -> Trace:
+    """Run a module, and write what every instruction gives to a new folder, as it is given.
+
+    `inputs_per_device` and `options` are those of `run_devices`: one list with one value per parameter, or one such
+    list per device. `select` are patterns for instructions, opcodes or op_names (see `Selection`); without any, all
+    instructions are traced, those in fusions and in each iteration of a loop included. `statistics_only` leaves the
+    arrays themselves out. Memory does not grow with what is written. The format is plain files: see `hloexec.tracing`.
+
+    A run that fails leaves the trace of what ran before.
+
+    Raises InputError where the folder has something in it or cannot be written, or a pattern selects nothing;
+    ResourceError where the values cannot fit on the disk or into `disk_limit` bytes, as far as that is known before the
+    run; and what `run_devices` raises.
+    """
+    return record(
+        module,
+        inputs_per_device,
+        folder,
+        select=select,
+        statistics_only=statistics_only,
+        disk_limit=disk_limit,
+        **options,
+    ).trace
+
+
+def record(
+    module: Module,
+    inputs_per_device: Sequence[Sequence[Any]],
+    folder: str | os.PathLike[str],
+    *,
+    select: Iterable[str] = (),
+    statistics_only: bool = False,
+    disk_limit: int | None = None,
+    top: int = 0,
+    observers: Sequence[Any] = (),
+    **options: Any,
+) -> Traced:
+    """`trace`, with the `top` events that stand out."""
+    selection = Selection.of(select)
+    selection.require_some(module)
+    name = options.get("computation")
+    entry = module.entry if name is None else module.by_name.get(name.removeprefix("%"), module.entry)
+    require_new_folder(folder)
+    # Whatever keeps the module from running is said before there is a folder.
+    plan_of(module, is_observed=True, **{name: options[name] for name in _PLAN_OPTIONS if name in options})
+    if not statistics_only:
+        advice = "select fewer instructions (--select), or record statistics only (--stats-only)"
+        require_room(folder, _declared_bytes(module, entry, selection), disk_limit, "the traced values", advice)
+    topology = topology_of(module, options.get("replicas"), options.get("partitions"))
+    path = new_folder(folder)
+    information = {
+        "version": VERSION,
+        "module": module.name,
+        "devices": topology.count,
+        "numerics": numerics_policy(options.get("numerics", "reference")).name,
+        "seed": int(options.get("seed", 0)),
+        "select": list(selection.patterns),
+        "statistics_only": statistics_only,
+        "is_complete": False,
+    }
+    _write_information(path, information)
+    try:
+        with ExitStack() as files:
+            index = files.enter_context(open(path / "events.jsonl", "wb"))
+            values = None if statistics_only else files.enter_context(open(path / "values.npy", "wb"))
+            recorder = Recorder(path, index, values, module, selection, disk_limit, top)
+            run_devices(module, inputs_per_device, observers=[recorder, *observers], **options)
+    except OSError as error:
+        raise InputError(f"cannot write to {os.fspath(path)!r}: {error.strerror or error}") from error
+    information |= {"is_complete": True, "events": recorder.event_count}
+    _write_information(path, information)
+    found = Trace(path, information)
+    remarkable = tuple(recorder.remarkable())
+    return Traced(found, recorder.event_count, len(recorder.instructions), recorder.value_bytes, remarkable)
+
+
+def _declared_bytes(module: Module, entry: Computation, selection: Selection) -> int:
+    """What the selected values take, by declared shapes; loops that state no trip count count as if they ran once.
+
+    What only passes a value on takes nothing, as arrays of the same bytes are stored once. Both branches of
+    conditionals count.
+    """
+    program = Program(module, entry)
+    runs = run_counts(module, entry.name)
+    total = 0
+    for computation in program.live_computations():
+        for instruction in program.schedule(computation):
+            opcode = find_opcode(instruction.opcode)
+            if opcode is None or is_renaming(instruction) or not selection.has(instruction):
+                continue
+            shapes = [operand.shape for operand in computation.operands_of(instruction)[:1]]
+            if not opcode.may_be_view or instruction.shape not in shapes:
+                total += runs.get(computation.name, 1) * instruction.shape.byte_size
+    return total
+
+
+def _write_information(folder: Path, information: dict[str, Any]) -> None:
+    with open_atomically(folder / "trace.json") as file:
+        file.write(json.dumps(information, indent=2, ensure_ascii=False).encode() + b"\n")

@@ -1,0 +1,78 @@
+"""Which instructions are meant: by name, opcode, or the name that a framework gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+import attrs
+
+from hloexec.errors import InputError
+from hloexec.ir import Instruction, Module
+
+__all__ = ["Selection"]
+
+_FIELDS = ("name", "opcode", "op_name", "path")
+
+
+@attrs.frozen
+class Selection:
+    """Patterns, of which an instruction has to match one; without any, every instruction is selected.
+
+    A pattern with `*`, `?` or `[…]` matches as file names do, any other exactly, against the instruction's name, its
+    opcode and its metadata's op_name. `name:`, `opcode:`, `op_name:` in front of it leave the others out. `path:`
+    matches the path of each run of an instruction, such as `loop[2]:body/fusion.1/add.3`; brackets stand for themselves
+    there.
+    """
+
+    patterns: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, patterns: Iterable[str]) -> Selection:
+        """The selection of these patterns; InputError for one that says nothing."""
+        found = tuple([patterns] if isinstance(patterns, str) else patterns)
+        for pattern in found:
+            if not _split(pattern)[1]:
+                raise InputError(f"{pattern!r} selects nothing; give a name, an opcode or an op_name")
+        return cls(found)
+
+    def has(self, instruction: Instruction) -> bool:
+        """Whether some run of the instruction may be selected."""
+        return not self.patterns or any(_matches(pattern, instruction, None) for pattern in self.patterns)
+
+    def has_run(self, instruction: Instruction, path: str) -> bool:
+        """Whether this run of the instruction is selected, given its path and name."""
+        return not self.patterns or any(_matches(pattern, instruction, path) for pattern in self.patterns)
+
+    def require_some(self, module: Module) -> None:
+        """Raise InputError for a pattern that no instruction of the module matches, with what comes close."""
+        instructions = [instruction for computation in module for instruction in computation]
+        for pattern in self.patterns:
+            if not any(_matches(pattern, instruction, None) for instruction in instructions):
+                raise InputError(f"{pattern!r} selects no instruction of {module.name}{_hint(pattern, instructions)}")
+
+
+def _split(pattern: str) -> tuple[str | None, str]:
+    field, colon, rest = pattern.partition(":")
+    return (field, rest) if colon and field in _FIELDS else (None, pattern)
+
+
+def _matches(pattern: str, instruction: Instruction, path: str | None) -> bool:
+    field, text = _split(pattern)
+    if field == "path":
+        # Iterations stand in brackets, which would be a choice of characters.
+        return path is None or fnmatchcase(path, text.replace("[", "[[]"))
+    op_name = instruction.metadata.op_name if instruction.metadata is not None else None
+    values = {"name": instruction.name, "opcode": instruction.opcode, "op_name": op_name}
+    text = text.removeprefix("%")
+    return any(
+        value is not None and fnmatchcase(value, text) for name, value in values.items() if field in (None, name)
+    )
+
+
+def _hint(pattern: str, instructions: Sequence[Instruction]) -> str:
+    text = _split(pattern)[1].removeprefix("%")
+    known = {instruction.opcode for instruction in instructions} | {instruction.name for instruction in instructions}
+    close = get_close_matches(text, sorted(known), 3)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
