@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hloexec.custom_calls.registry import register_custom_call
     from hloexec.exec import run, run_devices, shard_inputs, unshard_outputs
     from hloexec.golden import check_golden, record_golden
+    from hloexec.hunting import find_nan
     from hloexec.inputs import random_inputs
     from hloexec.interop import from_jax
     from hloexec.loading import load
@@ -59,6 +60,7 @@ __all__ = [
     "check_golden",
     "compare",
     "compare_memory",
+    "find_nan",
     "format",
     "from_jax",
     "load",
@@ -85,6 +87,7 @@ _HOMES = {
     "check_golden": "hloexec.golden",
     "compare": "hloexec.numerics.comparing",
     "compare_memory": "hloexec.buffers",
+    "find_nan": "hloexec.hunting",
     "format": "hloexec.text",
     "from_jax": "hloexec.interop",
     "load": "hloexec.loading",

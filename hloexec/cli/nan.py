@@ -1,0 +1,67 @@
+"""`hloexec nan`: the instruction at which numbers go bad."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hloexec.cli.inputs import prepared, run_options
+from hloexec.cli.options import echo_json, file_argument, json_option
+
+__all__ = ["command"]
+
+
+@click.command("nan")
+@file_argument
+@click.option("--first", is_flag=True, help="Stop at the very first NaN or infinity, whether anything uses it or not.")
+@click.option(
+    "--also",
+    type=click.Choice(("overflow", "underflow", "cancellation")),
+    multiple=True,
+    help="Look for converts that saturate, results that underflow to zero, or sums without significant digits, too.",
+)
+@click.option(
+    "--share",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    show_default=True,
+    help="The share of an instruction's elements that --also has to concern.",
+)
+@click.option("--top", type=click.IntRange(0, 1000), default=5, show_default=True, help="Rows of each table.")
+@run_options
+@json_option
+def command(file: str, first: bool, also: tuple[str, ...], share: float, top: int, as_json: bool, **given: Any) -> int:
+    """Find the first instruction that turns finite numbers into NaN or infinities which reach the result.
+
+    Shows the instruction and its source line, its operands, the elements that went bad, and the chain of instructions
+    that led to them. NaN that a select throws away again, and infinities that masks and reductions begin with, do not
+    count. Exits with 0 where nothing was found, with 1 where something was.
+    """
+    from hloexec.cli.progress import ProgressBar
+    from hloexec.hunting import find_nan
+
+    if share and not also:
+        raise click.UsageError("--share says how much --also has to concern; without --also it means nothing")
+    run = prepared(file, **given)
+    with ProgressBar() as progress:
+        hunt = find_nan(
+            run.module,
+            run.inputs,
+            first=first,
+            also=also,
+            share=share,
+            elements=top,
+            observers=[progress],
+            **run.options,
+        )
+    if as_json:
+        from hloexec.report.hunts import hunt_record
+
+        echo_json(hunt_record(hunt))
+    else:
+        from hloexec.report.hunts import hunt_view
+        from hloexec.report.tables import show
+
+        show(hunt_view(hunt, run.module.name, run.devices, top, run.command))
+    return 1 if hunt.finding is not None or hunt.nan_from_inputs else 0

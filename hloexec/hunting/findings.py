@@ -1,0 +1,90 @@
+"""What a hunt finds."""
+
+from __future__ import annotations
+
+import attrs
+
+from hloexec.numerics.statistics import LeafStatistics
+from hloexec.origins import SourceLine
+
+__all__ = ["Element", "Finding", "Hunt", "Link", "Operand"]
+
+
+@attrs.frozen
+class Element:
+    """One element that went bad."""
+
+    index: tuple[int, ...]
+    value: float | int | complex | bool
+    operands: tuple[float | int | complex | bool, ...] | None
+    """The operands' elements at the same place; None where the instruction is not elementwise."""
+
+
+@attrs.frozen
+class Operand:
+    """One operand of the instruction, as it was."""
+
+    name: str
+    leaves: tuple[LeafStatistics, ...]
+    """Empty where the run no longer holds it (collectives)."""
+
+
+@attrs.frozen
+class Link:
+    """One instruction on the way to a bad element, with the range of what it gave."""
+
+    name: str
+    """Path and instruction."""
+    line: str
+    source: str | None
+    minimum: float
+    maximum: float
+
+
+@attrs.frozen
+class Finding:
+    """An instruction that makes bad numbers out of good ones."""
+
+    kind: str
+    """`overflow`, `pole`, `invalid`, `nan`, `saturation`, `underflow` or `cancellation`."""
+    reason: str
+    """The same in words, e.g. `division by zero`."""
+    name: str
+    """Path and instruction, e.g. `loop[6]:body/fusion.2/divide.7`."""
+    instruction: str
+    computation: str
+    opcode: str
+    iteration: int | None
+    """Of the innermost loop around it, counted from 0."""
+    devices: tuple[int, ...]
+    line: str
+    """Its line of HLO."""
+    op_name: str | None
+    source: tuple[SourceLine, ...]
+    """Where it comes from, the innermost call first."""
+    bad: int
+    """How many elements are bad that were not before."""
+    count: int
+    """How many elements there are."""
+    value: LeafStatistics
+    operands: tuple[Operand, ...]
+    elements: tuple[Element, ...]
+    chain: tuple[Link, ...]
+    """What led to it, from the earliest instruction on to the operand."""
+
+
+@attrs.frozen
+class Hunt:
+    """What a hunt came to."""
+
+    finding: Finding | None
+    later: tuple[Finding, ...]
+    """Others that take part in what went bad, in the order in which they ran."""
+    discarded: tuple[Finding, ...]
+    """Where bad numbers appeared that nothing used; one per instruction."""
+    nan_inputs: tuple[str, ...]
+    """Parameters that held NaN before anything ran."""
+    nan_from_inputs: bool
+    """Whether NaN of the inputs reach the result, no instruction having made any."""
+    events: int
+    """How many instructions were looked at."""

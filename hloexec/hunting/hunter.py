@@ -1,0 +1,271 @@
+"""The observer that hunts: it judges every value as it is made, and follows bad ones to see whether they matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.exec.observers import Event
+from hloexec.hunting.chain import chain_to
+from hloexec.hunting.dataflow import Place, Sources, path_of
+from hloexec.hunting.findings import Element, Finding, Hunt, Operand
+from hloexec.hunting.history import History, Leaf
+from hloexec.hunting.magnitudes import Range, range_of, wide
+from hloexec.hunting.symptoms import Symptom, bad_numbers, losses
+from hloexec.ir import Instruction, Module
+from hloexec.numerics.statistics import leaves, statistics
+from hloexec.ops.registry import Role, find_opcode
+from hloexec.origins import hlo_line, source_lines
+from hloexec.tracing.known import KnownArrays
+from hloexec.values import Array
+
+__all__ = ["Found", "Hunter"]
+
+_NO_CAUSES: frozenset[int] = frozenset()
+
+
+class Found(BaseException):
+    """Ends a run: the hunt is over. No error, so nothing on the way may take it for one."""
+
+
+class Hunter:
+    """Watches a run; `hunt` says what came of it."""
+
+    def __init__(
+        self, module: Module, entry: str | None, first: bool, also: Sequence[str], share: float, elements: int
+    ) -> None:
+        self._module = module
+        self._entry = module.entry_name if entry is None else entry.removeprefix("%")
+        self._first = first
+        self._also = also
+        self._share = share
+        self._elements = elements
+        self._range = KnownArrays(range_of)
+        self._history = History()
+        self._sources = Sources(module, self._entry, self._history.last_iteration, self._history.has_run)
+        self._findings: list[Finding] = []
+        self._nan_inputs: dict[str, None] = {}
+        self._culprits: tuple[int, ...] = ()
+        self._result_has_nan = False
+        self._events = 0
+
+    def on_instruction(self, event: Event) -> None:
+        """Called by the run."""
+        self._events += 1
+        arrays = {index: leaf for index, leaf in leaves(event.value) if isinstance(leaf, np.ndarray)}
+        ranges = {index: self._range(leaf) for index, leaf in arrays.items()}
+        place = Place(path_of(event.path), event.instruction.name)
+        is_bad = any(found is not None and not found.is_finite for found in ranges.values())
+        causes: dict[tuple[int, ...], frozenset[int]] = {}
+        if is_bad:
+            number = self._birth(event, place, ranges)
+            causes = {
+                index: self._causes(event, place, index, found) | ({number} if number is not None else _NO_CAUSES)
+                for index, found in ranges.items()
+                if found is not None and not found.is_finite
+            }
+        if self._also and (symptom := losses(event, self._also, self._share)) is not None:
+            self._culprits = (self._new_finding(event, place, symptom),)
+            raise Found
+        remembered = {index: Leaf(found, causes.get(index, _NO_CAUSES)) for index, found in ranges.items()}
+        self._history.add(place.path, place.instruction, event.devices, remembered)
+        if is_bad and self._is_kept(event):
+            self._settle(event, ranges, causes)
+
+    def hunt(self) -> Hunt:
+        """What the run has shown."""
+        culprits = set(self._culprits)
+        blamed = [self._findings[number] for number in self._culprits]
+        discarded = {
+            (finding.computation, finding.instruction): finding
+            for number, finding in reversed(list(enumerate(self._findings)))
+            if number not in culprits
+        }
+        return Hunt(
+            finding=blamed[0] if blamed else None,
+            later=tuple(blamed[1:]),
+            discarded=tuple(reversed(discarded.values())),
+            nan_inputs=tuple(self._nan_inputs),
+            nan_from_inputs=self._result_has_nan and not blamed,
+            events=self._events,
+        )
+
+    def _is_kept(self, event: Event) -> bool:
+        """Whether the value is what the run gives, or what a loop hands to its next iteration."""
+        computation = event.computation
+        if event.instruction.name != computation.root_name:
+            return False
+        path = event.path
+        if not path:
+            return computation.name == self._entry
+        entry = find_opcode(path[-1].instruction.opcode)
+        is_loop = entry is not None and entry.role is Role.WHILE
+        return is_loop and path[-1].computation == path[-1].instruction.attributes.body
+
+    def _settle(
+        self, event: Event, ranges: dict[tuple[int, ...], Range | None], causes: dict[tuple[int, ...], frozenset[int]]
+    ) -> None:
+        """A kept value is bad: blame what it comes from, or find that nothing in the run is to blame."""
+        if not event.path:
+            self._result_has_nan |= any(found is not None and found.has_nan for found in ranges.values())
+        found = sorted(set().union(*causes.values())) if causes else []
+        if found:
+            self._culprits = tuple(found)
+            raise Found
+
+    # Where bad numbers appear
+
+    def _birth(self, event: Event, place: Place, ranges: dict[tuple[int, ...], Range | None]) -> int | None:
+        """The number of a new finding, where this instruction made bad numbers."""
+        instruction = event.instruction
+        entry = find_opcode(instruction.opcode)
+        role = None if entry is None else entry.role
+        if role is Role.CONSTANT or (role is Role.PARAMETER and not place.path):
+            if role is Role.PARAMETER and any(found is not None and found.has_nan for found in ranges.values()):
+                self._nan_inputs[instruction.name] = None
+            return None
+        if event.operands:
+            symptom = bad_numbers(event, self._is_finite)
+        elif role is Role.MACHINE and not _exchanges(instruction):
+            return None
+        else:
+            symptom = self._out_of_finite_sources(event, place, ranges)
+        if symptom is None:
+            return None
+        number = self._new_finding(event, place, symptom)
+        if self._first:
+            self._culprits = (number,)
+            raise Found
+        return number
+
+    def _out_of_finite_sources(
+        self, event: Event, place: Place, ranges: dict[tuple[int, ...], Range | None]
+    ) -> Symptom | None:
+        """Bad numbers of an instruction whose operands are gone (collectives), or that only renames values.
+
+        The latter happens where a caller's floats are of another width than the computation's.
+        """
+        for index, leaf in leaves(event.value):
+            found = ranges.get(index)
+            if found is None or found.is_finite or not isinstance(leaf, np.ndarray):
+                continue
+            sources = self._sources.of(attrs.evolve(place, index=index))
+            known = [entry for source in sources for entry in self._history.leaves_of_all(source)]
+            ranges_before = [entry.range for entry in known if entry.range is not None]
+            if not ranges_before or not all(before.is_finite for before in ranges_before):
+                continue
+            is_renaming = self._sources.is_renaming(event.instruction)
+            reason = "overflow where a narrower float is expected" if is_renaming else "overflow across devices"
+            return Symptom("overflow", reason, index, ~np.isfinite(wide(leaf)))
+        return None
+
+    def _is_finite(self, array: Array) -> bool:
+        found = self._range(array)
+        return found is None or found.is_finite
+
+    def _causes(self, event: Event, place: Place, index: tuple[int, ...], found: Range | None) -> frozenset[int]:
+        """The findings that a bad array owes its bad elements to."""
+        instruction = event.instruction
+        entry = find_opcode(instruction.opcode)
+        exchanges = _exchanges(instruction)
+        is_renaming = self._sources.is_renaming(instruction)
+        if entry is not None and entry.role is Role.MACHINE and not exchanges and not is_renaming:
+            # What another device has sent: any of them may be it.
+            return frozenset(range(len(self._findings)))
+        causes: set[int] = set()
+        for number, source in enumerate(self._sources.of(attrs.evolve(place, index=index))):
+            leaf = self._history.leaf(source, event.devices[0])
+            entries = [] if leaf is None else [leaf]
+            if exchanges:
+                entries = list(self._history.leaves_of_all(source))
+            for known in entries:
+                if not known.causes or known.range is None:
+                    continue
+                # NaN spread as NaN; an infinity comes from an infinity.
+                if found is not None and not found.has_nan and not known.range.has_infinity:
+                    continue
+                if instruction.opcode == "select" and not _is_chosen(event, number):
+                    continue
+                causes |= known.causes
+        return frozenset(causes)
+
+    # Findings
+
+    def _new_finding(self, event: Event, place: Place, symptom: Symptom) -> int:
+        instruction = event.instruction
+        metadata = instruction.metadata
+        value = dict(leaves(event.value))[symptom.index]
+        assert isinstance(value, np.ndarray)
+        names = instruction.operands
+        operands = tuple(
+            Operand(name, tuple(statistics(operand))) for name, operand in zip(names, event.operands, strict=False)
+        )
+        finding = Finding(
+            kind=symptom.kind,
+            reason=symptom.reason,
+            name=event.name,
+            instruction=instruction.name,
+            computation=event.computation.name,
+            opcode=instruction.opcode,
+            iteration=event.iteration,
+            devices=event.devices,
+            line=hlo_line(instruction),
+            op_name=metadata.op_name if metadata is not None else None,
+            source=source_lines(self._module, instruction),
+            bad=symptom.count,
+            count=symptom.bad.size,
+            value=statistics(value)[0],
+            operands=operands or tuple(Operand(name, ()) for name in names),
+            elements=_elements(event, value, symptom, self._elements),
+            chain=chain_to(
+                attrs.evolve(place, index=symptom.index), symptom, event.devices[0], self._sources, self._history
+            ),
+        )
+        self._findings.append(finding)
+        return len(self._findings) - 1
+
+
+def _exchanges(instruction: Instruction) -> bool:
+    """Whether the instruction is a collective, whose devices see one another's operands."""
+    entry = find_opcode(instruction.opcode)
+    return entry is not None and entry.exchange is not None
+
+
+def _is_chosen(event: Event, number: int) -> bool:
+    """Whether a bad element of a select's result is taken from this operand (1 or 2)."""
+    if number == 0 or len(event.operands) != 3 or not isinstance(event.operands[number], np.ndarray):
+        return number != 0
+    choice, value = event.operands[0], event.value
+    assert isinstance(choice, np.ndarray) and isinstance(value, np.ndarray)
+    taken = choice if number == 1 else ~choice
+    return bool((np.broadcast_to(taken, value.shape) & ~np.isfinite(wide(value))).any())
+
+
+def _elements(event: Event, value: Array, symptom: Symptom, most: int) -> tuple[Element, ...]:
+    """The first bad elements, with those of the operands at their places."""
+    entry = find_opcode(event.instruction.opcode)
+    arrays = [operand for operand in event.operands if isinstance(operand, np.ndarray)]
+    is_elementwise = (
+        entry is not None
+        and entry.is_elementwise
+        and bool(arrays)
+        and len(arrays) == len(event.operands)
+        and all(array.shape in ((), value.shape) for array in arrays)
+    )
+    places = np.argwhere(symptom.bad)[:most] if symptom.bad.ndim else [()] * bool(symptom.bad) * min(most, 1)
+    found = []
+    for place in places:
+        index = tuple(map(int, place))
+        operands = (
+            tuple(_number(array[index] if array.ndim else array[()]) for array in arrays) if is_elementwise else None
+        )
+        found.append(Element(index, _number(value[index]), operands))
+    return tuple(found)
+
+
+def _number(element: Any) -> float | int | complex | bool:
+    """A NumPy scalar as Python's."""
+    return wide(np.asarray(element)).item()  # type: ignore[no-any-return]

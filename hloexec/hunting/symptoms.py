@@ -1,0 +1,253 @@
+"""What counts as bad: for one run of an instruction, which elements of its result went bad there, and how.
+
+- *overflow*, *pole*, *invalid*: the element is an infinity or NaN, and every operand's element at its place is finite
+  (for instructions that are not elementwise: all elements of all operands). A pole is a place where the function itself
+  is infinite: x/0, log 0, rsqrt 0; every other infinity is an overflow. Where an operand is infinite already, an
+  infinity is no news: masks and the initial values of reductions are meant.
+- *nan*: the element is NaN, no operand's is, but some are infinite: ∞ − ∞, 0 · ∞, a softmax over nothing but −∞.
+- *saturation*: a convert gives the largest (least) value of its result type for an operand beyond it.
+- *underflow*: the element is zero though what it approximates is not: a convert, reduce-precision, exponential,
+  multiply, divide or power of operands that are not zero (and not infinite).
+- *cancellation*: r = a + b or a − b is not zero, but no larger than the rounding errors that a and b may carry:
+  |r| ≤ u_a·|a| + u_b·|b|, where u is the unit roundoff 2^(−p) of the operand's type with p bits of significand. An
+  operand that was converted from a narrower type has that type's u. By Sterbenz' lemma r is then exact, and all of its
+  bits stem from the bits that rounding left to chance. (a = b gives an exact 0, which is no news: x − max(x).)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard
+
+import attrs
+import ml_dtypes
+import numpy as np
+
+from hloexec.dtypes import ElementType, element_type_of
+from hloexec.exec.observers import Event
+from hloexec.hunting.magnitudes import wide
+from hloexec.ir import ArrayShape, Computation, Instruction
+from hloexec.numerics.statistics import leaves
+from hloexec.ops.registry import find_opcode
+from hloexec.values import Array
+
+__all__ = ["CHECKS", "Symptom", "bad_numbers", "losses"]
+
+CHECKS = ("overflow", "underflow", "cancellation")
+"""What may be looked for besides NaN and infinities."""
+
+
+@attrs.frozen(eq=False)
+class Symptom:
+    """What went wrong in one leaf of an instruction's value."""
+
+    kind: str
+    reason: str
+    index: tuple[int, ...]
+    """The leaf."""
+    bad: Array
+    """Which elements, as preds."""
+
+    @property
+    def count(self) -> int:
+        return int(np.count_nonzero(self.bad))
+
+
+def _zero(array: Array) -> Array:
+    return array == 0  # type: ignore[no-any-return]
+
+
+_POLES: dict[str, tuple[int, Callable[[Array], Array], str]] = {
+    "divide": (1, _zero, "division by zero"),
+    "log": (0, _zero, "logarithm of zero"),
+    "rsqrt": (0, _zero, "reciprocal square root of zero"),
+    "power": (0, _zero, "zero to a negative power"),
+    "log-plus-one": (0, lambda array: array == -1, "log(1 + x) at x = −1"),
+    "atanh": (0, lambda array: np.abs(array) == 1, "inverse hyperbolic tangent of ±1"),
+}
+"""Where functions are infinite: which operand, where it has to be, and what that is called."""
+
+_INVALID = {
+    "log": "logarithm of a negative number",
+    "log-plus-one": "log(1 + x) of x below −1",
+    "sqrt": "square root of a negative number",
+    "rsqrt": "square root of a negative number",
+    "power": "negative number to a fractional power",
+    "divide": "zero divided by zero",
+    "remainder": "remainder of a division by zero",
+    "acos": "arc cosine beyond ±1",
+    "asin": "arc sine beyond ±1",
+    "acosh": "inverse hyperbolic cosine below 1",
+    "atanh": "inverse hyperbolic tangent beyond ±1",
+}
+
+
+def bad_numbers(event: Event, known_finite: Callable[[Array], bool]) -> Symptom | None:
+    """Where an instruction made NaN or infinities; `known_finite` says of an array whether it has none."""
+    instruction = event.instruction
+    entry = find_opcode(instruction.opcode)
+    operands = [leaf for value in event.operands for _, leaf in leaves(value) if _is_float(leaf)]
+    is_elementwise = entry is not None and entry.is_elementwise
+    for index, leaf in leaves(event.value):
+        if not _is_float(leaf) or known_finite(leaf):
+            continue
+        value = wide(leaf)
+        if all(known_finite(operand) for operand in operands):
+            bad = ~np.isfinite(value)
+            return Symptom(*_described(instruction, event, value, bad), index, bad)
+        finite = np.ones(value.shape, np.bool_)
+        without_nan = np.ones(value.shape, np.bool_)
+        for operand in map(wide, operands):
+            if is_elementwise and operand.shape in ((), value.shape):
+                finite &= np.isfinite(operand)
+                without_nan &= ~np.isnan(operand)
+            else:
+                finite &= bool(np.isfinite(operand).all())
+                without_nan &= not bool(np.isnan(operand).any())
+        bad = ~np.isfinite(value) & finite
+        if bad.any():
+            return Symptom(*_described(instruction, event, value, bad), index, bad)
+        bad = np.isnan(value) & without_nan
+        if bad.any():
+            return Symptom("nan", "NaN out of infinities", index, bad)
+    return None
+
+
+def _described(instruction: Instruction, event: Event, value: Array, bad: Array) -> tuple[str, str]:
+    """The kind and the reason of elements that went bad with finite operands."""
+    opcode = instruction.opcode
+    if not np.isnan(value[bad]).all():
+        pole = _POLES.get(opcode)
+        if pole is not None:
+            number, is_there, reason = pole
+            operand = event.operands[number]
+            assert isinstance(operand, np.ndarray)
+            if (np.broadcast_to(is_there(wide(operand)), bad.shape)[bad] & np.isinf(value[bad])).any():
+                return "pole", reason
+        return "overflow", f"overflow of {_type_name(instruction)}"
+    if opcode in ("convert", "reduce-precision"):
+        return "overflow", f"overflow of {_type_name(instruction)}, which has no infinity"
+    entry = find_opcode(opcode)
+    if opcode in _INVALID or (entry is not None and entry.is_elementwise):
+        return "invalid", _INVALID.get(opcode, "invalid operation")
+    return "invalid", "invalid operation, or overflow in both directions on the way"
+
+
+def _type_name(instruction: Instruction) -> str:
+    shape = instruction.shape
+    return str(shape.element_type) if isinstance(shape, ArrayShape) else "its type"
+
+
+def losses(event: Event, checks: Sequence[str], share: float) -> Symptom | None:
+    """Where an instruction lost a number: the first of `checks` that at least `share` of the elements fail."""
+    instruction = event.instruction
+    value = event.value
+    operands = event.operands
+    if not isinstance(value, np.ndarray) or not value.size:
+        return None
+    if not operands or not all(isinstance(operand, np.ndarray) for operand in operands):
+        return None
+    found: list[tuple[str, str, Array]] = []
+    arrays: list[Any] = [np.broadcast_to(wide(operand), value.shape) for operand in _same_shape(operands, value)]
+    if len(arrays) < len(operands):
+        return None
+    with np.errstate(all="ignore"):
+        if "overflow" in checks and instruction.opcode == "convert":
+            found.append(_saturation(arrays[0], value))
+        if "underflow" in checks and instruction.opcode in _CANNOT_BE_ZERO and _is_float(value):
+            exact_is_not_zero = _CANNOT_BE_ZERO[instruction.opcode](*arrays)
+            found.append(("underflow", "underflow to zero", exact_is_not_zero & (wide(value) == 0)))
+        if "cancellation" in checks and instruction.opcode in ("add", "subtract") and _is_float(value):
+            found.append(_cancellation(event.computation, instruction, arrays, wide(value)))
+    for kind, reason, bad in found:
+        count = np.count_nonzero(bad)
+        if count and count >= share * bad.size:
+            return Symptom(kind, reason, (), np.asarray(bad))
+    return None
+
+
+def _same_shape(operands: Sequence[Any], value: Array) -> list[Array]:
+    return [operand for operand in operands if operand.shape in ((), value.shape)]
+
+
+def _finite_and_not_zero(array: Array) -> Array:
+    return np.isfinite(array) & (array != 0)  # type: ignore[no-any-return]
+
+
+_CANNOT_BE_ZERO: dict[str, Callable[..., Array]] = {
+    "convert": lambda x: _finite_and_not_zero(x),
+    "reduce-precision": lambda x, *_: _finite_and_not_zero(x),
+    "exponential": lambda x: np.isfinite(x),
+    "logistic": lambda x: np.isfinite(x),
+    "multiply": lambda x, y: _finite_and_not_zero(x) & _finite_and_not_zero(y),
+    "divide": lambda x, y: _finite_and_not_zero(x) & _finite_and_not_zero(y),
+    "power": lambda x, y: _finite_and_not_zero(x) & np.isfinite(y),
+}
+"""For which operands the exact result is not zero."""
+
+
+def _saturation(operand: Array, value: Array) -> tuple[str, str, Array]:
+    """Elements that lie beyond the range of a convert's result type and were given its limits."""
+    its_type = element_type_of(value.dtype)
+    none = np.zeros(value.shape, np.bool_)
+    if operand.dtype.kind == "c" or its_type.is_complex or operand.dtype.kind == "b":
+        return "saturation", "", none
+    if its_type.is_integral:
+        # Numbers that are cut to integers still fit; limits up to 2^64 are exact in none but f64 and long double.
+        low, high = _integer_limits(its_type)
+        exact = operand.astype(np.longdouble)
+        bad = np.isfinite(operand) & ((exact <= np.longdouble(low) - 1) | (exact >= np.longdouble(high) + 1))
+        return "saturation", f"beyond the range of {its_type}", bad if operand.dtype.kind == "f" else none
+    if its_type.is_floating and not its_type.has_inf and not its_type.has_nan:
+        return (
+            "saturation",
+            f"beyond the range of {its_type}",
+            np.isfinite(operand) & (np.abs(operand) > _limit(its_type)),
+        )
+    return "saturation", "", none
+
+
+def _integer_limits(its_type: ElementType) -> tuple[int, int]:
+    if its_type.name.startswith("u"):
+        return 0, (1 << its_type.bits) - 1
+    return -(1 << (its_type.bits - 1)), (1 << (its_type.bits - 1)) - 1
+
+
+def _limit(its_type: ElementType) -> float:
+    """Half a step beyond the largest value: what is nearer to it rounds to it."""
+    largest = float(ml_dtypes.finfo(its_type.storage).max)  # type: ignore[no-untyped-call]
+    return largest + 2.0 ** (math.frexp(largest)[1] - 2 - its_type.mantissa_bits)
+
+
+def _cancellation(
+    computation: Computation, instruction: Instruction, operands: Sequence[Any], value: Array
+) -> tuple[str, str, Array]:
+    errors = np.zeros(value.shape, np.float64)
+    kind = "cancellation", "all significant digits cancel"
+    if value.dtype.kind == "c":
+        return *kind, np.zeros(value.shape, np.bool_)
+    finite = np.isfinite(value) & (value != 0)
+    for name, operand in zip(instruction.operands, operands, strict=True):
+        # In f64 the bound is exact for every narrower type, and for f64 but for its own last bit.
+        errors += np.abs(operand.astype(np.float64)) * _roundoff(computation, computation.by_name[name])
+        finite &= np.isfinite(operand)
+    return *kind, finite & (np.abs(value) <= errors)
+
+
+def _roundoff(computation: Computation, instruction: Instruction) -> float:
+    """Unit roundoff of a value: its type's, or that of a narrower one that it was converted from."""
+    found = 0.0
+    while isinstance(instruction.shape, ArrayShape) and instruction.shape.element_type.is_floating:
+        found = max(found, 2.0 ** -(instruction.shape.element_type.mantissa_bits + 1))
+        if instruction.opcode != "convert":
+            break
+        instruction = computation.by_name[instruction.operands[0]]
+    return found
+
+
+def _is_float(leaf: object) -> TypeGuard[Array]:
+    if not isinstance(leaf, np.ndarray):
+        return False
+    its_type = element_type_of(leaf.dtype)
+    return its_type.is_floating or its_type.is_complex

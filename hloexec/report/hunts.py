@@ -1,0 +1,187 @@
+"""What `hloexec nan` says: the verdict, the instruction with its operands and elements, the chain, how to go on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hloexec.hunting.findings import Element, Finding, Hunt, Link
+from hloexec.report.records import leaf_records
+from hloexec.report.tables import values_table
+from hloexec.report.units import count_text, number_text, plural
+
+__all__ = ["hunt_record", "hunt_view"]
+
+_VERBS = {
+    "overflow": "overflows",
+    "pole": "divides by zero, or the like",
+    "invalid": "makes NaN of finite numbers",
+    "nan": "makes NaN of infinities",
+    "saturation": "saturates",
+    "underflow": "underflows to zero",
+    "cancellation": "loses all significant digits",
+}
+
+
+def hunt_view(hunt: Hunt, module: str, devices: int, top: int, command: Callable[..., str]) -> RenderableType:
+    """Everything `hloexec nan` says."""
+    finding = hunt.finding
+    if finding is None:
+        return _nothing(hunt, module, command)
+    where = _where(finding, devices)
+    verdict = Text.assemble(
+        (f"%{finding.instruction}", "bold red"), f" {_VERBS[finding.kind]}{where}: ", finding.reason
+    )
+    verdict.append(f", {count_text(finding.bad)} of {plural(finding.count, 'element')}")
+    parts: list[RenderableType] = [verdict, Text(""), Text(f"  {finding.line}")]
+    parts.append(Text(f"  at {finding.name}", style="dim"))
+    if finding.op_name:
+        parts.append(Text(f"  op_name {finding.op_name}", style="dim"))
+    parts += [Text(f"  {'from' if not number else '    '} {line}", style="cyan") for number, line in _numbered(finding)]
+    rows = [("result", finding.value)]
+    for operand in dict.fromkeys(finding.operands):
+        rows += [(_leaf_label(operand.name, leaf.index), leaf) for leaf in operand.leaves]
+    parts.append(values_table("its result and operands", rows))
+    if finding.elements and top:
+        parts.append(_elements(finding, finding.elements[:top]))
+    if finding.chain:
+        parts.append(_chain(finding.chain))
+    if hunt.later:
+        parts += [Text(""), Text(f"{plural(len(hunt.later), 'other')} took part, first", style="dim")]
+        parts += [Text(f"  {later.name}: {later.reason}") for later in hunt.later[:top]]
+    parts += [Text("\nnext:", style="dim"), Text(f"  {_extract(finding, command)}")]
+    return Group(*parts)
+
+
+def _extract(finding: Finding, command: Callable[..., str]) -> str:
+    more = ["--instruction", finding.name, "-o", f"{finding.instruction}.slice"]
+    if finding.devices[0]:
+        more += ["--device", str(finding.devices[0])]
+    return command("extract", *more)
+
+
+def _where(finding: Finding, devices: int) -> str:
+    text = f" in iteration {finding.iteration}" if finding.iteration is not None else ""
+    if devices > 1:
+        listed = ", ".join(map(str, finding.devices[:8])) + (", …" if len(finding.devices) > 8 else "")
+        text += f" on device{'s' if len(finding.devices) > 1 else ''} {listed}"
+    return text
+
+
+def _numbered(finding: Finding) -> list[tuple[int, str]]:
+    return list(enumerate(map(str, finding.source[:4])))
+
+
+def _nothing(hunt: Hunt, module: str, command: Callable[..., str]) -> RenderableType:
+    looked = f"{count_text(hunt.events)} values looked at"
+    if hunt.nan_from_inputs:
+        names = ", ".join(f"%{name}" for name in hunt.nan_inputs[:8])
+        return Group(
+            Text.assemble(("the inputs hold NaN", "bold red"), f" that reach the result: {names or 'constants'}; "),
+            Text(f"no instruction of {module} made any ({looked})"),
+        )
+    parts: list[RenderableType] = [
+        Text.assemble(("nothing found", "bold green"), f": no instruction of {module} went bad, {looked}")
+    ]
+    if hunt.discarded:
+        many = plural(len(hunt.discarded), "instruction")
+        parts.append(Text(f"{many} gave NaN or infinities that nothing came of, such as {hunt.discarded[0].name}"))
+        parts += [Text("\nnext:", style="dim"), Text(f"  {command('nan', '--first')}")]
+    if hunt.nan_inputs:
+        parts.append(Text(f"NaN stood in the inputs: {', '.join(hunt.nan_inputs[:8])}"))
+    return Group(*parts)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", title=None)
+    for name in (title, *columns):
+        table.add_column(name, overflow="fold", justify="left")
+    return table
+
+
+def _leaf_label(name: str, index: Sequence[int]) -> str:
+    return f"%{name}" + "".join(f".{part}" for part in index)
+
+
+def _elements(finding: Finding, elements: Sequence[Element]) -> RenderableType:
+    names = [f"%{operand.name}" for operand in finding.operands] if elements[0].operands is not None else []
+    table = _table("at", "result", *names)
+    for element in elements:
+        place = "[" + ",".join(map(str, element.index)) + "]"
+        table.add_row(place, _value_text(element.value), *map(_value_text, element.operands or ()))
+    shown = f"the first {len(elements)}" if len(elements) < finding.bad else "all"
+    return Group(
+        Text(""), Text.assemble(("elements", "bold"), (f"  {shown} of {count_text(finding.bad)}", "dim")), table
+    )
+
+
+def _value_text(value: float | int | complex | bool) -> str:
+    if isinstance(value, float):
+        return str(value) if not math.isfinite(value) else f"{value:.9g}"
+    return str(value)
+
+
+def _chain(chain: Sequence[Link]) -> RenderableType:
+    table = _table("instruction", "min", "max", "source")
+    for link in chain:
+        table.add_row(Text(link.name), number_text(link.minimum), number_text(link.maximum), Text(link.source or ""))
+    return Group(Text(""), Text.assemble(("what led to it", "bold"), ("  earliest first", "dim")), table)
+
+
+def hunt_record(hunt: Hunt) -> dict[str, Any]:
+    """The same as `hunt_view`; numbers that JSON has not are texts."""
+    return {
+        "found": hunt.finding is not None or hunt.nan_from_inputs,
+        "finding": None if hunt.finding is None else _finding_record(hunt.finding),
+        "later": [_short_record(finding) for finding in hunt.later],
+        "discarded": [_short_record(finding) for finding in hunt.discarded],
+        "nan_inputs": list(hunt.nan_inputs),
+        "nan_from_inputs": hunt.nan_from_inputs,
+        "events": hunt.events,
+    }
+
+
+def _short_record(finding: Finding) -> dict[str, Any]:
+    fields = ("kind", "reason", "name", "instruction", "computation", "opcode", "iteration", "line", "op_name", "bad")
+    record: dict[str, Any] = {name: getattr(finding, name) for name in fields}
+    return record | {"count": finding.count, "devices": list(finding.devices), "source": list(map(str, finding.source))}
+
+
+def _finding_record(finding: Finding) -> dict[str, Any]:
+    return _short_record(finding) | {
+        "value": leaf_records([("result", finding.value)])[0],
+        "operands": [
+            record
+            for operand in finding.operands
+            for record in leaf_records([(operand.name, leaf) for leaf in operand.leaves])
+        ],
+        "elements": [
+            {
+                "index": list(element.index),
+                "value": _json_number(element.value),
+                "operands": None if element.operands is None else [_json_number(value) for value in element.operands],
+            }
+            for element in finding.elements
+        ],
+        "chain": [
+            {
+                "name": link.name,
+                "line": link.line,
+                "source": link.source,
+                "minimum": _json_number(link.minimum),
+                "maximum": _json_number(link.maximum),
+            }
+            for link in finding.chain
+        ],
+    }
+
+
+def _json_number(value: float | int | complex | bool) -> float | int | bool | str:
+    if isinstance(value, complex):
+        return str(value)
+    return value if math.isfinite(value) else str(value)

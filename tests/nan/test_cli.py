@@ -1,0 +1,117 @@
+"""`hloexec nan` as its users meet it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from hloexec import literals
+from hloexec.cli import main
+from tests.nan.programs import OVERFLOWING_LINE, batches, train
+from tests.text.building import op
+
+
+@pytest.fixture
+def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    values = batches(7)
+    (tmp_path / "train.hlo").write_text(jax.jit(train).lower(*values).as_text("hlo", debug_info=True))
+    literals.save(tmp_path / "batches.npz", tuple(values))
+    monkeypatch.chdir(tmp_path)
+    return ["train.hlo", "--inputs", "batches.npz"]
+
+
+def test_a_finding_is_one_line_then_its_parts_then_the_next_command(
+    training: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["nan", *training]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("overflows in iteration 7: overflow of f32, 1 of 8 elements")
+    assert " = f32[8]{0} multiply(" in lines[2]
+    assert any(f"programs.py:{OVERFLOWING_LINE} in loss" in line for line in lines)
+    assert any(line.split()[:2] == ["[3]", "inf"] for line in lines)
+    assert any(line.startswith("what led to it") for line in lines)
+    assert not any(line != line.rstrip() for line in lines)
+    # The command that is suggested works as it is.
+    (command,) = [line for line in lines if line.startswith("  hloexec extract")]
+    assert main(shlex.split(command)[1:]) == 0
+    assert "it gives the same bits" in capsys.readouterr().out
+
+
+def test_json_holds_the_same(training: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nan", *training, "--json"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    finding = record["finding"]
+    assert record["found"] and finding["kind"] == "overflow" and finding["iteration"] == 7
+    assert finding["source"][0].endswith(f"programs.py:{OVERFLOWING_LINE} in loss")
+    assert finding["elements"][0]["value"] == "inf" and finding["elements"][0]["index"] == [3]
+    assert [link["maximum"] for link in finding["chain"]] == pytest.approx([1e25, 4e25], rel=1e-6)
+
+
+def test_nothing_found_exits_with_0_and_names_what_was_thrown_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """HloModule m
+ENTRY e { x = f32[2] parameter(0)
+  l = f32[2] log(x)
+  ok = pred[2] compare(x, l), direction=GT
+  ROOT r = f32[2] select(ok, x, x) }"""
+    (tmp_path / "m.hlo").write_text(text)
+    np.savez(tmp_path / "x.npz", x=np.array([1, -1], np.float32))
+    given = [str(tmp_path / "m.hlo"), "--inputs", str(tmp_path / "x.npz")]
+    assert main(["nan", *given]) == 0
+    out = capsys.readouterr().out
+    assert (
+        out.startswith("nothing found")
+        and "1 instruction gave NaN or infinities that nothing came of, such as l" in out
+    )
+    (command,) = [line for line in out.splitlines() if line.startswith("  hloexec nan")]
+    assert main(shlex.split(command)[1:]) == 1
+    assert capsys.readouterr().out.startswith("%l makes NaN of finite numbers: logarithm of a negative number")
+
+
+def test_nan_in_the_inputs_is_a_finding_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "m.hlo").write_text(op("f32[2] negate(x)", x="f32[2]"))
+    np.savez(tmp_path / "x.npz", x=np.array([1, np.nan], np.float32))
+    assert main(["nan", str(tmp_path / "m.hlo"), "--inputs", str(tmp_path / "x.npz")]) == 1
+    assert capsys.readouterr().out.startswith("the inputs hold NaN that reach the result: %x")
+
+
+def test_top_limits_the_elements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "m.hlo").write_text(op("f32[100] log(x)", x="f32[100]"))
+    given = ["nan", str(tmp_path / "m.hlo"), "--distribution", "zeros", "--top", "3"]
+    assert main(given) == 1
+    out = capsys.readouterr().out
+    assert "the first 3 of 100" in out and out.count("-inf") == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "Missing argument 'FILE'"),
+        (["missing.hlo"], 1, "cannot read"),
+        (["train.hlo", "--also", "nonsense"], 2, "'nonsense' is not one of"),
+        (["train.hlo", "--share", "2", "--also", "underflow"], 2, "is not in the range"),
+        (["train.hlo", "--share", "0.5"], 2, "--share says how much --also has to concern"),
+        (["train.hlo", "--top", "-1"], 2, "is not in the range"),
+        (["train.hlo", "--inputs", "missing.npz"], 1, "cannot read 'missing.npz'"),
+        (["train.hlo", "--inputs", "wrong.npz"], 1, "belongs to no parameter"),
+        (["train.hlo", "--inputs", "train.hlo"], 1, "neither a .npz nor a .npy file"),
+        (["train.hlo", "--numerics", "best"], 2, "unknown numerics policy"),
+        (["train.hlo", "--elided", "ones"], 2, "is none of zeros, random, error"),
+        (["train.hlo", "--memory-limit", "1"], 1, "the limit that was given"),
+        (["train.hlo", "--nonsense"], 2, "No such option"),
+        (["wrong.npz"], 1, "error:"),
+    ],
+)
+def test_wrong_uses_say_what_is_wrong(
+    arguments: list[str], code: int, message: str, training: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez("wrong.npz", nonsense=np.ones(3, np.float32))
+    assert main(["nan", *arguments]) == code
+    captured = capsys.readouterr()
+    assert message in captured.err and "Traceback" not in captured.err and not captured.out
