@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hloexec.buffers import compare_memory, load_buffer_assignment, memory_usage
     from hloexec.custom_calls.registry import register_custom_call
     from hloexec.exec import run, run_devices, shard_inputs, unshard_outputs
+    from hloexec.extraction import extract
     from hloexec.golden import check_golden, record_golden
     from hloexec.hunting import find_nan
     from hloexec.inputs import random_inputs
@@ -60,6 +61,7 @@ __all__ = [
     "check_golden",
     "compare",
     "compare_memory",
+    "extract",
     "find_nan",
     "format",
     "from_jax",
@@ -87,6 +89,7 @@ _HOMES = {
     "check_golden": "hloexec.golden",
     "compare": "hloexec.numerics.comparing",
     "compare_memory": "hloexec.buffers",
+    "extract": "hloexec.extraction",
     "find_nan": "hloexec.hunting",
     "format": "hloexec.text",
     "from_jax": "hloexec.interop",

@@ -19,8 +19,8 @@ from hloexec.errors import HloError, HloWarning
 
 __all__ = ["main"]
 
-_COMMANDS = ("run", "trace", "nan", "compare", "golden", "info", "plan", "memory", "fmt", "ops")
-_RUNNING = ("run", "trace", "nan")
+_COMMANDS = ("run", "trace", "nan", "extract", "compare", "golden", "info", "plan", "memory", "fmt", "ops")
+_RUNNING = ("run", "trace", "nan", "extract")
 """The commands that run modules, and should do so with the same matrix kernels."""
 
 

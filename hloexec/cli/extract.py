@@ -1,0 +1,85 @@
+"""`hloexec extract`: an instruction with everything it needs, as a module of its own."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import Any
+
+import click
+
+from hloexec.cli.inputs import prepared, run_options
+from hloexec.cli.options import echo_json, file_argument, json_option
+
+__all__ = ["command"]
+
+
+@click.command("extract")
+@file_argument
+@click.option("--instruction", metavar="NAME", required=True, help="The instruction, or the path of one run of it.")
+@click.option("--in", "in_computation", metavar="COMPUTATION", help="Which computation's, where several have one.")
+@click.option(
+    "--iteration", type=click.IntRange(0), help="In which iteration of the innermost loop.  [default: the first]"
+)
+@click.option("--depth", type=click.IntRange(1), help="Go back so many steps only; 1 is the instruction alone.")
+@click.option("--cut", "cuts", metavar="NAME", multiple=True, help="Go back to this instruction only. May be repeated.")
+@click.option(
+    "--device", type=click.IntRange(0), help="Take this device's values, and those that collectives gave, as inputs."
+)
+@click.option("-o", "--output", "folder", metavar="DIR", required=True, help="The folder to write; it must be new.")
+@run_options
+@json_option
+def command(
+    file: str,
+    instruction: str,
+    in_computation: str | None,
+    iteration: int | None,
+    depth: int | None,
+    cuts: tuple[str, ...],
+    device: int | None,
+    folder: str,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Write the part of a module that computes an instruction to DIR, with the values that it ran on.
+
+    DIR/module.hlo computes it from the parameters of its own computation (the entry, a fusion, a loop's body),
+    DIR/inputs.npz holds their values in that run, DIR/expected.npz what it gave. The new module is run once: exits with
+    0 where it gives the same bits, with 1 where it does not.
+    """
+    from hloexec.cli.progress import ProgressBar
+    from hloexec.extraction import extract
+    from hloexec.folders import require_new_folder
+
+    require_new_folder(folder)
+    run = prepared(file, **given)
+    with ProgressBar() as progress:
+        found = extract(
+            run.module,
+            run.inputs,
+            instruction,
+            in_computation=in_computation,
+            iteration=iteration,
+            depth=depth,
+            cuts=cuts,
+            device=device,
+            observers=[progress],
+            **run.options,
+        )
+    found.save(folder)
+    rerun = found.check()
+    names = [name for name, _ in found.files() if name.startswith("inputs")]
+    words = ["hloexec", "run", os.path.join(folder, "module.hlo")]
+    words += [word for name in names for word in ("--inputs", os.path.join(folder, name))]
+    if given["numerics"] != "reference":
+        words += ["--numerics", given["numerics"]]
+    if as_json:
+        from hloexec.report.extractions import extraction_record
+
+        echo_json(extraction_record(found, folder, rerun))
+    else:
+        from hloexec.report.extractions import extraction_view
+        from hloexec.report.tables import show
+
+        show(extraction_view(found, folder, rerun, shlex.join(words)))
+    return 0 if rerun.has_same_bits else 1

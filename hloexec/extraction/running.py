@@ -1,0 +1,264 @@
+"""`extract`: an instruction with everything it needs, as a module of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec import literals
+from hloexec.dtypes import element_type_of
+from hloexec.errors import InputError
+from hloexec.exec.running import plan_of, run_devices
+from hloexec.exec.topology import topology_of
+from hloexec.extraction.recording import Enough, Occurrence, Recorder
+from hloexec.extraction.slicing import needs_devices, slice_module, slice_of
+from hloexec.files import open_atomically
+from hloexec.folders import new_folder
+from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape
+from hloexec.numerics.comparing import compare
+from hloexec.numerics.comparison import LeafComparison
+from hloexec.numerics.statistics import leaves
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.registry import Role, find_opcode
+from hloexec.values import Value
+
+__all__ = ["Extraction", "Rerun", "extract"]
+
+_RUN_OPTIONS = ("numerics", "elided", "unknown", "memory_limit", "seed")
+_PLAN_OPTIONS = ("numerics", "computation", "elided", "unknown", "memory_limit", "verify", "planner")
+
+
+@attrs.frozen
+class Rerun:
+    """How the result of an extracted module compares with the recorded one."""
+
+    has_same_bits: bool
+    differences: tuple[LeafComparison, ...]
+    """Leaves whose elements are not equal; there may be none where only bits of NaN or signs of zeros differ."""
+
+
+@attrs.frozen(eq=False)
+class Extraction:
+    """A part of a module, with the values it ran on and what it gave."""
+
+    module: Module
+    inputs: list[list[Value]]
+    """One list with a value per parameter for each device of the new module."""
+    expected: list[Value]
+    """What the instruction gave there, on each device."""
+    path: str
+    """Which run of the instruction it is, e.g. `loop[2]:body/fusion.1/add.3`."""
+    iteration: int | None
+    options: dict[str, Any]
+    """The options of the run that matter to the new module."""
+
+    def check(self) -> Rerun:
+        """Run the new module, and compare its result with what the instruction gave.
+
+        Bits may differ where a reduction adds in the order of memory, and its operand, which is stored row by row here,
+        lay otherwise in the whole run.
+        """
+        outputs = run_devices(self.module, self.inputs, **self.options)
+        pairs = list(zip(outputs, self.expected, strict=True))
+        if all(_bytes(mine) == _bytes(its) for mine, its in pairs):
+            return Rerun(True, ())
+        comparisons = [compare(mine, its, atol=0) for mine, its in pairs]
+        return Rerun(False, tuple(leaf for comparison in comparisons for leaf in comparison.different))
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write `module.hlo`, `inputs.npz`, `expected.npz` and `origin.json` to a new folder.
+
+        Those of several devices stand under 0, 1, … in front of the usual keys, as `hloexec run --save` has them, but
+        inputs in a file per device: `inputs.0.npz`, … Raises InputError where the folder has something in it or cannot
+        be written.
+        """
+        from hloexec.text import format as format_module
+
+        path = new_folder(folder)
+        for name, value in self.files():
+            literals.save(path / name, value)
+        origin = {"path": self.path, "iteration": self.iteration, "devices": len(self.inputs)}
+        try:
+            with open_atomically(path / "module.hlo") as file:
+                file.write(format_module(self.module).encode())
+            with open_atomically(path / "origin.json") as file:
+                file.write(json.dumps(origin, indent=2, ensure_ascii=False).encode() + b"\n")
+        except OSError as error:
+            raise InputError(f"cannot write to {os.fspath(path)!r}: {error.strerror or error}") from error
+
+    def files(self) -> list[tuple[str, Value]]:
+        """The files of values, by their names."""
+        if len(self.inputs) == 1:
+            return [("inputs.npz", tuple(self.inputs[0])), ("expected.npz", self.expected[0])]
+        found: list[tuple[str, Value]] = [
+            (f"inputs.{device}.npz", tuple(values)) for device, values in enumerate(self.inputs)
+        ]
+        return [*found, ("expected.npz", tuple(self.expected))]
+
+
+def extract(
+    module: Module,
+    inputs_per_device: Sequence[Sequence[Any]],
+    instruction: str,
+    *,
+    in_computation: str | None = None,
+    iteration: int | None = None,
+    depth: int | None = None,
+    cuts: Iterable[str] = (),
+    device: int | None = None,
+    observers: Sequence[Any] = (),
+    **options: Any,
+) -> Extraction:
+    """The part of a module that computes an instruction, as a module of its own, with the values of one run.
+
+    `instruction` is a name, or the path of one run of it as traces and `find_nan` give it
+    (`loop[2]:body/fusion/add.3`). The slice goes back to the parameters of the instruction's own computation (of the
+    fusion, the loop's body, the branch), or only `depth` steps (1: the instruction alone), or to the instructions
+    `cuts`. The module is run as `run_devices` does (`inputs_per_device`, `options`) up to the instruction's first run,
+    or that in the given `iteration` of the innermost loop around it, and what the slice was given there are the new
+    module's inputs. `in_computation` says which is meant where several computations have an instruction of the name.
+
+    Where the slice has to do with several devices, the new module is for as many, with the values of each; else for
+    one, with those of `device` (by default 0). Where `device` is given, collectives are not part of the slice but cut,
+    and what they gave is an input.
+
+    Raises InputError where there is no such instruction, it does not run (in that iteration, on that device), or runs
+    where nothing can be seen (in a reduction's computation); and what `run_devices` raises.
+    """
+    path = _path(instruction)
+    name = instruction.rpartition("/")[2].removeprefix("%") if path else instruction.removeprefix("%")
+    if path and iteration is not None:
+        raise InputError("the path says in which iteration; iteration must not be given, too")
+    if iteration is not None and iteration < 0:
+        raise InputError(f"iteration must not be negative, but is {iteration}")
+    computation = _computation(module, name, in_computation, path, options.get("computation"))
+    topology = topology_of(module, options.get("replicas"), options.get("partitions"))
+    if device is not None and not 0 <= device < topology.count:
+        raise InputError(f"device must lie between 0 and {topology.count - 1}, but is {device}")
+    cut = slice_of(computation, name, depth=depth, cuts=cuts, keep_devices=device is None)
+    is_shared = topology.count > 1 and needs_devices(cut, module)
+    devices = list(range(topology.count)) if is_shared else [device or 0]
+    plan_of(module, is_observed=True, **{key: options[key] for key in _PLAN_OPTIONS if key in options})
+    recorder = Recorder(Occurrence(name, computation.name, path, iteration), cut.boundary, devices)
+    with suppress(Enough):
+        run_devices(module, inputs_per_device, observers=[recorder, *observers], **options)
+    if recorder.missing:
+        raise InputError(_not_met(module, computation, name, path, iteration, recorder, topology.count))
+    assert recorder.path is not None
+    shapes = {part: _shape(computation.by_name[part], recorder.values[devices[0]][part]) for part in cut.boundary}
+    made = slice_module(module, cut, shapes)
+    counts = (topology.replicas, topology.partitions) if is_shared else (1, 1)
+    made = attrs.evolve(made, replica_count=counts[0], num_partitions=counts[1])
+    kept = {key: options[key] for key in _RUN_OPTIONS if key in options and _still_means(key, options[key])}
+    return Extraction(
+        made,
+        [[recorder.values[entry][part] for part in cut.boundary] for entry in devices],
+        [recorder.results[entry] for entry in devices],
+        recorder.path,
+        recorder.iteration,
+        kept,
+    )
+
+
+def _bytes(value: Value) -> list[bytes]:
+    return [leaf.tobytes() for _, leaf in leaves(value) if isinstance(leaf, np.ndarray)]
+
+
+def _still_means(option: str, value: Any) -> bool:
+    """Values for elided constants by name may be for ones that the slice does not have."""
+    return option != "elided" or isinstance(value, str)
+
+
+def _path(instruction: str) -> str | None:
+    """The text where it is a path, with calls or iterations in it."""
+    return instruction if "/" in instruction or re.search(r"\[\d+\]", instruction) else None
+
+
+def _shape(instruction: Instruction, value: Value) -> Shape:
+    """The declared shape with the elements that the value has."""
+    shape = instruction.shape
+    if isinstance(shape, ArrayShape) and isinstance(value, np.ndarray):
+        return shape.with_element_type(element_type_of(value.dtype))
+    return shape
+
+
+def _computation(
+    module: Module, name: str, in_computation: str | None, path: str | None, entry_name: str | None
+) -> Computation:
+    """The computation that holds the instruction."""
+    if in_computation is not None:
+        found = module.by_name.get(in_computation.removeprefix("%"))
+        if found is None:
+            raise InputError(f"module {module.name} has no computation {in_computation!r}")
+        if name not in found.by_name:
+            raise InputError(f"computation {found.name} has no instruction {name!r}")
+        return found
+    holders = [computation for computation in module if name in computation.by_name]
+    if path is not None and len(holders) > 1:
+        callers = re.sub(r"\[\d+\](?::[^/]*)?", "", path).split("/")[:-1]
+        wanted = _called(module, callers, path, entry_name)
+        holders = [computation for computation in holders if computation.name == wanted] or holders
+    if not holders:
+        raise InputError(f"module {module.name} has no instruction {name!r}{_close(module, name)}")
+    if len(holders) > 1:
+        names = ", ".join(computation.name for computation in holders[:8])
+        raise InputError(f"{len(holders)} computations have an instruction {name!r}: {names}; say which one")
+    return holders[0]
+
+
+def _called(module: Module, callers: Sequence[str], path: str, entry_name: str | None) -> str | None:
+    """The computation at the end of a path of calls."""
+    current = module.by_name.get(entry_name or module.entry_name)
+    for part, caller in zip(path.split("/"), callers, strict=False):
+        if current is None or caller.partition(":")[0] not in current.by_name:
+            return None
+        chosen = part.partition(":")[2]
+        names = list(computation_names(current.by_name[caller.partition(":")[0]].attributes))
+        current = module.by_name.get(chosen or (names[0] if names else ""))
+    return None if current is None else current.name
+
+
+def _close(module: Module, name: str) -> str:
+    from difflib import get_close_matches
+
+    known = [instruction.name for computation in module for instruction in computation]
+    close = get_close_matches(name, known, 3)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def _not_met(
+    module: Module,
+    computation: Computation,
+    name: str,
+    path: str | None,
+    iteration: int | None,
+    recorder: Recorder,
+    devices: int,
+) -> str:
+    """Why an instruction did not run, as a sentence."""
+    for caller in module:
+        for instruction in caller:
+            entry = find_opcode(instruction.opcode)
+            is_kernel = entry is not None and entry.role is Role.KERNEL
+            if is_kernel and computation.name in computation_names(instruction.attributes):
+                return (
+                    f"%{name} runs within %{instruction.name}, on many elements at a time, where nothing "
+                    f"can be recorded; extract %{instruction.name} instead"
+                )
+    seen = recorder.iterations_seen
+    if seen and (iteration is not None or path is not None):
+        wanted = f"in iteration {iteration}" if iteration is not None else f"as {path}"
+        return f"%{name} did not run {wanted}, but in the iterations {min(seen)} to {max(seen)}"
+    if recorder.path is not None:
+        listed = ", ".join(map(str, sorted(recorder.missing)[:8]))
+        return f"{recorder.path} did not run on device{'s' if len(recorder.missing) > 1 else ''} {listed}"
+    if path is not None:
+        return f"nothing ran as {path}; `hloexec trace` lists the paths there are"
+    return f"%{name} in computation {computation.name} did not run: nothing needs it, or no branch came there"

@@ -1,0 +1,222 @@
+"""Cutting a module: the instructions that one of them needs become the entry of a module of its own.
+
+A slice has an inside, which the new module computes, and a boundary, whose values it takes as parameters. Names,
+layouts and metadata stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+
+import attrs
+
+from hloexec.errors import InputError
+from hloexec.exec.schedule import callees_first
+from hloexec.ir import Computation, Instruction, Module, Shape, TupleShape
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.control import ParameterAttributes
+from hloexec.ops.registry import Role, find_opcode
+
+__all__ = ["Slice", "slice_module", "slice_of"]
+
+_STATEFUL = frozenset({"rng", "rng-get-and-update-state", "infeed", "recv-done", "send-done", "outfeed"})
+"""What gives other values in another run, or by itself: it is cut."""
+
+
+@attrs.frozen
+class Slice:
+    """The instructions of a computation that one of them needs."""
+
+    computation: Computation
+    target: str
+    inside: tuple[str, ...]
+    """What is computed, in the order of the text; tokens that the slice begins with are among them."""
+    boundary: tuple[str, ...]
+    """What is given, in the order of the text."""
+
+
+def slice_of(
+    computation: Computation,
+    target: str,
+    *,
+    depth: int | None = None,
+    cuts: Iterable[str] = (),
+    keep_devices: bool = True,
+) -> Slice:
+    """The instructions of `computation` that `target` needs, back to its parameters.
+
+    With `depth`, only so many steps back: 1 is the instruction alone. What stands in `cuts` is given, too, and so is
+    whatever would be another value in another run: random numbers from a state, and what comes from a host. Without
+    `keep_devices`, what exchanges values with other devices is given as well, unless it is the target. Constants are
+    always inside, unless the text elides their values. Of tuples, only the elements in use are given.
+
+    Raises InputError where an instruction is not there, a cut would go through an asynchronous pair, or the target
+    gives no value that a module could.
+    """
+    by_name = computation.by_name
+    given = {name.removeprefix("%") for name in cuts}
+    for name in (target, *given):
+        if name not in by_name:
+            raise InputError(f"computation {computation.name} has no instruction {name!r}")
+    if depth is not None and depth < 1:
+        raise InputError(f"depth must be at least 1, but is {depth}")
+    root = by_name[target]
+    if root.opcode == "parameter":
+        raise InputError(f"%{target} is a parameter of {computation.name}: nothing computes it there")
+    if target in given:
+        raise InputError(f"%{target} is the instruction to extract, and cannot be given at once")
+    if root.opcode.endswith("-start") or root.opcode in ("send", "recv", *_STATEFUL):
+        raise InputError(f"%{target} is a {root.opcode}, which cannot be the result of a module; extract what uses it")
+
+    def is_cut(instruction: Instruction, steps: int) -> bool:
+        entry = find_opcode(instruction.opcode)
+        role = None if entry is None else entry.role
+        if role is Role.CONSTANT:
+            return bool(instruction.attributes.literal.is_elided)
+        if role is Role.PARAMETER or instruction.name in given or instruction.opcode in _STATEFUL:
+            return True
+        if not keep_devices and _needs_devices(instruction):
+            return not instruction.opcode.endswith("-start")
+        # A start without its done, and the other way round, are no program.
+        return depth is not None and steps >= depth and not instruction.opcode.endswith(("-start", "-update"))
+
+    inside: set[str] = set()
+    boundary: set[str] = set()
+    steps = {target: 0}
+    pending = deque([target])
+    while pending:
+        name = pending.popleft()
+        instruction = by_name[name]
+        if name != target and is_cut(instruction, steps[name]):
+            boundary.add(name)
+            continue
+        inside.add(name)
+        for operand in instruction.operands:
+            if operand not in by_name:
+                raise InputError(f"%{name} in computation {computation.name} names %{operand}, which is not there")
+            if operand not in steps:
+                steps[operand] = steps[name] + 1
+                pending.append(operand)
+    _open_tuples(computation, target, inside, boundary)
+    tokens = {name for name in boundary if _is_token(by_name[name].shape)}
+    names = [instruction.name for instruction in computation]
+    return Slice(
+        computation,
+        target,
+        tuple(name for name in names if name in inside or name in tokens),
+        tuple(name for name in names if name in boundary and name not in tokens),
+    )
+
+
+def slice_module(module: Module, slice_: Slice, shapes: Mapping[str, Shape] | None = None) -> Module:
+    """The module that computes a slice: its boundary are the parameters, in order, and its target is the result.
+
+    `shapes` are those of boundary values that are not as declared (where float widths are mixed). Called computations
+    come along. Tokens at the boundary are made anew.
+    """
+    shapes = shapes or {}
+    number = {name: position for position, name in enumerate(slice_.boundary)}
+    inside = set(slice_.inside)
+    instructions = []
+    for instruction in slice_.computation:
+        name = instruction.name
+        if name in number:
+            shape = shapes.get(name, instruction.shape)
+            instructions.append(
+                Instruction(
+                    name=name,
+                    shape=shape,
+                    opcode="parameter",
+                    attributes=ParameterAttributes(number=number[name]),
+                    metadata=instruction.metadata,
+                )
+            )
+        elif name in inside:
+            if instruction.opcode != "after-all" and _is_token(instruction.shape):
+                instruction = _first_token(instruction, inside)
+            predecessors = tuple(other for other in instruction.control_predecessors if other in inside)
+            instructions.append(attrs.evolve(instruction, control_predecessors=predecessors, span=None))
+    # Where the text has an instruction before its operands, a parameter still may stand first.
+    instructions.sort(key=lambda entry: entry.opcode != "parameter")
+    entry = Computation(
+        name=slice_.computation.name,
+        instructions=tuple(instructions),
+        root_name=slice_.target,
+    )
+    called = {name for instruction in instructions for name in computation_names(instruction.attributes)}
+    needed: dict[str, Computation] = {}
+    for name in module.by_name:
+        if name in called:
+            for computation in callees_first(module, module.by_name[name]):
+                needed[computation.name] = computation
+    kept = [computation for computation in module if computation.name in needed]
+    if entry.name in needed:
+        raise InputError(f"computation {entry.name} calls itself")
+    return Module(
+        name=f"{module.name}_{slice_.target}".replace("-", "_"),
+        computations=(*kept, entry),
+        entry_name=entry.name,
+        is_scheduled=module.is_scheduled,
+        replica_count=module.replica_count,
+        num_partitions=module.num_partitions,
+        frontend_attributes=module.frontend_attributes,
+        stack_frames=module.stack_frames,
+        unknown_attributes=module.unknown_attributes,
+    )
+
+
+def needs_devices(slice_: Slice, module: Module) -> bool:
+    """Whether a slice, or what it calls, exchanges values with other devices or asks which one it is."""
+    pending = [slice_.computation.by_name[name] for name in slice_.inside]
+    seen: set[str] = set()
+    while pending:
+        instruction = pending.pop()
+        if _needs_devices(instruction):
+            return True
+        for name in computation_names(instruction.attributes):
+            if name not in seen:
+                seen.add(name)
+                pending.extend(module.by_name[name])
+    return False
+
+
+def _needs_devices(instruction: Instruction) -> bool:
+    entry = find_opcode(instruction.opcode)
+    if instruction.opcode in ("partition-id", "replica-id", "send", "recv"):
+        return True
+    return entry is not None and entry.exchange is not None
+
+
+def _open_tuples(computation: Computation, target: str, inside: set[str], boundary: set[str]) -> None:
+    """Give elements in place of tuples of which only elements are used."""
+    by_name = computation.by_name
+    users: dict[str, list[str]] = {}
+    for name in inside:
+        for operand in by_name[name].operands:
+            users.setdefault(operand, []).append(name)
+    pending = list(boundary)
+    while pending:
+        name = pending.pop()
+        if not isinstance(by_name[name].shape, TupleShape):
+            continue
+        its_users = users.get(name, [])
+        if target in its_users or any(by_name[user].opcode != "get-tuple-element" for user in its_users):
+            continue
+        boundary.discard(name)
+        inside.difference_update(its_users)
+        boundary.update(its_users)
+        pending.extend(its_users)
+
+
+def _is_token(shape: Shape) -> bool:
+    return not isinstance(shape, TupleShape) and getattr(shape, "is_token", False)
+
+
+def _first_token(instruction: Instruction, inside: Collection[str]) -> Instruction:
+    """A token out of nothing in the place of one that came from outside."""
+    if all(operand in inside for operand in instruction.operands) and instruction.operands:
+        return instruction
+    return Instruction(
+        name=instruction.name, shape=instruction.shape, opcode="after-all", metadata=instruction.metadata
+    )

@@ -1,0 +1,95 @@
+"""`hloexec extract` as its users meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hloexec.cli import main
+from tests.exec.programs import COUNTING_LOOP
+from tests.extract.test_extract import SUMMED
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "loop.hlo").write_text(COUNTING_LOOP)
+    (tmp_path / "summed.hlo").write_text(SUMMED)
+    np.savez(tmp_path / "x.npz", x=np.arange(4, dtype=np.float32))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_verdict_comes_first_and_the_next_command_works(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["extract", "loop.hlo", "--instruction", "doubled", "--iteration", "3", "--inputs", "x.npz", "-o", "s"])
+        == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "extracted loop[3]:body/doubled: 1 instruction, 1 input, in s; it gives the same bits"
+    assert lines[2] == "  %doubled = f32[4] add(%x, %x)"
+    assert sorted(os.listdir("s")) == ["expected.npz", "inputs.npz", "module.hlo", "origin.json"]
+    with np.load("s/inputs.npz") as inputs, np.load("s/expected.npz") as expected:
+        np.testing.assert_array_equal(inputs["0"], np.arange(4) * 8)
+        np.testing.assert_array_equal(expected["value"], np.arange(4) * 16)
+    (command,) = [line for line in lines if line.startswith("  hloexec run")]
+    assert main([*shlex.split(command)[1:], "--save", "again.npz"]) == 0
+    assert Path("again.npz").read_bytes() == Path("s/expected.npz").read_bytes()
+
+
+def test_json_holds_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["extract", "loop.hlo", "--instruction", "loop[1]:body/doubled", "-o", "s", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["has_same_bits"] and record["iteration"] == 1 and record["instructions"] == 1
+    assert record["parameters"] == [{"name": "x", "shape": "f32[4]"}]
+
+
+def test_slices_of_several_devices_have_inputs_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["extract", "summed.hlo", "--instruction", "r", "--different-inputs", "-o", "s"]) == 0
+    (command,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  hloexec run")]
+    assert command.count("--inputs") == 2
+    assert main([*shlex.split(command)[1:], "--save", "again.npz"]) == 0
+    with np.load("again.npz") as again, np.load("s/expected.npz") as expected:
+        assert sorted(again) == sorted(expected) == ["0", "1"]
+        for key in again:
+            np.testing.assert_array_equal(again[key], expected[key])
+
+
+def test_depth_and_cuts_shorten_the_slice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["extract", "summed.hlo", "--instruction", "r", "--depth", "1", "--device", "1", "-o", "a"]) == 0
+    assert "1 instruction, 2 inputs" in capsys.readouterr().out
+    assert main(["extract", "summed.hlo", "--instruction", "r", "--cut", "h", "--device", "1", "-o", "b"]) == 0
+    assert "1 instruction, 2 inputs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["loop.hlo", "-o", "s"], 2, "Missing option '--instruction'"),
+        (["loop.hlo", "--instruction", "doubled"], 2, "Missing option '-o'"),
+        (["missing.hlo", "--instruction", "doubled", "-o", "s"], 1, "cannot read"),
+        (["loop.hlo", "--instruction", "doubeld", "-o", "s"], 1, "did you mean doubled"),
+        (["loop.hlo", "--instruction", "i", "-o", "s"], 1, "2 computations have an instruction 'i'"),
+        (["loop.hlo", "--instruction", "i", "--in", "main", "-o", "s"], 1, "computation main has no instruction 'i'"),
+        (["loop.hlo", "--instruction", "doubled", "--iteration", "7", "-o", "s"], 1, "in the iterations 0 to 4"),
+        (["loop.hlo", "--instruction", "doubled", "--iteration", "-1", "-o", "s"], 2, "is not in the range"),
+        (["loop.hlo", "--instruction", "doubled", "--depth", "0", "-o", "s"], 2, "is not in the range"),
+        (["loop.hlo", "--instruction", "doubled", "--cut", "again", "-o", "s"], 1, "has no instruction 'again'"),
+        (["loop.hlo", "--instruction", "doubled", "--device", "3", "-o", "s"], 1, "between 0 and 0"),
+        (["loop.hlo", "--instruction", "doubled", "-o", "."], 1, "is not empty"),
+        (["loop.hlo", "--instruction", "doubled", "-o", "loop.hlo"], 1, "is a file"),
+        (["loop.hlo", "--instruction", "doubled", "--inputs", "loop.hlo", "-o", "s"], 1, "neither a .npz nor a .npy"),
+        (["loop.hlo", "--instruction", "", "-o", "s"], 1, "has no instruction ''"),
+    ],
+)
+def test_wrong_uses_say_what_is_wrong_and_leave_no_folder(
+    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["extract", *arguments]) == code
+    captured = capsys.readouterr()
+    assert message in captured.err and "Traceback" not in captured.err and not captured.out
+    assert not os.path.exists("s")
