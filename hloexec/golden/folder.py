@@ -20,9 +20,22 @@ from typing import Any
 import attrs
 
 from hloexec.errors import InputError, UnsupportedError
+from hloexec.ir import Module
 from hloexec.ops.policy import numerics_policy
+from hloexec.text import format as format_module
 
-__all__ = ["EXPECTED", "INPUTS", "MODULE", "RECORD", "SUFFIX", "Golden", "find_goldens", "read_golden", "text_hash"]
+__all__ = [
+    "EXPECTED",
+    "INPUTS",
+    "MODULE",
+    "RECORD",
+    "SUFFIX",
+    "Golden",
+    "find_goldens",
+    "module_text",
+    "read_golden",
+    "text_hash",
+]
 
 SUFFIX = ".golden"
 RECORD, MODULE, INPUTS, EXPECTED = "golden.json", "module.hlo", "inputs.npz", "expected.npz"
@@ -72,6 +85,11 @@ class Golden:
         """The content of `golden.json`."""
         record = attrs.asdict(self, filter=lambda field, _: field.name != "folder")
         return json.dumps({"format": _FORMAT, **record}, indent=2, ensure_ascii=False) + "\n"
+
+
+def module_text(module: Module) -> bytes:
+    """What `module.hlo` holds: the text that the module was read from, or its canonical text."""
+    return (module.source if module.source is not None else format_module(module)).encode()
 
 
 def text_hash(data: bytes) -> str:

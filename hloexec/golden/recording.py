@@ -18,11 +18,10 @@ from hloexec.exec.arguments import device_arguments
 from hloexec.exec.running import plan_of
 from hloexec.exec.topology import topology_of
 from hloexec.files import open_atomically
-from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX, Golden, text_hash
+from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX, Golden, module_text, text_hash
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
 from hloexec.results import labelled_arrays, result_shapes
-from hloexec.text import format as format_module
 from hloexec.values import Array, Value
 
 __all__ = ["nested_value", "record_golden", "versions"]
@@ -93,7 +92,7 @@ def record_golden(
     else:
         result = nested_value(expected) if isinstance(expected, Mapping) else expected
         _require_result(module, result, topology.count)
-    text = (module.source if module.source is not None else format_module(module)).encode()
+    text = module_text(module)
     golden = attrs.evolve(golden, module_hash=text_hash(text))
     _write(golden, text, tuple(map(tuple, given)) if len(given) > 1 else tuple(given[0]), result)
     return golden

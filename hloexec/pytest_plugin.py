@@ -1,0 +1,177 @@
+"""The pytest plugin: goldens as tests, and goldens in tests.
+
+- `--hlo-goldens`, or `hlo_goldens = true` in pytest's configuration, collects `*.golden` folders: each is a test.
+- The fixture `hlo_golden` holds a module of a test's own against a golden that lies beside the test file.
+- `--hlo-update` records goldens that are missing, and keeps results that have changed.
+
+pytest loads this with every start where hloexec is installed, so nothing is imported before it is needed, and nothing
+is collected unless asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hloexec.golden import GoldenCheck
+    from hloexec.ir import Module
+
+__all__ = ["GoldenFixture", "hlo_golden"]
+
+_changed = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options and the setting."""
+    group = parser.getgroup("hloexec")
+    group.addoption("--hlo-goldens", action="store_true", help="collect *.golden folders as tests")
+    group.addoption(
+        "--hlo-update", action="store_true", help="record goldens that are missing, and update those that differ"
+    )
+    parser.addini("hlo_goldens", "collect *.golden folders as tests", type="bool", default=False)
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """A golden is one test; folders of other kinds are left to others."""
+    config = parent.config
+    if path.suffix != ".golden" or not (config.getoption("--hlo-goldens") or config.getini("hlo_goldens")):
+        return None
+    folder: pytest.Collector = GoldenFolder.from_parent(parent, path=path)
+    return folder
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Name what has been written."""
+    changed = config.stash.get(_changed, [])
+    if changed:
+        terminalreporter.section("goldens")
+        for line in changed:
+            terminalreporter.line(line)
+
+
+class GoldenFolder(pytest.Directory):
+    """A `*.golden` folder."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Its only test."""
+        yield GoldenItem.from_parent(self, name="golden")
+
+
+class GoldenItem(pytest.Item):
+    """The check of one golden."""
+
+    def runtest(self) -> None:
+        """Run it again, and compare."""
+        from hloexec.errors import HloError
+        from hloexec.golden import check_golden, update_golden
+
+        folder = self.path
+        try:
+            found = update_golden(folder) if self.config.getoption("--hlo-update") else check_golden(folder)
+        except HloError as error:
+            raise _GoldenError(str(error)) from None
+        if not found.passed:
+            raise _GoldenError(_failure_text(found))
+        if found.message.startswith("updated"):
+            self.config.stash.setdefault(_changed, []).append(f"updated {folder}")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """What differs, without the stack of the plugin."""
+        if isinstance(excinfo.value, _GoldenError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Where it is."""
+        return self.path, None, f"golden {self.path.name}"
+
+
+class _GoldenError(Exception):
+    """A golden that does not pass; the message is all there is to show."""
+
+
+class GoldenFixture:
+    """Goldens of one test: `goldens/TEST_FILE/TEST.golden` beside the test's file."""
+
+    def __init__(self, path: Path, test: str, config: pytest.Config) -> None:
+        self._path = path
+        self._test = test
+        self._config = config
+
+    def folder(self, name: str | None = None) -> Path:
+        """Where the golden lies; `name` tells several of one test apart."""
+        parts = [self._test] if name is None else [self._test, name]
+        stem = re.sub(r"[^\w.]+", "-", "-".join(parts)).strip("-")
+        return self._path.parent / "goldens" / self._path.stem / f"{stem}.golden"
+
+    def check(
+        self,
+        module: Module,
+        *,
+        inputs: Sequence[Any] | None = None,
+        seed: int = 0,
+        numerics: str = "reference",
+        atol: float | None = None,
+        rtol: float | None = None,
+        ulp: float | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Fail the test unless `module` gives what its golden says, on the inputs that the golden holds.
+
+        Under `numerics="exact"` a module whose text is that of the golden must give the same bits; otherwise rounding
+        is allowed for, or what the tolerances say. `--hlo-update` records the golden where it is missing or another
+        one: on `inputs`, one value per parameter, or on random ones by `seed`.
+        """
+        __tracebackhide__ = True
+        from hloexec.golden import check_golden, record_golden
+
+        folder = self.folder(name)
+        is_updating = self._config.getoption("--hlo-update")
+        if not folder.exists() and not is_updating:
+            pytest.fail(f"there is no golden {folder}; `pytest --hlo-update` records it", pytrace=False)
+        found = None
+        if folder.exists():
+            found = check_golden(folder, module=None if _is_of(folder, module) else module)
+            if found.passed:
+                return
+            if not is_updating:
+                pytest.fail(_failure_text(found), pytrace=False)
+        given = {"inputs": inputs, "seed": seed, "numerics": numerics, "atol": atol, "rtol": rtol, "ulp": ulp}
+        record_golden(module, folder, replace=found is not None, **given)  # type: ignore[arg-type]
+        verb = "recorded" if found is None else "updated"
+        self._config.stash.setdefault(_changed, []).append(f"{verb} {folder}")
+
+
+@pytest.fixture
+def hlo_golden(request: pytest.FixtureRequest) -> GoldenFixture:
+    """Goldens of this test: `hlo_golden.check(module)`."""
+    return GoldenFixture(request.path, request.node.name, request.config)
+
+
+def _is_of(folder: Path, module: Module) -> bool:
+    """Whether a golden holds the text of this module; not where it cannot be read."""
+    from hloexec.errors import HloError
+    from hloexec.golden.folder import module_text, read_golden, text_hash
+
+    try:
+        return text_hash(module_text(module)) == read_golden(folder).module_hash
+    except HloError:
+        return False
+
+
+def _failure_text(found: GoldenCheck) -> str:
+    """What a golden's check says at length."""
+    from hloexec.report.comparison import comparison_text
+
+    parts = [f"{found.folder}: {found.message}"]
+    if found.comparison is not None:
+        parts += ["", comparison_text(found.comparison)]
+        parts += ["", "if the new result is meant: pytest --hlo-update"]
+    return "\n".join(parts)

@@ -1,0 +1,115 @@
+"""The pytest plugin, in pytest runs of its own on small projects."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec import literals
+from tests.text.building import op
+
+ROOT = Path(__file__).resolve().parents[2]
+ADD = op("f32[3] add(x, y)", x="f32[3]", y="f32[3]")
+TEST = f"""
+import hloexec
+
+def test_add(hlo_golden):
+    hlo_golden.check(hloexec.parse({ADD!r}), numerics="exact")
+"""
+
+
+def _pytest(folder: Path, *arguments: str, code: int = 0) -> str:
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    environment.pop("PYTEST_ADDOPTS", None)
+    command = [sys.executable, "-m", "pytest", "-p", "hloexec.pytest_plugin", "-p", "no:cacheprovider", *arguments]
+    finished = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == code, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+@pytest.fixture
+def goldens(tmp_path: Path) -> Path:
+    """A project with a golden that passes, one that does not, and one that is broken."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    for name in ("good", "other", "broken"):
+        hloexec.record_golden(hloexec.parse(ADD), tmp_path / "data" / f"{name}.golden")
+    literals.save(tmp_path / "data" / "other.golden" / "expected.npz", np.zeros(3, np.float32))
+    (tmp_path / "data" / "broken.golden" / "inputs.npz").unlink()
+    return tmp_path
+
+
+def test_folders_are_collected_and_reported(goldens: Path) -> None:
+    out = _pytest(goldens, "--hlo-goldens", "--junit-xml=report.xml", code=1)
+    assert "1 passed" in out and "2 failed" in out
+    assert "different: value: 3 of 3 elements beyond tolerance" in out
+    assert "broken.golden is no whole golden: inputs.npz is missing" in out
+    assert "Traceback" not in out
+    suite = ElementTree.parse(goldens / "report.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
+    _pytest(goldens, "--hlo-goldens", "data/good.golden")
+
+
+def test_updating_keeps_the_new_result(goldens: Path) -> None:
+    out = _pytest(goldens, "--hlo-goldens", "--hlo-update", "--deselect", "data/broken.golden")
+    assert f"updated {goldens / 'data' / 'other.golden'}" in out
+    assert hloexec.check_golden(goldens / "data" / "other.golden").message == "equal"
+
+
+def test_nothing_is_collected_unless_asked_for(goldens: Path) -> None:
+    assert "no tests ran" in _pytest(goldens, code=5)
+    (goldens / "pytest.ini").write_text("[pytest]\nhlo_goldens = true\n")
+    assert "1 passed" in _pytest(goldens, "data/good.golden")
+
+
+def test_the_fixture_records_checks_and_fails(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_one.py").write_text(TEST)
+    folder = tmp_path / "goldens" / "test_one" / "test_add.golden"
+    assert f"there is no golden {folder}; `pytest --hlo-update` records it" in _pytest(tmp_path, code=1)
+    assert f"recorded {folder}" in _pytest(tmp_path, "--hlo-update")
+    assert "1 passed" in _pytest(tmp_path)
+    (tmp_path / "test_one.py").write_text(TEST.replace("add(x, y)", "subtract(x, y)"))
+    out = _pytest(tmp_path, code=1)
+    assert "different: value: 3 of 3 elements beyond tolerance" in out and "pytest --hlo-update" in out
+    assert "pytest_plugin.py" not in out
+    assert f"updated {folder}" in _pytest(tmp_path, "--hlo-update")
+    assert "1 passed" in _pytest(tmp_path)
+
+
+def test_one_test_may_have_several_goldens_and_parameters(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_many.py").write_text(
+        TEST.replace(
+            "def test_add(hlo_golden):",
+            "import pytest\n@pytest.mark.parametrize('k', ['a/b', 'c'])\ndef test_add(hlo_golden, k):",
+        )
+        + "    hlo_golden.check(hloexec.parse("
+        + repr(ADD)
+        + "), name='again', seed=7)\n"
+    )
+    _pytest(tmp_path, "--hlo-update")
+    assert "2 passed" in _pytest(tmp_path)
+    names = {path.name for path in (tmp_path / "goldens" / "test_many").iterdir()}
+    assert names == {f"test_add-{end}.golden" for end in ("a-b", "a-b-again", "c", "c-again")}
+
+
+def test_loading_it_imports_nothing_large() -> None:
+    program = (
+        "import sys, pytest\nbefore = set(sys.modules)\nimport hloexec.pytest_plugin\n"
+        "new = set(sys.modules) - before\n"
+        "assert 'numpy' not in sys.modules and new <= {'hloexec', 'hloexec.errors', 'hloexec.pytest_plugin'}, new\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, cwd=ROOT)
+
+
+def test_pytest_finds_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"hloexec": "hloexec.pytest_plugin"}
