@@ -1,0 +1,87 @@
+"""Goldens of 22 modules under `exact` come out in the same bits, whatever code NumPy and BLAS choose.
+
+Three sets of OpenBLAS kernels, one or two threads, three settings of NumPy's processor features: eighteen processes,
+each of which checks all goldens. That the settings matter shows in the same program under `reference`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.cli.kernels import _kernels, _processor_flags
+from tests.golden.modules import modules
+
+ROOT = Path(__file__).resolve().parents[2]
+_DISPATCHED: list[str] = list(getattr(np, "_core", np)._multiarray_umath.__cpu_dispatch__)
+FEATURES = ("", " ".join(_DISPATCHED[1:]), " ".join(_DISPATCHED))
+"""What NumPy is kept from using: nothing, all but the oldest extension, everything."""
+WIDEST = "SkylakeX" if "avx512vl" in _processor_flags() else "Sandybridge"
+KERNELS = ("Prescott", "Haswell", WIDEST)
+THREADS = ("1", "2")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the kernels that are named are those of x86-64"),
+    pytest.mark.skipif(not _kernels(), reason="NumPy's BLAS is not OpenBLAS"),
+]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str], Any]:
+    """What each process said, by kernels, threads and features that are kept from NumPy."""
+    folder = tmp_path_factory.mktemp("goldens")
+    for name, module, inputs in modules():
+        hloexec.record_golden(module, folder / f"{name}.golden", inputs=inputs, numerics="exact")
+    return {setting: _report(folder, *setting) for setting in itertools.product(KERNELS, THREADS, FEATURES)}
+
+
+def _report(folder: Path, kernels: str, threads: str, features: str) -> Any:
+    surroundings = {
+        "OPENBLAS_CORETYPE": kernels,
+        "OPENBLAS_NUM_THREADS": threads,
+        "NPY_DISABLE_CPU_FEATURES": features,
+    }
+    finished = subprocess.run(
+        [sys.executable, "-m", "tests.golden.surroundings", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, **surroundings},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return json.loads(finished.stdout)
+
+
+def test_every_golden_is_bit_for_bit_the_same(reports: dict[tuple[str, str, str], Any]) -> None:
+    assert len(reports) == 18
+    for setting, report in reports.items():
+        assert len(report["messages"]) == 22
+        assert set(report["messages"].values()) == {"equal"}, (setting, report["messages"])
+
+
+def test_the_settings_were_in_force(reports: dict[tuple[str, str, str], Any]) -> None:
+    # OpenBLAS may know a set of kernels by another name than the one that it is asked for by.
+    chosen = {
+        kernels: {report["kernels"] for setting, report in reports.items() if setting[0] == kernels}
+        for kernels in KERNELS
+    }
+    assert all(len(names) == 1 for names in chosen.values()), chosen
+    assert len(set.union(*chosen.values())) == 3, chosen
+
+
+def test_the_settings_matter_to_plain_numpy(reports: dict[tuple[str, str, str], Any]) -> None:
+    by_kernels = {reports[kernels, "1", ""]["plain"] for kernels in KERNELS}
+    by_features = {reports["Haswell", "1", features]["plain"] for features in FEATURES}
+    assert len(by_kernels) > 1 and len(by_features) > 1
