@@ -95,5 +95,9 @@ def derived_tolerance(
 def _chain_text(chain: Chain) -> str:
     if not chain.linear:
         return "nothing in the module rounds on the way to it"
-    sums = f", sums of {chain.longest_sum:.0f} terms at most and {chain.terms:.0f} in all" if chain.terms else ""
-    return f"{chain.roundings:.0f} roundings in a row on either side{sums}"
+    roundings = f"{chain.roundings:.0f} rounding{'s one after the other' if chain.roundings > 1 else ''} on either side"
+    if not chain.terms:
+        return roundings
+    if chain.terms == chain.longest_sum:
+        return f"{roundings}, a sum of {chain.terms:.0f} terms"
+    return f"{roundings}, sums of {chain.longest_sum:.0f} terms at most and {chain.terms:.0f} in all"

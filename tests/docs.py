@@ -1,0 +1,144 @@
+"""Runs the commands of a page of docs/ as they are written there, and holds what they print against the page.
+
+A page's blocks of code that are fenced as `console` hold lines that start with `$ `, and what they print:
+
+    ```console
+    $ hloexec info examples/attention.hlo
+    jit_attention  167 instructions in 6 computations, for one device
+    …
+    ```
+
+The commands of a page are run one after the other in one shell and one folder, into which `examples/` is copied. A
+command is said to end with another exit code than 0 by a comment: `$ hloexec compare a.npz b.npz  # exits with 1`.
+Lines of output must be those of the page; a line `…` stands for any number of lines (what follows the last command of a
+block may be left out as a whole), `…` within a line for any text, and numbers with a unit of time for any such.
+Blocks fenced as `python` with a first line `# FILE` are files that are written before the next command is run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+__all__ = ["Command", "commands_of", "run_page"]
+
+ROOT = Path(__file__).resolve().parents[1]
+_BLOCK = re.compile(r"^```(console|\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_EXITS = re.compile(r"\s+# exits with (\d+)$")
+_FILE = re.compile(r"# ([\w./-]+\.\w+)\n")
+_SECONDS = re.compile(r"\b[\d.]+ ?(?:µs|ms|s|min)\b")
+_SHELL_TIMEOUT = 300
+
+
+@attrs.frozen
+class Command:
+    """A command of a page, or a file."""
+
+    text: str
+    output: tuple[str, ...] = ()
+    code: int = 0
+    file: str | None = None
+    """Of a file, its name; `text` is its content."""
+
+
+def commands_of(page: Path) -> list[Command]:
+    """The commands and files of a page in their order."""
+    found: list[Command] = []
+    for language, body in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        if language == "console":
+            found += _console_commands(body)
+        elif match := _FILE.match(body):
+            found.append(Command(body, file=match[1]))
+    return found
+
+
+def _console_commands(body: str) -> list[Command]:
+    found = []
+    for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+        command, *output = part.rstrip("\n").split("\n")
+        while command.endswith("\\") and output:
+            command = f"{command[:-1].rstrip()} {output.pop(0).strip()}"
+        match = _EXITS.search(command)
+        found.append(Command(_EXITS.sub("", command), tuple(output), int(match[1]) if match else 0))
+    return found
+
+
+def run_page(page: Path, folder: Path) -> None:
+    """Run what a page says in a folder; fails where a command ends or prints otherwise than the page says."""
+    shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    commands = commands_of(page)
+    assert any(command.file is None for command in commands), f"{page.name} has no commands"
+    for command in commands:
+        if command.file is None:
+            _run(command, folder, page.name)
+        else:
+            path = folder / command.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(command.text, encoding="utf-8")
+
+
+def _run(command: Command, folder: Path, page: str) -> None:
+    """Run one command by the shell, with `hloexec` and `python` being those of the test."""
+    tools = folder / ".tools"
+    tools.mkdir(exist_ok=True)
+    programs = {
+        "hloexec": "-m hloexec",
+        "python": "",
+        "pytest": "-m pytest -p hloexec.pytest_plugin -p no:cacheprovider",
+    }
+    for name, arguments in programs.items():
+        path = tools / name
+        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
+        path.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "COLUMNS": "120",
+    }
+    environment.pop("PYTEST_ADDOPTS", None)
+    finished = subprocess.run(
+        ["/bin/sh", "-c", command.text],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        timeout=_SHELL_TIMEOUT,
+    )
+    where = f"{page}: $ {command.text}"
+    if finished.returncode != command.code:
+        pytest.fail(f"{where}\nended with {finished.returncode}, not {command.code}:\n{finished.stdout}", pytrace=False)
+    if command.output and not _matches(command.output, finished.stdout.splitlines()):
+        shown = "\n".join(command.output)
+        pytest.fail(f"{where}\nprinted\n{finished.stdout}\nbut the page has\n{shown}", pytrace=False)
+
+
+def _matches(pattern: tuple[str, ...], lines: list[str]) -> bool:
+    """Whether lines are those of the page, blank ones at either end aside."""
+    parts = [r"(?:.*\n)*?" if line.strip() == "…" else _line(line) for line in _trimmed(pattern)]
+    return re.fullmatch("".join(parts), "".join(f"{line.rstrip()}\n" for line in _trimmed(lines))) is not None
+
+
+def _line(line: str) -> str:
+    seconds = _SECONDS.sub("\0", line.rstrip())
+    escaped = re.escape(seconds).replace("…", ".*").replace(re.escape("\0"), _SECONDS.pattern)
+    return f"{escaped}\n"
+
+
+def _trimmed(lines: tuple[str, ...] | list[str]) -> list[str]:
+    found = list(lines)
+    while found and not found[-1].strip():
+        found.pop()
+    while found and not found[0].strip():
+        found.pop(0)
+    return found

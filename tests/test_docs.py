@@ -1,0 +1,69 @@
+"""The helper that runs documentation: it must notice when a page is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs import commands_of, run_page
+
+
+def _page(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "page.md"
+    path.write_text(text)
+    return path
+
+
+def _run(tmp_path: Path, text: str) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    run_page(_page(tmp_path, text), folder)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "$ echo one; echo two\none\ntwo\n",
+        "$ echo one; echo two\n…\ntwo\n",
+        "$ echo one; echo two\none\n…\n",
+        "$ echo one; echo two\no…\nt…o\n",
+        "$ echo took 1.25 ms, then 3s\ntook 80 µs, then 1.5s\n",
+        "$ echo silence\n",
+        "$ exit 3  # exits with 3\n",
+        "$ echo a \\\n    b\na b\n",
+        "$ echo x > kept\n$ cat kept\nx\n",
+        "$ hloexec info examples/attention.hlo\njit_attention  167 instructions in …\n…\n",
+        "$ ls examples/lower.py\nexamples/lower.py\n",
+    ],
+)
+def test_pages_that_are_right(body: str, tmp_path: Path) -> None:
+    _run(tmp_path, f"text\n\n```console\n{body}```\n")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "$ echo one; echo two\none\n",
+        "$ echo one; echo two\none\nthree\n",
+        "$ echo one\none\ntwo\n",
+        "$ echo 1.25 m\n1.30 m\n",
+        "$ exit 3\n",
+        "$ true  # exits with 1\n",
+        "$ hloexec nonsense\n",
+    ],
+)
+def test_pages_that_are_wrong(body: str, tmp_path: Path) -> None:
+    with pytest.raises(pytest.fail.Exception):
+        _run(tmp_path, f"```console\n{body}```\n")
+
+
+def test_files_are_written_in_their_place(tmp_path: Path) -> None:
+    text = "```python\n# made.py\nprint(6 * 7)\n```\n\n```python\nnot_a_file()\n```\n\n```console\n$ python made.py\n42\n```\n"
+    _run(tmp_path, text)
+    assert [command.file for command in commands_of(tmp_path / "page.md")] == ["made.py", None]
+
+
+def test_a_page_without_commands_is_no_walk_through(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="has no commands"):
+        _run(tmp_path, "```python\nx = 1\n```\n")
