@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import hloexec
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape
@@ -19,6 +20,7 @@ from hloexec.ops.contractions import Dot, DotAttributes, ScaledDot
 from hloexec.ops.dot_algorithms import DOT_ALGORITHMS
 from hloexec.ops.policy import POLICIES
 from hloexec.ops.ragged_dot import RaggedDot, RaggedDotAttributes
+from hloexec.ops.registry import find_opcode
 from tests.ops.against_xla import Case, assert_same_as_xla, random_array, restrided
 
 MATMUL = DotAttributes(lhs_contracting_dims=(1,), rhs_contracting_dims=(0,))
@@ -472,3 +474,32 @@ def test_a_scale_that_does_not_divide_its_operand_is_refused(scale):
             ArrayShape(f8, (4, 64)), ArrayShape(f8, (64, 5)), ArrayShape(e8, scale), ArrayShape(e8, (2, 5)),
             attributes=MATMUL, shape=ArrayShape(ELEMENT_TYPES["f32"], (4, 5)),
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("turns_rhs", [False, True])
+@pytest.mark.parametrize("turns_lhs", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_matrices_multiplied_by_what_shapes_decide_have_the_same_bits(
+    dtype: type[np.floating], turns_lhs: bool, turns_rhs: bool
+) -> None:
+    """Whatever the operands' strides are, the bound kernel gives what `evaluate` does."""
+    entry = find_opcode("dot")
+    assert entry is not None and entry.bind is not None and entry.evaluate is not None
+    kind = "f32" if dtype is np.float32 else "f64"
+    text = (
+        f"HloModule m\nENTRY e {{ a = {kind}[{'40,24' if turns_lhs else '24,40'}] parameter(0)\n"
+        f" b = {kind}[{'32,40' if turns_rhs else '40,32'}] parameter(1)\n"
+        f" ROOT c = {kind}[24,32] dot(a, b), lhs_contracting_dims={{{int(not turns_lhs)}}}, "
+        f"rhs_contracting_dims={{{int(turns_rhs)}}} }}"
+    )
+    module = hloexec.parse(text)
+    root = module.entry.root
+    shapes = tuple(parameter.shape for parameter in module.entry.parameters)
+    function = entry.bind(attributes=root.attributes, shape=root.shape, operand_shapes=shapes)
+    assert function is not None
+    generator = np.random.default_rng(0)
+    lhs, rhs = (generator.standard_normal(shape.dimensions).astype(dtype) for shape in shapes)
+    for left in (lhs, np.asfortranarray(lhs), lhs[::-1]):
+        for right in (rhs, np.asfortranarray(rhs), np.broadcast_to(rhs[:1], rhs.shape)):
+            expected = entry.evaluate(left, right, attributes=root.attributes, shape=root.shape)
+            assert function(left, right).tobytes() == expected.tobytes()

@@ -18,7 +18,7 @@ from hloexec.ops.registry import OPCODES, Opcode
 
 _TYPES = [entry for entry in ELEMENT_TYPES.values() if entry.is_array]
 _SHAPES = ((), (0,), (7,), (3, 0, 2), (5, 4, 3))
-_BOUND = [entry for entry in OPCODES.values() if entry.bind is not None]
+_BOUND = [entry for entry in OPCODES.values() if entry.is_elementwise and entry.bind is not None]
 
 
 def _attributes(entry: Opcode) -> list[Any]:
