@@ -81,7 +81,8 @@ class Hunt:
     later: tuple[Finding, ...]
     """Others that take part in what went bad, in the order in which they ran."""
     discarded: tuple[Finding, ...]
-    """Where bad numbers appeared that nothing used; one per instruction."""
+    """Where NaN or infinities appeared that did not reach the result: a select threw them away, or they turned finite
+    again (1/∞); one per instruction, the first run of each."""
     nan_inputs: tuple[str, ...]
     """Parameters that held NaN before anything ran."""
     nan_from_inputs: bool

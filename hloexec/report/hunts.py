@@ -90,7 +90,10 @@ def _nothing(hunt: Hunt, module: str, command: Callable[..., str]) -> Renderable
     ]
     if hunt.discarded:
         many = plural(len(hunt.discarded), "instruction")
-        parts.append(Text(f"{many} gave NaN or infinities that nothing came of, such as {hunt.discarded[0].name}"))
+        first = hunt.discarded[0]
+        parts.append(
+            Text(f"{many} gave NaN or infinities that turned finite again; the first: {first.name}, {first.reason}")
+        )
         parts += [Text("\nnext:", style="dim"), Text(f"  {command('nan', '--first')}")]
     if hunt.nan_inputs:
         parts.append(Text(f"NaN stood in the inputs: {', '.join(hunt.nan_inputs[:8])}"))

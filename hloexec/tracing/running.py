@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -60,7 +61,7 @@ def trace(
     instructions are traced, those in fusions and in each iteration of a loop included. `statistics_only` leaves the
     arrays themselves out. Memory does not grow with what is written. The format is plain files: see `hloexec.tracing`.
 
-    A run that fails leaves the trace of what ran before.
+    A run that fails leaves the trace of what ran before, if anything did.
 
     Raises InputError where the folder has something in it or cannot be written, or a pattern selects nothing;
     ResourceError where the values cannot fit on the disk or into `disk_limit` bytes, as far as that is known before the
@@ -118,7 +119,12 @@ def record(
             index = files.enter_context(open(path / "events.jsonl", "wb"))
             values = None if statistics_only else files.enter_context(open(path / "values.npy", "wb"))
             recorder = Recorder(path, index, values, module, selection, disk_limit, top)
-            run_devices(module, inputs_per_device, observers=[recorder, *observers], **options)
+            try:
+                run_devices(module, inputs_per_device, observers=[recorder, *observers], **options)
+            except BaseException:
+                if not recorder.event_count:
+                    shutil.rmtree(path, ignore_errors=True)
+                raise
     except OSError as error:
         raise InputError(f"cannot write to {os.fspath(path)!r}: {error.strerror or error}") from error
     information |= {"is_complete": True, "events": recorder.event_count}

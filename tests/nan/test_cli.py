@@ -67,7 +67,7 @@ ENTRY e { x = f32[2] parameter(0)
     out = capsys.readouterr().out
     assert (
         out.startswith("nothing found")
-        and "1 instruction gave NaN or infinities that nothing came of, such as l" in out
+        and "1 instruction gave NaN or infinities that turned finite again; the first: l, logarithm of a" in out
     )
     (command,) = [line for line in out.splitlines() if line.startswith("  hloexec nan")]
     assert main(shlex.split(command)[1:]) == 1

@@ -236,6 +236,12 @@ def test_a_module_that_cannot_run_leaves_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "t").exists()
 
 
+def test_inputs_that_do_not_fit_leave_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        traced(COUNTING_LOOP, tmp_path / "t", X[:3])
+    assert not (tmp_path / "t").exists()
+
+
 def damaged(tmp_path: Path, name: str, old: bytes, new: bytes) -> Any:
     traced(COUNTING_LOOP, tmp_path / "t", X)
     path = tmp_path / "t" / name
