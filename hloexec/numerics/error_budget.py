@@ -24,9 +24,10 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from hloexec.costs import contraction_of, trip_count_of
+from hloexec.costs import contraction_of
 from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, leaf_shapes
+from hloexec.numerics.trip_counts import loop_trips
 from hloexec.numerics.ulps import unit_roundoff
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
@@ -131,17 +132,19 @@ def chains_of(module: Module, policy: str | NumericsPolicy = "reference") -> dic
     bits = numerics_policy(policy).contraction_operand_mantissa_bits
     found: dict[str, dict[str, Chain]] = {}
     for computation in module.computations:
-        found[computation.name] = _along_paths(computation, found, bits)
+        found[computation.name] = _along_paths(module, computation, found, bits)
     return found
 
 
-def _along_paths(computation: Computation, known: dict[str, dict[str, Chain]], bits: int | None) -> dict[str, Chain]:
+def _along_paths(
+    module: Module, computation: Computation, known: dict[str, dict[str, Chain]], bits: int | None
+) -> dict[str, Chain]:
     found: dict[str, Chain] = {}
     for instruction in computation:
         operands = computation.operands_of(instruction)
         chain = worst(found[operand.name] for operand in operands)
         if instruction.opcode == "while":
-            trips = trip_count_of(instruction)
+            trips = loop_trips(module, computation, instruction)
             times = float(_UNKNOWN_TRIPS if trips is None else trips)
         else:
             times = 1.0

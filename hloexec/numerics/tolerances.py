@@ -4,9 +4,11 @@ A derived tolerance answers one question: can rounding alone explain the differe
 way to the value, each in an order of its own. With δᵢ the errors of both (`hloexec.numerics.error_budget`), an element
 may be off by
 
-    ρ (|expected| + s + m) + f,    ρ = min(Σ|δᵢ|, λ √(Σ δᵢ²)),  λ = 5
+    ρ (|expected| + s + m) + f,    ρ = min(Σ|δᵢ|, λ √(Σ δᵢ² / 3)),  λ = 5
 
-where s is the root mean square of the expected leaf where anything on the way may cancel (errors are then relative to
+An error of at most δ that may be anything within that has the variance δ²/3, and independent ones add up in their
+variances: λ is the number of standard deviations, which a normal sum exceeds once in 1.7 million elements. Next,
+s is the root mean square of the expected leaf where anything on the way may cancel (errors are then relative to
 what was added up, not to what is left of it), else 0; m is the smallest normal number of the narrower type, below which
 roundings are absolute; f is that of the type it computes in, which XLA:CPU and GPUs may flush to zero. Infinity counts
 as the largest number. Steep functions may magnify errors beyond that: then give a tolerance.
@@ -85,7 +87,7 @@ def derived_tolerance(
     if narrow is not wide:
         both = both.then(rounding(unit_roundoff(narrow)))
         where += f"; {wide} held against {narrow}"
-    relative = min(both.linear, LAMBDA * math.sqrt(both.rounding_squares + both.sum_squares))
+    relative = min(both.linear, LAMBDA * math.sqrt((both.rounding_squares + both.sum_squares) / 3))
     scale = root_mean_square if chain.cancels else 0.0
     flushed = smallest_normal(element_type_of(narrow.compute))
     absolute = relative * (scale + smallest_normal(narrow)) + flushed if relative else 0.0

@@ -1,0 +1,86 @@
+"""How often a loop goes round, where its text shows it: a counter, from one constant to another.
+
+Loops whose backend_config states it are known to `hloexec.costs`; modules from before optimization state nothing, but
+scans and counted loops have the form that is looked for here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hloexec.costs import trip_count_of
+from hloexec.ir import Computation, Instruction, Module
+
+__all__ = ["loop_trips"]
+
+_MOST_STEPS = 100
+
+
+def loop_trips(module: Module, computation: Computation, loop: Instruction) -> int | None:
+    """How often a while loop of a computation goes round, None where that is not plain.
+
+    Plain is: the condition is compare(i, n), direction=LT (or n > i), the body's root puts i + s in i's place, and what
+    i, n and s start as are constants, n's kept by the body.
+    """
+    stated = trip_count_of(loop)
+    if stated is not None:
+        return stated
+    condition = module.by_name[loop.attributes.condition]
+    body = module.by_name[loop.attributes.body]
+    root = _behind_copies(condition, condition.root)
+    if root.opcode != "compare" or root.attributes.direction not in ("LT", "GT"):
+        return None
+    counter, limit = condition.operands_of(root)
+    if root.attributes.direction == "GT":
+        counter, limit = limit, counter
+    index = _element(condition, counter)
+    initial = computation.operands_of(loop)[0]
+    if index is None or body.root.opcode != "tuple" or initial.opcode != "tuple":
+        return None
+    first = _constant(computation, computation.operands_of(initial)[index])
+    step = _step(body, index)
+    last = _constant(condition, limit)
+    place = _element(condition, limit)
+    if last is None and place is not None and _element(body, body.operands_of(body.root)[place]) == place:
+        last = _constant(computation, computation.operands_of(initial)[place])
+    if first is None or last is None or not step or step < 0:
+        return None
+    return max(0, -(-(last - first) // step))
+
+
+def _behind_copies(computation: Computation, instruction: Instruction) -> Instruction:
+    for _ in range(_MOST_STEPS):
+        if instruction.opcode not in ("copy", "reshape", "bitcast", "opt-barrier"):
+            break
+        instruction = computation.operands_of(instruction)[0]
+    return instruction
+
+
+def _element(computation: Computation, instruction: Instruction) -> int | None:
+    """Which element of the computation's only parameter a value is."""
+    instruction = _behind_copies(computation, instruction)
+    if instruction.opcode != "get-tuple-element":
+        return None
+    source = computation.operands_of(instruction)[0]
+    return int(instruction.attributes.index) if source.opcode == "parameter" else None
+
+
+def _constant(computation: Computation, instruction: Instruction) -> int | None:
+    """The value of an integral constant."""
+    instruction = _behind_copies(computation, instruction)
+    if instruction.opcode != "constant":
+        return None
+    value = instruction.attributes.literal.value
+    is_integer = isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "iu"
+    return int(value.reshape(-1)[0]) if is_integer else None
+
+
+def _step(body: Computation, index: int) -> int | None:
+    """What the body adds to an element of what it carries."""
+    grown = _behind_copies(body, body.operands_of(body.root)[index])
+    if grown.opcode != "add":
+        return None
+    for mine, other in (body.operands_of(grown), body.operands_of(grown)[::-1]):
+        if _element(body, mine) == index:
+            return _constant(body, other)
+    return None

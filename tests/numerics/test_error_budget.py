@@ -1,0 +1,55 @@
+"""What is read off a module: chains of roundings, and how often loops go round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.numerics.error_budget import leaf_chains
+from hloexec.numerics.trip_counts import loop_trips
+from tests.text.building import ADD, op
+
+jax = pytest.importorskip("jax")
+lax, jnp = jax.lax, jax.numpy
+
+
+def _loop_trips(function: Any, *arguments: Any) -> int | None:
+    module = hloexec.from_jax(function, *arguments)
+    found = [(c, i) for c in module for i in c if i.opcode == "while"]
+    assert len(found) == 1
+    return loop_trips(module, *found[0])
+
+
+def test_counted_loops_as_jax_lowers_them() -> None:
+    x = np.ones(3, np.float32)
+    assert _loop_trips(lambda x: lax.fori_loop(0, 7, lambda _, y: y * 2, x), x) == 7
+    assert _loop_trips(lambda x: lax.scan(lambda c, _: (c * 2, c), x, None, length=11)[1], x) == 11
+    assert _loop_trips(lambda x: lax.while_loop(lambda y: y[0] < 9, lambda y: y * 2, x), x) is None
+    assert _loop_trips(lambda x, n: lax.fori_loop(0, n, lambda _, y: y * 2, x), x, np.int32(5)) is None
+
+
+def test_chains_add_up_along_the_worst_path() -> None:
+    text = op("f32[4] add(p, x)", x="f32[4]").replace(
+        "  ROOT", "  n = f32[4] negate(x)\n  m = f32[4] multiply(n, n)\n  p = f32[4] multiply(m, x)\n  ROOT"
+    )
+    (chain,) = leaf_chains(hloexec.parse(text)).values()
+    assert (chain.roundings, chain.linear, chain.cancels) == (3, 3 * 2.0**-24, True)
+
+
+def test_sums_count_their_terms_in_the_type_they_add_in() -> None:
+    for name, unit in (("f32", 2.0**-24), ("bf16", 2.0**-24), ("f64", 2.0**-53)):
+        reduced = f"{name}[] reduce(x, z), dimensions={{0}}, to_apply=add_f32"
+        text = op(reduced, ADD.replace("f32[]", f"{name}[]"), x=f"{name}[100]", z=f"{name}[]")
+        (chain,) = leaf_chains(hloexec.parse(text)).values()
+        assert (chain.longest_sum, chain.sum_squares) == (100, 100 * unit**2)
+
+
+def test_leaves_have_chains_of_their_own() -> None:
+    text = op("(f32[4], (f32[4], s32[])) tuple(x, u)", x="f32[4]", n="s32[]").replace(
+        "  ROOT", "  y = f32[4] add(x, x)\n  u = (f32[4], s32[]) tuple(y, n)\n  ROOT"
+    )
+    chains = leaf_chains(hloexec.parse(text))
+    assert {index: chain.roundings for index, chain in chains.items()} == {(0,): 0, (1, 0): 1, (1, 1): 0}
