@@ -16,6 +16,7 @@ import attrs
 
 from hloexec.custom_calls.registry import CUSTOM_CALLS, find_custom_call
 from hloexec.exec.plan import Conditional, Invocation, Mark, Plan, Step, While
+from hloexec.exec.purity import DRAWS
 from hloexec.exec.split import Classes, Split, joined, members
 from hloexec.exec.spread import spread_of
 from hloexec.exec.tasks import Frame
@@ -25,8 +26,6 @@ __all__ = ["Part", "lone_frame", "parts_of_loop"]
 
 _COMMON_SHARE = 0.1
 """How much of a loop's work may be on values that classes have in common, as a part of the bytes that steps touch."""
-_DRAWS = frozenset({"rng", "rng-get-and-update-state"})
-"""What gives something else each time it is asked, and so must be asked in order."""
 
 
 @attrs.define(eq=False)
@@ -99,7 +98,7 @@ def _is_for_itself(step: Step) -> bool:
     """
     if step.function is None:
         return step.flow is Mark.MARK or isinstance(step.flow, (Conditional, Invocation, While))
-    if step.instruction.opcode in _DRAWS:
+    if step.instruction.opcode in DRAWS:
         return False
     target = getattr(step.instruction.attributes, "custom_call_target", None)
     return target is None or (target in CUSTOM_CALLS and find_custom_call(target) is CUSTOM_CALLS[target])

@@ -22,9 +22,9 @@ import numpy as np
 from hloexec.exec.code import Code
 from hloexec.exec.counters import CIRCLE, Limit, Tally, advanced, limit_of, skipped, tallies_of
 from hloexec.exec.plan import Plan, Step, While
+from hloexec.exec.purity import is_pure
 from hloexec.exec.writing import Values, Writer
 from hloexec.ir import ArrayShape, BufferShape
-from hloexec.ops.registry import Role, find_opcode
 
 __all__ = ["LoopWriter"]
 
@@ -36,9 +36,6 @@ _CONTIGUOUS_BYTES = 1 << 16
 
 _COMPARED_BYTES = 1 << 20
 """Carried values that take more are not compared."""
-
-_DRAWS = frozenset({"rng", "rng-get-and-update-state"})
-"""Opcodes that give something else each time."""
 
 _LEAVE_NOTHING = frozenset({"dot"})
 """Opcodes whose kernels make a new array and keep none of their operands, as NumPy's functions do."""
@@ -146,7 +143,7 @@ class LoopWriter(Writer):
     def _compared(self, names: Sequence[str], counter: Tally) -> list[str]:
         """The variables that tell whether the loop goes round in circles; none where more matters than they do."""
         body = self._flow.body
-        if counter.is_read or not all(_is_pure(step) for step in (*body.steps, *self._flow.condition.steps)):
+        if counter.is_read or not all(is_pure(step) for step in (*body.steps, *self._flow.condition.steps)):
             return []
         changed = [leaf for leaf in range(len(names)) if not body.is_invariant(leaf) and leaf not in self._tallies]
         size = sum(body.slot_shapes[leaf].byte_size for leaf in changed)
@@ -160,7 +157,7 @@ class LoopWriter(Writer):
         self.loop = self._step, plan
         for step in plan.steps:
             size = sum(plan.slot_shapes[slot].byte_size for slot in step.results)
-            if _is_pure(step) and known.issuperset(step.operands) and size <= _HOISTED_BYTES:
+            if is_pure(step) and known.issuperset(step.operands) and size <= _HOISTED_BYTES:
                 known = known.union(step.results)
                 values.kept = values.kept.union(step.operands, step.results)
                 self.step(values, step)
@@ -238,13 +235,6 @@ class LoopWriter(Writer):
             self.write(f"{', '.join(moves)} = {', '.join(moves.values())}")
         kept = state.kept | self._own | body.constant_slots | set(range(body.parameter_count))
         self.clear(state.names[slot] for slot in body.results if slot not in kept and slot in state.names)
-
-
-def _is_pure(step: Step) -> bool:
-    """Whether a step computes the same whenever its operands are the same, and does nothing else."""
-    entry = find_opcode(step.instruction.opcode)
-    is_kernel = step.function is not None and entry is not None and entry.role is Role.KERNEL
-    return is_kernel and step.instruction.opcode not in _DRAWS
 
 
 def _contiguous(array: Any) -> Any:

@@ -22,9 +22,9 @@ from hloexec.exec.block_programs import Part
 from hloexec.exec.blocks import Region
 from hloexec.exec.in_place import InPlace
 from hloexec.exec.plan import SlotTree, Step, leaves
+from hloexec.exec.purity import is_pure
 from hloexec.exec.rowwise import RowForm, prefixes, row_form
 from hloexec.ir import ArrayShape, BufferShape, Instruction, TupleShape
-from hloexec.ops.registry import Role, find_opcode
 
 __all__ = ["with_regions"]
 
@@ -207,17 +207,6 @@ def is_splat(step: Step, shapes: Sequence[ArrayShape | BufferShape]) -> bool:
         and isinstance(result, ArrayShape)
         and operand.rank == 0
         and operand.element_type is result.element_type
-    )
-
-
-def is_pure(step: Step) -> bool:
-    """Whether a step does nothing but compute its results, so that it does not matter when."""
-    entry = find_opcode(step.instruction.opcode)
-    return (
-        step.function is not None
-        and entry is not None
-        and entry.role is Role.KERNEL
-        and not step.instruction.opcode.startswith("rng")
     )
 
 
