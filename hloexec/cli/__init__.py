@@ -1,7 +1,11 @@
 """The command line: `hloexec COMMAND FILE …`. One file per command, each a thin layer over a public function.
 
-Commands are imported when they are called. Whatever goes wrong comes out as one block on standard error: exit code 1
-where the module (or a file) is at fault, 2 where the command line is, 130 after Ctrl-C.
+Commands are imported when they are called. Whatever goes wrong comes out as one block on standard error.
+
+The exit code is 0 where a command did what it was asked and everything agreed; 1 where it compared or searched, and
+things differ or something was found; 2 where the command line, a file that it names or a value in one is at fault. A
+run that fails (an unknown library call, too little memory, a deadlock) gives 1, but 2 in commands whose 1 is a verdict:
+they came to none. Ctrl-C gives 130.
 """
 
 from __future__ import annotations
@@ -15,13 +19,17 @@ from typing import Any
 
 import click
 
-from hloexec.errors import HloError, HloWarning
+from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeError, VerificationError
 
 __all__ = ["main"]
 
 _COMMANDS = ("run", "trace", "nan", "extract", "compare", "golden", "info", "plan", "memory", "fmt", "ops")
 _RUNNING = ("run", "trace", "nan", "extract")
 """The commands that run modules, and should do so with the same matrix kernels."""
+_JUDGING = ("nan", "extract", "compare", "diff", "golden", "memory")
+"""The commands whose exit code 1 is a verdict."""
+_FAULTS = (InputError, ParseError, ShapeError, VerificationError)
+"""What is wrong with what a command was given, and not with how a run went."""
 
 
 class _Commands(click.Group):
@@ -52,7 +60,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> N
 @click.command(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="FILE may be gzipped; - reads standard input.",
+    epilog="FILE may be gzipped; - reads standard input. Exits with 0 where all went well and agrees, with 1 where "
+    "something differs or was found, or a run failed, and with 2 where what was given is wrong.",
 )
 @click.option(
     "--version",
@@ -71,7 +80,9 @@ def _hloexec() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    if arguments is None and sys.argv[1:2] and sys.argv[1] in _RUNNING:
+    given = sys.argv[1:] if arguments is None else arguments
+    name = next((word for word in given if not word.startswith("-")), "")
+    if arguments is None and name in _RUNNING:
         from hloexec.cli.kernels import start_over_with_better_kernels
 
         start_over_with_better_kernels()
@@ -91,10 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return error.exit_code
         except HloError as error:
             _show("error", str(error), "red")
-            return 1
+            return 2 if name in _JUDGING or isinstance(error, _FAULTS) else 1
         except MemoryError:
             _show("error", "there is not enough memory", "red")
-            return 1
+            return 2 if name in _JUDGING else 1
         except (click.Abort, KeyboardInterrupt):
             click.echo("interrupted", err=True)
             return 130

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hloexec.cli.options import KeyValue, echo_json, json_option
-from hloexec.errors import HloError, UnsupportedError
+from hloexec.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from hloexec.ir import Module
@@ -67,12 +67,9 @@ def command(
     given, it follows from the element types and from what the module adds up and rounds. Exits with 0 where both agree,
     1 where they differ, 2 where they cannot be compared.
     """
-    try:
-        module, comparison = _compared(
-            actual, expected, (atol, rtol, ulp), module_file, inputs, numerics, contraction_length, selects
-        )
-    except HloError as error:
-        raise click.UsageError(str(error)) from error
+    module, comparison = _compared(
+        actual, expected, (atol, rtol, ulp), module_file, inputs, numerics, contraction_length, selects
+    )
     if as_json:
         from hloexec.report.comparison import comparison_record
 

@@ -10,7 +10,6 @@ import click
 
 from hloexec.cli.inputs import prepared, run_options
 from hloexec.cli.options import echo_json, file_argument, json_option
-from hloexec.errors import HloError, InputError
 
 if TYPE_CHECKING:
     from hloexec.golden import GoldenCheck
@@ -65,35 +64,32 @@ def record(
 
     if options["elided"] not in ("zeros", "random", "error"):
         raise click.BadParameter("a golden's constants are zeros, random or refused (error)", param_hint="'--elided'")
-    try:
-        given_tolerance(atol, rtol, ulp)
-        ready = prepared(file, **options)
-        folder = Path(output)
-        if folder.suffix != SUFFIX:
-            folder = folder / f"{name or _stem(file, ready.module)}{SUFFIX}"
-        result: Any = ready.recorded_result
-        if expected is not None:
-            result = read_result(expected, result_shapes(ready.module))
-        golden = hloexec.record_golden(
-            ready.module,
-            folder,
-            inputs_per_device=ready.inputs,
-            seed=options["seed"],
-            expected=result,
-            numerics=options["numerics"],
-            replicas=options["replicas"],
-            partitions=options["partitions"],
-            elided=options["elided"],
-            unknown=options["unknown"],
-            atol=atol,
-            rtol=rtol,
-            ulp=ulp,
-            inputs_source=file if ready.recorded_result is not None else _source(options),
-            expected_source=expected or file,
-            replace=force,
-        )
-    except InputError as error:
-        raise click.UsageError(str(error)) from error
+    given_tolerance(atol, rtol, ulp)
+    ready = prepared(file, **options)
+    folder = Path(output)
+    if folder.suffix != SUFFIX:
+        folder = folder / f"{name or _stem(file, ready.module)}{SUFFIX}"
+    result: Any = ready.recorded_result
+    if expected is not None:
+        result = read_result(expected, result_shapes(ready.module))
+    golden = hloexec.record_golden(
+        ready.module,
+        folder,
+        inputs_per_device=ready.inputs,
+        seed=options["seed"],
+        expected=result,
+        numerics=options["numerics"],
+        replicas=options["replicas"],
+        partitions=options["partitions"],
+        elided=options["elided"],
+        unknown=options["unknown"],
+        atol=atol,
+        rtol=rtol,
+        ulp=ulp,
+        inputs_source=file if ready.recorded_result is not None else _source(options),
+        expected_source=expected or file,
+        replace=force,
+    )
     if as_json:
         echo_json({"folder": str(golden.folder), "numerics": golden.numerics, "module_hash": golden.module_hash})
         return
@@ -120,16 +116,13 @@ def check(folders: tuple[str, ...], module_file: str | None, update: bool, top: 
     from hloexec.report.golden import check_record, checks_view
     from hloexec.report.tables import show
 
-    try:
-        found = list(dict.fromkeys(path for folder in folders for path in find_goldens(folder)))
-        module = None if module_file is None else hloexec.load(module_file)
-        if module is not None and (len(found) > 1 or update):
-            raise click.UsageError("--module is run in place of one golden's module, and updates none")
-        checks: list[GoldenCheck] = [
-            update_golden(path) if update else hloexec.check_golden(path, module=module) for path in found
-        ]
-    except HloError as error:
-        raise click.UsageError(str(error)) from error
+    found = list(dict.fromkeys(path for folder in folders for path in find_goldens(folder)))
+    module = None if module_file is None else hloexec.load(module_file)
+    if module is not None and (len(found) > 1 or update):
+        raise click.UsageError("--module is run in place of one golden's module, and updates none")
+    checks: list[GoldenCheck] = [
+        update_golden(path) if update else hloexec.check_golden(path, module=module) for path in found
+    ]
     if as_json:
         echo_json([check_record(entry) for entry in checks])
     else:

@@ -229,43 +229,43 @@ def test_a_run_that_fails_leaves_the_file_of_the_outfeed_alone(
     path, out = write(tmp_path, FEEDS), tmp_path / "out.npz"
     np.savez(tmp_path / "in.npz", **{"0.0": np.zeros(2, np.float32), "0.1": np.zeros((), np.int32)})
     out.write_bytes(b"before")
-    assert main(["run", path, "--infeed", str(tmp_path / "in.npz"), "--outfeed", str(out)]) == 1
+    assert main(["run", path, "--infeed", str(tmp_path / "in.npz"), "--outfeed", str(out)]) == 2
     err = capsys.readouterr().err
     assert "%i in computation e failed: element 0 of value 0 of the infeed must be bf16[2]" in err
     assert out.read_bytes() == b"before" and len(list(tmp_path.iterdir())) == 3
 
 
 BAD_COMMANDS: list[tuple[list[str], int, str]] = [
-    (["run", "no.hlo"], 1, "error: cannot read no.hlo: No such file or directory"),
-    (["run", "."], 1, "error: cannot read .: Is a directory"),
-    (["run", "empty.hlo"], 1, "error: empty.hlo is empty"),
-    (["run", "zeros.bin"], 1, "error: zeros.bin is "),
-    (["run", "broken.hlo"], 1, "error: broken.hlo:4:3: "),
-    (["run", "cut.hlo"], 1, "error: cut.hlo:"),
-    (["run", "opaque.hlo"], 1, "error: parameter a is opaque[], of which no value can be made"),
+    (["run", "no.hlo"], 2, "error: cannot read no.hlo: No such file or directory"),
+    (["run", "."], 2, "error: cannot read .: Is a directory"),
+    (["run", "empty.hlo"], 2, "error: empty.hlo is empty"),
+    (["run", "zeros.bin"], 2, "error: zeros.bin is "),
+    (["run", "broken.hlo"], 2, "error: broken.hlo:4:3: "),
+    (["run", "cut.hlo"], 2, "error: cut.hlo:"),
+    (["run", "opaque.hlo"], 2, "error: parameter a is opaque[], of which no value can be made"),
     (["run", "huge.hlo"], 1, "error: the parameters of e take 4.0 TB, more than"),
-    (["info", "broken.hlo"], 1, "add is declared f32[3], but its operands give f32[2]"),
-    (["fmt", "cut.hlo"], 1, "error: cut.hlo:"),
-    (["fmt", "add.hlo", "-o", "no/where"], 1, "error: cannot write 'no/where': No such file or directory"),
-    (["run", "add.hlo", "--inputs", "no.npz"], 1, "error: cannot read 'no.npz'"),
-    (["run", "add.hlo", "--inputs", "add.hlo"], 1, "error: 'add.hlo' is neither a .npz nor a .npy file"),
-    (["run", "add.hlo", "--inputs", "wide.npz"], 1, "key '0' holds f64 values, but f32[2,3] is expected"),
-    (["run", "add.hlo", "--inputs", "object.npz"], 1, "holds Python objects (pickled)"),
-    (["run", "add.hlo", "--inputs", "part.npz"], 1, "lacks '1'; the module's 2 parameters are keyed by number"),
-    (["run", "add.hlo", "--inputs", "array.npy"], 1, "'array.npy' belongs to no parameter"),
-    (["run", "add.hlo", "--input", "2=array.npy"], 1, "there is no parameter '2'; main has 2, numbered from 0"),
-    (["run", "add.hlo", "--input", "z=array.npy"], 1, "there is no parameter 'z'"),
-    (["run", "add.hlo", "--input", "0=array.npy", "--input", "x=array.npy"], 1, "parameter 0 is given twice"),
-    (["run", "add.hlo", "--save", "no/out.npz"], 1, "error: cannot write 'no/out.npz': there is no folder"),
-    (["run", "add.hlo", "--save", "out.txt"], 1, "its name should end in .npz or .npy"),
-    (["run", "add.hlo", "--infeed", "no.npz"], 1, "error: cannot read 'no.npz'"),
-    (["run", "add.hlo", "--infeed", "array.npy"], 1, "must hold the values for infeeds under the keys 0, 1"),
-    (["run", "add.hlo", "--infeed", "wide.npz"], 1, "values for the infeed were given, but main takes none"),
-    (["run", "feeds.hlo"], 1, "%i in computation e takes values of shape (bf16[2], s32[]) from the infeed"),
-    (["run", "feeds.hlo", "--infeed", "wide.npz"], 1, "value 0 of the infeed must be a tuple of 2 values"),
-    (["run", "add.hlo", "--outfeed", "no/out.npz"], 1, "error: cannot write 'no/out.npz': there is no folder"),
+    (["info", "broken.hlo"], 2, "add is declared f32[3], but its operands give f32[2]"),
+    (["fmt", "cut.hlo"], 2, "error: cut.hlo:"),
+    (["fmt", "add.hlo", "-o", "no/where"], 2, "error: cannot write 'no/where': No such file or directory"),
+    (["run", "add.hlo", "--inputs", "no.npz"], 2, "error: cannot read 'no.npz'"),
+    (["run", "add.hlo", "--inputs", "add.hlo"], 2, "error: 'add.hlo' is neither a .npz nor a .npy file"),
+    (["run", "add.hlo", "--inputs", "wide.npz"], 2, "key '0' holds f64 values, but f32[2,3] is expected"),
+    (["run", "add.hlo", "--inputs", "object.npz"], 2, "holds Python objects (pickled)"),
+    (["run", "add.hlo", "--inputs", "part.npz"], 2, "lacks '1'; the module's 2 parameters are keyed by number"),
+    (["run", "add.hlo", "--inputs", "array.npy"], 2, "'array.npy' belongs to no parameter"),
+    (["run", "add.hlo", "--input", "2=array.npy"], 2, "there is no parameter '2'; main has 2, numbered from 0"),
+    (["run", "add.hlo", "--input", "z=array.npy"], 2, "there is no parameter 'z'"),
+    (["run", "add.hlo", "--input", "0=array.npy", "--input", "x=array.npy"], 2, "parameter 0 is given twice"),
+    (["run", "add.hlo", "--save", "no/out.npz"], 2, "error: cannot write 'no/out.npz': there is no folder"),
+    (["run", "add.hlo", "--save", "out.txt"], 2, "its name should end in .npz or .npy"),
+    (["run", "add.hlo", "--infeed", "no.npz"], 2, "error: cannot read 'no.npz'"),
+    (["run", "add.hlo", "--infeed", "array.npy"], 2, "must hold the values for infeeds under the keys 0, 1"),
+    (["run", "add.hlo", "--infeed", "wide.npz"], 2, "values for the infeed were given, but main takes none"),
+    (["run", "feeds.hlo"], 2, "%i in computation e takes values of shape (bf16[2], s32[]) from the infeed"),
+    (["run", "feeds.hlo", "--infeed", "wide.npz"], 2, "value 0 of the infeed must be a tuple of 2 values"),
+    (["run", "add.hlo", "--outfeed", "no/out.npz"], 2, "error: cannot write 'no/out.npz': there is no folder"),
     (["run", "add.hlo", "--outfeed", "out.npy"], 2, "'out.npy' must be a .npz file, which holds any number of values"),
-    (["run", "add.hlo", "--computation", "none"], 1, "module m has no computation 'none'"),
+    (["run", "add.hlo", "--computation", "none"], 2, "module m has no computation 'none'"),
     (["run", "add.hlo", "--memory-limit", "1"], 1, "error: running main would take about 24 B"),
     (["run", "add.hlo", "--memory-limit", "5X"], 2, "'5X' is not a number of bytes, such as 500M or 8G"),
     (["run", "add.hlo", "--numerics", "loose"], 2, "unknown numerics policy 'loose'; there are reference"),
@@ -315,6 +315,68 @@ def test_what_is_wrong_is_said_in_one_block_without_a_traceback(
     assert "Traceback" not in captured.err and message not in captured.out
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run FILE",
+        "trace FILE -o new",
+        "nan FILE",
+        "extract FILE --instruction x -o new",
+        "compare FILE FILE",
+        "golden record FILE -o new",
+        "golden check FILE",
+        "info FILE",
+        "plan FILE",
+        "memory FILE",
+        "fmt FILE",
+    ],
+)
+def test_a_file_that_is_missing_or_broken_exits_with_2_in_every_command(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken.hlo").write_text("HloModule broken\nENTRY e {\n")
+    for name in "missing.hlo", "broken.hlo":
+        assert main(command.replace("FILE", name).split()) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and name in error
+    assert not Path("new").exists()
+
+
+DEADLOCK = """HloModule lost, num_partitions=2
+ENTRY e {
+  x = f32[2] parameter(0)
+  t = token[] after-all()
+  r = (f32[2], u32[], token[]) recv(t), channel_id=7, frontend_attributes={_xla_send_recv_source_target_pairs={{0,1}}}
+  rd = (f32[2], token[]) recv-done(r), channel_id=7
+  ROOT g = f32[2] get-tuple-element(rd), index=0
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("run FILE", 1),
+        ("trace FILE -o new", 1),
+        ("nan FILE", 2),
+        ("golden record FILE -o new", 2),
+    ],
+)
+@pytest.mark.parametrize("fault", ["deadlock", "memory", "library call"])
+def test_a_run_that_fails_is_never_taken_for_a_verdict(
+    command: str, code: int, fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = op('f32[2] custom-call(x), custom_call_target="unheard_of"', x="f32[2]")
+    path = write(tmp_path, {"deadlock": DEADLOCK, "memory": ADD, "library call": call}[fault])
+    words = command.replace("new", str(tmp_path / "new")).replace("FILE", path).split()
+    limit = ["--memory-limit", "1"] if fault == "memory" else []
+    assert main([*words, *limit]) == code
+    error = capsys.readouterr().err
+    expected = {"deadlock": "no device can go on", "memory": "limit that was given", "library call": "unheard_of"}
+    assert expected[fault] in error and "Traceback" not in error
+
+
 def test_warnings_come_as_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, op("f32[2] shiny(x), gloss={1}", x="f32[2]"))
     assert main(["fmt", path]) == 0
@@ -323,7 +385,7 @@ def test_warnings_come_as_one_line_each(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_errors_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", write(tmp_path, "HloModule m \x1b[2J\n")]) == 1
+    assert main(["run", write(tmp_path, "HloModule m \x1b[2J\n")]) == 2
     assert "\x1b" not in capsys.readouterr().err
 
 

@@ -108,7 +108,7 @@ def test_peak_memory_is_given_in_all_and_on_a_device(call: Call) -> None:
 def test_the_numbers_of_devices_may_be_given(numbered: str, call: Call) -> None:
     found = labels(call("run", numbered, "--partitions", "9", "--json"))
     assert found == ["value on device 0", "value on devices 1–8"]
-    assert "names device 2, but there are 2" in call("run", STEP, "--partitions", "2", code=1)
+    assert "names device 2, but there are 2" in call("run", STEP, "--partitions", "2", code=2)
 
 
 def test_a_deadlock_is_reported(tmp_path: Path, call: Call) -> None:
@@ -133,7 +133,7 @@ def test_global_inputs_stand_alone(numbered: str, tmp_path: Path, call: Call) ->
     output = call("run", numbered, "--global-inputs", str(path), "--different-inputs", code=2)
     assert "--global-inputs takes the place of" in output
     literals.save(path, np.zeros(2, np.uint32))
-    assert "must hold the values of the parameters" in call("run", numbered, "--global-inputs", str(path), code=1)
+    assert "must hold the values of the parameters" in call("run", numbered, "--global-inputs", str(path), code=2)
 
 
 def test_devices_are_named_in_runs() -> None:

@@ -106,7 +106,7 @@ def test_another_module_in_its_place(capsys: pytest.CaptureFixture[str]) -> None
     [
         (["record", "dot.hlo"], 2, "Missing option '-o'"),
         (["record", "missing.hlo", "-o", "d"], 2, "cannot read missing.hlo"),
-        (["record", "broken.hlo", "-o", "d"], 1, "broken.hlo:3"),
+        (["record", "broken.hlo", "-o", "d"], 2, "broken.hlo:3"),
         (["record", "dot.hlo", "-o", "m.golden"], 2, "is there already; --force"),
         (["record", "dot.hlo", "-o", "dot.hlo/m.golden"], 2, "cannot write 'dot.hlo/m.golden': 'dot.hlo' is no folder"),
         (["record", "dot.hlo", "-o", "/proc/nowhere"], 2, "cannot write '/proc/nowhere/dot.golden'"),

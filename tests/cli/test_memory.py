@@ -131,14 +131,14 @@ def test_an_assignment_may_be_gzipped(module: str, tmp_path: Path) -> None:
 def test_files_that_are_no_assignment_are_refused_with_a_reason(
     content: bytes, message: str, module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["memory", module, "--assignment", write(tmp_path, content)]) == 1
+    assert main(["memory", module, "--assignment", write(tmp_path, content)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error:") and message in error and "Traceback" not in error
 
 
 def test_the_assignment_of_another_module_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "m.hlo").write_text("HloModule other\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] sine(x) }")
-    assert main(["memory", str(tmp_path / "m.hlo"), "--assignment", write(tmp_path, ASSIGNMENT)]) == 1
+    assert main(["memory", str(tmp_path / "m.hlo"), "--assignment", write(tmp_path, ASSIGNMENT)]) == 2
     assert "the buffer assignment is of another module: 4 of the 4 instructions" in capsys.readouterr().err
 
 
@@ -158,5 +158,5 @@ def test_wrong_usage_exits_with_2(arguments: list[str], message: str, capsys: py
 
 
 def test_a_file_that_is_not_there_is_named(module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["memory", module, "--assignment", str(tmp_path / "nothing")]) == 1
+    assert main(["memory", module, "--assignment", str(tmp_path / "nothing")]) == 2
     assert f"cannot read {tmp_path / 'nothing'}" in capsys.readouterr().err

@@ -43,8 +43,8 @@ def test_plans_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["missing.hlo"], 1, "missing.hlo"),
-        ([str(CHAIN), "--computation", "nowhere"], 1, "has no computation nowhere"),
+        (["missing.hlo"], 2, "missing.hlo"),
+        ([str(CHAIN), "--computation", "nowhere"], 2, "has no computation nowhere"),
         ([str(CHAIN), "--numerics", "sloppy"], 2, "--numerics"),
         ([], 2, "Missing argument"),
     ],
@@ -57,5 +57,5 @@ def test_wrong_usage(arguments: list[str], code: int, message: str, capsys: pyte
 def test_broken_text_is_named_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "broken.hlo"
     path.write_text("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] add(x) }\n")
-    assert main(["plan", str(path)]) == 1
+    assert main(["plan", str(path)]) == 2
     assert "broken.hlo:3" in capsys.readouterr().err

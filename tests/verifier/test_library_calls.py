@@ -83,7 +83,7 @@ def test_commands_refuse_an_ill_formed_call(tmp_path, capsys) -> None:  # type: 
     path = tmp_path / "module.hlo"
     path.write_text(_gemm("f32[9]"))
     for command in ("run", "info"):
-        assert main([command, str(path)]) == 1
+        assert main([command, str(path)]) == 2
         assert (
             'custom call "__cublas$gemm" is declared f32[9], but its operands give f32[2,4]' in capsys.readouterr().err
         )
