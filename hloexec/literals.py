@@ -4,7 +4,8 @@ A `.npz` file holds one value: the result of a module, or the tuple of its param
 
 - Its key is the leaf's index path, joined by dots: `0`, `1.0`, `1.1`. A value that is no tuple has the key `value`.
   In a file of parameters the first number is the parameter's number; its name does as well (`weights`, or `weights.0`
-  for a leaf of a tuple). Tokens and empty tuples may be left out.
+  for a leaf of a tuple). Tokens and empty tuples may be left out. The keys `arr_0`, `arr_1`, … that `numpy.savez`
+  makes up count as `0`, `1`, ….
 - Element types that NumPy has are stored as they are. The others say their HLO name behind a colon (`1.0:bf16`), and
   are stored in a type that NumPy has: narrow floats as their bits in an unsigned integer of the same width
   (`file["1.0:bf16"].view(ml_dtypes.bfloat16)` gives them back), 1-, 2- and 4-bit integers as their values in 8 bits.
@@ -83,7 +84,7 @@ def load(path: str | os.PathLike[str]) -> Value:
     leaves: dict[Path, Value] = {}
     for entry in entries(path):
         leaf = entry.read(None)
-        index = _index_path(entry.stem)
+        index = _index_path(entry.number)
         if index is None:
             raise LiteralError(f"{entry.where} is not the index path of a leaf, such as 0 or 1.0")
         if index in leaves:
@@ -117,9 +118,10 @@ def load_value(path: str | os.PathLike[str], shape: Shape, what: str = "the valu
     expected = {(_key(index) or ROOT): (index, leaf) for index, leaf in _leaves_of(shape)}
     leaves: dict[Path, Value] = {}
     for entry in entries(path):
-        if entry.stem not in expected:
+        stem = ROOT if entry.stem == "arr_0" and ROOT in expected else entry.number
+        if stem not in expected:
             raise LiteralError(f"{entry.where} belongs to no leaf of {what}, which is {shape}")
-        index, leaf_shape = expected[entry.stem]
+        index, leaf_shape = expected[stem]
         if index in leaves:
             raise LiteralError(f"{entry.where}: the file has another entry for the same leaf")
         leaves[index] = entry.read(leaf_shape)
@@ -147,7 +149,7 @@ def load_inputs(
         if not parameters and entry.stem == ROOT:
             entry.read(TupleShape())
             continue
-        places = expected.get(entry.stem, [])
+        places = expected.get(entry.stem) or expected.get(entry.number, [])
         if len(places) != 1:
             raise LiteralError(f"{entry.where} {_stray(entry.stem, places, parameters)}")
         ((number, index, shape),) = places

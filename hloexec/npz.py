@@ -46,6 +46,12 @@ class Entry:
         return self.key.partition(":")[0]
 
     @property
+    def number(self) -> str:
+        """The stem, and the number alone of a key that `numpy.savez` made up: arr_0, arr_1, …"""
+        number = self.stem.removeprefix("arr_")
+        return number if number.isascii() and number.isdecimal() else self.stem
+
+    @property
     def type_name(self) -> str:
         return self.key.partition(":")[2]
 

@@ -36,8 +36,7 @@ def read_result(path: str | os.PathLike[str], shapes: Mapping[str, ArrayShape] |
         return _result_of_snapshot(name)
     found: dict[str, Array] = {}
     for entry in entries(path):
-        number = entry.stem.removeprefix("arr_")
-        label = number if number != entry.stem and number.isdecimal() else entry.stem
+        label = entry.number
         if label in found:
             raise LiteralError(f"{entry.where}: the file has another entry for the same leaf")
         try:

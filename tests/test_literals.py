@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hloexec
 from hloexec import literals
 from hloexec.dtypes import ELEMENT_TYPES, element_type
 from hloexec.errors import LiteralError
@@ -159,6 +160,24 @@ def test_inputs_are_keyed_by_number_or_name_and_tokens_may_be_left_out(tmp_path:
     assert same(loaded[0], np.zeros(2, np.float32))
     assert same(loaded[1], (np.array(7, np.int32), ()))
     assert loaded[2] is TOKEN
+
+
+def test_keys_that_numpy_makes_up_are_numbers(tmp_path: Path) -> None:
+    first, second = np.arange(3, dtype=np.float32), np.array([1, 2], np.int32)
+    path = tmp_path / "positional.npz"
+    np.savez(path, first, second)
+    value = literals.load(path)
+    assert isinstance(value, tuple) and [np.asarray(leaf).tolist() for leaf in value] == [[0, 1, 2], [1, 2]]
+    text = "HloModule m\nENTRY e {\n  x = f32[3] parameter(0)\n  ROOT arr_0 = s32[2] parameter(1)\n}\n"
+    parameters = hloexec.parse(text).entry.parameters
+    np.savez(path, **{"0": first, "arr_0": second})
+    by_name = literals.load_inputs(path, parameters)  # a parameter's own name comes first
+    assert np.asarray(by_name[0]).tolist() == [0, 1, 2] and np.asarray(by_name[1]).tolist() == [1, 2]
+    np.savez(path, first)
+    assert np.asarray(literals.load_value(path, parameters[0].shape)).tolist() == [0, 1, 2]
+    np.savez(path, first, first)
+    with pytest.raises(LiteralError, match="belongs to no leaf"):
+        literals.load_value(path, parameters[0].shape)
 
 
 def test_parameters_given_elsewhere_may_be_missing(tmp_path: Path) -> None:
