@@ -33,6 +33,8 @@ def read_result(path: str | os.PathLike[str], shapes: Mapping[str, ArrayShape] |
     except OSError as error:
         raise InputError(f"cannot read {name!r}: {error.strerror or error}") from error
     if magic not in _MAGIC:
+        if name.lower().endswith((".npz", ".npy")):
+            raise LiteralError(f"{name!r} is neither a .npz nor a .npy file")
         return _result_of_snapshot(name)
     found: dict[str, Array] = {}
     for entry in entries(path):

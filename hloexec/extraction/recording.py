@@ -50,6 +50,7 @@ class Recorder:
         self.path: str | None = None
         self.iteration: int | None = None
         self.iterations_seen: set[int] = set()
+        self.ran_outside_loops = False
 
     @property
     def missing(self) -> frozenset[int]:
@@ -69,6 +70,8 @@ class Recorder:
             return
         if event.iteration is not None:
             self.iterations_seen.add(event.iteration)
+        else:
+            self.ran_outside_loops = True
         if not self._occurrence.is_met(event) or (self.path is not None and event.name != self.path):
             return
         self.path, self.iteration = event.name, event.iteration

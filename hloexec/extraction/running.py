@@ -141,7 +141,10 @@ def extract(
     computation = _computation(module, name, in_computation, path, options.get("computation"))
     topology = topology_of(module, options.get("replicas"), options.get("partitions"))
     if device is not None and not 0 <= device < topology.count:
-        raise InputError(f"device must lie between 0 and {topology.count - 1}, but is {device}")
+        there_are = (
+            f"it runs on {topology.count}, numbered from 0" if topology.count > 1 else "it runs on one, device 0"
+        )
+        raise InputError(f"{module.name} has no device {device}: {there_are}")
     cut = slice_of(computation, name, depth=depth, cuts=cuts, keep_devices=device is None)
     is_shared = topology.count > 1 and needs_devices(cut, module)
     devices = list(range(topology.count)) if is_shared else [device or 0]
@@ -261,4 +264,6 @@ def _not_met(
         return f"{recorder.path} did not run on device{'s' if len(recorder.missing) > 1 else ''} {listed}"
     if path is not None:
         return f"nothing ran as {path}; `hloexec trace` lists the paths there are"
+    if iteration is not None and recorder.ran_outside_loops:
+        return f"%{name} ran outside of loops, and so in no iteration {iteration}"
     return f"%{name} in computation {computation.name} did not run: nothing needs it, or no branch came there"

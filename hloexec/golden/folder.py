@@ -107,11 +107,18 @@ def find_goldens(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield root
         return
     if not root.is_dir():
-        raise InputError(f"there is no folder {str(root)!r}")
+        raise InputError(_no_folder(root))
     found = sorted(folder for folder in root.rglob(f"*{SUFFIX}") if folder.is_dir())
     if not found:
         raise InputError(f"there is no {SUFFIX} folder in {str(root)!r}; `hloexec golden record` makes one")
     yield from found
+
+
+def _no_folder(path: Path) -> str:
+    """Why a path is no golden, as a sentence."""
+    if path.exists():
+        return f"{str(path)!r} is a file; a golden is a folder, which `hloexec golden record` makes"
+    return f"there is no folder {str(path)!r}"
 
 
 def read_golden(folder: str | os.PathLike[str]) -> Golden:
@@ -121,7 +128,7 @@ def read_golden(folder: str | os.PathLike[str]) -> Golden:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"there is no folder {str(folder)!r}")
+        raise InputError(_no_folder(folder))
     for name in (RECORD, MODULE, INPUTS, EXPECTED):
         if not (folder / name).is_file():
             raise InputError(f"{folder.name} is no whole golden: {name} is missing; record it again")

@@ -164,7 +164,9 @@ def _require_result(module: Module, result: Value, devices: int) -> None:
         found = {"value": found["0"]}
     for label, shape in expected.items():
         if label not in found:
-            raise InputError(f"the expected result lacks leaf {label}, {shape}")
+            raise InputError(
+                f"the expected result lacks leaf {label}, {shape}; it has {', '.join(list(found)[:8]) or 'none'}"
+            )
         if found[label].shape != shape.dimensions and not shape.is_dynamic:
             raise InputError(
                 f"leaf {label} of the expected result has dimensions {list(found[label].shape)}, but the module gives "

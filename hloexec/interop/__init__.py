@@ -9,7 +9,7 @@ from __future__ import annotations
 import attrs
 
 from hloexec.errors import InputError
-from hloexec.interop.content import Format, decoded, detect, unpacked
+from hloexec.interop.content import VALUES_MAGIC, Format, decoded, detect, unpacked
 from hloexec.interop.lowering import from_jax
 from hloexec.interop.protos import ModuleFile, module_file
 from hloexec.interop.through_jaxlib import text_of_bytecode, text_of_mlir, text_of_proto
@@ -82,6 +82,8 @@ def load_recorded(data: bytes, filename: str = "<bytes>", *, strict: bool = Fals
 
 
 def _module_file(data: bytes, filename: str, *, with_values: bool = False) -> ModuleFile:
+    if data.startswith(VALUES_MAGIC):
+        raise InputError(f"{filename} holds arrays of NumPy; expected a module")
     try:
         return module_file(data, with_values=with_values)
     except InputError as error:

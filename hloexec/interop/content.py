@@ -11,9 +11,11 @@ from typing import BinaryIO
 
 from hloexec.errors import InputError, ResourceError
 
-__all__ = ["Format", "decoded", "detect", "read_limited", "unpacked"]
+__all__ = ["VALUES_MAGIC", "Format", "decoded", "detect", "read_limited", "unpacked"]
 
 _GZIP_MAGIC = b"\x1f\x8b"
+VALUES_MAGIC = (b"PK\x03\x04", b"\x93NUMPY")
+"""How `.npz` and `.npy` files begin."""
 _MLIR_BYTECODE_MAGIC = b"ML\xefR"
 _SPACE = re.compile(rb"(?:\s+|//[^\n]*|\xef\xbb\xbf)*")
 _MLIR_START = re.compile(

@@ -50,7 +50,7 @@ def given_tolerance(atol: float | None, rtol: float | None, ulp: float | None) -
     """The tolerance that a caller gives, None where nothing is; InputError where it is negative or NaN."""
     for name, number in (("atol", atol), ("rtol", rtol), ("ulp", ulp)):
         if number is not None and not number >= 0:
-            raise InputError(f"{name} must not be negative, but is {number}")
+            raise InputError(f"{name} must not be negative or NaN, but is {number}")
     if atol is None and rtol is None and ulp is None:
         return None
     parts = [

@@ -112,7 +112,7 @@ def test_top_limits_the_table(capsys: pytest.CaptureFixture[str]) -> None:
         (["x.npz", "missing.npz"], "cannot read 'missing.npz': No such file or directory"),
         (["x.npz", "."], "cannot read '.': Is a directory"),
         (["x.npz", "short.npz"], "'short.npz' is no whole .npz file"),
-        (["x.npz", "text.npz"], "text.npz"),
+        (["x.npz", "text.npz"], "'text.npz' is neither a .npz nor a .npy file"),
         (["x.npz", "pickled.npz"], "holds Python objects (pickled), not an array of numbers; it is not read"),
         (["x.npz", "module.hlo"], "'module.hlo' holds a module, but no result"),
         (["raw.npz", "x.npy"], "holds raw bytes (|V2) without a type"),

@@ -121,6 +121,7 @@ def test_another_module_in_its_place(capsys: pytest.CaptureFixture[str]) -> None
         (["record", "dot.hlo", "-o", "d", "--seed", "first"], 2, "'first' is not a valid integer"),
         (["check"], 2, "Missing argument 'DIR...'"),
         (["check", "nowhere"], 2, "there is no folder 'nowhere'"),
+        (["check", "dot.hlo"], 2, "'dot.hlo' is a file; a golden is a folder"),
         (["check", "empty"], 2, "there is no .golden folder in 'empty'; `hloexec golden record` makes one"),
         (["check", "nowhere.golden"], 2, "there is no folder 'nowhere.golden'"),
         (["check", "m.golden", "--module", "missing.hlo"], 2, "cannot read missing.hlo"),

@@ -248,7 +248,7 @@ ENTRY e { x = f32[4] parameter(0) ROOT f = bf16[4] fusion(x), kind=kLoop, calls=
         ("doubled", {"depth": 0}, "depth must be at least 1"),
         ("doubled", {"cuts": ["again"]}, "has no instruction 'again'"),
         ("doubled", {"cuts": ["doubled"]}, "cannot be given at once"),
-        ("doubled", {"device": 1}, "between 0 and 0"),
+        ("doubled", {"device": 1}, "has no device 1"),
     ],
 )
 def test_wrong_uses_are_refused(instruction: str, options: dict[str, Any], message: str) -> None:

@@ -221,7 +221,7 @@ def test_empty_arrays_are_equal() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"atol": -1}, "atol must not be negative"),
+        ({"atol": -1}, "atol must not be negative or NaN"),
         ({"rtol": float("nan")}, "rtol must not be negative"),
         ({"contraction_length": 0}, "contraction_length must be positive"),
         ({"selects": {"3": _normal(3)}}, "selects names leaf '3'"),
