@@ -29,6 +29,7 @@ from hloexec.errors import (
 if TYPE_CHECKING:
     from hloexec.buffers import compare_memory, load_buffer_assignment, memory_usage
     from hloexec.custom_calls.registry import register_custom_call
+    from hloexec.diffing import Diff, diff
     from hloexec.exec import run, run_devices, shard_inputs, unshard_outputs
     from hloexec.extraction import extract
     from hloexec.golden import check_golden, record_golden
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Comparison",
     "DeadlockError",
+    "Diff",
     "EvaluationError",
     "HloError",
     "HloWarning",
@@ -61,6 +63,7 @@ __all__ = [
     "check_golden",
     "compare",
     "compare_memory",
+    "diff",
     "extract",
     "find_nan",
     "format",
@@ -84,11 +87,13 @@ __all__ = [
 
 _HOMES = {
     "Comparison": "hloexec.numerics.comparison",
+    "Diff": "hloexec.diffing",
     "LeafComparison": "hloexec.numerics.comparison",
     "Verdict": "hloexec.numerics.comparison",
     "check_golden": "hloexec.golden",
     "compare": "hloexec.numerics.comparing",
     "compare_memory": "hloexec.buffers",
+    "diff": "hloexec.diffing",
     "extract": "hloexec.extraction",
     "find_nan": "hloexec.hunting",
     "format": "hloexec.text",

@@ -23,8 +23,8 @@ from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeEr
 
 __all__ = ["main"]
 
-_COMMANDS = ("run", "trace", "nan", "extract", "compare", "golden", "info", "plan", "memory", "fmt", "ops")
-_RUNNING = ("run", "trace", "nan", "extract")
+_COMMANDS = ("run", "trace", "nan", "extract", "compare", "diff", "golden", "info", "plan", "memory", "fmt", "ops")
+_RUNNING = ("run", "trace", "nan", "extract", "diff")
 """The commands that run modules, and should do so with the same matrix kernels."""
 _JUDGING = ("nan", "extract", "compare", "diff", "golden", "memory")
 """The commands whose exit code 1 is a verdict."""

@@ -20,7 +20,7 @@ size of an error relative to their own; what a program magnifies beyond that, by
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -32,7 +32,7 @@ from hloexec.numerics.ulps import unit_roundoff
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
 
-__all__ = ["LAMBDA", "Chain", "chains_of", "leaf_chains", "worst"]
+__all__ = ["LAMBDA", "Chain", "chains_of", "leaf_chains", "own_chain", "worst"]
 
 LAMBDA = 5.0
 """Of the probabilistic bound: one element in 130 000 exceeds it, by the bound's own, pessimistic account."""
@@ -131,7 +131,7 @@ def chains_of(module: Module, policy: str | NumericsPolicy = "reference") -> dic
     """The worst chain to each instruction, from the parameters of its computation, by computation and name."""
     bits = numerics_policy(policy).contraction_operand_mantissa_bits
     found: dict[str, dict[str, Chain]] = {}
-    for computation in module.computations:
+    for computation in _callees_first(module):
         found[computation.name] = _along_paths(module, computation, found, bits)
     return found
 
@@ -140,7 +140,7 @@ def _along_paths(
     module: Module, computation: Computation, known: dict[str, dict[str, Chain]], bits: int | None
 ) -> dict[str, Chain]:
     found: dict[str, Chain] = {}
-    for instruction in computation:
+    for instruction in _operands_first(computation):
         operands = computation.operands_of(instruction)
         chain = worst(found[operand.name] for operand in operands)
         if instruction.opcode == "while":
@@ -150,10 +150,47 @@ def _along_paths(
             times = 1.0
         for name in computation_names(instruction.attributes):
             chain = chain.then(worst(known[name].values()), times)
-        if instruction.opcode not in _EXACT:
-            chain = chain.then(_own(instruction, [operand.shape for operand in operands], bits))
-        found[instruction.name] = chain
+        found[instruction.name] = chain.then(own_chain(instruction, [operand.shape for operand in operands], bits))
     return found
+
+
+def _callees_first(module: Module) -> Iterator[Computation]:
+    """The computations, each after those it calls; the text may have them in another order."""
+    callees = {
+        computation.name: [name for entry in computation for name in computation_names(entry.attributes)]
+        for computation in module
+    }
+    return (module.by_name[name] for name in _needed_first(callees))
+
+
+def _operands_first(computation: Computation) -> Iterator[Instruction]:
+    """The instructions, each after its operands; the text may have them in another order."""
+    operands = {instruction.name: list(instruction.operands) for instruction in computation}
+    return (computation.by_name[name] for name in _needed_first(operands))
+
+
+def _needed_first(needs: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """The keys in their order, but each after those that it needs."""
+    done: set[str] = set()
+    for name in needs:
+        stack = [name]
+        while stack:
+            missing = [other for other in needs[stack[-1]] if other not in done]
+            if missing:
+                stack += missing
+                continue
+            current = stack.pop()
+            if current not in done:
+                done.add(current)
+                yield current
+
+
+def own_chain(instruction: Instruction, operands: Sequence[Shape], bits: int | None = None) -> Chain:
+    """What an instruction adds by itself, without the computations that it calls.
+
+    `operands` are their shapes, `bits` the mantissa bits to which the numerics policy rounds operands of products.
+    """
+    return _NONE if instruction.opcode in _EXACT else _own(instruction, operands, bits)
 
 
 def worst(chains: Iterable[Chain]) -> Chain:

@@ -1,0 +1,75 @@
+"""`hloexec diff`: the instruction that makes two modules differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import click
+
+from hloexec.cli.inputs import prepared, run_options
+from hloexec.cli.options import echo_json, json_option
+from hloexec.errors import UnsupportedError
+
+__all__ = ["command"]
+
+
+@click.command("diff")
+@click.argument("before", type=click.Path())
+@click.argument("after", type=click.Path())
+@click.option("--numerics-before", metavar="POLICY", help="The policy of BEFORE alone.  [default: --numerics]")
+@click.option("--numerics-after", metavar="POLICY", help="The policy of AFTER alone.  [default: --numerics]")
+@click.option("--top", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many findings at most.")
+@run_options
+@json_option
+def command(
+    before: str,
+    after: str,
+    numerics_before: str | None,
+    numerics_after: str | None,
+    top: int,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Run the modules BEFORE and AFTER on the same inputs, and find the instruction that makes their results differ.
+
+    Instructions are matched by what they compute, whatever they are called, through fusions, loops and layouts. Prints
+    `agree` where the results are the same bits, `rounding only` where only the order of sums and the like differs, else
+    the instructions of AFTER whose operands are as in BEFORE and whose results are not, in data-flow order. Exits with
+    0 where the modules agree but for rounding, with 1 where they differ, with 2 where they cannot be compared.
+    """
+    from hloexec.cli.progress import ProgressBar
+    from hloexec.diffing import diff
+    from hloexec.loading import load
+    from hloexec.ops.policy import numerics_policy
+
+    policies = []
+    for option, name in (("--numerics-before", numerics_before), ("--numerics-after", numerics_after)):
+        try:
+            policies.append(numerics_policy(name or given["numerics"]))
+        except UnsupportedError as error:
+            raise click.BadParameter(error.message, param_hint=f"'{option if name else '--numerics'}'") from error
+    run = prepared(before, **given)
+    other = load(after)
+    options = {key: value for key, value in run.options.items() if key != "numerics"}
+    with ProgressBar() as progress:
+        found = diff(
+            run.module,
+            other,
+            run.inputs,
+            numerics=(policies[0], policies[1]),
+            top=top,
+            observers=[progress],
+            **options,
+        )
+    if as_json:
+        from hloexec.report.diffs import diff_record
+
+        echo_json(diff_record(found))
+    else:
+        from hloexec.report.diffs import diff_view
+        from hloexec.report.tables import show
+
+        on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]))
+        show(diff_view(found, top, on_after.command))
+    return 0 if found.agrees else 1

@@ -1,0 +1,128 @@
+"""How the parameters and results of two modules belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from hloexec.diffing.graph import Node
+from hloexec.errors import InputError
+from hloexec.exec.topology import Topology
+from hloexec.exec.values import flat
+from hloexec.ir import ArrayShape, Module, Shape, TupleShape, leaf_shapes
+from hloexec.values import Value
+
+__all__ = ["Correspondence", "correspondence_of"]
+
+
+@attrs.frozen
+class Correspondence:
+    """Parameters and results of two modules, leaf by leaf."""
+
+    before: Module
+    after: Module
+    result_order: tuple[int, ...]
+    """For each leaf of `after`'s result, which of `before`'s it is."""
+    notes: tuple[str, ...]
+
+    def inputs(self, values: Sequence[Value]) -> list[Value]:
+        """`after`'s parameters out of `before`'s."""
+        leaves: Iterator[Any] = iter(flat(tuple(values)))
+        return [_shaped(shape, leaves) for shape in self.after.entry.parameter_shapes]
+
+    def ordered(self, outputs: Sequence[Node]) -> list[Node]:
+        """`before`'s arrays of the result, in the order of `after`'s."""
+        return [outputs[place] for place in self.result_order]
+
+
+def correspondence_of(before: Module, after: Module, topologies: Sequence[Topology]) -> Correspondence:
+    """Pair the parameters and the results of two modules.
+
+    Leaves are paired in their order, whether they stand in tuples or not. Where the results' shapes are the same in
+    another order, and each shape occurs once, they are paired by shape.
+
+    Raises InputError where leaves are left over, or differ in element type or dimensions, or the modules are for
+    different numbers of devices.
+    """
+    if topologies[0].count != topologies[1].count:
+        raise InputError(
+            f"the modules are for different numbers of devices: {before.name} for {topologies[0]}, {after.name} for "
+            f"{topologies[1]}"
+        )
+    notes = []
+    mine, its = (_leaves(module.entry.parameter_shapes) for module in (after, before))
+    _require_same(mine, its, after, before, "parameter")
+    if _nesting(after.entry.parameter_shapes) != _nesting(before.entry.parameter_shapes):
+        notes.append(
+            f"the parameters nest otherwise: {len(before.entry.parameters)} of {before.name} are "
+            f"{len(after.entry.parameters)} of {after.name}, paired array by array"
+        )
+    mine, its = (_leaves([module.entry.result_shape]) for module in (after, before))
+    order = tuple(range(len(mine)))
+    if len(mine) == len(its) and not all(map(_alike, mine, its)):
+        found = _by_shape(mine, its)
+        if found is not None:
+            order = found
+            notes.append("the results come in another order; they are paired by their shapes")
+        else:
+            _require_same(mine, its, after, before, "result")
+    else:
+        _require_same(mine, its, after, before, "result")
+        if _nesting([after.entry.result_shape]) != _nesting([before.entry.result_shape]):
+            notes.append("the results nest otherwise; they are paired array by array")
+    return Correspondence(before, after, order, tuple(notes))
+
+
+def _leaves(shapes: Sequence[Shape]) -> list[Shape]:
+    """The leaves that are arrays."""
+    return [leaf for shape in shapes for _, leaf in leaf_shapes(shape) if leaf.is_array]
+
+
+def _nesting(shapes: Sequence[Shape]) -> list[list[tuple[int, ...]]]:
+    return [[index for index, _ in leaf_shapes(shape)] for shape in shapes]
+
+
+def _alike(mine: Shape, its: Shape) -> bool:
+    return (
+        isinstance(mine, ArrayShape)
+        and isinstance(its, ArrayShape)
+        and mine.element_type is its.element_type
+        and mine.dimensions == its.dimensions
+    )
+
+
+def _require_same(mine: Sequence[Shape], its: Sequence[Shape], after: Module, before: Module, what: str) -> None:
+    if len(mine) != len(its):
+        raise InputError(
+            f"the modules do not correspond: {before.name} has {_arrays(its, what)}, {after.name} {_arrays(mine, what)}"
+        )
+    for number, (one, other) in enumerate(zip(mine, its, strict=True)):
+        if not _alike(one, other):
+            raise InputError(
+                f"the modules do not correspond: {what} {number} (counting arrays) is {other} in {before.name}, {one} "
+                f"in {after.name}"
+            )
+
+
+def _arrays(shapes: Sequence[Shape], what: str) -> str:
+    listed = ", ".join(map(str, shapes[:6])) + (", …" if len(shapes) > 6 else "")
+    return f"{len(shapes)} {what}{'s' if len(shapes) != 1 else ''} ({listed})"
+
+
+def _by_shape(mine: Sequence[Shape], its: Sequence[Shape]) -> tuple[int, ...] | None:
+    """Which of the other leaves each one is, where shapes tell; None where they do not."""
+    order = []
+    for shape in mine:
+        places = [place for place, other in enumerate(its) if _alike(shape, other)]
+        if len(places) != 1 or places[0] in order:
+            return None
+        order.append(places[0])
+    return tuple(order)
+
+
+def _shaped(shape: Shape, leaves: Iterator[Any]) -> Value:
+    if isinstance(shape, TupleShape):
+        return tuple(_shaped(element, leaves) for element in shape.elements)
+    return next(leaves)  # type: ignore[no-any-return]

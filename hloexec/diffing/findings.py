@@ -1,0 +1,108 @@
+"""What comes out of a diff: the verdict, the instructions to blame, and what both modules have in common."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import attrs
+
+from hloexec.ir import Instruction, Module
+from hloexec.numerics.comparison import Comparison
+from hloexec.origins import hlo_line, source_lines
+
+__all__ = ["Diff", "Finding", "Pair", "Place", "Verdict"]
+
+Verdict: TypeAlias = Literal["agree", "rounding only", "differ"]
+
+
+@attrs.frozen
+class Place:
+    """One run of an instruction in one of the modules."""
+
+    computation: str
+    instruction: str
+    path: str
+    """As traces have it, e.g. `while.7[3]:body/fusion.2/add.1`."""
+    device: int = 0
+
+    def of(self, module: Module) -> Instruction:
+        """The instruction, in the module of its side."""
+        return module.by_name[self.computation].by_name[self.instruction]
+
+    def line(self, module: Module) -> str:
+        """Its line of HLO."""
+        return hlo_line(self.of(module))
+
+    def source(self, module: Module) -> tuple[str, ...]:
+        """Where it comes from, the innermost call first."""
+        return tuple(map(str, source_lines(module, self.of(module))))
+
+    def op_name(self, module: Module) -> str | None:
+        """The name that its framework gave it."""
+        metadata = self.of(module).metadata
+        return metadata.op_name if metadata and metadata.op_name else None
+
+
+@attrs.frozen(eq=False)
+class Finding:
+    """An instruction whose operands are as they were before, and whose result is not."""
+
+    after: Place
+    before: Place | None
+    """What gave the right value; None where nothing in `before` corresponds."""
+    comparison: Comparison | None
+    """What the instruction gives on `before`'s operands, held against what `before` gives; its tolerance is for what
+    was computed since values that both have. None where there is no counterpart."""
+    is_certain: bool
+    """Whether the result is right once this instruction's value is replaced by its counterpart's."""
+    reason: str = ""
+    """What distinguishes it, in a few words."""
+    times: int = 1
+    """How often it ran and gave something wrong, iterations and devices counted."""
+
+
+@attrs.frozen
+class Pair:
+    """A value that both modules have."""
+
+    after: Place
+    before: Place
+    is_exact: bool
+    """Whether they are the same numbers; else rounding explains the difference."""
+    is_in_order: bool
+    """Whether the elements stand in one order; else dimensions are permuted."""
+
+
+@attrs.frozen(eq=False, slots=False)
+class Diff:
+    """Two modules on the same inputs."""
+
+    before: Module
+    after: Module
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    """In data-flow order, the first being the instruction to blame; empty unless the verdict is `differ`."""
+    outputs: Comparison
+    """The results, `after`'s held against `before`'s; what rounding explains is read off `before`."""
+    matches: tuple[Pair, ...]
+    """The values of `after` that `before` has, in the order in which `after` computed them."""
+    values: int
+    """How many values `after` computed that tell something: no constants, copies, or arrays of one number."""
+    matched_values: int
+    """How many of them `before` has."""
+    picture: str
+    """Where both agree: a character for each of those values (or the worst of several), in the order of `after`. `█`
+    are the same numbers, `▓` but for rounding, `·` is not in `before` but harmless, `?` not in `before` and on the way
+    to a result that differs, `×` to blame."""
+    notes: tuple[str, ...] = ()
+    """What else there is to say: tuples that were flattened, results in another order, values that did not fit."""
+
+    @property
+    def matched_share(self) -> float:
+        """The part of `after`'s values that `before` has; 1 where there are none."""
+        return self.matched_values / self.values if self.values else 1.0
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing but rounding differs."""
+        return self.verdict != "differ"

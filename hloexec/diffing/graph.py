@@ -1,0 +1,188 @@
+"""What a run computed: its instructions, each time that they ran, and which values each was made of.
+
+A `Node` is an array that an instruction gave once (in one iteration, on the devices that agree on it), an `Instance`
+one run of an instruction, from nodes to nodes. What only renames values (tuples, parameters of called computations,
+fusions, loops) makes no nodes, so calls and their boundaries do not show: a graph is the data flow of the whole run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.diffing.digests import Digest, digest_of
+from hloexec.exec.building import FORWARDED
+from hloexec.exec.observers import Event
+from hloexec.exec.values import flat
+from hloexec.ir import Computation, Instruction, Module
+from hloexec.ops.registry import Role, find_opcode
+from hloexec.tracing.known import KnownArrays
+from hloexec.values import Array, Value
+
+__all__ = ["MOVEMENTS", "SOURCES", "Graph", "GraphRecorder", "Instance", "Node"]
+
+MOVEMENTS = frozenset("bitcast copy reshape transpose copy-start copy-done reverse".split())
+"""What gives its operand's elements in another order."""
+SOURCES = frozenset("parameter constant iota partition-id replica-id rng-get-and-update-state infeed recv-done".split())
+"""What computes with no operand."""
+_RENAMING = frozenset(
+    {Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD, Role.TOKEN, Role.CALL, Role.WHILE, Role.CONDITIONAL}
+)
+
+
+@attrs.define(eq=False)
+class Node:
+    """An array that an instruction gave."""
+
+    number: int
+    """Nodes are counted in the order in which they came to be."""
+    value: Array
+    instance: Instance
+    leaf: int
+    """Which of the instruction's arrays it is."""
+    devices: tuple[int, ...]
+    digest: Digest
+
+
+@attrs.define(eq=False, slots=False)
+class Instance:
+    """One run of an instruction, on devices that hold the same operands."""
+
+    number: int
+    instruction: Instruction
+    computation: Computation
+    name: str
+    """The path and the instruction, as `Event.name` gives it."""
+    devices: tuple[int, ...]
+    operands: tuple[tuple[Node, ...], ...]
+    """For each operand its arrays."""
+    results: list[Node] = attrs.field(factory=list)
+    others: dict[int, tuple[tuple[Node, ...], ...]] = attrs.field(factory=dict)
+    """Of what exchanges values between devices: the operands on every device."""
+
+    @property
+    def opcode(self) -> str:
+        return self.instruction.opcode
+
+    @cached_property
+    def inputs(self) -> tuple[Node, ...]:
+        """All nodes that the results are made of."""
+        if self.others:
+            found = [node for operands in self.others.values() for part in operands for node in part]
+        else:
+            found = [node for part in self.operands for node in part]
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def static(self) -> tuple[str, str]:
+        """Which instruction it is, whenever it runs."""
+        return self.computation.name, self.instruction.name
+
+    @property
+    def scope(self) -> str:
+        return self.name.rpartition("/")[0]
+
+
+@attrs.define(eq=False)
+class Graph:
+    """The data flow of a run."""
+
+    module: Module
+    nodes: list[Node] = attrs.field(factory=list)
+    instances: list[Instance] = attrs.field(factory=list)
+    outputs: dict[int, list[Node]] = attrs.field(factory=dict)
+    """The arrays of the result on each device, depth first."""
+    events: int = 0
+
+    @property
+    def byte_size(self) -> int:
+        return sum(node.value.nbytes for node in self.nodes)
+
+    def users(self) -> list[list[Instance]]:
+        """For each node the instances that it is an input of."""
+        found: list[list[Instance]] = [[] for _ in self.nodes]
+        for instance in self.instances:
+            for node in instance.inputs:
+                found[node.number].append(instance)
+        return found
+
+
+class GraphRecorder:
+    """The observer that records a graph."""
+
+    def __init__(self, module: Module) -> None:
+        self.graph = Graph(module)
+        self._digest = KnownArrays(digest_of)
+        self._by_name: dict[tuple[str, str], dict[int, tuple[Node, ...]]] = {}
+        self._by_identity: dict[int, Node] = {}
+
+    def on_instruction(self, event: Event) -> None:
+        """Called by the run."""
+        self.graph.events += 1
+        name = event.name
+        scope = name.rpartition("/")[0]
+        entry = find_opcode(event.instruction.opcode)
+        arrays = [leaf for leaf in flat(event.value) if isinstance(leaf, np.ndarray)]
+        if self._is_renaming(event, entry.role if entry else None, arrays):
+            nodes = tuple(self._known(array, event, name) for array in arrays)
+        else:
+            nodes = self._computed(event, name, scope, arrays)
+        holders = self._by_name.setdefault((scope, event.instruction.name), {})
+        for device in event.devices:
+            holders[device] = nodes
+
+    def finish(self, outputs: Sequence[Value]) -> Graph:
+        """The graph, once the run has given its outputs."""
+        root = self.graph.module.entry.root_name
+        for device in range(len(outputs)):
+            self.graph.outputs[device] = list(self._by_name[("", root)][device])
+        return self.graph
+
+    def _is_renaming(self, event: Event, role: Role | None, arrays: Sequence[Array]) -> bool:
+        if role in _RENAMING or event.instruction.opcode in FORWARDED or (role is Role.PARAMETER and event.path):
+            return True
+        # An asynchronous start without kernel shows what the computation that it calls has given.
+        return event.instruction.opcode == "async-start"
+
+    def _known(self, array: Array, event: Event, name: str) -> Node:
+        node = self._by_identity.get(id(array))
+        return node if node is not None else self._node(self._instance(event, name, ()), array, 0, event.devices)
+
+    def _instance(self, event: Event, name: str, operands: tuple[tuple[Node, ...], ...]) -> Instance:
+        instances = self.graph.instances
+        made = Instance(len(instances), event.instruction, event.computation, name, event.devices, operands)
+        instances.append(made)
+        return made
+
+    def _node(self, instance: Instance, array: Array, leaf: int, devices: tuple[int, ...]) -> Node:
+        node = Node(len(self.graph.nodes), array, instance, leaf, devices, self._digest(array))
+        self.graph.nodes.append(node)
+        instance.results.append(node)
+        # Arrays that a graph holds stay alive, and so their identities stay theirs.
+        self._by_identity[id(array)] = node
+        return node
+
+    def _computed(self, event: Event, name: str, scope: str, arrays: Sequence[Array]) -> tuple[Node, ...]:
+        entry = find_opcode(event.instruction.opcode)
+        device = event.devices[0]
+        instance = self._instance(event, name, self._operands(event, scope, device))
+        if entry is not None and entry.exchange is not None:
+            devices = (
+                self._by_name.get((scope, event.instruction.operands[0]), {}) if event.instruction.operands else {}
+            )
+            instance.others = {other: self._operands(event, scope, other) for other in devices}
+        return tuple(self._node(instance, array, leaf, event.devices) for leaf, array in enumerate(arrays))
+
+    def _operands(self, event: Event, scope: str, device: int) -> tuple[tuple[Node, ...], ...]:
+        found: list[tuple[Node, ...]] = []
+        for number, operand in enumerate(event.instruction.operands):
+            held = self._by_name.get((scope, operand), {}).get(device)
+            if held is None and number < len(event.operands):
+                arrays: list[Any] = [leaf for leaf in flat(event.operands[number]) if isinstance(leaf, np.ndarray)]
+                held = tuple(self._by_identity[id(array)] for array in arrays if id(array) in self._by_identity)
+            found.append(held or ())
+        return tuple(found)

@@ -1,0 +1,173 @@
+"""`diff`: two modules on the same inputs, and the instruction that makes their results differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hloexec.diffing.blaming import Blame, Blamed
+from hloexec.diffing.correspondence import correspondence_of
+from hloexec.diffing.evaluation import Evaluator
+from hloexec.diffing.findings import Diff, Finding, Pair, Place, Verdict
+from hloexec.diffing.graph import SOURCES, Graph, GraphRecorder, Node
+from hloexec.diffing.matching import Index, InstructionChains
+from hloexec.diffing.picture import picture_of
+from hloexec.diffing.replay import Replay, State
+from hloexec.dtypes import element_type_of
+from hloexec.errors import InputError
+from hloexec.exec.running import run_devices
+from hloexec.exec.topology import topology_of
+from hloexec.inputs import random_inputs
+from hloexec.ir import ArrayShape, Module
+from hloexec.numerics.comparing import compare
+from hloexec.numerics.comparison import Comparison, LeafComparison, verdict_of
+from hloexec.numerics.measuring import measure
+from hloexec.numerics.ulps import same_bits
+from hloexec.ops.policy import NumericsPolicy, numerics_policy
+from hloexec.values import Value
+
+__all__ = ["diff"]
+
+_TRIVIAL = SOURCES | frozenset("broadcast copy copy-start copy-done bitcast get-tuple-element tuple".split())
+
+
+def diff(
+    before: Module,
+    after: Module,
+    inputs: Sequence[Any] | None = None,
+    *,
+    seed: int = 0,
+    numerics: str | NumericsPolicy | tuple[str | NumericsPolicy, str | NumericsPolicy] = "reference",
+    replicas: int | None = None,
+    partitions: int | None = None,
+    top: int = 20,
+    memory_limit: int | None = None,
+    observers: Sequence[Any] = (),
+    **options: Any,
+) -> Diff:
+    """Run two modules on the same inputs, and find the instruction that makes their results differ.
+
+    `inputs` are one value per parameter of `before`, or for several devices a list of such lists, as for `run_devices`;
+    None draws them by `seed`. Both modules must take the same arrays and give the same arrays; tuples may nest
+    otherwise, and results whose shapes differ from one another may come in another order.
+
+    Instructions are matched by what they compute, whatever they are called, through fusions, loops and layouts. The
+    verdict is `agree` where the results are the same bits, `rounding only` where each instruction of `after` gives,
+    from values that `before` has, what `before` has but for the roundings of either, and `differ` otherwise. Then
+    `findings` name at most `top` instructions, in data-flow order: their operands are right, and their results are not.
+
+    `numerics` is the policy of both, or one for each. `options` are those of `run_devices`, for both. Every value of
+    both runs is kept.
+
+    Raises InputError where parameters or results do not correspond, and what `run_devices` raises.
+    """
+    policies = numerics if isinstance(numerics, tuple) else (numerics, numerics)
+    if len(policies) != 2:
+        raise InputError(f"numerics must be one policy or two, for before and after, but there are {len(policies)}")
+    if top < 1:
+        raise InputError(f"top must be at least 1, but is {top}")
+    topologies = [topology_of(module, replicas, partitions) for module in (before, after)]
+    pairing = correspondence_of(before, after, topologies)
+    values = _inputs(before, inputs, seed)
+    shared = {"memory_limit": memory_limit, "seed": seed, **options}
+    graphs, outputs = [], []
+    sides = ((before, values), (after, [pairing.inputs(entry) for entry in values]))
+    for (module, given), policy, topology in zip(sides, policies, topologies, strict=True):
+        recorder = GraphRecorder(module)
+        found = run_devices(
+            module,
+            given,
+            replicas=topology.replicas,
+            partitions=topology.partitions,
+            numerics=policy,
+            observers=[recorder, *observers],
+            **shared,
+        )
+        graphs.append(recorder.finish(found))
+        outputs.append(found)
+    theirs, mine = graphs
+    theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
+    index = Index(theirs, InstructionChains(before, policies[0]))
+    alone = {key: value for key, value in shared.items() if key in ("elided", "unknown", "seed", "planner")}
+    evaluator = Evaluator(after, topologies[1], {**alone, "numerics": policies[1], "verify": False})
+    replay = Replay(mine, index, evaluator, InstructionChains(after, policies[1]))
+    state = replay.start()
+    blame = Blame(replay, theirs)
+    blamed = blame.find(state, top)
+    comparison = _outputs(mine, theirs, before, numerics_policy(policies[0]).name)
+    verdict: Verdict = "differ" if blamed else "agree" if _is_equal(mine, theirs) else "rounding only"
+    counted = [node for node in mine.nodes if _tells_something(node)]
+    return Diff(
+        before,
+        after,
+        verdict,
+        tuple(_finding(entry) for entry in blamed),
+        comparison,
+        tuple(_pairs(mine, state)),
+        len(counted),
+        sum(state.matches[node.number] is not None for node in counted),
+        picture_of(counted, state, blamed),
+        pairing.notes,
+    )
+
+
+def _inputs(module: Module, inputs: Sequence[Any] | None, seed: int) -> list[list[Value]]:
+    """One list for all devices, or one for each."""
+    if inputs is None:
+        return [random_inputs(module, seed)]
+    given = list(inputs)
+    if given and all(isinstance(entry, list) for entry in given):
+        return given
+    return [given]
+
+
+def _is_equal(mine: Graph, theirs: Graph) -> bool:
+    """Whether the results are the same bits."""
+    return all(
+        bool(same_bits(one.value, other.value).all())
+        for device in mine.outputs
+        for one, other in zip(mine.outputs[device], theirs.outputs[device], strict=True)
+    )
+
+
+def _outputs(mine: Graph, theirs: Graph, before: Module, numerics: str) -> Comparison:
+    actual, expected = (
+        [tuple(node.value for node in graph.outputs[device]) for device in sorted(graph.outputs)]
+        for graph in (mine, theirs)
+    )
+    if len(actual) == 1:
+        return compare(actual[0], expected[0], numerics=numerics, contraction_length=None)
+    return compare(tuple(actual), tuple(expected), numerics=numerics)
+
+
+def _tells_something(node: Node) -> bool:
+    return node.instance.opcode not in _TRIVIAL and not node.digest.is_uniform and node.digest.count > 1
+
+
+def _pairs(graph: Graph, state: State) -> list[Pair]:
+    found = []
+    for node in graph.nodes:
+        match = state.matches[node.number]
+        if match is not None:
+            found.append(Pair(_place(node), _place(match.node), match.is_exact, match.is_in_order))
+    return found
+
+
+def _place(node: Node) -> Place:
+    instance = node.instance
+    return Place(instance.computation.name, instance.instruction.name, instance.name, node.devices[0])
+
+
+def _finding(blamed: Blamed) -> Finding:
+    comparison = None
+    if blamed.value is not None and blamed.tolerance is not None:
+        tolerance = blamed.tolerance
+        measured = measure(blamed.raw, np.ascontiguousarray(blamed.value), lambda _: tolerance)
+        mine, its = (str(ArrayShape(element_type_of(array.dtype), array.shape)) for array in (blamed.raw, blamed.value))
+        name = element_type_of(blamed.raw.dtype).name
+        leaf = LeafComparison("value", verdict_of(measured), mine, its, blamed.raw.size, name, measured)
+        comparison = Comparison((leaf,))
+    before = None if blamed.counterpart is None else _place(blamed.counterpart)
+    return Finding(_place(blamed.node), before, comparison, blamed.is_certain)

@@ -1,0 +1,175 @@
+"""What `hloexec diff` says: the verdict, the instructions to blame, where both modules agree, and how to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hloexec.diffing import Diff, Finding, Place
+from hloexec.ir import Module
+from hloexec.report.comparison import comparison_record, comparison_view
+from hloexec.report.units import count_text, number_text, plural
+
+__all__ = ["diff_record", "diff_view"]
+
+_STYLES = {"agree": "bold green", "rounding only": "bold cyan", "differ": "bold red"}
+
+
+def diff_view(found: Diff, top: int, command: Callable[..., str]) -> RenderableType:
+    """Everything `hloexec diff` says; `command` writes another command on the same inputs of `after`."""
+    parts: list[RenderableType] = [_verdict(found)]
+    if found.findings:
+        first = found.findings[0]
+        parts += [Text(""), *_details(first, found)]
+        parts += [Text(""), _table(found, found.findings[:top])]
+    else:
+        off = [leaf for leaf in found.outputs.leaves if leaf.unequal]
+        if off:
+            parts += [Text(""), Text(f"  {off[0]}")]
+    parts += [Text(""), Text(f"{found.picture}  ", no_wrap=True, overflow="fold"), Text(_legend(found), style="dim")]
+    parts += [Text(note, style="yellow") for note in found.notes]
+    if found.findings:
+        place = found.findings[0].after
+        more = ["--instruction", place.path, "--in", place.computation, "-o", f"{place.instruction}.slice"]
+        if place.device:
+            more += ["--device", str(place.device)]
+        parts += [Text("\nnext:", style="dim"), Text(f"  {command('extract', *more)}")]
+    return Group(*parts)
+
+
+def _verdict(found: Diff) -> Text:
+    if not found.findings:
+        equal = sum(not leaf.unequal for leaf in found.outputs.leaves)
+        rest = f"{equal} of {plural(len(found.outputs.leaves), 'result')} bit for bit"
+        return Text.assemble((found.verdict, _STYLES[found.verdict]), f": {rest}, {_share(found)}")
+    first = found.findings[0]
+    text = Text.assemble(
+        (f"%{first.after.instruction}", "bold red"), " is to blame" if first.is_certain else " is where it begins"
+    )
+    text.append(f": {_summary(first)}")
+    if len(found.findings) > 1:
+        text.append(f", and {plural(len(found.findings) - 1, 'other')} after it")
+    return text
+
+
+def _share(found: Diff) -> str:
+    return f"{count_text(found.matched_values)} of {plural(found.values, 'value')} found in {found.before.name}"
+
+
+def _summary(finding: Finding) -> str:
+    if finding.comparison is None:
+        return finding.reason or "its operands are right, and nothing in the other module corresponds to its result"
+    (leaf,) = finding.comparison.leaves
+    many = f"{count_text(leaf.mismatches or leaf.unequal)} of {plural(leaf.count, 'element')} off"
+    return f"{many}, with operands that are right" + (f"; {finding.reason}" if finding.reason else "")
+
+
+def _details(finding: Finding, found: Diff) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    for name, place, module in (("after", finding.after, found.after), ("before", finding.before, found.before)):
+        if place is None:
+            continue
+        lines.append(Text.assemble((f"{name:7}", "dim"), place.line(module)))
+        lines.append(Text(f"       at {_where(place, module)}", style="dim"))
+        if place.op_name(module):
+            lines.append(Text(f"       op_name {place.op_name(module)}", style="dim"))
+        lines += [Text(f"       from {line}", style="cyan") for line in place.source(module)[:1]]
+    if finding.comparison is not None:
+        lines += [Text(""), comparison_view(finding.comparison)]
+    return lines
+
+
+def _where(place: Place, module: Module) -> str:
+    devices = module.replica_count * module.num_partitions
+    return place.path + (f" on device {place.device}" if devices > 1 or place.device else "")
+
+
+def _table(found: Diff, findings: Sequence[Finding]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("to blame", "instead of", "source"):
+        table.add_column(name, overflow="fold")
+    for name in ("off", "max ULP", "max abs", "allowed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for finding in findings:
+        after, before = finding.after, finding.before
+        names = [Text(after.path), Text("–" if before is None else before.path)]
+        source = next(iter(after.source(found.after)), after.op_name(found.after) or "")
+        table.add_row(*names, Text(source), *_figures(finding))
+    return table
+
+
+def _figures(finding: Finding) -> list[str]:
+    leaf = None if finding.comparison is None else finding.comparison.leaves[0]
+    if leaf is None or leaf.measured is None:
+        return ["–"] * 4
+    ulps = leaf.measured.ulp_percentiles.get(100)
+    most = max((abs(element.expected) for element in leaf.worst), default=0.0)
+    allowed = leaf.tolerance.atol + leaf.tolerance.rtol * float(most)
+    return [
+        count_text(leaf.mismatches or leaf.unequal),
+        "–" if ulps is None else f"{ulps:.3g}",
+        number_text(leaf.measured.max_absolute_error, 3),
+        f"{allowed:.3g}",
+    ]
+
+
+def _legend(found: Diff) -> str:
+    said = "█ the same numbers, ▓ but for rounding, · computed otherwise"
+    if found.findings:
+        said += ", ? wrong, × to blame"
+    return f"{_share(found)}: {said}"
+
+
+def diff_record(found: Diff) -> dict[str, Any]:
+    """The same as `diff_view`, with every value that both modules have."""
+    return {
+        "verdict": found.verdict,
+        "findings": [_finding_record(finding, found) for finding in found.findings],
+        "outputs": comparison_record(found.outputs),
+        "matches": [
+            {
+                "after": _place_record(pair.after),
+                "before": _place_record(pair.before),
+                "is_exact": pair.is_exact,
+                "is_in_order": pair.is_in_order,
+            }
+            for pair in found.matches
+        ],
+        "values": found.values,
+        "matched_values": found.matched_values,
+        "matched_share": found.matched_share,
+        "picture": found.picture,
+        "notes": list(found.notes),
+    }
+
+
+def _finding_record(finding: Finding, found: Diff) -> dict[str, Any]:
+    return {
+        "after": _full_record(finding.after, found.after),
+        "before": None if finding.before is None else _full_record(finding.before, found.before),
+        "comparison": None if finding.comparison is None else comparison_record(finding.comparison),
+        "is_certain": finding.is_certain,
+        "reason": finding.reason,
+        "times": finding.times,
+    }
+
+
+def _place_record(place: Place) -> dict[str, Any]:
+    return {
+        "path": place.path,
+        "instruction": place.instruction,
+        "computation": place.computation,
+        "device": place.device,
+    }
+
+
+def _full_record(place: Place, module: Module) -> dict[str, Any]:
+    return _place_record(place) | {
+        "line": place.line(module),
+        "op_name": place.op_name(module),
+        "source": list(place.source(module)),
+    }
