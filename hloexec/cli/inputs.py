@@ -13,6 +13,7 @@ from hloexec.cli.options import ByteCount, KeyValue
 from hloexec.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
+    from hloexec.exec.topology import Topology
     from hloexec.ir import Computation, Module
     from hloexec.values import Value
 
@@ -24,6 +25,9 @@ __all__ = [
     "parameter_values",
     "prepared",
     "run_options",
+    "run_settings",
+    "said_options",
+    "values_per_device",
 ]
 
 DISTRIBUTIONS = ("normal", "uniform", "ones", "zeros", "iota", "special", "large")
@@ -128,30 +132,16 @@ def prepared(
 
     A snapshot is run on the inputs that it holds, unless others are given.
     """
-    from hloexec import literals
-    from hloexec.cli.devices import inputs_per_device
     from hloexec.cli.snapshots import recorded_inputs
     from hloexec.exec.memory import require_memory
     from hloexec.exec.participation import require_devices
     from hloexec.exec.running import plan_of
     from hloexec.exec.topology import topology_of
     from hloexec.loading import load_with_values
-    from hloexec.ops.policy import numerics_policy
 
-    is_file = elided.lower().endswith((".npz", ".npy"))
-    if not is_file and elided not in ("zeros", "random", "error"):
-        raise click.BadParameter(f"{elided!r} is none of zeros, random, error and FILE.npz", param_hint="'--elided'")
-    try:
-        policy = numerics_policy(numerics)
-    except UnsupportedError as error:
-        raise click.BadParameter(error.message, param_hint="'--numerics'") from error
+    options = run_settings(numerics, elided, unknown)
     snapshot = load_with_values(file)
     module = snapshot.module
-    options: dict[str, Any] = {
-        "numerics": policy,
-        "elided": literals.load_arrays(elided) if is_file else elided,
-        "unknown": unknown,
-    }
     plan = plan_of(module, is_observed=True, memory_limit=memory_limit, **options)
     topology = topology_of(module, replicas, partitions)
     require_devices(plan, topology)
@@ -161,15 +151,74 @@ def prepared(
         recorded_result = None if overrides else snapshot.result
     else:
         recorded_result = None
-        values = inputs_per_device(
-            topology,
-            inputs,
-            different_inputs,
-            seed,
-            lambda path, number: parameter_values(module, module.entry, path, overrides, number, distribution),
-        )
+        values = values_per_device(module, topology, inputs, overrides, different_inputs, seed, distribution)
     options |= {"replicas": topology.replicas, "partitions": topology.partitions}
     options |= {"memory_limit": memory_limit, "seed": seed}
+    words = said_options(
+        seed=seed,
+        distribution=distribution,
+        inputs=inputs,
+        overrides=overrides,
+        different_inputs=different_inputs,
+        replicas=replicas,
+        partitions=partitions,
+        numerics=numerics,
+        elided=elided,
+        unknown=unknown,
+    )
+    return Prepared(module, values, options, topology.count, (file, *words), recorded_result)
+
+
+def run_settings(numerics: str, elided: str, unknown: str) -> dict[str, Any]:
+    """The keyword arguments of `run_devices` that say the same for every module; click.BadParameter for unknown ones."""
+    from hloexec import literals
+    from hloexec.ops.policy import numerics_policy
+
+    is_file = elided.lower().endswith((".npz", ".npy"))
+    if not is_file and elided not in ("zeros", "random", "error"):
+        raise click.BadParameter(f"{elided!r} is none of zeros, random, error and FILE.npz", param_hint="'--elided'")
+    try:
+        policy = numerics_policy(numerics)
+    except UnsupportedError as error:
+        raise click.BadParameter(error.message, param_hint="'--numerics'") from error
+    return {"numerics": policy, "elided": literals.load_arrays(elided) if is_file else elided, "unknown": unknown}
+
+
+def values_per_device(
+    module: Module,
+    topology: Topology,
+    inputs: Sequence[str],
+    overrides: Sequence[tuple[str, str]],
+    different_inputs: bool,
+    seed: int,
+    distribution: str,
+) -> list[list[Value]]:
+    """The inputs of a module's entry as the options say: one list for all devices, or one for each."""
+    from hloexec.cli.devices import inputs_per_device
+
+    return inputs_per_device(
+        topology,
+        inputs,
+        different_inputs,
+        seed,
+        lambda path, number: parameter_values(module, module.entry, path, overrides, number, distribution),
+    )
+
+
+def said_options(
+    *,
+    seed: int,
+    distribution: str,
+    inputs: Sequence[str],
+    overrides: Sequence[tuple[str, str]],
+    different_inputs: bool,
+    replicas: int | None,
+    partitions: int | None,
+    numerics: str,
+    elided: str,
+    unknown: str,
+) -> list[str]:
+    """The options that are not as they are without saying, as one types them."""
     said = {
         "--seed": [str(seed)] if seed else [],
         "--distribution": [distribution] if distribution != "normal" else [],
@@ -182,9 +231,7 @@ def prepared(
         "--unknown": [unknown] if unknown != "error" else [],
     }
     words = [word for name, texts in said.items() for text in texts for word in (name, text)]
-    if different_inputs:
-        words.append("--different-inputs")
-    return Prepared(module, values, options, topology.count, (file, *words), recorded_result)
+    return [*words, "--different-inputs"] if different_inputs else words
 
 
 def computation_named(module: Module, name: str | None) -> Computation:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hloexec.cli.inputs import DISTRIBUTIONS, computation_named, given_values, parameter_values
+from hloexec.cli.inputs import DISTRIBUTIONS, computation_named, given_values, parameter_values, run_settings
 from hloexec.cli.options import ByteCount, KeyValue, echo_json, file_argument, json_option, strict_option
-from hloexec.errors import InputError, UnsupportedError
+from hloexec.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -163,15 +163,8 @@ def command(
     from hloexec.exec.running import plan_of
     from hloexec.exec.topology import topology_of
     from hloexec.loading import load_with_values
-    from hloexec.ops.policy import numerics_policy
 
-    is_file = elided.lower().endswith((".npz", ".npy"))
-    if not is_file and elided not in ("zeros", "random", "error"):
-        raise click.BadParameter(f"{elided!r} is none of zeros, random, error and FILE.npz", param_hint="'--elided'")
-    try:
-        policy = numerics_policy(numerics)
-    except UnsupportedError as error:
-        raise click.BadParameter(error.message, param_hint="'--numerics'") from error
+    settings = run_settings(numerics, elided, unknown)
     for destination in (save, save_inputs, outfeed, *(path for _, path in sent)):
         if destination is not None:
             literals.require_writable(destination)
@@ -183,13 +176,10 @@ def command(
     if not no_verify:
         hloexec.verify(module, strict=strict)
     chosen = computation_named(module, computation)
-    given = literals.load_arrays(elided) if is_file else elided
     # Whatever keeps the module from running is said before gigabytes of inputs are made.
     options: dict[str, Any] = {
-        "numerics": policy,
+        **settings,
         "computation": computation,
-        "elided": given,
-        "unknown": unknown,
         "planner": not no_plan,
         "verify": not no_verify,
     }
@@ -245,7 +235,7 @@ def command(
     if global_inputs is not None:
         results = [hloexec.unshard_outputs(module, results, replicas=topology.replicas, partitions=topology.partitions)]
     if is_recorded and not overrides and snapshot.result is not None:
-        view.comparison = hloexec.compare(results[0], snapshot.result, module=module, numerics=policy.name)
+        view.comparison = hloexec.compare(results[0], snapshot.result, module=module, numerics=numerics)
     view.result(labelled_leaves(results, lambda index: ".".join(map(str, index)) or "value"), seconds, taken, count)
     if save is not None:
         literals.save(save, tuple(results) if len(results) > 1 else results[0])
