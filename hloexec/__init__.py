@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hloexec.buffers import compare_memory, load_buffer_assignment, memory_usage
     from hloexec.custom_calls.registry import register_custom_call
     from hloexec.diffing import Diff, diff
+    from hloexec.diffing.folders import diff_folders
     from hloexec.exec import run, run_devices, shard_inputs, unshard_outputs
     from hloexec.extraction import extract
     from hloexec.golden import check_golden, record_golden
@@ -64,6 +65,7 @@ __all__ = [
     "compare",
     "compare_memory",
     "diff",
+    "diff_folders",
     "extract",
     "find_nan",
     "format",
@@ -94,6 +96,7 @@ _HOMES = {
     "compare": "hloexec.numerics.comparing",
     "compare_memory": "hloexec.buffers",
     "diff": "hloexec.diffing",
+    "diff_folders": "hloexec.diffing.folders",
     "extract": "hloexec.extraction",
     "find_nan": "hloexec.hunting",
     "format": "hloexec.text",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import attrs
@@ -16,22 +17,30 @@ __all__ = ["command"]
 
 @click.command("diff")
 @click.argument("before", type=click.Path())
-@click.argument("after", type=click.Path())
+@click.argument("after", type=click.Path(), required=False)
 @click.option("--numerics-before", metavar="POLICY", help="The policy of BEFORE alone.  [default: --numerics]")
 @click.option("--numerics-after", metavar="POLICY", help="The policy of AFTER alone.  [default: --numerics]")
+@click.option(
+    "--module", "select", metavar="NAME", multiple=True, help="Of folders: take these modules only. May be repeated."
+)
 @click.option("--top", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many findings at most.")
 @run_options
 @json_option
 def command(
     before: str,
-    after: str,
+    after: str | None,
     numerics_before: str | None,
     numerics_after: str | None,
+    select: tuple[str, ...],
     top: int,
     as_json: bool,
     **given: Any,
 ) -> int:
     """Run the modules BEFORE and AFTER on the same inputs, and find the instruction that makes their results differ.
+
+    A folder that XLA wrote under --xla_dump_to is taken whole: given alone, each of its modules before optimization,
+    after each pass (--xla_dump_hlo_pass_re=.*) and after optimization, which names the pass that changed the result;
+    given two, modules of the same name.
 
     Instructions are matched by what they compute, whatever they are called, through fusions, loops and layouts. Prints
     `agree` where the results are the same bits, `rounding only` where only the order of sums and the like differs, else
@@ -49,6 +58,16 @@ def command(
             policies.append(numerics_policy(name or given["numerics"]))
         except UnsupportedError as error:
             raise click.BadParameter(error.message, param_hint=f"'{option if name else '--numerics'}'") from error
+    if os.path.isdir(before):
+        if after is not None and not os.path.isdir(after):
+            raise click.UsageError(f"{before} is a folder and {after} is none; give two folders, one, or two modules")
+        from hloexec.cli.diff_folders import diff_dumps
+
+        return diff_dumps(before, after, select, (policies[0], policies[1]), top, as_json, given)
+    if after is None:
+        raise click.UsageError(f"{before} is no folder; give the module to compare it with, too")
+    if select:
+        raise click.UsageError("--module says which modules of folders; these are files")
     run = prepared(before, **given)
     other = load(after)
     options = {key: value for key, value in run.options.items() if key != "numerics"}

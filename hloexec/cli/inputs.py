@@ -170,7 +170,7 @@ def prepared(
 
 
 def run_settings(numerics: str, elided: str, unknown: str) -> dict[str, Any]:
-    """The keyword arguments of `run_devices` that say the same for every module; click.BadParameter for unknown ones."""
+    """The arguments of `run_devices` that are the same for every module; click.BadParameter where one is unknown."""
     from hloexec import literals
     from hloexec.ops.policy import numerics_policy
 

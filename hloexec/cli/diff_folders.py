@@ -1,0 +1,76 @@
+"""`hloexec diff` on folders that XLA dumped: every module, every pass."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hloexec.cli.inputs import run_settings, said_options, values_per_device
+from hloexec.cli.options import echo_json
+
+if TYPE_CHECKING:
+    from hloexec.ir import Module
+    from hloexec.ops.policy import NumericsPolicy
+    from hloexec.values import Value
+
+__all__ = ["diff_dumps"]
+
+
+def diff_dumps(
+    folder: str,
+    other: str | None,
+    select: Sequence[str],
+    policies: tuple[NumericsPolicy, NumericsPolicy],
+    top: int,
+    as_json: bool,
+    given: Mapping[str, Any],
+) -> int:
+    """Compare the modules of one dump folder or two, show what came of it, and return the exit code.
+
+    `given` are the options of `run_options`, by their names.
+    """
+    from hloexec.cli.progress import ProgressBar
+    from hloexec.diffing.folders import diff_folders
+    from hloexec.exec.topology import topology_of
+
+    if other is None and policies[0] != policies[1]:
+        raise click.UsageError("the stages of one folder run under one policy; give --numerics")
+
+    def inputs(module: Module) -> list[list[Value]]:
+        topology = topology_of(module, given["replicas"], given["partitions"])
+        names = ("inputs", "overrides", "different_inputs", "seed", "distribution")
+        return values_per_device(module, topology, **{name: given[name] for name in names})
+
+    settings = run_settings(given["numerics"], given["elided"], given["unknown"])
+    with ProgressBar() as progress:
+        found = diff_folders(
+            folder,
+            other,
+            inputs,
+            select=select,
+            top=top,
+            observers=[progress],
+            replicas=given["replicas"],
+            partitions=given["partitions"],
+            memory_limit=given["memory_limit"],
+            **{**settings, "numerics": policies},
+            seed=given["seed"],
+        )
+    words = said_options(**{name: value for name, value in given.items() if name != "memory_limit"})
+
+    def command(name: str, *arguments: str) -> str:
+        return shlex.join(["hloexec", name, *arguments, *words])
+
+    if as_json:
+        from hloexec.report.folder_diffs import folder_record
+
+        echo_json(folder_record(found))
+    else:
+        from hloexec.report.folder_diffs import folder_view
+        from hloexec.report.tables import show
+
+        show(folder_view(found, top, command))
+    return {"differ": 1, "not compared": 2}.get(found.outcome, 0)

@@ -1,0 +1,117 @@
+"""What lies in a folder that XLA wrote under `--xla_dump_to`: which file is which module, at which stage.
+
+XLA numbers the modules of a process and names files after them:
+
+    module_0001.jit_f.before_optimizations.txt
+    module_0001.jit_f.0006.simplification.after_algsimp.before_simplify-sorts.txt
+    module_0001.jit_f.cpu_after_optimizations.txt
+
+The middle one is what `--xla_dump_hlo_pass_re` adds: the pass pipeline `simplification` once its pass `algsimp` has
+changed the module. Passes that change nothing leave no file, but the start of a pipeline does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import attrs
+
+from hloexec.errors import InputError
+
+__all__ = ["DumpedModule", "Stage", "dumped_modules"]
+
+_SUFFIX = r"\.(?:txt|hlo|hlo\.pb|pb)(?:\.gz)?"
+_START = r"(?:\d+\.)?module_(\d+)\."
+_PASS = re.compile(rf"{_START}(.+)\.(\d{{4,}})\.([^/]+?)\.after_([^/]+?)(?:\.before_[^/]+?)?{_SUFFIX}")
+_WHOLE = re.compile(
+    rf"{_START}(.+?)\.((?:cl_\d+\.)?(?:sm_\d+\.\d+\w*?_|[a-z]\w*?_|)(before|after)_optimizations){_SUFFIX}"
+)
+_OUTSIDE = "pipeline-start"
+"""What XLA calls the pass before the first one of a pipeline."""
+
+
+@attrs.frozen
+class Stage:
+    """A module as it is at one point of its compilation, in a file."""
+
+    path: Path
+    name: str
+    """`before_optimizations`, `cpu_after_optimizations`; or the pass that has just run, such as `algsimp`."""
+    pipeline: str | None = None
+    """The pipeline of that pass, None where the stage is no pass's."""
+
+    def __str__(self) -> str:
+        if self.pipeline is None:
+            return self.name
+        return f"start of {self.pipeline}" if self.name == _OUTSIDE else f"{self.name} in {self.pipeline}"
+
+    @property
+    def is_pass(self) -> bool:
+        """Whether a pass has given it; else it is what came in, or what came out of all passes."""
+        return self.pipeline is not None and self.name != _OUTSIDE
+
+
+@attrs.frozen
+class DumpedModule:
+    """The files of one module of a dump."""
+
+    number: int
+    name: str
+    before: Stage | None
+    passes: tuple[Stage, ...]
+    after: Stage | None
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """All of it, in the order of compilation."""
+        whole = (self.before, *self.passes, self.after)
+        return tuple(stage for stage in whole if stage is not None)
+
+    def __str__(self) -> str:
+        return f"module_{self.number:04}.{self.name}"
+
+
+def dumped_modules(folder: str | os.PathLike[str]) -> tuple[DumpedModule, ...]:
+    """The modules of which a dump folder holds HLO, by their numbers; other files are passed over.
+
+    Of a stage that is there as text and as a protocol buffer the text is taken. Raises InputError where the folder
+    cannot be read or holds no such file.
+    """
+    path = Path(folder)
+    try:
+        names = sorted(entry.name for entry in os.scandir(path) if entry.is_file())
+    except OSError as error:
+        raise InputError(f"cannot read {os.fspath(path)!r}: {error.strerror or error}") from error
+    found = _grouped(path, names)
+    if not found:
+        raise InputError(
+            f"{os.fspath(path)!r} holds no module as XLA dumps them (module_0001.NAME.before_optimizations.txt, …); "
+            "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_hlo_as_text' writes such a folder"
+        )
+    return found
+
+
+def _grouped(folder: Path, names: Iterable[str]) -> tuple[DumpedModule, ...]:
+    wholes: dict[tuple[int, str], dict[str, Stage]] = {}
+    passes: dict[tuple[int, str], dict[int, Stage]] = {}
+    # Text sorts after protocol buffers here, and so takes their place.
+    for name in sorted(names, key=lambda name: (".txt" in name, name)):
+        if match := _PASS.fullmatch(name):
+            number, module, place, pipeline, done = match.groups()
+            stage = Stage(folder / name, done, pipeline)
+            passes.setdefault((int(number), module), {})[int(place)] = stage
+        elif match := _WHOLE.fullmatch(name):
+            number, module, title, side = match.groups()
+            wholes.setdefault((int(number), module), {})[side] = Stage(folder / name, title)
+    return tuple(
+        DumpedModule(
+            *key,
+            wholes.get(key, {}).get("before"),
+            tuple(stage for _, stage in sorted(passes.get(key, {}).items())),
+            wholes.get(key, {}).get("after"),
+        )
+        for key in sorted(wholes.keys() | passes.keys())
+    )

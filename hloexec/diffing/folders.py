@@ -1,0 +1,229 @@
+"""Whole dump folders: one pass after the other on the same inputs, or the modules of two folders side by side."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Literal, TypeAlias
+
+import attrs
+
+from hloexec.diffing.dumps import DumpedModule, Stage, dumped_modules
+from hloexec.diffing.findings import Diff
+from hloexec.diffing.running import diff
+from hloexec.errors import HloError, InputError
+from hloexec.inputs import random_inputs
+from hloexec.ir import Module
+from hloexec.loading import load
+
+__all__ = ["FolderDiff", "ModuleDiff", "Outcome", "Step", "diff_folders"]
+
+Outcome: TypeAlias = Literal["agree", "rounding only", "differ", "not compared"]
+_ORDER: tuple[Outcome, ...] = ("differ", "not compared", "rounding only", "agree")
+"""What one outcome of several counts as that of all: the first of these among them."""
+
+
+@attrs.frozen(eq=False)
+class Step:
+    """Two stages of a module, one held against the other."""
+
+    before: Stage
+    after: Stage
+    outcome: Outcome
+    diff: Diff | None = None
+    """None where a stage could not be run."""
+    reason: str = ""
+    """Why it could not, as a sentence."""
+
+    def __str__(self) -> str:
+        """What has made `after` of `before`: a pass, or whatever lies between the two."""
+        if self.after.is_pass or str(self.before) == str(self.after):
+            return str(self.after)
+        return f"{self.before} → {self.after}"
+
+
+@attrs.frozen(eq=False)
+class ModuleDiff:
+    """One module of a folder, or one of each of two folders."""
+
+    name: str
+    steps: tuple[Step, ...]
+    """The stages that differ in their text from the one before, in the order of compilation."""
+    stages: int
+    """How many stages there are."""
+
+    @property
+    def outcome(self) -> Outcome:
+        return _worst([step.outcome for step in self.steps])
+
+    @property
+    def to_blame(self) -> Step | None:
+        """The first step that changed the result."""
+        return next((step for step in self.steps if step.outcome == "differ"), None)
+
+
+@attrs.frozen(eq=False)
+class FolderDiff:
+    """All modules of one or two folders."""
+
+    modules: tuple[ModuleDiff, ...]
+    notes: tuple[str, ...] = ()
+    """Modules that are there only once, and why."""
+
+    @property
+    def outcome(self) -> Outcome:
+        return _worst([module.outcome for module in self.modules])
+
+
+def diff_folders(
+    folder: str | os.PathLike[str],
+    other: str | os.PathLike[str] | None = None,
+    inputs: Sequence[Any] | Callable[[Module], Sequence[Any]] | None = None,
+    *,
+    select: Sequence[str] = (),
+    seed: int = 0,
+    on_step: Callable[[str, int, int], None] | None = None,
+    **options: Any,
+) -> FolderDiff:
+    """Compare what lies in a folder that XLA wrote under `--xla_dump_to`, or the same modules of two such folders.
+
+    Of one folder, each module is run at every stage that was dumped, on the same inputs: before optimization, after
+    each pass that changed its text (`--xla_dump_hlo_pass_re=.*`), after optimization. Each is held against the one
+    before by `diff`; the first step that differs names the pass that changed the result. A stage that cannot be run is
+    stepped over, and says why.
+
+    Of two folders, modules of the same name are held against each other in their order, as they are after optimization
+    (before it, where one folder has nothing later).
+
+    `select` are names or patterns of the modules to take. `inputs` are those of `diff`, or a function that gives them
+    for a module; None draws them by `seed`. `options` are those of `diff`. `on_step` is told each stage before it is
+    run, its number and how many there are.
+
+    Raises InputError where a folder cannot be read, holds no dumped module, none that is selected, or nothing to
+    compare.
+    """
+    found = _selected(folder, select)
+    notes: list[str] = []
+    if other is None:
+        chains = [(str(module), module.stages) for module in found]
+    else:
+        chains = _paired(found, _selected(other, select), (os.fspath(folder), os.fspath(other)), notes)
+    notes += [f"{name} is there at one stage only: {stages[0]}" for name, stages in chains if len(stages) == 1]
+    chains = [(name, stages) for name, stages in chains if len(stages) > 1]
+    if not chains:
+        raise InputError("there is nothing to compare: " + "; ".join(notes[:5]))
+    total = sum(len(stages) - 1 for _, stages in chains)
+    done = 0
+    modules = []
+    for name, stages in chains:
+
+        def tell(stage: Stage, name: str = name) -> None:
+            nonlocal done
+            done += 1
+            if on_step is not None:
+                on_step(f"{name}: {stage}", done, total)
+
+        steps = _steps(stages, inputs, tell, {"seed": seed, **options})
+        modules.append(ModuleDiff(name, tuple(steps), len(stages)))
+    return FolderDiff(tuple(modules), tuple(notes))
+
+
+def _steps(
+    stages: Sequence[Stage],
+    inputs: Sequence[Any] | Callable[[Module], Sequence[Any]] | None,
+    tell: Callable[[Stage], None],
+    options: dict[str, Any],
+) -> list[Step]:
+    """Each stage held against the latest one before it that could be run."""
+    steps: list[Step] = []
+    last, last_module, last_text = stages[0], None, _text(stages[0])
+    values: Sequence[Any] | None = None if callable(inputs) else inputs
+    for stage in stages[1:]:
+        tell(stage)
+        text = _text(stage)
+        if text == last_text:
+            # Blame the later of two equal stages: what comes next has been made of it.
+            last = stage
+            continue
+        try:
+            if last_module is None:
+                last_module = load(last.path)
+            if values is None:
+                values = inputs(last_module) if callable(inputs) else [random_inputs(last_module, options["seed"])]
+        except HloError as error:
+            steps.append(Step(last, stage, "not compared", reason=f"{last}: {error}"))
+            last, last_module, last_text = stage, None, text
+            continue
+        try:
+            module = load(stage.path)
+            found = diff(last_module, module, values, **options)
+        except HloError as error:
+            steps.append(Step(last, stage, "not compared", reason=f"{stage}: {error}"))
+            continue
+        steps.append(Step(last, stage, found.verdict, found))
+        last, last_module, last_text = stage, module, text
+    return steps
+
+
+def _text(stage: Stage) -> bytes:
+    try:
+        data = stage.path.read_bytes()
+        return gzip.decompress(data) if stage.path.suffix == ".gz" else data
+    except (OSError, EOFError) as error:
+        raise InputError(f"cannot read {os.fspath(stage.path)!r}: {error}") from error
+
+
+def _selected(folder: str | os.PathLike[str], select: Sequence[str]) -> list[DumpedModule]:
+    modules = dumped_modules(folder)
+    if not select:
+        return list(modules)
+    found = [
+        module
+        for module in modules
+        if any(fnmatchcase(name, pattern) for pattern in select for name in (module.name, str(module)))
+    ]
+    if not found:
+        names = ", ".join(dict.fromkeys(module.name for module in modules))
+        raise InputError(
+            f"{os.fspath(folder)!r} has no module {' or '.join(map(repr, select))}; there are {names:.500}"
+        )
+    return found
+
+
+def _paired(
+    before: Sequence[DumpedModule], after: Sequence[DumpedModule], folders: tuple[str, str], notes: list[str]
+) -> list[tuple[str, tuple[Stage, ...]]]:
+    """The modules of both folders by their names; those of one name in their order."""
+    sides = []
+    for modules in (before, after):
+        by_name: dict[str, list[DumpedModule]] = {}
+        for module in modules:
+            by_name.setdefault(module.name, []).append(module)
+        sides.append(by_name)
+    found = []
+    for name in dict.fromkeys([*sides[0], *sides[1]]):
+        ours, theirs = (side.get(name, []) for side in sides)
+        for number, (one, two) in enumerate(zip(ours, theirs, strict=False)):
+            label = name if len(ours) == 1 else f"{name} ({number + 1} of {len(ours)})"
+            stages = _alike(one, two)
+            if stages:
+                found.append((label, stages))
+            else:
+                notes.append(f"{label} is there before optimization in one folder only")
+        for side, modules, others in ((0, ours, theirs), (1, theirs, ours)):
+            if len(modules) > len(others):
+                notes.append(f"{name} is in {folders[side]!r} {len(modules)} times, in the other folder {len(others)}")
+    return found
+
+
+def _alike(one: DumpedModule, two: DumpedModule) -> tuple[Stage, ...]:
+    """The latest stage that both modules have."""
+    if one.after is not None and two.after is not None:
+        return one.after, two.after
+    return (one.before, two.before) if one.before is not None and two.before is not None else ()
+
+
+def _worst(outcomes: Sequence[Outcome]) -> Outcome:
+    return next((outcome for outcome in _ORDER if outcome in outcomes), "agree")

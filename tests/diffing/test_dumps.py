@@ -1,0 +1,88 @@
+"""Which files of a dump folder are which module, at which stage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hloexec import InputError
+from hloexec.diffing.dumps import dumped_modules
+
+
+def _folder(path: Path, *names: str) -> Path:
+    path.mkdir()
+    for name in names:
+        (path / name).write_text("")
+    return path
+
+
+def test_stages_stand_in_the_order_of_compilation(tmp_path: Path) -> None:
+    folder = _folder(
+        tmp_path / "dump",
+        "module_0000.jit_f.0010.fusion_pipeline.after_fusion.before_wrapper.txt",
+        "module_0000.jit_f.0002.simplification.after_algsimp.before_simplify-sorts.txt",
+        "module_0000.jit_f.0001.simplification.after_pipeline-start.before_algsimp.txt",
+        "module_0000.jit_f.0011.copy-insertion.after_adding_special-case_copies.txt",
+        "module_0000.jit_f.before_optimizations.txt",
+        "module_0000.jit_f.cpu_after_optimizations.txt",
+    )
+    (module,) = dumped_modules(folder)
+    assert str(module) == "module_0000.jit_f" and (module.number, module.name) == (0, "jit_f")
+    assert [str(stage) for stage in module.stages] == [
+        "before_optimizations",
+        "start of simplification",
+        "algsimp in simplification",
+        "fusion in fusion_pipeline",
+        "adding_special-case_copies in copy-insertion",
+        "cpu_after_optimizations",
+    ]
+    assert [stage.is_pass for stage in module.stages] == [False, False, True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "module", "stage"),
+    [
+        ("module_0001.jit_f.before_optimizations.txt", 1, "jit_f", "before_optimizations"),
+        ("module_0001.jit_f.sm_8.0_gpu_after_optimizations.txt", 1, "jit_f", "sm_8.0_gpu_after_optimizations"),
+        ("module_0012.jit_f.gpu_after_optimizations.txt.gz", 12, "jit_f", "gpu_after_optimizations"),
+        ("module_12345.f.cl_5743.after_optimizations.txt", 12345, "f", "cl_5743.after_optimizations"),
+        ("module_0021.SyncTensorsGraph.21.before_optimizations.txt", 21, "SyncTensorsGraph.21", "before_optimizations"),
+        ("1700000000.module_0002.a.b.cpu_after_optimizations.hlo.pb", 2, "a.b", "cpu_after_optimizations"),
+        ("module_0003.a.7.0004.p.after_q.before_r.txt", 3, "a.7", "q in p"),
+    ],
+)
+def test_names_say_which_module_and_stage(name: str, number: int, module: str, stage: str, tmp_path: Path) -> None:
+    (found,) = dumped_modules(_folder(tmp_path / "dump", name))
+    assert (found.number, found.name, [str(entry) for entry in found.stages]) == (number, module, [stage])
+    assert found.stages[0].path.name == name
+
+
+def test_text_is_taken_where_there_is_a_protocol_buffer_too(tmp_path: Path) -> None:
+    folder = _folder(
+        tmp_path / "dump", "module_0000.f.before_optimizations.hlo.pb", "module_0000.f.before_optimizations.txt"
+    )
+    (module,) = dumped_modules(folder)
+    assert [stage.path.suffix for stage in module.stages] == [".txt"]
+
+
+def test_other_files_of_a_dump_are_passed_over(tmp_path: Path) -> None:
+    others = (
+        "module_0000.jit_f.cpu_after_optimizations-buffer-assignment.txt",
+        "module_0000.jit_f.cpu_after_optimizations-live-range.txt",
+        "module_0000.jit_f.add_reduce_fusion_kernel_module.ir-no-opt.ll",
+        "module_0000.jit_f.debug_options",
+        "notes.txt",
+    )
+    folder = _folder(tmp_path / "dump", *others, "module_0001.jit_g.before_optimizations.txt")
+    (folder / "module_0000.jit_f").mkdir()
+    assert [module.name for module in dumped_modules(folder)] == ["jit_g"]
+    with pytest.raises(InputError, match="holds no module as XLA dumps them"):
+        dumped_modules(_folder(tmp_path / "empty", *others))
+
+
+def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name, reason in (("nowhere", "No such file"), ("file", "Not a directory")):
+        with pytest.raises(InputError, match=f"cannot read .*{name}.*{reason}"):
+            dumped_modules(tmp_path / name)
