@@ -161,8 +161,11 @@ class Index:
         return [nodes[place] for place in order if nodes[place].digest.strange == digest.strange]
 
     def local_chain(self, node: Node) -> Chain:
-        """What has rounded on the way to a value from those that `after` has, too; nothing where it has this one."""
-        return NO_CHAIN if node.number in self.matched else path_chain(node, self.matched, self.chains)
+        """What has rounded on the way to a value from others that `after` has.
+
+        Where `after` has this one, too, it may compute it a second time, in other steps.
+        """
+        return path_chain(node, self.matched, self.chains)
 
 
 def path_chain(node: Node, ends: set[int], chains: InstructionChains) -> Chain:
