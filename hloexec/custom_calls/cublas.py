@@ -21,11 +21,11 @@ from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, narrow, widen
-from hloexec.ops.contractions import DotAttributes, contract, contraction_shape
+from hloexec.ops.contractions import DotAttributes, MatrixProduct, contract, contraction_shape
 from hloexec.ops.dot_algorithms import DOT_ALGORITHMS
 from hloexec.ops.elementwise import exact_formula
 from hloexec.ops.elementwise_binary import maximum
-from hloexec.ops.matrix_product import add_product
+from hloexec.ops.plain_products import add_product
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
 
@@ -251,6 +251,15 @@ class Gemm:
         result = _accumulated(operands, config, result_type, numerics, operands[2])
         return (result, *workspaces(shape, 1)) if isinstance(shape, TupleShape) else result
 
+    @staticmethod
+    def adds(instruction: Instruction, numerics: NumericsPolicy) -> MatrixProduct | None:
+        config, result_type = gemm_config(instruction.backend_config), result_type_of(instruction.shape)
+        numbers = config.dimension_numbers
+        is_plain = result_type.name in ("f32", "f64") and not numbers.operand_precision and numbers.algorithm == "unset"
+        if not is_plain or numerics.contraction_operand_mantissa_bits is not None or not _is_sum(config, numerics):
+            return None
+        return MatrixProduct(numbers.lhs_contracting_dims == (0,), numbers.rhs_contracting_dims == (1,), result_type)
+
 
 def _dimension_numbers(numbers: Mapping[str, Any], precision: Mapping[str, Any]) -> DotAttributes:
     def dims(name: str) -> tuple[int, ...]:
@@ -326,15 +335,22 @@ def plain_product(
 
 def _accumulates(operands: Sequence[Array], config: GemmConfig, result: ElementType, numerics: NumericsPolicy) -> bool:
     """Whether this is a large matrix plus the product of two others, all of the result's type, and nothing else."""
+    return (
+        _is_sum(config, numerics)
+        and all(operand.dtype == result.accumulate and operand.ndim == 2 for operand in operands)
+        and operands[2].nbytes >= _LARGE_BYTES
+    )
+
+
+def _is_sum(config: GemmConfig, numerics: NumericsPolicy) -> bool:
+    """Whether a gemm adds a product of matrices to another matrix and does nothing else."""
     numbers = config.dimension_numbers
     return (
         config.alpha == config.beta == 1
         and config.epilogue == _EPILOGUES["DEFAULT"]
         and not numerics.is_exact
-        and all(operand.dtype == result.accumulate and operand.ndim == 2 for operand in operands)
         and not numbers.lhs_batch_dims
         and len(numbers.lhs_contracting_dims) == 1
-        and operands[2].nbytes >= _LARGE_BYTES
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import numpy as np
@@ -16,6 +16,9 @@ import numpy as np
 from hloexec.errors import EvaluationError, InputError, ShapeError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
+
+if TYPE_CHECKING:
+    from hloexec.ops.contractions import MatrixProduct
 
 __all__ = [
     "CUSTOM_CALLS",
@@ -59,6 +62,8 @@ class CustomCall:
     overwrite: Callable[..., Any] | None = None
     """`evaluate`, but the buffer of operand number `overwritten` is the kernel's: it may write a result there."""
     overwritten: int = 0
+    adds: Callable[[Instruction, NumericsPolicy], MatrixProduct | None] | None = None
+    """The product that a call adds to the operand `overwritten`, where under a policy that is all it does."""
 
     def result_shape(self, instruction: Instruction, operands: Sequence[Shape]) -> Shape | None:
         """The result shape that the entry infers; None where it has no rule, or cannot run the call in any case.
@@ -134,7 +139,7 @@ def custom_call(*targets: str, is_reproducible: bool = False) -> Callable[[_Entr
     """Register the decorated class as the entry of `targets`.
 
     The class's docstring gives the formula and its source; its static methods `evaluate` or `forwards` and (optional)
-    `infer`, `supports` and `overwrite` (with the operand number `overwritten`) are what they are called.
+    `infer`, `supports`, `overwrite` (with the operand number `overwritten`) and `adds` are what they are called.
     `is_reproducible` says that the `exact` policy may run it.
     """
 
@@ -148,6 +153,7 @@ def custom_call(*targets: str, is_reproducible: bool = False) -> Callable[[_Entr
                 forwards=getattr(cls, "forwards", None),
                 overwrite=getattr(cls, "overwrite", None),
                 overwritten=getattr(cls, "overwritten", 0),
+                adds=getattr(cls, "adds", None),
                 is_reproducible=is_reproducible,
                 documentation=inspect.cleandoc(cls.__doc__ or ""),
             )
@@ -165,12 +171,13 @@ def add_custom_call(
     forwards: Callable[[Computation, Instruction], tuple[str, ...]] | None = None,
     overwrite: Callable[..., Any] | None = None,
     overwritten: int = 0,
+    adds: Callable[[Instruction, NumericsPolicy], MatrixProduct | None] | None = None,
     is_reproducible: bool = False,
     documentation: str,
 ) -> None:
     """Add one built-in entry, for families whose entries are rows of a table."""
     entry = _entry(target, evaluate, infer, supports, is_reproducible, documentation, forwards)
-    CUSTOM_CALLS.add(attrs.evolve(entry, overwrite=overwrite, overwritten=overwritten))
+    CUSTOM_CALLS.add(attrs.evolve(entry, overwrite=overwrite, overwritten=overwritten, adds=adds))
 
 
 def find_custom_call(target: str) -> CustomCall | None:

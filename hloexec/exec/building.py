@@ -312,7 +312,8 @@ class PlanBuilder:
             operands = self._operands(frame, instruction)
             if entry.overwrite is not None and may_overwrite(self.around) and len(operands) > entry.overwritten:
                 overwrite = bound(self.around, computation, instruction, entry.overwrite, entry.evaluate_needs)
-                function = InPlace(function, overwrite, entry.overwritten)
+                adds = None if entry.adds is None else entry.adds(instruction, numerics)
+                function = InPlace(function, overwrite, entry.overwritten, adds)
             return self._step(frame, instruction, operands, function)
         tree = map_shape(
             instruction.shape,

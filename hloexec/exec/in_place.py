@@ -17,6 +17,7 @@ import numpy as np
 
 from hloexec.exec.plan import Step
 from hloexec.exec.split import Split
+from hloexec.ops.contractions import MatrixProduct
 
 __all__ = ["UNSHARED_VARIABLE", "InPlace", "is_held_twice", "is_own", "settle"]
 
@@ -29,6 +30,8 @@ class InPlace:
     overwrite: Callable[..., Any]
     place: int = 0
     """Which operand."""
+    adds: MatrixProduct | None = None
+    """The product of the two others, where the kernel adds it to that operand and does nothing else."""
 
     def __call__(self, *operands: Any) -> Any:
         *given, is_unshared = operands

@@ -19,12 +19,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hloexec.exec.code import Code
+from hloexec.exec.accumulation import Accumulation, accumulations_of
+from hloexec.exec.code import Code, Place
 from hloexec.exec.counters import CIRCLE, Limit, Tally, advanced, limit_of, skipped, tallies_of
 from hloexec.exec.plan import Plan, Step, While
 from hloexec.exec.purity import is_pure
 from hloexec.exec.writing import Values, Writer
 from hloexec.ir import ArrayShape, BufferShape
+from hloexec.ops.product_sums import ProductSum
 
 __all__ = ["LoopWriter"]
 
@@ -61,6 +63,10 @@ class LoopWriter(Writer):
         """The slots of the body whose values lie in buffers."""
         self._tallies: dict[int, Tally] = {}
         """The carried leaves that are counted by numbers."""
+        self._sums: dict[int, Accumulation] = {}
+        """The carried leaves to which products are added, several at a time."""
+        self._adders: dict[int, str] = {}
+        """The variables of what adds them."""
 
     def of_loop(self) -> Code:
         """The function."""
@@ -79,7 +85,10 @@ class LoopWriter(Writer):
             for leaf, tally in tallies.items()
             if (limit is not None and leaf == limit.leaf) or not (tally.is_read or leaf in asked)
         }
-        self._own = _own_slots(self._flow, hoisted)
+        self._sums = accumulations_of(self._flow)
+        adding = {id(step) for found in self._sums.values() for step in (found.product, *found.others)}
+        self._own = _own_slots(self._flow, hoisted | adding)
+        self._adders = {leaf: self.fresh("products") for leaf in self._sums}
         first, count = self.fresh("first"), self.fresh("count")
         given = [self._counted(leaf, names, first, count, limit) for leaf in range(len(names))]
         self.indent = "        "
@@ -114,6 +123,10 @@ class LoopWriter(Writer):
             self.write(f"{count} = int({names[limit.leaf]})")
         if compared:
             self.write(f"{before} = None")
+        for leaf, found in self._sums.items():
+            adder = self.known_as("product_sum", partial(ProductSum, found.form))
+            self.write(f"{self._adders[leaf]} = {adder}({names[leaf]})")
+            self.clear([names[leaf]])
         for name, (dtype, dimensions) in self._kinds.items():
             made = f"{name}.copy()" if name in names else f"{self.known_as('empty', np.empty)}({dimensions}, '{dtype}')"
             self.write(f"{name} = {made}")
@@ -129,6 +142,8 @@ class LoopWriter(Writer):
         if leaf in self._tallies:
             advance = self.known_as("advanced", partial(advanced, self._tallies[leaf]))
             return f"{advance}({names[leaf]}, iteration - {first})"
+        if leaf in self._sums:
+            return f"{self._adders[leaf]}.total()"
         return names[leaf]
 
     def _write_condition(self, hoisted: set[int]) -> None:
@@ -143,7 +158,11 @@ class LoopWriter(Writer):
     def _compared(self, names: Sequence[str], counter: Tally) -> list[str]:
         """The variables that tell whether the loop goes round in circles; none where more matters than they do."""
         body = self._flow.body
-        if counter.is_read or not all(is_pure(step) for step in (*body.steps, *self._flow.condition.steps)):
+        if (
+            counter.is_read
+            or self._sums
+            or not all(is_pure(step) for step in (*body.steps, *self._flow.condition.steps))
+        ):
             return []
         changed = [leaf for leaf in range(len(names)) if not body.is_invariant(leaf) and leaf not in self._tallies]
         size = sum(body.slot_shapes[leaf].byte_size for leaf in changed)
@@ -179,11 +198,26 @@ class LoopWriter(Writer):
             if leaf in self._own:
                 self._kinds[names[leaf]] = _kind(body.slot_shapes[leaf])
         self.drop(state, body.dead_on_entry)
+        adding = {id(step): leaf for leaf, found in self._sums.items() for step in (found.product, *found.others)}
         for step in body.steps:
-            if id(step) not in hoisted and id(step) not in counting:
+            if id(step) in adding:
+                self._add(step, adding[id(step)])
+            elif id(step) not in hoisted and id(step) not in counting:
                 self.step(state, step)
         self._carry(names)
         self.loop = None
+
+    def _add(self, step: Step, leaf: int) -> None:
+        """Write a step that adds a product to a carried leaf, or nothing where it is another part of that."""
+        found = self._sums[leaf]
+        if step is found.product:
+            lhs, rhs = self.value(self._state, found.lhs), self.value(self._state, found.rhs)
+            line = f"{self.indent}{self._adders[leaf]}.add({lhs}, {rhs})"
+            note = f"{step.instruction.shape}: {found.form.group} products at a time"
+            self.lines.append((f"{line}  # {note}", Place(step, *(self.loop or (None, None)))))
+            for slot in found.product.dead:
+                if slot in self._state.names and slot != leaf and slot not in step.results:
+                    self.drop(self._state, [slot])
 
     def kernel(self, values: Values, step: Step) -> None:
         if values is not self._state or step.result not in self._own:
@@ -222,7 +256,8 @@ class LoopWriter(Writer):
     def _carry(self, names: Sequence[str]) -> None:
         """Let the results of the body take the places of its arguments, and buffers change theirs."""
         body, state = self._flow.body, self._state
-        changed = [leaf for leaf in range(len(names)) if not body.is_invariant(leaf) and leaf not in self._tallies]
+        apart = self._tallies.keys() | self._sums.keys()
+        changed = [leaf for leaf in range(len(names)) if not body.is_invariant(leaf) and leaf not in apart]
         moves = {names[leaf]: self.value(state, body.results[leaf]) for leaf in changed}
         loose = [name for name in self._kinds if name not in moves.values()]
         for name in self._kinds:

@@ -13,11 +13,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-__all__ = ["one_blas_thread"]
+__all__ = ["blas_kernels", "one_blas_thread"]
 
 _AFFIXES = tuple((prefix, suffix) for prefix in ("scipy_", "") for suffix in ("64_", ""))
 """What builds of OpenBLAS put around the names of its functions."""
+
+
+_TYPES: dict[str, Callable[[Any], tuple[tuple[Any, ...], Any]]] = {
+    "get_corename": lambda c: ((), c.c_char_p),
+    "get_num_threads": lambda c: ((), c.c_int),
+    "set_num_threads": lambda c: ((c.c_int,), None),
+}
 
 
 class _Limit:
@@ -31,11 +39,10 @@ class _Limit:
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """While this is entered by anyone, matrix products use one thread; nothing happens where BLAS is not OpenBLAS."""
-    controls = _thread_controls()
-    if controls is None:
+    get, put = _function("get_num_threads"), _function("set_num_threads")
+    if get is None or put is None:
         yield
         return
-    get, put = controls
     with _Limit.lock:
         if _Limit.users == 0:
             _Limit.threads = get()
@@ -51,8 +58,15 @@ def one_blas_thread() -> Iterator[None]:
 
 
 @cache
-def _thread_controls() -> tuple[Callable[[], int], Callable[[int], object]] | None:
-    """OpenBLAS's functions that get and set how many threads it uses."""
+def blas_kernels() -> str:
+    """The processor, in lower case, that OpenBLAS's kernels are made for; an empty text where BLAS is not OpenBLAS."""
+    name = _function("get_corename")
+    return "" if name is None else name().decode().lower()
+
+
+@cache
+def _function(verb: str) -> Callable[..., Any] | None:
+    """OpenBLAS's function of this name, one of those in _TYPES; None where it is not there."""
     # Imported late: it takes a while, and most programs that import hloexec never need it.
     import ctypes
 
@@ -61,12 +75,10 @@ def _thread_controls() -> tuple[Callable[[], int], Callable[[int], object]] | No
     except OSError:
         return None
     for prefix, suffix in _AFFIXES:
-        names = (f"{prefix}openblas_{verb}_num_threads{suffix}" for verb in ("get", "set"))
-        get, put = (getattr(library, name, None) for name in names)
-        if get is not None and put is not None:
-            get.argtypes, get.restype = (), ctypes.c_int
-            put.argtypes, put.restype = (ctypes.c_int,), None
-            return get, put
+        function: Callable[..., Any] | None = getattr(library, f"{prefix}openblas_{verb}{suffix}", None)
+        if function is not None:
+            function.argtypes, function.restype = _TYPES[verb](ctypes)  # type: ignore[attr-defined]
+            return function
     return None
 
 

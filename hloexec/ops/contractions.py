@@ -26,8 +26,8 @@ from hloexec.ops.matrix_product import (
     default_multiplier,
     exactly,
     matrix_product,
-    plain_matrix_product,
 )
+from hloexec.ops.plain_products import plain_matrix_product
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import opcode
 from hloexec.values import Array
@@ -36,6 +36,7 @@ __all__ = [
     "OPERAND_PRECISIONS",
     "DimensionNumbers",
     "DotAttributes",
+    "MatrixProduct",
     "contract",
     "contraction_shape",
     "free_dimensions",
@@ -109,14 +110,24 @@ class Dot:
             return None
         if attributes.lhs_batch_dims or any(operand.rank != 2 for operand in operand_shapes):
             return None
-        turns_lhs, turns_rhs = contracting[0] == 0, contracting[1] == 1
+        return MatrixProduct(contracting[0] == 0, contracting[1] == 1, shape.element_type)
 
-        def multiply(lhs: Array, rhs: Array) -> Array:
-            if not (lhs.flags.c_contiguous and rhs.flags.c_contiguous):
-                return Dot.evaluate(lhs, rhs, attributes=attributes, shape=shape)
-            return plain_matrix_product(lhs.T if turns_lhs else lhs, rhs.T if turns_rhs else rhs)
 
-        return multiply
+@attrs.frozen
+class MatrixProduct:
+    """The kernel for lhs · rhs of matrices of one type that BLAS multiplies; either may have to be transposed first."""
+
+    turns_lhs: bool
+    turns_rhs: bool
+    element_type: ElementType
+
+    def __call__(self, lhs: Array, rhs: Array) -> Array:
+        if not (lhs.flags.c_contiguous and rhs.flags.c_contiguous):
+            numbers = DotAttributes(
+                lhs_contracting_dims=(1 - self.turns_lhs,), rhs_contracting_dims=(int(self.turns_rhs),)
+            )
+            return contract(lhs, rhs, numbers, self.element_type)
+        return plain_matrix_product(lhs.T if self.turns_lhs else lhs, rhs.T if self.turns_rhs else rhs)
 
 
 @opcode("scaled-dot", operands=4, attributes=DotAttributes)

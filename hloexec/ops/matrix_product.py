@@ -19,17 +19,16 @@ from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.convert import convert
 from hloexec.ops.exact.products import ExactMultiplier, exact_matrix_product
+from hloexec.ops.plain_products import plain_matrix_product
 from hloexec.values import Array
 
 __all__ = [
     "FloatMultiplier",
     "Multiplier",
     "OperandSplit",
-    "add_product",
     "default_multiplier",
     "exactly",
     "matrix_product",
-    "plain_matrix_product",
     "round_mantissa",
 ]
 
@@ -42,8 +41,6 @@ _BLOCK_ROWS = 256
 _DIRECT_INTEGER_PRODUCTS = 1 << 15
 """Up to so many multiplications, NumPy's own integer loop beats preparing operands for BLAS."""
 _LIMB_BITS = 16
-_FEW_ROWS = 32
-_TURNED_ELEMENTS = 1 << 16
 
 _DType: TypeAlias = np.dtype[Any]
 _F32 = np.dtype(np.float32)
@@ -115,43 +112,6 @@ class FloatMultiplier:
             for other in others:
                 total += other
         return total if self.sum_type is None else widen(narrow(total, self.sum_type))
-
-
-def plain_matrix_product(lhs: Array, rhs: Array) -> Array:
-    """lhs · rhs of a type that BLAS multiplies.
-
-    Where `rhs` is a transposed matrix and `lhs` has few rows, it is the transpose of rhsᵀ · lhsᵀ: OpenBLAS's AVX-512
-    kernels take up to half the time for that; the choice may change the order of the sums.
-    """
-    if lhs.ndim == 2 and 2 <= lhs.shape[0] <= _FEW_ROWS and _is_transposed(rhs):
-        return np.ascontiguousarray(np.matmul(rhs.T, lhs.T).T)
-    product: Array = np.matmul(lhs, rhs)
-    return product
-
-
-def add_product(result: Array, addend: Array, lhs: Array, rhs: Array, block_bytes: int) -> None:
-    """result = addend + lhs · rhs, of matrices of one type that BLAS multiplies; `result` may be `addend`.
-
-    Some rows at a time, so many that they take `block_bytes`: they stay in the cache until they are added.
-    """
-    length, columns = result.shape
-    rows = max(1, min(length, block_bytes // max(1, columns * result.itemsize)))
-    scratch = np.empty((rows, columns), result.dtype)
-    with np.errstate(all="ignore"):
-        for start in range(0, length, rows):
-            stop = min(start + rows, length)
-            product = np.matmul(lhs[start:stop], rhs, out=scratch[: stop - start])
-            np.add(product, addend[start:stop], out=result[start:stop])
-
-
-def _is_transposed(matrix: Array) -> bool:
-    """Whether a matrix of some size lies in memory column by column, and its columns are not short."""
-    length, columns = matrix.shape
-    return (
-        matrix.size >= _TURNED_ELEMENTS
-        and 2 * length >= columns
-        and matrix.strides == (matrix.itemsize, length * matrix.itemsize)
-    )
 
 
 @attrs.frozen

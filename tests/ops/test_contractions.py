@@ -15,7 +15,7 @@ import hloexec
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape
-from hloexec.ops import matrix_product
+from hloexec.ops import matrix_product, plain_products
 from hloexec.ops.contractions import Dot, DotAttributes, ScaledDot
 from hloexec.ops.dot_algorithms import DOT_ALGORITHMS
 from hloexec.ops.policy import POLICIES
@@ -207,6 +207,22 @@ def test_few_rows_times_a_transposed_matrix_give_the_exact_sums_in_row_major_ord
     )
     np.testing.assert_array_equal(value, scale * (lhs @ matrix.T))
     assert value.flags.c_contiguous
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize("rows", [2, 16, 30, 31])
+def test_few_rows_times_a_large_matrix_in_tiles_or_not(monkeypatch, rows, is_transposed):
+    """Small whole numbers, whose sums no order rounds."""
+    rng = np.random.default_rng(rows)
+    lhs, rhs = rng.integers(-8, 9, (rows, 1024)), rng.integers(-8, 9, (1024, 1280))
+    given = np.asarray(rhs.astype(np.float32), order="F" if is_transposed else "C")
+    for kernels in "skylakex", "haswell":
+        monkeypatch.setattr(plain_products, "blas_kernels", lambda kernels=kernels: kernels)
+        is_tiled = kernels == "skylakex" and rows <= 30
+        assert plain_products._can_be_tiled(lhs.astype(np.float32), given) == is_tiled
+        value = dot(lhs.astype(np.float32), given, "f32")
+        np.testing.assert_array_equal(value, lhs @ rhs)
+        assert value.flags.c_contiguous
 
 
 def test_an_empty_sum_is_zero():

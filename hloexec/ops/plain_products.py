@@ -1,0 +1,98 @@
+"""Matrix products that BLAS computes as they stand, in the ways that are fastest for OpenBLAS.
+
+OpenBLAS copies both operands of a product into an order of its own, block by block, before it multiplies. Where one of
+them has few rows, copying the other takes longer than everything else. With its AVX-512 kernels OpenBLAS leaves the
+copy out for small products.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hloexec.ops.blas import blas_kernels
+from hloexec.ops.threads import in_blocks
+from hloexec.values import Array
+
+__all__ = ["add_product", "plain_matrix_product"]
+
+_FEW_ROWS = 32
+_TURNED_ELEMENTS = 1 << 16
+
+_COPYLESS_KERNELS = frozenset({"skylakex", "cooperlake", "sapphirerapids"})
+_COPYLESS_PRODUCTS = 1_000_000
+"""So many multiplications these kernels do without a copy."""
+_TILE_LENGTH, _TILE_COLUMNS = 256, 128
+_TILES = 4
+"""Tiles that a thread multiplies at a time, side by side."""
+_TILED_ELEMENTS = 1 << 20
+"""Smaller matrices stay in the cache."""
+
+
+def plain_matrix_product(lhs: Array, rhs: Array) -> Array:
+    """lhs · rhs of a type that BLAS multiplies.
+
+    The order of the sums depends on shapes, strides and the kernels of BLAS. Where `lhs` has few rows and `rhs` is
+    large, it is computed in tiles; where `rhs` is a transposed matrix, as the transpose of rhsᵀ · lhsᵀ: OpenBLAS's
+    AVX-512 kernels take up to half the time for that.
+    """
+    if lhs.ndim == 2 and 2 <= lhs.shape[0] <= _FEW_ROWS and rhs.size >= _TURNED_ELEMENTS:
+        if _can_be_tiled(lhs, rhs):
+            return _in_tiles(lhs, rhs)
+        if _is_transposed(rhs):
+            return np.ascontiguousarray(np.matmul(rhs.T, lhs.T).T)
+    product: Array = np.matmul(lhs, rhs)
+    return product
+
+
+def add_product(result: Array, addend: Array, lhs: Array, rhs: Array, block_bytes: int) -> None:
+    """result = addend + lhs · rhs, of matrices of one type that BLAS multiplies; `result` may be `addend`.
+
+    Some rows at a time, so many that they take `block_bytes`: they stay in the cache until they are added.
+    """
+    length, columns = result.shape
+    rows = max(1, min(length, block_bytes // max(1, columns * result.itemsize)))
+    scratch = np.empty((rows, columns), result.dtype)
+    with np.errstate(all="ignore"):
+        for start in range(0, length, rows):
+            stop = min(start + rows, length)
+            product = np.matmul(lhs[start:stop], rhs, out=scratch[: stop - start])
+            np.add(product, addend[start:stop], out=result[start:stop])
+
+
+def _is_transposed(matrix: Array) -> bool:
+    """Whether a matrix lies in memory column by column, and its columns are not short."""
+    length, columns = matrix.shape
+    return 2 * length >= columns and matrix.strides == (matrix.itemsize, length * matrix.itemsize)
+
+
+def _can_be_tiled(lhs: Array, rhs: Array) -> bool:
+    length, columns = rhs.shape
+    return (
+        rhs.size >= _TILED_ELEMENTS
+        and rhs.dtype == np.float32
+        and not length % _TILE_LENGTH
+        and not columns % _TILE_COLUMNS
+        and (rhs.flags.c_contiguous or rhs.flags.f_contiguous)
+        and lhs.shape[0] * _TILE_LENGTH * _TILE_COLUMNS <= _COPYLESS_PRODUCTS
+        and blas_kernels() in _COPYLESS_KERNELS
+    )
+
+
+def _in_tiles(lhs: Array, rhs: Array) -> Array:
+    """lhs · rhs as sums of products of tiles of rhs, each so small that BLAS does not copy it."""
+    rows, (length, columns) = lhs.shape[0], rhs.shape
+    down, across = length // _TILE_LENGTH, columns // _TILE_COLUMNS
+    pieces = np.ascontiguousarray(lhs.T).reshape(down, 1, _TILE_LENGTH, rows)
+    if rhs.flags.c_contiguous:
+        tiles = rhs.reshape(down, _TILE_LENGTH, across, _TILE_COLUMNS).transpose(0, 2, 3, 1)
+    else:
+        tiles = rhs.T.reshape(across, _TILE_COLUMNS, down, _TILE_LENGTH).transpose(2, 0, 1, 3)
+    result = np.empty((rows, columns), rhs.dtype)
+
+    def work(start: int, stop: int) -> None:
+        products = np.matmul(tiles[:, start:stop], pieces)
+        sums = np.add.reduce(products, axis=0).reshape(-1, rows)
+        result[:, start * _TILE_COLUMNS : stop * _TILE_COLUMNS] = sums.T
+
+    in_blocks(work, across, _TILES)
+    return result
