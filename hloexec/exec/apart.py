@@ -1,14 +1,15 @@
 """Loops that devices run apart from one another.
 
 In lockstep each class of devices takes a step before any takes the next, and what a class holds has left the cache
-before its turn comes again. A loop in which devices exchange nothing can as well be run by one class after the other,
-from its first iteration to its last, as if there were no others. That pays where nearly all of its work is on values of
-which each class has its own; what classes have in common is computed by each.
+before its turn comes again. A loop in which devices exchange nothing can as well be run by each class for itself, from
+its first iteration to its last, as if there were no others, and by several classes side by side where there are cores
+for them. That pays where nearly all of its work is on values of which each class has its own; what classes have in
+common is computed by each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,8 +22,10 @@ from hloexec.exec.split import Classes, Split, joined, members
 from hloexec.exec.spread import spread_of
 from hloexec.exec.tasks import Frame
 from hloexec.exec.topology import Topology
+from hloexec.ops.blas import one_blas_thread
+from hloexec.ops.threads import core_count, in_blocks
 
-__all__ = ["Part", "lone_frame", "parts_of_loop"]
+__all__ = ["Part", "lone_frame", "parts_of_loop", "side_by_side"]
 
 _COMMON_SHARE = 0.1
 """How much of a loop's work may be on values that classes have in common, as a part of the bytes that steps touch."""
@@ -67,6 +70,21 @@ def parts_of_loop(
             held[place] = operands[place].values[number]
         parts.append(Part(holders, held))
     return classes, parts
+
+
+def side_by_side(run: Callable[[int], None], count: int) -> None:
+    """Call `run` with the number of each of so many parts.
+
+    Where there are as many parts as cores, each core runs parts by itself, and matrix products take one thread: what
+    does not divide between threads, or waits for memory, then runs beside something else. Otherwise one part after the
+    other has all cores.
+    """
+    if count < core_count():
+        for number in range(count):
+            run(number)
+    else:
+        with one_blas_thread():
+            in_blocks(lambda number, _: run(number), count, 1)
 
 
 def lone_frame(outer: Frame, step: Step, operands: list[Any]) -> Frame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,6 +46,8 @@ class Statistics:
     steps: int = 0
     """How many instructions ran, loops counted as often as they went round."""
     _all: _Buffers = attrs.field(factory=_Buffers, repr=False)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, repr=False)
+    """Devices may run side by side."""
     _devices: dict[int, _Buffers] = attrs.field(factory=dict, repr=False)
 
     @property
@@ -63,25 +66,33 @@ class Statistics:
 
     def ignore(self, value: Any) -> None:
         """Never count the buffers of `value`: they are not the run's own."""
-        for part in value.values if type(value) is Split else (value,):
-            if isinstance(part, np.ndarray):
-                base = _owner(part)
-                for buffers in (self._all, *self._devices.values()):
-                    buffers.held[id(base)] = [1, 0]
+        with self._lock:
+            for part in value.values if type(value) is Split else (value,):
+                if isinstance(part, np.ndarray):
+                    base = _owner(part)
+                    for buffers in (self._all, *self._devices.values()):
+                        buffers.held[id(base)] = [1, 0]
 
     def watch(self, devices: Sequence[int]) -> None:
         """Count for each of these devices, too."""
         self._devices = {device: _Buffers() for device in devices}
 
+    def ran(self, steps: int) -> None:
+        """So many instructions have run."""
+        with self._lock:
+            self.steps += steps
+
     def take(self, value: Any, devices: Sequence[int]) -> None:
         """A slot of the devices, which run in lockstep, holds `value` now."""
-        for buffers, base in self._holders(value, devices):
-            buffers.take(base)
+        with self._lock:
+            for buffers, base in self._holders(value, devices):
+                buffers.take(base)
 
     def release(self, value: Any, devices: Sequence[int]) -> None:
         """A slot of the devices no longer holds `value`."""
-        for buffers, base in self._holders(value, devices):
-            buffers.release(base)
+        with self._lock:
+            for buffers, base in self._holders(value, devices):
+                buffers.release(base)
 
     def _holders(self, value: Any, devices: Sequence[int]) -> list[tuple[_Buffers, np.ndarray[Any, Any]]]:
         """Each buffer of a value, with where it counts."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hloexec.errors import HloError
-from hloexec.exec.apart import Part, lone_frame, parts_of_loop
+from hloexec.exec.apart import Part, lone_frame, parts_of_loop, side_by_side
 from hloexec.exec.classes import EachClass
 from hloexec.exec.code import Code, place_of
 from hloexec.exec.communication import Communicator, Waiting, results_of
@@ -105,13 +105,17 @@ class Machine:
             else:
                 self._unblock()
         self._communicator.require_all_received()
+        # The machine is in cycles of references, so that what it refers to would live until they are found.
+        ended, self._ended = self._ended, []
+        if len(ended) == 1:
+            return ended[0][1]
         places = sorted(
             (device, number, position)
-            for number, (task, _) in enumerate(self._ended)
+            for number, (task, _) in enumerate(ended)
             for position, device in enumerate(task.devices)
         )
         order = [(number, position) for _, number, position in places]
-        return [merged(values, order) for values in zip(*(results for _, results in self._ended), strict=True)]
+        return [merged(values, order) for values in zip(*(results for _, results in ended), strict=True)]
 
     def _go(self, task: Task | None) -> None:
         """Run a task until it ends or waits for others."""
@@ -280,10 +284,14 @@ class Machine:
         for part in parts:
             self._hold(step.operands, part.operands, part.devices)
         self._drop(task, step)
-        results: list[list[Any]] = []
-        for part in parts:
-            results.append(self._beside()._run_alone(part, outer, step))
-            self._hold(step.results, results[-1], part.devices)
+        results: list[list[Any]] = [[] for _ in parts]
+
+        def run(number: int) -> None:
+            part = parts[number]
+            results[number] = self._beside()._run_alone(part, outer, step)
+            self._hold(step.results, results[number], part.devices)
+
+        side_by_side(run, len(parts))
         found = [combined(classes, values) for values in zip(*results, strict=True)]
         for part in parts:
             for value in results.pop(0):

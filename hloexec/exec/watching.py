@@ -96,7 +96,7 @@ class WatchedMachine(Machine):
 
     def _went_round(self, flow: While, times: int, is_over: bool) -> None:
         if self._statistics is not None:
-            self._statistics.steps += times * len(flow.body.steps) + (times + is_over) * len(flow.condition.steps)
+            self._statistics.ran(times * len(flow.body.steps) + (times + is_over) * len(flow.condition.steps))
 
     def _advance(self, task: Task) -> Step | None:
         frame = task.frames[-1]
@@ -128,7 +128,7 @@ class WatchedMachine(Machine):
                     if self._check and not step.is_silent:
                         check_results(step, slots)
                     if statistics is not None:
-                        statistics.steps += 1
+                        statistics.ran(1)
                         for slot in step.results:
                             statistics.take(slots[slot], task.devices)
                 if attached.see_instructions and not step.is_silent:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.exec import Statistics
+from hloexec.exec import Statistics, apart
 from hloexec.exec.plan import While
 from hloexec.exec.running import plan_of
 
@@ -137,3 +137,19 @@ def test_an_error_names_the_step_and_its_computation() -> None:
         hloexec.run_devices(module, inputs(shared=False))
     assert "multiply" in str(caught.value)
     assert "body" in str(caught.value)
+
+
+@pytest.mark.parametrize("cores", [1, 4, 5])
+def test_side_by_side_or_not_the_values_are_the_same(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    monkeypatch.setattr(apart, "core_count", lambda: cores)
+    taken: set[int] = set()
+    monkeypatch.setattr(apart, "in_blocks", lambda run, count, _: [taken.add(n) or run(n, n + 1) for n in range(count)])
+    module = hloexec.parse(LOOP.format(step=OWN))
+    given = inputs(shared=False)
+    for found, (x, w) in zip(hloexec.run_devices(module, given), given, strict=True):
+        with np.errstate(all="ignore"):
+            expected = x
+            for _ in range(TRIPS):
+                expected = expected * w
+        np.testing.assert_array_equal(found[0], expected)
+    assert taken == (set() if cores > DEVICES else set(range(DEVICES)))

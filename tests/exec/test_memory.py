@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -213,3 +216,22 @@ def test_runs_that_all_devices_together_have_no_room_for_are_refused() -> None:
     with pytest.raises(ResourceError, match=r"would take about 5\.\d MB on all devices \(2\.0 MB on one\)"):
         run_devices(module, [[x]], memory_limit=4 * MB)
     run_devices(module, [[x]], memory_limit=6 * MB)
+
+
+@pytest.mark.parametrize("is_counted", [False, True])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_results_are_freed_with_the_last_that_refers_to_them(devices, is_counted):
+    """Without waiting until Python looks for cycles of references."""
+    x = np.ones(250_000, np.float32)
+    module = parsed(CHAIN)
+    gc.disable()
+    try:
+        statistics = Statistics() if is_counted else None
+        results = run_devices(
+            module, [[x + device] for device in range(devices)], replicas=devices, statistics=statistics
+        )
+        watched = [weakref.ref(result if result.base is None else result.base) for result in results]
+        del results
+        assert [reference() for reference in watched] == [None] * devices
+    finally:
+        gc.enable()
