@@ -17,7 +17,7 @@ from hloexec.diffing.digests import Digest
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.numerics.error_budget import Chain
 from hloexec.numerics.measuring import agreement
-from hloexec.numerics.tolerances import Tolerance, derived_tolerance
+from hloexec.numerics.tolerances import Tolerance, derived_tolerance, required_equality
 from hloexec.numerics.ulps import narrower, smallest_normal, wide
 from hloexec.ops.common import narrow as narrowed
 from hloexec.values import Array
@@ -39,6 +39,8 @@ def local_tolerance(first: ElementType, second: ElementType, root_mean_square: f
 
     As `derived_tolerance`, without what flushes denormals: both sides run here, and flush only if they say so.
     """
+    if not (first.is_floating or first.is_complex):
+        return required_equality("integers and preds must be the same")
     narrow = narrower(first, second)
     found = derived_tolerance(narrow, second if narrow is first else first, root_mean_square, chain)
     return attrs.evolve(found, atol=found.rtol * (found.scale + smallest_normal(narrow)))

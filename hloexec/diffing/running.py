@@ -15,6 +15,7 @@ from hloexec.diffing.graph import SOURCES, Graph, GraphRecorder, Node
 from hloexec.diffing.matching import Index, InstructionChains
 from hloexec.diffing.picture import picture_of
 from hloexec.diffing.replay import Replay, State
+from hloexec.diffing.widening import match_through_rounding
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.exec.running import run_devices
@@ -96,6 +97,7 @@ def diff(
     state = replay.start()
     blame = Blame(replay, theirs)
     blamed = blame.find(state, top)
+    match_through_rounding(mine, state)
     comparison = _outputs(mine, theirs, before, numerics_policy(policies[0]).name)
     verdict: Verdict = "differ" if blamed else "agree" if _is_equal(mine, theirs) else "rounding only"
     counted = [node for node in mine.nodes if _tells_something(node)]
