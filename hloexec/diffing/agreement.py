@@ -22,9 +22,13 @@ from hloexec.numerics.ulps import narrower, smallest_normal, wide
 from hloexec.ops.common import narrow as narrowed
 from hloexec.values import Array
 
-__all__ = ["agrees", "aligned", "could_agree", "lesser", "local_tolerance", "rearranged"]
+__all__ = ["agrees", "aligned", "could_agree", "lesser", "local_tolerance", "rearranged", "rounds_alike"]
 
 _MOST_PERMUTATIONS = 24
+_COARSE_SQUARE = 2.0**-24
+"""The square of the unit roundoff from which on a type counts as narrow: f16 has 2⁻¹¹, bf16 2⁻⁸."""
+_MORE = 1.3
+"""Four roundings to three; of more, one less is not told."""
 _FEW = 8
 """Fewer numbers than this, in another order, are no evidence."""
 
@@ -69,6 +73,22 @@ def agrees(actual: Array, expected: Array, tolerance: Tolerance) -> bool:
             return bool(np.array_equal(wide(actual), wide(expected)))
         actual, expected = (_as(array, narrow) for array in (actual, expected))
     return bool(agreement(np.ascontiguousarray(actual), np.ascontiguousarray(expected), tolerance).all())
+
+
+def rounds_alike(actual: Array, expected: Array, mine: Chain, its: Chain) -> bool:
+    """Whether two values, which agree, can have been rounded alike on the way.
+
+    Where one side rounds to a narrow type (unit roundoff 2⁻¹² or more) more often than the other, about half of the
+    elements come out differently. Where both round as often, what is rounded differs by f32's roundings at most, and
+    elements differ only where these decide: about one in 2⁻⁹/2⁻²⁴ per term added up. So more than one in twenty are
+    taken for a rounding that is missing, or one too many.
+    """
+    fewer, more = sorted((mine.rounding_squares, its.rounding_squares))
+    if more < _COARSE_SQUARE or more < _MORE * fewer:
+        return True
+    first, second = wide(actual), wide(expected)
+    unequal = np.count_nonzero((first != second) & ~(np.isnan(first) & np.isnan(second)))
+    return bool(unequal <= max(1, actual.size // 20))
 
 
 def _as(array: Array, entry: ElementType) -> Array:

@@ -8,16 +8,18 @@ the instruction: all that it was given is right, or harmless, since what follows
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import islice
 
 import attrs
 
-from hloexec.diffing.agreement import agrees, lesser, local_tolerance
-from hloexec.diffing.counterparts import Counterparts
+from hloexec.diffing.agreement import agrees, lesser, local_tolerance, rounds_alike
+from hloexec.diffing.counterparts import Counterparts, Repair, arranged
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.matching import path_chain
 from hloexec.diffing.replay import Replay, State, is_movement
 from hloexec.dtypes import element_type_of
+from hloexec.numerics.error_budget import Chain
 from hloexec.numerics.tolerances import Tolerance
 from hloexec.values import Array
 
@@ -25,8 +27,21 @@ __all__ = ["Blame", "Blamed"]
 
 _MOST_SUSPECTS = 400
 _MOST_TRIES = 600
+_MOST_PAIRS = 60
+_FEW_STEPS = 12
+_MOST_OPERANDS = 4
 _PATIENCE = 60
 """So many instructions are computed again without one of them coming right, then a replacement is given up."""
+
+
+@attrs.frozen(eq=False)
+class Step:
+    """A replacement that puts the results right."""
+
+    node: Node
+    its: Node | None
+    value: Array
+    after: State
 
 
 @attrs.frozen(eq=False)
@@ -90,30 +105,87 @@ class Blame:
         match = state.matches[mine.number]
         if match is not None and match.is_in_order and match.node.digest.in_order == its.digest.in_order:
             return True
-        tolerance = self.tolerance(state, mine, its)
-        return digest.family == its.digest.family and agrees(raw, its.value, tolerance)
+        if digest.family != its.digest.family or not agrees(raw, its.value, self.tolerance(state, mine, its)):
+            return False
+        return rounds_alike(raw, its.value, state.chains[mine.number], self._chain_of(state, its))
 
     def tolerance(self, state: State, mine: Node, its: Node) -> Tolerance:
         """What rounding explains between two nodes, since values that both sides have."""
-        ends = {number for number in state.matched if number != its.number}
-        chain = lesser(state.chains[mine.number], path_chain(its, ends, self._replay.index.chains))
+        chain = lesser(state.chains[mine.number], self._chain_of(state, its))
         types = element_type_of(mine.value.dtype), element_type_of(its.value.dtype)
-        if not (types[0].is_floating or types[0].is_complex):
-            return Tolerance(derivation="integers and preds must be the same")
         return local_tolerance(*types, its.digest.root_mean_square, chain)
+
+    def _chain_of(self, state: State, its: Node) -> Chain:
+        """What has rounded on the way to a node of `before` itself, since values that both sides have."""
+        return path_chain(its, state.matched - {its.number}, self._replay.index.chains)
 
     def _next(
         self, state: State, wrong: list[tuple[Node, Node]], found: list[Blamed]
     ) -> tuple[Blamed | None, State | None]:
         suspects = self._suspects(state, wrong, found)
         numbers = frozenset(node.number for node in suspects)
-        for certain_only in (True, False):
+        for good_only in (True, False):
             for node in islice(suspects, _MOST_SUSPECTS):
-                for its, value in self._counterparts.of(node, state, certain_only):
+                for its, value in self._counterparts.of(node, state, good_only):
                     after = self._tried(state, node, its, value, wrong)
                     if after is not None:
-                        return self._blamed(state, node, its, value, True, numbers), after
-        return self._fallback(state, suspects, wrong, numbers)
+                        return self._deepened(state, Step(node, its, value, after), wrong, numbers)
+        return self._from_results(state, wrong, numbers)
+
+    def _deepened(
+        self, state: State, step: Step, wrong: list[tuple[Node, Node]], numbers: frozenset[int]
+    ) -> tuple[Blamed, State]:
+        """The same, or the earliest of what it was made of that has another value than its counterpart and puts the
+        results right, too."""
+        best = step
+        queue = deque([(step.node, step.its)])
+        seen: set[tuple[int, int]] = set()
+        while queue and len(seen) < _MOST_PAIRS:
+            mine, its = queue.popleft()
+            if its is None:
+                continue
+            for pair in operand_pairs(mine, its):
+                if (pair[0].number, pair[1].number) in seen or not self._may_be_wrong(state, mine, *pair):
+                    continue
+                seen.add((pair[0].number, pair[1].number))
+                queue.append(pair)
+                if pair[0].number < best.node.number:
+                    best = self._as_good(state, *pair, wrong) or best
+        return self._blamed(state, best.node, best.its, best.value, True, numbers), best.after
+
+    def _may_be_wrong(self, state: State, user: Node, mine: Node, its: Node) -> bool:
+        """Whether an operand may be wrong, if it should have been `its`."""
+        if mine.digest.count != its.digest.count or mine.digest.family != its.digest.family:
+            return False
+        if self.is_right(state, mine, its) or self._is_own(user, mine) or is_given(mine):
+            return False
+        match = state.matches[mine.number]
+        if match is None or not match.is_in_order or mine.digest.is_uniform:
+            return True
+        if does_nothing(mine) or not user.instance.name.startswith(loop_of(mine.instance)):
+            return True
+        # Where `before` goes on from the same value, or has come from it, the user lacks a step or has one too many.
+        return not (is_made_of(its, match.node) or is_made_of(match.node, its))
+
+    def _as_good(self, state: State, mine: Node, its: Node, wrong: list[tuple[Node, Node]]) -> Step | None:
+        for value in arranged(its.value, state.raw[mine.number]):
+            after = self._tried(state, mine, its, value, wrong)
+            if after is not None:
+                return Step(mine, its, value, after)
+        return None
+
+    def _is_own(self, user: Node, operand: Node) -> bool:
+        """Whether an operand is a constant of one number in the user's own computation, which belongs to it."""
+        source = operand
+        while (
+            source.instance.opcode in ("broadcast", "reshape", "bitcast", "convert", "copy") and source.instance.inputs
+        ):
+            source = source.instance.inputs[0]
+        return (
+            source.instance.opcode == "constant"
+            and source.digest.is_uniform
+            and source.instance.scope == user.instance.scope
+        )
 
     def _suspects(self, state: State, wrong: list[tuple[Node, Node]], found: list[Blamed]) -> list[Node]:
         """The nodes on the way to a wrong result that `before` does not have, the earliest first; each instruction
@@ -133,7 +205,8 @@ class Blame:
         for number in sorted(seen):
             node = self._replay.graph.nodes[number]
             key = (*node.instance.static, node.leaf)
-            if key not in known and node.instance.static not in blamed:
+            is_constant = node.instance.opcode == "constant" and node.digest.is_uniform
+            if key not in known and node.instance.static not in blamed and not is_constant:
                 known.add(key)
                 suspects.append(node)
         return suspects
@@ -146,22 +219,18 @@ class Blame:
             return None
         self._tries += 1
         matches = 0
+        known = state.matches
 
         def keep_going(instance: Instance, now: State, count: int) -> bool:
             nonlocal matches
             for entry in instance.results:
-                match = now.matches[entry.number]
-                if (
-                    match is not None
-                    and match.is_in_order
-                    and not is_movement(entry)
-                    and (state.matches[entry.number] is None or not state.matches[entry.number].is_in_order)  # type: ignore[union-attr]
-                ):
-                    matches += 1
+                match, old = now.matches[entry.number], known[entry.number]
+                is_new = match is not None and match.is_in_order and (old is None or not old.is_in_order)
+                matches += is_new and not is_movement(entry)
             return count < _PATIENCE * (1 + matches)
 
-        overrides = self._counterparts.occurrences(node, its, value, self._replay.graph)
-        after = self._replay.override(state, overrides, node.instance, keep_going)
+        repair = Repair(self._replay.index, node, its, value)
+        after = self._replay.override(state, repair, keep_going)
         if after is None:
             return None
         self._replay.adopt(after)
@@ -177,15 +246,67 @@ class Blame:
         tolerance = self.tolerance(state, node, its) if its is not None else None
         return Blamed(node, its, value, state.raw[node.number], tolerance, is_certain, wrong)
 
-    def _fallback(
-        self, state: State, suspects: list[Node], wrong: list[tuple[Node, Node]], numbers: frozenset[int]
+    def _from_results(
+        self, state: State, wrong: list[tuple[Node, Node]], numbers: frozenset[int]
     ) -> tuple[Blamed | None, State | None]:
-        """Where no replacement helps: the first suspect that is given nothing but what `before` has."""
-        for node in suspects:
-            inputs = [state.matches[entry.number] for entry in node.instance.inputs]
-            if all(match is not None for match in inputs):
-                best = next(iter(self._counterparts.of(node, state, False)), None)
-                its, value = best if best is not None else (None, None)
-                return self._blamed(state, node, its, value, False, numbers), None
-        node, its = wrong[0]
-        return self._blamed(state, node, its, None, False, numbers), None
+        """Where no replacement puts everything right: from a result that is replaced itself, backwards."""
+        for mine, its in wrong:
+            for value in islice(arranged(its.value, state.raw[mine.number]), 1):
+                after = self._tried(state, mine, its, value, [(mine, its)])
+                if after is not None:
+                    return self._deepened(state, Step(mine, its, value, after), [(mine, its)], numbers)
+        return None, None
+
+
+def operand_pairs(mine: Node, its: Node) -> list[tuple[Node, Node]]:
+    """Which operands of two values may correspond: by their places, and of two operands also crosswise; of unlike
+    instructions, each with each. What only moves elements is passed over."""
+    if is_movement(mine) and mine.instance.inputs:
+        return [(mine.instance.inputs[0], its)]
+    if is_movement(its) and its.instance.inputs:
+        return [(mine, its.instance.inputs[0])]
+    first, second = mine.instance, its.instance
+    if first.opcode == second.opcode and len(_operands(first)) == len(_operands(second)):
+        pairs = list(zip(_operands(first), _operands(second), strict=True))
+        if len(pairs) == 2:
+            pairs += [(pairs[0][0], pairs[1][1]), (pairs[1][0], pairs[0][1])]
+        return pairs
+    return [(one, other) for one in first.inputs[:_MOST_OPERANDS] for other in second.inputs[:_MOST_OPERANDS]]
+
+
+def _operands(instance: Instance) -> list[Node]:
+    return [node for part in instance.operands for node in part]
+
+
+def is_given(node: Node) -> bool:
+    """Whether a value is one of the module's inputs."""
+    return node.instance.opcode == "parameter" and not node.instance.scope
+
+
+def does_nothing(node: Node) -> bool:
+    """Whether an instruction computed, and its result is one of its operands all the same."""
+    while is_movement(node) and node.instance.inputs:
+        node = node.instance.inputs[0]
+    return any(entry.digest.in_any_order == node.digest.in_any_order for entry in node.instance.inputs)
+
+
+def loop_of(instance: Instance) -> str:
+    """The path to the innermost loop around an instruction, with the iteration; empty outside of loops."""
+    return instance.name[: instance.name.rfind("[") + 1] and instance.name[: instance.name.rfind("]") + 1]
+
+
+def is_made_of(node: Node, other: Node) -> bool:
+    """Whether a value is computed from another one in a few steps."""
+    pending = deque([node])
+    seen: set[int] = set()
+    while pending and len(seen) < _FEW_STEPS:
+        current = pending.popleft()
+        for entry in current.instance.inputs:
+            if entry.device != other.device:
+                continue
+            if entry.digest.in_any_order == other.digest.in_any_order and entry.digest.count == other.digest.count:
+                return True
+            if entry.number not in seen:
+                seen.add(entry.number)
+                pending.append(entry)
+    return False

@@ -2,132 +2,163 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from hloexec.diffing.agreement import aligned
-from hloexec.diffing.graph import Graph, Instance, Node
+from hloexec.diffing.graph import Instance, Node
 from hloexec.diffing.matching import Index
 from hloexec.diffing.replay import State, is_movement
 from hloexec.values import Array
 
-__all__ = ["Counterparts"]
+__all__ = ["Counterparts", "Repair"]
 
 _MOST = 6
 _GOOD = 4.0
 
 
 class Counterparts:
-    """Candidates for one graph's values, in another."""
+    """Candidates for the values of one graph, in another."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._runs: dict[tuple[str, str], list[Instance]] = defaultdict(list)
-        for instance in index.graph.instances:
-            self._runs[instance.static].append(instance)
 
     def of(self, node: Node, state: State, good_only: bool) -> Iterator[tuple[Node | None, Array]]:
         """The values that could stand in a node's place, the likeliest first, arranged as its own; with `good_only`
         those that are likely by what they are made of, else the others.
         """
         raw = state.raw[node.number]
-        operands = self._operands(node, state)
+        operands = [_names(state, entry) for entry in node.instance.inputs]
         scored = []
+        held_match = state.matches[node.number]
         for its in self._index.of_size(node.digest):
+            # What only lies otherwise may be turned, but not become something else.
+            if held_match is not None and its.digest.in_any_order != held_match.node.digest.in_any_order:
+                continue
             if its.digest.in_order == node.digest.in_order or its.digest.is_uniform > node.digest.is_uniform:
                 continue
-            scored.append((self._score(node, its, operands, state), -its.number, its))
+            if its.device == node.device:
+                scored.append((_score(node, its, operands, state), -its.number, its))
         scored.sort(key=lambda entry: entry[:2], reverse=True)
         for score, _, its in scored[:_MOST]:
             if (score >= _GOOD) == good_only:
-                for value in aligned(its.value, raw.shape):
-                    yield its, _typed(value, raw)
+                for value in arranged(its.value, raw):
+                    yield its, value
         if good_only:
             return
         for entry in node.instance.inputs:
             # Perhaps it should not be there at all.
             held = state.values[entry.number]
             match = state.matches[entry.number]
-            if held.size == raw.size and held.shape == raw.shape and held.dtype == raw.dtype and match is not None:
+            if held.shape == raw.shape and held.dtype == raw.dtype and match is not None:
                 yield match.node, held
 
-    def occurrences(self, node: Node, its: Node | None, value: Array, graph: Graph) -> dict[int, dict[int, Array]]:
-        """What replaces a node by its counterpart each time that its instruction runs from then on, run by run and
-        device by device: arrays by instance and node."""
-        found = {node.instance.number: {node.number: value}}
-        if its is None:
-            return found
-        arranged = _arrangement(its, value)
-        theirs = _by_device(self._runs[its.instance.static][self._runs[its.instance.static].index(its.instance) :])
-        static = node.instance.static
-        mine = _by_device([entry for entry in graph.instances[node.instance.number :] if entry.static == static])
-        for device, runs in mine.items():
-            for instance, other in zip(runs, theirs.get(device, ()), strict=False):
-                if instance.number in found or len(instance.results) <= node.leaf or len(other.results) <= its.leaf:
-                    continue
-                result = instance.results[node.leaf]
-                array = arranged(other.results[its.leaf].value)
-                if array is not None and array.shape == result.value.shape:
-                    found[instance.number] = {result.number: _typed(array, result.value)}
+
+class Repair:
+    """A replacement of a node's value by a counterpart's, and of what the same fault does to others like it.
+
+    A fault in a loop, in a computation that is called twice or in a loop that was unrolled makes many values wrong. So
+    whenever an instruction of the same opcode and shape gives what `before` does not have, it is given the next value
+    of `before` that an instruction like the counterpart gave and `after` does not have yet.
+    """
+
+    def __init__(self, index: Index, node: Node, its: Node | None, value: Array) -> None:
+        self._node, self._its, self._value = node, its, value
+        self._order = None if its is None else _arrangement(its, value)
+        self._others = [] if its is None else [entry for entry in index.of_size(its.digest) if _are_alike(entry, its)]
+        self._used = set() if its is None else {its.number}
+        self.times = 1
+
+    @property
+    def first(self) -> Instance:
+        return self._node.instance
+
+    def given(self, instance: Instance, state: State) -> dict[int, Array]:
+        """What an instance's arrays are to be, by node, once it has been computed."""
+        if instance is self._node.instance:
+            return {self._node.number: self._value}
+        if self._its is None or instance.opcode != self._node.instance.opcode:
+            return {}
+        found = {}
+        for node in instance.results:
+            match = state.matches[node.number]
+            is_right = match is not None and match.is_in_order and not node.digest.is_uniform
+            if is_right or node.leaf != self._node.leaf or node.value.shape != self._value.shape:
+                continue
+            value = self._next(node, state)
+            if value is not None:
+                found[node.number] = value
+                self.times += 1
         return found
 
-    def _operands(self, node: Node, state: State) -> list[set[int]]:
-        """For each operand the digests that `before` may know it by."""
-        found = []
-        for entry in node.instance.inputs:
-            known = {self._key(state, entry)}
-            source = entry
-            while is_movement(source) and source.instance.inputs:
-                source = source.instance.inputs[0]
-                known.add(self._key(state, source))
-            found.append(known)
-        return found
-
-    def _key(self, state: State, node: Node) -> int:
-        match = state.matches[node.number]
-        return match.node.digest.in_any_order if match is not None else node.digest.in_any_order
-
-    def _score(self, node: Node, its: Node, operands: list[set[int]], state: State) -> float:
-        theirs = []
-        for entry in its.instance.inputs:
-            known = {entry.digest.in_any_order}
-            while is_movement(entry) and entry.instance.inputs:
-                entry = entry.instance.inputs[0]
-                known.add(entry.digest.in_any_order)
-            theirs.append(known)
-        common = sum(any(mine & entry for entry in theirs) for mine in operands)
-        share = common / max(1, len(operands), len(theirs))
-        mine, other = node.instance.instruction, its.instance.instruction
-        names = [entry.metadata.op_name if entry.metadata else None for entry in (mine, other)]
-        near = node.digest.magnitude and abs(its.digest.magnitude / node.digest.magnitude - 1) < 0.1
-        return float(
-            4 * share
-            + 2 * (mine.opcode == other.opcode)
-            + (node.value.shape == its.value.shape)
-            + (names[0] is not None and names[0] == names[1])
-            + (its.number not in state.matched)
-            + bool(near)
-        )
+    def _next(self, node: Node, state: State) -> Array | None:
+        assert self._its is not None and self._order is not None
+        for entry in self._others:
+            is_free = entry.number > self._its.number and entry.number not in state.matched
+            if is_free and entry.number not in self._used and entry.device == node.device:
+                self._used.add(entry.number)
+                value = self._order(entry.value)
+                return value if value is None or value.dtype == node.value.dtype else value.astype(node.value.dtype)
+        return None
 
 
-def _by_device(instances: Sequence[Instance]) -> dict[int, list[Instance]]:
-    found: dict[int, list[Instance]] = defaultdict(list)
-    for instance in instances:
-        for device in instance.devices:
-            found[device].append(instance)
+def arranged(value: Array, like: Array) -> Iterator[Array]:
+    """The ways in which an array may stand in the place of another."""
+    for candidate in aligned(value, like.shape):
+        yield candidate if candidate.dtype == like.dtype else candidate.astype(like.dtype)
+
+
+def _names(state: State, node: Node) -> set[int]:
+    """What a value of `after` is known by in `before`: the digest of the one that it is, or is moved from."""
+    found = {_key(state, node)}
+    while is_movement(node) and node.instance.inputs:
+        node = node.instance.inputs[0]
+        found.add(_key(state, node))
     return found
 
 
-def _typed(value: Array, like: Array) -> Array:
-    return value if value.dtype == like.dtype else value.astype(like.dtype)
+def _key(state: State, node: Node) -> int:
+    match = state.matches[node.number]
+    return match.node.digest.in_any_order if match is not None else node.digest.in_any_order
+
+
+def _score(node: Node, its: Node, operands: list[set[int]], state: State) -> float:
+    theirs = []
+    for entry in its.instance.inputs:
+        known = {entry.digest.in_any_order}
+        while is_movement(entry) and entry.instance.inputs:
+            entry = entry.instance.inputs[0]
+            known.add(entry.digest.in_any_order)
+        theirs.append(known)
+    common = sum(any(mine & entry for entry in theirs) for mine in operands)
+    share = common / max(1, len(operands), len(theirs))
+    mine, other = node.instance.instruction, its.instance.instruction
+    names = [entry.metadata.op_name if entry.metadata else None for entry in (mine, other)]
+    near = node.digest.magnitude and abs(its.digest.magnitude / node.digest.magnitude - 1) < 0.1
+    return float(
+        4 * share
+        + 2 * (mine.opcode == other.opcode)
+        + (node.value.shape == its.value.shape)
+        + (names[0] is not None and names[0] == names[1])
+        + (its.number not in state.matched)
+        + bool(near)
+    )
+
+
+def _are_alike(node: Node, other: Node) -> bool:
+    return (
+        node.instance.opcode == other.instance.opcode
+        and node.value.shape == other.value.shape
+        and node.leaf == other.leaf
+        and node.number >= other.number
+    )
 
 
 def _arrangement(its: Node, value: Array) -> Callable[[Array], Array | None]:
     """How a counterpart's array was arranged, for others of its dimensions."""
-    for number, candidate in enumerate(aligned(its.value, value.shape)):
-        if candidate.dtype == value.dtype and np.array_equal(candidate, value):
+    for number, candidate in enumerate(arranged(its.value, value)):
+        if np.array_equal(candidate, value):
             return lambda array: next(
                 (entry for place, entry in enumerate(aligned(array, value.shape)) if place == number), None
             )

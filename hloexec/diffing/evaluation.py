@@ -64,7 +64,7 @@ class Evaluator:
             # A slice that cannot stand alone; what it gave in the whole run is all there is.
             self._modules[key] = None
             return None
-        output = outputs[instance.devices[0] if instance.others else 0]
+        output = outputs[instance.device if instance.others else 0]
         return [leaf for leaf in flat(output) if isinstance(leaf, np.ndarray)]
 
     def _alone(self, instance: Instance, operands: Sequence[Sequence[Node]], values: Sequence[Array]) -> Module | None:

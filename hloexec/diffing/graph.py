@@ -1,8 +1,9 @@
 """What a run computed: its instructions, each time that they ran, and which values each was made of.
 
-A `Node` is an array that an instruction gave once (in one iteration, on the devices that agree on it), an `Instance`
-one run of an instruction, from nodes to nodes. What only renames values (tuples, parameters of called computations,
-fusions, loops) makes no nodes, so calls and their boundaries do not show: a graph is the data flow of the whole run.
+A `Node` is an array that an instruction gave once (in one iteration, on one device), an `Instance` one run of an
+instruction on one device, from nodes to nodes; devices that agree share the array. What only renames values (tuples,
+parameters of called computations, fusions, loops) makes no nodes, so calls and their boundaries do not show: a graph is
+the data flow of the whole run.
 """
 
 from __future__ import annotations
@@ -44,20 +45,23 @@ class Node:
     instance: Instance
     leaf: int
     """Which of the instruction's arrays it is."""
-    devices: tuple[int, ...]
     digest: Digest
+
+    @property
+    def device(self) -> int:
+        return self.instance.device
 
 
 @attrs.define(eq=False, slots=False)
 class Instance:
-    """One run of an instruction, on devices that hold the same operands."""
+    """One run of an instruction on one device."""
 
     number: int
     instruction: Instruction
     computation: Computation
     name: str
     """The path and the instruction, as `Event.name` gives it."""
-    devices: tuple[int, ...]
+    device: int
     operands: tuple[tuple[Node, ...], ...]
     """For each operand its arrays."""
     results: list[Node] = attrs.field(factory=list)
@@ -118,7 +122,7 @@ class GraphRecorder:
         self.graph = Graph(module)
         self._digest = KnownArrays(digest_of)
         self._by_name: dict[tuple[str, str], dict[int, tuple[Node, ...]]] = {}
-        self._by_identity: dict[int, Node] = {}
+        self._by_identity: dict[tuple[int, int], Node] = {}
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
@@ -127,13 +131,13 @@ class GraphRecorder:
         scope = name.rpartition("/")[0]
         entry = find_opcode(event.instruction.opcode)
         arrays = [leaf for leaf in flat(event.value) if isinstance(leaf, np.ndarray)]
-        if self._is_renaming(event, entry.role if entry else None, arrays):
-            nodes = tuple(self._known(array, event, name) for array in arrays)
-        else:
-            nodes = self._computed(event, name, scope, arrays)
+        is_renaming = self._is_renaming(event, entry.role if entry else None)
         holders = self._by_name.setdefault((scope, event.instruction.name), {})
         for device in event.devices:
-            holders[device] = nodes
+            if is_renaming:
+                holders[device] = tuple(self._known(array, event, name, device) for array in arrays)
+            else:
+                holders[device] = self._computed(event, name, scope, device, arrays)
 
     def finish(self, outputs: Sequence[Value]) -> Graph:
         """The graph, once the run has given its outputs."""
@@ -142,40 +146,38 @@ class GraphRecorder:
             self.graph.outputs[device] = list(self._by_name[("", root)][device])
         return self.graph
 
-    def _is_renaming(self, event: Event, role: Role | None, arrays: Sequence[Array]) -> bool:
+    def _is_renaming(self, event: Event, role: Role | None) -> bool:
         if role in _RENAMING or event.instruction.opcode in FORWARDED or (role is Role.PARAMETER and event.path):
             return True
         # An asynchronous start without kernel shows what the computation that it calls has given.
         return event.instruction.opcode == "async-start"
 
-    def _known(self, array: Array, event: Event, name: str) -> Node:
-        node = self._by_identity.get(id(array))
-        return node if node is not None else self._node(self._instance(event, name, ()), array, 0, event.devices)
+    def _known(self, array: Array, event: Event, name: str, device: int) -> Node:
+        node = self._by_identity.get((id(array), device))
+        return node if node is not None else self._node(self._instance(event, name, device, ()), array, 0)
 
-    def _instance(self, event: Event, name: str, operands: tuple[tuple[Node, ...], ...]) -> Instance:
+    def _instance(self, event: Event, name: str, device: int, operands: tuple[tuple[Node, ...], ...]) -> Instance:
         instances = self.graph.instances
-        made = Instance(len(instances), event.instruction, event.computation, name, event.devices, operands)
+        made = Instance(len(instances), event.instruction, event.computation, name, device, operands)
         instances.append(made)
         return made
 
-    def _node(self, instance: Instance, array: Array, leaf: int, devices: tuple[int, ...]) -> Node:
-        node = Node(len(self.graph.nodes), array, instance, leaf, devices, self._digest(array))
+    def _node(self, instance: Instance, array: Array, leaf: int) -> Node:
+        node = Node(len(self.graph.nodes), array, instance, leaf, self._digest(array))
         self.graph.nodes.append(node)
         instance.results.append(node)
         # Arrays that a graph holds stay alive, and so their identities stay theirs.
-        self._by_identity[id(array)] = node
+        self._by_identity[id(array), instance.device] = node
         return node
 
-    def _computed(self, event: Event, name: str, scope: str, arrays: Sequence[Array]) -> tuple[Node, ...]:
+    def _computed(self, event: Event, name: str, scope: str, device: int, arrays: Sequence[Array]) -> tuple[Node, ...]:
         entry = find_opcode(event.instruction.opcode)
-        device = event.devices[0]
-        instance = self._instance(event, name, self._operands(event, scope, device))
+        instance = self._instance(event, name, device, self._operands(event, scope, device))
         if entry is not None and entry.exchange is not None:
-            devices = (
-                self._by_name.get((scope, event.instruction.operands[0]), {}) if event.instruction.operands else {}
-            )
+            operands = event.instruction.operands
+            devices = self._by_name.get((scope, operands[0]), {}) if operands else {}
             instance.others = {other: self._operands(event, scope, other) for other in devices}
-        return tuple(self._node(instance, array, leaf, event.devices) for leaf, array in enumerate(arrays))
+        return tuple(self._node(instance, array, leaf) for leaf, array in enumerate(arrays))
 
     def _operands(self, event: Event, scope: str, device: int) -> tuple[tuple[Node, ...], ...]:
         found: list[tuple[Node, ...]] = []
@@ -183,6 +185,7 @@ class GraphRecorder:
             held = self._by_name.get((scope, operand), {}).get(device)
             if held is None and number < len(event.operands):
                 arrays: list[Any] = [leaf for leaf in flat(event.operands[number]) if isinstance(leaf, np.ndarray)]
-                held = tuple(self._by_identity[id(array)] for array in arrays if id(array) in self._by_identity)
+                keys = [(id(array), device) for array in arrays]
+                held = tuple(self._by_identity[key] for key in keys if key in self._by_identity)
             found.append(held or ())
         return tuple(found)

@@ -7,7 +7,7 @@ from collections import defaultdict
 import attrs
 import numpy as np
 
-from hloexec.diffing.agreement import agrees, could_agree, lesser, local_tolerance, rearranged
+from hloexec.diffing.agreement import agrees, could_agree, lesser, local_tolerance, rearranged, rounds_alike
 from hloexec.diffing.digests import Digest
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.dtypes import ElementType, element_type_of
@@ -99,47 +99,51 @@ class Index:
         return (digest.count, digest.family, digest.in_order) in self._in_order
 
     def note(self, node: Node) -> None:
-        """`after` has this value, and with it all that are equal."""
+        """`after` has this value, and with it all that are equal on its device."""
         digest = node.digest
-        key = (digest.count, digest.family, digest.in_order)
-        self.matched.update(entry.number for entry in self._in_order[key])
+        equal = self._in_order[digest.count, digest.family, digest.in_order]
+        self.matched.update(entry.number for entry in equal if entry.device == node.device)
 
     def find(self, value: Array, digest: Digest, chain: Chain, like: Node) -> Match | None:
         """The value that another one is, which `chain` rounded on the way from values that both sides have.
 
-        Of several, one of the same dimensions and names as `like` is preferred.
+        It is looked for on the device of `like`; of several, one of its dimensions and names is preferred.
         """
-        equal = self._in_order.get((digest.count, digest.family, digest.in_order))
+        known = self._in_order.get((digest.count, digest.family, digest.in_order), ())
+        equal = [node for node in known if node.device == like.device]
         if equal:
             node = max(equal, key=lambda node: (_likeness(node, like), -node.number))
             return Match(node, True, True, value)
-        close = self._close(value, digest, chain, in_order=True)
+        close = self._close(value, digest, chain, like.device, in_order=True)
         if close is not None:
             return close
         if digest.is_uniform:
             return None
         for node in self._in_any_order.get((digest.count, digest.family, digest.in_any_order), ())[:_MOST_CANDIDATES]:
+            if node.device != like.device:
+                continue
             tolerance = local_tolerance(*_types(value, node.value), 0.0, NO_CHAIN)
             found = rearranged(value, node.value, tolerance)
             if found is not None:
                 return Match(node, False, True, value)
-        return self._close(value, digest, chain, in_order=False)
+        return self._close(value, digest, chain, like.device, in_order=False)
 
-    def _close(self, value: Array, digest: Digest, chain: Chain, in_order: bool) -> Match | None:
+    def _close(self, value: Array, digest: Digest, chain: Chain, device: int, in_order: bool) -> Match | None:
         if not chain.linear or digest.family not in ("float", "complex"):
             return None
         for node in self._candidates(value, digest, chain):
-            its = lesser(chain, self.local_chain(node))
-            if not its.linear:
+            other = self.local_chain(node)
+            its = lesser(chain, other)
+            if not its.linear or node.device != device:
                 continue
             tolerance = local_tolerance(*_types(value, node.value), digest.root_mean_square, its)
             if in_order:
                 expected = node.value.reshape(value.shape)
-                if agrees(value, expected, tolerance):
+                if agrees(value, expected, tolerance) and rounds_alike(value, expected, chain, other):
                     return Match(node, True, False, expected)
             else:
                 found = rearranged(value, node.value, tolerance)
-                if found is not None:
+                if found is not None and rounds_alike(value, found, chain, other):
                     return Match(node, False, False, found)
         return None
 
@@ -199,6 +203,5 @@ def _likeness(node: Node, like: Node) -> int:
         2 * (mine.opcode == its.opcode)
         + (node.value.shape == like.value.shape)
         + 2 * (names[0] is not None and names[0] == names[1])
-        + (node.devices[0] == like.devices[0])
         + (mine.name == its.name)
     )

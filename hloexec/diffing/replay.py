@@ -9,6 +9,7 @@ only what depends on it was computed again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import attrs
 
@@ -20,7 +21,7 @@ from hloexec.numerics.error_budget import Chain, worst
 from hloexec.tracing.known import KnownArrays
 from hloexec.values import Array
 
-__all__ = ["Replay", "State"]
+__all__ = ["Overrides", "Replay", "State", "is_movement"]
 
 
 @attrs.define(eq=False)
@@ -39,6 +40,17 @@ class State:
 
     def copy(self) -> State:
         return State(list(self.raw), list(self.values), list(self.matches), list(self.chains), set(self.matched))
+
+
+class Overrides(Protocol):
+    """What instances are to hold instead of what they compute."""
+
+    @property
+    def first(self) -> Instance:
+        """The first instance that holds something else; later ones have the same opcode."""
+
+    def given(self, instance: Instance, state: State) -> Mapping[int, Array]:
+        """The arrays of an instance, by node, once it has been computed; empty where it is left as it is."""
 
 
 class Replay:
@@ -68,19 +80,17 @@ class Replay:
     def override(
         self,
         base: State,
-        overrides: Mapping[int, Mapping[int, Array]],
-        first: Instance,
+        overrides: Overrides,
         keep_going: Callable[[Instance, State, int], bool] = lambda *_: True,
     ) -> State | None:
         """The state in which instances hold something else than they compute.
 
-        `overrides` gives the arrays by instance and node, `first` is the first of them. `keep_going` is told of each
-        instance that was computed again, and how many were; None where it says no.
+        `keep_going` is told of each instance that was computed again, and how many were; None where it says no.
         """
         state = base.copy()
         self.index.matched = state.matched
         try:
-            return self._override(state, overrides, first, keep_going)
+            return self._override(state, overrides, keep_going)
         finally:
             self.index.matched = base.matched
 
@@ -90,30 +100,26 @@ class Replay:
         return state
 
     def _override(
-        self,
-        state: State,
-        overrides: Mapping[int, Mapping[int, Array]],
-        first: Instance,
-        keep_going: Callable[[Instance, State, int], bool],
+        self, state: State, overrides: Overrides, keep_going: Callable[[Instance, State, int], bool]
     ) -> State | None:
-        pending = set(overrides)
-        computed: set[int] = set()
+        first = overrides.first
+        pending: set[int] = set()
         count = 0
         for instance in self.graph.instances[first.number :]:
-            if instance.number not in pending:
+            is_pending = instance.number in pending
+            if not is_pending and instance.opcode != first.opcode:
                 continue
             before = [state.values[node.number] for node in instance.results]
-            if instance.number in computed:
+            if is_pending:
                 self._take(state, instance)
-            for number, array in overrides.get(instance.number, {}).items():
+            given = overrides.given(instance, state)
+            for number, array in given.items():
                 self._settle(state, self.graph.nodes[number], array, NO_CHAIN)
-            changed = [
-                node for node, old in zip(instance.results, before, strict=True) if state.values[node.number] is not old
-            ]
-            for node in changed:
-                users = [user.number for user in self._by_input[node.number]]
-                pending.update(users)
-                computed.update(users)
+            if not given and not is_pending:
+                continue
+            for node, old in zip(instance.results, before, strict=True):
+                if state.values[node.number] is not old:
+                    pending.update(user.number for user in self._by_input[node.number])
             count += 1
             if instance is not first and not keep_going(instance, state, count):
                 return None

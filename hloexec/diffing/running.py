@@ -159,7 +159,7 @@ def _pairs(graph: Graph, state: State) -> list[Pair]:
 
 def _place(node: Node) -> Place:
     instance = node.instance
-    return Place(instance.computation.name, instance.instruction.name, instance.name, node.devices[0])
+    return Place(instance.computation.name, instance.instruction.name, instance.name, node.device)
 
 
 def _finding(blamed: Blamed) -> Finding:
