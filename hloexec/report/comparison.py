@@ -55,7 +55,7 @@ def comparison_view(comparison: Comparison, top: int = 10, *, hints: Sequence[st
         if worst is not None:
             parts += [Text(""), _details(worst)]
     if hints:
-        parts += [Text(""), Text("\n".join(hints), style="dim")]
+        parts += [Text(""), Text("\n".join(hints), style="dim", no_wrap=True, overflow="ignore")]
     return Group(*parts)
 
 

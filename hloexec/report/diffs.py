@@ -12,6 +12,7 @@ from rich.text import Text
 from hloexec.diffing import Diff, Finding, Place
 from hloexec.ir import Module
 from hloexec.report.comparison import comparison_record, comparison_view
+from hloexec.report.tables import next_steps
 from hloexec.report.units import count_text, number_text, plural
 
 __all__ = ["diff_record", "diff_view"]
@@ -37,7 +38,7 @@ def diff_view(found: Diff, top: int, command: Callable[..., str]) -> RenderableT
         more = ["--instruction", place.path, "--in", place.computation, "-o", f"{place.instruction}.slice"]
         if place.device:
             more += ["--device", str(place.device)]
-        parts += [Text("\nnext:", style="dim"), Text(f"  {command('extract', *more)}")]
+        parts.append(next_steps(command("extract", *more)))
     return Group(*parts)
 
 

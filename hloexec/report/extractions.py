@@ -11,7 +11,7 @@ from hloexec.extraction import Extraction, Rerun
 from hloexec.numerics.statistics import LeafStatistics, statistics
 from hloexec.origins import hlo_line, source_lines
 from hloexec.report.records import leaf_records
-from hloexec.report.tables import values_table
+from hloexec.report.tables import next_steps, values_table
 from hloexec.report.units import plural
 
 __all__ = ["extraction_record", "extraction_view"]
@@ -36,7 +36,7 @@ def extraction_view(found: Extraction, folder: str, rerun: Rerun, command: str) 
     rows = _rows(found)
     parts.append(values_table("inputs and result", rows[:_MOST_ROWS] + rows[-1:] if len(rows) > _MOST_ROWS else rows))
     parts += [Text(f"  {difference}") for difference in rerun.differences]
-    parts += [Text("\nnext:", style="dim"), Text(f"  {command}")]
+    parts.append(next_steps(command))
     return Group(*parts)
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from hloexec.diffing.folders import FolderDiff, ModuleDiff, Step
 from hloexec.report.diffs import diff_record, diff_view
+from hloexec.report.tables import command_text
 from hloexec.report.units import plural
 
 __all__ = ["folder_record", "folder_view"]
@@ -35,7 +36,7 @@ def folder_view(found: FolderDiff, top: int, command: Callable[..., str]) -> Ren
         parts += [Text(""), Text(f"{step} in {shown.name}", style="bold")]
         if step.diff is not None:
             parts.append(diff_view(step.diff, top, lambda name, *more: command(name, str(step.after.path), *more)))
-        parts.append(Text(f"  {command('diff', str(step.before.path), str(step.after.path))}"))
+        parts.append(command_text(command("diff", str(step.before.path), str(step.after.path))))
     return Group(*parts)
 
 

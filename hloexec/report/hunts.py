@@ -12,7 +12,7 @@ from rich.text import Text
 
 from hloexec.hunting.findings import Element, Finding, Hunt, Link
 from hloexec.report.records import leaf_records
-from hloexec.report.tables import values_table
+from hloexec.report.tables import next_steps, values_table
 from hloexec.report.units import count_text, number_text, plural
 
 __all__ = ["hunt_record", "hunt_view"]
@@ -54,7 +54,7 @@ def hunt_view(hunt: Hunt, module: str, devices: int, top: int, command: Callable
     if hunt.later:
         parts += [Text(""), Text(f"{plural(len(hunt.later), 'other')} took part, first", style="dim")]
         parts += [Text(f"  {later.name}: {later.reason}") for later in hunt.later[:top]]
-    parts += [Text("\nnext:", style="dim"), Text(f"  {_extract(finding, command)}")]
+    parts.append(next_steps(_extract(finding, command)))
     return Group(*parts)
 
 
@@ -94,7 +94,7 @@ def _nothing(hunt: Hunt, module: str, command: Callable[..., str]) -> Renderable
         parts.append(
             Text(f"{many} gave NaN or infinities that turned finite again; the first: {first.name}, {first.reason}")
         )
-        parts += [Text("\nnext:", style="dim"), Text(f"  {command('nan', '--first')}")]
+        parts.append(next_steps(command("nan", "--first")))
     if hunt.nan_inputs:
         parts.append(Text(f"NaN stood in the inputs: {', '.join(hunt.nan_inputs[:8])}"))
     return Group(*parts)

@@ -38,11 +38,21 @@ def show(renderable: RenderableType) -> None:
     """Print to standard output: with colours and as wide as the terminal, or plain and without trailing blanks."""
     console = console_for()
     if console.is_terminal:
-        console.print(renderable)
+        console.print(renderable, crop=False)
         return
     with console.capture() as capture:
-        console.print(renderable)
+        console.print(renderable, crop=False)
     print("\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n")))
+
+
+def command_text(command: str) -> Text:
+    """A command to type next, in one line however long it is, so that it can be copied."""
+    return Text(f"  {command}", no_wrap=True, overflow="ignore")
+
+
+def next_steps(*commands: str) -> RenderableType:
+    """How to go on."""
+    return Group(Text("\nnext:", style="dim"), *map(command_text, commands))
 
 
 def module_line(name: str, instructions: int, computations: int, devices: int) -> Text:

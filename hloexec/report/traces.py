@@ -11,6 +11,7 @@ from rich.text import Text
 
 from hloexec.ir import ArrayShape
 from hloexec.report.records import leaf_records
+from hloexec.report.tables import next_steps
 from hloexec.report.units import byte_text, count_text, number_text, plural
 from hloexec.tracing.recording import Remarkable
 from hloexec.tracing.running import Traced
@@ -25,14 +26,15 @@ def trace_view(traced: Traced, folder: str, module: str, command: Callable[..., 
     parts: list[RenderableType] = [Text.assemble(("traced ", "bold"), f"{module}: {what}, {size}, in {folder}")]
     if traced.remarkable:
         parts.append(_remarkable(traced.remarkable))
-    parts.append(Text("\nnext:", style="dim"))
+    commands = []
     has_bad = any(entry.leaf.nan_count or entry.leaf.infinity_count for entry in traced.remarkable)
     if has_bad:
-        parts.append(Text(f"  {command('nan')}"))
+        commands.append(command("nan"))
     elif traced.remarkable:
         name = traced.remarkable[0].name
-        parts.append(Text(f"  {command('extract', '--instruction', name, '-o', 'slice')}"))
-    parts.append(Text(f'  python -c "import hloexec; print(next(iter(hloexec.read_trace({folder!r}))))"'))
+        commands.append(command("extract", "--instruction", name, "-o", "slice"))
+    commands.append(f'python -c "import hloexec; print(next(iter(hloexec.read_trace({folder!r}))))"')
+    parts.append(next_steps(*commands))
     return Group(*parts)
 
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from hloexec.numerics.statistics import LeafStatistics, statistics
-from hloexec.report.tables import values_table
+from hloexec.report.tables import next_steps, show, values_table
 
 
 def printed(rows: list[tuple[str, LeafStatistics]], width: int) -> list[str]:
@@ -48,3 +48,9 @@ def test_long_lists_are_cut_with_the_number_that_is_left() -> None:
 
 def test_no_values_are_said_to_be_none() -> None:
     assert printed([], 80)[-1].strip() == "none"
+
+
+def test_commands_are_never_broken_into_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    long = f"hloexec run {'folder/' * 60}module.hlo"
+    show(next_steps(long, "hloexec info a.hlo"))
+    assert capsys.readouterr().out.splitlines() == ["", "next:", f"  {long}", "  hloexec info a.hlo"]
