@@ -17,10 +17,11 @@ from hloexec.ops.blas import one_blas_thread
 from hloexec.ops.common import narrow
 from hloexec.ops.convolution_by_channel import by_channel, kernel_gradient_by_channel
 from hloexec.ops.convolution_kernel_gradient import kernel_gradient
-from hloexec.ops.convolution_views import ConvolutionViews, phases, store
-from hloexec.ops.matrix_product import default_multiplier, exactly, matrix_product
+from hloexec.ops.convolution_views import ConvolutionViews, merges_into_rows, phases, store
+from hloexec.ops.matrix_product import default_multiplier, exactly, matrix_product, multiply_into
 from hloexec.ops.threads import in_blocks
 from hloexec.ops.windows import visits
+from hloexec.values import Array
 
 __all__ = ["convolve"]
 
@@ -30,6 +31,8 @@ _BLOCK_ROWS = 192
 """Rows that keep BLAS busy, even if their patches take more."""
 _BLOCK_COLUMNS = 256
 """Columns that do, where there are too few rows for several blocks."""
+_LARGE_KERNEL = 1 << 20
+"""A kernel of so many elements is copied in no time that counts only if that is done for many outputs at once."""
 _STORAGE_BLOCK_BYTES = 32 << 20
 """Patches of one block that are prepared for multiplication only afterwards."""
 
@@ -50,7 +53,12 @@ def _convolve_undilated(work: ConvolutionViews) -> None:
     groups, batch = work.inputs.shape[:2]
     features, outputs = work.kernel.shape[-2:]
     taps, places = math.prod(work.window), math.prod(work.sizes)
-    if work.is_exact:
+    matrices = None if work.is_exact else _matrices(work)
+    if matrices is not None:
+        inputs, kernel, result = matrices
+        usual = default_multiplier(inputs, kernel, work.result_type, work.f32_mantissa_bits)
+        multiply_into(result, inputs, kernel, work.result_type, usual)
+    elif work.is_exact:
         _by_patches_in_storage_type(work)
     elif groups > 1 and features * outputs <= 4 and taps <= places:
         by_channel(work)
@@ -64,6 +72,27 @@ def _convolve_undilated(work: ConvolutionViews) -> None:
         kernel_gradient_by_channel(work)
     else:
         kernel_gradient(work)
+
+
+def _matrices(work: ConvolutionViews) -> tuple[Array, Array, Array] | None:
+    """Inputs, kernel and result as matrices, where each output is one input times a kernel that is large.
+
+    BLAS copies the kernel into an order of its own once for all outputs then, not once for each block of them.
+    """
+    is_one_to_one = all(
+        dimension.size == dimension.stride == 1 and dimension.padding_low == dimension.padding_high == 0
+        for dimension in work.dimensions
+    )
+    if work.kernel.shape[0] > 1 or not is_one_to_one or work.kernel.size < _LARGE_KERNEL:
+        return None
+    inputs, result = work.inputs[0], work.result[0]
+    order = sorted(range(inputs.ndim - 1), key=lambda dim: -abs(inputs.strides[dim]))
+    views = [view.transpose(*order, -1) for view in (inputs, result)]
+    if not all(map(merges_into_rows, views)):
+        return None
+    rows = math.prod(inputs.shape[:-1])
+    lhs, target = (view.reshape(rows, view.shape[-1]) for view in views)
+    return lhs, work.kernel.reshape(work.kernel.shape[-2:]), target
 
 
 def _pairs(work: ConvolutionViews) -> int:

@@ -22,7 +22,7 @@ from hloexec.ops.matrix_product import FloatMultiplier, default_multiplier
 from hloexec.ops.windows import part_of_windows, visits
 from hloexec.values import Array
 
-__all__ = ["ConvolutionViews", "phases", "store"]
+__all__ = ["ConvolutionViews", "merges_into_rows", "phases", "store"]
 
 
 @attrs.frozen
@@ -165,14 +165,16 @@ def _windows(
 
 def store(lhs: Array, rhs: Array, target: Array, result_type: ElementType) -> None:
     """Fill `target[group, row..., column]` with `lhs[group, row, length]` times `rhs[group, length, column]`."""
-    counted = [
-        (size, stride) for size, stride in zip(target.shape[1:-1], target.strides[1:-1], strict=True) if size > 1
-    ]
-    is_matrix = all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(counted))
-    if is_matrix and target.dtype == lhs.dtype:
+    if merges_into_rows(target[0]) and target.dtype == lhs.dtype:
         np.matmul(lhs, rhs, out=target.reshape(*lhs.shape[:2], rhs.shape[-1]))
     else:
         target[...] = narrow(np.matmul(lhs, rhs), result_type).reshape(target.shape)
+
+
+def merges_into_rows(view: Array) -> bool:
+    """Whether all dimensions but the last become one without a copy."""
+    counted = [(size, stride) for size, stride in zip(view.shape[:-1], view.strides[:-1], strict=True) if size > 1]
+    return all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(counted))
 
 
 def phases(work: ConvolutionViews) -> Iterator[ConvolutionViews]:

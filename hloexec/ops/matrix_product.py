@@ -29,6 +29,7 @@ __all__ = [
     "default_multiplier",
     "exactly",
     "matrix_product",
+    "multiply_into",
     "round_mantissa",
 ]
 
@@ -190,7 +191,7 @@ def matrix_product(lhs: Array, rhs: Array, result_type: ElementType, multiplier:
     if isinstance(multiplier, FloatMultiplier) and multiplier.is_plain(lhs.dtype, rhs.dtype, result_type.storage):
         return multiplier.product((lhs,), (rhs,))
     result = np.empty((*lhs.shape[:-1], rhs.shape[-1]), result_type.storage)
-    _multiply_into(result, lhs, rhs, result_type, multiplier)
+    multiply_into(result, lhs, rhs, result_type, multiplier)
     return result
 
 
@@ -262,15 +263,18 @@ def _exact_integer_matmul(lhs: Array, rhs: Array, length: int) -> Array:
     return total
 
 
-def _multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier) -> None:
-    """Multiply batch by batch and block by block, each block of rows or columns small enough once it is prepared."""
+def multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier) -> None:
+    """Fill `result` with a product, as `matrix_product` gives it.
+
+    Batch by batch and block by block, each block of rows or columns small enough once it is prepared.
+    """
     if result.ndim > 2:
         itemsize = multiplier.scratch_dtype.itemsize
         count = result.shape[0]
         step = _BLOCK_BYTES * count // max(1, itemsize * (lhs.size + rhs.size + result.size))
         if step < count:
             for part in range(count) if step < 2 else _blocks(count, step):
-                _multiply_into(result[part], lhs[part], rhs[part], result_type, multiplier)
+                multiply_into(result[part], lhs[part], rhs[part], result_type, multiplier)
             return
         row_blocks = column_blocks = [slice(None)]
     else:
