@@ -25,7 +25,7 @@ __all__ = ["main"]
 
 _COMMANDS = ("run", "trace", "nan", "extract", "compare", "diff", "golden", "info", "plan", "memory", "fmt", "ops")
 _RUNNING = ("run", "trace", "nan", "extract", "diff")
-"""The commands that run modules, and should do so with the same matrix kernels."""
+"""The commands that run modules, in a process that suits that."""
 _JUDGING = ("nan", "extract", "compare", "diff", "golden", "memory")
 """The commands whose exit code 1 is a verdict."""
 _FAULTS = (InputError, ParseError, ShapeError, VerificationError)
@@ -83,9 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     name = next((word for word in given if not word.startswith("-")), "")
     if arguments is None and name in _RUNNING:
+        from hloexec.cli.allocator import keep_freed_memory
         from hloexec.cli.kernels import start_over_with_better_kernels
 
         start_over_with_better_kernels()
+        keep_freed_memory()
     with warnings.catch_warnings():
         warnings.simplefilter("always", HloWarning)
         warnings.showwarning = _show_warning

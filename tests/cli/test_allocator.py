@@ -1,0 +1,52 @@
+"""Memory that the command line keeps for the arrays to come."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from hloexec.cli import allocator
+
+PROGRAM = """
+import numpy as np, resource
+from hloexec.cli.allocator import keep_freed_memory
+{first}
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    array = np.empty(24 << 20, np.uint8)
+    array[::4096] = 1
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(sum(faults() for _ in range(4)))
+"""
+
+
+def page_faults(first: str, **variables: str) -> int:
+    """Pages handed out for four arrays of 24 MB, one after the other, after one like them."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    # Without huge pages there are 6 144 pages of 4 kB to each.
+    environment = {**kept, "NUMPY_MADVISE_HUGEPAGE": "0", **variables}
+    command = [sys.executable, "-c", PROGRAM.format(first=first)]
+    return int(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs the options of glibc's malloc"
+)
+def test_arrays_take_the_memory_of_those_before() -> None:
+    assert page_faults("keep_freed_memory()") < 100
+    assert page_faults("keep_freed_memory()", MALLOC_TRIM_THRESHOLD_="131072", MALLOC_MMAP_THRESHOLD_="131072") > 20_000
+
+
+def test_without_glibc_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda name: asked.append(name) or object())
+    for name in [name for name in os.environ if name.startswith("MALLOC_")]:
+        monkeypatch.delenv(name)
+    allocator.keep_freed_memory()
+    assert asked == [None]
