@@ -21,12 +21,12 @@ from hloexec.values import Array
 
 __all__ = ["Region"]
 
-_BLOCK_BYTES = 1 << 23
+_BLOCK_BYTES = 1 << 24
 """What a block's rows take in all arrays together, to stay in the cache."""
-_VALUE_BYTES = 1 << 19
+_VALUE_BYTES = 1 << 20
 """What a block takes in one array. Less would stay in a core's own cache, but each call would be over so soon that the
-threads wait for Python's lock more than they compute: on two cores, a chain of 17 calls on 64 MB takes 36 ms in pieces
-of 128 kB, 21 ms in pieces of 512 kB, and 32 ms on one core in either.
+threads wait for Python's lock more than they compute: on two cores, a chain of 17 calls on 64 MB takes 41 ms in pieces
+of 128 kB, 22 ms in pieces of 512 kB, 20 ms in pieces of 1 MB, and 32 ms on one core in any.
 """
 _BLOCKS = 8
 """So many blocks at least, where there is enough to do, share out the work evenly."""

@@ -36,6 +36,18 @@ def test_choose_agrees_with_where(dtype: type, sizes: tuple[int, ...]) -> None:
         assert chosen.tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("dtype", _TYPES)
+def test_choose_between_numbers_agrees_with_where(dtype: type) -> None:
+    generator = np.random.default_rng(5)
+    pred = generator.integers(0, 2, (40, 50)).astype(np.bool_)
+    on_true, on_false = (np.array([number], np.float32).astype(dtype) for number in (-3, 5))
+    chosen = choose(pred, on_true, on_false)
+    expected = np.where(pred, on_true, on_false)
+    assert chosen.dtype == expected.dtype
+    assert chosen.shape == expected.shape
+    assert chosen.tobytes() == expected.tobytes()
+
+
 def test_choose_keeps_every_bit_of_a_nan() -> None:
     bits = np.random.default_rng(4).integers(0, 1 << 32, 4096, np.uint32) | np.uint32(0x7F800000)
     pred = np.arange(4096) % 3 == 0
