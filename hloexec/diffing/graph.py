@@ -146,6 +146,10 @@ class GraphRecorder:
             self.graph.outputs[device] = list(self._by_name[("", root)][device])
         return self.graph
 
+    def held(self, scope: str, name: str, device: int) -> tuple[Node, ...]:
+        """The nodes that an instruction of a scope gave on a device; none where it has not run."""
+        return self._by_name.get((scope, name), {}).get(device, ())
+
     def _is_renaming(self, event: Event, role: Role | None) -> bool:
         if role in _RENAMING or event.instruction.opcode in FORWARDED or (role is Role.PARAMETER and event.path):
             return True

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hloexec.diffing.blaming import Blame, Blamed
+from hloexec.diffing.control import ControlRecorder, control_findings
 from hloexec.diffing.correspondence import correspondence_of
 from hloexec.diffing.evaluation import Evaluator
 from hloexec.diffing.findings import Diff, Finding, Pair, Place, Verdict
@@ -73,21 +74,22 @@ def diff(
     pairing = correspondence_of(before, after, topologies)
     values = _inputs(before, inputs, seed)
     shared = {"memory_limit": memory_limit, "seed": seed, **options}
-    graphs, outputs = [], []
+    graphs, outputs, runs = [], [], []
     sides = ((before, values), (after, [pairing.inputs(entry) for entry in values]))
     for (module, given), policy, topology in zip(sides, policies, topologies, strict=True):
-        recorder = GraphRecorder(module)
+        recorder, controls = GraphRecorder(module), ControlRecorder()
         found = run_devices(
             module,
             given,
             replicas=topology.replicas,
             partitions=topology.partitions,
             numerics=policy,
-            observers=[recorder, *observers],
+            observers=[recorder, controls, *observers],
             **shared,
         )
         graphs.append(recorder.finish(found))
         outputs.append(found)
+        runs.append((controls, module, recorder.held))
     theirs, mine = graphs
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
     index = Index(theirs, InstructionChains(before, policies[0]))
@@ -98,6 +100,10 @@ def diff(
     blame = Blame(replay, theirs)
     blamed = blame.find(state, top)
     match_through_rounding(mine, state)
+    findings = [_finding(entry) for entry in blamed]
+    if blamed:
+        alone |= {"numerics": policies[1], "verify": False}
+        findings = control_findings(after, state, index, findings[0].after, runs, alone) + findings
     comparison = _outputs(mine, theirs, before, numerics_policy(policies[0]).name)
     verdict: Verdict = "differ" if blamed else "agree" if _is_equal(mine, theirs) else "rounding only"
     counted = [node for node in mine.nodes if _tells_something(node)]
@@ -105,7 +111,7 @@ def diff(
         before,
         after,
         verdict,
-        tuple(_finding(entry) for entry in blamed),
+        tuple(findings[:top]),
         comparison,
         tuple(_pairs(mine, state)),
         len(counted),

@@ -1,0 +1,192 @@
+"""Which way a run went: how often its loops went round, and which branches it took.
+
+Values of another branch, or of an iteration too few, differ from what `before` has although nothing that computed them
+is wrong. To blame is what decided: a condition or an index that comes out differently from the same operands; or the
+conditional, where its index is right and another of its branches gives what `before` has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.diffing.digests import digest_of
+from hloexec.diffing.findings import Finding, Place
+from hloexec.diffing.graph import Node
+from hloexec.diffing.matching import NO_CHAIN, Index
+from hloexec.diffing.replay import State
+from hloexec.errors import HloError
+from hloexec.exec.observers import Event
+from hloexec.exec.running import run_devices
+from hloexec.exec.values import flat
+from hloexec.ir import Computation, Instruction, Module, Shape, TupleShape
+from hloexec.ops.registry import Role, find_opcode
+from hloexec.values import TOKEN, Array, Value
+
+__all__ = ["ControlRecorder", "control_findings"]
+
+_PASSING_ON = frozenset("convert reshape bitcast copy broadcast clamp not".split())
+"""What stands between a decision and what decides it."""
+
+Holds = Callable[[str, str, int], tuple[Node, ...]]
+"""The nodes that an instruction of a scope gave on a device."""
+
+
+@attrs.frozen(eq=False)
+class Control:
+    """A loop or a conditional that ran."""
+
+    instruction: Instruction
+    computation: Computation
+    scope: str
+    device: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.scope}/{self.instruction.name}" if self.scope else self.instruction.name
+
+    @property
+    def place(self) -> Place:
+        return Place(self.computation.name, self.instruction.name, self.name, self.device)
+
+
+@attrs.frozen(eq=False)
+class Decision:
+    """A condition of a loop, once, or the index of a conditional."""
+
+    control: Control
+    decided: int
+    cause: Node
+    """What decided it: its value is the decision's but for conversions."""
+    trips: int
+    """Of a loop, how often it went round."""
+
+
+class ControlRecorder:
+    """The observer that notes loops and conditionals, each time that they have run."""
+
+    def __init__(self) -> None:
+        self.controls: list[Control] = []
+
+    def on_instruction(self, event: Event) -> None:
+        """Called by the run."""
+        entry = find_opcode(event.instruction.opcode)
+        if entry is not None and entry.role in (Role.WHILE, Role.CONDITIONAL):
+            scope = event.name.rpartition("/")[0]
+            for device in event.devices:
+                self.controls.append(Control(event.instruction, event.computation, scope, device))
+
+    def decisions(self, module: Module, holds: Holds) -> Iterator[Decision]:
+        """What was decided, in the order in which the loops and conditionals ended."""
+        for control in self.controls:
+            if control.instruction.opcode != "while":
+                nodes = holds(control.scope, control.instruction.operands[0], control.device)
+                if len(nodes) == 1:
+                    yield Decision(control, int(nodes[0].value), _cause(nodes[0]), 0)
+                continue
+            condition = module.by_name[control.instruction.attributes.condition]
+            found: list[Node] = []
+            while nodes := holds(f"{control.name}[{len(found)}]:{condition.name}", condition.root_name, control.device):
+                found.append(nodes[0])
+            for node in found:
+                yield Decision(control, int(node.value), _cause(node), len(found) - 1)
+
+
+def control_findings(
+    after: Module,
+    state: State,
+    index: Index,
+    first: Place | None,
+    sides: Sequence[tuple[ControlRecorder, Module, Holds]],
+    options: dict[str, Any],
+) -> list[Finding]:
+    """The decisions of `after` that are to blame, given that its results differ.
+
+    `first` is what is to blame by values alone; `sides` are of `before` and of `after`. A decision is to blame where
+    every decision of `before` that was made of the same values came out differently, and, in loops, led to another
+    number of rounds. `options` are those of `run_devices`.
+    """
+    known: dict[tuple[str, frozenset[tuple[int, int]]], list[Decision]] = {}
+    theirs, mine = (list(recorder.decisions(module, holds)) for recorder, module, holds in sides)
+    for entry in theirs:
+        known.setdefault((entry.control.instruction.opcode, _made_of(entry.cause, None)), []).append(entry)
+    for entry in mine:
+        values = _made_of(entry.cause, state)
+        others = known.get((entry.control.instruction.opcode, values), [])
+        is_loop = entry.control.instruction.opcode == "while"
+        if (
+            values
+            and others
+            and all(other.decided != entry.decided and (not is_loop or other.trips != entry.trips) for other in others)
+        ):
+            reason = "the loop ends at another iteration" if is_loop else "another branch is taken"
+            return [Finding(_place(entry.cause), _place(others[0].cause), None, True, reason)]
+    recorder, _, holds = sides[1]
+    return [
+        Finding(control.place, None, None, True, "another branch gives what it should")
+        for control in recorder.controls
+        if first is not None
+        and control.instruction.opcode != "while"
+        and first.device == control.device
+        and first.path.startswith(f"{control.name}:")
+        and _should_go_elsewhere(after, control, holds, index, options)
+    ][:1]
+
+
+def _cause(node: Node) -> Node:
+    """The node that a scalar is but for conversions."""
+    while node.instance.opcode in _PASSING_ON:
+        varying = [entry for entry in node.instance.inputs if entry.instance.opcode != "constant"]
+        if len(varying) != 1:
+            break
+        node = varying[0]
+    return node
+
+
+def _made_of(node: Node, state: State | None) -> frozenset[tuple[int, int]]:
+    """What a node was made of, constants aside: digests of `before`'s values."""
+    found = set()
+    for entry in node.instance.inputs:
+        entry = _cause(entry)
+        if entry.instance.opcode != "constant":
+            match = None if state is None else state.matches[entry.number]
+            digest = entry.digest if match is None else match.node.digest
+            found.add((digest.count, digest.in_any_order))
+    return frozenset(found)
+
+
+def _should_go_elsewhere(module: Module, control: Control, holds: Holds, index: Index, options: dict[str, Any]) -> bool:
+    """Whether another branch than the one taken gives what `before` has."""
+    attributes, operands = control.instruction.attributes, control.instruction.operands
+    own = [node.digest.in_order for node in holds(control.scope, control.instruction.name, control.device)]
+    for branch, operand in zip(attributes.branches, operands[1:], strict=True):
+        nodes = holds(control.scope, operand, control.device)
+        shape = control.computation.by_name[operand].shape
+        value = _shaped(shape, iter([node.value for node in nodes]))
+        try:
+            output = run_devices(module, [[value]], computation=branch, replicas=1, partitions=1, **options)[0]
+        except HloError:
+            # It needs the other devices, or what comes from a host.
+            continue
+        arrays = [leaf for leaf in flat(output) if isinstance(leaf, np.ndarray)]
+        digests = [digest_of(array) for array in arrays]
+        if [digest.in_order for digest in digests] == own or any(digest.is_uniform for digest in digests):
+            continue
+        like = index.graph.nodes[0]
+        if all(index.find(array, digest, NO_CHAIN, like) for array, digest in zip(arrays, digests, strict=True)):
+            return True
+    return False
+
+
+def _shaped(shape: Shape, arrays: Iterator[Array]) -> Value:
+    if isinstance(shape, TupleShape):
+        return tuple(_shaped(element, arrays) for element in shape.elements)
+    return next(arrays) if shape.is_array else TOKEN
+
+
+def _place(node: Node) -> Place:
+    instance = node.instance
+    return Place(instance.computation.name, instance.instruction.name, instance.name, instance.device)
