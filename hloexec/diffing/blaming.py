@@ -30,6 +30,7 @@ _MOST_TRIES = 600
 _MOST_PAIRS = 60
 _FEW_STEPS = 12
 _MOST_OPERANDS = 4
+_COMMUTATIVE = frozenset("add multiply maximum minimum and or xor".split())
 _PATIENCE = 60
 """So many instructions are computed again without one of them coming right, then a replacement is given up."""
 
@@ -144,7 +145,7 @@ class Blame:
             mine, its = queue.popleft()
             if its is None:
                 continue
-            for pair in operand_pairs(mine, its):
+            for pair in self._operand_pairs(state, mine, its):
                 if (pair[0].number, pair[1].number) in seen or not self._may_be_wrong(state, mine, *pair):
                     continue
                 seen.add((pair[0].number, pair[1].number))
@@ -152,6 +153,36 @@ class Blame:
                 if pair[0].number < best.node.number:
                     best = self._as_good(state, *pair, wrong) or best
         return self._blamed(state, best.node, best.its, best.value, True, numbers), best.after
+
+    def _operand_pairs(self, state: State, mine: Node, its: Node) -> list[tuple[Node, Node]]:
+        """Which operands of two values may correspond and differ; what only moves elements is passed over.
+
+        Operands go by their places, where both instructions are of one opcode; those that are the same in any place
+        belong together. Of unlike instructions, what is left may go with each that is left.
+        """
+        if is_movement(mine) and mine.instance.inputs:
+            return [(mine.instance.inputs[0], its)]
+        if is_movement(its) and its.instance.inputs:
+            return [(mine, its.instance.inputs[0])]
+        first, second = _operands(mine.instance), _operands(its.instance)
+        is_alike = mine.instance.opcode == its.instance.opcode and len(first) == len(second)
+        if is_alike and mine.instance.opcode not in _COMMUTATIVE:
+            return list(zip(first, second, strict=True))
+        rest = list(second)
+        left = []
+        for entry in first:
+            same = next((other for other in rest if self._same(state, entry, other)), None)
+            if same is None:
+                left.append(entry)
+            else:
+                rest.remove(same)
+        return [(one, other) for one in left[:_MOST_OPERANDS] for other in rest[:_MOST_OPERANDS]]
+
+    def _same(self, state: State, mine: Node, its: Node) -> bool:
+        """Whether an operand has its counterpart's elements."""
+        match = state.matches[mine.number]
+        keys = {mine.digest.in_any_order, match.node.digest.in_any_order if match is not None else None}
+        return mine.digest.count == its.digest.count and its.digest.in_any_order in keys
 
     def _may_be_wrong(self, state: State, user: Node, mine: Node, its: Node) -> bool:
         """Whether an operand may be wrong, if it should have been `its`."""
@@ -229,7 +260,7 @@ class Blame:
                 matches += is_new and not is_movement(entry)
             return count < _PATIENCE * (1 + matches)
 
-        repair = Repair(self._replay.index, node, its, value)
+        repair = Repair(self._replay.graph, self._replay.index, node, its, value)
         after = self._replay.override(state, repair, keep_going)
         if after is None:
             return None
@@ -256,22 +287,6 @@ class Blame:
                 if after is not None:
                     return self._deepened(state, Step(mine, its, value, after), [(mine, its)], numbers)
         return None, None
-
-
-def operand_pairs(mine: Node, its: Node) -> list[tuple[Node, Node]]:
-    """Which operands of two values may correspond: by their places, and of two operands also crosswise; of unlike
-    instructions, each with each. What only moves elements is passed over."""
-    if is_movement(mine) and mine.instance.inputs:
-        return [(mine.instance.inputs[0], its)]
-    if is_movement(its) and its.instance.inputs:
-        return [(mine, its.instance.inputs[0])]
-    first, second = mine.instance, its.instance
-    if first.opcode == second.opcode and len(_operands(first)) == len(_operands(second)):
-        pairs = list(zip(_operands(first), _operands(second), strict=True))
-        if len(pairs) == 2:
-            pairs += [(pairs[0][0], pairs[1][1]), (pairs[1][0], pairs[0][1])]
-        return pairs
-    return [(one, other) for one in first.inputs[:_MOST_OPERANDS] for other in second.inputs[:_MOST_OPERANDS]]
 
 
 def _operands(instance: Instance) -> list[Node]:

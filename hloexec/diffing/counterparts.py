@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from hloexec.diffing.agreement import aligned
-from hloexec.diffing.graph import Instance, Node
+from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.matching import Index
 from hloexec.diffing.replay import State, is_movement
 from hloexec.values import Array
@@ -59,16 +60,17 @@ class Repair:
     """A replacement of a node's value by a counterpart's, and of what the same fault does to others like it.
 
     A fault in a loop, in a computation that is called twice or in a loop that was unrolled makes many values wrong. So
-    whenever an instruction of the same opcode and shape gives what `before` does not have, it is given the next value
-    of `before` that an instruction like the counterpart gave and `after` does not have yet.
+    whenever the same instruction runs again, it is given what the counterpart gave when that ran again; and whenever
+    another one of its opcode and shape gives what `before` does not have, it is given the next value of `before` that
+    an instruction like the counterpart gave and `after` does not have yet.
     """
 
-    def __init__(self, index: Index, node: Node, its: Node | None, value: Array) -> None:
+    def __init__(self, graph: Graph, index: Index, node: Node, its: Node | None, value: Array) -> None:
         self._node, self._its, self._value = node, its, value
         self._order = None if its is None else _arrangement(its, value)
         self._others = [] if its is None else [entry for entry in index.of_size(its.digest) if _are_alike(entry, its)]
+        self._again: dict[int, Node] = {} if its is None else _runs_alike(graph, index.graph, node, its)
         self._used = set() if its is None else {its.number}
-        self.times = 1
 
     @property
     def first(self) -> Instance:
@@ -82,25 +84,46 @@ class Repair:
             return {}
         found = {}
         for node in instance.results:
-            match = state.matches[node.number]
-            is_right = match is not None and match.is_in_order and not node.digest.is_uniform
-            if is_right or node.leaf != self._node.leaf or node.value.shape != self._value.shape:
+            if node.leaf != self._node.leaf or node.value.shape != self._value.shape:
                 continue
-            value = self._next(node, state)
+            entry = self._again.get(node.number) or self._next(node, state)
+            value = None if entry is None or self._order is None else self._order(entry.value)
             if value is not None:
-                found[node.number] = value
-                self.times += 1
+                found[node.number] = value if value.dtype == node.value.dtype else value.astype(node.value.dtype)
         return found
 
-    def _next(self, node: Node, state: State) -> Array | None:
-        assert self._its is not None and self._order is not None
+    def _next(self, node: Node, state: State) -> Node | None:
+        assert self._its is not None
+        match = state.matches[node.number]
+        if match is not None and match.is_in_order and not node.digest.is_uniform:
+            return None
         for entry in self._others:
             is_free = entry.number > self._its.number and entry.number not in state.matched
             if is_free and entry.number not in self._used and entry.device == node.device:
                 self._used.add(entry.number)
-                value = self._order(entry.value)
-                return value if value is None or value.dtype == node.value.dtype else value.astype(node.value.dtype)
+                return entry
         return None
+
+
+def _runs_alike(mine: Graph, theirs: Graph, node: Node, its: Node) -> dict[int, Node]:
+    """The nodes that an instruction gave later, and on other devices, with what its counterpart gave there; as far as
+    that ran as often."""
+    found = {}
+    runs = [_runs(graph, entry.instance.static) for graph, entry in ((mine, node), (theirs, its))]
+    places = [side[entry.device].index(entry.instance) for side, entry in zip(runs, (node, its), strict=True)]
+    for device, instances in runs[0].items():
+        others = runs[1].get(device, [])[places[1] :]
+        for instance, other in zip(instances[places[0] :], others, strict=False):
+            if node.leaf < len(instance.results) and its.leaf < len(other.results):
+                found[instance.results[node.leaf].number] = other.results[its.leaf]
+    return found
+
+
+def _runs(graph: Graph, static: tuple[str, str]) -> dict[int, list[Instance]]:
+    found: dict[int, list[Instance]] = defaultdict(list)
+    for instance in graph.runs[static]:
+        found[instance.device].append(instance)
+    return found
 
 
 def arranged(value: Array, like: Array) -> Iterator[Array]:

@@ -8,6 +8,7 @@ the data flow of the whole run.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -91,7 +92,7 @@ class Instance:
         return self.name.rpartition("/")[0]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class Graph:
     """The data flow of a run."""
 
@@ -105,6 +106,14 @@ class Graph:
     @property
     def byte_size(self) -> int:
         return sum(node.value.nbytes for node in self.nodes)
+
+    @cached_property
+    def runs(self) -> dict[tuple[str, str], list[Instance]]:
+        """The instances of each instruction."""
+        found: dict[tuple[str, str], list[Instance]] = defaultdict(list)
+        for instance in self.instances:
+            found[instance.static].append(instance)
+        return found
 
     def users(self) -> list[list[Instance]]:
         """For each node the instances that it is an input of."""
