@@ -22,7 +22,7 @@ from hloexec.numerics.ulps import narrower, smallest_normal, wide
 from hloexec.ops.common import narrow as narrowed
 from hloexec.values import Array
 
-__all__ = ["agrees", "aligned", "could_agree", "lesser", "local_tolerance", "rearranged", "rounds_alike"]
+__all__ = ["agrees", "aligned", "could_agree", "is_varied", "lesser", "local_tolerance", "rearranged", "rounds_alike"]
 
 _MOST_PERMUTATIONS = 24
 _COARSE_SQUARE = 2.0**-24
@@ -31,6 +31,7 @@ _MORE = 1.3
 """Four roundings to three; of more, one less is not told."""
 _FEW = 8
 """Fewer numbers than this, in another order, are no evidence."""
+_SAMPLE = 256
 
 
 def lesser(first: Chain, second: Chain) -> Chain:
@@ -123,12 +124,17 @@ def rearranged(actual: Array, expected: Array, tolerance: Tolerance) -> Array | 
     for candidate in list(aligned(expected, actual.shape))[1:]:
         if agrees(actual, candidate, tolerance):
             return candidate
-    if actual.dtype.kind in "iub" or actual.size < _FEW:
+    if not is_varied(actual):
         return None
     first, second = wide(actual), wide(expected)
     if first.dtype.kind == "c":
         return None
-    first, second = np.sort(first, axis=None), np.sort(second, axis=None)
-    if np.count_nonzero(first[1:] != first[:-1]) < min(_FEW, first.size - 1):
-        return None
-    return actual if agrees(first, second, tolerance) else None
+    return actual if agrees(np.sort(first, axis=None), np.sort(second, axis=None), tolerance) else None
+
+
+def is_varied(array: Array) -> bool:
+    """Whether an array has so many different numbers, with fractions, that having them all is no coincidence."""
+    if array.size < _FEW or element_type_of(array.dtype).is_integral or array.dtype == np.bool_:
+        return False
+    part = np.ravel(array)[:_SAMPLE] if array.flags.c_contiguous else array.flat[:_SAMPLE]
+    return len(np.unique(wide(part))) >= _FEW

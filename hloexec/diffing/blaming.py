@@ -17,7 +17,7 @@ from hloexec.diffing.agreement import agrees, lesser, local_tolerance, rounds_al
 from hloexec.diffing.counterparts import Counterparts, Repair, arranged
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.matching import path_chain
-from hloexec.diffing.replay import Replay, State, is_movement
+from hloexec.diffing.replay import Replay, State, is_movement, source_of
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain
 from hloexec.numerics.tolerances import Tolerance
@@ -146,9 +146,15 @@ class Blame:
             if its is None:
                 continue
             for pair in self._operand_pairs(state, mine, its):
-                if (pair[0].number, pair[1].number) in seen or not self._may_be_wrong(state, mine, *pair):
+                if (pair[0].number, pair[1].number) in seen:
                     continue
                 seen.add((pair[0].number, pair[1].number))
+                if pair[0].digest.count != pair[1].digest.count:
+                    # Perhaps one side computes in more steps.
+                    queue.append(pair)
+                    continue
+                if not self._may_be_wrong(state, mine, *pair):
+                    continue
                 queue.append(pair)
                 if pair[0].number < best.node.number:
                     best = self._as_good(state, *pair, wrong) or best
@@ -165,6 +171,8 @@ class Blame:
         if is_movement(its) and its.instance.inputs:
             return [(mine, its.instance.inputs[0])]
         first, second = _operands(mine.instance), _operands(its.instance)
+        if mine.digest.count != its.digest.count:
+            return [(entry, its) for entry in first[:1]] + [(mine, entry) for entry in second[:1]]
         is_alike = mine.instance.opcode == its.instance.opcode and len(first) == len(second)
         if is_alike and mine.instance.opcode not in _COMMUTATIVE:
             return list(zip(first, second, strict=True))
@@ -193,7 +201,9 @@ class Blame:
         match = state.matches[mine.number]
         if match is None or not match.is_in_order or mine.digest.is_uniform:
             return True
-        if does_nothing(mine) or not user.instance.name.startswith(loop_of(mine.instance)):
+        if source_of(mine).instance.opcode != source_of(match.node).instance.opcode:
+            return True
+        if not user.instance.name.startswith(loop_of(mine.instance)):
             return True
         # Where `before` goes on from the same value, or has come from it, the user lacks a step or has one too many.
         return not (is_made_of(its, match.node) or is_made_of(match.node, its))
@@ -206,7 +216,7 @@ class Blame:
         return None
 
     def _is_own(self, user: Node, operand: Node) -> bool:
-        """Whether an operand is a constant of one number in the user's own computation, which belongs to it."""
+        """Whether an operand is a constant of one number that no loop hands on, so that it belongs to the user."""
         source = operand
         while (
             source.instance.opcode in ("broadcast", "reshape", "bitcast", "convert", "copy") and source.instance.inputs
@@ -215,7 +225,7 @@ class Blame:
         return (
             source.instance.opcode == "constant"
             and source.digest.is_uniform
-            and source.instance.scope == user.instance.scope
+            and loop_of(source.instance) == loop_of(user.instance)
         )
 
     def _suspects(self, state: State, wrong: list[tuple[Node, Node]], found: list[Blamed]) -> list[Node]:
@@ -296,13 +306,6 @@ def _operands(instance: Instance) -> list[Node]:
 def is_given(node: Node) -> bool:
     """Whether a value is one of the module's inputs."""
     return node.instance.opcode == "parameter" and not node.instance.scope
-
-
-def does_nothing(node: Node) -> bool:
-    """Whether an instruction computed, and its result is one of its operands all the same."""
-    while is_movement(node) and node.instance.inputs:
-        node = node.instance.inputs[0]
-    return any(entry.digest.in_any_order == node.digest.in_any_order for entry in node.instance.inputs)
 
 
 def loop_of(instance: Instance) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from hloexec.diffing.agreement import aligned
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.matching import Index
-from hloexec.diffing.replay import State, is_movement
+from hloexec.diffing.replay import State, is_movement, source_of
 from hloexec.values import Array
 
 __all__ = ["Counterparts", "Repair"]
@@ -33,6 +33,8 @@ class Counterparts:
         operands = [_names(state, entry) for entry in node.instance.inputs]
         scored = []
         held_match = state.matches[node.number]
+        if held_match is not None and source_of(node).instance.opcode != source_of(held_match.node).instance.opcode:
+            held_match = None
         for its in self._index.of_size(node.digest):
             # What only lies otherwise may be turned, but not become something else.
             if held_match is not None and its.digest.in_any_order != held_match.node.digest.in_any_order:

@@ -7,12 +7,13 @@ from collections import defaultdict
 import attrs
 import numpy as np
 
-from hloexec.diffing.agreement import agrees, could_agree, lesser, local_tolerance, rearranged, rounds_alike
+from hloexec.diffing.agreement import agrees, could_agree, is_varied, lesser, local_tolerance, rearranged, rounds_alike
 from hloexec.diffing.digests import Digest
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ir import Instruction, Module
 from hloexec.numerics.error_budget import Chain, chains_of, own_chain, worst
+from hloexec.numerics.tolerances import Tolerance
 from hloexec.numerics.ulps import unit_roundoff
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
@@ -22,6 +23,7 @@ __all__ = ["NO_CHAIN", "Index", "InstructionChains", "Match", "path_chain"]
 
 NO_CHAIN = Chain()
 _MOST_CANDIDATES = 16
+_MOST_EQUAL = 64
 _MOST_STEPS = 500
 
 
@@ -104,17 +106,20 @@ class Index:
         equal = self._in_order[digest.count, digest.family, digest.in_order]
         self.matched.update(entry.number for entry in equal if entry.device == node.device)
 
-    def find(self, value: Array, digest: Digest, chain: Chain, like: Node) -> Match | None:
+    def find(
+        self, value: Array, digest: Digest, chain: Chain, like: Node, made_of: frozenset[int] = frozenset()
+    ) -> Match | None:
         """The value that another one is, which `chain` rounded on the way from values that both sides have.
 
-        It is looked for on the device of `like`; of several, one of its dimensions and names is preferred.
+        It is looked for on the device of `like`; of several, those are preferred that were computed
+        from values with the digests `made_of`, and then one of its dimensions and names.
         """
         known = self._in_order.get((digest.count, digest.family, digest.in_order), ())
-        equal = [node for node in known if node.device == like.device]
+        equal = [node for node in known if node.device == like.device][:_MOST_EQUAL]
         if equal:
-            node = max(equal, key=lambda node: (_likeness(node, like), -node.number))
+            node = max(equal, key=lambda node: (_common(node, made_of), _likeness(node, like), -node.number))
             return Match(node, True, True, value)
-        close = self._close(value, digest, chain, like.device, in_order=True)
+        close = self._close(value, digest, chain, like.device, made_of, in_order=True)
         if close is not None:
             return close
         if digest.is_uniform:
@@ -122,16 +127,16 @@ class Index:
         for node in self._in_any_order.get((digest.count, digest.family, digest.in_any_order), ())[:_MOST_CANDIDATES]:
             if node.device != like.device:
                 continue
-            tolerance = local_tolerance(*_types(value, node.value), 0.0, NO_CHAIN)
-            found = rearranged(value, node.value, tolerance)
-            if found is not None:
+            if is_varied(value) or rearranged(value, node.value, Tolerance()) is not None:
                 return Match(node, False, True, value)
-        return self._close(value, digest, chain, like.device, in_order=False)
+        return self._close(value, digest, chain, like.device, made_of, in_order=False)
 
-    def _close(self, value: Array, digest: Digest, chain: Chain, device: int, in_order: bool) -> Match | None:
+    def _close(
+        self, value: Array, digest: Digest, chain: Chain, device: int, made_of: frozenset[int], in_order: bool
+    ) -> Match | None:
         if not chain.linear or digest.family not in ("float", "complex"):
             return None
-        for node in self._candidates(value, digest, chain):
+        for node in self._candidates(value, digest, chain, made_of):
             other = self.local_chain(node)
             its = lesser(chain, other)
             if not its.linear or node.device != device:
@@ -147,8 +152,8 @@ class Index:
                     return Match(node, False, False, found)
         return None
 
-    def _candidates(self, value: Array, digest: Digest, chain: Chain) -> list[Node]:
-        """The nodes whose sums are near enough, the nearest first."""
+    def _candidates(self, value: Array, digest: Digest, chain: Chain, made_of: frozenset[int]) -> list[Node]:
+        """The nodes whose sums are near enough: first those computed from the same values, then the nearest."""
         key = (digest.count, digest.family)
         nodes = self._sizes.get(key)
         if not nodes:
@@ -161,8 +166,10 @@ class Index:
         tolerance = local_tolerance(entry, entry, digest.root_mean_square, chain)
         places = np.flatnonzero(could_agree(digest, sums, tolerance))
         distances = np.abs(sums[places, 0] - digest.total) + np.abs(sums[places, 1] - digest.magnitude)
-        order = places[np.argsort(distances, kind="stable")[:_MOST_CANDIDATES]]
-        return [nodes[place] for place in order if nodes[place].digest.strange == digest.strange]
+        order = places[np.argsort(distances, kind="stable")]
+        found = [nodes[place] for place in order if nodes[place].digest.strange == digest.strange]
+        found.sort(key=lambda node: -_common(node, made_of))
+        return found[:_MOST_CANDIDATES]
 
     def local_chain(self, node: Node) -> Chain:
         """What has rounded on the way to a value from others that `after` has.
@@ -193,6 +200,11 @@ def path_chain(node: Node, ends: set[int], chains: InstructionChains) -> Chain:
 
 def _types(first: Array, second: Array) -> tuple[ElementType, ElementType]:
     return element_type_of(first.dtype), element_type_of(second.dtype)
+
+
+def _common(node: Node, made_of: frozenset[int]) -> int:
+    """How many of a node's operands have one of these digests."""
+    return sum(entry.digest.in_any_order in made_of for entry in node.instance.inputs) if made_of else 0
 
 
 def _likeness(node: Node, like: Node) -> int:

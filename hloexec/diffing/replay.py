@@ -21,7 +21,7 @@ from hloexec.numerics.error_budget import Chain, worst
 from hloexec.tracing.known import KnownArrays
 from hloexec.values import Array
 
-__all__ = ["Overrides", "Replay", "State", "is_movement"]
+__all__ = ["Overrides", "Replay", "State", "is_movement", "source_of"]
 
 
 @attrs.define(eq=False)
@@ -147,7 +147,10 @@ class Replay:
 
     def _settle(self, state: State, node: Node, array: Array, chain: Chain) -> None:
         number = node.number
-        match = self.index.find(array, self.digest(node, array), chain, node)
+        made_of = frozenset(
+            self.digest(entry, state.values[entry.number]).in_any_order for entry in node.instance.inputs
+        )
+        match = self.index.find(array, self.digest(node, array), chain, node, made_of)
         state.raw[number] = array
         state.matches[number] = match
         state.chains[number] = chain
@@ -170,3 +173,10 @@ def digest_same(first: Digest, second: Digest) -> bool:
 def is_movement(node: Node) -> bool:
     """Whether a node only holds its operand's numbers."""
     return node.instance.opcode in MOVEMENTS
+
+
+def source_of(node: Node) -> Node:
+    """The node whose elements another one has moved."""
+    while is_movement(node) and node.instance.inputs:
+        node = node.instance.inputs[0]
+    return node
