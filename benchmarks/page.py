@@ -14,8 +14,8 @@ _INTRODUCTION = """# Benchmarks
 hloexec beside XLA:CPU (jaxlib) and the StableHLO reference interpreter, made by `python -m benchmarks`. The modules are
 JAX programs before optimization (`benchmarks/programs/`), and dumps where `HLOEXEC_SEEDS` names their folder; inputs
 are hloexec's random ones, the same files for all. Each contestant has a process of its own, and they take turns.
-hloexec runs as its command line does, which chooses BLAS kernels that suit the processor and keeps the memory that arrays
-have freed.
+hloexec runs as its command line does, which chooses BLAS kernels that suit the processor and keeps the memory that
+arrays have freed.
 
 - **Warm**: a run of a module that is parsed and planned, or compiled; inputs in place, results not copied. A figure is
   the least of the turns; a ratio is the median of the turn-by-turn ratios, with the lowest and the highest.
