@@ -11,8 +11,8 @@ from hloexec.diffing.agreement import agrees, could_agree, is_varied, lesser, lo
 from hloexec.diffing.digests import Digest
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.dtypes import ElementType, element_type_of
-from hloexec.ir import Instruction, Module
-from hloexec.numerics.error_budget import Chain, chains_of, own_chain, worst
+from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
+from hloexec.numerics.error_budget import Chain, chains_of, own_chain, summing, worst
 from hloexec.numerics.tolerances import Tolerance
 from hloexec.numerics.ulps import unit_roundoff
 from hloexec.ops.attributes import computation_names
@@ -25,6 +25,8 @@ NO_CHAIN = Chain()
 _MOST_CANDIDATES = 16
 _MOST_EQUAL = 64
 _MOST_STEPS = 500
+_COARSE = 2.0**-12
+"""The unit roundoff from which on a type counts as narrow."""
 
 
 @attrs.frozen(eq=False)
@@ -47,6 +49,7 @@ class InstructionChains:
     def __init__(self, module: Module, policy: str | NumericsPolicy) -> None:
         self._known: dict[tuple[str, str], Chain] = {}
         self._called = chains_of(module, policy)
+        self._module = module
         self._bits = numerics_policy(policy).contraction_operand_mantissa_bits
 
     def of(self, node: Node) -> Chain:
@@ -67,10 +70,22 @@ class InstructionChains:
                 types[1]
             ) <= unit_roundoff(types[0]):
                 return NO_CHAIN
+        own = own_chain(instruction, shapes, self._bits)
         chain = NO_CHAIN
         for name in computation_names(instruction.attributes):
-            chain = chain.then(worst(self._called[name].values()))
-        return chain.then(own_chain(instruction, shapes, self._bits))
+            called = worst(self._called[name].values())
+            if own.terms and called.linear >= _COARSE:
+                # A reducer in a narrow type may round every partial sum, or the last one alone: both are meant.
+                called = summing(own.terms, _coarsest(self._module.by_name[name]))
+            chain = chain.then(called)
+        return chain.then(own)
+
+
+def _coarsest(computation: Computation) -> float:
+    """The coarsest unit roundoff of what a computation computes."""
+    shapes = [leaf for instruction in computation for _, leaf in leaf_shapes(instruction.shape)]
+    types = [leaf.element_type for leaf in shapes if isinstance(leaf, ArrayShape)]
+    return max((unit_roundoff(entry) for entry in types if entry.is_floating), default=0.0)
 
 
 class Index:

@@ -161,7 +161,8 @@ class Replay:
         if value is not node.value and digest_same(self._digest(value), node.digest):
             value = node.value
         state.values[number] = value
-        if match is not None and match.is_in_order:
+        # What is wider than `before`'s value has yet to be rounded to it.
+        if match is not None and match.is_in_order and (match.is_exact or match.value.dtype == array.dtype):
             self.index.note(match.node)
 
 
