@@ -71,6 +71,8 @@ def command(
     run = prepared(before, **given)
     other = load(after)
     options = {key: value for key, value in run.options.items() if key != "numerics"}
+    # What BEFORE says itself does not hold for AFTER.
+    options |= {"replicas": given["replicas"], "partitions": given["partitions"]}
     with ProgressBar() as progress:
         found = diff(
             run.module,

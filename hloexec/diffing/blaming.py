@@ -9,12 +9,13 @@ the instruction: all that it was given is right, or harmless, since what follows
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import islice
 
 import attrs
 
 from hloexec.diffing.agreement import agrees, lesser, local_tolerance, rounds_alike
-from hloexec.diffing.counterparts import Counterparts, Repair, arranged
+from hloexec.diffing.counterparts import Counterparts, Repair, arranged, twins_of
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.matching import path_chain
 from hloexec.diffing.replay import Replay, State, is_movement, source_of
@@ -255,7 +256,24 @@ class Blame:
     def _tried(
         self, state: State, node: Node, its: Node | None, value: Array, wrong: list[tuple[Node, Node]]
     ) -> State | None:
-        """The state after a replacement that puts the results right, None where it does not."""
+        """The state after a replacement that puts the results right, by itself or with all that gave the same wrong
+        value; None where there is none."""
+        after = self._tried_once(state, node, its, value, wrong, ())
+        if after is None:
+            twins = twins_of(self._replay.graph, node)
+            if twins:
+                after = self._tried_once(state, node, its, value, wrong, twins)
+        return after
+
+    def _tried_once(
+        self,
+        state: State,
+        node: Node,
+        its: Node | None,
+        value: Array,
+        wrong: list[tuple[Node, Node]],
+        twins: Sequence[Node],
+    ) -> State | None:
         if self._tries >= _MOST_TRIES:
             return None
         self._tries += 1
@@ -270,7 +288,7 @@ class Blame:
                 matches += is_new and not is_movement(entry)
             return count < _PATIENCE * (1 + matches)
 
-        repair = Repair(self._replay.graph, self._replay.index, node, its, value)
+        repair = Repair(self._replay.graph, self._replay.index, node, its, value, twins)
         after = self._replay.override(state, repair, keep_going)
         if after is None:
             return None

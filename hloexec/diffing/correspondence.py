@@ -12,7 +12,7 @@ from hloexec.errors import InputError
 from hloexec.exec.topology import Topology
 from hloexec.exec.values import flat
 from hloexec.ir import ArrayShape, Module, Shape, TupleShape, leaf_shapes
-from hloexec.values import Value
+from hloexec.values import TOKEN, Array, Value
 
 __all__ = ["Correspondence", "correspondence_of"]
 
@@ -29,8 +29,13 @@ class Correspondence:
 
     def inputs(self, values: Sequence[Value]) -> list[Value]:
         """`after`'s parameters out of `before`'s."""
-        leaves: Iterator[Any] = iter(flat(tuple(values)))
+        leaves: Iterator[Any] = iter([leaf for leaf in flat(tuple(values)) if leaf is not TOKEN])
         return [_shaped(shape, leaves) for shape in self.after.entry.parameter_shapes]
+
+    def result(self, arrays: Sequence[Array]) -> Value:
+        """`before`'s result out of arrays in the order of `after`'s."""
+        places = dict(zip(self.result_order, arrays, strict=True))
+        return _shaped(self.before.entry.result_shape, iter([places[place] for place in range(len(arrays))]))
 
     def ordered(self, outputs: Sequence[Node]) -> list[Node]:
         """`before`'s arrays of the result, in the order of `after`'s."""
@@ -125,4 +130,4 @@ def _by_shape(mine: Sequence[Shape], its: Sequence[Shape]) -> tuple[int, ...] | 
 def _shaped(shape: Shape, leaves: Iterator[Any]) -> Value:
     if isinstance(shape, TupleShape):
         return tuple(_shaped(element, leaves) for element in shape.elements)
-    return next(leaves)  # type: ignore[no-any-return]
+    return next(leaves) if shape.is_array else TOKEN

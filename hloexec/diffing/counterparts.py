@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from hloexec.diffing.matching import Index
 from hloexec.diffing.replay import State, is_movement, source_of
 from hloexec.values import Array
 
-__all__ = ["Counterparts", "Repair"]
+__all__ = ["Counterparts", "Repair", "arranged", "twins_of"]
 
 _MOST = 6
 _GOOD = 4.0
@@ -67,8 +67,12 @@ class Repair:
     an instruction like the counterpart gave and `after` does not have yet.
     """
 
-    def __init__(self, graph: Graph, index: Index, node: Node, its: Node | None, value: Array) -> None:
+    def __init__(
+        self, graph: Graph, index: Index, node: Node, its: Node | None, value: Array, twins: Sequence[Node] = ()
+    ) -> None:
         self._node, self._its, self._value = node, its, value
+        self._twins = {entry.number for entry in (node, *twins)}
+        self._first = min((node, *twins), key=lambda entry: entry.instance.number).instance
         self._order = None if its is None else _arrangement(its, value)
         self._others = [] if its is None else [entry for entry in index.of_size(its.digest) if _are_alike(entry, its)]
         self._again: dict[int, Node] = {} if its is None else _runs_alike(graph, index.graph, node, its)
@@ -76,12 +80,15 @@ class Repair:
 
     @property
     def first(self) -> Instance:
-        return self._node.instance
+        return self._first
 
     def given(self, instance: Instance, state: State) -> dict[int, Array]:
         """What an instance's arrays are to be, by node, once it has been computed."""
-        if instance is self._node.instance:
-            return {self._node.number: self._value}
+        twins = {node.number: self._value for node in instance.results if node.number in self._twins}
+        if twins:
+            return twins
+        if instance.number < self._node.instance.number:
+            return {}
         if self._its is None or instance.opcode != self._node.instance.opcode:
             return {}
         found = {}
@@ -105,6 +112,22 @@ class Repair:
                 self._used.add(entry.number)
                 return entry
         return None
+
+
+def twins_of(graph: Graph, node: Node) -> list[Node]:
+    """The nodes that other instructions of the same opcode gave, outside of loops, with the same numbers; compilers
+    compute a cheap value anew in each fusion that takes it, and make the same mistake there."""
+    return [
+        entry
+        for entry in graph.nodes
+        if entry is not node
+        and entry.digest == node.digest
+        and entry.instance.opcode == node.instance.opcode
+        and entry.instance.static != node.instance.static
+        and entry.value.shape == node.value.shape
+        and entry.device == node.device
+        and "[" not in entry.instance.name
+    ]
 
 
 def _runs_alike(mine: Graph, theirs: Graph, node: Node, its: Node) -> dict[int, Node]:

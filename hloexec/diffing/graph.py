@@ -17,7 +17,9 @@ import attrs
 import numpy as np
 
 from hloexec.diffing.digests import Digest, digest_of
+from hloexec.errors import ResourceError
 from hloexec.exec.building import FORWARDED
+from hloexec.exec.memory import in_units
 from hloexec.exec.observers import Event
 from hloexec.exec.values import flat
 from hloexec.ir import Computation, Instruction, Module
@@ -102,10 +104,8 @@ class Graph:
     outputs: dict[int, list[Node]] = attrs.field(factory=dict)
     """The arrays of the result on each device, depth first."""
     events: int = 0
-
-    @property
-    def byte_size(self) -> int:
-        return sum(node.value.nbytes for node in self.nodes)
+    byte_size: int = 0
+    """What the nodes' arrays take; those that share others' memory count with these."""
 
     @cached_property
     def runs(self) -> dict[tuple[str, str], list[Instance]]:
@@ -127,7 +127,8 @@ class Graph:
 class GraphRecorder:
     """The observer that records a graph."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, most_bytes: int | None = None) -> None:
+        self._most_bytes = most_bytes
         self.graph = Graph(module)
         self._digest = KnownArrays(digest_of)
         self._by_name: dict[tuple[str, str], dict[int, tuple[Node, ...]]] = {}
@@ -177,11 +178,22 @@ class GraphRecorder:
 
     def _node(self, instance: Instance, array: Array, leaf: int) -> Node:
         node = Node(len(self.graph.nodes), array, instance, leaf, self._digest(array))
+        if (id(array), instance.device) not in self._by_identity and array.base is None:
+            self.graph.byte_size += array.nbytes
+            self._require_room()
         self.graph.nodes.append(node)
         instance.results.append(node)
         # Arrays that a graph holds stay alive, and so their identities stay theirs.
         self._by_identity[id(array), instance.device] = node
         return node
+
+    def _require_room(self) -> None:
+        """Raise ResourceError where more is kept than there is room for."""
+        if self._most_bytes is not None and self.graph.byte_size > self._most_bytes:
+            raise ResourceError(
+                f"the values of {self.graph.module.name} take more than the {in_units(self._most_bytes)} that may be "
+                "kept of them; diff a part of the module (hloexec extract), or smaller shapes"
+            )
 
     def _computed(self, event: Event, name: str, scope: str, device: int, arrays: Sequence[Array]) -> tuple[Node, ...]:
         entry = find_opcode(event.instruction.opcode)

@@ -9,7 +9,7 @@ import numpy as np
 
 from hloexec.diffing.blaming import Blame, Blamed
 from hloexec.diffing.control import ControlRecorder, control_findings
-from hloexec.diffing.correspondence import correspondence_of
+from hloexec.diffing.correspondence import Correspondence, correspondence_of
 from hloexec.diffing.evaluation import Evaluator
 from hloexec.diffing.findings import Diff, Finding, Pair, Place, Verdict
 from hloexec.diffing.graph import SOURCES, Graph, GraphRecorder, Node
@@ -19,6 +19,7 @@ from hloexec.diffing.replay import Replay, State
 from hloexec.diffing.widening import match_through_rounding
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
+from hloexec.exec.memory import memory_limit_bytes
 from hloexec.exec.running import run_devices
 from hloexec.exec.topology import topology_of
 from hloexec.inputs import random_inputs
@@ -61,9 +62,10 @@ def diff(
     `findings` name at most `top` instructions, in data-flow order: their operands are right, and their results are not.
 
     `numerics` is the policy of both, or one for each. `options` are those of `run_devices`, for both. Every value of
-    both runs is kept.
+    both runs is kept, in `memory_limit` bytes at most (by default 80 % of what is free).
 
-    Raises InputError where parameters or results do not correspond, and what `run_devices` raises.
+    Raises InputError where parameters or results do not correspond, ResourceError where the values take more than the
+    limit, and what `run_devices` raises.
     """
     policies = numerics if isinstance(numerics, tuple) else (numerics, numerics)
     if len(policies) != 2:
@@ -74,6 +76,7 @@ def diff(
     pairing = correspondence_of(before, after, topologies)
     values = _inputs(before, inputs, seed)
     shared = {"memory_limit": memory_limit, "seed": seed, **options}
+    room = memory_limit_bytes(memory_limit)
     graphs, outputs, runs = [], [], []
     sides = ((before, values), (after, [pairing.inputs(entry) for entry in values]))
     for (module, given), policy, topology in zip(sides, policies, topologies, strict=True):
@@ -94,7 +97,9 @@ def diff(
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
     index = Index(theirs, InstructionChains(before, policies[0]))
     alone = {key: value for key, value in shared.items() if key in ("elided", "unknown", "seed", "planner")}
-    evaluator = Evaluator(after, topologies[1], {**alone, "numerics": policies[1], "verify": False})
+    evaluator = Evaluator(
+        after, topologies[1], {**alone, "numerics": policies[1], "verify": False, "memory_limit": room}
+    )
     replay = Replay(mine, index, evaluator, InstructionChains(after, policies[1]))
     state = replay.start()
     blame = Blame(replay, theirs)
@@ -104,7 +109,7 @@ def diff(
     if blamed:
         alone |= {"numerics": policies[1], "verify": False}
         findings = control_findings(after, state, index, findings[0].after, runs, alone) + findings
-    comparison = _outputs(mine, theirs, before, numerics_policy(policies[0]).name)
+    comparison = _outputs(mine, theirs, pairing, policies[0])
     verdict: Verdict = "differ" if blamed else "agree" if _is_equal(mine, theirs) else "rounding only"
     counted = [node for node in mine.nodes if _tells_something(node)]
     return Diff(
@@ -140,14 +145,16 @@ def _is_equal(mine: Graph, theirs: Graph) -> bool:
     )
 
 
-def _outputs(mine: Graph, theirs: Graph, before: Module, numerics: str) -> Comparison:
+def _outputs(mine: Graph, theirs: Graph, pairing: Correspondence, policy: str | NumericsPolicy) -> Comparison:
+    """The results, nested as `before` has them."""
     actual, expected = (
-        [tuple(node.value for node in graph.outputs[device]) for device in sorted(graph.outputs)]
+        tuple(pairing.result([node.value for node in graph.outputs[device]]) for device in sorted(graph.outputs))
         for graph in (mine, theirs)
     )
+    numerics = numerics_policy(policy).name
     if len(actual) == 1:
-        return compare(actual[0], expected[0], numerics=numerics, contraction_length=None)
-    return compare(tuple(actual), tuple(expected), numerics=numerics)
+        return compare(actual[0], expected[0], module=pairing.before, numerics=numerics)
+    return compare(actual, expected, module=pairing.before, numerics=numerics)
 
 
 def _tells_something(node: Node) -> bool:

@@ -1,0 +1,110 @@
+"""`hloexec diff` on the command line: what it prints, what it returns, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hloexec.cli import main
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+_MODULE = """HloModule small
+
+ENTRY main {
+  x = f32[4,6] parameter(0)
+  y = f32[4,6] parameter(1)
+  difference = f32[4,6] subtract(x, y)
+  product = f32[4,6] multiply(difference, x)
+  ROOT both = (f32[4,6], f32[4,6]) tuple(product, difference)
+}
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """A module, and others by what is wrong with them."""
+    texts = {
+        "right": _MODULE,
+        "wrong": _MODULE.replace("subtract(x, y)", "subtract(y, x)"),
+        "nested": _MODULE.replace("(f32[4,6], f32[4,6]) tuple", "((f32[4,6], f32[4,6])) tuple")
+        .replace("tuple(product, difference)", "tuple(inner)")
+        .replace("  ROOT", "  inner = (f32[4,6], f32[4,6]) tuple(product, difference)\n  ROOT"),
+        "fewer results": _MODULE.replace(
+            "(f32[4,6], f32[4,6]) tuple(product, difference)", "(f32[4,6]) tuple(product)"
+        ),
+        "other parameters": _MODULE.replace("[4,6]", "[4,8]"),
+        "other type": _MODULE.replace("f32", "f64"),
+        "more devices": _MODULE.replace("HloModule small", "HloModule small, replica_count=2"),
+        "broken": _MODULE.replace("subtract(x, y)", "subtract(x, "),
+    }
+    found = {}
+    for name, text in texts.items():
+        path = tmp_path / f"{name.replace(' ', '_')}.hlo"
+        path.write_text(text)
+        found[name] = str(path)
+    return found
+
+
+def test_the_verdict_comes_first_and_the_next_command_last(
+    files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", files["right"], files["wrong"], "--seed", "3"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("%difference is to blame: 24 of 24 elements off")
+    assert lines[-1] == (
+        f"  hloexec extract {files['wrong']} --instruction difference --in main -o difference.slice --seed 3"
+    )
+
+
+def test_modules_that_agree_exit_with_0(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", files["right"], files["right"]]) == 0
+    assert capsys.readouterr().out.startswith("agree: 2 of 2 results bit for bit, 2 of 2 values found")
+
+
+def test_tuples_that_nest_otherwise_are_paired_and_mentioned(
+    files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", files["right"], files["nested"]]) == 0
+    assert "the results nest otherwise; they are paired array by array" in capsys.readouterr().out
+
+
+def test_json_holds_the_findings_and_what_matches(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", files["right"], files["wrong"], "--json"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    assert record["verdict"] == "differ"
+    (finding,) = record["findings"]
+    assert finding["after"]["line"].startswith("%difference = f32[4,6] subtract(%y, %x)")
+    assert finding["before"]["line"].startswith("%difference = f32[4,6] subtract(%x, %y)")
+    assert finding["is_certain"]
+    assert [leaf["mismatches"] for leaf in record["outputs"]["leaves"]] == [24, 24]
+
+
+@pytest.mark.parametrize(
+    ("other", "arguments", "message"),
+    [
+        ("fewer results", [], "small has 2 results (f32[4,6], f32[4,6]), small 1 result (f32[4,6])"),
+        ("other parameters", [], "parameter 0 (counting arrays) is f32[4,6] in small, f32[4,8] in small"),
+        ("other type", [], "parameter 0 (counting arrays) is f32[4,6] in small, f64[4,6] in small"),
+        ("more devices", [], "for different numbers of devices"),
+        ("broken", [], "broken.hlo:"),
+        ("right", ["--numerics-after", "f16"], "'--numerics-after'"),
+        ("right", ["--numerics", "f16"], "'--numerics'"),
+        ("right", ["--top", "0"], "'--top'"),
+        ("right", ["--inputs", "missing.npz"], "missing.npz"),
+        ("right", ["--module", "x"], "--module says which modules of folders"),
+        ("right", ["--memory-limit", "100"], "100 B"),
+        ("missing", [], "missing.hlo"),
+    ],
+)
+def test_wrong_uses_exit_with_2_and_say_why(
+    files: dict[str, str], other: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", files["right"], files.get(other, "missing.hlo"), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_module_alone_is_a_wrong_use(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", files["right"]]) == 2
+    assert "give the module to compare it with" in capsys.readouterr().err
