@@ -1,0 +1,77 @@
+"""Digests tell arrays apart by their numbers, and by nothing else."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hloexec.diffing.digests import digest_of
+
+
+def _random(*dimensions: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(dimensions, np.float32)
+
+
+def test_a_transposed_array_has_the_digest_in_any_order_only() -> None:
+    array = _random(40, 50)
+    mine, its = digest_of(array), digest_of(array.T)
+    assert mine.in_any_order == its.in_any_order
+    assert mine.in_order != its.in_order
+
+
+def test_dimensions_and_strides_do_not_count() -> None:
+    array = _random(40, 50)
+    assert digest_of(array.reshape(2000)) == digest_of(array)
+    assert digest_of(np.asfortranarray(array)) == digest_of(array)
+    assert digest_of(np.repeat(array, 2, 1)[:, ::2]) == digest_of(array)
+
+
+def test_one_element_among_many_changes_it() -> None:
+    array = _random(300, 300)
+    other = array.copy()
+    other[299, 299] = np.nextafter(other[299, 299], np.float32(np.inf))
+    assert digest_of(other).in_any_order != digest_of(array).in_any_order
+
+
+def test_two_exchanged_elements_change_the_order_only() -> None:
+    array = _random(70_000)
+    other = array.copy()
+    other[[3, 69_000]] = other[[69_000, 3]]
+    mine, its = digest_of(array), digest_of(other)
+    assert (mine.in_any_order == its.in_any_order, mine.in_order == its.in_order) == (True, False)
+
+
+def test_the_same_numbers_in_a_wider_type_are_the_same() -> None:
+    narrow = _random(100).astype(ml_dtypes.bfloat16)
+    assert digest_of(narrow) == digest_of(narrow.astype(np.float32))
+    integers = np.arange(-50, 50, dtype=np.int8)
+    assert digest_of(integers) == digest_of(integers.astype(np.int64))
+
+
+def test_integers_and_floats_and_preds_are_of_different_families() -> None:
+    ones = [np.ones(3, dtype) for dtype in (np.float32, np.int32, np.bool_, np.complex64)]
+    assert [digest_of(array).family for array in ones] == ["float", "integer", "pred", "complex"]
+
+
+def test_zeros_are_one_and_nans_are_one() -> None:
+    assert digest_of(np.array([0.0, -0.0])) == digest_of(np.array([0.0, 0.0]))
+    nans = np.array([0x7FC00000, 0xFFC00001], np.uint32).view(np.float32)
+    assert digest_of(nans) == digest_of(np.full(2, np.nan, np.float32))
+    assert digest_of(nans).strange == (2, 0, 0)
+
+
+def test_sums_are_over_the_finite_elements() -> None:
+    digest = digest_of(np.array([3.0, np.inf, -np.inf, -4.0, np.nan]))
+    assert (digest.total, digest.magnitude, digest.squares, digest.strange) == (-1.0, 7.0, 25.0, (1, 1, 1))
+
+
+def test_parts_of_complex_numbers_belong_together() -> None:
+    array = np.array([1 + 2j, 3 + 4j], np.complex64)
+    assert digest_of(array).in_any_order != digest_of(np.array([1 + 4j, 3 + 2j], np.complex64)).in_any_order
+    assert digest_of(array).in_any_order == digest_of(array[::-1]).in_any_order
+
+
+@pytest.mark.parametrize(("array", "expected"), [(np.ones(9), True), (np.arange(9), False), (np.zeros(0), True)])
+def test_uniform_is_what_has_one_number(array: np.ndarray, expected: bool) -> None:
+    assert digest_of(array).is_uniform == expected
