@@ -54,12 +54,15 @@ def require_room(path: str | os.PathLike[str], needed: int, limit: int | None, w
     from hloexec.exec.memory import in_units
 
     free = free_bytes(path)
-    allowed, whose = (limit, "the limit that was given") if limit is not None and limit < free else (free, "free there")
+    is_limited = limit is not None and limit < free
+    allowed = limit if limit is not None and is_limited else free
     if needed > allowed:
-        raise ResourceError(
-            f"{what} take about {in_units(needed)} in {os.fspath(path)!r}, but only {in_units(allowed)} are {whose}; "
-            f"{advice}"
+        but = (
+            f"more than {in_units(allowed)}, the limit that was given"
+            if is_limited
+            else (f"but only {in_units(allowed)} are free there")
         )
+        raise ResourceError(f"{what} take about {in_units(needed)} in {os.fspath(path)!r}, {but}; {advice}")
 
 
 def _existing_parent(folder: Path) -> Path:
