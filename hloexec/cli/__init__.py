@@ -24,7 +24,7 @@ from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeEr
 __all__ = ["main"]
 
 _COMMANDS = ("run", "trace", "nan", "extract", "compare", "diff", "golden", "info", "plan", "memory", "fmt", "ops")
-_RUNNING = ("run", "trace", "nan", "extract", "diff")
+_RUNNING = ("run", "trace", "nan", "extract", "diff", "golden")
 """The commands that run modules, in a process that suits that."""
 _JUDGING = ("nan", "extract", "compare", "diff", "golden", "memory")
 """The commands whose exit code 1 is a verdict."""
