@@ -9,10 +9,11 @@ the instruction: all that it was given is right, or harmless, since what follows
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 
 import attrs
+import numpy as np
 
 from hloexec.diffing.agreement import agrees, lesser, local_tolerance, rounds_alike
 from hloexec.diffing.counterparts import Counterparts, Repair, arranged, twins_of
@@ -22,6 +23,7 @@ from hloexec.diffing.replay import Replay, State, is_movement, source_of
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain
 from hloexec.numerics.tolerances import Tolerance
+from hloexec.numerics.ulps import wide
 from hloexec.values import Array
 
 __all__ = ["Blame", "Blamed"]
@@ -29,6 +31,7 @@ __all__ = ["Blame", "Blamed"]
 _MOST_SUSPECTS = 400
 _MOST_TRIES = 600
 _MOST_PAIRS = 60
+_NEAR = 0.02
 _FEW_STEPS = 12
 _MOST_OPERANDS = 4
 _COMMUTATIVE = frozenset("add multiply maximum minimum and or xor".split())
@@ -126,6 +129,9 @@ class Blame:
     ) -> tuple[Blamed | None, State | None]:
         suspects = self._suspects(state, wrong, found)
         numbers = frozenset(node.number for node in suspects)
+        one_of_many = self._one_of_many(state, suspects, wrong, numbers)
+        if one_of_many is not None:
+            return one_of_many
         for good_only in (True, False):
             for node in islice(suspects, _MOST_SUSPECTS):
                 for its, value in self._counterparts.of(node, state, good_only):
@@ -133,6 +139,41 @@ class Blame:
                     if after is not None:
                         return self._deepened(state, Step(node, its, value, after), wrong, numbers)
         return self._from_results(state, wrong, numbers)
+
+    def _one_of_many(
+        self, state: State, suspects: list[Node], wrong: list[tuple[Node, Node]], numbers: frozenset[int]
+    ) -> tuple[Blamed, State] | None:
+        """The first suspect that computes from the same operands by the same opcode as a value that `after` lacks,
+        where putting it right makes more values right after it, if not the results: others may be wrong as well."""
+        for node in islice(suspects, _MOST_SUSPECTS):
+            if any(not self._is_known(state, entry) for entry in node.instance.inputs):
+                continue
+            for its, value in self._counterparts.of_the_same(node, state):
+                after = self._tried(state, node, its, value, wrong)
+                if after is not None:
+                    return self._deepened(state, Step(node, its, value, after), wrong, numbers)
+                repair = Repair(self._replay.graph, self._replay.index, node, its, value)
+                after = self._replay.override(state, repair)
+                if after is None:
+                    continue
+                # What comes close to the right value by the same way is less precise, and meant to be the same.
+                if self._gain(state, after, repair.given_to) > 0 or are_near(state.raw[node.number], value):
+                    return self._blamed(state, node, its, value, True, numbers), after
+        return None
+
+    def _is_known(self, state: State, node: Node) -> bool:
+        match = state.matches[node.number]
+        return node.digest.is_uniform or match is not None
+
+    def _gain(self, state: State, after: State, given: Collection[int]) -> int:
+        """How many more values are right after a replacement, those aside that were given."""
+        gain = 0
+        for entry in self._replay.graph.nodes[min(given) :]:
+            if entry.number in given or is_movement(entry) or entry.digest.is_uniform:
+                continue
+            before, now = state.matches[entry.number], after.matches[entry.number]
+            gain += (now is not None and now.is_in_order) - (before is not None and before.is_in_order)
+        return gain
 
     def _deepened(
         self, state: State, step: Step, wrong: list[tuple[Node, Node]], numbers: frozenset[int]
@@ -179,13 +220,15 @@ class Blame:
             return list(zip(first, second, strict=True))
         rest = list(second)
         left = []
+        turned = []
         for entry in first:
             same = next((other for other in rest if self._same(state, entry, other)), None)
             if same is None:
                 left.append(entry)
             else:
                 rest.remove(same)
-        return [(one, other) for one in left[:_MOST_OPERANDS] for other in rest[:_MOST_OPERANDS]]
+                turned.append((entry, same))
+        return turned + [(one, other) for one in left[:_MOST_OPERANDS] for other in rest[:_MOST_OPERANDS]]
 
     def _same(self, state: State, mine: Node, its: Node) -> bool:
         """Whether an operand has its counterpart's elements."""
@@ -346,3 +389,12 @@ def is_made_of(node: Node, other: Node) -> bool:
                 seen.add(entry.number)
                 pending.append(entry)
     return False
+
+
+def are_near(actual: Array, expected: Array) -> bool:
+    """Whether two arrays of floats differ, but by little on the whole."""
+    first, second = wide(actual), wide(expected)
+    if first.dtype.kind not in "fc" or first.shape != second.shape:
+        return False
+    with np.errstate(all="ignore"):
+        return bool(0 < np.linalg.norm(np.ravel(first - second)) <= _NEAR * np.linalg.norm(np.ravel(second)))

@@ -57,6 +57,19 @@ class Counterparts:
             if held.shape == raw.shape and held.dtype == raw.dtype and match is not None:
                 yield match.node, held
 
+    def of_the_same(self, node: Node, state: State) -> Iterator[tuple[Node, Array]]:
+        """The values that `after` lacks, by the same opcode and from the same operands as a node."""
+        operands = [_names(state, entry) for entry in node.instance.inputs]
+        for its in self._index.of_size(node.digest):
+            theirs = its.instance.inputs
+            if its.instance.opcode != node.instance.opcode or its.device != node.device or its.number in state.matched:
+                continue
+            if len(theirs) != len(operands) or its.digest.in_order == node.digest.in_order:
+                continue
+            if all(any(entry.digest.in_any_order in known for known in operands) for entry in theirs):
+                for value in arranged(its.value, state.raw[node.number]):
+                    yield its, value
+
 
 class Repair:
     """A replacement of a node's value by a counterpart's, and of what the same fault does to others like it.
@@ -77,6 +90,8 @@ class Repair:
         self._others = [] if its is None else [entry for entry in index.of_size(its.digest) if _are_alike(entry, its)]
         self._again: dict[int, Node] = {} if its is None else _runs_alike(graph, index.graph, node, its)
         self._used = set() if its is None else {its.number}
+        self.given_to: set[int] = {node.number}
+        """The nodes that held something else than they computed."""
 
     @property
     def first(self) -> Instance:
@@ -98,6 +113,7 @@ class Repair:
             entry = self._again.get(node.number) or self._next(node, state)
             value = None if entry is None or self._order is None else self._order(entry.value)
             if value is not None:
+                self.given_to.add(node.number)
                 found[node.number] = value if value.dtype == node.value.dtype else value.astype(node.value.dtype)
         return found
 

@@ -105,7 +105,7 @@ class Graph:
     """The arrays of the result on each device, depth first."""
     events: int = 0
     byte_size: int = 0
-    """What the nodes' arrays take; those that share others' memory count with these."""
+    """What the nodes' arrays keep alive."""
 
     @cached_property
     def runs(self) -> dict[tuple[str, str], list[Instance]]:
@@ -129,6 +129,7 @@ class GraphRecorder:
 
     def __init__(self, module: Module, most_bytes: int | None = None) -> None:
         self._most_bytes = most_bytes
+        self._kept: set[int] = set()
         self.graph = Graph(module)
         self._digest = KnownArrays(digest_of)
         self._by_name: dict[tuple[str, str], dict[int, tuple[Node, ...]]] = {}
@@ -178,17 +179,22 @@ class GraphRecorder:
 
     def _node(self, instance: Instance, array: Array, leaf: int) -> Node:
         node = Node(len(self.graph.nodes), array, instance, leaf, self._digest(array))
-        if (id(array), instance.device) not in self._by_identity and array.base is None:
-            self.graph.byte_size += array.nbytes
-            self._require_room()
+        self._keep(array)
         self.graph.nodes.append(node)
         instance.results.append(node)
         # Arrays that a graph holds stay alive, and so their identities stay theirs.
         self._by_identity[id(array), instance.device] = node
         return node
 
-    def _require_room(self) -> None:
-        """Raise ResourceError where more is kept than there is room for."""
+    def _keep(self, array: Array) -> None:
+        """Count the memory that an array keeps alive; ResourceError where there is no room for so much."""
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        if id(owner) in self._kept:
+            return
+        self._kept.add(id(owner))
+        self.graph.byte_size += owner.nbytes
         if self._most_bytes is not None and self.graph.byte_size > self._most_bytes:
             raise ResourceError(
                 f"the values of {self.graph.module.name} take more than the {in_units(self._most_bytes)} that may be "

@@ -19,6 +19,7 @@ from hloexec.diffing.replay import Replay, State
 from hloexec.diffing.widening import match_through_rounding
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
+from hloexec.exec.arguments import device_arguments
 from hloexec.exec.memory import memory_limit_bytes
 from hloexec.exec.running import run_devices
 from hloexec.exec.topology import topology_of
@@ -75,12 +76,15 @@ def diff(
     topologies = [topology_of(module, replicas, partitions) for module in (before, after)]
     pairing = correspondence_of(before, after, topologies)
     values = _inputs(before, inputs, seed)
+    device_arguments(before.entry, values, topologies[0].count)  # so that what is wrong with them is said of `before`
     shared = {"memory_limit": memory_limit, "seed": seed, **options}
     room = memory_limit_bytes(memory_limit)
-    graphs, outputs, runs = [], [], []
+    graphs: list[Graph] = []
+    outputs, runs = [], []
     sides = ((before, values), (after, [pairing.inputs(entry) for entry in values]))
     for (module, given), policy, topology in zip(sides, policies, topologies, strict=True):
-        recorder, controls = GraphRecorder(module), ControlRecorder()
+        left = None if room is None else room - sum(graph.byte_size for graph in graphs)
+        recorder, controls = GraphRecorder(module, left), ControlRecorder()
         found = run_devices(
             module,
             given,

@@ -48,3 +48,43 @@ def test_diff_finds_only_rounding_between_a_module_and_what_xla_made_of_it(names
     found = hloexec.diff(before, after)
     assert found.verdict == "rounding only"
     assert found.matched_share >= 0.8
+
+
+def test_of_many_instructions_that_differ_each_is_named_in_the_order_of_data_flow() -> None:
+    module = hloexec.load(EXAMPLES / "attention.hlo")
+    found = hloexec.diff(module, module, numerics=("reference", "tf32"))
+    assert [finding.after.instruction for finding in found.findings] == [f"dot_general.{n}" for n in (4, 5, 6, 7)]
+    (leaf,) = found.findings[0].comparison.leaves
+    assert 0 < leaf.measured.max_absolute_error < 0.01
+    assert leaf.mismatches
+
+
+def test_a_mistake_made_in_two_fusions_is_found_at_the_first() -> None:
+    text = (EXAMPLES / "attention.optimized.hlo").read_text()
+    assert text.count("direction=GE") == 2
+    found = hloexec.diff(hloexec.load(EXAMPLES / "attention.hlo"), hloexec.parse(text.replace("=GE", "=GT")))
+    assert found.findings[0].after.instruction in ("ge.2", "ge.3")
+    assert found.findings[0].after.op_name(found.after).endswith("/ge")
+
+
+def test_values_that_do_not_fit_are_refused_with_the_limit() -> None:
+    lines = [f"  v{n} = f32[1000] sine(v{n - 1})" for n in range(1, 40)]
+    text = "\n".join(
+        ["HloModule m\nENTRY e {\n  v0 = f32[1000] parameter(0)", *lines, "  ROOT r = f32[1000] cosine(v39)\n}"]
+    )
+    module = hloexec.parse(text)
+    assert hloexec.diff(module, module, memory_limit=400_000).verdict == "agree"
+    with pytest.raises(hloexec.ResourceError, match=r"more than the 50\.0 kB that may be kept"):
+        hloexec.diff(module, module, memory_limit=50_000)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    module = hloexec.load(EXAMPLES / "attention.hlo")
+    with pytest.raises(hloexec.InputError, match="top must be at least 1"):
+        hloexec.diff(module, module, top=0)
+    with pytest.raises(hloexec.InputError, match="one policy or two"):
+        hloexec.diff(module, module, numerics=("reference", "tf32", "ftz"))
+    with pytest.raises(hloexec.UnsupportedError, match="policy"):
+        hloexec.diff(module, module, numerics="f16")
+    with pytest.raises(hloexec.InputError, match="takes 4 inputs"):
+        hloexec.diff(module, module, [1, 2])
