@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 
 import attrs
@@ -24,6 +25,7 @@ __all__ = ["NO_CHAIN", "Index", "InstructionChains", "Match", "path_chain"]
 NO_CHAIN = Chain()
 _MOST_CANDIDATES = 16
 _MOST_EQUAL = 64
+_ROUND = re.compile(r"\[(\d+)\]")
 _MOST_STEPS = 500
 _COARSE = 2.0**-12
 """The unit roundoff from which on a type counts as narrow."""
@@ -134,7 +136,7 @@ class Index:
         if equal:
             node = max(equal, key=lambda node: (_common(node, made_of), _likeness(node, like), -node.number))
             return Match(node, True, True, value)
-        close = self._close(value, digest, chain, like.device, made_of, in_order=True)
+        close = self._close(value, digest, chain, like, made_of, in_order=True)
         if close is not None:
             return close
         if digest.is_uniform:
@@ -144,17 +146,17 @@ class Index:
                 continue
             if is_varied(value) or rearranged(value, node.value, Tolerance()) is not None:
                 return Match(node, False, True, value)
-        return self._close(value, digest, chain, like.device, made_of, in_order=False)
+        return self._close(value, digest, chain, like, made_of, in_order=False)
 
     def _close(
-        self, value: Array, digest: Digest, chain: Chain, device: int, made_of: frozenset[int], in_order: bool
+        self, value: Array, digest: Digest, chain: Chain, like: Node, made_of: frozenset[int], in_order: bool
     ) -> Match | None:
         if not chain.linear or digest.family not in ("float", "complex"):
             return None
-        for node in self._candidates(value, digest, chain, made_of):
+        for node in self._candidates(value, digest, chain, like, made_of):
             other = self.local_chain(node)
             its = lesser(chain, other)
-            if not its.linear or node.device != device:
+            if not its.linear or node.device != like.device:
                 continue
             tolerance = local_tolerance(*_types(value, node.value), digest.root_mean_square, its)
             if in_order:
@@ -167,8 +169,12 @@ class Index:
                     return Match(node, False, False, found)
         return None
 
-    def _candidates(self, value: Array, digest: Digest, chain: Chain, made_of: frozenset[int]) -> list[Node]:
-        """The nodes whose sums are near enough: first those computed from the same values, then the nearest."""
+    def _candidates(
+        self, value: Array, digest: Digest, chain: Chain, like: Node, made_of: frozenset[int]
+    ) -> list[Node]:
+        """The nodes whose sums are near enough: first those computed from the same values, then those of the same
+        iteration of a loop, then the nearest. In a loop that converges, many iterations are near enough.
+        """
         key = (digest.count, digest.family)
         nodes = self._sizes.get(key)
         if not nodes:
@@ -183,7 +189,8 @@ class Index:
         distances = np.abs(sums[places, 0] - digest.total) + np.abs(sums[places, 1] - digest.magnitude)
         order = places[np.argsort(distances, kind="stable")]
         found = [nodes[place] for place in order if nodes[place].digest.strange == digest.strange]
-        found.sort(key=lambda node: -_common(node, made_of))
+        rounds = rounds_of(like)
+        found.sort(key=lambda node: (-_common(node, made_of), rounds_of(node) != rounds))
         return found[:_MOST_CANDIDATES]
 
     def local_chain(self, node: Node) -> Chain:
@@ -192,6 +199,11 @@ class Index:
         Where `after` has this one, too, it may compute it a second time, in other steps.
         """
         return path_chain(node, self.matched, self.chains)
+
+
+def rounds_of(node: Node) -> tuple[str, ...]:
+    """In which iterations of the loops around it a value was computed."""
+    return tuple(_ROUND.findall(node.instance.name))
 
 
 def path_chain(node: Node, ends: set[int], chains: InstructionChains) -> Chain:
