@@ -4,6 +4,8 @@ A value is to blame if the results come right once it is replaced by what it sho
 not have, on the way to a result that differs, are replaced one by one, the earliest first, by values that `before`
 does have, and what follows is computed again. The first replacement after which the results are as in `before` names
 the instruction: all that it was given is right, or harmless, since what follows comes right without changing it.
+
+First of all, values that `after` lacks are put in the place of what was made of the same operands (see `frontier`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import numpy as np
 
 from hloexec.diffing.agreement import agrees, lesser, local_tolerance, rounds_alike
 from hloexec.diffing.counterparts import Counterparts, Repair, arranged, twins_of
+from hloexec.diffing.frontier import partings
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.matching import path_chain
 from hloexec.diffing.replay import Replay, State, is_movement, source_of
@@ -129,6 +132,10 @@ class Blame:
     ) -> tuple[Blamed | None, State | None]:
         suspects = self._suspects(state, wrong, found)
         numbers = frozenset(node.number for node in suspects)
+        for node, lacked, value in partings(state, self._before, self._replay.graph):
+            after = self._tried(state, node, lacked, value, wrong)
+            if after is not None:
+                return self._blamed(state, node, lacked, value, True, numbers), after
         one_of_many = self._one_of_many(state, suspects, wrong, numbers)
         if one_of_many is not None:
             return one_of_many

@@ -124,6 +124,8 @@ def control_findings(
         ):
             reason = "the loop ends at another iteration" if is_loop else "another branch is taken"
             return [Finding(_place(entry.cause), _place(others[0].cause), None, True, reason)]
+    if started := _other_starts(theirs, mine):
+        return started
     recorder, _, holds = sides[1]
     return [
         Finding(control.place, None, None, True, "another branch gives what it should")
@@ -134,6 +136,45 @@ def control_findings(
         and first.path.startswith(f"{control.name}:")
         and _should_go_elsewhere(after, control, holds, index, options)
     ][:1]
+
+
+def _other_starts(theirs: Sequence[Decision], mine: Sequence[Decision]) -> list[Finding]:
+    """The constants that loops start from, where one goes round more or less often than its like for that.
+
+    Loops are alike by the order in which they ran, where both sides ran as many.
+    """
+    sides = [_first_decisions(decisions) for decisions in (mine, theirs)]
+    if len(sides[0]) != len(sides[1]):
+        return []
+    for entry, other in zip(*sides, strict=True):
+        if entry.trips == other.trips or entry.cause.instance.opcode != other.cause.instance.opcode:
+            continue
+        starts = [_constants(decision.cause) for decision in (entry, other)]
+        new, old = (set(starts[side]) - set(starts[1 - side]) for side in (0, 1))
+        if len(new) == len(old) == 1:
+            node, counterpart = starts[0][new.pop()], starts[1][old.pop()]
+            return [Finding(_place(node), _place(counterpart), None, True, "the loop starts elsewhere")]
+    return []
+
+
+def _constants(node: Node) -> dict[int, Node]:
+    """The constants that a scalar was made of, by their digests."""
+    found = {}
+    for entry in node.instance.inputs:
+        while entry.instance.opcode in _PASSING_ON and len(entry.instance.inputs) == 1:
+            entry = entry.instance.inputs[0]
+        if entry.instance.opcode == "constant":
+            found[entry.digest.in_order] = entry
+    return found
+
+
+def _first_decisions(decisions: Sequence[Decision]) -> list[Decision]:
+    """The first decision of each loop."""
+    found: dict[int, Decision] = {}
+    for decision in decisions:
+        if decision.control.instruction.opcode == "while":
+            found.setdefault(id(decision.control), decision)
+    return list(found.values())
 
 
 def _cause(node: Node) -> Node:

@@ -1,0 +1,118 @@
+"""Wrong instructions that give, by chance, what the right program has elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hloexec
+
+_HEAD = """HloModule m
+
+ENTRY main {
+  x = f32[4,6] parameter(0)
+  y = f32[6] parameter(1)
+"""
+
+_HEADS = """
+  first = f32[1,6] slice(x), slice={[0:1], [0:6]}
+  second = f32[1,6] slice(x), slice={[1:2], [0:6]}
+  one = f32[6] reshape(first)
+  two = f32[6] reshape(second)
+  a = f32[6] multiply(one, y)
+  b = f32[6] add(two, y)
+  ROOT result = (f32[6], f32[6]) tuple(a, b)
+}
+"""
+
+_ANGLES = """
+  c = f32[6] cosine(y)
+  s = f32[6] sine(y)
+  cs = f32[4,6] broadcast(c), dimensions={1}
+  ss = f32[4,6] broadcast(s), dimensions={1}
+  a = f32[4,6] multiply(x, cs)
+  b = f32[4,6] multiply(x, ss)
+  ROOT result = (f32[4,6], f32[4,6]) tuple(a, b)
+}
+"""
+
+_COUNTS = """
+  rows = s32[4,4] iota(), iota_dimension=0
+  columns = s32[4,4] iota(), iota_dimension=1
+  below = pred[4,4] compare(rows, columns), direction=GE
+  square = f32[4,4] slice(x), slice={[0:4], [0:4]}
+  zero = f32[] constant(0)
+  zeros = f32[4,4] broadcast(zero), dimensions={}
+  masked = f32[4,4] select(below, square, zeros)
+  late = s32[4,4] add(columns, columns)
+  ROOT result = (f32[4,4], s32[4,4]) tuple(masked, late)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "right", "wrong", "blamed"),
+    [
+        (_HEADS, "[0:1], [0:6]", "[1:2], [0:6]", "first"),
+        (_ANGLES, "cosine(y)", "sine(y)", "c"),
+        (_COUNTS, "iota_dimension=0", "iota_dimension=1", "rows"),
+        (_COUNTS, "direction=GE", "direction=GT", "below"),
+    ],
+)
+def test_value_that_another_instruction_has_is_still_wrong(body: str, right: str, wrong: str, blamed: str) -> None:
+    assert body.count(right) == 1
+    generator = np.random.default_rng(0)
+    inputs = [generator.normal(size=size).astype(np.float32) for size in ((4, 6), (6,))]
+    found = hloexec.diff(hloexec.parse(_HEAD + body), hloexec.parse(_HEAD + body.replace(right, wrong)), inputs)
+    assert found.verdict == "differ"
+    assert found.findings[0].after.instruction == blamed
+
+
+def test_values_of_other_iterations_are_not_taken_for_this_one_s() -> None:
+    """A loop that converges: its last iterations give the same numbers but for rounding."""
+    loop = """HloModule m
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT sum = f32[] add(a, b)
+}
+
+body {
+  state = (s32[], f32[32,32], f32[32]) parameter(0)
+  count = s32[] get-tuple-element(state), index=0
+  one = s32[] constant(1)
+  next = s32[] add(count, one)
+  matrix = f32[32,32] get-tuple-element(state), index=1
+  place = f32[32] get-tuple-element(state), index=2
+  MOVED
+  ROOT result = (s32[], f32[32,32], f32[32]) tuple(next, matrix, moved)
+}
+
+condition {
+  state = (s32[], f32[32,32], f32[32]) parameter(0)
+  count = s32[] get-tuple-element(state), index=0
+  bound = s32[] constant(60)
+  ROOT more = pred[] compare(count, bound), direction=LT
+}
+
+ENTRY main {
+  matrix = f32[32,32] parameter(0)
+  place = f32[32] parameter(1)
+  zero = s32[] constant(0)
+  state = (s32[], f32[32,32], f32[32]) tuple(zero, matrix, place)
+  end = (s32[], f32[32,32], f32[32]) while(state), condition=condition, body=body
+  ROOT result = f32[32] get-tuple-element(end), index=2
+}
+"""
+    once = "moved = f32[32] dot(matrix, place), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    summed = """places = f32[32,32] broadcast(place), dimensions={1}
+  parts = f32[32,32] multiply(matrix, places)
+  turned = f32[32,32] reverse(parts), dimensions={1}
+  nothing = f32[] constant(0)
+  moved = f32[32] reduce(turned, nothing), dimensions={1}, to_apply=add"""
+    weights = np.random.default_rng(0).uniform(0.5, 1, (32, 32)).astype(np.float32)
+    matrix = weights / weights.sum(0)
+    place = np.full(32, 1 / 32, np.float32)
+    sides = [hloexec.parse(loop.replace("MOVED", moved)) for moved in (once, summed)]
+    assert hloexec.diff(*sides, [matrix, place]).verdict == "rounding only"
