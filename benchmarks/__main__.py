@@ -4,6 +4,7 @@ python -m benchmarks [--into DIR]                everything: JSON, the page with
 python -m benchmarks modules [NAME…]             the modules alone, or some of them; a line each
 python -m benchmarks opcodes [NAME…]             every opcode, and how its cost grows
 python -m benchmarks parsing|startup [FILE…]     parsing beside XLA's own parser; start-up
+python -m benchmarks policies [NAME…]            what `exact` and the other policies cost
 python -m benchmarks compare OLD.json NEW.json   two commits
 """
 
@@ -115,6 +116,21 @@ def devices() -> None:
 
 
 @main.command()
+@click.argument("names", nargs=-1)
+@click.option("--scale", type=_SCALE, default=0.1, help="Cut every size of a program to this part of itself.")
+@click.option("--turns", type=_TURNS, default=3)
+def policies(names: tuple[str, ...], scale: float, turns: int) -> None:
+    """What the numerics policies cost, `exact` above all, on the named programs or all."""
+    from benchmarks import policies as table
+    from benchmarks.programs import PROGRAMS
+
+    unknown = [name for name in names if name not in PROGRAMS]
+    if unknown:
+        raise click.UsageError(f"there is no program {unknown[0]!r}; there are {', '.join(PROGRAMS)}")
+    print(markdown_table(list(table.rows(names, scale=scale, turns=turns))))
+
+
+@main.command()
 def startup() -> None:
     """What a fresh process costs."""
     from benchmarks import startup as table
@@ -143,6 +159,7 @@ def _everything(into: Path, turns: int, cold_turns: int, patience: float) -> Non
     from benchmarks import growth as growth_table
     from benchmarks import opcodes as opcode_table
     from benchmarks import parsing as parsing_table
+    from benchmarks import policies as policy_table
     from benchmarks import startup as startup_table
     from benchmarks.programs import PROGRAMS
 
@@ -158,6 +175,7 @@ def _everything(into: Path, turns: int, cold_turns: int, patience: float) -> Non
         ("Parsing, XLA's own parser beside", lambda: parsing_table.rows(examples() + dumps())),
         ("Growth with the text", growth_table.rows),
         ("Growth with devices", device_table.rows),
+        ("Numerics policies, as multiples of `reference`, at a tenth of the size", policy_table.rows),
         ("Start-up", startup_table.rows),
         ("Opcodes, XLA:CPU beside", opcode_table.rows),
     ):

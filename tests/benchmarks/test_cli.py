@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
+from benchmarks.policies import POLICIES
 from tests.benchmarks.test_results import MODULE, measurement
 
 pytest.importorskip("jax")
@@ -26,6 +27,7 @@ pytest.importorskip("flax")
         (["modules", "newton", "--turns", "x"], "'x' is not a valid integer"),
         (["modules", "newton", "--cold-turns", "0"], "'--cold-turns': 0 is not in the range"),
         (["modules", "newton", "--write", __file__], "is a file"),
+        (["policies", "newtn"], "there is no program 'newtn'; there are transformer"),
         (["opcodes", "addd"], "there is no opcode 'addd' here"),
         (["parsing", "/nowhere"], "'/nowhere' does not exist"),
         (["compare", "/nowhere", "/nowhere"], "'/nowhere' does not exist"),
@@ -67,3 +69,11 @@ def test_modules_are_written_and_not_run(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["modules", "newton", "--scale", "0.1", "--write", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "newton.hlo").read_text().startswith("HloModule jit_cube_root")
+
+
+def test_policies_are_timed_beside_reference() -> None:
+    done = CliRunner().invoke(main, ["policies", "norm-softmax", "--scale", "0.02", "--turns", "1"])
+    assert done.exit_code == 0
+    header, _, row = (line.strip("| ").split("|") for line in done.output.strip().splitlines())
+    assert [cell.strip() for cell in header] == ["program", "reference ms", *POLICIES]
+    assert row[0].strip() == "norm-softmax" and all(float(cell) > 0 for cell in row[1:])
