@@ -113,10 +113,6 @@ class Index:
         """The nodes with as many elements of the same family."""
         return self._sizes.get((digest.count, digest.family), [])
 
-    def has_equal(self, digest: Digest) -> bool:
-        """Whether there is a value of the same numbers in the same order."""
-        return (digest.count, digest.family, digest.in_order) in self._in_order
-
     def note(self, node: Node) -> None:
         """`after` has this value, and with it all that are equal on its device."""
         digest = node.digest

@@ -35,9 +35,10 @@ class Accumulation:
     others: tuple[Step, ...]
     """The steps from the product to the sum, which come to nothing."""
 
-    def waits_for(self, step: Step) -> bool:
-        """Whether the step is one of those that add."""
-        return step is self.product or any(step is other for other in self.others)
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps that add."""
+        return (self.product, *self.others)
 
 
 def accumulations_of(flow: While) -> dict[int, Accumulation]:
@@ -75,7 +76,7 @@ def _accumulation(
         if last.operands.index(leaf) != last.function.place:
             return None
         lhs, rhs = (slot for place, slot in enumerate(last.operands) if place != last.function.place)
-        return _of_form(body, last.function.adds, last, (lhs, rhs), (), is_turned=False)
+        return _of_form(body, leaf, last.function.adds, last, (lhs, rhs), (), is_turned=False)
     if last.function is not np.add:
         return None
     others = [last]
@@ -86,7 +87,7 @@ def _accumulation(
         if maker is None or uses[slot] != 1:
             return None
         if isinstance(maker.function, MatrixProduct):
-            return _of_form(body, maker.function, maker, maker.operands, tuple(others), is_turned=is_turned)
+            return _of_form(body, leaf, maker.function, maker, maker.operands, tuple(others), is_turned=is_turned)
         if maker.instruction.opcode != "transpose":
             return None
         others.append(maker)
@@ -96,6 +97,7 @@ def _accumulation(
 
 def _of_form(
     body: Plan,
+    leaf: int,
     product: MatrixProduct,
     step: Step,
     operands: tuple[int, ...],
@@ -103,9 +105,11 @@ def _of_form(
     *,
     is_turned: bool,
 ) -> Accumulation | None:
+    """The accumulation by a product; None where operands are to be widened before, or their sizes are not known."""
     lhs, rhs = operands
-    shapes = body.slot_shapes[lhs], body.slot_shapes[rhs]
-    assert isinstance(shapes[0], ArrayShape) and isinstance(shapes[1], ArrayShape)
+    shapes = [shape for slot in (lhs, rhs, leaf) if isinstance(shape := body.slot_shapes[slot], ArrayShape)]
+    if len({shape.element_type for shape in shapes}) > 1 or any(shape.dynamic_dimensions for shape in shapes):
+        return None
     # MatrixProduct turns what is not [rows, terms] · [terms, columns]; a form has the terms first.
     turns_lhs, turns_rhs = not product.turns_lhs, product.turns_rhs
     rows, terms = shapes[0].dimensions[:: 1 if turns_lhs else -1]

@@ -65,6 +65,8 @@ class LoopWriter(Writer):
         """The carried leaves that are counted by numbers."""
         self._sums: dict[int, Accumulation] = {}
         """The carried leaves to which products are added, several at a time."""
+        self._adding: dict[int, int] = {}
+        """The steps that add them, by identity, each with its leaf."""
         self._adders: dict[int, str] = {}
         """The variables of what adds them."""
 
@@ -86,8 +88,8 @@ class LoopWriter(Writer):
             if (limit is not None and leaf == limit.leaf) or not (tally.is_read or leaf in asked)
         }
         self._sums = accumulations_of(self._flow)
-        adding = {id(step) for found in self._sums.values() for step in (found.product, *found.others)}
-        self._own = _own_slots(self._flow, hoisted | adding)
+        self._adding = {id(step): leaf for leaf, found in self._sums.items() for step in found.steps}
+        self._own = _own_slots(self._flow, hoisted | self._adding.keys())
         self._adders = {leaf: self.fresh("products") for leaf in self._sums}
         first, count = self.fresh("first"), self.fresh("count")
         given = [self._counted(leaf, names, first, count, limit) for leaf in range(len(names))]
@@ -198,10 +200,9 @@ class LoopWriter(Writer):
             if leaf in self._own:
                 self._kinds[names[leaf]] = _kind(body.slot_shapes[leaf])
         self.drop(state, body.dead_on_entry)
-        adding = {id(step): leaf for leaf, found in self._sums.items() for step in (found.product, *found.others)}
         for step in body.steps:
-            if id(step) in adding:
-                self._add(step, adding[id(step)])
+            if id(step) in self._adding:
+                self._add(step, self._adding[id(step)])
             elif id(step) not in hoisted and id(step) not in counting:
                 self.step(state, step)
         self._carry(names)

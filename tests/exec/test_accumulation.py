@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -135,6 +136,23 @@ def test_what_is_no_such_sum_is_computed_step_by_step(name: str) -> None:
 def test_policies_that_round_products_have_each_by_itself(numerics: str, name: str) -> None:
     lhs, rhs, step = ADDING[name]
     assert not accumulations_of(loop_of(hloexec.parse(LOOP.format(lhs=lhs, rhs=rhs, step=step)), numerics))
+
+
+@pytest.mark.parametrize("name", ["terms first", "gemm"])
+def test_products_of_narrower_operands_have_each_by_itself(name: str) -> None:
+    """Products of bf16 that are added to f32: whole numbers, whose sums no order rounds."""
+    lhs, rhs, step = ADDING[name]
+    text = LOOP.format(lhs=lhs, rhs=rhs, step=step)
+    for side in (lhs, rhs):
+        for shape in (f"43,{side}", f"1,{side}", side):
+            text = text.replace(f"f32[{shape}]", f"bf16[{shape}]")
+    module = hloexec.parse(text)
+    assert not accumulations_of(loop_of(module))
+    start, *factors = whole_numbers(lhs, rhs)
+    inputs = [start, *(factor.astype(ml_dtypes.bfloat16) for factor in factors)]
+    result = hloexec.run(module, *inputs)
+    assert result.dtype == np.float32
+    np.testing.assert_array_equal(result, start + np.einsum("tkm,tkn->mn", *factors))
 
 
 def test_a_loop_that_never_goes_round_gives_what_it_is_given() -> None:
