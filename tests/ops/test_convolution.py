@@ -368,3 +368,57 @@ def test_cores_do_not_change_convolutions(monkeypatch: pytest.MonkeyPatch, name:
         results.append(evaluate(text, *operands).tobytes())
     threads._pool.cache_clear()
     assert len(set(results)) == 1
+
+
+LAYOUTS = ("b0f_0io->b0f", "0bf_oi0->0bf", "b0f_0io->0bf", "bf0_oi0->b0f", "fb0_io0->bf0")
+"""Those of a dump from a TPU among them; in some, input and result lie in the same order, in others not."""
+
+
+@pytest.mark.parametrize("numerics", ["reference", "exact", "tf32"])
+@pytest.mark.parametrize("element_type", ["f32", "bf16", "c64", "s32", "s8"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_large_kernel_of_one_tap(
+    monkeypatch: pytest.MonkeyPatch, layout: str, element_type: str, numerics: str
+) -> None:
+    """Sums of 12 products of whole numbers up to 3, all of them exact; as many bits as bf16 has, and s8, hold them."""
+    monkeypatch.setattr(convolution_forms, "_LARGE_KERNEL", 1)
+    rng = np.random.default_rng(11)
+    image = rng.integers(-3, 4, (2, 5, 12))
+    kernel = rng.integers(-3, 4, (1, 12, 7))
+    labels = {"b": 0, "0": 1, "f": 2}, {"0": 0, "i": 1, "o": 2}, {"b": 0, "0": 1, "f": 2}
+    input_label, rest = layout.split("_")
+    given = [
+        np.ascontiguousarray(array.transpose([axes[letter] for letter in label])).astype(DTYPES[element_type])
+        for array, label, axes in zip((image, kernel), (input_label, *rest.split("->")), labels, strict=False)
+    ]
+    expected = (image @ kernel[0]).transpose([labels[2][letter] for letter in layout.split("->")[1]])
+    shapes = [",".join(map(str, array.shape)) for array in (*given, expected)]
+    module = parse(
+        f"HloModule m\nENTRY e {{\n  x = {element_type}[{shapes[0]}] parameter(0)\n"
+        f"  k = {element_type}[{shapes[1]}] parameter(1)\n"
+        f"  ROOT r = {element_type}[{shapes[2]}] convolution(x, k), window={{size=1}}, dim_labels={layout}\n}}\n"
+    )
+    np.testing.assert_array_equal(run(module, *given, numerics=numerics), expected.astype(DTYPES[element_type]))
+
+
+def test_a_large_kernel_of_one_tap_is_multiplied_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where input and result lie in the same order, and nothing is strided, padded, dilated or grouped."""
+    monkeypatch.setattr(convolution_forms, "_LARGE_KERNEL", 1)
+    products: list[tuple[int, ...]] = []
+    monkeypatch.setattr(
+        convolution_forms, "multiply_into", lambda result, lhs, rhs, *_: products.append((*lhs.shape, rhs.shape[1]))
+    )
+    x, k = np.ones((2, 5, 12), np.float32), np.ones((1, 12, 7), np.float32)
+    for layout, window, result in (
+        ("b0f_0io->b0f", "size=1", "2,5,7"),
+        ("b0f_0io->0bf", "size=1", "5,2,7"),
+        ("b0f_0io->b0f", "size=1 stride=2", "2,3,7"),
+        ("b0f_0io->b0f", "size=1 pad=1_0", "2,6,7"),
+        ("b0f_0io->b0f", "size=1 lhs_dilate=2", "2,9,7"),
+    ):
+        module = parse(
+            "HloModule m\nENTRY e {\n  x = f32[2,5,12] parameter(0)\n  k = f32[1,12,7] parameter(1)\n"
+            f"  ROOT r = f32[{result}] convolution(x, k), window={{{window}}}, dim_labels={layout}\n}}\n"
+        )
+        run(module, x, k)
+    assert products == [(10, 12, 7)]
