@@ -1,6 +1,7 @@
 """The operations: one entry per opcode, one file per family. Importing this package fills the registry."""
 
 from hloexec.ops import (
+    assembling,
     asynchronous,
     bitcast,
     collective_moves,
@@ -30,6 +31,7 @@ from hloexec.ops import (
 )
 
 __all__ = [
+    "assembling",
     "asynchronous",
     "bitcast",
     "collective_moves",

@@ -18,9 +18,12 @@ from hloexec.values import Array
 
 __all__ = [
     "array_shape",
+    "braced",
+    "in_type",
     "narrow",
     "narrow_aloud",
     "require",
+    "require_distinct_dimensions",
     "round_to_odd",
     "same_dimensions",
     "same_type_ignoring_float_width",
@@ -87,6 +90,18 @@ def same_type_ignoring_float_width(first: ArrayShape, second: ArrayShape, what: 
     return mine if mine.bits >= its.bits else its
 
 
+def require_distinct_dimensions(dimensions: tuple[int, ...], rank: int, what: str) -> None:
+    """Raise ShapeError unless `dimensions` are different dimensions of an array of rank `rank`."""
+    for dimension in dimensions:
+        require(0 <= dimension < rank, f"{what} names dimension {dimension}, but the dimensions are 0 to {rank - 1}")
+    require(len(set(dimensions)) == len(dimensions), f"{what} {braced(dimensions)} repeats a dimension")
+
+
+def braced(dimensions: tuple[int, ...]) -> str:
+    """Dimensions as HLO text has them, e.g. `{0,2}`."""
+    return f"{{{','.join(map(str, dimensions))}}}"
+
+
 def widen(array: Array) -> Array:
     """The array in its element type's compute type, exactly; the array itself where storage and compute type agree."""
     entry = element_type_of(array.dtype)
@@ -110,6 +125,11 @@ def narrow(array: Array, element_type: ElementType) -> Array:
         return array
     with np.errstate(all="ignore"):
         return narrow_aloud(array, element_type)
+
+
+def in_type(array: Array, element_type: ElementType) -> Array:
+    """The array in an element type that differs from its own, if it does, in the width of a float only."""
+    return array if array.dtype == element_type.storage else narrow(widen(array), element_type)
 
 
 def narrow_aloud(array: Array, element_type: ElementType) -> Array:

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hloexec.ir import ArrayShape
-from hloexec.ops.common import require
-from hloexec.ops.data_movement import require_distinct_dimensions
+from hloexec.ops.common import require, require_distinct_dimensions
 from hloexec.values import Array
 
 __all__ = ["as_int64", "batch_sizes", "require_batching_dims", "require_index_vectors", "start_positions"]

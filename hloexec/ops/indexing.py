@@ -15,9 +15,14 @@ from numpy.lib.stride_tricks import as_strided
 from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, require, same_type_ignoring_float_width
+from hloexec.ops.common import (
+    array_shape,
+    in_type,
+    require,
+    require_distinct_dimensions,
+    same_type_ignoring_float_width,
+)
 from hloexec.ops.copying import row_major
-from hloexec.ops.data_movement import in_type, require_distinct_dimensions
 from hloexec.ops.extents import completed, flags, part, shape_of
 from hloexec.ops.index_vectors import batch_sizes, require_batching_dims, require_index_vectors, start_positions
 from hloexec.ops.registry import ANY, opcode

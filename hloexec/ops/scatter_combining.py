@@ -11,8 +11,7 @@ from math import prod
 import numpy as np
 
 from hloexec.dtypes import ElementType, Kind, element_type_of
-from hloexec.ops.common import array_shape, narrow, widen
-from hloexec.ops.data_movement import in_type
+from hloexec.ops.common import array_shape, in_type, narrow, widen
 from hloexec.ops.elementwise_binary import maximum, minimum
 from hloexec.ops.exact.sums import add_by_key
 from hloexec.ops.reducers import recognise_components

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hloexec.ir import Shape, TupleShape
+from hloexec.ops.common import braced
 from hloexec.ops.registry import ProgramShape
 from hloexec.verifier.comparison import same
 from hloexec.verifier.report import Report
@@ -37,11 +38,11 @@ def _check_aliases(report: Report, program: ProgramShape) -> None:
     outputs: set[tuple[int, ...]] = set()
     inputs: set[tuple[int, tuple[int, ...]]] = set()
     for alias in report.module.input_output_alias:
-        where = f"input_output_alias of output {_braced(alias.output_index)}"
+        where = f"input_output_alias of output {braced(alias.output_index)}"
         result = _part(program.result, alias.output_index)
         parameter = _parameter_part(program, alias.parameter_number, alias.parameter_index)
         key = (alias.parameter_number, alias.parameter_index)
-        named = f"parameter {alias.parameter_number} at {_braced(alias.parameter_index)}"
+        named = f"parameter {alias.parameter_number} at {braced(alias.parameter_index)}"
         if alias.output_index in outputs or key in inputs:
             report.error(f"{where} and {named}: a part of the result and a part of a parameter are paired once")
         elif result is None:
@@ -55,7 +56,7 @@ def _check_aliases(report: Report, program: ProgramShape) -> None:
         outputs.add(alias.output_index)
         inputs.add(key)
     for number, index in report.module.buffer_donor:
-        named = f"buffer_donor names parameter {number} at {_braced(index)}"
+        named = f"buffer_donor names parameter {number} at {braced(index)}"
         if _parameter_part(program, number, index) is None:
             report.error(f"{named}, which is not there")
         elif (number, index) in inputs:
@@ -73,7 +74,3 @@ def _part(shape: Shape, index: Iterable[int]) -> Shape | None:
 
 def _parameter_part(program: ProgramShape, number: int, index: Iterable[int]) -> Shape | None:
     return _part(program.parameters[number], index) if 0 <= number < len(program.parameters) else None
-
-
-def _braced(index: Iterable[int]) -> str:
-    return f"{{{','.join(map(str, index))}}}"

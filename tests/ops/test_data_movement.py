@@ -12,15 +12,10 @@ from hypothesis import strategies as st
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, PaddingDimension, SliceDimension
+from hloexec.ops.assembling import Concatenate, ConcatenateAttributes, Iota, IotaAttributes, Pad, PadAttributes
 from hloexec.ops.data_movement import (
     Broadcast,
     BroadcastAttributes,
-    Concatenate,
-    ConcatenateAttributes,
-    Iota,
-    IotaAttributes,
-    Pad,
-    PadAttributes,
     Reshape,
     ReshapeAttributes,
     Reverse,
