@@ -181,7 +181,7 @@ def _place(node: Node) -> Place:
 
 def _finding(blamed: Blamed) -> Finding:
     comparison = None
-    if blamed.value is not None and blamed.tolerance is not None:
+    if blamed.tolerance is not None:
         tolerance = blamed.tolerance
         measured = measure(blamed.raw, np.ascontiguousarray(blamed.value), lambda _: tolerance)
         mine, its = (str(ArrayShape(element_type_of(array.dtype), array.shape)) for array in (blamed.raw, blamed.value))
@@ -189,4 +189,4 @@ def _finding(blamed: Blamed) -> Finding:
         leaf = LeafComparison("value", verdict_of(measured), mine, its, blamed.raw.size, name, measured)
         comparison = Comparison((leaf,))
     before = None if blamed.counterpart is None else _place(blamed.counterpart)
-    return Finding(_place(blamed.node), before, comparison, blamed.is_certain)
+    return Finding(_place(blamed.node), before, comparison, is_certain=True)

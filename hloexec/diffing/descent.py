@@ -1,0 +1,161 @@
+"""From a replacement that puts the results right, back to the earliest that does.
+
+What is replaced first may only pass on what is wrong. So its operands are held against those of the value that took its
+place, theirs against those again, and wherever two that correspond differ, the replacement is tried there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from hloexec.diffing.counterparts import arranged
+from hloexec.diffing.graph import Instance, Node
+from hloexec.diffing.judging import Judge
+from hloexec.diffing.replay import State, is_movement, source_of
+from hloexec.diffing.trials import Remedy, Trials
+
+__all__ = ["Descent"]
+
+_MOST_PAIRS = 60
+"""More pairs of operands than this are not looked at: a bound on time. The bug farm's faults lie within 27."""
+_MOST_OPERANDS = 4
+"""Of operands that correspond to none, each may go with each; of more than this, for the sake of time, the first."""
+_FEW_STEPS = 12
+"""A step that is missing, or one too many, is a few instructions: behind more values than this it is not looked for."""
+_COMMUTATIVE = frozenset("add multiply maximum minimum and or xor".split())
+"""The opcodes whose operands may change places."""
+_SPREADING = frozenset("broadcast reshape bitcast convert copy".split())
+"""The opcodes that stand between a constant of one number and what computes with it."""
+
+
+class Descent:
+    """Finds the earliest remedy, from one on."""
+
+    def __init__(self, judge: Judge, trials: Trials) -> None:
+        self._judge = judge
+        self._trials = trials
+
+    def earliest(self, state: State, remedy: Remedy, wrong: Sequence[tuple[Node, Node]]) -> Remedy:
+        """The same remedy, or the earliest of what it was made of that has another value than its counterpart and puts
+        the results right, too."""
+        best = remedy
+        queue = deque([(remedy.node, remedy.its)])
+        seen: set[tuple[int, int]] = set()
+        while queue and len(seen) < _MOST_PAIRS:
+            mine, its = queue.popleft()
+            if its is None:
+                continue
+            for pair in self._operand_pairs(state, mine, its):
+                if (pair[0].number, pair[1].number) in seen:
+                    continue
+                seen.add((pair[0].number, pair[1].number))
+                if pair[0].digest.count != pair[1].digest.count:
+                    # Perhaps one side computes in more steps.
+                    queue.append(pair)
+                    continue
+                if not self._may_be_wrong(state, mine, *pair):
+                    continue
+                queue.append(pair)
+                if pair[0].number < best.node.number:
+                    best = self._as_good(state, *pair, wrong) or best
+        return best
+
+    def _operand_pairs(self, state: State, mine: Node, its: Node) -> list[tuple[Node, Node]]:
+        """Which operands of two values may correspond and differ; what only moves elements is passed over.
+
+        Operands go by their places, where both instructions are of one opcode; those that are the same in any place
+        belong together. Of unlike instructions, what is left may go with each that is left.
+        """
+        if is_movement(mine) and mine.instance.inputs:
+            return [(mine.instance.inputs[0], its)]
+        if is_movement(its) and its.instance.inputs:
+            return [(mine, its.instance.inputs[0])]
+        first, second = _operands(mine.instance), _operands(its.instance)
+        if mine.digest.count != its.digest.count:
+            return [(entry, its) for entry in first[:1]] + [(mine, entry) for entry in second[:1]]
+        is_alike = mine.instance.opcode == its.instance.opcode and len(first) == len(second)
+        if is_alike and mine.instance.opcode not in _COMMUTATIVE:
+            return list(zip(first, second, strict=True))
+        rest = list(second)
+        left = []
+        turned = []
+        for entry in first:
+            same = next((other for other in rest if self._same(state, entry, other)), None)
+            if same is None:
+                left.append(entry)
+            else:
+                rest.remove(same)
+                turned.append((entry, same))
+        return turned + [(one, other) for one in left[:_MOST_OPERANDS] for other in rest[:_MOST_OPERANDS]]
+
+    def _same(self, state: State, mine: Node, its: Node) -> bool:
+        """Whether an operand has its counterpart's elements."""
+        match = state.matches[mine.number]
+        keys = {mine.digest.in_any_order, match.node.digest.in_any_order if match is not None else None}
+        return mine.digest.count == its.digest.count and its.digest.in_any_order in keys
+
+    def _may_be_wrong(self, state: State, user: Node, mine: Node, its: Node) -> bool:
+        """Whether an operand may be wrong, if it should have been `its`."""
+        if mine.digest.count != its.digest.count or mine.digest.family != its.digest.family:
+            return False
+        if self._judge.is_right(state, mine, its) or _is_own(user, mine) or _is_given(mine):
+            return False
+        match = state.matches[mine.number]
+        if match is None or not match.is_in_order or mine.digest.is_uniform:
+            return True
+        if source_of(mine).instance.opcode != source_of(match.node).instance.opcode:
+            return True
+        if not user.instance.name.startswith(_loop_of(mine.instance)):
+            return True
+        # Where `before` goes on from the same value, or has come from it, the user lacks a step or has one too many.
+        return not (_is_made_of(its, match.node) or _is_made_of(match.node, its))
+
+    def _as_good(self, state: State, mine: Node, its: Node, wrong: Sequence[tuple[Node, Node]]) -> Remedy | None:
+        found = (
+            self._trials.remedy(state, mine, its, value, wrong) for value in arranged(its.value, state.raw[mine.number])
+        )
+        return next(filter(None, found), None)
+
+
+def _operands(instance: Instance) -> list[Node]:
+    return [node for part in instance.operands for node in part]
+
+
+def _is_own(user: Node, operand: Node) -> bool:
+    """Whether an operand is a constant of one number that no loop hands on, so that it belongs to the user."""
+    source = operand
+    while source.instance.opcode in _SPREADING and source.instance.inputs:
+        source = source.instance.inputs[0]
+    return (
+        source.instance.opcode == "constant"
+        and source.digest.is_uniform
+        and _loop_of(source.instance) == _loop_of(user.instance)
+    )
+
+
+def _is_given(node: Node) -> bool:
+    """Whether a value is one of the module's inputs."""
+    return node.instance.opcode == "parameter" and not node.instance.scope
+
+
+def _loop_of(instance: Instance) -> str:
+    """The path to the innermost loop around an instruction, with the iteration; empty outside of loops."""
+    return instance.name[: instance.name.rfind("[") + 1] and instance.name[: instance.name.rfind("]") + 1]
+
+
+def _is_made_of(node: Node, other: Node) -> bool:
+    """Whether a value is computed from another one in a few steps."""
+    pending = deque([node])
+    seen: set[int] = set()
+    while pending and len(seen) < _FEW_STEPS:
+        current = pending.popleft()
+        for entry in current.instance.inputs:
+            if entry.device != other.device:
+                continue
+            if entry.digest.in_any_order == other.digest.in_any_order and entry.digest.count == other.digest.count:
+                return True
+            if entry.number not in seen:
+                seen.add(entry.number)
+                pending.append(entry)
+    return False
