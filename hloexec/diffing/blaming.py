@@ -153,10 +153,13 @@ class Blame:
     def _from_results(
         self, state: State, wrong: Sequence[tuple[Node, Node]], numbers: frozenset[int]
     ) -> tuple[Blamed, State] | None:
-        """Where no replacement puts everything right: from a result that is replaced itself, backwards."""
+        """Where no replacement puts everything right: from a result that is replaced itself, backwards.
+
+        This is tried however much was tried before: results that differ always leave something to blame.
+        """
         for mine, its in wrong:
             for value in islice(arranged(its.value, state.raw[mine.number]), 1):
-                remedy = self._trials.remedy(state, mine, its, value, [(mine, its)])
+                remedy = self._trials.remedy(state, mine, its, value, [(mine, its)], is_limited=False)
                 if remedy is not None:
                     return self._named(state, self._descent.earliest(state, remedy, [(mine, its)]), numbers)
         return None

@@ -41,17 +41,28 @@ class Trials:
         self._tries = 0
 
     def remedy(
-        self, state: State, node: Node, its: Node | None, value: Array, wrong: Sequence[tuple[Node, Node]]
+        self,
+        state: State,
+        node: Node,
+        its: Node | None,
+        value: Array,
+        wrong: Sequence[tuple[Node, Node]],
+        *,
+        is_limited: bool = True,
     ) -> Remedy | None:
         """A replacement, if it puts the results right, by itself or with all that gave the same wrong value.
 
-        It has to put right all those of `wrong` that it changes, and at least one.
+        It has to put right all those of `wrong` that it changes, and at least one. What is not limited is tried after
+        whatever else was, and to its end.
         """
-        after = self._tried(state, node, its, value, wrong, ())
+        if is_limited and self._tries >= _MOST_TRIES:
+            return None
+        patience = _PATIENCE if is_limited else len(self._replay.graph.instances) + 1
+        after = self._tried(state, node, its, value, wrong, (), patience)
         if after is None:
             twins = twins_of(self._replay.graph, node)
             if twins:
-                after = self._tried(state, node, its, value, wrong, twins)
+                after = self._tried(state, node, its, value, wrong, twins, patience)
         return None if after is None else Remedy(node, its, value, after)
 
     def _tried(
@@ -62,9 +73,8 @@ class Trials:
         value: Array,
         wrong: Sequence[tuple[Node, Node]],
         twins: Sequence[Node],
+        patience: int,
     ) -> State | None:
-        if self._tries >= _MOST_TRIES:
-            return None
         self._tries += 1
         matches = 0
         known = state.matches
@@ -75,7 +85,7 @@ class Trials:
                 match, old = now.matches[entry.number], known[entry.number]
                 is_new = match is not None and match.is_in_order and (old is None or not old.is_in_order)
                 matches += is_new and not is_movement(entry)
-            return count < _PATIENCE * (1 + matches)
+            return count < patience * (1 + matches)
 
         repair = Repair(self._replay.graph, self._replay.index, node, its, value, twins)
         after = self._replay.override(state, repair, keep_going)

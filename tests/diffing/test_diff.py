@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import hloexec
+from hloexec.diffing import trials
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -33,6 +34,15 @@ def _planted(file: str, right: str, wrong: str) -> tuple[hloexec.Diff, str]:
 )
 def test_diff_names_the_planted_instruction(file: str, right: str, wrong: str, instruction: str) -> None:
     assert _planted(file, right, wrong)[1] == instruction
+
+
+@pytest.mark.parametrize("limit", ["_MOST_TRIES", "_PATIENCE"])
+def test_results_that_differ_are_said_to_even_where_the_search_is_given_up(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, limit, 0)
+    found, _ = _planted("attention.hlo", "dot(w_qkv.1, mul.61)", "dot(w_qkv.1, mul.57)")
+    assert found.outputs.leaves[0].mismatches
 
 
 @pytest.mark.parametrize("file", ["attention", "rnn_scan", "data_parallel_step", "mlp_train_step"])
