@@ -16,7 +16,7 @@ import numpy as np
 from hloexec.diffing.digests import Digest
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.numerics.error_budget import Chain
-from hloexec.numerics.measuring import agreement
+from hloexec.numerics.severities import agreement
 from hloexec.numerics.tolerances import Tolerance, derived_tolerance, required_equality
 from hloexec.numerics.ulps import narrower, smallest_normal, wide
 from hloexec.ops.common import narrow as narrowed

@@ -20,8 +20,9 @@ from hloexec.exec.topology import topology_of
 from hloexec.ir import Module
 from hloexec.numerics.comparison import LeafComparison, Verdict
 from hloexec.numerics.error_budget import Chain, chains_of, worst
-from hloexec.numerics.measuring import agreement, elements_at
+from hloexec.numerics.measuring import elements_at
 from hloexec.numerics.selections import Place, Selection, apply_steps, observed_sources, selections_of
+from hloexec.numerics.severities import agreement
 from hloexec.numerics.tolerances import Tolerance, derived_tolerance
 from hloexec.values import Array, Value
 
