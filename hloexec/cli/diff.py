@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import attrs
 import click
 
-from hloexec.cli.inputs import prepared, run_options
+from hloexec.cli.inputs import prepared
 from hloexec.cli.options import echo_json, json_option
+from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import UnsupportedError
 
 __all__ = ["command"]
@@ -34,7 +34,7 @@ def command(
     select: tuple[str, ...],
     top: int,
     as_json: bool,
-    **given: Any,
+    given: RunOptions,
 ) -> int:
     """Run the modules BEFORE and AFTER on the same inputs, and find the instruction that makes their results differ.
 
@@ -55,7 +55,7 @@ def command(
     policies = []
     for option, name in (("--numerics-before", numerics_before), ("--numerics-after", numerics_after)):
         try:
-            policies.append(numerics_policy(name or given["numerics"]))
+            policies.append(numerics_policy(name or given.numerics))
         except UnsupportedError as error:
             raise click.BadParameter(error.message, param_hint=f"'{option if name else '--numerics'}'") from error
     if os.path.isdir(before):
@@ -68,11 +68,11 @@ def command(
         raise click.UsageError(f"{before} is no folder; give the module to compare it with, too")
     if select:
         raise click.UsageError("--module says which modules of folders; these are files")
-    run = prepared(before, **given)
+    run = prepared(before, given)
     other = load(after)
     options = {key: value for key, value in run.options.items() if key != "numerics"}
     # What BEFORE says itself does not hold for AFTER.
-    options |= {"replicas": given["replicas"], "partitions": given["partitions"]}
+    options |= {"replicas": given.replicas, "partitions": given.partitions}
     with ProgressBar() as progress:
         found = diff(
             run.module,

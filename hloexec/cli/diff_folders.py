@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from hloexec.cli.inputs import run_settings, said_options, values_per_device
+from hloexec.cli.inputs import values_per_device
 from hloexec.cli.options import echo_json
+from hloexec.cli.run_options import RunOptions
 
 if TYPE_CHECKING:
     from hloexec.ir import Module
@@ -26,12 +27,9 @@ def diff_dumps(
     policies: tuple[NumericsPolicy, NumericsPolicy],
     top: int,
     as_json: bool,
-    given: Mapping[str, Any],
+    given: RunOptions,
 ) -> int:
-    """Compare the modules of one dump folder or two, show what came of it, and return the exit code.
-
-    `given` are the options of `run_options`, by their names.
-    """
+    """Compare the modules of one dump folder or two, show what came of it, and return the exit code."""
     from hloexec.cli.progress import ProgressBar
     from hloexec.diffing.folders import diff_folders
     from hloexec.exec.topology import topology_of
@@ -40,11 +38,10 @@ def diff_dumps(
         raise click.UsageError("the stages of one folder run under one policy; give --numerics")
 
     def inputs(module: Module) -> list[list[Value]]:
-        topology = topology_of(module, given["replicas"], given["partitions"])
-        names = ("inputs", "overrides", "different_inputs", "seed", "distribution")
-        return values_per_device(module, topology, **{name: given[name] for name in names})
+        topology = topology_of(module, given.replicas, given.partitions)
+        return values_per_device(module, topology, given)
 
-    settings = run_settings(given["numerics"], given["elided"], given["unknown"])
+    settings = given.settings()
     with ProgressBar() as progress:
         found = diff_folders(
             folder,
@@ -53,13 +50,13 @@ def diff_dumps(
             select=select,
             top=top,
             observers=[progress],
-            replicas=given["replicas"],
-            partitions=given["partitions"],
-            memory_limit=given["memory_limit"],
+            replicas=given.replicas,
+            partitions=given.partitions,
+            memory_limit=given.memory_limit,
             **{**settings, "numerics": policies},
-            seed=given["seed"],
+            seed=given.seed,
         )
-    words = said_options(**{name: value for name, value in given.items() if name != "memory_limit"})
+    words = given.words()
 
     def command(name: str, *arguments: str) -> str:
         return shlex.join(["hloexec", name, *arguments, *words])

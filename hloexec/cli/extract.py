@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import Any
 
 import click
 
-from hloexec.cli.inputs import prepared, run_options
+from hloexec.cli.inputs import prepared
 from hloexec.cli.options import echo_json, file_argument, json_option
+from hloexec.cli.run_options import RunOptions, run_options
 
 __all__ = ["command"]
 
@@ -39,7 +39,7 @@ def command(
     device: int | None,
     folder: str,
     as_json: bool,
-    **given: Any,
+    given: RunOptions,
 ) -> int:
     """Write the part of a module that computes an instruction to DIR, with the values that it ran on.
 
@@ -52,7 +52,7 @@ def command(
     from hloexec.folders import require_new_folder
 
     require_new_folder(folder)
-    run = prepared(file, **given)
+    run = prepared(file, given)
     with ProgressBar() as progress:
         found = extract(
             run.module,
@@ -71,8 +71,8 @@ def command(
     names = [name for name, _ in found.files() if name.startswith("inputs")]
     words = ["hloexec", "run", os.path.join(folder, "module.hlo")]
     words += [word for name in names for word in ("--inputs", os.path.join(folder, name))]
-    if given["numerics"] != "reference":
-        words += ["--numerics", given["numerics"]]
+    if given.numerics != "reference":
+        words += ["--numerics", given.numerics]
     if as_json:
         from hloexec.report.extractions import extraction_record
 

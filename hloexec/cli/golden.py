@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hloexec.cli.inputs import prepared, run_options
+from hloexec.cli.inputs import prepared
 from hloexec.cli.options import echo_json, file_argument, json_option
+from hloexec.cli.run_options import RunOptions, run_options
 
 if TYPE_CHECKING:
     from hloexec.golden import GoldenCheck
@@ -50,7 +51,7 @@ def record(
     name: str | None,
     force: bool,
     as_json: bool,
-    **options: Any,
+    given: RunOptions,
 ) -> None:
     """Record a golden: the module, its inputs and its result, in a folder of plain files.
 
@@ -62,10 +63,10 @@ def record(
     from hloexec.numerics.tolerances import given_tolerance
     from hloexec.results import read_result, result_shapes
 
-    if options["elided"] not in ("zeros", "random", "error"):
+    if given.elided not in ("zeros", "random", "error"):
         raise click.BadParameter("a golden's constants are zeros, random or refused (error)", param_hint="'--elided'")
     given_tolerance(atol, rtol, ulp)
-    ready = prepared(file, **options)
+    ready = prepared(file, given)
     folder = Path(output)
     if folder.suffix != SUFFIX:
         folder = folder / f"{name or _stem(file, ready.module)}{SUFFIX}"
@@ -76,17 +77,17 @@ def record(
         ready.module,
         folder,
         inputs_per_device=ready.inputs,
-        seed=options["seed"],
+        seed=given.seed,
         expected=result,
-        numerics=options["numerics"],
-        replicas=options["replicas"],
-        partitions=options["partitions"],
-        elided=options["elided"],
-        unknown=options["unknown"],
+        numerics=given.numerics,
+        replicas=given.replicas,
+        partitions=given.partitions,
+        elided=given.elided,
+        unknown=given.unknown,
         atol=atol,
         rtol=rtol,
         ulp=ulp,
-        inputs_source=file if ready.recorded_result is not None else _source(options),
+        inputs_source=file if ready.recorded_result is not None else _source(given),
         expected_source=expected or file,
         replace=force,
     )
@@ -141,7 +142,7 @@ def _stem(file: str, module: Module) -> str:
     return name
 
 
-def _source(options: dict[str, Any]) -> str:
+def _source(given: RunOptions) -> str:
     """Where the inputs come from, for people."""
-    files = [*options["inputs"], *(f"{key}={path}" for key, path in options["overrides"])]
-    return ", ".join(files) or f"random (seed {options['seed']}, {options['distribution']})"
+    files = [*given.inputs, *(f"{key}={path}" for key, path in given.overrides)]
+    return ", ".join(files) or f"random (seed {given.seed}, {given.distribution})"

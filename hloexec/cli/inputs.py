@@ -1,16 +1,15 @@
-"""What commands that run a module have in common: the options that say on which inputs and how, and what they give."""
+"""A module and its inputs, as the options of commands that run one say."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
-import click
 
-from hloexec.cli.options import ByteCount, KeyValue
-from hloexec.errors import InputError, UnsupportedError
+from hloexec.cli.run_options import RunOptions
+from hloexec.errors import InputError
 
 if TYPE_CHECKING:
     from hloexec.exec.topology import Topology
@@ -18,79 +17,13 @@ if TYPE_CHECKING:
     from hloexec.values import Value
 
 __all__ = [
-    "DISTRIBUTIONS",
     "Prepared",
     "computation_named",
     "given_values",
     "parameter_values",
     "prepared",
-    "run_options",
-    "run_settings",
-    "said_options",
     "values_per_device",
 ]
-
-DISTRIBUTIONS = ("normal", "uniform", "ones", "zeros", "iota", "special", "large")
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-_OPTIONS = (
-    click.option(
-        "--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="Which random inputs."
-    ),
-    click.option(
-        "--distribution",
-        type=click.Choice(DISTRIBUTIONS),
-        default="normal",
-        show_default=True,
-        help="What random inputs look like.",
-    ),
-    click.option(
-        "--inputs",
-        metavar="FILE.npz",
-        multiple=True,
-        help="Read the parameters' values, keyed by number or name. Give it once for all devices, or once for each.",
-    ),
-    click.option(
-        "--input",
-        "overrides",
-        type=KeyValue("PARAMETER", "FILE"),
-        multiple=True,
-        help="Read one parameter's value, by number or name. May be repeated.",
-    ),
-    click.option("--different-inputs", is_flag=True, help="Draw other random inputs for each device."),
-    click.option("--replicas", type=click.IntRange(1), help="How many replicas there are.  [default: the module's]"),
-    click.option(
-        "--partitions", type=click.IntRange(1), help="How many partitions there are.  [default: the module's]"
-    ),
-    click.option(
-        "--numerics", metavar="POLICY", default="reference", show_default=True, help="How much is rounded, and where."
-    ),
-    click.option(
-        "--elided",
-        metavar="zeros|random|error|FILE.npz",
-        default="zeros",
-        show_default=True,
-        help="The values of constants that the text leaves out: made up, refused, or read by name.",
-    ),
-    click.option(
-        "--unknown",
-        type=click.Choice(("error", "zeros", "random")),
-        default="error",
-        show_default=True,
-        help="What library calls that hloexec does not know give.",
-    ),
-    click.option(
-        "--memory-limit", type=ByteCount(), help="Refuse to take more, e.g. 8G.  [default: 80 % of what is free]"
-    ),
-)
-
-
-def run_options(function: _Function) -> _Function:
-    """The options of `prepared`."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
 
 
 @attrs.frozen(eq=False)
@@ -113,21 +46,7 @@ class Prepared:
         return shlex.join(["hloexec", name, *self.arguments[:1], *more, *self.arguments[1:]])
 
 
-def prepared(
-    file: str,
-    *,
-    seed: int,
-    distribution: str,
-    inputs: Sequence[str],
-    overrides: Sequence[tuple[str, str]],
-    different_inputs: bool,
-    replicas: int | None,
-    partitions: int | None,
-    numerics: str,
-    elided: str,
-    unknown: str,
-    memory_limit: int | None,
-) -> Prepared:
+def prepared(file: str, given: RunOptions) -> Prepared:
     """Load a module and make or read its inputs; raises what keeps it from running before any input is made.
 
     A snapshot is run on the inputs that it holds, unless others are given.
@@ -139,99 +58,46 @@ def prepared(
     from hloexec.exec.topology import topology_of
     from hloexec.loading import load_with_values
 
-    options = run_settings(numerics, elided, unknown)
+    options = given.settings()
     snapshot = load_with_values(file)
     module = snapshot.module
-    plan = plan_of(module, is_observed=True, memory_limit=memory_limit, **options)
-    topology = topology_of(module, replicas, partitions)
+    plan = plan_of(module, is_observed=True, memory_limit=given.memory_limit, **options)
+    topology = topology_of(module, given.replicas, given.partitions)
     require_devices(plan, topology)
-    require_memory(plan, memory_limit)
-    if snapshot.inputs_per_device and not (different_inputs or inputs):
-        values = recorded_inputs(snapshot, module.entry, given_values(module.entry, overrides), topology.count)
-        recorded_result = None if overrides else snapshot.result
+    require_memory(plan, given.memory_limit)
+    if snapshot.inputs_per_device and not (given.different_inputs or given.inputs):
+        values = recorded_inputs(snapshot, module.entry, given_values(module.entry, given.overrides), topology.count)
+        recorded_result = None if given.overrides else snapshot.result
     else:
         recorded_result = None
-        values = values_per_device(module, topology, inputs, overrides, different_inputs, seed, distribution)
+        values = values_per_device(module, topology, given)
     options |= {"replicas": topology.replicas, "partitions": topology.partitions}
-    options |= {"memory_limit": memory_limit, "seed": seed}
-    words = said_options(
-        seed=seed,
-        distribution=distribution,
-        inputs=inputs,
-        overrides=overrides,
-        different_inputs=different_inputs,
-        replicas=replicas,
-        partitions=partitions,
-        numerics=numerics,
-        elided=elided,
-        unknown=unknown,
-    )
-    return Prepared(module, values, options, topology.count, (file, *words), recorded_result)
-
-
-def run_settings(numerics: str, elided: str, unknown: str) -> dict[str, Any]:
-    """The arguments of `run_devices` that are the same for every module; click.BadParameter where one is unknown."""
-    from hloexec import literals
-    from hloexec.ops.policy import numerics_policy
-
-    is_file = elided.lower().endswith((".npz", ".npy"))
-    if not is_file and elided not in ("zeros", "random", "error"):
-        raise click.BadParameter(f"{elided!r} is none of zeros, random, error and FILE.npz", param_hint="'--elided'")
-    try:
-        policy = numerics_policy(numerics)
-    except UnsupportedError as error:
-        raise click.BadParameter(error.message, param_hint="'--numerics'") from error
-    return {"numerics": policy, "elided": literals.load_arrays(elided) if is_file else elided, "unknown": unknown}
+    options |= {"memory_limit": given.memory_limit, "seed": given.seed}
+    return Prepared(module, values, options, topology.count, (file, *given.words()), recorded_result)
 
 
 def values_per_device(
     module: Module,
     topology: Topology,
-    inputs: Sequence[str],
-    overrides: Sequence[tuple[str, str]],
-    different_inputs: bool,
-    seed: int,
-    distribution: str,
+    given: RunOptions,
+    computation: Computation | None = None,
+    *,
+    verify: bool = True,
 ) -> list[list[Value]]:
-    """The inputs of a module's entry as the options say: one list for all devices, or one for each."""
+    """The inputs of a computation, the module's entry without one, as the options say: one list for all devices, or
+    one for each."""
     from hloexec.cli.devices import inputs_per_device
 
+    chosen = module.entry if computation is None else computation
     return inputs_per_device(
         topology,
-        inputs,
-        different_inputs,
-        seed,
-        lambda path, number: parameter_values(module, module.entry, path, overrides, number, distribution),
+        given.inputs,
+        given.different_inputs,
+        given.seed,
+        lambda path, number: parameter_values(
+            module, chosen, path, given.overrides, number, given.distribution, verify=verify
+        ),
     )
-
-
-def said_options(
-    *,
-    seed: int,
-    distribution: str,
-    inputs: Sequence[str],
-    overrides: Sequence[tuple[str, str]],
-    different_inputs: bool,
-    replicas: int | None,
-    partitions: int | None,
-    numerics: str,
-    elided: str,
-    unknown: str,
-) -> list[str]:
-    """The options that are not as they are without saying, as one types them."""
-    said = {
-        "--seed": [str(seed)] if seed else [],
-        "--distribution": [distribution] if distribution != "normal" else [],
-        "--inputs": list(inputs),
-        "--input": [f"{key}={path}" for key, path in overrides],
-        "--replicas": [str(replicas)] if replicas else [],
-        "--partitions": [str(partitions)] if partitions else [],
-        "--numerics": [numerics] if numerics != "reference" else [],
-        "--elided": [elided] if elided != "zeros" else [],
-        "--unknown": [unknown] if unknown != "error" else [],
-    }
-    words = [word for name, texts in said.items() for text in texts for word in (name, text)]
-    return [*words, "--different-inputs"] if different_inputs else words
 
 
 def computation_named(module: Module, name: str | None) -> Computation:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from hloexec.cli.inputs import prepared, run_options
+from hloexec.cli.inputs import prepared
 from hloexec.cli.options import echo_json, file_argument, json_option
+from hloexec.cli.run_options import RunOptions, run_options
 
 __all__ = ["command"]
 
@@ -31,7 +30,9 @@ __all__ = ["command"]
 @click.option("--top", type=click.IntRange(0, 1000), default=5, show_default=True, help="Rows of each table.")
 @run_options
 @json_option
-def command(file: str, first: bool, also: tuple[str, ...], share: float, top: int, as_json: bool, **given: Any) -> int:
+def command(
+    file: str, first: bool, also: tuple[str, ...], share: float, top: int, as_json: bool, given: RunOptions
+) -> int:
     """Find the first instruction that turns finite numbers into NaN or infinities which reach the result.
 
     Shows the instruction and its source line, its operands, the elements that went bad, and the chain of instructions
@@ -43,7 +44,7 @@ def command(file: str, first: bool, also: tuple[str, ...], share: float, top: in
 
     if share and not also:
         raise click.UsageError("--share says how much --also has to concern; without --also it means nothing")
-    run = prepared(file, **given)
+    run = prepared(file, given)
     with ProgressBar() as progress:
         hunt = find_nan(
             run.module,

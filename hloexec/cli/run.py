@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hloexec.cli.inputs import DISTRIBUTIONS, computation_named, given_values, parameter_values, run_settings
-from hloexec.cli.options import ByteCount, KeyValue, echo_json, file_argument, json_option, strict_option
+from hloexec.cli.inputs import computation_named, given_values, values_per_device
+from hloexec.cli.options import KeyValue, echo_json, file_argument, json_option, strict_option
+from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,42 +29,13 @@ __all__ = ["command"]
 
 @click.command("run")
 @file_argument
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**64 - 1),
-    default=0,
-    show_default=True,
-    help="Which random inputs, and which random numbers where the module draws some itself (rng).",
-)
-@click.option(
-    "--distribution",
-    type=click.Choice(DISTRIBUTIONS),
-    default="normal",
-    show_default=True,
-    help="What random inputs look like. Indices stay in bounds in all of them.",
-)
-@click.option(
-    "--inputs",
-    metavar="FILE.npz",
-    multiple=True,
-    help="Read the parameters' values, keyed by number or by name. Give it once for all devices, or once for each.",
-)
-@click.option(
-    "--input",
-    "overrides",
-    type=KeyValue("PARAMETER", "FILE"),
-    multiple=True,
-    help="Read one parameter's value, by number or name. May be repeated.",
-)
+@run_options
 @click.option(
     "--global-inputs",
     metavar="FILE.npz",
     help="Read whole arrays, of which each device gets its shard as the parameters' shardings say; the result is put "
     "together again.",
 )
-@click.option("--different-inputs", is_flag=True, help="Draw other random inputs for each device.")
-@click.option("--replicas", type=click.IntRange(1), help="How many replicas there are.  [default: the module's]")
-@click.option("--partitions", type=click.IntRange(1), help="How many partitions there are.  [default: the module's]")
 @click.option("--random-inputs", is_flag=True, help="Make up inputs even where FILE is a snapshot, which has its own.")
 @click.option("--infeed", metavar="FILE.npz", help="Read the values that infeeds take, keyed 0, 1, … in their order.")
 @click.option("--outfeed", metavar="FILE.npz", help="Write the values that outfeeds hand over, keyed 0, 1, …")
@@ -83,25 +55,7 @@ __all__ = ["command"]
 )
 @click.option("--save", metavar="FILE.npz", help="Write the result, in files that numpy.load opens.")
 @click.option("--save-inputs", metavar="FILE.npz", help="Write the inputs, to be read by --inputs.")
-@click.option(
-    "--numerics", metavar="POLICY", default="reference", show_default=True, help="How much is rounded, and where."
-)
-@click.option(
-    "--elided",
-    metavar="zeros|random|error|FILE.npz",
-    default="zeros",
-    show_default=True,
-    help="The values of constants that the text leaves out: made up, refused, or read by name.",
-)
-@click.option(
-    "--unknown",
-    type=click.Choice(("error", "zeros", "random")),
-    default="error",
-    show_default=True,
-    help="What library calls that hloexec does not know give.",
-)
 @click.option("--computation", metavar="NAME", help="Run this computation instead of the entry.")
-@click.option("--memory-limit", type=ByteCount(), help="Refuse to take more, e.g. 8G.  [default: 80 % of what is free]")
 @click.option(
     "--custom-call",
     "custom_calls",
@@ -115,14 +69,8 @@ __all__ = ["command"]
 @json_option
 def command(
     file: str,
-    seed: int,
-    distribution: str,
-    inputs: Sequence[str],
-    overrides: Sequence[tuple[str, str]],
+    given: RunOptions,
     global_inputs: str | None,
-    different_inputs: bool,
-    replicas: int | None,
-    partitions: int | None,
     random_inputs: bool,
     infeed: str | None,
     outfeed: str | None,
@@ -130,11 +78,7 @@ def command(
     sent: Sequence[tuple[str, str]],
     save: str | None,
     save_inputs: str | None,
-    numerics: str,
-    elided: str,
-    unknown: str,
     computation: str | None,
-    memory_limit: int | None,
     custom_calls: Sequence[tuple[str, str]],
     no_plan: bool,
     no_verify: bool,
@@ -153,7 +97,7 @@ def command(
     """
     import hloexec
     from hloexec import literals
-    from hloexec.cli.devices import inputs_per_device, labelled_leaves
+    from hloexec.cli.devices import labelled_leaves
     from hloexec.cli.host_values import host_values
     from hloexec.cli.progress import ProgressBar
     from hloexec.cli.snapshots import recorded_inputs
@@ -164,7 +108,7 @@ def command(
     from hloexec.exec.topology import topology_of
     from hloexec.loading import load_with_values
 
-    settings = run_settings(numerics, elided, unknown)
+    settings = given.settings()
     for destination in (save, save_inputs, outfeed, *(path for _, path in sent)):
         if destination is not None:
             literals.require_writable(destination)
@@ -183,31 +127,23 @@ def command(
         "planner": not no_plan,
         "verify": not no_verify,
     }
-    plan = plan_of(module, memory_limit=memory_limit, **options)
-    topology = topology_of(module, replicas, partitions)
+    plan = plan_of(module, memory_limit=given.memory_limit, **options)
+    topology = topology_of(module, given.replicas, given.partitions)
     require_devices(plan, topology)
-    require_memory(plan, memory_limit)
+    require_memory(plan, given.memory_limit)
     count = topology.count
-    is_made_up = random_inputs or different_inputs or computation is not None
-    is_recorded = bool(snapshot.inputs_per_device) and not (is_made_up or inputs)
+    is_made_up = random_inputs or given.different_inputs or computation is not None
+    is_recorded = bool(snapshot.inputs_per_device) and not (is_made_up or given.inputs)
     if global_inputs is not None:
-        if inputs or overrides or different_inputs or computation is not None:
+        if given.inputs or given.overrides or given.different_inputs or computation is not None:
             raise click.UsageError("--global-inputs takes the place of --inputs, --input, --different-inputs")
         values = hloexec.shard_inputs(
             module, _whole_values(global_inputs), replicas=topology.replicas, partitions=topology.partitions
         )
     elif is_recorded:
-        values = recorded_inputs(snapshot, chosen, given_values(chosen, overrides), count)
+        values = recorded_inputs(snapshot, chosen, given_values(chosen, given.overrides), count)
     else:
-        values = inputs_per_device(
-            topology,
-            inputs,
-            different_inputs,
-            seed,
-            lambda path, number: parameter_values(
-                module, chosen, path, overrides, number, distribution, verify=not no_verify
-            ),
-        )
+        values = values_per_device(module, topology, given, chosen, verify=not no_verify)
     if save_inputs is not None:
         literals.save(save_inputs, tuple(map(tuple, values)) if len(values) > 1 else tuple(values[0]))
     exchanged = host.on_devices(count)
@@ -215,7 +151,7 @@ def command(
     view = _JsonView() if as_json else _TerminalView()
     view.module(module, count)
     names = [parameter.name for parameter in chosen.parameters]
-    view.inputs(labelled_leaves([tuple(given) for given in values], lambda index: _input_label(index, names)))
+    view.inputs(labelled_leaves([tuple(arguments) for arguments in values], lambda index: _input_label(index, names)))
     taken = Statistics()
     with ProgressBar() as progress:
         start = time.perf_counter()
@@ -225,8 +161,8 @@ def command(
             replicas=topology.replicas,
             partitions=topology.partitions,
             observers=[progress],
-            memory_limit=memory_limit,
-            seed=seed,
+            memory_limit=given.memory_limit,
+            seed=given.seed,
             statistics=taken,
             **exchanged,
             **options,
@@ -234,8 +170,8 @@ def command(
         seconds = time.perf_counter() - start
     if global_inputs is not None:
         results = [hloexec.unshard_outputs(module, results, replicas=topology.replicas, partitions=topology.partitions)]
-    if is_recorded and not overrides and snapshot.result is not None:
-        view.comparison = hloexec.compare(results[0], snapshot.result, module=module, numerics=numerics)
+    if is_recorded and not given.overrides and snapshot.result is not None:
+        view.comparison = hloexec.compare(results[0], snapshot.result, module=module, numerics=given.numerics)
     view.result(labelled_leaves(results, lambda index: ".".join(map(str, index)) or "value"), seconds, taken, count)
     if save is not None:
         literals.save(save, tuple(results) if len(results) > 1 else results[0])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from hloexec.cli.inputs import prepared, run_options
+from hloexec.cli.inputs import prepared
 from hloexec.cli.options import ByteCount, echo_json, file_argument, json_option
+from hloexec.cli.run_options import RunOptions, run_options
 
 __all__ = ["command"]
 
@@ -38,7 +37,7 @@ def command(
     disk_limit: int | None,
     top: int,
     as_json: bool,
-    **given: Any,
+    given: RunOptions,
 ) -> None:
     """Write what every instruction of a run gives to DIR, with statistics, path, loop iteration and devices.
 
@@ -53,7 +52,7 @@ def command(
 
     selection = Selection.of(select)
     require_new_folder(folder)
-    run = prepared(file, **given)
+    run = prepared(file, given)
     with ProgressBar() as progress:
         traced = record(
             run.module,

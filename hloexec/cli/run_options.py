@@ -1,0 +1,135 @@
+"""The options of every command that runs a module: on which inputs, on how many devices, and how."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import click
+
+from hloexec.cli.options import ByteCount, KeyValue
+from hloexec.errors import UnsupportedError
+
+__all__ = ["RunOptions", "run_options"]
+
+
+def _option(name: str, *, default: Any = None, **settings: Any) -> Any:
+    """A field whose value is that of the option `name`; `settings` as for `click.option`."""
+    return attrs.field(default=default, metadata={"name": name, "settings": {"default": default, **settings}})
+
+
+@attrs.frozen
+class RunOptions:
+    """What a command line says about a run."""
+
+    seed: int = _option(
+        "--seed",
+        type=click.IntRange(0, 2**64 - 1),
+        default=0,
+        show_default=True,
+        help="Which random inputs, and which random numbers where the module draws some itself (rng).",
+    )
+    distribution: str = _option(
+        "--distribution",
+        type=click.Choice(("normal", "uniform", "ones", "zeros", "iota", "special", "large")),
+        default="normal",
+        show_default=True,
+        help="What random inputs look like. Indices stay in bounds in all of them.",
+    )
+    inputs: tuple[str, ...] = _option(
+        "--inputs",
+        metavar="FILE.npz",
+        multiple=True,
+        default=(),
+        help="Read the parameters' values, keyed by number or name. Give it once for all devices, or once for each.",
+    )
+    overrides: tuple[tuple[str, str], ...] = _option(
+        "--input",
+        type=KeyValue("PARAMETER", "FILE"),
+        multiple=True,
+        default=(),
+        help="Read one parameter's value, by number or name. May be repeated.",
+    )
+    different_inputs: bool = _option(
+        "--different-inputs", is_flag=True, default=False, help="Draw other random inputs for each device."
+    )
+    replicas: int | None = _option(
+        "--replicas", type=click.IntRange(1), help="How many replicas there are.  [default: the module's]"
+    )
+    partitions: int | None = _option(
+        "--partitions", type=click.IntRange(1), help="How many partitions there are.  [default: the module's]"
+    )
+    numerics: str = _option(
+        "--numerics", metavar="POLICY", default="reference", show_default=True, help="How much is rounded, and where."
+    )
+    elided: str = _option(
+        "--elided",
+        metavar="zeros|random|error|FILE.npz",
+        default="zeros",
+        show_default=True,
+        help="The values of constants that the text leaves out: made up, refused, or read by name.",
+    )
+    unknown: str = _option(
+        "--unknown",
+        type=click.Choice(("error", "zeros", "random")),
+        default="error",
+        show_default=True,
+        help="What library calls that hloexec does not know give.",
+    )
+    memory_limit: int | None = _option(
+        "--memory-limit", type=ByteCount(), help="Refuse to take more, e.g. 8G.  [default: 80 % of what is free]"
+    )
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments of `run_devices` that are the same for every module.
+
+        Raises click.BadParameter where one is unknown.
+        """
+        from hloexec import literals
+        from hloexec.ops.policy import numerics_policy
+
+        elided = self.elided
+        is_file = elided.lower().endswith((".npz", ".npy"))
+        if not is_file and elided not in ("zeros", "random", "error"):
+            message = f"{elided!r} is none of zeros, random, error and FILE.npz"
+            raise click.BadParameter(message, param_hint="'--elided'")
+        try:
+            policy = numerics_policy(self.numerics)
+        except UnsupportedError as error:
+            raise click.BadParameter(error.message, param_hint="'--numerics'") from error
+        constants = literals.load_arrays(elided) if is_file else elided
+        return {"numerics": policy, "elided": constants, "unknown": self.unknown}
+
+    def words(self) -> list[str]:
+        """The options that are not as they are without saying, as one types them.
+
+        How much memory there may be is no part of what is run, and left out.
+        """
+        words, flags = [], []
+        for field in attrs.fields(RunOptions):
+            name, value = field.metadata["name"], getattr(self, field.name)
+            if value == field.default or field.name == "memory_limit":
+                continue
+            if value is True:
+                flags.append(name)
+                continue
+            for entry in value if isinstance(value, tuple) else (value,):
+                words += [name, "=".join(entry) if isinstance(entry, tuple) else str(entry)]
+        return words + flags
+
+
+def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command these options; it gets their values as one argument, `given`, a RunOptions."""
+    fields = attrs.fields(RunOptions)
+
+    @functools.wraps(function)
+    def command(**values: Any) -> Any:
+        given = RunOptions(**{field.name: values.pop(field.name) for field in fields})
+        return function(given=given, **values)
+
+    for field in reversed(fields):
+        option = click.option(field.metadata["name"], field.name, **field.metadata["settings"])
+        command = option(command)
+    return command

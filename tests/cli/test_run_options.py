@@ -1,0 +1,41 @@
+"""The options of a run, and how they are said again."""
+
+from __future__ import annotations
+
+import attrs
+import click
+import pytest
+
+from hloexec.cli.run_options import RunOptions, run_options
+
+SAID = [
+    {},
+    {"seed": 3, "distribution": "iota", "different_inputs": True},
+    {"inputs": ("a.npz", "b.npz"), "overrides": (("0", "x.npy"), ("w", "y=z.npy"))},
+    {"replicas": 2, "partitions": 4, "numerics": "exact", "elided": "random", "unknown": "zeros"},
+]
+
+
+def read(words: list[str]) -> RunOptions:
+    """What a command is given for these words."""
+    found: list[RunOptions] = []
+
+    @click.command()
+    @run_options
+    def command(given: RunOptions) -> None:
+        found.append(given)
+
+    command.main(words, standalone_mode=False)
+    return found[0]
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_the_words_for_options_are_read_as_these_options(said: dict[str, object]) -> None:
+    options = RunOptions(**said)
+    assert read(options.words()) == options
+
+
+def test_every_option_is_said_where_it_matters() -> None:
+    given = {name for said in SAID for name in said}
+    assert {field.name for field in attrs.fields(RunOptions)} - given == {"memory_limit"}
+    assert RunOptions(memory_limit=5).words() == []
