@@ -7,10 +7,11 @@ is loaded, so the command starts over with it.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from pathlib import Path
+
+from hloexec.openblas import openblas_kernels
 
 __all__ = ["is_misjudged", "start_over_with_better_kernels"]
 
@@ -18,8 +19,6 @@ _VARIABLE = "OPENBLAS_CORETYPE"
 _WITHOUT_AVX512 = frozenset({"haswell", "zen", "sandybridge", "nehalem", "prescott", "generic", "excavator"})
 _NEEDED = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
 """What OpenBLAS's SkylakeX kernels use."""
-_NAMES = tuple(f"{prefix}openblas_get_corename{suffix}" for prefix in ("scipy_", "") for suffix in ("64_", ""))
-"""The function that names the kernels, as builds of OpenBLAS call it."""
 
 
 def start_over_with_better_kernels() -> None:
@@ -31,7 +30,7 @@ def start_over_with_better_kernels() -> None:
     if _VARIABLE in os.environ or not sys.orig_argv:
         return
     flags = _processor_flags()
-    if not flags >= _NEEDED or not is_misjudged(_kernels(), flags):
+    if not flags >= _NEEDED or not is_misjudged(openblas_kernels(), flags):
         return
     sys.stdout.flush()
     sys.stderr.flush()
@@ -39,8 +38,8 @@ def start_over_with_better_kernels() -> None:
 
 
 def is_misjudged(kernels: str, flags: frozenset[str]) -> bool:
-    """Whether kernels without AVX-512 were chosen for a processor, given its flags, that has all of it."""
-    return kernels.lower() in _WITHOUT_AVX512 and flags >= _NEEDED
+    """Whether kernels without AVX-512, by the name of their processor, were chosen for one that has all of it."""
+    return kernels in _WITHOUT_AVX512 and flags >= _NEEDED
 
 
 def _processor_flags() -> frozenset[str]:
@@ -51,21 +50,3 @@ def _processor_flags() -> frozenset[str]:
     except OSError:
         pass
     return frozenset()
-
-
-def _kernels() -> str:
-    """The name of the kernels that NumPy's OpenBLAS has chosen, or nothing."""
-    import numpy  # noqa: F401
-
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-        path = next(line.split(maxsplit=5)[5] for line in lines if "openblas" in line.rpartition("/")[2])
-        library = ctypes.CDLL(path)
-        for name in _NAMES:
-            function = getattr(library, name, None)
-            if function is not None:
-                function.restype = ctypes.c_char_p
-                return str(function().decode())
-    except (OSError, StopIteration, IndexError, AttributeError, UnicodeDecodeError):
-        pass
-    return ""

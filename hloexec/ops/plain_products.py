@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hloexec.ops.blas import blas_kernels
+from hloexec.openblas import openblas_kernels
 from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
@@ -74,7 +74,7 @@ def _can_be_tiled(lhs: Array, rhs: Array) -> bool:
         and not columns % _TILE_COLUMNS
         and (rhs.flags.c_contiguous or rhs.flags.f_contiguous)
         and lhs.shape[0] * _TILE_LENGTH * _TILE_COLUMNS <= _COPYLESS_PRODUCTS
-        and blas_kernels() in _COPYLESS_KERNELS
+        and openblas_kernels() in _COPYLESS_KERNELS
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -25,11 +24,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, 
 @pytest.mark.parametrize(
     ("name", "flags", "is_misjudged"),
     [
-        ("Haswell", WIDE, True),
-        ("Zen", WIDE, True),
-        ("SkylakeX", WIDE, False),
-        ("Cooperlake", WIDE, False),
-        ("Haswell", WIDE - {"avx512vl"}, False),
+        ("haswell", WIDE, True),
+        ("zen", WIDE, True),
+        ("skylakex", WIDE, False),
+        ("cooperlake", WIDE, False),
+        ("haswell", WIDE - {"avx512vl"}, False),
         ("", WIDE, False),
     ],
 )
@@ -43,7 +42,7 @@ def test_a_misjudged_processor_makes_the_command_start_over(
     started: list[tuple[list[str], dict[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernels, "_processor_flags", lambda: WIDE)
-    monkeypatch.setattr(kernels, "_kernels", lambda: "Haswell")
+    monkeypatch.setattr(kernels, "openblas_kernels", lambda: "haswell")
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "hloexec", "run", "x.hlo"])
     kernels.start_over_with_better_kernels()
     ((arguments, environment),) = started
@@ -55,14 +54,7 @@ def test_the_users_choice_stands(
     started: list[tuple[list[str], dict[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernels, "_processor_flags", lambda: WIDE)
-    monkeypatch.setattr(kernels, "_kernels", lambda: "Haswell")
+    monkeypatch.setattr(kernels, "openblas_kernels", lambda: "haswell")
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     kernels.start_over_with_better_kernels()
     assert not started
-
-
-def test_the_kernels_of_numpy_are_known_by_name() -> None:
-    maps = Path("/proc/self/maps")
-    name = kernels._kernels()
-    loaded = maps.read_text().splitlines() if maps.exists() else []
-    assert bool(name) == any("openblas" in line.rpartition("/")[2] for line in loaded)

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.cli.kernels import _kernels, _processor_flags
+from hloexec.cli.kernels import _processor_flags
+from hloexec.openblas import openblas_kernels
 from tests.golden.modules import modules
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +34,7 @@ THREADS = ("1", "2")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the kernels that are named are those of x86-64"),
-    pytest.mark.skipif(not _kernels(), reason="NumPy's BLAS is not OpenBLAS"),
+    pytest.mark.skipif(not openblas_kernels(), reason="NumPy's BLAS is not OpenBLAS"),
 ]
 
 

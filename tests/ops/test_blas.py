@@ -7,10 +7,11 @@ import threading
 import numpy as np
 import pytest
 
+from hloexec.openblas import openblas_function
 from hloexec.ops import blas
 from hloexec.ops.blas import one_blas_thread
 
-controls = blas._function("get_num_threads"), blas._function("set_num_threads")
+controls = openblas_function("get_num_threads"), openblas_function("set_num_threads")
 needs_openblas = pytest.mark.skipif(None in controls, reason="NumPy's BLAS is not OpenBLAS")
 
 
@@ -49,6 +50,6 @@ def test_the_limit_ends_with_an_error() -> None:
 
 
 def test_without_openblas_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blas, "_function", lambda verb: None)
+    monkeypatch.setattr(blas, "openblas_function", lambda verb: None)
     with one_blas_thread():
         assert (np.ones((2, 3)) @ np.ones((3, 2)) == 3).all()
