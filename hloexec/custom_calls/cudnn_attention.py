@@ -11,19 +11,20 @@ import numpy as np
 
 from hloexec.custom_calls import attention as softmax
 from hloexec.custom_calls import cudnn_attention_unfused as unfused
-from hloexec.custom_calls.cudnn_attention_config import KINDS, AttentionConfig, attention_config, is_scratch
+from hloexec.custom_calls.cudnn_attention_config import KINDS, AttentionConfig, attention_config
+from hloexec.custom_calls.cudnn_attention_results import result_count, results_of, rounded_results
 from hloexec.custom_calls.cudnn_attention_sequences import Batch, four_dimensions, heads_first, paged, tokens
-from hloexec.custom_calls.cudnn_fields import reason_against, require_floating, result_shapes
+from hloexec.custom_calls.cudnn_fields import refused_by, require_floating, require_named
 from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
-from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.control import CustomCallAttributes
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
 
-__all__ = ["check_heads", "results_of"]
+__all__ = ["check_heads"]
 
 
 def _check(instruction: Instruction) -> None:
@@ -54,8 +55,7 @@ def _operand_names(config: AttentionConfig) -> list[str]:
 
 def _named_shapes(operands: Sequence[Shape], config: AttentionConfig) -> dict[str, ArrayShape]:
     names = _operand_names(config)
-    if len(operands) != len(names):
-        raise ShapeError(f"the attention must have the operands {', '.join(names)}, but has {len(operands)} operands")
+    require_named(operands, names, "the attention", ShapeError)
     shapes = {name: array_shape(shape, f"{name} of the attention") for name, shape in zip(names, operands, strict=True)}
     require_floating((shape for name, shape in shapes.items() if name not in _INTEGERS), "the attention")
     return shapes
@@ -63,10 +63,7 @@ def _named_shapes(operands: Sequence[Shape], config: AttentionConfig) -> dict[st
 
 def _named(operands: Sequence[Array], config: AttentionConfig) -> dict[str, Array]:
     names = _operand_names(config)
-    if len(operands) != len(names):
-        raise EvaluationError(
-            f"the attention must have the operands {', '.join(names)}, but has {len(operands)} operands"
-        )
+    require_named(operands, names, "the attention", EvaluationError)
     return dict(zip(names, operands, strict=True))
 
 
@@ -134,38 +131,6 @@ def _sizes(shapes: dict[str, ArrayShape], config: AttentionConfig) -> tuple[tupl
     return (batch, heads, rows, columns), keys, values[3]
 
 
-def results_of(shape: Shape, expected: Sequence[tuple[int, ...]], what: str) -> Shape:
-    """The declared shape with the dimensions of everything but scratch memory as expected.
-
-    A dimension of size 1 that one of them has more than the other does not count.
-    """
-    declared = list(result_shapes(shape, what))
-    places = [place for place, leaf in enumerate(declared) if not is_scratch(leaf)]
-    if len(places) != len(expected) or not isinstance(shape, TupleShape):
-        raise ShapeError(f"{what} has {len(expected)} results and scratch memory, but is declared as {shape}")
-    for place, dimensions in zip(places, expected, strict=True):
-        found = declared[place]
-        if [size for size in found.dimensions if size != 1] != [size for size in dimensions if size != 1]:
-            declared[place] = ArrayShape(found.element_type, dimensions)
-    return TupleShape(tuple(declared))
-
-
-def _has_statistics(shape: Shape) -> bool:
-    return sum(not is_scratch(leaf) for leaf in result_shapes(shape, "the attention")) > 1
-
-
-def _rounded(results: Sequence[Array], shape: Shape) -> Array | tuple[Array, ...]:
-    """The results in the places of what is no scratch memory, each rounded once; zeros for scratch memory."""
-    remaining = iter(results)
-    leaves = [
-        np.zeros(leaf.dimensions, leaf.element_type.storage)
-        if is_scratch(leaf)
-        else narrow(next(remaining), leaf.element_type).reshape(leaf.dimensions)
-        for leaf in result_shapes(shape, "the attention")
-    ]
-    return tuple(leaves) if isinstance(shape, TupleShape) else leaves[0]
-
-
 @custom_call(*(target for target, kind in KINDS.items() if not kind.is_backward and not kind.is_8_bit))
 class Attention:
     """softmax(fmha_scale · q · kᵀ + bias, hidden keys left out) · v, computed in f32 and rounded once
@@ -189,14 +154,12 @@ class Attention:
         shapes = _named_shapes(operands, config)
         (batch, heads, rows, columns), _, depth = _sizes(shapes, config)
         expected: list[tuple[int, ...]] = [(batch, heads, rows, depth)]
-        if _has_statistics(shape):
+        if result_count(shape) > 1:
             count = shapes["query lengths"].element_count if config.is_packed else batch
             expected.append((count, heads, rows) if config.is_flash else (batch, heads, rows, columns))
         return results_of(shape, expected, "the attention")
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return reason_against(_check, instruction)
+    supports = refused_by(_check)
 
     @staticmethod
     def evaluate(
@@ -213,7 +176,7 @@ class Attention:
         )
         if not config.is_flash:
             results = unfused.forward(queries, keys, values, named.get("mask"), named.get("bias"), config, numerics)
-            return _rounded(results[: 1 + _has_statistics(shape)], shape)
+            return rounded_results(results, shape, narrow)
         if config.is_paged:
             keys, values = paged(keys, named["key pages"]), paged(values, named["value pages"])
         lengths = [named[name] for name in named if "lengths" in name or "offsets" in name]
@@ -226,7 +189,7 @@ class Attention:
             value, weights = softmax.attention(sequence)
             output[stretch.queries] = value
             sums[stretch.row, :, : stretch.length] = weights.log_sum_exp
-        return _rounded([heads_first(output, count), sums][: 1 + _has_statistics(shape)], shape)
+        return rounded_results([heads_first(output, count), sums], shape, narrow)
 
 
 @custom_call(*(target for target, kind in KINDS.items() if kind.is_backward and not kind.is_8_bit))
@@ -270,13 +233,11 @@ class AttentionBackward:
         ]
         if not config.is_flash:
             expected.append((batch, heads, rows, columns))
-        if config.kind.has_bias and _result_count(shape) > len(expected):
+        if config.kind.has_bias and result_count(shape) > len(expected):
             expected.append(shapes["bias"].dimensions if config.is_flash else (1, heads, rows, columns))
         return results_of(shape, expected, "the attention's gradient")
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return reason_against(_check, instruction)
+    supports = refused_by(_check)
 
     @staticmethod
     def evaluate(
@@ -296,7 +257,7 @@ class AttentionBackward:
             results = unfused.backward(
                 queries, keys, values, probabilities, gradient, named.get("mask"), config, numerics
             )
-            return _rounded(results[: _result_count(shape)], shape)
+            return rounded_results(results, shape, narrow)
         lengths = [named[name] for name in named if "lengths" in name or "offsets" in name]
         bias = four_dimensions(named.get("bias"))
         batch = Batch(queries, keys, values, bias, lengths, config, numerics)
@@ -316,11 +277,7 @@ class AttentionBackward:
                 _add_summed(bias_gradient[stretch.row if len(bias_gradient) > 1 else 0], found.bias)
         results = [heads_first(flat, count) for flat in gradients]
         results += [bias_gradient] if bias_gradient is not None else []
-        return _rounded(results[: _result_count(shape)], shape)
-
-
-def _result_count(shape: Shape) -> int:
-    return sum(not is_scratch(leaf) for leaf in result_shapes(shape, "the attention's gradient"))
+        return rounded_results(results, shape, narrow)
 
 
 def _add_summed(total: Array, gradient: Array) -> None:

@@ -19,7 +19,7 @@ from hloexec.ir import ArrayShape
 from hloexec.ops.common import require
 from hloexec.values import Array
 
-__all__ = ["KINDS", "AttentionConfig", "Kind", "Placement", "attention_config", "is_scratch", "kind_of"]
+__all__ = ["KINDS", "AttentionConfig", "Kind", "Placement", "attention_config", "kind_of"]
 
 # `algorithm` chooses among kernels and `force_deterministic` an order of sums: rounding. `seed` feeds dropout alone,
 # `intermediate_tensor_shape` restates what the operands say.
@@ -188,8 +188,3 @@ def _placement(fields: Fields, product: str, side: str, contracts_rows: bool) ->
         )
     other = free.pop()
     return Placement(batch, *((contracting[0], other) if contracts_rows else (other, contracting[0])))
-
-
-def is_scratch(leaf: ArrayShape) -> bool:
-    """Whether a result is scratch memory; its place among the results changed over the years."""
-    return leaf.element_type.name == "u8" and leaf.rank == 1

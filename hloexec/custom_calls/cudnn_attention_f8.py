@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hloexec.custom_calls.cudnn_attention import check_heads, results_of
-from hloexec.custom_calls.cudnn_attention_config import KINDS, AttentionConfig, attention_config, is_scratch
+from hloexec.custom_calls.cudnn_attention import check_heads
+from hloexec.custom_calls.cudnn_attention_config import KINDS, AttentionConfig, attention_config
+from hloexec.custom_calls.cudnn_attention_results import result_count, results_of, rounded_results
 from hloexec.custom_calls.cudnn_attention_unfused import product, shared_heads, summed_heads
-from hloexec.custom_calls.cudnn_fields import reason_against, require_floating, result_shapes, saturating
+from hloexec.custom_calls.cudnn_fields import refused_by, require_floating, require_named, saturating
 from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError, ShapeError
@@ -38,8 +39,7 @@ def _check(instruction: Instruction) -> None:
 
 
 def _shapes(operands: Sequence[Shape], names: Sequence[str]) -> dict[str, ArrayShape]:
-    if len(operands) != len(names):
-        raise ShapeError(f"8-bit attention must have the operands {', '.join(names)}, but has {len(operands)} operands")
+    require_named(operands, names, "8-bit attention", ShapeError)
     shapes = {name: array_shape(shape, name) for name, shape in zip(names, operands, strict=True)}
     require_floating(shapes.values(), "8-bit attention")
     for name, shape in shapes.items():
@@ -52,10 +52,7 @@ def _shapes(operands: Sequence[Shape], names: Sequence[str]) -> dict[str, ArrayS
 
 def _named(operands: Sequence[Array], names: Sequence[str]) -> tuple[dict[str, Array], dict[str, Array]]:
     """Arrays and factors by name, the latter as f32 scalars."""
-    if len(operands) != len(names):
-        raise EvaluationError(
-            f"8-bit attention must have the operands {', '.join(names)}, but has {len(operands)} operands"
-        )
+    require_named(operands, names, "8-bit attention", EvaluationError)
     named = dict(zip(names, operands, strict=True))
     factors = {name: widen(array).reshape(())[()] for name, array in named.items() if "scale" in name}
     return {name: array for name, array in named.items() if name not in factors}, factors
@@ -83,20 +80,6 @@ def _largest(array: Array) -> Array:
     return np.asarray(np.abs(array).max(initial=0)).reshape(1, 1, 1, 1)
 
 
-def _rounded(results: Sequence[Array], shape: Shape) -> tuple[Array, ...]:
-    remaining = iter(results)
-    return tuple(
-        np.zeros(leaf.dimensions, leaf.element_type.storage)
-        if is_scratch(leaf)
-        else saturating(next(remaining), leaf.element_type).reshape(leaf.dimensions)
-        for leaf in result_shapes(shape, "8-bit attention")
-    )
-
-
-def _count(shape: Shape) -> int:
-    return sum(not is_scratch(leaf) for leaf in result_shapes(shape, "8-bit attention"))
-
-
 def _in_8_bits(array: Array, like: Array) -> Array:
     return saturating(array, element_type_of(like.dtype))
 
@@ -121,11 +104,9 @@ class Attention8:
             (1, 1, 1, 1),
             (batch, heads, rows),
         ]
-        return results_of(shape, expected[: max(3, _count(shape))], "8-bit attention")
+        return results_of(shape, expected[: max(3, result_count(shape))], "8-bit attention")
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return reason_against(_check, instruction)
+    supports = refused_by(_check)
 
     @staticmethod
     def evaluate(
@@ -134,7 +115,7 @@ class Attention8:
         backend_config: str | None,
         shape: Shape,
         numerics: NumericsPolicy = REFERENCE,
-    ) -> tuple[Array, ...]:
+    ) -> Array | tuple[Array, ...]:
         config = attention_config(attributes.custom_call_target, backend_config)
         named, factor = _named(operands, _FORWARD)
         queries, keys, values = (
@@ -153,7 +134,7 @@ class Attention8:
             output = product(narrow_weights, shared_heads(values, queries.shape[1]), "ts,sk->tk", numerics)
             output = output * (factor["descale_s"] * factor["descale_v"])
             results = [output * factor["scale_o"], _largest(weights), _largest(output), statistics]
-        return _rounded(results[: _count(shape)], shape)
+        return rounded_results(results, shape, saturating)
 
 
 @custom_call(*(target for target, kind in KINDS.items() if kind.is_8_bit and kind.is_backward))
@@ -191,9 +172,7 @@ class AttentionBackward8:
         ]
         return results_of(shape, expected, "the gradient of 8-bit attention")
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return reason_against(_check, instruction)
+    supports = refused_by(_check)
 
     @staticmethod
     def evaluate(
@@ -202,7 +181,7 @@ class AttentionBackward8:
         backend_config: str | None,
         shape: Shape,
         numerics: NumericsPolicy = REFERENCE,
-    ) -> tuple[Array, ...]:
+    ) -> Array | tuple[Array, ...]:
         config = attention_config(attributes.custom_call_target, backend_config)
         named, factor = _named(operands, _BACKWARD)
         queries, keys, values = (
@@ -234,4 +213,4 @@ class AttentionBackward8:
                 value_gradient * factor["scale_dV"],
                 *map(_largest, (query_gradient, key_gradient, value_gradient, delta)),
             ]
-        return _rounded(results, shape)
+        return rounded_results(results, shape, saturating)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.custom_calls.cudnn_fields import Fields, reason_against, result_shapes, with_scratch
+from hloexec.custom_calls.cudnn_fields import Fields, refused_by, require_count, result_shapes, with_scratch
 from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
@@ -92,21 +92,17 @@ class BlockScaledDot:
 
     @staticmethod
     def infer(*operands: Shape, shape: Shape) -> Shape:
-        if len(operands) not in (3, 4):
-            raise ShapeError(f"block_scaled_dot must have 3 or 4 operands, but has {len(operands)}")
+        require_count(operands, (3, 4), "block_scaled_dot", ShapeError)
         lhs, rhs, *scales = (array_shape(o, f"operand {n} of block_scaled_dot") for n, o in enumerate(operands))
         if len(scales) == 1:
             scales.append(ArrayShape(ELEMENT_TYPES["f32"], (*rhs.dimensions[:-1], 1)))
         return _product_shape(lhs, rhs, scales, array_shape(shape, "the result of block_scaled_dot").element_type)
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return reason_against(_check, instruction)
+    supports = refused_by(_check)
 
     @staticmethod
     def evaluate(*operands: Array, shape: Shape, numerics: NumericsPolicy = REFERENCE) -> Array:
-        if len(operands) not in (3, 4):
-            raise EvaluationError(f"block_scaled_dot must have 3 or 4 operands, but has {len(operands)}")
+        require_count(operands, (3, 4), "block_scaled_dot", EvaluationError)
         lhs, rhs, *scales = operands
         if len(scales) == 1:
             scales.append(np.ones((1,) * rhs.ndim, np.float32))
@@ -153,8 +149,7 @@ class CudnnBlockScaledDot:
 
     @staticmethod
     def infer(*operands: Shape, shape: Shape) -> Shape:
-        if len(operands) != 4:
-            raise ShapeError(f"__cudnn$blockScaledDot must have 4 operands, but has {len(operands)}")
+        require_count(operands, (4,), "__cudnn$blockScaledDot", ShapeError)
         lhs, rhs, *scales = (array_shape(o, f"operand {n} of blockScaledDot") for n, o in enumerate(operands))
         plain = [
             ArrayShape(scale.element_type, _scale_dimensions(operand, scale))
@@ -164,16 +159,13 @@ class CudnnBlockScaledDot:
         product = _product_shape(lhs, rhs, plain, declared.element_type)
         return TupleShape((product, *shape.elements[1:])) if isinstance(shape, TupleShape) else product
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return reason_against(_check, instruction)
+    supports = refused_by(_check)
 
     @staticmethod
     def evaluate(
         *operands: Array, shape: Shape, operand_shapes: Sequence[Shape], numerics: NumericsPolicy = REFERENCE
     ) -> Array | tuple[Array, ...]:
-        if len(operands) != 4:
-            raise EvaluationError(f"__cudnn$blockScaledDot must have 4 operands, but has {len(operands)}")
+        require_count(operands, (4,), "__cudnn$blockScaledDot", EvaluationError)
         lhs, rhs, *scales = operands
         shapes = [array_shape(operand, "an operand of blockScaledDot") for operand in operand_shapes]
         plain = [

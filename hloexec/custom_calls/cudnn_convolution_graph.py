@@ -17,7 +17,8 @@ import numpy as np
 from hloexec.custom_calls.cudnn_convolutions import CONVOLUTION_FIELDS, declared_like, elu, operand_shapes_of, relu
 from hloexec.custom_calls.cudnn_fields import (
     read_fields,
-    reason_against,
+    refused_by,
+    require_count,
     require_floating,
     result_shapes,
     saturating,
@@ -126,6 +127,10 @@ def _results(graph: Sequence[_Operation]) -> list[_Operation]:
     return [[operation for operation in graph if operation.name != "amax"][-1], *maxima]
 
 
+def _operand_count(graph: Sequence[_Operation]) -> int:
+    return 2 + sum(operation.takes_external for operation in graph)
+
+
 def _check(instruction: Instruction) -> None:
     _read(instruction.backend_config)
     geometry(instruction.attributes).without_vectors("a call with a graph")
@@ -144,8 +149,7 @@ class ForwardGraph:
     @staticmethod
     def infer(*operands: Shape, attributes: CustomCallAttributes, backend_config: str | None, shape: Shape) -> Shape:
         graph = _read(backend_config)
-        count = 2 + sum(operation.takes_external for operation in graph)
-        inputs, kernel, *others = operand_shapes_of(operands, (count,), "convForwardGraph")
+        inputs, kernel, *others = operand_shapes_of(operands, (_operand_count(graph),), "convForwardGraph")
         require_floating((inputs, kernel, *others), "convForwardGraph")
         results, declared = _results(graph), result_shapes(shape, "convForwardGraph")
         if len(declared) < len(results):
@@ -163,9 +167,7 @@ class ForwardGraph:
             scalars.append(leaf.with_element_type(operation.element_type))
         return declared_like(output, shape, *scalars)
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return reason_against(_check, instruction)
+    supports = refused_by(_check)
 
     @staticmethod
     def evaluate(
@@ -176,9 +178,7 @@ class ForwardGraph:
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
         graph = _read(backend_config)
-        count = 2 + sum(operation.takes_external for operation in graph)
-        if len(operands) != count:
-            raise EvaluationError(f"convForwardGraph must have {count} operands by its graph, but has {len(operands)}")
+        require_count(operands, (_operand_count(graph),), "convForwardGraph", EvaluationError)
         inputs, kernel, *others = operands
         wide = accumulation_type(inputs)
         if not wide.is_floating:

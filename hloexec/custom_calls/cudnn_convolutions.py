@@ -15,7 +15,8 @@ import numpy as np
 from hloexec.custom_calls.cudnn_fields import (
     Fields,
     read_fields,
-    reason_against,
+    refused_by,
+    require_count,
     result_shapes,
     saturating,
     with_scratch,
@@ -109,9 +110,7 @@ def _plain_config(backend_config: str | None, *, may_be_reordered: bool) -> _Con
 
 def operand_shapes_of(operands: Sequence[Shape], counts: tuple[int, ...], what: str) -> list[ArrayShape]:
     """The operands' shapes, or ShapeError where there are not as many as one of `counts`."""
-    if len(operands) not in counts:
-        expected = " or ".join(map(str, counts))
-        raise ShapeError(f"{what} must have {expected} operands, but has {len(operands)}")
+    require_count(operands, counts, what, ShapeError)
     return [array_shape(operand, f"operand {number} of {what}") for number, operand in enumerate(operands)]
 
 
@@ -120,11 +119,6 @@ def declared_like(result: ArrayShape, shape: Shape, *more: ArrayShape) -> Shape:
     if not isinstance(shape, TupleShape):
         return result
     return TupleShape((result, *more, *shape.elements[1 + len(more) :]))
-
-
-def _require_operands(operands: Sequence[Array], counts: tuple[int, ...], what: str) -> None:
-    if len(operands) not in counts:
-        raise EvaluationError(f"{what} must have {' or '.join(map(str, counts))} operands, but has {len(operands)}")
 
 
 def _rounded(total: Array, result: ElementType) -> Array:
@@ -139,6 +133,21 @@ def _sum(geometry: Geometry, inputs: Array, kernel: Array, result: ElementType, 
     wide = accumulation_type(inputs)
     direct = wide.is_floating and result.is_floating and result.bits > 8
     return _rounded(geometry.forward(inputs, kernel, result if direct else wide, numerics), result)
+
+
+def _check_forward(instruction: Instruction) -> None:
+    _plain_config(instruction.backend_config, may_be_reordered=True)
+    geometry(instruction.attributes)
+
+
+def _check_gradient(instruction: Instruction) -> None:
+    _plain_config(instruction.backend_config, may_be_reordered=False)
+    geometry(instruction.attributes).without_vectors("gradients")
+
+
+def _check_fused(instruction: Instruction) -> None:
+    _fused_config(instruction.backend_config)
+    geometry(instruction.attributes)
 
 
 @custom_call("__cudnn$convForward", is_reproducible=True)
@@ -156,9 +165,7 @@ class Forward:
         declared = result_shapes(shape, "convForward")[0]
         return declared_like(geometry(attributes).output_shape(inputs, kernel, declared), shape)
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return reason_against(_check_forward, instruction)
+    supports = refused_by(_check_forward)
 
     @staticmethod
     def evaluate(
@@ -168,7 +175,7 @@ class Forward:
         shape: Shape,
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
-        _require_operands(operands, (2,), "convForward")
+        require_count(operands, (2,), "convForward", EvaluationError)
         config, found = _plain_config(backend_config, may_be_reordered=True), geometry(attributes)
         inputs, kernel = operands
         declared = result_shapes(shape, "convForward")[0]
@@ -181,16 +188,6 @@ class Forward:
 def _with_vectors(value: Array, found: Geometry, declared: ArrayShape) -> Array:
     vector = found.output.vector
     return value if vector is None else found.output.split(value, declared.dimensions[vector])
-
-
-def _check_forward(instruction: Instruction) -> None:
-    _plain_config(instruction.backend_config, may_be_reordered=True)
-    geometry(instruction.attributes)
-
-
-def _check_gradient(instruction: Instruction) -> None:
-    _plain_config(instruction.backend_config, may_be_reordered=False)
-    geometry(instruction.attributes).without_vectors("gradients")
 
 
 @custom_call("__cudnn$convBackwardInput", is_reproducible=True)
@@ -213,9 +210,7 @@ class BackwardInput:
         _require_gradient(gradient, output)
         return declared_like(declared, shape)
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return reason_against(_check_gradient, instruction)
+    supports = refused_by(_check_gradient)
 
     @staticmethod
     def evaluate(
@@ -225,7 +220,7 @@ class BackwardInput:
         shape: Shape,
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
-        _require_operands(operands, (2,), "convBackwardInput")
+        require_count(operands, (2,), "convBackwardInput", EvaluationError)
         _plain_config(backend_config, may_be_reordered=False)
         declared = result_shapes(shape, "convBackwardInput")[0]
         found = geometry(attributes).without_vectors("gradients")
@@ -255,9 +250,7 @@ class BackwardFilter:
         _require_gradient(gradient, output)
         return declared_like(declared, shape)
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return reason_against(_check_gradient, instruction)
+    supports = refused_by(_check_gradient)
 
     @staticmethod
     def evaluate(
@@ -267,7 +260,7 @@ class BackwardFilter:
         shape: Shape,
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
-        _require_operands(operands, (2,), "convBackwardFilter")
+        require_count(operands, (2,), "convBackwardFilter", EvaluationError)
         _plain_config(backend_config, may_be_reordered=False)
         declared = result_shapes(shape, "convBackwardFilter")[0]
         found = geometry(attributes).without_vectors("gradients")
@@ -310,9 +303,7 @@ class BiasActivationForward:
         )
         return declared_like(result, shape)
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return reason_against(_check_fused, instruction)
+    supports = refused_by(_check_fused)
 
     @staticmethod
     def evaluate(
@@ -322,7 +313,7 @@ class BiasActivationForward:
         shape: Shape,
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
-        _require_operands(operands, (3, 4), "convBiasActivationForward")
+        require_count(operands, (3, 4), "convBiasActivationForward", EvaluationError)
         config, found = _fused_config(backend_config), geometry(attributes)
         inputs, kernel, bias, *side = operands
         if config.side_scale and not side:
@@ -343,8 +334,3 @@ class BiasActivationForward:
             value = ACTIVATIONS[config.mode](value, config.slope)
         rounded = _rounded(np.asarray(value), declared.element_type)
         return with_scratch([_with_vectors(rounded, found, declared)], shape)
-
-
-def _check_fused(instruction: Instruction) -> None:
-    _fused_config(instruction.backend_config)
-    geometry(instruction.attributes)

@@ -6,7 +6,7 @@ as strings and enumerations as words (as numbers, in older dumps).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -15,7 +15,7 @@ import numpy as np
 
 from hloexec.custom_calls.backend_config import backend_config_field
 from hloexec.dtypes import ElementType
-from hloexec.errors import ShapeError, UnsupportedError
+from hloexec.errors import HloError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, narrow, require
 from hloexec.values import Array
@@ -23,8 +23,10 @@ from hloexec.values import Array
 __all__ = [
     "Fields",
     "read_fields",
-    "reason_against",
+    "refused_by",
+    "require_count",
     "require_floating",
+    "require_named",
     "result_shapes",
     "saturating",
     "with_scratch",
@@ -91,13 +93,29 @@ def read_fields(backend_config: str | None, field: str, known: Sequence[str]) ->
     return Fields(values)
 
 
-def reason_against(read: Callable[[Instruction], Any], instruction: Instruction) -> str | None:
-    """Why `read` refuses an instruction, as a clause; None where it does not."""
-    try:
-        read(instruction)
-    except (UnsupportedError, ShapeError) as error:
-        return error.message
-    return None
+def refused_by(read: Callable[[Instruction], Any]) -> staticmethod[[Instruction], str | None]:
+    """The `supports` of an entry: why `read` refuses an instruction, as a clause; None where it does not."""
+
+    def supports(instruction: Instruction) -> str | None:
+        try:
+            read(instruction)
+        except (UnsupportedError, ShapeError) as error:
+            return error.message
+        return None
+
+    return staticmethod(supports)
+
+
+def require_count(operands: Sequence[Any], counts: Collection[int], what: str, error: type[HloError]) -> None:
+    """Raise `error` unless there are as many operands as one of `counts`."""
+    if len(operands) not in counts:
+        raise error(f"{what} must have {' or '.join(map(str, counts))} operands, but has {len(operands)}")
+
+
+def require_named(operands: Sequence[Any], names: Sequence[str], what: str, error: type[HloError]) -> None:
+    """Raise `error` unless there is one operand for each of `names`."""
+    if len(operands) != len(names):
+        raise error(f"{what} must have the operands {', '.join(names)}, but has {len(operands)} operands")
 
 
 def result_shapes(shape: Shape, what: str) -> tuple[ArrayShape, ...]:

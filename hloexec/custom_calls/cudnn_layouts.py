@@ -10,7 +10,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.cudnn_fields import reason_against, result_shapes
+from hloexec.custom_calls.cudnn_fields import refused_by, result_shapes
 from hloexec.custom_calls.registry import custom_call
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape, TupleShape
@@ -179,6 +179,11 @@ def _labels(attributes: CustomCallAttributes) -> ConvolutionDimensionNumbers:
     return attributes.dim_labels
 
 
+def _check(instruction: Instruction) -> None:
+    filter_shape = result_shapes(instruction.shape, "convReorderFilter")[0]
+    _int8x32_order(filter_shape.dimensions, _labels(instruction.attributes))
+
+
 @custom_call("__cudnn$convReorderFilter", "__cudnn$convReorderFilterAndBias", is_reproducible=True)
 class ReorderFilter:
     """The filter s8[O, I/32, H, W, 32], in the order of dimensions that dim_labels give, shuffled for int8x32 kernels.
@@ -200,13 +205,7 @@ class ReorderFilter:
         results = (*arrays, *leaves[len(arrays) :])
         return TupleShape(results) if isinstance(shape, TupleShape) else results[0]
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        def read(found: Instruction) -> None:
-            filter_shape = result_shapes(found.shape, "convReorderFilter")[0]
-            _int8x32_order(filter_shape.dimensions, _labels(found.attributes))
-
-        return reason_against(read, instruction)
+    supports = refused_by(_check)
 
     @staticmethod
     def evaluate(*operands: Array, attributes: CustomCallAttributes, shape: Shape) -> Array | tuple[Array, ...]:

@@ -11,10 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.custom_calls.cudnn_fields import read_fields, reason_against, require_floating, result_shapes, with_scratch
+from hloexec.custom_calls.cudnn_fields import (
+    read_fields,
+    refused_by,
+    require_count,
+    require_floating,
+    result_shapes,
+    with_scratch,
+)
 from hloexec.custom_calls.registry import custom_call
 from hloexec.errors import EvaluationError, ShapeError
-from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
@@ -22,6 +29,8 @@ from hloexec.values import Array
 __all__: list[str] = []
 
 _KINDS = ("LAYER_FWD_INFER", "LAYER_FWD_TRAIN", "LAYER_BWD")
+_COUNTS = (3, 5)
+"""How many operands it takes, forward and backward."""
 
 
 def _config(backend_config: str | None) -> tuple[str, float]:
@@ -44,9 +53,7 @@ class Norm:
     @staticmethod
     def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
         is_backward = _config(backend_config)[0] == "LAYER_BWD"
-        count = 5 if is_backward else 3
-        if len(operands) != count:
-            raise ShapeError(f"the normalization must have {count} operands by its kind, but has {len(operands)}")
+        require_count(operands, (_COUNTS[is_backward],), "a normalization of this kind", ShapeError)
         arrays = [array_shape(operand, f"operand {number} of norm") for number, operand in enumerate(operands)]
         require_floating(arrays, "norm")
         x, scale = arrays[:2]
@@ -70,18 +77,14 @@ class Norm:
         results = [ArrayShape(leaf.element_type, sizes) for leaf, sizes in zip(declared, expected, strict=False)]
         return TupleShape((*results, *declared[len(results) :]))
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return reason_against(lambda found: _config(found.backend_config), instruction)
+    supports = refused_by(lambda instruction: _config(instruction.backend_config))
 
     @staticmethod
     def evaluate(
         *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
     ) -> Array | tuple[Array, ...]:
         kind, epsilon = _config(backend_config)
-        count = 5 if kind == "LAYER_BWD" else 3
-        if len(operands) != count:
-            raise EvaluationError(f"the normalization must have {count} operands by its kind, but has {len(operands)}")
+        require_count(operands, (_COUNTS[kind == "LAYER_BWD"],), "a normalization of this kind", EvaluationError)
         dtype = np.dtype(np.float64) if numerics.is_exact else np.result_type(np.float32, widen(operands[0]).dtype)
         wide = [widen(operand).astype(dtype, copy=False) for operand in operands]
         with np.errstate(all="ignore"):
