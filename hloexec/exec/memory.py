@@ -248,7 +248,7 @@ def require_memory(plan: Plan, limit: int | None, spread: Spread | None = None) 
     raise ResourceError(
         f"running {plan.computation.name} would take about {in_units(peak)}{devices} beyond its inputs{at}, more than "
         f"{in_units(allowed)}, {source}. The largest buffers then:\n{buffers}\n"
-        f"Run a part of the module (computation=…), a smaller one, or raise memory_limit."
+        "Run one of its computations alone, or a smaller module, or raise the memory limit."
     )
 
 

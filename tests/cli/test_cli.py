@@ -377,6 +377,15 @@ def test_a_run_that_fails_is_never_taken_for_a_verdict(
     assert expected[fault] in error and "Traceback" not in error
 
 
+def test_a_refusal_for_want_of_memory_names_no_arguments_of_functions(
+    add: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", add, "--memory-limit", "1"])
+    error = " ".join(capsys.readouterr().err.split())
+    assert "raise the memory limit" in error
+    assert "memory_limit" not in error and "computation=" not in error
+
+
 def test_warnings_come_as_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, op("f32[2] shiny(x), gloss={1}", x="f32[2]"))
     assert main(["fmt", path]) == 0

@@ -77,7 +77,7 @@ def test_the_limit_is_checked_before_anything_runs():
     assert "about 2.0 MB" in message
     assert "1.5 MB, the limit that was given" in message
     assert "f32[250000] of %a in e" in message
-    assert "memory_limit" in message
+    assert "raise the memory limit" in message
 
 
 def test_a_module_far_larger_than_the_machine_is_refused_by_default():
