@@ -1,4 +1,8 @@
-"""Estimates, limits and counts of memory, against figures worked out by hand; MB is a million bytes."""
+"""Estimates, limits and counts of memory, against figures worked out by hand; MB is a million bytes.
+
+Elementwise instructions are taken together, by rows, so that most of their values never exist as a whole. Where the
+figures are those of values that do, instructions concatenate a single operand, which copies it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import numpy as np
 import pytest
 
 from hloexec.errors import HloWarning, InputError, ResourceError, UnsupportedError
-from hloexec.exec import Statistics, plan_of, regions, run, run_devices
+from hloexec.exec import Statistics, plan_of, run, run_devices
 from hloexec.exec.memory import entry_peak_bytes, in_units
 from tests.exec.programs import parsed, run_text
 
@@ -22,14 +26,13 @@ ENTRY e { x = f32[250000] parameter(0)
   c = f32[250000] add(b, b)
   ROOT d = f32[250000] add(c, c) }
 """
-
-
-@pytest.fixture(autouse=True)
-def one_by_one(request, monkeypatch):
-    """The figures here are those of steps that run one by one, except where a test takes them by rows."""
-    if "by_rows" not in request.node.name:
-        monkeypatch.setattr(regions, "_LEAST_BYTES", 1 << 60)
-        monkeypatch.setattr(regions, "_LEAST_BYTES_ALONE", 1 << 60)
+COPIES = """HloModule m, is_scheduled=true
+ENTRY e { x = f32[250000] parameter(0)
+  a = f32[250000] concatenate(x), dimensions={0}
+  b = f32[250000] concatenate(a), dimensions={0}
+  c = f32[250000] concatenate(b), dimensions={0}
+  ROOT d = f32[250000] concatenate(c), dimensions={0} }
+"""
 
 
 def counted(text, *inputs):
@@ -40,8 +43,8 @@ def counted(text, *inputs):
 
 def test_a_chain_keeps_two_buffers_at_a_time():
     x = np.zeros(250000, np.float32)
-    assert entry_peak_bytes(plan_of(parsed(CHAIN))) == 2 * MB
-    statistics = counted(CHAIN, x)
+    assert entry_peak_bytes(plan_of(parsed(COPIES))) == 2 * MB
+    statistics = counted(COPIES, x)
     assert statistics.peak_bytes == 2 * MB
     assert statistics.steps == 4
 
@@ -72,7 +75,7 @@ def test_views_take_nothing_but_keep_their_operand():
 
 def test_the_limit_is_checked_before_anything_runs():
     with pytest.raises(ResourceError) as caught:
-        run_text(CHAIN, np.zeros(250000, np.float32), memory_limit=int(1.5 * MB))
+        run_text(COPIES, np.zeros(250000, np.float32), memory_limit=int(1.5 * MB))
     message = str(caught.value)
     assert "about 2.0 MB" in message
     assert "1.5 MB, the limit that was given" in message
@@ -96,7 +99,9 @@ body { s = (s32[], f32[250000], f32[250000]) parameter(0)
   w = f32[250000] get-tuple-element(s), index=2
   one = s32[] constant(1)
   j = s32[] add(i, one)
-  y = f32[250000] add(x, w)
+  h = f32[125000] slice(x), slice={[0:125000]}
+  k = f32[125000] slice(w), slice={[0:125000]}
+  y = f32[250000] concatenate(h, k), dimensions={0}
   ROOT t = (s32[], f32[250000], f32[250000]) tuple(j, y, w) }
 condition { s = (s32[], f32[250000], f32[250000]) parameter(0)
   i = s32[] get-tuple-element(s), index=0
@@ -120,7 +125,7 @@ def test_a_loop_frees_what_it_replaces():
 
 
 def test_unused_loop_state_is_freed_at_once():
-    text = LOOP.replace("y = f32[250000] add(x, w)", "y = f32[250000] add(w, w)")
+    text = LOOP.replace("slice(x)", "slice(w)")
     # The body does not read x, so only w and y live while it runs.
     assert counted(text, np.zeros(250000, np.float32)).peak_bytes < 3 * MB
 
@@ -197,9 +202,9 @@ ENTRY e { x = f32[250000] parameter(0)
   p = u32[] partition-id()
   f = f32[] convert(p)
   b = f32[250000] broadcast(f), dimensions={}
-  y = f32[250000] add(x, b)
-  z = f32[250000] exponential(y)
-  ROOT r = f32[250000] negate(z) }
+  y = f32[250000] concatenate(b), dimensions={0}
+  z = f32[250000] concatenate(y), dimensions={0}
+  ROOT r = f32[250000] concatenate(z), dimensions={0} }
 """
 
 
@@ -209,6 +214,16 @@ def test_what_devices_hold_each_is_freed_device_by_device() -> None:
     run_devices(parsed(DIFFERING), [[np.zeros(250000, np.float32)]], statistics=statistics)
     assert 5 * MB <= statistics.peak_bytes < 5 * MB + 100
     assert 2 * MB <= statistics.device_peak_bytes < 2 * MB + 100
+
+
+def test_of_what_devices_compute_by_rows_they_hold_the_result_alone() -> None:
+    text = DIFFERING
+    for opcode in ("exponential", "negate", "exponential"):
+        text = text.replace("concatenate", opcode, 1).replace(", dimensions={0}", "", 1)
+    statistics = Statistics()
+    run_devices(parsed(text), [[np.zeros(250000, np.float32)]], statistics=statistics)
+    assert 4 * MB <= statistics.peak_bytes < 4 * MB + 100
+    assert 1 * MB <= statistics.device_peak_bytes < 1 * MB + 100
 
 
 def test_runs_that_all_devices_together_have_no_room_for_are_refused() -> None:
