@@ -16,14 +16,7 @@ if TYPE_CHECKING:
     from hloexec.ir import Computation, Module
     from hloexec.values import Value
 
-__all__ = [
-    "Prepared",
-    "computation_named",
-    "given_values",
-    "parameter_values",
-    "prepared",
-    "values_per_device",
-]
+__all__ = ["Prepared", "computation_named", "given_values", "prepared", "values_per_device"]
 
 
 @attrs.frozen(eq=False)
@@ -94,7 +87,7 @@ def values_per_device(
         given.inputs,
         given.different_inputs,
         given.seed,
-        lambda path, number: parameter_values(
+        lambda path, number: _parameter_values(
             module, chosen, path, given.overrides, number, given.distribution, verify=verify
         ),
     )
@@ -110,7 +103,7 @@ def computation_named(module: Module, name: str | None) -> Computation:
     return found
 
 
-def parameter_values(
+def _parameter_values(
     module: Module,
     computation: Computation,
     path: str | None,

@@ -22,7 +22,6 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 """The multipliers of SplitMix64's finalizer (Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators,
 2014)."""
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
-_ONE = np.uint64(1)
 
 
 @attrs.frozen
