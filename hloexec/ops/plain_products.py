@@ -7,6 +7,8 @@ copy out for small products.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from hloexec.openblas import openblas_kernels
@@ -21,6 +23,11 @@ _TURNED_ELEMENTS = 1 << 16
 _COPYLESS_KERNELS = frozenset({"skylakex", "cooperlake", "sapphirerapids"})
 _COPYLESS_PRODUCTS = 1_000_000
 """So many multiplications these kernels do without a copy."""
+_COPYLESS_TURNED_ELEMENTS, _COPYLESS_TURNED_LENGTH = 1200, 32
+"""Where rhs is transposed, only for results of at most so many elements, and sums of at least so many terms."""
+_SLAB_PRODUCTS = 1 << 21
+"""Above twice what needs no copy, several threads that copy are as fast as one that does not."""
+_SLAB_COLUMNS = 16
 _TILE_LENGTH, _TILE_COLUMNS = 256, 128
 _TILES = 4
 """Tiles that a thread multiplies at a time, side by side."""
@@ -32,12 +39,15 @@ def plain_matrix_product(lhs: Array, rhs: Array) -> Array:
     """lhs · rhs of a type that BLAS multiplies.
 
     The order of the sums depends on shapes, strides and the kernels of BLAS. Where `lhs` has few rows and `rhs` is
-    large, it is computed in tiles; where `rhs` is a transposed matrix, as the transpose of rhsᵀ · lhsᵀ: OpenBLAS's
-    AVX-512 kernels take up to half the time for that.
+    large, it is computed in tiles, or in slabs where that is small enough; where `rhs` is a transposed matrix, as the
+    transpose of rhsᵀ · lhsᵀ: OpenBLAS's AVX-512 kernels take up to half the time for that.
     """
     if lhs.ndim == 2 and 2 <= lhs.shape[0] <= _FEW_ROWS and rhs.size >= _TURNED_ELEMENTS:
         if _can_be_tiled(lhs, rhs):
             return _in_tiles(lhs, rhs)
+        slabs = _slabs(lhs, rhs)
+        if slabs > 1:
+            return _in_slabs(lhs, rhs, slabs)
         if _is_transposed(rhs):
             return np.ascontiguousarray(np.matmul(rhs.T, lhs.T).T)
     product: Array = np.matmul(lhs, rhs)
@@ -63,6 +73,40 @@ def _is_transposed(matrix: Array) -> bool:
     """Whether a matrix lies in memory column by column, and its columns are not short."""
     length, columns = matrix.shape
     return 2 * length >= columns and matrix.strides == (matrix.itemsize, length * matrix.itemsize)
+
+
+def _slabs(lhs: Array, rhs: Array) -> int:
+    """The number of slabs, each some columns of rhs, in which BLAS multiplies without a copy; 1 for the whole."""
+    is_turned = not rhs.flags.c_contiguous
+    if rhs.dtype != np.float32 or (is_turned and not rhs.flags.f_contiguous):
+        return 1
+    return _fewest_slabs(lhs.shape[0], *rhs.shape, is_turned) if blas_kernels() in _COPYLESS_KERNELS else 1
+
+
+@lru_cache(maxsize=4096)
+def _fewest_slabs(rows: int, length: int, columns: int, is_turned: bool) -> int:
+    """`_slabs` by sizes: 1 where no number of slabs will do, too."""
+    if not _COPYLESS_PRODUCTS < rows * length * columns <= _SLAB_PRODUCTS:
+        return 1
+    if is_turned and length < _COPYLESS_TURNED_LENGTH:
+        return 1
+    most_columns = _COPYLESS_PRODUCTS // (rows * length)
+    if is_turned:
+        most_columns = min(most_columns, _COPYLESS_TURNED_ELEMENTS // rows)
+    counts = range(2, columns // _SLAB_COLUMNS + 1)
+    return next((count for count in counts if not columns % count and columns // count <= most_columns), 1)
+
+
+def _in_slabs(lhs: Array, rhs: Array, count: int) -> Array:
+    """lhs · rhs, some columns of rhs after the other."""
+    rows, (length, columns) = lhs.shape[0], rhs.shape
+    result = np.empty((rows, columns), rhs.dtype)
+    if rhs.flags.c_contiguous:
+        slabs = rhs.reshape(length, count, -1).transpose(1, 0, 2)
+    else:
+        slabs = rhs.T.reshape(count, -1, length).transpose(0, 2, 1)
+    np.matmul(lhs, slabs, result.reshape(rows, count, -1).transpose(1, 0, 2))
+    return result
 
 
 def _can_be_tiled(lhs: Array, rhs: Array) -> bool:

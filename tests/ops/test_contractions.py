@@ -225,6 +225,23 @@ def test_few_rows_times_a_large_matrix_in_tiles_or_not(monkeypatch, rows, is_tra
         assert value.flags.c_contiguous
 
 
+@pytest.mark.parametrize(("length", "columns"), [(128, 512), (512, 128), (256, 320), (96, 1000), (89, 739)])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_few_rows_with_a_medium_matrix_are_exact_in_slabs(monkeypatch, is_transposed, length, columns):
+    """Whole numbers whose sums f32 holds: each element of the result is that of its own column, and exact."""
+    rng = np.random.default_rng(length)
+    lhs, rhs = rng.integers(-8, 9, (16, length)), rng.integers(-8, 9, (length, columns))
+    given = np.asarray(rhs.astype(np.float32), order="F" if is_transposed else "C")
+    for kernels in "skylakex", "haswell":
+        monkeypatch.setattr(plain_products, "blas_kernels", lambda kernels=kernels: kernels)
+        slabs = plain_products._slabs(lhs.astype(np.float32), given)
+        assert (slabs > 1) == (kernels == "skylakex" and columns != 739)
+        assert columns % slabs == 0
+        value = dot(lhs.astype(np.float32), given, "f32")
+        np.testing.assert_array_equal(value, lhs @ rhs)
+        assert value.flags.c_contiguous
+
+
 def test_an_empty_sum_is_zero():
     assert (dot(np.ones((2, 0), np.float32), np.ones((0, 3), np.float32), "f32") == np.zeros((2, 3))).all()
     assert (dot(np.ones((2, 0), ml_dtypes.bfloat16), np.ones((0, 3), ml_dtypes.bfloat16), "bf16") == 0).all()
