@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from hloexec.openblas import openblas_kernels
+from hloexec.ops.blas import one_blas_thread
 from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
@@ -28,6 +29,9 @@ _COPYLESS_TURNED_ELEMENTS, _COPYLESS_TURNED_LENGTH = 1200, 32
 _SLAB_PRODUCTS = 1 << 21
 """Above twice what needs no copy, several threads that copy are as fast as one that does not."""
 _SLAB_COLUMNS = 16
+
+_OWN_THREADS_PRODUCTS, _BLOCK_PRODUCTS = 1 << 26, 1 << 23
+"""Sums of products of up to so many multiplications are spread over our own threads, in blocks of so many."""
 _TILE_LENGTH, _TILE_COLUMNS = 256, 128
 _TILES = 4
 """Tiles that a thread multiplies at a time, side by side."""
@@ -57,16 +61,22 @@ def plain_matrix_product(lhs: Array, rhs: Array) -> Array:
 def add_product(result: Array, addend: Array, lhs: Array, rhs: Array, block_bytes: int) -> None:
     """result = addend + lhs · rhs, of matrices of one type that BLAS multiplies; `result` may be `addend`.
 
-    Some rows at a time, so many that they take `block_bytes`: they stay in the cache until they are added.
+    Some rows at a time, so many that they take `block_bytes`: they stay in the cache until they are added. Small
+    products are spread over our own threads, as those of BLAS take long to wake, or keep the cores from others.
     """
-    length, columns = result.shape
+    (length, columns), terms = result.shape, lhs.shape[1]
     rows = max(1, min(length, block_bytes // max(1, columns * result.itemsize)))
-    scratch = np.empty((rows, columns), result.dtype)
+
+    def add(start: int, stop: int) -> None:
+        np.add(np.matmul(lhs[start:stop], rhs), addend[start:stop], out=result[start:stop])
+
     with np.errstate(all="ignore"):
-        for start in range(0, length, rows):
-            stop = min(start + rows, length)
-            product = np.matmul(lhs[start:stop], rhs, out=scratch[: stop - start])
-            np.add(product, addend[start:stop], out=result[start:stop])
+        if length * columns * terms > _OWN_THREADS_PRODUCTS:
+            for start in range(0, length, rows):
+                add(start, min(start + rows, length))
+        else:
+            with one_blas_thread():
+                in_blocks(add, length, min(rows, max(1, _BLOCK_PRODUCTS // max(1, columns * terms))))
 
 
 def _is_transposed(matrix: Array) -> bool:
@@ -80,7 +90,7 @@ def _slabs(lhs: Array, rhs: Array) -> int:
     is_turned = not rhs.flags.c_contiguous
     if rhs.dtype != np.float32 or (is_turned and not rhs.flags.f_contiguous):
         return 1
-    return _fewest_slabs(lhs.shape[0], *rhs.shape, is_turned) if blas_kernels() in _COPYLESS_KERNELS else 1
+    return _fewest_slabs(lhs.shape[0], *rhs.shape, is_turned) if openblas_kernels() in _COPYLESS_KERNELS else 1
 
 
 @lru_cache(maxsize=4096)

@@ -242,6 +242,20 @@ def test_few_rows_with_a_medium_matrix_are_exact_in_slabs(monkeypatch, is_transp
         assert value.flags.c_contiguous
 
 
+@pytest.mark.parametrize("sizes", [(512, 256, 128), (1000, 33, 700), (5, 1 << 21, 3), (1024, 256, 300), (0, 4, 3)])
+@pytest.mark.parametrize("is_in_place", [False, True])
+def test_a_sum_with_a_product_is_exact_however_it_is_spread(sizes, is_in_place):
+    rng = np.random.default_rng(sizes[0])
+    rows, terms, columns = sizes
+    lhs, rhs = rng.integers(-1, 2, (terms, rows)), rng.integers(-1, 2, (terms, columns))
+    addend = rng.integers(-8, 9, (rows, columns)).astype(np.float32)
+    expected = lhs.T.astype(np.float64) @ rhs.astype(np.float64) + addend
+    result = addend if is_in_place else np.empty_like(addend)
+    given = lhs.astype(np.float32).T, rhs.astype(np.float32)
+    plain_products.add_product(result, addend, *given, block_bytes=1 << 18)
+    np.testing.assert_array_equal(result, expected)
+
+
 def test_an_empty_sum_is_zero():
     assert (dot(np.ones((2, 0), np.float32), np.ones((0, 3), np.float32), "f32") == np.zeros((2, 3))).all()
     assert (dot(np.ones((2, 0), ml_dtypes.bfloat16), np.ones((0, 3), ml_dtypes.bfloat16), "bf16") == 0).all()
