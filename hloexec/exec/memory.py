@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 _SHARE = 0.8
+_NEXT_TO_NOTHING = 1 << 20
+"""Asking the system how many bytes are free takes longer than allocating so many."""
 _LISTED = 5
 _OWNERSHIP_PATTERNS = 16
 """For so many choices of dying arguments a callee is estimated anew; further ones count as if none died."""
@@ -230,9 +232,12 @@ def _largest_buffers(plan: Plan, where: Step | None, spread: Spread | None) -> l
 def require_memory(plan: Plan, limit: int | None, spread: Spread | None = None) -> None:
     """Raise ResourceError where a run of `plan` would allocate more than `limit` bytes, or than the default limit.
 
-    With a spread the run is one of many devices.
+    With a spread the run is one of many devices. The default limit is not worked out for a run that takes next to
+    nothing.
     """
     peak, where = entry_peak_bytes(plan), plan.peak_step
+    if limit is None and spread is None and peak <= _NEXT_TO_NOTHING:
+        return
     devices = ""
     if spread is not None:
         alone = peak

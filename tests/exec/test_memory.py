@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hloexec.errors import HloWarning, InputError, ResourceError, UnsupportedError
-from hloexec.exec import Statistics, plan_of, run, run_devices
+from hloexec.exec import Statistics, memory, plan_of, run, run_devices
 from hloexec.exec.memory import entry_peak_bytes, in_units
 from tests.exec.programs import parsed, run_text
 
@@ -90,6 +90,13 @@ ENTRY e { i = f32[1000000,1000000] iota(), iota_dimension=0
 """
     with pytest.raises(ResourceError, match=r"8\.0 TB"):
         run_text(text)
+
+
+def test_only_runs_that_take_something_ask_what_is_free(monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 0)
+    run_text("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] negate(x) }", np.zeros(4, np.float32))
+    with pytest.raises(ResourceError, match="of what this machine has free"):
+        run_text(CHAIN, np.zeros(250000, np.float32))
 
 
 LOOP = """HloModule m, is_scheduled=true

@@ -217,7 +217,7 @@ def test_few_rows_times_a_large_matrix_in_tiles_or_not(monkeypatch, rows, is_tra
     lhs, rhs = rng.integers(-8, 9, (rows, 1024)), rng.integers(-8, 9, (1024, 1280))
     given = np.asarray(rhs.astype(np.float32), order="F" if is_transposed else "C")
     for kernels in "skylakex", "haswell":
-        monkeypatch.setattr(plain_products, "blas_kernels", lambda kernels=kernels: kernels)
+        monkeypatch.setattr(plain_products, "openblas_kernels", lambda kernels=kernels: kernels)
         is_tiled = kernels == "skylakex" and rows <= 30
         assert plain_products._can_be_tiled(lhs.astype(np.float32), given) == is_tiled
         value = dot(lhs.astype(np.float32), given, "f32")
@@ -233,7 +233,7 @@ def test_few_rows_with_a_medium_matrix_are_exact_in_slabs(monkeypatch, is_transp
     lhs, rhs = rng.integers(-8, 9, (16, length)), rng.integers(-8, 9, (length, columns))
     given = np.asarray(rhs.astype(np.float32), order="F" if is_transposed else "C")
     for kernels in "skylakex", "haswell":
-        monkeypatch.setattr(plain_products, "blas_kernels", lambda kernels=kernels: kernels)
+        monkeypatch.setattr(plain_products, "openblas_kernels", lambda kernels=kernels: kernels)
         slabs = plain_products._slabs(lhs.astype(np.float32), given)
         assert (slabs > 1) == (kernels == "skylakex" and columns != 739)
         assert columns % slabs == 0
