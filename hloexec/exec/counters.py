@@ -12,10 +12,10 @@ from hloexec.exec.plan import Plan, Step, While
 from hloexec.ir import ArrayShape
 from hloexec.values import Array
 
-__all__ = ["CIRCLE", "Limit", "Tally", "advanced", "is_counted_to", "limit_of", "skipped", "tallies_of"]
+__all__ = ["CIRCLES", "Limit", "Tally", "advanced", "is_counted_to", "limit_of", "skipped", "tallies_of"]
 
-CIRCLE = 16
-"""Circles whose lengths divide this are found: fixed points, and numbers that alternate in their last bits."""
+CIRCLES = (2, 16)
+"""Circles whose lengths divide one of these are found: fixed points, numbers that alternate in their last bits."""
 
 
 @attrs.frozen
@@ -83,12 +83,12 @@ def is_counted_to(flow: While, state: Sequence[Any], number: int) -> bool:
     return isinstance(start, np.ndarray) and limit.end - int(start) >= number * limit.increment
 
 
-def skipped(limit: Limit, count: int, iteration: int, until: int) -> tuple[int, int]:
-    """The tally and the number of the iteration after as many circles as there are left."""
+def skipped(limit: Limit, count: int, iteration: int, until: int, circle: int) -> tuple[int, int]:
+    """The tally and the number of the iteration after as many circles of this length as are left."""
     left = -((count - limit.end) // limit.increment)
     if until >= 0:
         left = min(left, until - iteration)
-    left -= left % CIRCLE
+    left -= left % circle
     return (count + left * limit.increment, iteration + left) if left > 0 else (count, iteration)
 
 

@@ -5,9 +5,9 @@ constant and compared with one, is a Python number. Results of NumPy's own funct
 in *buffers*, variables whose arrays the loop may overwrite, and so no iteration allocates them.
 
 A loop that only counts its iterations, and does not compute with their number, may come back to values that it has had,
-as Newton's method does once it has converged. Then it goes round in circles: what is left of it is known. Every 16th
-iteration looks whether the carried values are, bit for bit, those of 16 iterations before; where they are, all that is
-left are the iterations beyond a multiple of 16.
+as Newton's method does once it has converged. Then it goes round in circles: what is left of it is known. The carried
+values are looked at after 2 and 16 iterations in turns; where they are, bit for bit, those of the look before, all that
+is left are the iterations beyond a multiple of 2 or 16.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from hloexec.exec.accumulation import Accumulation, accumulations_of
 from hloexec.exec.code import Code, Place
-from hloexec.exec.counters import CIRCLE, Limit, Tally, advanced, limit_of, skipped, tallies_of
+from hloexec.exec.counters import CIRCLES, Limit, Tally, advanced, limit_of, skipped, tallies_of
 from hloexec.exec.plan import Plan, Step, While
 from hloexec.exec.purity import is_pure
 from hloexec.exec.writing import Values, Writer
@@ -38,6 +38,9 @@ _CONTIGUOUS_BYTES = 1 << 16
 
 _COMPARED_BYTES = 1 << 20
 """Carried values that take more are not compared."""
+
+_FIRST_LOOK = 8
+"""Iterations after which the carried values are first looked at."""
 
 _LEAVE_NOTHING = frozenset({"dot"})
 """Opcodes whose kernels make a new array and keep none of their operands, as NumPy's functions do."""
@@ -106,14 +109,15 @@ class LoopWriter(Writer):
             self.write(f"{count} += {limit.increment}")
         self.write("iteration += 1")
         compared = [] if limit is None else self._compared(names, tallies[limit.leaf])
-        before = self.fresh("before")
+        before, circle, look = self.fresh("before"), self.fresh("circle"), self.fresh("look")
         if limit is not None and compared:
             now, skip = self.fresh("now"), self.known_as("skipped", partial(skipped, limit))
-            self.write(f"if not iteration % {CIRCLE}:")
+            self.write(f"if iteration == {look}:")
             self.write(f"    {now} = {', '.join(f'{name}.tobytes()' for name in compared)},")
             self.write(f"    if {now} == {before}:")
-            self.write(f"        {count}, iteration = {skip}({count}, iteration, until)")
-            self.write(f"    {before} = {now}")
+            self.write(f"        {count}, iteration = {skip}({count}, iteration, until, {circle})")
+            self.write(f"    {before}, {circle} = {now}, {sum(CIRCLES)} - {circle}")
+            self.write(f"    {look} += {circle}")
         self.indent = "    "
         self.write(f"return [{', '.join(given)}], iteration, False")
         within, self.lines = self.lines, []
@@ -124,7 +128,7 @@ class LoopWriter(Writer):
         if limit is not None:
             self.write(f"{count} = int({names[limit.leaf]})")
         if compared:
-            self.write(f"{before} = None")
+            self.write(f"{before}, {circle}, {look} = None, {max(CIRCLES)}, iteration + {_FIRST_LOOK}")
         for leaf, found in self._sums.items():
             adder = self.known_as("product_sum", partial(ProductSum, found.form))
             self.write(f"{self._adders[leaf]} = {adder}({names[leaf]})")
