@@ -7,6 +7,8 @@ never looked at: XLA calls an addition `region_3.17`.
 
 from __future__ import annotations
 
+import weakref
+
 from hloexec.dtypes import ElementType, Kind
 from hloexec.ir import ArrayShape, Computation, Instruction
 from hloexec.ops.annotations import is_annotation
@@ -19,6 +21,9 @@ _ORDER_OPCODES = frozenset(
     {"parameter", "compare", "select", "minimum", "maximum", "and", "or", "not", "tuple", "copy"}
 )
 _LOGICAL_OPCODES = frozenset({"and", "or", "not"})
+
+_components: dict[int, tuple[weakref.ref[Computation], tuple[str, ...] | None]] = {}
+"""What `recognise_components` has found, by the computation's identity: comparing computations by value takes long."""
 
 
 def recognise(computation: Computation) -> str | None:
@@ -42,6 +47,15 @@ def recognise_components(computation: Computation) -> tuple[str, ...] | None:
     A reducer of N arrays has 2·N parameters and a tuple of N as its root; component k must combine parameters k and
     N + k only. With N = 1 the root may be the bare value.
     """
+    key = id(computation)
+    known = _components.get(key)
+    if known is None or known[0]() is not computation:
+        forget = weakref.ref(computation, lambda _: _components.pop(key, None))
+        known = _components[key] = forget, _recognised_components(computation)
+    return known[1]
+
+
+def _recognised_components(computation: Computation) -> tuple[str, ...] | None:
     parameters, root = computation.parameters, computation.root
     results = computation.operands_of(root) if root.opcode == "tuple" else (root,)
     count = len(results)
