@@ -97,7 +97,8 @@ def bound_kernel(
     called computation, so that the result is converted where widths differ.
     """
     assert entry.evaluate is not None
-    function = _specialised(around, computation, instruction, entry, operands)
+    is_decided = _is_decided(around, computation, instruction, entry, operands)
+    function = _specialised(entry.bind, computation, instruction) if is_decided else None
     if function is None:
         function = bound(around, computation, instruction, entry.evaluate, entry.evaluate_needs)
     if around.options.numerics.flushes_denormals:
@@ -117,27 +118,39 @@ def bound_kernel(
         return AsDeclared(function, Conversion(types))
     if entry.overwrite is None or not may_overwrite(around):
         return function
-    overwrite = bound(around, computation, instruction, entry.overwrite, entry.evaluate_needs)
+    overwrite = _specialised(entry.bind_overwrite, computation, instruction) if is_decided else None
+    if overwrite is None:
+        overwrite = bound(around, computation, instruction, entry.overwrite, entry.evaluate_needs)
     return InPlace(function, overwrite)
 
 
 def _specialised(
+    bind: Callable[..., Callable[..., Any] | None] | None, computation: Computation, instruction: Instruction
+) -> Callable[..., Any] | None:
+    """The kernel with everything decided that element types, shapes and policy decide; None where there is no such."""
+    if bind is None:
+        return None
+    shapes = tuple(operand.shape for operand in computation.operands_of(instruction))
+    return bind(attributes=instruction.attributes, shape=instruction.shape, operand_shapes=shapes)
+
+
+def _is_decided(
     around: Surroundings,
     computation: Computation,
     instruction: Instruction,
     entry: Opcode,
     operands: Sequence[ArrayShape | BufferShape],
-) -> Callable[..., Any] | None:
-    """The kernel with everything decided that element types, shapes and policy decide; None where they leave it open.
+) -> bool:
+    """Whether element types, shapes and policy decide how an instruction is computed.
 
-    They do where extents are dynamic, where an operand is not of the type that it is declared to have, and under
+    They do not where extents are dynamic, where an operand is not of the type that it is declared to have, and under
     policies that have formulas of their own.
     """
     numerics = around.options.numerics
     if entry.bind is None or numerics.is_exact or numerics.has_xla_cpu_functions:
-        return None
+        return False
     if not entry.is_elementwise and numerics.contraction_operand_mantissa_bits is not None:
-        return None
+        return False
     declared = tuple(operand.shape for operand in computation.operands_of(instruction))
     for shape, given in zip((*declared, instruction.shape), (*operands, instruction.shape), strict=True):
         if (
@@ -147,5 +160,5 @@ def _specialised(
             or shape.dynamic_dimensions
             or given.dynamic_dimensions
         ):
-            return None
-    return entry.bind(attributes=instruction.attributes, shape=instruction.shape, operand_shapes=declared)
+            return False
+    return True

@@ -8,6 +8,8 @@ semantics".
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 import numpy as np
 
@@ -112,6 +114,15 @@ class Reshape:
         if shape.dynamic_dimensions or operand_shapes[0].dynamic_dimensions:
             return reshaped(operand, reshaped_extents(operand.shape, operand_shapes[0], shape))
         return reshaped(operand, shape.dimensions)
+
+    @staticmethod
+    def bind(
+        *, attributes: ReshapeAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+    ) -> Callable[[Array], Array] | None:
+        sizes = shape.dimensions
+        if not sizes:
+            return None
+        return lambda operand: operand.reshape(sizes) if operand.flags.c_contiguous else reshaped(operand, sizes)
 
 
 @attrs.frozen

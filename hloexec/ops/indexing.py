@@ -6,7 +6,9 @@ Source: XLA, "Operation semantics".
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import prod
+from typing import Any
 
 import attrs
 import numpy as np
@@ -66,6 +68,14 @@ class DynamicSlice:
     ) -> Array:
         operand = completed(operand, operand_shapes[0].dimensions)
         return part(operand, _window(operand.shape, start_indices, attributes.dynamic_slice_sizes))
+
+    @staticmethod
+    def bind(
+        *, attributes: DynamicSliceAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+    ) -> Callable[..., Array]:
+        operand, *starts = operand_shapes
+        index = _bound_window(operand.dimensions, starts, attributes.dynamic_slice_sizes)
+        return lambda operand, *start_indices: operand[index(start_indices)]
 
 
 @opcode("dynamic-update-slice", operands=(2, ANY))
@@ -130,6 +140,39 @@ class DynamicUpdateSlice:
         )
         return operand
 
+    @staticmethod
+    def bind(
+        *, attributes: object, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+    ) -> Callable[..., Array] | None:
+        operand, update, *starts = operand_shapes
+        if not operand.element_type is update.element_type is shape.element_type:
+            return None
+        if update.dimensions == operand.dimensions:
+            return lambda operand, update, *start_indices: update
+        index = _bound_window(operand.dimensions, starts, update.dimensions)
+
+        def evaluate(operand: Array, update: Array, *start_indices: Array) -> Array:
+            result = _writeable(operand)
+            result[index(start_indices)] = update
+            return result
+
+        return evaluate
+
+    @staticmethod
+    def bind_overwrite(
+        *, attributes: object, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+    ) -> Callable[..., Array] | None:
+        operand, update, *starts = operand_shapes
+        if not operand.element_type is update.element_type is shape.element_type:
+            return None
+        index = _bound_window(operand.dimensions, starts, update.dimensions)
+
+        def overwrite(operand: Array, update: Array, *start_indices: Array) -> Array:
+            operand[index(start_indices)] = update
+            return operand
+
+        return overwrite
+
 
 def _writeable(operand: Array) -> Array:
     """A copy in the order in which the operand lies, if it does not repeat elements."""
@@ -171,6 +214,29 @@ def _window(sizes: tuple[int, ...], start_indices: tuple[Array, ...], window: tu
         first = 0 if extent == size else min(max(int(start), 0), size - extent)
         found.append(slice(first, first + extent))
     return tuple(found)
+
+
+def _bound_window(
+    sizes: tuple[int, ...], starts: Sequence[ArrayShape], window: tuple[int, ...]
+) -> Callable[[tuple[Array, ...]], Any]:
+    """From start indices to an index, what `_window` gives for arrays of these sizes; mostly one dimension moves."""
+    is_vector = len(starts) == 1 and starts[0].rank == 1
+    moving = [axis for axis, size in enumerate(sizes) if window[axis] != size]
+    if is_vector or len(moving) != 1:
+        return lambda start_indices: (*_window(sizes, start_indices, window), ...)
+    (axis,) = moving
+    extent, last = window[axis], sizes[axis] - window[axis]
+    before, after = (slice(None),) * axis, (slice(None),) * (len(sizes) - axis - 1)
+
+    def index(start_indices: tuple[Array, ...]) -> tuple[slice, ...]:
+        first = int(start_indices[axis])
+        if first < 0:
+            first = 0
+        elif first > last:
+            first = last
+        return (*before, slice(first, first + extent), *after)
+
+    return index
 
 
 @attrs.frozen

@@ -103,6 +103,8 @@ class Opcode:
     """From `attributes`, `shape` and `operand_shapes`, by keyword, a function of the operands alone that gives what
     `evaluate` does under the `reference` policy, or None. It relies on NumPy's warnings being off.
     """
+    bind_overwrite: Callable[..., Callable[..., Any] | None] | None
+    """The same for `overwrite`, beside a `bind`."""
     documentation: str
 
     @property
@@ -130,8 +132,8 @@ def opcode(
     """Register the decorated class as the entry of opcode `name`.
 
     The class's docstring gives the rule and its source; its static methods `infer`, `evaluate`, `overwrite` (with the
-    keyword arguments of `evaluate`), `bind`, (elementwise) `compute` and (collectives) `exchange` are what they are
-    called.
+    keyword arguments of `evaluate`), `bind`, `bind_overwrite`, (elementwise) `compute` and (collectives) `exchange` are
+    what they are called.
     """
 
     def decorate(cls: _Entry) -> _Entry:
@@ -149,6 +151,7 @@ def opcode(
             exchange=getattr(cls, "exchange", None),
             compute=getattr(cls, "compute", None),
             bind=getattr(cls, "bind", None),
+            bind_overwrite=getattr(cls, "bind_overwrite", None),
             documentation=inspect.cleandoc(cls.__doc__ or ""),
         )
         return cls
@@ -171,6 +174,7 @@ def register(
     exchange: Callable[..., Any] | None = None,
     compute: Callable[..., Any] | None = None,
     bind: Callable[..., Callable[..., Any] | None] | None = None,
+    bind_overwrite: Callable[..., Callable[..., Any] | None] | None = None,
     documentation: str = "",
 ) -> None:
     """Register an opcode; for tables of opcodes that are one formula each."""
@@ -196,6 +200,7 @@ def register(
         overwrite=overwrite,
         compute=compute,
         bind=bind,
+        bind_overwrite=bind_overwrite,
         documentation=documentation,
     )
 

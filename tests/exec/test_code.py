@@ -184,7 +184,7 @@ def test_a_carried_buffer_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> Non
         copies.append(operands[0])
         return evaluate(*operands, **given)  # type: ignore[misc]
 
-    monkeypatch.setitem(registry.OPCODES, "dynamic-update-slice", attrs.evolve(entry, evaluate=noted))
+    monkeypatch.setitem(registry.OPCODES, "dynamic-update-slice", attrs.evolve(entry, evaluate=noted, bind=None))
     hloexec.run(module, X, X)
     assert len(copies) == 1
 

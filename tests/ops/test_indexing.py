@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape
 from hloexec.ops.indexing import DynamicSlice, DynamicSliceAttributes, DynamicUpdateSlice, Gather, GatherAttributes
@@ -71,6 +71,34 @@ def _gathers(draw: Any) -> Case:
 @given(st.lists(st.one_of(_dynamic_slices(), _dynamic_update_slices()), min_size=8, max_size=20))
 def test_dynamic_slices_clamp_as_in_xla(cases: list[Case]) -> None:
     assert_same_as_xla(cases)
+
+
+@settings(few, max_examples=60)
+@given(st.one_of(_dynamic_slices(), _dynamic_update_slices()), st.booleans())
+def test_kernels_bound_to_shapes_give_what_others_do(case: Case, is_vector: bool) -> None:
+    operands = case.operands
+    first = 1 if case.opcode == "dynamic-slice" else 2
+    if is_vector:
+        operands = [*operands[:first], np.array(operands[first:])]
+    shapes = tuple(ArrayShape(element_type_of(operand.dtype), operand.shape) for operand in operands)
+    if case.opcode == "dynamic-slice":
+        sizes = [int(size) for size in case.attributes.partition("{")[2].rstrip("}").split(",") if size]
+        attributes = DynamicSliceAttributes(dynamic_slice_sizes=tuple(sizes))
+        expected = DynamicSlice.evaluate(*operands, attributes=attributes, operand_shapes=shapes)
+        bound = DynamicSlice.bind(attributes=attributes, shape=shapes[0], operand_shapes=shapes)
+        assert_same_array(bound(*operands), expected)
+        return
+    before = operands[0].copy()
+    given = {"shape": shapes[0], "operand_shapes": shapes}
+    expected = DynamicUpdateSlice.evaluate(*operands, **given)
+    assert_same_array(DynamicUpdateSlice.bind(attributes=None, **given)(*operands), expected)
+    assert operands[0].tobytes() == before.tobytes()
+    assert_same_array(DynamicUpdateSlice.bind_overwrite(attributes=None, **given)(before, *operands[1:]), expected)
+
+
+def assert_same_array(actual: Any, expected: Any) -> None:
+    assert type(actual) is np.ndarray
+    assert (actual.dtype, actual.shape, actual.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
 
 
 @settings(few, max_examples=20)
