@@ -80,6 +80,8 @@ def accumulation_dtype(operand: ElementType, result: ElementType) -> np.dtype[An
     """The type in which values of one element type are combined to results of another."""
     if result.kind is Kind.PRED or result.is_integral:
         return result.compute
+    if operand is result:
+        return result.accumulate
     return np.result_type(operand.accumulate, result.accumulate)
 
 
@@ -90,7 +92,10 @@ def reduce_known(
     kept = [dimension for dimension in range(array.ndim) if dimension not in dimensions]
     sizes = [array.shape[dimension] for dimension in kept]
     dtype = accumulation_dtype(element_type_of(array.dtype), result_type)
-    init = np.broadcast_to(widen(init_value).astype(dtype), sizes)
+    init = widen(init_value).astype(dtype)
+    if not array.size or not isinstance(reducer.combine, np.ufunc):
+        # NumPy's functions do that by themselves, and faster.
+        init = np.broadcast_to(init, sizes)
     if array.size:
         with np.errstate(all="ignore"):
             init = reducer.combine(init, _reduce_in_memory_order(array, tuple(dimensions), reducer, dtype))
