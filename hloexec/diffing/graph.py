@@ -18,7 +18,7 @@ import numpy as np
 
 from hloexec.diffing.digests import Digest, digest_of
 from hloexec.errors import ResourceError
-from hloexec.exec.building import FORWARDED
+from hloexec.exec.exchange_steps import FORWARDED
 from hloexec.exec.memory import in_units
 from hloexec.exec.observers import Event
 from hloexec.exec.values import flat

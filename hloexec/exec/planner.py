@@ -16,9 +16,11 @@ from hloexec.collection import collection_paused
 from hloexec.custom_calls.registry import CustomCall, find_custom_call
 from hloexec.dtypes import ElementType
 from hloexec.errors import HloWarning, InputError, ResourceError, UnsupportedError
-from hloexec.exec.building import FORWARDED, PlanBuilder, inlined_computation
+from hloexec.exec.building import PlanBuilder
 from hloexec.exec.callee import PlanCallee
+from hloexec.exec.exchange_steps import FORWARDED
 from hloexec.exec.fill import made_up
+from hloexec.exec.flow_steps import inlined_computation
 from hloexec.exec.memory import in_units, memory_limit_bytes
 from hloexec.exec.plan import HostTransfer, Options, Plan, Step
 from hloexec.exec.requirements import Program, require_supported

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import attrs
 
-from hloexec.exec.building import FORWARDED
+from hloexec.exec.exchange_steps import FORWARDED
 from hloexec.exec.observers import PathEntry
 from hloexec.ir import Computation, Instruction, Module, leaf_shapes
 from hloexec.ops.attributes import computation_names
