@@ -4,13 +4,12 @@ It keeps its own stacks of frames, one frame per plan that is under way, so prog
 frame's steps run in a loop that does nothing but call kernels and drop dead values; control flow and communication
 leave the loop, and the machine decides what goes on. A kernel runs once where all devices hold the same operands, and
 once per class of devices where they don't (`hloexec.exec.classes`). Devices that control flow takes different ways
-become tasks of their own (`hloexec.exec.tasks`), which take turns. `hloexec.exec.watching` has the machine for runs
+become tasks of their own, which take turns (`hloexec.exec.turns`). `hloexec.exec.watching` has the machine for runs
 with observers, checks or counters.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +19,6 @@ from hloexec.errors import HloError
 from hloexec.exec.apart import Part, lone_frame, parts_of_loop, side_by_side
 from hloexec.exec.classes import EachClass
 from hloexec.exec.code import Code, place_of
-from hloexec.exec.communication import Communicator, Waiting, results_of
 from hloexec.exec.compiling import RUNS_BEFORE_CODE, can_be_code, code_of, loop_code_of
 from hloexec.exec.counters import is_counted_to
 from hloexec.exec.faults import placed
@@ -42,30 +40,25 @@ from hloexec.exec.plan import (
     While,
     leaves,
 )
-from hloexec.exec.split import Classes, Split, combined, merged, of_position, of_positions
-from hloexec.exec.tasks import Frame, Join, Loop, Task, merged_task
+from hloexec.exec.split import Classes, Split, combined, of_position, of_positions
+from hloexec.exec.tasks import Frame, Loop, Task
 from hloexec.exec.topology import Topology
+from hloexec.exec.turns import Turns
 from hloexec.exec.values import store
 from hloexec.values import TOKEN
 
 __all__ = ["Machine"]
 
 
-class Machine:
+class Machine(Turns):
     """Runs plans; one per run.
 
     `hosts` are what the devices of a plan with host transfers exchange values with (see `hloexec.exec.host`).
     """
 
     def __init__(self, topology: Topology, hosts: Sequence[Host] = ()) -> None:
-        self._topology = topology
+        super().__init__(topology)
         self._hosts = hosts
-        self._communicator = Communicator(topology)
-        self._ready: deque[Task] = deque()
-        self._joins: list[Join] = []
-        """Joins at which somebody waits."""
-        self._ended: list[tuple[Task, list[Any]]] = []
-        """The tasks that have finished, with their results."""
         self._each_class = EachClass()
         self._perform: dict[type, Callable[[Task, Step], Task | None]] = {
             Conditional: self._enter,
@@ -93,29 +86,6 @@ class Machine:
     def _run_alone(self, part: Part, outer: Frame, step: Step) -> list[Any]:
         """The results of one step of another machine's frame, for devices that need no others for it."""
         return self._results(Task(part.devices, [lone_frame(outer, step, part.operands)], []))
-
-    def _results(self, first: Task) -> list[Any]:
-        """Run a task to its end, and all that it parts into."""
-        count = len(first.devices)
-        self._ready.append(first)
-        del first
-        while sum(len(task.devices) for task, _ in self._ended) < count:
-            if self._ready:
-                self._go(self._ready.popleft())
-            else:
-                self._unblock()
-        self._communicator.require_all_received()
-        # The machine is in cycles of references, so that what it refers to would live until they are found.
-        ended, self._ended = self._ended, []
-        if len(ended) == 1:
-            return ended[0][1]
-        places = sorted(
-            (device, number, position)
-            for number, (task, _) in enumerate(ended)
-            for position, device in enumerate(task.devices)
-        )
-        order = [(number, position) for _, number, position in places]
-        return [merged(values, order) for values in zip(*(results for _, results in ended), strict=True)]
 
     def _go(self, task: Task | None) -> None:
         """Run a task until it ends or waits for others."""
@@ -229,18 +199,6 @@ class Machine:
         for waiting in self._communicator.delivered():
             self._continue(waiting)
         return self._complete(task, step, [*data, CONTEXT, TOKEN])
-
-    def _resume(self, waiting: Waiting, over: Sequence[Waiting]) -> Task | None:
-        """Let those go on who need not wait any more; returns the task of `waiting` where it is one of them."""
-        for other in over:
-            if other is not waiting:
-                self._continue(other)
-        return self._complete(waiting.task, waiting.step, results_of(waiting)) if waiting in over else None
-
-    def _continue(self, waiting: Waiting) -> None:
-        task = self._complete(waiting.task, waiting.step, results_of(waiting))
-        if task is not None:
-            self._ready.append(task)
 
     def _exchange_with_host(self, task: Task, step: Step) -> Task | None:
         """Take a value from each device's host, or hand one over."""
@@ -367,86 +325,10 @@ class Machine:
         results, loop.state = loop.state, []
         return self._complete(task, step, results)
 
-    def _part(
-        self, task: Task, step: Step, keys: Sequence[Any], go_on: Callable[[Task, list[int], Any], Task | None]
-    ) -> None:
-        """Part a task at `step` into those of equal keys, by position, each of which goes on by itself."""
-        groups: dict[Any, list[int]] = {}
-        for position, key in enumerate(keys):
-            groups.setdefault(key, []).append(position)
-        parts = self._parts(task, step, list(groups.values()))
-        for part, (key, positions) in zip(parts, groups.items(), strict=True):
-            found = go_on(part, positions, key)
-            if found is not None:
-                self._ready.append(found)
-
-    def _parts(self, task: Task, step: Step, groups: Sequence[Sequence[int]]) -> list[Task]:
-        return task.parts(step, groups)
-
-    def _complete(self, task: Task, step: Step, results: Sequence[Any]) -> Task | None:
-        """Store the results of a step that was no kernel; returns the task that goes on, if one does now."""
-        frame = task.frames[-1]
-        for slot, value in zip(step.results, results, strict=True):
-            frame.slots[slot] = value
-        self._completed(task, step)
-        self._drop(task, step)
-        return self._arrive(task, step)
-
-    def _arrive(self, task: Task, step: Step) -> Task | None:
-        """Wait after `step` for those who should join there; returns the task that goes on, if one does now."""
-        while task.joins:
-            join = task.joins[-1]
-            if join.step is not step or join.depth != len(task.frames):
-                break
-            task.joins.pop()
-            if join.is_released:
-                continue
-            if not join.arrived:
-                self._joins.append(join)
-            join.arrived.append(task)
-            if sum(len(arrived.devices) for arrived in join.arrived) < join.count:
-                return None
-            self._joins.remove(join)
-            task = self._merge(join.arrived)
-        return task
-
-    def _merge(self, tasks: Sequence[Task]) -> Task:
-        return merged_task(tasks)
-
-    def _unblock(self) -> None:
-        """Let somebody go on where all tasks wait.
-
-        Devices that have what they need part from those in their task that have not; then those who wait for others to
-        join go on without them. Where neither helps, DeadlockError says who waits where.
-        """
-        for waiting in self._communicator.waiting:
-            over = self._communicator.part(waiting, self._parts)
-            if over is not None:
-                self._continue(over)
-                return
-        if self._joins:
-            join = max(self._joins, key=lambda join: join.depth)
-            join.is_released = True
-            self._joins.remove(join)
-            task = self._arrive(self._merge(join.arrived), join.step)
-            if task is not None:
-                self._ready.append(task)
-            return
-        done = [device for task, _ in self._ended for device in task.devices]
-        raise self._communicator.deadlock(done)
-
     def _placed(self, error: Exception, task: Task, step: Step) -> HloError:
         return placed(error, step, task.frames[-1].context, self._each_class.running)
 
     # What others may watch
-
-    def _drop(self, task: Task, step: Step) -> None:
-        slots = task.frames[-1].slots
-        for slot in step.dead:
-            slots[slot] = None
-
-    def _completed(self, task: Task, step: Step) -> None:
-        """A step that was no kernel has its results in place."""
 
     def _went_round(self, flow: While, times: int, is_over: bool) -> None:
         """A loop has run so many iterations as Python, and its condition as often, or once more where it is over."""
