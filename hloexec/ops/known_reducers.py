@@ -2,7 +2,8 @@
 
 Values are combined in the accumulation type of their element type (narrow floats in f32, integers in a type that wraps
 as they do), and rounded once at the end. Sums are grouped so that rounding errors grow with the square root of the
-number of terms at most: NumPy adds pairwise along an axis of neighbours, but one after the other along any other.
+number of terms at most: neighbours in groups of 256 and these again, others, which NumPy adds one after the other, in
+groups of the square root.
 
 How the elements of a row of neighbours are grouped depends on their number alone: a block of rows gives the same bits
 as all of them do. Work is not split over cores: memory is the limit, and one core all but reaches it.
@@ -29,6 +30,8 @@ _CHUNK_ELEMENTS = 1 << 20
 """Narrow arrays are widened so many elements at a time."""
 _SEQUENTIAL_TERMS = 256
 """Up to so many terms, adding one after the other is accurate enough."""
+_NEIGHBOURS = 256
+"""So many neighbours are added by one loop, which has several sums at a time in a register, and adds these."""
 _SHORT_ROW = 8
 """Reducing so few neighbours, NumPy spends more on each row than on its elements."""
 
@@ -175,7 +178,7 @@ def _reduce_axes(array: Array, axes: tuple[int, ...], reducer: KnownReducer) -> 
 
 
 def reduce_axis(array: Array, axis: int, reducer: KnownReducer) -> Array:
-    """Elements of an array of an accumulation type combined along an axis; neighbours pairwise, others in groups."""
+    """Elements of an array of an accumulation type combined along an axis; where rounding matters, in groups."""
     length = array.shape[axis]
     is_innermost = axis == array.ndim - 1
     if is_innermost and length <= _SHORT_ROW and array.ndim > 1:
@@ -183,6 +186,8 @@ def reduce_axis(array: Array, axis: int, reducer: KnownReducer) -> Array:
         for place in range(1, length):
             total = reducer.combine(total, array[..., place])
         return total
+    if is_innermost and reducer.ufunc is np.add and array.dtype.kind == "f":
+        return _sum_of_neighbours(array)
     if not is_innermost and length > _SEQUENTIAL_TERMS and array.dtype.kind in "fc":
         # Groups of about √length: errors of adding one after the other then grow with 2·√length.
         group = isqrt(length)
@@ -196,13 +201,41 @@ def reduce_axis(array: Array, axis: int, reducer: KnownReducer) -> Array:
     return _ufunc_reduce(array, axis, reducer)
 
 
+def _sum_of_neighbours(array: Array) -> Array:
+    """Floats added along the last axis, as einsum does, in half to a third of the time of NumPy's own sum."""
+    rows = np.ascontiguousarray(array).reshape(-1, array.shape[-1])
+    total = _sums_of_rows(rows)
+    if not total.all():
+        # einsum begins with +0.
+        zeros = np.flatnonzero(total == 0)
+        total[zeros] = np.where(np.signbit(rows[zeros]).all(axis=1) & ~rows[zeros].any(axis=1), -0.0, 0.0)
+    shaped: Array = total.reshape(array.shape[:-1])
+    return shaped
+
+
+def _sums_of_rows(rows: Array) -> Array:
+    length = rows.shape[1]
+    total: Array
+    if length <= _NEIGHBOURS:
+        total = np.einsum("ij->i", rows)
+        return total
+    whole = length // _NEIGHBOURS * _NEIGHBOURS
+    groups = np.einsum("ijk->ij", rows[:, :whole].reshape(len(rows), -1, _NEIGHBOURS))
+    total = _sums_of_rows(groups)
+    if whole < length:
+        total += np.einsum("ij->i", rows[:, whole:])
+    return total
+
+
 def _slice(array: Array, axis: int, start: int, stop: int) -> Array:
     return array[(slice(None),) * axis + (slice(start, stop),)]
 
 
 def _ufunc_reduce(array: Array, axis: int, reducer: KnownReducer) -> Array:
     assert reducer.ufunc is not None
-    result: Array = np.asarray(reducer.ufunc.reduce(array, axis=axis, dtype=array.dtype))
+    # NumPy begins sums with +0, to which −0 is lost.
+    how: dict[str, Any] = {"initial": -0.0} if reducer.ufunc is np.add and array.dtype.kind == "f" else {}
+    result: Array = np.asarray(reducer.ufunc.reduce(array, axis=axis, dtype=array.dtype, **how))
     if reducer.zero_wins is not None and result.dtype.kind == "f":
         zeros = result == 0
         if zeros.any():

@@ -136,14 +136,14 @@ def test_widening_in_chunks_changes_nothing(monkeypatch):
     ("shape", "axis"), [((5, 3000), 1), ((3000, 5), 0), ((40, 70, 6), 1), ((100001,), 0), ((3000, 1), 0)]
 )
 def test_sums_stay_within_the_bound_of_grouped_summation(name, shape, axis):
-    """γ_m·Σ|x| with m the longest chain of additions: at most 2·√n + 130 (NumPy adds up to 128 one after the other),
-    and half an ULP of the result's type on top."""
+    """γ_m·Σ|x| with m the longest chain of additions: at most 2·√n + 260 (256 neighbours one after the other, and what
+    their n/256 sums add is less than 2·√n), and half an ULP of the result's type on top."""
     entry = ELEMENT_TYPES[name]
     array = random_array(4, shape, entry.storage)
     init = np.zeros((), entry.storage)
     value = reduce_known(array, (axis,), init, KNOWN_REDUCERS["add"], entry)
     exact = array.astype(np.clongdouble).sum(axis=axis)
-    unit = (2.0**-53 if name == "f64" else 2.0**-24) * (2 * np.sqrt(shape[axis]) + 130)
+    unit = (2.0**-53 if name == "f64" else 2.0**-24) * (2 * np.sqrt(shape[axis]) + 260)
     rounding = 2.0 ** -(entry.mantissa_bits + 1) if entry.is_narrow else 0
     bound = unit * np.abs(array.astype(np.clongdouble)).sum(axis=axis) + rounding * np.abs(exact)
     assert (np.abs(value.astype(np.clongdouble) - exact) <= bound).all()
@@ -167,6 +167,32 @@ def test_rows_are_reduced_alike_however_many_there_are(monkeypatch, name, operat
             for start in range(0, len(array), step)
         ]
         assert np.concatenate(parts).tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("length", [9, 256, 700, 70_000])
+def test_sums_of_negative_zeros_are_negative(length):
+    """−0 + −0 = −0, but −0 + +0 = +0 and x − x = +0."""
+    array = np.full((4, length), -0.0, np.float32)
+    array[1, length // 2] = 0
+    array[2, 3], array[2, -2] = 1, -1
+    init = np.array(-0.0, np.float32)
+    for operand in (array, array[:, ::-1], np.asfortranarray(array)):
+        value = reduce_known(operand, (1,), init, KNOWN_REDUCERS["add"], ELEMENT_TYPES["f32"])
+        assert (value == 0).all()
+        assert np.signbit(value).tolist() == [True, False, False, True]
+
+
+@pytest.mark.parametrize("length", [10, 255, 257, 3000, 70_001])
+def test_sums_of_neighbours_do_not_depend_on_where_they_lie(length):
+    values = random_array(6, (3, length), np.float32)
+    init = np.zeros((), np.float32)
+    expected = reduce_known(values, (1,), init, KNOWN_REDUCERS["add"], ELEMENT_TYPES["f32"])
+    for offset in range(1, 16):
+        memory = np.empty(3 * length + offset, np.float32)
+        moved = memory[offset:].reshape(3, length)
+        moved[...] = values
+        value = reduce_known(moved, (1,), init, KNOWN_REDUCERS["add"], ELEMENT_TYPES["f32"])
+        assert value.tobytes() == expected.tobytes()
 
 
 def test_narrow_sums_accumulate_in_f32_and_round_once():
