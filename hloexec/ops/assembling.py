@@ -174,6 +174,8 @@ class Iota:
 
 def _numbers(size: int, element_type: ElementType) -> Array:
     """0, 1, …, size - 1 in an element type; integers wrap, floats round."""
+    if element_type.storage.kind in "iu" and size <= np.iinfo(element_type.storage).max:
+        return np.arange(size, dtype=element_type.storage)
     if element_type.is_integral:
         return narrow(np.arange(size, dtype=np.int64), element_type)
     if element_type.is_complex:
