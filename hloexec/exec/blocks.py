@@ -23,10 +23,10 @@ __all__ = ["Region"]
 
 _BLOCK_BYTES = 1 << 24
 """What a block's rows take in all arrays together, to stay in the cache."""
-_VALUE_BYTES = 1 << 20
-"""What a block takes in one array. Less would stay in a core's own cache, but each call would be over so soon that the
-threads wait for Python's lock more than they compute: on two cores, a chain of 17 calls on 64 MB takes 41 ms in pieces
-of 128 kB, 22 ms in pieces of 512 kB, 20 ms in pieces of 1 MB, and 32 ms on one core in any.
+_VALUE_BYTES = 1 << 19
+"""What a block takes in most of its arrays. Less would stay in a core's own cache, but each call would be over so soon
+that the threads wait for Python's lock more than they compute: on two cores, a chain of 17 calls on 64 MB takes 83 ms
+in pieces of 128 kB, 55 ms in pieces of 256 kB, 48 ms in pieces of 512 kB and 54 ms in pieces of 1 MB.
 """
 _BLOCKS = 8
 """So many blocks at least, where there is enough to do, share out the work evenly."""
@@ -75,7 +75,7 @@ class Region:
             0 if is_whole else prefix_length(shapes[slot].dimensions, rows)
             for slot, is_whole in zip(inputs, self._is_whole, strict=True)
         ]
-        program = BlockProgram(parts, inputs, outputs, shapes, rows)
+        program = BlockProgram(parts, inputs, outputs, shapes, rows, 0 if overwritten is None else 1)
         self._operations = program.operations
         self._views = program.views
         self._preamble = program.preamble
@@ -91,9 +91,9 @@ class Region:
             for place in (*self._output_places, *(p for p, slot in enumerate(inputs) if slot not in repeated))
             if program.values[place] is not None and not (place < len(inputs) and self._is_whole[place])
         )
-        widest = max([*(value.row_bytes for value in program.values if value is not None), 1])
-        block = min(_BLOCK_BYTES // max(live, 1), _VALUE_BYTES // widest)
-        even = max(-(-rows // _BLOCKS), _SMALL_BLOCK_BYTES // widest)
+        usual = program.usual_row_bytes()
+        block = min(_BLOCK_BYTES // max(live, 1), _VALUE_BYTES // usual)
+        even = max(-(-rows // _BLOCKS), _SMALL_BLOCK_BYTES // usual)
         work = sum(shapes[part.step.result].byte_size for part in parts)
         self.block = max(1, min(block, even if work > _LITTLE_WORK else rows, rows))
         self._offsets: list[int] = []

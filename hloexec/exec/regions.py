@@ -36,7 +36,7 @@ _MOST_ROW_BYTES = 1 << 16
 """Longer rows do not fit into the cache together with others."""
 _WINDOW = 24
 """A step joins a region whose last step is not farther back, so that operands do not live on for long."""
-_MOST_PARTS = 128
+_MOST_PARTS = 256
 
 
 @attrs.define(eq=False)

@@ -26,6 +26,7 @@ from hloexec.exec.in_place import InPlace
 from hloexec.exec.plan import Step
 from hloexec.exec.widths import AsDeclared, Conversion
 from hloexec.ir import ArrayShape, BufferShape, PaddingDimension
+from hloexec.ops.choosing import choose_by_mask, mask_type
 from hloexec.ops.flushing import Flushing
 from hloexec.ops.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
 from hloexec.ops.reducers import recognise_components
@@ -58,6 +59,8 @@ class RowForm:
     """Whether that result is a bf16 number, its bits included, without rounding."""
     is_elementwise: bool = False
     """Whether an operand that is one number everywhere may be given as an array of one element."""
+    mask: np.dtype[Any] | None = None
+    """Where set, `bind` gives a function of a mask of such integers in place of a pred, and of where to write."""
 
 
 @lru_cache(maxsize=4096)
@@ -114,6 +117,8 @@ def _elementwise(step: Step, operands: Sequence[ArrayShape], result: ArrayShape)
         # They may give their operand itself.
         return None
     rows = prefixes(result.dimensions)
+    if opcode == "select":
+        return _select(operands[1:], result, rows)
     types = [shape.element_type.name for shape in (*operands, result)]
     if "bf16" in types and opcode not in ("reduce-precision", "stochastic-convert"):
         is_direct = opcode != "convert" or set(types) == {"bf16", "f32"} or types[0] == "bf16"
@@ -124,9 +129,28 @@ def _elementwise(step: Step, operands: Sequence[ArrayShape], result: ArrayShape)
                 return RowForm(rows, lambda _: same, wide=wide, is_exact=types[0] == "bf16", is_elementwise=True)
             formula = entry.bind(attributes=step.instruction.attributes, shape=wide, operand_shapes=given)
             assert formula is not None, "elementwise entries give one for all element types"
-            return RowForm(rows, lambda _: formula, wide=wide, is_exact=opcode == "select", is_elementwise=True)
+            return RowForm(rows, lambda _: formula, wide=wide, is_elementwise=True)
     function = step.function
     return RowForm(rows, lambda _: function, is_elementwise=True)
+
+
+def _select(choices: Sequence[ArrayShape], result: ArrayShape, rows: frozenset[int]) -> RowForm | None:
+    """Several selects by one pred share its mask."""
+    if any(shape.element_type is not result.element_type for shape in choices):
+        return None
+    wide = _wide(result)
+    mask = mask_type(wide.element_type.storage)
+    if mask is None:
+        return None
+    is_bfloat = wide is not result
+    return RowForm(
+        rows,
+        lambda _: choose_by_mask,
+        wide=wide if is_bfloat else None,
+        is_exact=is_bfloat,
+        is_elementwise=True,
+        mask=mask,
+    )
 
 
 def _declared(step: Step) -> list[ArrayShape]:

@@ -1,47 +1,58 @@
-"""Choosing between two arrays element by element."""
+"""Choosing between two arrays element by element.
+
+NumPy's `where` branches at each element, which costs up to twenty times as much where the processor cannot foresee the
+choice as selecting bits does: on_false ^ ((on_true ^ on_false) & mask).
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from hloexec.values import Array
 
-__all__ = ["choose"]
+__all__ = ["choose", "choose_by_mask", "mask_into", "mask_type"]
 
 _FEW = 1024
 """So few elements take less time than several calls of NumPy."""
 
 
 def choose(pred: Array, on_true: Array, on_false: Array) -> Array:
-    """on_true where pred, else on_false, of one type; either may be one element, for all of them.
-
-    NumPy's `where` branches at each element, which costs up to twenty times as much where the processor cannot foresee
-    the choice as selecting bits does: on_false ^ ((on_true ^ on_false) & mask).
-    """
-    size = on_true.itemsize
-    if pred.size < _FEW or size > 8 or on_true.dtype != on_false.dtype:
+    """on_true where pred, else on_false, of one type; either may be one element, for all of them."""
+    mask_dtype = mask_type(on_true.dtype)
+    if pred.size < _FEW or mask_dtype is None or on_true.dtype != on_false.dtype:
         return np.where(pred, on_true, on_false)
-    if on_true.size == on_false.size == 1:
-        return _choose_numbers(pred, on_true, on_false)
-    word = f"i{size}"
-    mask = pred.astype(word)
-    np.negative(mask, out=mask)
-    kept = on_false.view(word)
-    result = np.bitwise_xor(on_true.view(word), kept)
-    if result.shape != mask.shape:
+    if any(operand.size != 1 and operand.shape != pred.shape for operand in (on_true, on_false)):
         return np.where(pred, on_true, on_false)
-    np.bitwise_and(result, mask, out=result)
-    np.bitwise_xor(result, kept, out=result)
-    chosen: Array = result.view(on_true.dtype)
+    mask = np.empty_like(pred, mask_dtype)
+    mask_into(pred, mask)
+    chosen = np.empty_like(mask, on_true.dtype)
+    choose_by_mask(mask, on_true, on_false, chosen)
     return chosen
 
 
-def _choose_numbers(pred: Array, on_true: Array, on_false: Array) -> Array:
-    """The same of two numbers, whose bits differ by the same everywhere."""
-    word = f"i{on_true.itemsize}"
-    kept = on_false.view(word)
-    bits = pred.astype(word)
-    np.multiply(bits, on_true.view(word) ^ kept, out=bits)
-    np.bitwise_xor(bits, kept, out=bits)
-    chosen: Array = bits.view(on_true.dtype)
-    return chosen
+def mask_type(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """The type of masks that choose among elements of a type; None for those that are wider than NumPy's integers."""
+    return np.dtype(f"i{dtype.itemsize}") if dtype.itemsize <= 8 else None
+
+
+def mask_into(pred: Array, out: Array) -> None:
+    """All bits where pred, none elsewhere, into an array of integers."""
+    np.negative(pred.view(np.int8), out=out)
+
+
+def choose_by_mask(mask: Array, on_true: Array, on_false: Array, out: Array) -> None:
+    """The same by a mask of pred; `out` must not share memory with the operands."""
+    word = mask.dtype
+    taken, kept, bits = on_true.view(word), on_false.view(word), out.view(word)
+    if kept.size == 1 and not kept.item():
+        np.bitwise_and(mask, taken, bits)
+        return
+    if taken.size == kept.size == 1:
+        # Their bits differ by the same everywhere.
+        np.bitwise_and(mask, taken ^ kept, bits)
+    else:
+        np.bitwise_xor(taken, kept, bits)
+        np.bitwise_and(mask, bits, bits)
+    np.bitwise_xor(bits, kept, bits)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec.dtypes import element_type
-from hloexec.exec import blocks, regions
+from hloexec.exec import block_programs, blocks, regions
 from hloexec.exec.in_place import InPlace
 from hloexec.exec.running import plan_of
 from tests.exec.programs import flat
@@ -450,3 +450,52 @@ def test_training_steps_in_bf16_have_the_same_bits_by_rows(name: str) -> None:
     module = hloexec.from_jax(function, *jax.tree.unflatten(tree, leaves))
     assert sum(len(region.parts) for region in _regions(module)) > 40
     _same_bits(module, *leaves)
+
+
+def _polynomial(degree: int) -> str:
+    """As XLA writes erf-inv: all coefficients are chosen before the first is used."""
+    lines = [
+        "HloModule m\nENTRY e { x = f32[64,4096] parameter(0)",
+        "  zero = f32[] constant(0)\n  zeros = f32[64,4096] broadcast(zero), dimensions={}",
+        "  p = pred[64,4096] compare(x, zeros), direction=LT",
+    ]
+    for number in range(degree + 1):
+        for place in (0, 1):
+            lines.append(f"  c{place}_{number} = f32[] constant({number * 0.25 - place})")
+            lines.append(f"  b{place}_{number} = f32[64,4096] broadcast(c{place}_{number}), dimensions={{}}")
+        lines.append(f"  chosen{number} = f32[64,4096] select(p, b0_{number}, b1_{number})")
+    last = "chosen0"
+    for number in range(1, degree + 1):
+        lines.append(f"  m{number} = f32[64,4096] multiply({last}, x)")
+        lines.append(f"  a{number} = f32[64,4096] add(m{number}, chosen{number})")
+        last = f"a{number}"
+    return "\n".join(lines) + f"\n  ROOT r = f32[64,4096] negate({last}) }}\n"
+
+
+def test_what_is_chosen_early_and_used_late_does_not_lie_in_the_cache_until_then() -> None:
+    few, many = (hloexec.parse(_polynomial(degree)) for degree in (3, 12))
+    x = np.random.default_rng(5).normal(size=(64, 4096)).astype(np.float32)
+    _same_bits(many, x)
+    (short,), (long,) = _regions(few), _regions(many)
+    assert len(long.parts) == len(short.parts) + 3 * 9
+    assert long.scratch_bytes == short.scratch_bytes
+
+
+def test_large_outputs_that_other_parts_read_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_programs, "_COPIED_BYTES", 1 << 10)
+    module = hloexec.parse("""HloModule m
+ENTRY e { x = f32[64,4096] parameter(0)
+  y = f32[64,4096] parameter(1)
+  half = bf16[64,4096] convert(x)
+  wide = f32[64,4096] convert(half)
+  a = f32[64,4096] add(wide, y)
+  p = pred[64,4096] compare(a, y), direction=GT
+  s = f32[64,4096] select(p, a, x)
+  m = f32[64,4096] multiply(s, a)
+  ROOT r = (f32[64,4096], pred[64,4096], bf16[64,4096], f32[64,4096], f32[64,4096]) tuple(m, p, half, a, s) }
+""")
+    generator = np.random.default_rng(6)
+    x, y = (generator.normal(size=(64, 4096)).astype(np.float32) for _ in range(2))
+    (region,) = _regions(module)
+    assert len(region.outputs) == 5
+    _same_bits(module, x, y)

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloexec.ops.choosing import choose
+from hloexec.ops.choosing import choose, choose_by_mask, mask_into, mask_type
 
 _TYPES = (
     np.bool_,
@@ -46,6 +46,24 @@ def test_choose_between_numbers_agrees_with_where(dtype: type) -> None:
     assert chosen.dtype == expected.dtype
     assert chosen.shape == expected.shape
     assert chosen.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in _TYPES if dtype is not np.complex128])
+@pytest.mark.parametrize("numbers", [(), (0,), (1,), (0, 1)])
+@pytest.mark.parametrize("is_zero", [False, True])
+def test_choosing_by_a_mask_agrees_with_where(dtype: type, numbers: tuple[int, ...], is_zero: bool) -> None:
+    """`numbers` are the operands that are one number everywhere; `is_zero` makes that number +0."""
+    generator = np.random.default_rng(7)
+    pred = generator.integers(0, 2, (40, 50)).astype(np.bool_)
+    operands = [generator.integers(-8, 8, (40, 50)).astype(np.float32).astype(dtype) for _ in range(2)]
+    for place in numbers:
+        operands[place] = np.array([0 if is_zero else place - 3], np.float32).astype(dtype)
+    width = mask_type(np.dtype(dtype))
+    assert width is not None
+    mask, chosen = np.empty((40, 50), width), np.empty((40, 50), dtype)
+    mask_into(pred, mask)
+    choose_by_mask(mask, *operands, chosen)
+    assert chosen.tobytes() == np.where(pred, *operands).tobytes()
 
 
 def test_choose_keeps_every_bit_of_a_nan() -> None:
