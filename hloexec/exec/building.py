@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
+
 from hloexec.dtypes import ElementType
 from hloexec.errors import VerificationError
 from hloexec.exec.binding import Surroundings, bound, bound_kernel, may_overwrite
@@ -15,7 +17,14 @@ from hloexec.exec.borders import crossings, is_border
 from hloexec.exec.contraction import contracted
 from hloexec.exec.drafts import Draft, Frame
 from hloexec.exec.exchange_steps import border, exchange
-from hloexec.exec.flow_steps import conditional, inlined_computation, invocation, returned, while_loop
+from hloexec.exec.flow_steps import (
+    conditional,
+    inlined_computation,
+    invocation,
+    iterations_to_inline,
+    returned,
+    while_loop,
+)
 from hloexec.exec.in_place import InPlace
 from hloexec.exec.lifetimes import finished
 from hloexec.exec.memory import temporary_bytes
@@ -100,24 +109,35 @@ class PlanBuilder:
                     break
                 entry = find_opcode(instruction.opcode)
                 assert entry is not None
+                times = iterations_to_inline(self.draft, frame, instruction) if entry.role is Role.WHILE else 0
+                if times:
+                    body = computation_named(self.around.program.module, instruction.attributes.body, instruction)
+                    scope = Scope(body, instruction, frame.scope, iteration=0)
+                    frames.append(self._frame(scope, frame.operands(instruction), times))
+                    break
                 frame.values[instruction.name] = self.place[entry.role](frame, instruction)
             else:
                 tree = frame.values[frame.scope.computation.root_name]
                 frames.pop()
                 if not frames:
                     return tree
+                number = frame.scope.iteration
+                if number is not None and number + 1 < frame.iterations:
+                    scope = attrs.evolve(frame.scope, iteration=number + 1)
+                    frames.append(self._frame(scope, (tree,), frame.iterations))
+                    continue
                 caller = frame.scope.caller
                 assert caller is not None
                 frames[-1].values[caller.name] = returned(self.draft, frames[-1], caller, tree)
 
-    def _frame(self, scope: Scope, arguments: tuple[SlotTree, ...]) -> Frame:
+    def _frame(self, scope: Scope, arguments: tuple[SlotTree, ...], iterations: int = 0) -> Frame:
         computation = scope.computation
         if len(computation.parameters) != len(arguments):
             raise VerificationError(
                 f"computation {computation.name} takes {len(computation.parameters)} parameters, but is called with "
                 f"{len(arguments)}"
             )
-        return Frame(scope, iter(self.around.program.schedule(computation)), arguments)
+        return Frame(scope, iter(self.around.program.schedule(computation)), arguments, iterations)
 
     # One method per role
 

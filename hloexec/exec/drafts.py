@@ -30,6 +30,8 @@ class Frame:
     scope: Scope
     remaining: Iterator[Instruction]
     arguments: tuple[SlotTree, ...]
+    iterations: int = 0
+    """Of a loop's body, how often it is inlined."""
     values: dict[str, SlotTree] = attrs.field(factory=dict)
 
     def operands(self, instruction: Instruction) -> tuple[SlotTree, ...]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from hloexec.errors import VerificationError
 from hloexec.exec.drafts import Draft, Frame
 from hloexec.exec.plan import Branch, Conditional, Invocation, Plan, SlotTree, Step, While, leaves, map_shape
+from hloexec.exec.unrolling import iterations_to_write_out
 from hloexec.exec.widths import float_types
 from hloexec.ir import Instruction, TupleShape
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, find_opcode
 
-__all__ = ["conditional", "inlined_computation", "invocation", "returned", "while_loop"]
+__all__ = ["conditional", "inlined_computation", "invocation", "iterations_to_inline", "returned", "while_loop"]
 
 
 def inlined_computation(instruction: Instruction) -> str | None:
@@ -57,13 +58,29 @@ def _started(draft: Draft, instruction: Instruction, operands: tuple[SlotTree, .
     return (operands, result, *draft.state(instruction))
 
 
+def iterations_to_inline(draft: Draft, frame: Frame, instruction: Instruction) -> int:
+    """How often a loop goes round whose iterations are to be steps of the draft; 0 where they are not."""
+    (start,) = frame.operands(instruction)
+    if draft.around.options.is_observed or draft.types((start,)) != float_types(instruction.shape):
+        return 0
+    flow = _flow(draft, instruction)
+    if draft.around.plans[flow.body.computation.name] is not flow.body:
+        return 0
+    return iterations_to_write_out(flow, [draft.constants.get(slot) for slot in leaves(start)])
+
+
+def _flow(draft: Draft, instruction: Instruction) -> While:
+    types = float_types(instruction.shape)
+    condition = draft.around.plan_as(instruction.attributes.condition, types, (None,))
+    return While(condition, draft.around.plan_as(instruction.attributes.body, types, types))
+
+
 def while_loop(draft: Draft, frame: Frame, instruction: Instruction) -> SlotTree:
     """The value of a loop."""
     types = float_types(instruction.shape)
     (start,) = frame.operands(instruction)
     operands = (draft.fitted(frame.scope, instruction, start, types, is_silent=True),)
-    condition = draft.around.plan_as(instruction.attributes.condition, types, (None,))
-    flow = While(condition, draft.around.plan_as(instruction.attributes.body, types, types))
+    flow = _flow(draft, instruction)
     tree = draft.step(frame, instruction, operands, None, flow)
     step = draft.steps[-1]
     for plan in (flow.condition, flow.body):

@@ -81,7 +81,7 @@ def _scope_path(scope: Scope) -> list[PathEntry]:
     found: list[PathEntry] = []
     current: Scope | None = scope
     while current is not None and current.caller is not None:
-        found.append(PathEntry(current.caller, current.computation.name))
+        found.append(PathEntry(current.caller, current.computation.name, current.iteration))
         current = current.parent
     return found
 

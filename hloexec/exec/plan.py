@@ -74,6 +74,8 @@ class Scope:
     computation: Computation
     caller: Instruction | None = None
     parent: Scope | None = None
+    iteration: int | None = None
+    """Of a loop whose iterations are steps of the plan."""
 
 
 @attrs.frozen(eq=False)
