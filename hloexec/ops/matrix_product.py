@@ -15,10 +15,11 @@ from typing import Any, Protocol, TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, Kind, element_type_of
+from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.convert import convert
 from hloexec.ops.exact.products import ExactMultiplier, exact_matrix_product
+from hloexec.ops.integer_products import integer_multiplier
 from hloexec.ops.plain_products import plain_matrix_product
 from hloexec.values import Array
 
@@ -39,9 +40,6 @@ _BLOCK_BYTES_LIMIT = 64 << 20
 """What a block may grow to where smaller ones would starve BLAS of rows."""
 _BLOCK_ROWS = 256
 """Rows (or columns) that keep BLAS busy."""
-_DIRECT_INTEGER_PRODUCTS = 1 << 15
-"""Up to so many multiplications, NumPy's own integer loop beats preparing operands for BLAS."""
-_LIMB_BITS = 16
 
 _DType: TypeAlias = np.dtype[Any]
 _F32 = np.dtype(np.float32)
@@ -115,64 +113,6 @@ class FloatMultiplier:
         return total if self.sum_type is None else widen(narrow(total, self.sum_type))
 
 
-@attrs.frozen
-class _DirectIntegerMultiplier:
-    """Integer products in NumPy's own loop, which wraps as the result does; for small operands."""
-
-    scratch_dtype: _DType
-
-    def prepare(self, operand: Array) -> tuple[Array, ...]:
-        return (widen(operand).astype(self.scratch_dtype, copy=False),)
-
-    def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
-        product: Array = np.matmul(lhs[0], rhs[0])
-        return product
-
-
-@attrs.frozen
-class _ExactIntegerMultiplier:
-    """Integer products by BLAS: floats that hold every partial sum of `length` products exactly."""
-
-    scratch_dtype: _DType
-    length: int
-
-    def prepare(self, operand: Array) -> tuple[Array, ...]:
-        return (widen(operand).astype(self.scratch_dtype, copy=False),)
-
-    def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
-        return _exact_integer_matmul(lhs[0], rhs[0], self.length)
-
-
-@attrs.frozen
-class _LimbMultiplier:
-    """Products of wide integers modulo 2^(16·limbs): both operands as digits of 16 bits, multiplied exactly by BLAS.
-
-    Digits i and j contribute to bits from 16·(i + j) up; pairs beyond the width of the result vanish. The product of
-    two digits has 32 bits, so that 2^21 of them add up exactly in an f64.
-    """
-
-    limbs: int
-
-    @property
-    def scratch_dtype(self) -> _DType:
-        return _F64
-
-    def prepare(self, operand: Array) -> tuple[Array, ...]:
-        bits = widen(operand).astype(np.int64).view(np.uint64)
-        mask = np.uint64((1 << _LIMB_BITS) - 1)
-        return tuple(((bits >> np.uint64(_LIMB_BITS * i)) & mask).astype(_F64) for i in range(self.limbs))
-
-    def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
-        total: Array | None = None
-        for i in range(self.limbs):
-            for j in range(self.limbs - i):
-                part = _exact_integer_matmul(lhs[i], rhs[j], 1 << (53 - 2 * _LIMB_BITS)).view(np.uint64)
-                part <<= np.uint64(_LIMB_BITS * (i + j))
-                total = part if total is None else np.add(total, part, out=total)
-        assert total is not None
-        return total
-
-
 def exactly(multiplier: Multiplier | ExactMultiplier) -> Multiplier | ExactMultiplier:
     """The multiplier for the `exact` policy: the same products added up without error; integers' are so anyway."""
     if not isinstance(multiplier, FloatMultiplier):
@@ -209,7 +149,7 @@ def default_multiplier(
         if f32_mantissa_bits is None or dtype.kind == "c":
             return FloatMultiplier(dtype)
         return FloatMultiplier(dtype, OperandSplit(partial(round_mantissa, bits=f32_mantissa_bits), only_f32=True))
-    return _integer_multiplier(lhs, rhs, result_type)
+    return integer_multiplier(lhs, rhs, result_type)
 
 
 def _float_accumulation(types: Sequence[ElementType]) -> _DType:
@@ -229,38 +169,6 @@ def round_mantissa(array: Array, bits: int) -> Array:
     if nan.any():
         rounded[nan] = pattern[nan]
     return rounded.view(np.float32)
-
-
-def _integer_multiplier(lhs: Array, rhs: Array, result_type: ElementType) -> Multiplier:
-    length = lhs.shape[-1]
-    if lhs.size * rhs.shape[-1] <= _DIRECT_INTEGER_PRODUCTS:
-        return _DirectIntegerMultiplier(result_type.compute)
-    largest_product = max(1, _largest_magnitude(lhs) * _largest_magnitude(rhs))
-    for dtype, bits in ((_F32, 24), (_F64, 53)):
-        exact_length = (1 << bits) // largest_product
-        if exact_length >= min(length, 512):
-            return _ExactIntegerMultiplier(dtype, exact_length)
-    return _LimbMultiplier(max(1, result_type.bits // _LIMB_BITS))
-
-
-def _largest_magnitude(array: Array) -> int:
-    """A bound of the absolute values: of the type where it is narrow, of the elements otherwise."""
-    entry = element_type_of(array.dtype)
-    if entry.kind is Kind.PRED:
-        return 1
-    if entry.bits <= 8:
-        return 1 << (entry.bits if entry.kind is Kind.UNSIGNED else entry.bits - 1)
-    return max(int(array.max()), -int(array.min())) if array.size else 1
-
-
-def _exact_integer_matmul(lhs: Array, rhs: Array, length: int) -> Array:
-    """The product of whole numbers held in floats, as wrapping int64; `length` products add up exactly in the float."""
-    total: Array | None = None
-    for start in range(0, max(1, lhs.shape[-1]), length):
-        part = np.matmul(lhs[..., start : start + length], rhs[..., start : start + length, :]).astype(np.int64)
-        total = part if total is None else np.add(total, part, out=total)
-    assert total is not None
-    return total
 
 
 def multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier) -> None:

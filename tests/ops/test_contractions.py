@@ -15,7 +15,7 @@ import hloexec
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape
-from hloexec.ops import matrix_product, plain_products
+from hloexec.ops import integer_products, matrix_product, plain_products
 from hloexec.ops.contractions import Dot, DotAttributes, ScaledDot
 from hloexec.ops.dot_algorithms import DOT_ALGORITHMS
 from hloexec.ops.policy import POLICIES
@@ -190,7 +190,7 @@ def test_working_in_blocks_changes_no_value(monkeypatch, shapes, name):
     monkeypatch.setattr(matrix_product, "_BLOCK_BYTES", 900)
     monkeypatch.setattr(matrix_product, "_BLOCK_BYTES_LIMIT", 1800)
     monkeypatch.setattr(matrix_product, "_BLOCK_ROWS", 7)
-    monkeypatch.setattr(matrix_product, "_DIRECT_INTEGER_PRODUCTS", 0)
+    monkeypatch.setattr(integer_products, "_DIRECT_INTEGER_PRODUCTS", 0)
     value = dot(lhs.astype(np.float32).astype(storage), rhs.astype(np.float32).astype(storage), result, attributes)
     assert (value == lhs @ rhs).all()
 
