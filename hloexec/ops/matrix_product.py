@@ -8,6 +8,7 @@ shapes and element types alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -21,6 +22,7 @@ from hloexec.ops.convert import convert
 from hloexec.ops.exact.products import ExactMultiplier, exact_matrix_product
 from hloexec.ops.integer_products import integer_multiplier
 from hloexec.ops.plain_products import plain_matrix_product
+from hloexec.ops.product_blocks import batch_blocks, even_step, on_all_cores
 from hloexec.values import Array
 
 __all__ = [
@@ -45,6 +47,8 @@ _DType: TypeAlias = np.dtype[Any]
 _F32 = np.dtype(np.float32)
 _F64 = np.dtype(np.float64)
 _FIRST_TERMS = ((0, 0),)
+_ROUNDED_ONCE = frozenset({"bf16", "f16"})
+"""The types that NumPy rounds an f32 to as `convert` does, into an array that is there already."""
 
 
 class Multiplier(Protocol):
@@ -174,31 +178,80 @@ def round_mantissa(array: Array, bits: int) -> Array:
 def multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier) -> None:
     """Fill `result` with a product, as `matrix_product` gives it.
 
-    Batch by batch and block by block, each block of rows or columns small enough once it is prepared.
+    Block by block, each small enough once it is prepared. Blocks follow from shapes and element types alone; where
+    there are several, the cores share them, and each prepares its operands, multiplies and rounds in its own cache.
     """
     if result.ndim > 2:
-        itemsize = multiplier.scratch_dtype.itemsize
-        count = result.shape[0]
-        step = _BLOCK_BYTES * count // max(1, itemsize * (lhs.size + rhs.size + result.size))
-        if step < count:
-            for part in range(count) if step < 2 else _blocks(count, step):
-                multiply_into(result[part], lhs[part], rhs[part], result_type, multiplier)
+        item_bytes = multiplier.scratch_dtype.itemsize * (lhs.size + rhs.size + result.size)
+        item_bytes //= max(1, math.prod(result.shape[:-2]))
+        if item_bytes > _BLOCK_BYTES:
+            for index in np.ndindex(result.shape[:-2]):
+                multiply_into(result[index], lhs[index], rhs[index], result_type, multiplier)
             return
-        row_blocks = column_blocks = [slice(None)]
+        blocks = batch_blocks(result.shape[:-2], item_bytes)
+
+        def multiply(start: int, stop: int) -> None:
+            for index in blocks[start:stop]:
+                operands = _prepare(lhs[index], multiplier), _prepare(rhs[index], multiplier)
+                _multiply_prepared(result[index], *operands, result_type, multiplier)
+
+        on_all_cores(multiply, len(blocks), 1)
+        return
+    (rows, length), columns = lhs.shape, rhs.shape[1]
+    row_step, column_step = _block_sizes(lhs, rhs, result_type, multiplier)
+    is_plain = isinstance(multiplier, FloatMultiplier) and multiplier.is_plain(lhs.dtype, rhs.dtype, result.dtype)
+    if not is_plain and columns >= rows:
+        column_step = min(column_step, even_step(columns, rows * length))
+    elif not is_plain:
+        row_step = min(row_step, even_step(rows, columns * length))
+    if columns >= rows:
+        for start in range(0, rows, row_step):
+            part = slice(start, start + row_step)
+            _by_columns(result[part], lhs[part], rhs, result_type, multiplier, column_step)
     else:
-        rows_per_block, columns_per_block = _block_sizes(lhs, rhs, result_type, multiplier)
-        row_blocks = list(_blocks(lhs.shape[0], rows_per_block))
-        column_blocks = list(_blocks(rhs.shape[1], columns_per_block))
-    is_final = isinstance(multiplier, FloatMultiplier) and multiplier.gives(result_type.storage)
-    for rows in row_blocks:
-        prepared = _prepare(lhs[..., rows, :], multiplier)
-        for columns in column_blocks:
-            others = _prepare(rhs[..., columns], multiplier)
-            if is_final:
-                with np.errstate(all="ignore"):
-                    np.matmul(prepared[0], others[0], out=result[..., rows, columns])
-            else:
-                result[..., rows, columns] = convert(multiplier.product(prepared, others), result_type)
+        for start in range(0, columns, column_step):
+            part = slice(start, start + column_step)
+            _by_rows(result[:, part], lhs, rhs[:, part], result_type, multiplier, row_step)
+
+
+def _by_columns(
+    result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier, step: int
+) -> None:
+    """All of lhs times some columns of rhs at a time."""
+    prepared = _prepare(lhs, multiplier)
+
+    def multiply(start: int, stop: int) -> None:
+        others = _prepare(rhs[:, start:stop], multiplier)
+        _multiply_prepared(result[:, start:stop], prepared, others, result_type, multiplier)
+
+    on_all_cores(multiply, rhs.shape[1], step)
+
+
+def _by_rows(
+    result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier, step: int
+) -> None:
+    """Some rows of lhs at a time times all of rhs."""
+    prepared = _prepare(rhs, multiplier)
+
+    def multiply(start: int, stop: int) -> None:
+        others = _prepare(lhs[start:stop], multiplier)
+        _multiply_prepared(result[start:stop], others, prepared, result_type, multiplier)
+
+    on_all_cores(multiply, lhs.shape[0], step)
+
+
+def _multiply_prepared(
+    result: Array, lhs: tuple[Array, ...], rhs: tuple[Array, ...], result_type: ElementType, multiplier: Multiplier
+) -> None:
+    with np.errstate(all="ignore"):
+        if isinstance(multiplier, FloatMultiplier) and multiplier.gives(result_type.storage):
+            np.matmul(lhs[0], rhs[0], out=result)
+            return
+        product = multiplier.product(lhs, rhs)
+        if product.dtype == _F32 and result_type.name in _ROUNDED_ONCE:
+            np.copyto(result, product, casting="unsafe")
+        else:
+            result[...] = convert(product, result_type)
 
 
 def _block_sizes(lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier) -> tuple[int, int]:
@@ -228,10 +281,6 @@ def _prepare(operand: Array, multiplier: Multiplier) -> tuple[Array, ...]:
     if abs(operand.strides[-2]) >= abs(operand.strides[-1]):
         return multiplier.prepare(operand)
     return tuple(part.swapaxes(-1, -2) for part in multiplier.prepare(operand.swapaxes(-1, -2)))
-
-
-def _blocks(size: int, step: int) -> Iterator[slice]:
-    return (slice(start, start + step) for start in range(0, size, step))
 
 
 def _terms(operand: Array, split: OperandSplit) -> Iterator[Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +16,7 @@ import hloexec
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape
-from hloexec.ops import integer_products, matrix_product, plain_products
+from hloexec.ops import integer_products, matrix_product, plain_products, product_blocks, threads
 from hloexec.ops.contractions import Dot, DotAttributes, ScaledDot
 from hloexec.ops.dot_algorithms import DOT_ALGORITHMS
 from hloexec.ops.policy import POLICIES
@@ -193,6 +194,68 @@ def test_working_in_blocks_changes_no_value(monkeypatch, shapes, name):
     monkeypatch.setattr(integer_products, "_DIRECT_INTEGER_PRODUCTS", 0)
     value = dot(lhs.astype(np.float32).astype(storage), rhs.astype(np.float32).astype(storage), result, attributes)
     assert (value == lhs @ rhs).all()
+
+
+_LARGE = {
+    "wide": (256, 300, 520),
+    "tall": (530, 260, 250),
+    "batch": (3, 9, 64, 40, 96),
+    "large batch": (2, 700, 300, 700),
+}
+"""Sizes [batch..., m, k, n] of products that take several blocks."""
+
+
+@pytest.mark.parametrize("turns", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("sizes", list(_LARGE.values()), ids=list(_LARGE))
+def test_products_of_bf16_in_several_blocks_are_the_exact_ones_rounded_once(sizes, turns):
+    """Whole numbers, whose sums no order rounds; their bf16 has fewer digits than the sum."""
+    *batch, rows, length, columns = sizes
+    generator = np.random.default_rng(7)
+    operands = generator.integers(-9, 10, (*batch, rows, length)), generator.integers(-9, 10, (*batch, length, columns))
+    expected = np.matmul(*(operand.astype(np.float64) for operand in operands)).astype(np.float32)
+    rank = len(sizes) - 1
+    given = [
+        np.ascontiguousarray(operand.swapaxes(-1, -2) if is_turned else operand).astype(ml_dtypes.bfloat16)
+        for operand, is_turned in zip(operands, turns, strict=True)
+    ]
+    attributes = DotAttributes(
+        lhs_batch_dims=tuple(range(rank - 2)), rhs_batch_dims=tuple(range(rank - 2)),
+        lhs_contracting_dims=(rank - 1 - turns[0],), rhs_contracting_dims=(rank - 2 + turns[1],),
+    )  # fmt: skip
+    value = dot(*given, "bf16", attributes)
+    assert value.tobytes() == expected.astype(ml_dtypes.bfloat16).tobytes()
+    assert np.array_equal(dot(*given, "f32", attributes), expected)
+
+
+@pytest.mark.parametrize("sizes", list(_LARGE.values()), ids=list(_LARGE))
+def test_products_of_bf16_have_the_same_bits_on_any_number_of_cores(monkeypatch, sizes):
+    *batch, rows, length, columns = sizes
+    generator = np.random.default_rng(8)
+    shapes = (*batch, rows, length), (*batch, length, columns)
+    lhs, rhs = (generator.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in shapes)
+    rank = lhs.ndim
+    attributes = DotAttributes(
+        lhs_batch_dims=tuple(range(rank - 2)), rhs_batch_dims=tuple(range(rank - 2)),
+        lhs_contracting_dims=(rank - 1,), rhs_contracting_dims=(rank - 2,),
+    )  # fmt: skip
+    found = set()
+    for cores in 1, 2, 3:
+        monkeypatch.setattr(threads, "core_count", lambda cores=cores: cores)
+        found.add(dot(lhs, rhs, "f32", attributes).tobytes())
+    assert len(found) == 1
+
+
+def test_blocks_of_products_are_even_and_cover_all():
+    for size, products in product((1, 127, 128, 300, 768, 1024, 5000), (1, 1 << 12, 1 << 17, 1 << 24)):
+        step = product_blocks.even_step(size, products)
+        count = -(-size // step)
+        assert count == 1 or (count % 2 == 0 and step * products >= product_blocks._LEAST_PRODUCTS // 2)
+    blocks = product_blocks.batch_blocks((3, 5, 7), 1 << 18)
+    times = np.zeros((3, 5, 7), int)
+    for block in blocks:
+        times[block] += 1
+    assert (times == 1).all()
+    assert len(blocks) == 30
 
 
 @pytest.mark.parametrize("rows", [1, 2, 16, 32, 33])
