@@ -84,6 +84,7 @@ class Region:
         self._places = program.places
         self._output_places = program.output_places
         self._ordered = program.ordered
+        self._is_in_any_order = not any(part.form.needs_order for part in parts)
         self.can_overwrite = overwritten is not None and program.may_overwrite(overwritten)
         self._overwritten = overwritten
         live = sum(self._buffers) + sum(
@@ -117,9 +118,12 @@ class Region:
             if self._is_whole[place]:
                 rows.append(None)
                 continue
-            if not _is_in_order(operand) or (place in self._ordered and not operand.flags.c_contiguous):
+            is_in_order = _is_in_order(operand)
+            if not self._is_in_any_order and (
+                not is_in_order or (place in self._ordered and not operand.flags.c_contiguous)
+            ):
                 return self._one_by_one(operands)
-            rows.append(_Rows(operand, self._lengths[place], self.rows))
+            rows.append(_Rows(operand, self._lengths[place], self.rows, is_turned=not is_in_order))
         if target is not None and not target.flags.c_contiguous:
             target = None
         results = [
@@ -209,11 +213,19 @@ def _is_in_order(array: Array) -> bool:
     return True
 
 
-class _Rows:
-    """The rows of an array whose first dimensions are its prefix."""
+def _in_order(block: Array) -> Array:
+    """A copy in row-major order; NumPy moves plain integers faster than types that are not its own."""
+    if block.itemsize > 8:
+        return block.copy()
+    return block.view(f"u{block.itemsize}").copy().view(block.dtype)
 
-    def __init__(self, array: Array, length: int, rows: int) -> None:
+
+class _Rows:
+    """The rows of an array whose first dimensions are its prefix; copies of them where the array `is_turned`."""
+
+    def __init__(self, array: Array, length: int, rows: int, *, is_turned: bool) -> None:
         self._length = length
+        self._is_turned = is_turned
         if length > 1:
             merged = _merged(array, length, rows)
             if merged is not None:
@@ -221,9 +233,8 @@ class _Rows:
         self._array = array
 
     def part(self, start: int, stop: int) -> Array:
-        if self._length == 1:
-            return self._array[start:stop]
-        return _gathered(self._array, self._length, start, stop)
+        part = self._array[start:stop] if self._length == 1 else _gathered(self._array, self._length, start, stop)
+        return _in_order(part) if self._is_turned else part
 
 
 def _merged(array: Array, length: int, rows: int) -> Array | None:

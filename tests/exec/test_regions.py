@@ -339,6 +339,31 @@ def test_arrays_in_another_order_in_memory_have_the_same_bits(order: tuple[int, 
     _same_bits(hloexec.parse(text), np.random.default_rng(3).normal(size=given).astype(np.float32))
 
 
+@pytest.mark.parametrize("kind", ["f32", "bf16"])
+@pytest.mark.parametrize("order", [(1, 0, 2), (0, 2, 1), (2, 1, 0), (2, 0, 1)])
+def test_regions_without_sums_take_arrays_in_any_order_by_rows(
+    monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...], kind: str
+) -> None:
+    sizes = [60, 50, 120]
+    given = tuple(sizes[order.index(place)] for place in range(3))
+    text = f"""HloModule m
+ENTRY e {{ g = {kind}[{",".join(map(str, given))}] parameter(0)
+  y = {kind}[60,50,120] parameter(1)
+  x = {kind}[60,50,120] transpose(g), dimensions={{{",".join(map(str, order))}}}
+  s = {kind}[60,50,120] add(x, y)
+  t = {kind}[60,50,120] tanh(s)
+  p = {kind}[60,50,120] multiply(t, x)
+  ROOT r = {kind}[3000,120] reshape(p) }}
+"""
+    module = hloexec.parse(text)
+    assert _regions(module)
+    generator = np.random.default_rng(5)
+    x, y = (generator.normal(size=shape).astype(element_type(kind).storage) for shape in (given, sizes))
+    _same_bits(module, x, y)
+    monkeypatch.setattr(blocks.Region, "_one_by_one", None)
+    hloexec.run(module, x, y)
+
+
 def test_rows_of_an_array_with_gaps_are_gathered() -> None:
     """Neither a slice nor a broadcast of some leading dimensions can be seen as rows without copying blocks."""
     text = """HloModule m
