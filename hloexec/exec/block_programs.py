@@ -115,6 +115,8 @@ class BlockProgram:
         self._viewed = {slot for part in parts if part.form.is_view for slot in part.step.operands}
         for number in in_order_of_use([part.step for part in parts], outputs, self._row_bytes(parts)):
             self._part(parts[number])
+        self.is_rounded = any(entry.function is _narrow_into for entry in self.operations)
+        """Whether numbers are rounded to bf16 in a block."""
         self.views = [entry for entry in self.operations if self._shows_scratch(entry)]
         """Of scratch, which are the same for all blocks."""
         self.buffers: list[int] = []

@@ -34,6 +34,8 @@ _SMALL_BLOCK_BYTES = 1 << 19
 """What such a block takes in one array."""
 _LITTLE_WORK = 1 << 22
 """Where all parts together make no more bytes, handing blocks to other threads takes longer than doing them."""
+_ROUNDING = 4
+"""How many times as long an instruction takes whose result is rounded to bf16, at least."""
 
 _ALIGNMENT = 64
 
@@ -93,9 +95,10 @@ class Region:
             if program.values[place] is not None and not (place < len(inputs) and self._is_whole[place])
         )
         usual = program.usual_row_bytes()
+        weight = _ROUNDING if program.is_rounded else 1
         block = min(_BLOCK_BYTES // max(live, 1), _VALUE_BYTES // usual)
-        even = max(-(-rows // _BLOCKS), _SMALL_BLOCK_BYTES // usual)
-        work = sum(shapes[part.step.result].byte_size for part in parts)
+        even = max(-(-rows // _BLOCKS), _SMALL_BLOCK_BYTES // weight // usual)
+        work = weight * sum(shapes[part.step.result].byte_size for part in parts)
         self.block = max(1, min(block, even if work > _LITTLE_WORK else rows, rows))
         self._offsets: list[int] = []
         self._arena_bytes = 0
