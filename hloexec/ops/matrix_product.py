@@ -199,16 +199,13 @@ def multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementTyp
         return
     (rows, length), columns = lhs.shape, rhs.shape[1]
     row_step, column_step = _block_sizes(lhs, rhs, result_type, multiplier)
-    is_plain = isinstance(multiplier, FloatMultiplier) and multiplier.is_plain(lhs.dtype, rhs.dtype, result.dtype)
-    if not is_plain and columns >= rows:
-        column_step = min(column_step, even_step(columns, rows * length))
-    elif not is_plain:
-        row_step = min(row_step, even_step(rows, columns * length))
     if columns >= rows:
+        column_step = min(column_step, even_step(columns, rows * length))
         for start in range(0, rows, row_step):
             part = slice(start, start + row_step)
             _by_columns(result[part], lhs[part], rhs, result_type, multiplier, column_step)
     else:
+        row_step = min(row_step, even_step(rows, columns * length))
         for start in range(0, columns, column_step):
             part = slice(start, start + column_step)
             _by_rows(result[:, part], lhs, rhs[:, part], result_type, multiplier, row_step)
