@@ -22,6 +22,7 @@ from hloexec.ops.common import array_shape, require, widen
 from hloexec.ops.dot_algorithms import DOT_ALGORITHMS, algorithm_multiplier
 from hloexec.ops.exact.products import ExactMultiplier
 from hloexec.ops.matrix_product import (
+    FloatMultiplier,
     Multiplier,
     default_multiplier,
     exactly,
@@ -29,6 +30,7 @@ from hloexec.ops.matrix_product import (
 )
 from hloexec.ops.plain_products import plain_matrix_product
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.product_blocks import is_worth_sharing
 from hloexec.ops.registry import opcode
 from hloexec.values import Array
 
@@ -127,7 +129,10 @@ class MatrixProduct:
                 lhs_contracting_dims=(1 - self.turns_lhs,), rhs_contracting_dims=(int(self.turns_rhs),)
             )
             return contract(lhs, rhs, numbers, self.element_type)
-        return plain_matrix_product(lhs.T if self.turns_lhs else lhs, rhs.T if self.turns_rhs else rhs)
+        operands = lhs.T if self.turns_lhs else lhs, rhs.T if self.turns_rhs else rhs
+        if is_worth_sharing(*operands):
+            return matrix_product(*operands, self.element_type, FloatMultiplier(self.element_type.storage))
+        return plain_matrix_product(*operands)
 
 
 @opcode("scaled-dot", operands=4, attributes=DotAttributes)

@@ -22,7 +22,7 @@ from hloexec.ops.convert import convert
 from hloexec.ops.exact.products import ExactMultiplier, exact_matrix_product
 from hloexec.ops.integer_products import integer_multiplier
 from hloexec.ops.plain_products import plain_matrix_product
-from hloexec.ops.product_blocks import batch_blocks, even_step, on_all_cores
+from hloexec.ops.product_blocks import batch_blocks, even_step, is_worth_sharing, on_all_cores
 from hloexec.values import Array
 
 __all__ = [
@@ -132,7 +132,10 @@ def matrix_product(lhs: Array, rhs: Array, result_type: ElementType, multiplier:
     """
     if isinstance(multiplier, ExactMultiplier):
         return convert(exact_matrix_product(lhs, rhs, result_type, multiplier), result_type)
-    if isinstance(multiplier, FloatMultiplier) and multiplier.is_plain(lhs.dtype, rhs.dtype, result_type.storage):
+    is_plain = isinstance(multiplier, FloatMultiplier) and multiplier.is_plain(
+        lhs.dtype, rhs.dtype, result_type.storage
+    )
+    if is_plain and not is_worth_sharing(lhs, rhs):
         return multiplier.product((lhs,), (rhs,))
     result = np.empty((*lhs.shape[:-1], rhs.shape[-1]), result_type.storage)
     multiply_into(result, lhs, rhs, result_type, multiplier)

@@ -207,7 +207,7 @@ _LARGE = {
 
 @pytest.mark.parametrize("turns", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("sizes", list(_LARGE.values()), ids=list(_LARGE))
-def test_products_of_bf16_in_several_blocks_are_the_exact_ones_rounded_once(sizes, turns):
+def test_products_in_several_blocks_are_the_exact_ones_rounded_once(sizes, turns):
     """Whole numbers, whose sums no order rounds; their bf16 has fewer digits than the sum."""
     *batch, rows, length, columns = sizes
     generator = np.random.default_rng(7)
@@ -225,14 +225,16 @@ def test_products_of_bf16_in_several_blocks_are_the_exact_ones_rounded_once(size
     value = dot(*given, "bf16", attributes)
     assert value.tobytes() == expected.astype(ml_dtypes.bfloat16).tobytes()
     assert np.array_equal(dot(*given, "f32", attributes), expected)
+    assert np.array_equal(dot(*(operand.astype(np.float32) for operand in given), "f32", attributes), expected)
 
 
 @pytest.mark.parametrize("sizes", list(_LARGE.values()), ids=list(_LARGE))
-def test_products_of_bf16_have_the_same_bits_on_any_number_of_cores(monkeypatch, sizes):
+@pytest.mark.parametrize("kind", ["bf16", "f32"])
+def test_products_in_blocks_have_the_same_bits_on_any_number_of_cores(monkeypatch, sizes, kind):
     *batch, rows, length, columns = sizes
     generator = np.random.default_rng(8)
     shapes = (*batch, rows, length), (*batch, length, columns)
-    lhs, rhs = (generator.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in shapes)
+    lhs, rhs = (generator.standard_normal(shape).astype(ELEMENT_TYPES[kind].storage) for shape in shapes)
     rank = lhs.ndim
     attributes = DotAttributes(
         lhs_batch_dims=tuple(range(rank - 2)), rhs_batch_dims=tuple(range(rank - 2)),
