@@ -24,10 +24,10 @@ _TURNED_ELEMENTS = 1 << 16
 _COPYLESS_KERNELS = frozenset({"skylakex", "cooperlake", "sapphirerapids"})
 _COPYLESS_PRODUCTS = 1_000_000
 """So many multiplications these kernels do without a copy."""
-_COPYLESS_TURNED_ELEMENTS, _COPYLESS_TURNED_LENGTH = 1200, 32
-"""Where rhs is transposed, only for results of at most so many elements, and sums of at least so many terms."""
-_SLAB_PRODUCTS = 1 << 21
-"""Above twice what needs no copy, several threads that copy are as fast as one that does not."""
+_COPYLESS_TURNED_ELEMENTS, _COPYLESS_TURNED_LENGTH = 1200, 64
+"""Where rhs is transposed, only for results of at most so many elements; sums of fewer terms make too many slabs."""
+_SLAB_PRODUCTS = 3 << 19
+"""Two threads that copy are as fast with more as one that does not."""
 _SLAB_COLUMNS = 16
 
 _OWN_THREADS_PRODUCTS, _BLOCK_PRODUCTS = 1 << 26, 1 << 23
