@@ -28,6 +28,8 @@ _PAGE = 4096
 """A processor remembers the addresses of so many pages."""
 _THREAD_ELEMENTS = 1 << 18
 """So many elements are worth another thread."""
+_FILLED_ELEMENTS = 1 << 20
+"""So many equal elements are."""
 
 
 def row_major(array: Array) -> Array:
@@ -55,9 +57,12 @@ def row_major(array: Array) -> Array:
 
 
 def filled(sizes: tuple[int, ...], value: Array) -> Array:
-    """A new array that holds a scalar everywhere; the system has memory full of zeros at hand."""
+    """A new array that holds a scalar everywhere."""
     value = np.asarray(value)
-    return np.full(sizes, value) if any(value.tobytes()) else np.zeros(sizes, value.dtype)
+    result = np.empty(sizes, value.dtype)
+    flat = result.reshape(-1)
+    in_blocks(lambda start, stop: flat[start:stop].fill(value), flat.size, _FILLED_ELEMENTS)
+    return result
 
 
 def reshaped(array: Array, sizes: tuple[int, ...]) -> Array:

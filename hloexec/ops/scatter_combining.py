@@ -45,7 +45,7 @@ def combine(targets: list[Array], keys: Array, pieces: list[Array], combiner: Ca
 # By measurement: rows so long are worth a call of NumPy's each, and rounds of so many keys are worth one.
 _LONG_ROW = 16
 _FEWEST_KEYS = 16
-_BLOCK_ELEMENTS = 1 << 15
+_BLOCK_ELEMENTS = 1 << 16
 
 _UFUNCS: dict[str, np.ufunc] = {
     "add": np.add,
@@ -147,7 +147,8 @@ def _combine_rows(
         def update(start: int, stop: int, chosen: Array = chosen) -> None:
             numbers = chosen[start:stop]
             rows = keys[numbers]
-            target[rows] = narrow(step(widen(target[rows]), widen(pieces[numbers])), element_type)
+            found, given = _rows(target, rows), _rows(pieces, numbers)
+            target[rows] = narrow(step(widen(found), widen(given)), element_type)
 
         in_blocks(update, len(chosen), block)
         begin = end
@@ -159,6 +160,11 @@ def _combine_rows(
             if element_type.is_narrow:
                 total = widen(narrow(total, element_type))
         target[key] = narrow(total, element_type)
+
+
+def _rows(array: Array, numbers: Array) -> Array:
+    """Some rows of an array, by numbers that are known to be in bounds: not to look saves half the time."""
+    return np.take(array, numbers, axis=0, mode="clip") if array.flags.c_contiguous else array[numbers]
 
 
 def _combine_by_rounds(targets: list[Array], keys: Array, pieces: list[Array], combiner: Callee) -> None:
