@@ -40,6 +40,8 @@ _BLOCK_BYTES = 4 << 20
 """Scratch for one prepared block: small enough to stay in a last-level cache."""
 _BLOCK_BYTES_LIMIT = 64 << 20
 """What a block may grow to where smaller ones would starve BLAS of rows."""
+_SEVERAL_ITEMS = 8
+"""So many items of a batch keep cores busy that each multiply one of them, where that takes no scratch."""
 _BLOCK_ROWS = 256
 """Rows (or columns) that keep BLAS busy."""
 
@@ -185,9 +187,10 @@ def multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementTyp
     there are several, the cores share them, and each prepares its operands, multiplies and rounds in its own cache.
     """
     if result.ndim > 2:
-        item_bytes = multiplier.scratch_dtype.itemsize * (lhs.size + rhs.size + result.size)
-        item_bytes //= max(1, math.prod(result.shape[:-2]))
-        if item_bytes > _BLOCK_BYTES:
+        count = max(1, math.prod(result.shape[:-2]))
+        item_bytes = multiplier.scratch_dtype.itemsize * (lhs.size + rhs.size + result.size) // count
+        is_plain = isinstance(multiplier, FloatMultiplier) and multiplier.is_plain(lhs.dtype, rhs.dtype, result.dtype)
+        if item_bytes > _BLOCK_BYTES and not (is_plain and count >= _SEVERAL_ITEMS):
             for index in np.ndindex(result.shape[:-2]):
                 multiply_into(result[index], lhs[index], rhs[index], result_type, multiplier)
             return

@@ -32,6 +32,10 @@ _SLAB_COLUMNS = 16
 
 _OWN_THREADS_PRODUCTS, _BLOCK_PRODUCTS = 1 << 26, 1 << 23
 """Sums of products of up to so many multiplications are spread over our own threads, in blocks of so many."""
+_SMALL_PRODUCTS, _ONE_THREAD_PRODUCTS = 1 << 18, 1 << 23
+"""Smaller products OpenBLAS leaves to one thread by itself. Up to the larger number it is told to: its other threads
+would save little, and wait for more work for a tenth of a second, in which they keep a core from everything else.
+"""
 _TILE_LENGTH, _TILE_COLUMNS = 256, 128
 _TILES = 4
 """Tiles that a thread multiplies at a time, side by side."""
@@ -54,8 +58,12 @@ def plain_matrix_product(lhs: Array, rhs: Array) -> Array:
             return _in_slabs(lhs, rhs, slabs)
         if _is_transposed(rhs):
             return np.ascontiguousarray(np.matmul(rhs.T, lhs.T).T)
-    product: Array = np.matmul(lhs, rhs)
-    return product
+    products = lhs.size * rhs.shape[-1]
+    if not _SMALL_PRODUCTS < products <= _ONE_THREAD_PRODUCTS:
+        product: Array = np.matmul(lhs, rhs)
+        return product
+    with one_blas_thread():
+        return np.matmul(lhs, rhs)  # type: ignore[no-any-return]
 
 
 def add_product(result: Array, addend: Array, lhs: Array, rhs: Array, block_bytes: int) -> None:

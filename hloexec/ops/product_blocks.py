@@ -18,7 +18,7 @@ __all__ = ["batch_blocks", "even_step", "is_worth_sharing", "on_all_cores"]
 
 _BATCH_BYTES = 1 << 20
 """What the matrices of one block of a batch take: handing less to another thread takes longer than multiplying it."""
-_LEAST_PRODUCTS = 1 << 23
+_LEAST_PRODUCTS = 1 << 22
 """So many multiplications are worth handing to another thread."""
 _BLOCK_SIZE = 512
 """So many rows or columns BLAS multiplies about as fast, each, as it does many more."""
