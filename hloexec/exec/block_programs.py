@@ -1,15 +1,12 @@
 """Programs of blocks: what a region's instructions become, as calls on numbered places.
 
-A place holds an array of a block: rows of an input or output, scratch, or what a function has made. A value of bf16 has
-up to two places, its own and one as f32, so that it is widened once; one of pred has others for the masks by which it
-chooses. Scratch is used again once what lies there is needed no more.
+A value of bf16 has up to two places, its own and one as f32, so that it is widened once; one of pred has others for the
+masks by which it chooses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
-from operator import itemgetter
 from typing import Any
 
 import attrs
@@ -17,13 +14,14 @@ import numpy as np
 
 from hloexec.dtypes import element_type
 from hloexec.exec.part_order import in_order_of_use
+from hloexec.exec.places import Operation, Places, Value
 from hloexec.exec.plan import Step
 from hloexec.exec.rowwise import RowForm, behind_prefix, same
 from hloexec.ir import ArrayShape
 from hloexec.ops.choosing import choose_by_mask, mask_into
 from hloexec.values import Array
 
-__all__ = ["BlockProgram", "Part", "Value", "splat"]
+__all__ = ["BlockProgram", "Part", "splat"]
 
 _FEW_BYTES = 1 << 10
 """A row of so few is copied into scratch, where views of it last."""
@@ -44,39 +42,6 @@ class Part:
     form: RowForm
 
 
-@attrs.frozen
-class Value:
-    """What lies in one place of a block's list of values."""
-
-    row: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    @property
-    def row_bytes(self) -> int:
-        return prod(self.row) * self.dtype.itemsize
-
-
-@attrs.define(eq=False)
-class _Operation:
-    """One call within a block."""
-
-    function: Callable[..., Any]
-    operands: tuple[int, ...]
-    target: int
-    has_out: bool
-    """Whether the function writes into the target's array, given as its last argument, instead of making one."""
-    step: Step
-    is_elementwise: bool = False
-    fetch: Callable[[list[Any]], Any] = attrs.field(init=False)
-    dead: tuple[int, ...] = ()
-    """Made arrays that are not needed any more."""
-
-    def __attrs_post_init__(self) -> None:
-        places = (*self.operands, self.target) if self.has_out else self.operands
-        getter = itemgetter(*places)
-        self.fetch = getter if len(places) > 1 else lambda values: (getter(values),)
-
-
 class BlockProgram:
     """Turns the instructions of a region into calls on numbered places."""
 
@@ -92,14 +57,9 @@ class BlockProgram:
         """`kept` is 1 where the first output may take the place of an input, which is in the cache, else 0."""
         self._shapes = shapes
         self._rows = rows
-        self.values: list[Any] = []
-        self.operations: list[_Operation] = []
+        self.places = Places()
+        self.operations: list[Operation] = []
         self.preamble: list[tuple[Callable[..., Any], int, int]] = []
-        self._owner: dict[int, int] = {}
-        """Of places that show the memory of another."""
-        self._virtual: set[int] = set()
-        """Places that need scratch."""
-        self._made: set[int] = set()
         self._stored: dict[int, int] = {}
         self._wide: dict[int, int] = {}
         self._masks: dict[tuple[int, np.dtype[Any]], int] = {}
@@ -108,8 +68,8 @@ class BlockProgram:
         """Inputs that must lie in row-major order without gaps."""
         self._input_count = len(inputs)
         for slot in inputs:
-            self._stored[slot] = self._new(self._value(shapes[slot]))
-        self._outputs = {slot: self._new(self._value(shapes[slot])) for slot in outputs}
+            self._stored[slot] = self.places.add(self._value(shapes[slot]))
+        self._outputs = {slot: self.places.add(self._value(shapes[slot])) for slot in outputs}
         self.output_places = [self._outputs[slot] for slot in outputs]
         self._copied = {slot for slot in outputs[kept:] if shapes[slot].byte_size >= _COPIED_BYTES}
         self._viewed = {slot for part in parts if part.form.is_view for slot in part.step.operands}
@@ -117,12 +77,10 @@ class BlockProgram:
             self._part(parts[number])
         self.is_rounded = any(entry.function is _narrow_into for entry in self.operations)
         """Whether numbers are rounded to bf16 in a block."""
-        self.views = [entry for entry in self.operations if self._shows_scratch(entry)]
+        self.places.allocate(self.operations)
+        self.views = [entry for entry in self.operations if self.places.shows_scratch(entry.target)]
         """Of scratch, which are the same for all blocks."""
-        self.buffers: list[int] = []
-        self.places: list[tuple[int, int, Value]] = []
-        self._allocate()
-        self.operations = [entry for entry in self.operations if not self._shows_scratch(entry)]
+        self.operations = [entry for entry in self.operations if not self.places.shows_scratch(entry.target)]
 
     def _row_bytes(self, parts: Sequence[Part]) -> dict[int, int]:
         """What a row of each part's result takes, of a view what it shows."""
@@ -132,12 +90,9 @@ class BlockProgram:
             found[part.step.result] = found[slot] if slot in found else self._value(self._shapes[slot]).row_bytes
         return found
 
-    def _shows_scratch(self, operation: _Operation) -> bool:
-        return operation.target in self._owner and self._root(operation.target) in self._virtual
-
     def usual_row_bytes(self) -> int:
         """What a row takes in most of the larger values that are computed."""
-        sizes: list[int] = sorted(self.values[entry.target].row_bytes for entry in self.operations)
+        sizes: list[int] = sorted(self.places.values[entry.target].row_bytes for entry in self.operations)
         large = [size for size in sizes if 4 * size >= sizes[-1]]
         return max(large[len(large) // 2], 1)
 
@@ -146,12 +101,12 @@ class BlockProgram:
         output = self.output_places[0]
         written = next(n for n, entry in enumerate(self.operations) if entry.target == output)
         read = max(
-            (n for n, entry in enumerate(self.operations) if place in map(self._root, entry.operands)), default=-1
+            (n for n, entry in enumerate(self.operations) if place in map(self.places.root, entry.operands)), default=-1
         )
         if read == written:
             entry = self.operations[written]
             return entry.is_elementwise and all(
-                operand == place for operand in entry.operands if self._root(operand) == place
+                operand == place for operand in entry.operands if self.places.root(operand) == place
             )
         return read < written
 
@@ -159,30 +114,16 @@ class BlockProgram:
         row = () if shape.rank == 0 else behind_prefix(shape.dimensions, self._rows)
         return Value(row, shape.element_type.storage)
 
-    def _new(self, value: Any) -> int:
-        self.values.append(value)
-        return len(self.values) - 1
-
-    def _root(self, place: int) -> int:
-        while place in self._owner:
-            place = self._owner[place]
-        return place
-
     def _call(self, step: Step, function: Any, operands: Sequence[int], target: int, **how: Any) -> int:
         function = _NAMED_OUT.get(function, function) if how["has_out"] else function
-        self.operations.append(_Operation(function, tuple(operands), target, step=step, **how))
+        self.operations.append(Operation(function, tuple(operands), target, step=step, **how))
         return target
-
-    def _scratch(self, value: Value) -> int:
-        place = self._new(value)
-        self._virtual.add(place)
-        return place
 
     def _storage(self, slot: int, step: Step) -> int:
         """The place of a value in its own type."""
         if slot not in self._stored:
             wide = self._wide[slot]
-            target = self._scratch(self._value(self._shapes[slot]))
+            target = self.places.add_scratch(self._value(self._shapes[slot]))
             self._stored[slot] = self._call(step, _narrow_into, [wide], target, has_out=True)
         return self._stored[slot]
 
@@ -190,8 +131,8 @@ class BlockProgram:
         """The place of a bf16 value as f32."""
         if slot not in self._wide:
             stored = self._stored[slot]
-            value = Value(self.values[stored].row, _F32)
-            target = self._scratch(value)
+            value = Value(self.places.values[stored].row, _F32)
+            target = self.places.add_scratch(value)
             self._wide[slot] = self._call(step, _copy_into, [stored], target, has_out=True)
         return self._wide[slot]
 
@@ -199,7 +140,7 @@ class BlockProgram:
         """The place of the mask of a pred."""
         if (slot, dtype) not in self._masks:
             pred = self._stored[slot]
-            target = self._scratch(Value(self.values[pred].row, dtype))
+            target = self.places.add_scratch(Value(self.places.values[pred].row, dtype))
             self._masks[slot, dtype] = self._call(step, mask_into, [pred], target, has_out=True)
         return self._masks[slot, dtype]
 
@@ -207,7 +148,7 @@ class BlockProgram:
         """The place of a scalar as an array of one element with strides of 0, of f32 in place of bf16 where asked."""
         is_wide = is_wide and self._shapes[slot].element_type.name == "bf16"
         if (slot, is_wide) not in self._splats:
-            place = self._new(None)
+            place = self.places.add(None)
             self.preamble.append((_widened_splat if is_wide else splat, self._stored[slot], place))
             self._splats[slot, is_wide] = place
         return self._splats[slot, is_wide]
@@ -233,7 +174,7 @@ class BlockProgram:
         function = form.bind(self._rows)
         is_bfloat = self._shapes[slot].element_type.name == "bf16"
         operands = [self._operand(step, form, number) for number in range(len(step.operands))]
-        source = self._root(self._stored.get(step.operands[0], operands[0]))
+        source = self.places.root(self._stored.get(step.operands[0], operands[0]))
         if form.needs_order and source < self._input_count:
             self.ordered.add(source)
         given = result
@@ -249,7 +190,7 @@ class BlockProgram:
         if is_rounded:
             place = self._computed(step, function, operands, given, form)
             self._stored[slot] = self._call(
-                step, _narrow_into, [place], self._scratch(result) if target is None else target, has_out=True
+                step, _narrow_into, [place], self.places.add_scratch(result) if target is None else target, has_out=True
             )
             return
         if _writes(function) and target is not None and slot not in self._copied:
@@ -262,66 +203,20 @@ class BlockProgram:
             self._call(step, _copy_into, [place], self._outputs[slot], has_out=True)
         elif target is not None:
             place = self._call(step, _copy_into, [place], target, has_out=True)
-        elif place in self._made and slot in self._viewed and result.row_bytes < _FEW_BYTES:
-            place = self._call(step, _copy_into, [place], self._scratch(result), has_out=True)
+        elif self.places.is_made(place) and slot in self._viewed and result.row_bytes < _FEW_BYTES:
+            place = self._call(step, _copy_into, [place], self.places.add_scratch(result), has_out=True)
         self._stored[slot] = place
 
     def _computed(self, step: Step, function: Any, operands: Sequence[int], value: Value, form: RowForm) -> int:
         """The place of a function's result, other than an output's."""
         if _writes(function):
             is_ufunc = isinstance(function, np.ufunc)
-            return self._call(step, function, operands, self._scratch(value), has_out=True, is_elementwise=is_ufunc)
-        place = self._new(value)
-        if form.is_view or function is same:
-            self._owner[place] = operands[0]
-        else:
-            self._made.add(place)
-        return self._call(step, function, operands, place, has_out=False)
-
-    def _allocate(self) -> None:
-        """Give each place that needs scratch a buffer, reused when what lies there is needed no more."""
-        last: dict[int, int] = {}
-        for number, operation in enumerate(self.operations):
-            for place in (*operation.operands, operation.target):
-                last[self._root(place)] = number
-        buffer_of: dict[int, int] = {}
-        free: dict[int, list[int]] = {}
-
-        def release(place: int) -> None:
-            free.setdefault(self.values[place].row_bytes, []).append(buffer_of[place])
-
-        for number, operation in enumerate(self.operations):
-            ending = {
-                root for root in map(self._root, operation.operands) if last[root] == number and root in buffer_of
-            }
-            # Elementwise, a result may take the place of an operand that is read as it lies there.
-            early = {
-                root
-                for root in ending
-                if operation.is_elementwise
-                and all(place == root for place in operation.operands if self._root(place) == root)
-                and self.values[root].row == self.values[operation.target].row
-            }
-            for root in early:
-                release(root)
-            if operation.target in self._virtual:
-                size = self.values[operation.target].row_bytes
-                if free.get(size):
-                    buffer = free[size].pop()
-                else:
-                    buffer = len(self.buffers)
-                    self.buffers.append(size)
-                buffer_of[operation.target] = buffer
-                self.places.append((operation.target, buffer, self.values[operation.target]))
-            for root in ending - early:
-                release(root)
-            operation.dead = tuple(
-                {
-                    place
-                    for place in (*operation.operands, operation.target)
-                    if last[self._root(place)] == number and self._root(place) in self._made
-                }
+            return self._call(
+                step, function, operands, self.places.add_scratch(value), has_out=True, is_elementwise=is_ufunc
             )
+        is_view = form.is_view or function is same
+        place = self.places.add_view(value, operands[0]) if is_view else self.places.add_made(value)
+        return self._call(step, function, operands, place, has_out=False)
 
 
 def _writes(function: Any) -> bool:

@@ -81,18 +81,18 @@ class Region:
         self._operations = program.operations
         self._views = program.views
         self._preamble = program.preamble
-        self._count = len(program.values)
-        self._buffers = program.buffers
-        self._places = program.places
+        self._count = len(program.places.values)
+        self._buffers = program.places.buffers
+        self._places = program.places.in_buffers
         self._output_places = program.output_places
         self._ordered = program.ordered
         self._is_in_any_order = not any(part.form.needs_order for part in parts)
         self.can_overwrite = overwritten is not None and program.may_overwrite(overwritten)
         self._overwritten = overwritten
         live = sum(self._buffers) + sum(
-            program.values[place].row_bytes
+            program.places.values[place].row_bytes
             for place in (*self._output_places, *(p for p, slot in enumerate(inputs) if slot not in repeated))
-            if program.values[place] is not None and not (place < len(inputs) and self._is_whole[place])
+            if program.places.values[place] is not None and not (place < len(inputs) and self._is_whole[place])
         )
         usual = program.usual_row_bytes()
         weight = _ROUNDING if program.is_rounded else 1
