@@ -169,7 +169,8 @@ def _everything(into: Path, turns: int, cold_turns: int, patience: float) -> Non
     content: dict[str, Any] = {"modules": found, "failures": failures, "tables": {}}
     # Written down after every part: the whole takes long enough to be broken off.
     _write_down(content, into)
-    content["interpreter"] = _beside_interpreter(list(PROGRAMS), scale=0.1, turns=3, timeout=patience)
+    # Ratios of hundreds need no repetition.
+    content["interpreter"] = _beside_interpreter(list(PROGRAMS), scale=0.1, turns=1, timeout=patience)
     _write_down(content, into)
     for title, measure in (
         ("Parsing, XLA's own parser beside", lambda: parsing_table.rows(examples() + dumps())),
