@@ -7,6 +7,7 @@ masks by which it chooses.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -18,7 +19,7 @@ from hloexec.exec.places import Operation, Places, Value
 from hloexec.exec.plan import Step
 from hloexec.exec.rowwise import RowForm, behind_prefix, same
 from hloexec.ir import ArrayShape
-from hloexec.ops.choosing import choose_by_mask, mask_into
+from hloexec.ops.choosing import choose_by_mask, mask_into, mask_of
 from hloexec.values import Array
 
 __all__ = ["BlockProgram", "Part", "splat"]
@@ -137,8 +138,11 @@ class BlockProgram:
         return self._wide[slot]
 
     def _mask(self, slot: int, dtype: np.dtype[Any], step: Step) -> int:
-        """The place of the mask of a pred."""
-        if (slot, dtype) not in self._masks:
+        """The place of the mask of a pred; of a scalar one, of a mask without dimensions."""
+        if (slot, dtype) not in self._masks and self._shapes[slot].rank == 0:
+            place = self._masks[slot, dtype] = self.places.add(None)
+            self.preamble.append((partial(mask_of, dtype=dtype), self._stored[slot], place))
+        elif (slot, dtype) not in self._masks:
             pred = self._stored[slot]
             target = self.places.add_scratch(Value(self.places.values[pred].row, dtype))
             self._masks[slot, dtype] = self._call(step, mask_into, [pred], target, has_out=True)

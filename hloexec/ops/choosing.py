@@ -12,7 +12,7 @@ import numpy as np
 
 from hloexec.values import Array
 
-__all__ = ["choose", "choose_by_mask", "mask_into", "mask_type"]
+__all__ = ["choose", "choose_by_mask", "mask_into", "mask_of", "mask_type"]
 
 _FEW = 1024
 """So few elements take less time than several calls of NumPy."""
@@ -25,8 +25,7 @@ def choose(pred: Array, on_true: Array, on_false: Array) -> Array:
         return np.where(pred, on_true, on_false)
     if any(operand.size != 1 and operand.shape != pred.shape for operand in (on_true, on_false)):
         return np.where(pred, on_true, on_false)
-    mask = np.empty_like(pred, mask_dtype)
-    mask_into(pred, mask)
+    mask = mask_of(pred, mask_dtype)
     chosen = np.empty_like(mask, on_true.dtype)
     choose_by_mask(mask, on_true, on_false, chosen)
     return chosen
@@ -35,6 +34,13 @@ def choose(pred: Array, on_true: Array, on_false: Array) -> Array:
 def mask_type(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     """The type of masks that choose among elements of a type; None for those that are wider than NumPy's integers."""
     return np.dtype(f"i{dtype.itemsize}") if dtype.itemsize <= 8 else None
+
+
+def mask_of(pred: Array, dtype: np.dtype[Any]) -> Array:
+    """All bits where pred, none elsewhere, as integers of a type."""
+    mask = np.empty_like(pred, dtype)
+    mask_into(pred, mask)
+    return mask
 
 
 def mask_into(pred: Array, out: Array) -> None:

@@ -112,7 +112,9 @@ class _Writer:
             first, second = self.random.sample(operands, 2)
             self.new(kind, sizes, f"{opcode}({first}, {second})")
         elif choice == "select":
-            pred = self.new("pred", sizes, f"compare({name}, {self.like(kind, sizes)}), direction=LT")[0]
+            pred = self.like("pred", sizes)
+            if self._toss():
+                pred = self.new("pred", sizes, f"compare({name}, {self.like(kind, sizes)}), direction=LT")[0]
             self.new(kind, sizes, f"select({pred}, {name}, {self.like(kind, sizes)})")
         elif choice == "clamp" and kind != "pred":
             self.new(kind, sizes, f"clamp({self.scalar(kind, -1)}, {name}, {self.scalar(kind, 1)})")
