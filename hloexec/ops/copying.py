@@ -7,7 +7,7 @@ read once per element that way, and is gone from the cache before its next eleme
 from __future__ import annotations
 
 from itertools import accumulate
-from math import gcd
+from math import gcd, prod
 from operator import mul
 
 import numpy as np
@@ -30,6 +30,8 @@ _THREAD_ELEMENTS = 1 << 18
 """So many elements are worth another thread."""
 _FILLED_ELEMENTS = 1 << 20
 """So many equal elements are."""
+_ZEROED_BYTES = 1 << 26
+"""Of more zeros much may never be read, and the system has memory full of them at hand, which takes room once it is."""
 
 
 def row_major(array: Array) -> Array:
@@ -59,6 +61,8 @@ def row_major(array: Array) -> Array:
 def filled(sizes: tuple[int, ...], value: Array) -> Array:
     """A new array that holds a scalar everywhere."""
     value = np.asarray(value)
+    if prod(sizes) * value.itemsize > _ZEROED_BYTES and not any(value.tobytes()):
+        return np.zeros(sizes, value.dtype)
     result = np.empty(sizes, value.dtype)
     flat = result.reshape(-1)
     in_blocks(lambda start, stop: flat[start:stop].fill(value), flat.size, _FILLED_ELEMENTS)
