@@ -95,7 +95,7 @@ class Contestant:
     def _ended(self) -> ContestantError:
         status = self._process.wait()
         time.sleep(0.05)
-        return ContestantError(f"{self.name} ended with status {status}: {''.join(self._errors[-3:]).strip()[-300:]}")
+        return ContestantError(f"{self.name} ended with status {status}: {''.join(self._errors[-3:]).strip()[:200]}")
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
