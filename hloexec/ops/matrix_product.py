@@ -186,10 +186,10 @@ def multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementTyp
     Block by block, each small enough once it is prepared. Blocks follow from shapes and element types alone; where
     there are several, the cores share them, and each prepares its operands, multiplies and rounds in its own cache.
     """
+    is_plain = isinstance(multiplier, FloatMultiplier) and multiplier.is_plain(lhs.dtype, rhs.dtype, result.dtype)
     if result.ndim > 2:
         count = max(1, math.prod(result.shape[:-2]))
         item_bytes = multiplier.scratch_dtype.itemsize * (lhs.size + rhs.size + result.size) // count
-        is_plain = isinstance(multiplier, FloatMultiplier) and multiplier.is_plain(lhs.dtype, rhs.dtype, result.dtype)
         if item_bytes > _BLOCK_BYTES and not (is_plain and count >= _SEVERAL_ITEMS):
             for index in np.ndindex(result.shape[:-2]):
                 multiply_into(result[index], lhs[index], rhs[index], result_type, multiplier)
@@ -202,6 +202,10 @@ def multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementTyp
                 _multiply_prepared(result[index], *operands, result_type, multiplier)
 
         on_all_cores(multiply, len(blocks), 1)
+        return
+    if is_plain and not is_worth_sharing(lhs, rhs):
+        with np.errstate(all="ignore"):
+            np.matmul(lhs, rhs, out=result)
         return
     (rows, length), columns = lhs.shape, rhs.shape[1]
     row_step, column_step = _block_sizes(lhs, rhs, result_type, multiplier)

@@ -20,6 +20,8 @@ _BATCH_BYTES = 1 << 20
 """What the matrices of one block of a batch take: handing less to another thread takes longer than multiplying it."""
 _LEAST_PRODUCTS = 1 << 22
 """So many multiplications are worth handing to another thread."""
+_MOST_PRODUCTS = 1 << 36
+"""So many take a second: BLAS's own threads share what they copy, and to wait afterwards costs them little of that."""
 _BLOCK_SIZE = 512
 """So many rows or columns BLAS multiplies about as fast, each, as it does many more."""
 _LEAST_SIZE = 64
@@ -43,7 +45,8 @@ def on_all_cores(function: Callable[[int, int], object], count: int, block: int)
 
 def is_worth_sharing(lhs: Array, rhs: Array) -> bool:
     """Whether lhs · rhs, of a type that BLAS multiplies, is worth cutting into blocks."""
-    return lhs.size * rhs.shape[-1] >= 2 * _LEAST_PRODUCTS and (lhs.ndim > 2 or lhs.shape[0] > _FEW_ROWS)
+    products = lhs.size * rhs.shape[-1]
+    return 2 * _LEAST_PRODUCTS <= products <= _MOST_PRODUCTS and (lhs.ndim > 2 or lhs.shape[0] > _FEW_ROWS)
 
 
 def even_step(size: int, products: int) -> int:
