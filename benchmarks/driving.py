@@ -95,7 +95,9 @@ class Contestant:
     def _ended(self) -> ContestantError:
         status = self._process.wait()
         time.sleep(0.05)
-        return ContestantError(f"{self.name} ended with status {status}: {''.join(self._errors[-3:]).strip()[:200]}")
+        said = "".join(self._errors[-3:]).strip()
+        shown = said if len(said) <= 400 else f"{said[:200]} … {said[-200:]}"
+        return ContestantError(f"{self.name} ended with status {status}: {shown}")
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
