@@ -21,7 +21,7 @@ from hloexec.ops.common import narrow
 from hloexec.ops.copying import row_major
 from hloexec.values import TOKEN, Token, Value
 
-__all__ = ["argument_leaves", "device_arguments", "device_results", "require_inputs", "result_value", "value_leaves"]
+__all__ = ["argument_leaves", "device_arguments", "device_results", "require_inputs", "value_leaves"]
 
 
 def argument_leaves(computation: Computation, inputs: Sequence[Any]) -> list[Any]:
@@ -184,17 +184,12 @@ def _describe(value: Any) -> str:
     return f"a {type(value).__module__}.{type(value).__qualname__}"
 
 
-def result_value(plan: Plan, results: Sequence[Any], *, always_copy: bool) -> Value:
-    """The result as the caller gets it: writeable arrays, none of which shares memory with anything else.
-
-    Arguments and constants are read-only in a run, so a writeable array is the run's own. It is handed over as it is,
-    if it shows a whole buffer; anything else is copied.
-    """
-    return device_results(plan, results, 1, always_copy=always_copy)[0]
-
-
 def device_results(plan: Plan, results: Sequence[Any], count: int, *, always_copy: bool) -> list[Value]:
-    """The results of `count` devices; devices that agree on a leaf get the same array."""
+    """The results of `count` devices as the caller gets them; devices that agree on a leaf get the same array.
+
+    They are writeable, and none shares memory with anything else. Arguments and constants are read-only in a run, so a
+    writeable array is the run's own: it is handed over as it is, if it shows a whole buffer; anything else is copied.
+    """
     taken: set[int] = set()
     leaves = [
         Split(value.classes, [_own(entry, taken, always_copy=always_copy) for entry in value.values])

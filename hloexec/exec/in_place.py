@@ -19,7 +19,7 @@ from hloexec.exec.plan import Step
 from hloexec.exec.split import Split
 from hloexec.ops.contractions import MatrixProduct
 
-__all__ = ["UNSHARED_VARIABLE", "InPlace", "is_held_twice", "is_own", "settle"]
+__all__ = ["UNSHARED_VARIABLE", "InPlace", "bare", "is_held_twice", "is_own", "settle"]
 
 
 @attrs.frozen(eq=False)
@@ -36,6 +36,11 @@ class InPlace:
     def __call__(self, *operands: Any) -> Any:
         *given, is_unshared = operands
         return (self.overwrite if is_unshared else self.kernel)(*given)
+
+
+def bare(function: Any) -> Any:
+    """The kernel of a step's function, which overwrites nothing."""
+    return function.kernel if isinstance(function, InPlace) else function
 
 
 def settle(step: Step) -> None:

@@ -20,7 +20,7 @@ import attrs
 from hloexec.exec.binding import Surroundings
 from hloexec.exec.block_programs import Part
 from hloexec.exec.blocks import Region
-from hloexec.exec.in_place import InPlace
+from hloexec.exec.in_place import InPlace, bare
 from hloexec.exec.plan import SlotTree, Step, leaves
 from hloexec.exec.purity import is_pure
 from hloexec.exec.rowwise import RowForm, prefixes, row_form
@@ -317,7 +317,7 @@ def _in_order(units: Sequence[tuple[int, Step]]) -> list[Step]:
     for number in sorted(range(len(units)), key=lambda number: units[number][0]):
         step = units[number][1]
         makers = {maker[slot] for slot in step.operands if slot in maker}
-        if not is_pure(step) and not isinstance(_bare(step.function), Region):
+        if not is_pure(step) and not isinstance(bare(step.function), Region):
             if impure is not None:
                 makers.add(impure)
             impure = number
@@ -339,7 +339,3 @@ def _in_order(units: Sequence[tuple[int, Step]]) -> list[Step]:
                 heapq.heappush(waiting, (units[other][0], other))  # type: ignore[misc]
     assert len(found) == len(units), "a region and a step need each other's values"
     return found
-
-
-def _bare(function: Any) -> Any:
-    return function.kernel if isinstance(function, InPlace) else function

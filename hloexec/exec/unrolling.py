@@ -13,7 +13,7 @@ import numpy as np
 
 from hloexec.exec.blocks import Region
 from hloexec.exec.counters import limit_of, tallies_of
-from hloexec.exec.in_place import InPlace
+from hloexec.exec.in_place import bare
 from hloexec.exec.plan import Plan, Step, While
 from hloexec.exec.purity import is_pure
 
@@ -39,12 +39,8 @@ def iterations_to_write_out(flow: While, start: Sequence[Any]) -> int:
     if not 0 < times <= _MOST_ITERATIONS or times * len(flow.body.plain_steps) > _MOST_STEPS:
         return 0
     large = [step for step in flow.body.steps if _result_bytes(flow.body, step) > _FEW_BYTES]
-    is_by_rows = bool(large) and all(isinstance(_bare(step), Region) for step in large)
+    is_by_rows = bool(large) and all(isinstance(bare(step.function), Region) for step in large)
     return times if is_by_rows and all(is_pure(step) for step in flow.body.steps if step not in large) else 0
-
-
-def _bare(step: Step) -> Any:
-    return step.function.kernel if isinstance(step.function, InPlace) else step.function
 
 
 def _result_bytes(plan: Plan, step: Step) -> int:
