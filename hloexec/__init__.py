@@ -19,6 +19,7 @@ from hloexec.errors import (
     HloWarning,
     InputError,
     LiteralError,
+    OptimizationWarning,
     ParseError,
     ResourceError,
     ShapeError,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from hloexec.custom_calls.registry import register_custom_call
     from hloexec.diffing import Diff, diff
     from hloexec.diffing.folders import diff_folders
-    from hloexec.exec import run, run_devices, shard_inputs, unshard_outputs
+    from hloexec.exec import run, run_devices
     from hloexec.extraction import extract
     from hloexec.golden import check_golden, record_golden
     from hloexec.hunting import find_nan
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from hloexec.loading import load
     from hloexec.numerics.comparing import compare
     from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
+    from hloexec.sharding import shard_inputs, unshard_outputs
     from hloexec.text import format, parse
     from hloexec.text.buffer_assignment import parse_buffer_assignment
     from hloexec.tracing import read_trace, trace
@@ -55,6 +57,7 @@ __all__ = [
     "InputError",
     "LeafComparison",
     "LiteralError",
+    "OptimizationWarning",
     "ParseError",
     "ResourceError",
     "ShapeError",
@@ -112,9 +115,9 @@ _HOMES = {
     "register_custom_call": "hloexec.custom_calls.registry",
     "run": "hloexec.exec",
     "run_devices": "hloexec.exec",
-    "shard_inputs": "hloexec.exec",
+    "shard_inputs": "hloexec.sharding",
     "trace": "hloexec.tracing",
-    "unshard_outputs": "hloexec.exec",
+    "unshard_outputs": "hloexec.sharding",
     "verify": "hloexec.verifier",
 }
 

@@ -14,6 +14,7 @@ __all__ = [
     "HloWarning",
     "InputError",
     "LiteralError",
+    "OptimizationWarning",
     "ParseError",
     "ResourceError",
     "ShapeError",
@@ -84,6 +85,10 @@ class ResourceError(HloError):
 
 class HloWarning(UserWarning):
     """Something was kept, guessed or ignored; the run goes on."""
+
+
+class OptimizationWarning(HloWarning):
+    """An optimization of hloexec's has failed; the run goes on without it, and gives the same result."""
 
 
 def _excerpt(source_line: str, column: int, width: int = 160) -> tuple[str, str]:

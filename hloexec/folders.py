@@ -51,7 +51,7 @@ def free_bytes(path: str | os.PathLike[str]) -> int:
 
 def require_room(path: str | os.PathLike[str], needed: int, limit: int | None, what: str, advice: str) -> None:
     """Raise ResourceError where `needed` bytes are more than `limit`, or than the folder's disk has free."""
-    from hloexec.exec.memory import in_units
+    from hloexec.system_memory import in_units
 
     free = free_bytes(path)
     is_limited = limit is not None and limit < free

@@ -1,4 +1,4 @@
-"""The OpenBLAS that NumPy has loaded, asked through functions of its own.
+"""The OpenBLAS libraries that this process has loaded (NumPy's, SciPy's), asked through functions of their own.
 
 Only the standard library is imported here, and that late, so that asking costs the command line nothing beforehand.
 """
@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["openblas_function", "openblas_kernels"]
+__all__ = ["openblas_function", "openblas_kernels", "openblas_libraries"]
 
 _AFFIXES = tuple((prefix, suffix) for prefix in ("scipy_", "") for suffix in ("64_", ""))
 """What builds of OpenBLAS put around the names of its functions."""
@@ -26,19 +26,22 @@ _TYPES: dict[str, Callable[[Any], tuple[tuple[Any, ...], Any]]] = {
 @cache
 def openblas_kernels() -> str:
     """The processor, in lower case, that OpenBLAS's kernels are made for; an empty text where BLAS is not OpenBLAS."""
-    name = openblas_function("get_corename")
-    return "" if name is None else name().decode(errors="replace").lower()
+    import numpy  # noqa: F401
+
+    for path in openblas_libraries():
+        name = openblas_function(path, "get_corename")
+        if name is not None:
+            return name().decode(errors="replace").lower()  # type: ignore[no-any-return]
+    return ""
 
 
 @cache
-def openblas_function(verb: str) -> Callable[..., Any] | None:
-    """OpenBLAS's function of this name, one of those in _TYPES; None where it is not there."""
+def openblas_function(path: str, verb: str) -> Callable[..., Any] | None:
+    """The function of this name, one of those in _TYPES, of a loaded library; None where it is not there."""
     import ctypes
 
-    import numpy  # noqa: F401
-
     try:
-        library = ctypes.CDLL(_loaded_file())
+        library = ctypes.CDLL(path)
     except OSError:
         return None
     for prefix, suffix in _AFFIXES:
@@ -49,11 +52,10 @@ def openblas_function(verb: str) -> Callable[..., Any] | None:
     return None
 
 
-def _loaded_file() -> str:
-    """The file of the OpenBLAS that this process has loaded; OSError where there is none to be found."""
-    if sys.platform == "linux":
-        for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
-            path = line.split(maxsplit=5)[-1]
-            if "openblas" in path.rpartition("/")[2]:
-                return path
-    raise OSError("no OpenBLAS")
+def openblas_libraries() -> list[str]:
+    """The files of the OpenBLAS libraries that this process has loaded, in the order in which they lie in memory."""
+    if sys.platform != "linux":
+        return []
+    lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+    paths = (line.split(maxsplit=5)[-1] for line in lines)
+    return list(dict.fromkeys(path for path in paths if "openblas" in path.rpartition("/")[2]))

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from hloexec.costs import contraction_of, trip_count_of
-from hloexec.exec.requirements import Requirement, unsupported
-from hloexec.exec.topology import device_counts
+from hloexec.devices.topology import device_counts
 from hloexec.ir import ArrayShape, Instruction, Literal, Module, Shape, leaf_shapes
 from hloexec.ops.attributes import computation_names
+from hloexec.plan.program import Requirement, unsupported
 from hloexec.verifier import Note, verify
 
 __all__ = ["ContractionSummary", "ParameterSummary", "Summary", "run_counts", "summarize"]

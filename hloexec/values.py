@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["TOKEN", "Array", "Token", "Value"]
+__all__ = ["TOKEN", "Array", "Token", "Value", "flat"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,3 +27,16 @@ TOKEN = Token()
 """The only token."""
 
 Value: TypeAlias = "Array | Token | tuple[Value, ...]"
+
+
+def flat(value: Any) -> list[Any]:
+    """The leaves of nested tuples, depth first; without recursion, as tuples may nest deep."""
+    found: list[Any] = []
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if isinstance(current, tuple):
+            stack.extend(reversed(current))
+        else:
+            found.append(current)
+    return found

@@ -9,7 +9,7 @@ import pytest
 
 import hloexec.ops  # noqa: F401 - fills the registry
 from hloexec.costs import contraction_of
-from hloexec.exec.topology import device_counts
+from hloexec.devices.topology import device_counts
 from hloexec.ir import Module
 from hloexec.summary import summarize
 from hloexec.text import parse

@@ -46,7 +46,7 @@ def main(module_path: str, inputs_path: str, devices: int) -> None:
     stages.done("first run")
 
     def memory() -> dict[str, Any]:
-        from hloexec.exec import Statistics
+        from hloexec.exec.statistics import Statistics
 
         statistics = Statistics()
         run(statistics=statistics)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from hloexec.exec.schedule import callees_first, computation_named, effectful_computations, schedule
 from hloexec.ir import Computation, Instruction, Module
+from hloexec.plan.schedule import callees_first, computation_named, effectful_computations, schedule
 
 __all__ = ["FlatSchedule", "flatten", "listed_callees"]
 

@@ -11,9 +11,9 @@ import warnings
 import attrs
 
 from hloexec.errors import HloWarning, UnsupportedError
-from hloexec.exec.memory import entry_peak_bytes
 from hloexec.exec.running import plan_of
 from hloexec.ir import Module
+from hloexec.plan.memory import entry_peak_bytes
 
 __all__ = ["RunEstimate", "run_estimate"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from hloexec.exec.topology import Topology
+    from hloexec.devices.topology import Topology
     from hloexec.numerics.statistics import LeafStatistics
     from hloexec.values import Value
 

@@ -31,8 +31,8 @@ def diff_dumps(
 ) -> int:
     """Compare the modules of one dump folder or two, show what came of it, and return the exit code."""
     from hloexec.cli.progress import ProgressBar
+    from hloexec.devices.topology import topology_of
     from hloexec.diffing.folders import diff_folders
-    from hloexec.exec.topology import topology_of
 
     if other is None and policies[0] != policies[1]:
         raise click.UsageError("the stages of one folder run under one policy; give --numerics")

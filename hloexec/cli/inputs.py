@@ -12,7 +12,7 @@ from hloexec.cli.run_options import RunOptions
 from hloexec.errors import InputError
 
 if TYPE_CHECKING:
-    from hloexec.exec.topology import Topology
+    from hloexec.devices.topology import Topology
     from hloexec.ir import Computation, Module
     from hloexec.values import Value
 
@@ -45,11 +45,11 @@ def prepared(file: str, given: RunOptions) -> Prepared:
     A snapshot is run on the inputs that it holds, unless others are given.
     """
     from hloexec.cli.snapshots import recorded_inputs
-    from hloexec.exec.memory import require_memory
+    from hloexec.devices.topology import topology_of
     from hloexec.exec.participation import require_devices
     from hloexec.exec.running import plan_of
-    from hloexec.exec.topology import topology_of
     from hloexec.loading import load_with_values
+    from hloexec.plan.memory import require_memory
 
     options = given.settings()
     snapshot = load_with_values(file)

@@ -16,27 +16,34 @@ __all__ = ["command"]
 @click.option(
     "--numerics", metavar="POLICY", default="reference", show_default=True, help="How much is rounded, and where."
 )
+@click.option("--after", metavar="PASS", help="Stop after this pass; a wrong name lists them all.")
 @strict_option
 @json_option
-def command(file: str, computation: str | None, numerics: str, strict: bool, as_json: bool) -> None:
+def command(file: str, computation: str | None, numerics: str, after: str | None, strict: bool, as_json: bool) -> None:
     """Show how a module would be run: its plan, as Python.
 
     One line per step, with the shape of what it gives. Values are let go of where nothing needs them any more; what a
     loop would compute anew in each iteration stands before it. Nothing is run.
     """
     import hloexec
-    from hloexec.exec.code import sources
-    from hloexec.exec.compiling import code_of
-    from hloexec.exec.memory import entry_peak_bytes, in_units
+    from hloexec.exec.code.code import sources
+    from hloexec.exec.code.compiling import code_of
     from hloexec.exec.running import plan_of
     from hloexec.ops.policy import numerics_policy
+    from hloexec.plan.memory import entry_peak_bytes
+    from hloexec.plan.pipeline import PASS_NAMES
+    from hloexec.system_memory import in_units
 
     try:
         policy = numerics_policy(numerics)
     except UnsupportedError as error:
         raise click.BadParameter(error.message, param_hint="'--numerics'") from error
-    plan = plan_of(hloexec.load(file, strict=strict), computation=computation, numerics=policy, unknown="zeros")
-    functions = list(sources(code_of(plan)))
+    if after is not None and after not in PASS_NAMES:
+        raise click.BadParameter(f"there are the passes {', '.join(PASS_NAMES)}", param_hint="'--after'")
+    module = hloexec.load(file, strict=strict)
+    plan = plan_of(module, computation=computation, numerics=policy, unknown="zeros", last_pass=after)
+    code = code_of(plan)
+    functions = [] if code is None else list(sources(code))
     peak = entry_peak_bytes(plan)
     if as_json:
         echo_json({"computation": plan.computation.name, "peak_bytes": peak, "functions": functions})

@@ -18,7 +18,7 @@ from hloexec.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hloexec.exec import Statistics
+    from hloexec.exec.statistics import Statistics
     from hloexec.ir import Module
     from hloexec.numerics.comparison import Comparison
     from hloexec.numerics.statistics import LeafStatistics
@@ -101,12 +101,12 @@ def command(
     from hloexec.cli.host_values import host_values
     from hloexec.cli.progress import ProgressBar
     from hloexec.cli.snapshots import recorded_inputs
-    from hloexec.exec.counting import Statistics
-    from hloexec.exec.memory import require_memory
+    from hloexec.devices.topology import topology_of
     from hloexec.exec.participation import require_devices
     from hloexec.exec.running import plan_of
-    from hloexec.exec.topology import topology_of
+    from hloexec.exec.statistics import Statistics
     from hloexec.loading import load_with_values
+    from hloexec.plan.memory import require_memory
 
     settings = given.settings()
     for destination in (save, save_inputs, outfeed, *(path for _, path in sent)):

@@ -70,7 +70,7 @@ class ShardBorder:
     """The operands, where a region in which devices see their own shards begins or ends.
 
     Where the whole array is every device's shard, nothing happens; elsewhere devices cut their shards out of it, or put
-    it together (`hloexec.exec.borders`). Source: XLA, SPMD partitioner; Shardy, round trip through HLO.
+    it together (`hloexec.devices.manual_regions`). Source: XLA, SPMD partitioner; Shardy, round trip through HLO.
     """
 
     @staticmethod

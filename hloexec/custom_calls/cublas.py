@@ -21,12 +21,12 @@ from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, narrow, widen
-from hloexec.ops.contractions import DotAttributes, MatrixProduct, contract, contraction_shape
+from hloexec.ops.contractions import Dot, DotAttributes, MatrixProduct, contract, contraction_shape
 from hloexec.ops.dot_algorithms import DOT_ALGORITHMS
 from hloexec.ops.elementwise import exact_formula
 from hloexec.ops.elementwise_binary import maximum
-from hloexec.ops.plain_products import add_product
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.product_sums import AddedProduct
 from hloexec.values import Array
 
 __all__ = [
@@ -107,12 +107,6 @@ _WITHOUT_INFLUENCE = (
     # whether XLA made the call for a gradient.
     "selected_algorithm autotune_workspace_size reification_cost batch_size lhs_stride rhs_stride is_fp8 grad_x grad_y"
 ).split()
-_LARGE_BYTES = 4 << 20
-"""A result of so many bytes does not stay in the cache while the addend is read."""
-_BLOCK_BYTES = 4 << 20
-_SHORT_SUM = 64
-_SHORT_BLOCK_BYTES = 1 << 20
-"""Products that are sums of few terms take less time than going through memory: their blocks stay in the next cache."""
 _FIELDS = ("alpha_real alpha_imag beta dot_dimension_numbers precision_config epilogue damax_output scale_mode").split()
 
 
@@ -183,8 +177,6 @@ class Gemm:
     GemmBackendConfig.
     """
 
-    overwritten = 2
-
     @staticmethod
     def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
         config = gemm_config(backend_config)
@@ -220,7 +212,10 @@ class Gemm:
 
     @staticmethod
     def evaluate(
-        *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
+        *operands: Array,
+        backend_config: str | None,
+        shape: Shape,
+        numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
         config = gemm_config(backend_config)
         if len(operands) != config.operand_count:
@@ -230,8 +225,6 @@ class Gemm:
         result_type = result_type_of(shape)
         if config.is_plain:
             results = [plain_product(operands, config, result_type, numerics)]
-        elif _accumulates(operands, config, result_type, numerics):
-            results = [_accumulated(operands, config, result_type, numerics, np.empty_like(operands[2]))]
         else:
             wide = accumulation_type(operands, result_type, numerics)
             product = plain_product(operands, config, wide, numerics)
@@ -241,24 +234,17 @@ class Gemm:
         return (*results, *workspaces(shape, len(results))) if isinstance(shape, TupleShape) else results[0]
 
     @staticmethod
-    def overwrite(
-        *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
-    ) -> Array | tuple[Array, ...]:
+    def bind(
+        *, backend_config: str | None, shape: Shape, operand_shapes: tuple[ArrayShape, ...]
+    ) -> MatrixProduct | AddedProduct | None:
+        """The kernel for the product of two matrices that BLAS multiplies, plus a third or not; else None."""
         config = gemm_config(backend_config)
-        result_type = result_type_of(shape)
-        if config.beta != 1 or not _accumulates(operands, config, result_type, numerics):
-            return Gemm.evaluate(*operands, backend_config=backend_config, shape=shape, numerics=numerics)
-        result = _accumulated(operands, config, result_type, numerics, operands[2])
-        return (result, *workspaces(shape, 1)) if isinstance(shape, TupleShape) else result
-
-    @staticmethod
-    def adds(instruction: Instruction, numerics: NumericsPolicy) -> MatrixProduct | None:
-        config, result_type = gemm_config(instruction.backend_config), result_type_of(instruction.shape)
-        numbers = config.dimension_numbers
-        is_plain = result_type.name in ("f32", "f64") and not numbers.operand_precision and numbers.algorithm == "unset"
-        if not is_plain or numerics.contraction_operand_mantissa_bits is not None or not _is_sum(config, numerics):
+        if config.alpha != 1 or config.beta not in (0, 1) or config.epilogue != _EPILOGUES["DEFAULT"]:
             return None
-        return MatrixProduct(numbers.lhs_contracting_dims == (0,), numbers.rhs_contracting_dims == (1,), result_type)
+        first = shape.elements[0] if isinstance(shape, TupleShape) else shape
+        result = array_shape(first, "the result of the gemm")
+        product = Dot.bind(attributes=config.dimension_numbers, shape=result, operand_shapes=operand_shapes)
+        return AddedProduct(product) if product is not None and config.beta else product
 
 
 def _dimension_numbers(numbers: Mapping[str, Any], precision: Mapping[str, Any]) -> DotAttributes:
@@ -331,50 +317,6 @@ def plain_product(
         algorithm=numbers.algorithm,
         numerics=numerics,
     )
-
-
-def _accumulates(operands: Sequence[Array], config: GemmConfig, result: ElementType, numerics: NumericsPolicy) -> bool:
-    """Whether this is a large matrix plus the product of two others, all of the result's type, and nothing else."""
-    return (
-        _is_sum(config, numerics)
-        and all(operand.dtype == result.accumulate and operand.ndim == 2 for operand in operands)
-        and operands[2].nbytes >= _LARGE_BYTES
-    )
-
-
-def _is_sum(config: GemmConfig, numerics: NumericsPolicy) -> bool:
-    """Whether a gemm adds a product of matrices to another matrix and does nothing else."""
-    numbers = config.dimension_numbers
-    return (
-        config.alpha == config.beta == 1
-        and config.epilogue == _EPILOGUES["DEFAULT"]
-        and not numerics.is_exact
-        and not numbers.lhs_batch_dims
-        and len(numbers.lhs_contracting_dims) == 1
-    )
-
-
-def _accumulated(
-    operands: Sequence[Array], config: GemmConfig, result_type: ElementType, numerics: NumericsPolicy, result: Array
-) -> Array:
-    """lhs · rhs + C in `result`, which may be C: some rows at a time, which stay in the cache until they are added."""
-    lhs, rhs, addend = operands
-    numbers = config.dimension_numbers
-    free = 1 - numbers.lhs_contracting_dims[0]
-    block_bytes = _SHORT_BLOCK_BYTES if lhs.shape[1 - free] <= _SHORT_SUM else _BLOCK_BYTES
-    is_plain = not numbers.operand_precision and numbers.algorithm == "unset"
-    if is_plain and numerics.contraction_operand_mantissa_bits is None:
-        columns = rhs if numbers.rhs_contracting_dims[0] == 0 else rhs.T
-        add_product(result, addend, lhs if free == 0 else lhs.T, columns, block_bytes)
-        return result
-    rows = max(1, block_bytes * len(addend) // addend.nbytes)
-    for start in range(0, len(addend), rows):
-        block = slice(start, start + rows)
-        part = lhs[block] if free == 0 else lhs[:, block]
-        product = plain_product((part, rhs), config, result_type, numerics)
-        with np.errstate(all="ignore"):
-            np.add(product, addend[block], out=result[block])
-    return result
 
 
 def accumulation_type(operands: Sequence[Array], result_type: ElementType, numerics: NumericsPolicy) -> ElementType:

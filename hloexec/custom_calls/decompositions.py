@@ -19,6 +19,7 @@ from hloexec.custom_calls.tridiagonal import solve_perturbed
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.ops.blas import hold_blas, matmul
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.values import Array
 
@@ -65,6 +66,7 @@ class Eigh:
         Eigh.infer(ArrayShape(element_type_of(operand.dtype), operand.shape))
         matrices = widen(operand)
         try:
+            hold_blas()
             values, vectors = np.linalg.eigh(matrices, UPLO="L" if _reads_lower(backend_config) else "U")
         except np.linalg.LinAlgError:
             values, vectors = np.full(matrices.shape[:-1], np.nan), np.full_like(matrices, np.nan)
@@ -102,6 +104,7 @@ class Qr:
         if matrices.size == 0:
             taus = np.zeros((*operand.shape[:-2], min(operand.shape[-2:])), operand.dtype)
             return operand, taus
+        hold_blas()
         transposed, taus = np.linalg.qr(matrices, mode="raw")
         entry = element_type_of(operand.dtype)
         return narrow(np.ascontiguousarray(transposed.swapaxes(-1, -2)), entry), narrow(taus, entry)
@@ -134,7 +137,7 @@ class HouseholderProduct:
         for number in reversed(range(factors.shape[-1])):
             v = matrices[..., number:, number].copy()
             v[..., 0] = 1
-            projection = np.matmul(v.conj()[..., None, :], product[..., number:, :])
+            projection = matmul(v.conj()[..., None, :], product[..., number:, :])
             product[..., number:, :] -= (factors[..., number, None] * v)[..., None] * projection
         return narrow(product, element_type_of(a.dtype))
 

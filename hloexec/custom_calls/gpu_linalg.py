@@ -14,6 +14,7 @@ from hloexec.custom_calls.solver_calls import reason_against_layouts
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.ops.blas import matmul
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.linear_algebra import (
     Cholesky,
@@ -133,7 +134,7 @@ class SymmetricUpdate:
         SymmetricUpdate.infer(*shapes_of([a, c, alpha, beta]), backend_config=backend_config)
         left = a.swapaxes(-1, -2) if _syrk_transposes(backend_config) else a
         with np.errstate(all="ignore"):
-            total = alpha.reshape(()) * np.matmul(left, left.swapaxes(-1, -2)) + beta.reshape(()) * c
+            total = alpha.reshape(()) * matmul(left, left.swapaxes(-1, -2)) + beta.reshape(()) * c
         return np.where(np.tri(c.shape[-1], dtype=bool), total, c)
 
 

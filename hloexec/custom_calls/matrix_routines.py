@@ -19,6 +19,7 @@ import numpy as np
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ops.blas import hold_blas
 from hloexec.ops.common import array_shape, require
 from hloexec.values import Array
 
@@ -189,6 +190,7 @@ def _size(name: str, sizes: Mapping[str, int]) -> int:
 
 def _call(scipy_name: str, options: Mapping[str, Any]) -> Call:
     function, module = _scipy_function(scipy_name)
+    hold_blas()
     return Call(function, module, scipy_name.partition(".")[2], options)
 
 
@@ -198,6 +200,8 @@ def _scipy_function(name: str) -> tuple[Any, Any]:
         from scipy.linalg import blas, lapack
     except ImportError as error:
         raise UnsupportedError("LAPACK calls need SciPy: pip install 'hloexec[linalg]'") from error
+    # SciPy comes with a BLAS of its own.
+    hold_blas(is_new=True)
     module_name, _, function = name.partition(".")
     module = {"lapack": lapack, "blas": blas}[module_name]
     return getattr(module, function), module

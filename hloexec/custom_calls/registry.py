@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
 
 from hloexec.errors import EvaluationError, InputError, ShapeError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
+from hloexec.ops.copying import lies_in_order, row_major
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
-
-if TYPE_CHECKING:
-    from hloexec.ops.contractions import MatrixProduct
 
 __all__ = [
     "CUSTOM_CALLS",
@@ -59,11 +57,11 @@ class CustomCall:
     documentation: str
     """The formula and its source."""
     forwards: Callable[[Computation, Instruction], tuple[str, ...]] | None = None
-    overwrite: Callable[..., Any] | None = None
-    """`evaluate`, but the buffer of operand number `overwritten` is the kernel's: it may write a result there."""
-    overwritten: int = 0
-    adds: Callable[[Instruction, NumericsPolicy], MatrixProduct | None] | None = None
-    """The product that a call adds to the operand `overwritten`, where under a policy that is all it does."""
+    bind: Callable[..., Callable[..., Any] | None] | None = None
+    """From `backend_config`, `shape` and `operand_shapes`, by keyword, a function of the operands alone that gives the
+    first result as `evaluate` does under the `reference` policy, or None; all other results are then zeros."""
+    is_pure: bool = True
+    """Whether a call computes the same whenever its operands are the same, and does nothing else."""
 
     def result_shape(self, instruction: Instruction, operands: Sequence[Shape]) -> Shape | None:
         """The result shape that the entry infers; None where it has no rule, or cannot run the call in any case.
@@ -139,8 +137,8 @@ def custom_call(*targets: str, is_reproducible: bool = False) -> Callable[[_Entr
     """Register the decorated class as the entry of `targets`.
 
     The class's docstring gives the formula and its source; its static methods `evaluate` or `forwards` and (optional)
-    `infer`, `supports`, `overwrite` (with the operand number `overwritten`) and `adds` are what they are called.
-    `is_reproducible` says that the `exact` policy may run it.
+    `infer`, `supports` and `bind` are what they are called. `is_reproducible` says that the `exact`
+    policy may run it.
     """
 
     def decorate(cls: _Entry) -> _Entry:
@@ -151,9 +149,7 @@ def custom_call(*targets: str, is_reproducible: bool = False) -> Callable[[_Entr
                 infer=getattr(cls, "infer", None),
                 supports=getattr(cls, "supports", None),
                 forwards=getattr(cls, "forwards", None),
-                overwrite=getattr(cls, "overwrite", None),
-                overwritten=getattr(cls, "overwritten", 0),
-                adds=getattr(cls, "adds", None),
+                bind=getattr(cls, "bind", None),
                 is_reproducible=is_reproducible,
                 documentation=inspect.cleandoc(cls.__doc__ or ""),
             )
@@ -169,15 +165,13 @@ def add_custom_call(
     infer: Callable[..., Shape] | None = None,
     supports: Callable[[Instruction], str | None] | None = None,
     forwards: Callable[[Computation, Instruction], tuple[str, ...]] | None = None,
-    overwrite: Callable[..., Any] | None = None,
-    overwritten: int = 0,
-    adds: Callable[[Instruction, NumericsPolicy], MatrixProduct | None] | None = None,
+    bind: Callable[..., Callable[..., Any] | None] | None = None,
     is_reproducible: bool = False,
     documentation: str,
 ) -> None:
     """Add one built-in entry, for families whose entries are rows of a table."""
     entry = _entry(target, evaluate, infer, supports, is_reproducible, documentation, forwards)
-    CUSTOM_CALLS.add(attrs.evolve(entry, overwrite=overwrite, overwritten=overwritten, adds=adds))
+    CUSTOM_CALLS.add(attrs.evolve(entry, bind=bind))
 
 
 def find_custom_call(target: str) -> CustomCall | None:
@@ -198,7 +192,8 @@ def register_custom_call(target: str, function: Callable[..., Any]) -> None:
     def evaluate(*operands: Any, shape: Shape) -> Any:
         return _checked(function(*operands), shape, target)
 
-    _user_calls[target] = _entry(target, evaluate, None, None, True, inspect.getdoc(function) or "")
+    entry = _entry(target, evaluate, None, None, True, inspect.getdoc(function) or "")
+    _user_calls[target] = attrs.evolve(entry, is_pure=False)
 
 
 def unregister_custom_call(target: str) -> None:
@@ -263,7 +258,7 @@ def _checked(value: Any, shape: Shape, target: str) -> Any:
             f"the function registered for custom call {target!r} must return an array of {declared} "
             f"(NumPy type {declared.element_type.storage}), but returned {_described(value)}"
         )
-    return array
+    return array if lies_in_order(array) else row_major(array)
 
 
 def _fits(array: np.ndarray[Any, Any], shape: ArrayShape) -> bool:

@@ -21,10 +21,9 @@ from hloexec.diffing.replay import State
 from hloexec.errors import HloError
 from hloexec.exec.observers import Event
 from hloexec.exec.running import run_devices
-from hloexec.exec.values import flat
 from hloexec.ir import Computation, Instruction, Module, Shape, TupleShape
 from hloexec.ops.registry import Role, find_opcode
-from hloexec.values import TOKEN, Array, Value
+from hloexec.values import TOKEN, Array, Value, flat
 
 __all__ = ["ControlRecorder", "control_findings"]
 

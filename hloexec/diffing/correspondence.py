@@ -7,12 +7,11 @@ from typing import Any
 
 import attrs
 
+from hloexec.devices.topology import Topology
 from hloexec.diffing.graph import Node
 from hloexec.errors import InputError
-from hloexec.exec.topology import Topology
-from hloexec.exec.values import flat
 from hloexec.ir import ArrayShape, Module, Shape, TupleShape, leaf_shapes
-from hloexec.values import TOKEN, Array, Value
+from hloexec.values import TOKEN, Array, Value, flat
 
 __all__ = ["Correspondence", "correspondence_of"]
 

@@ -8,16 +8,15 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.devices.topology import Topology
 from hloexec.diffing.graph import SOURCES, Instance, Node
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError
 from hloexec.exec.running import run_devices
-from hloexec.exec.topology import Topology
-from hloexec.exec.values import flat
 from hloexec.extraction.slicing import Slice, slice_module
 from hloexec.ir import ArrayShape, Module, Shape, TupleShape
 from hloexec.ops.registry import find_opcode
-from hloexec.values import TOKEN, Array, Value
+from hloexec.values import TOKEN, Array, Value, flat
 
 __all__ = ["Evaluator"]
 

@@ -18,14 +18,13 @@ import numpy as np
 
 from hloexec.diffing.digests import Digest, digest_of
 from hloexec.errors import ResourceError
-from hloexec.exec.exchange_steps import FORWARDED
-from hloexec.exec.memory import in_units
 from hloexec.exec.observers import Event
-from hloexec.exec.values import flat
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.ops.registry import Role, find_opcode
+from hloexec.plan.lowering_exchange import FORWARDED
+from hloexec.system_memory import in_units
 from hloexec.tracing.known import KnownArrays
-from hloexec.values import Array, Value
+from hloexec.values import Array, Value, flat
 
 __all__ = ["MOVEMENTS", "SOURCES", "Graph", "GraphRecorder", "Instance", "Node"]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.devices.topology import topology_of
 from hloexec.diffing.blaming import Blame, Blamed
 from hloexec.diffing.control import ControlRecorder, control_findings
 from hloexec.diffing.correspondence import Correspondence, correspondence_of
@@ -20,9 +21,7 @@ from hloexec.diffing.widening import match_through_rounding
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.exec.arguments import device_arguments
-from hloexec.exec.memory import memory_limit_bytes
 from hloexec.exec.running import run_devices
-from hloexec.exec.topology import topology_of
 from hloexec.inputs import random_inputs
 from hloexec.ir import ArrayShape, Module
 from hloexec.numerics.comparing import compare
@@ -30,6 +29,7 @@ from hloexec.numerics.comparison import Comparison, LeafComparison, verdict_of
 from hloexec.numerics.measuring import measure
 from hloexec.numerics.ulps import same_bits
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
+from hloexec.system_memory import memory_limit_bytes
 from hloexec.values import Value
 
 __all__ = ["diff"]

@@ -1,10 +1,8 @@
-"""Execution: planning, the machine, memory limits, observers."""
+"""Execution: the machine that runs plans, observers, and what a run needs."""
 
-from hloexec.exec.counting import Statistics
 from hloexec.exec.observers import Event, InstructionObserver, Observer, PathEntry, Progress, ProgressObserver
-from hloexec.exec.requirements import Requirement, unsupported
 from hloexec.exec.running import plan_of, run, run_devices
-from hloexec.exec.sharding import shard_inputs, unshard_outputs
+from hloexec.plan.program import Requirement, unsupported
 
 __all__ = [
     "Event",
@@ -14,11 +12,8 @@ __all__ = [
     "Progress",
     "ProgressObserver",
     "Requirement",
-    "Statistics",
     "plan_of",
     "run",
     "run_devices",
-    "shard_inputs",
-    "unshard_outputs",
     "unsupported",
 ]

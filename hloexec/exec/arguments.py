@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.devices.varying import Split, of_position, of_positions
 from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.errors import InputError
-from hloexec.exec.plan import Plan, map_shape, unflatten
-from hloexec.exec.split import Split, of_position, of_positions
-from hloexec.exec.values import fits
 from hloexec.ir import ArrayShape, BufferShape, Computation, Shape, TupleShape
 from hloexec.ops.common import narrow
-from hloexec.ops.copying import row_major
+from hloexec.ops.copying import lies_in_order, row_major
+from hloexec.plan.steps import Plan
+from hloexec.plan.trees import fits, map_shape, unflatten
 from hloexec.values import TOKEN, Token, Value
 
 __all__ = ["argument_leaves", "device_arguments", "device_results", "require_inputs", "value_leaves"]
@@ -119,7 +119,7 @@ def _leaf(value: Any, shape: ArrayShape | BufferShape, what: str) -> Any:
     array = _array(value, array_shape, what)
     if not fits(array, array_shape):
         raise InputError(f"{what} must be {_expected(array_shape)}, but {_describe(value)} was given")
-    view = array.view()
+    view = array.view() if array.flags.c_contiguous or lies_in_order(array) else row_major(array)
     view.flags.writeable = False
     return view
 
@@ -191,12 +191,14 @@ def device_results(plan: Plan, results: Sequence[Any], count: int, *, always_cop
     writeable array is the run's own: it is handed over as it is, if it shows a whole buffer; anything else is copied.
     """
     taken: set[int] = set()
-    leaves = [
+    leaves: list[Any] = [
         Split(value.classes, [_own(entry, taken, always_copy=always_copy) for entry in value.values])
         if type(value) is Split
         else _own(value, taken, always_copy=always_copy)
         for value in results
     ]
+    if count == 1 and len(leaves) == 1 and isinstance(plan.result_tree, int):
+        return leaves
     numbers = iter(range(len(leaves)))
     tree = map_shape(plan.computation.result_shape, lambda _: next(numbers))
     return [unflatten(tree, [of_position(leaf, device) for leaf in leaves]) for device in range(count)]

@@ -15,15 +15,16 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
+from hloexec.devices.topology import Group, Topology
+from hloexec.devices.transfers import FromDevice, ToDevice
+from hloexec.devices.varying import of_position, of_positions
 from hloexec.errors import DeadlockError, EvaluationError
 from hloexec.exec.faults import instruction_text
-from hloexec.exec.fill import zeros
 from hloexec.exec.observers import call_path
-from hloexec.exec.plan import Exchange, FromDevice, Step, ToDevice
-from hloexec.exec.split import of_position, of_positions
 from hloexec.exec.tasks import Task
-from hloexec.exec.topology import Group, Topology, groups_at
 from hloexec.ir import TupleShape, leaf_shapes
+from hloexec.plan.steps import Exchange, Step, groups_at
+from hloexec.plan.synthesis import zeros
 from hloexec.values import TOKEN
 
 __all__ = ["Communicator", "Waiting", "results_of"]

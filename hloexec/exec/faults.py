@@ -6,20 +6,12 @@ from collections.abc import Sequence
 
 from hloexec.errors import EvaluationError, HloError, InputError, ResourceError, UnsupportedError
 from hloexec.exec.observers import Context, call_path
-from hloexec.exec.plan import Step
 from hloexec.ir import Instruction
+from hloexec.plan.steps import PartError, Step
 
-__all__ = ["PartError", "instruction_text", "placed"]
+__all__ = ["instruction_text", "placed"]
 
 _TEXT_LENGTH = 300
-
-
-class PartError(Exception):
-    """One of the instructions that a step is made of has failed; the error itself is the cause."""
-
-    def __init__(self, step: Step) -> None:
-        super().__init__(step.instruction.name)
-        self.step = step
 
 
 def placed(error: Exception, step: Step, context: Context | None, devices: Sequence[int] = ()) -> HloError:

@@ -9,11 +9,13 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
+from hloexec.devices.transfers import FromHost, ToHost
+from hloexec.devices.varying import of_position, of_positions
 from hloexec.errors import EvaluationError, HloWarning, InputError
 from hloexec.exec.arguments import value_leaves
-from hloexec.exec.plan import FromHost, Plan, Step, ToHost, leaves, unflatten
-from hloexec.exec.split import of_position, of_positions
 from hloexec.ir import Shape, TupleShape
+from hloexec.plan.steps import Plan, Step
+from hloexec.plan.trees import leaves, unflatten
 from hloexec.values import TOKEN
 
 __all__ = ["CONTEXT", "Host", "Sink", "Source", "connect", "exchanged"]

@@ -3,54 +3,56 @@
 It keeps its own stacks of frames, one frame per plan that is under way, so programs may nest as deep as they like. A
 frame's steps run in a loop that does nothing but call kernels and drop dead values; control flow and communication
 leave the loop, and the machine decides what goes on. A kernel runs once where all devices hold the same operands, and
-once per class of devices where they don't (`hloexec.exec.classes`). Devices that control flow takes different ways
-become tasks of their own, which take turns (`hloexec.exec.turns`). `hloexec.exec.watching` has the machine for runs
+once per class of devices where they don't (`hloexec.exec.per_class`). Devices that control flow takes different ways
+become tasks of their own, which take turns (`hloexec.exec.scheduler`). `hloexec.exec.watching` has the machine for runs
 with observers, checks or counters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hloexec.devices.topology import Topology
+from hloexec.devices.transfers import FromDevice, FromHost, ToDevice, ToHost
+from hloexec.devices.varying import Classes, Split, combined, of_position, of_positions
 from hloexec.errors import HloError
-from hloexec.exec.apart import Part, lone_frame, parts_of_loop, side_by_side
-from hloexec.exec.classes import EachClass
-from hloexec.exec.code import Code, place_of
-from hloexec.exec.compiling import RUNS_BEFORE_CODE, can_be_code, code_of, loop_code_of
-from hloexec.exec.counters import is_counted_to
+from hloexec.exec.code.compiling import RUNS_BEFORE_CODE, can_be_code, code_of, is_long, loop_code_of
 from hloexec.exec.faults import placed
 from hloexec.exec.host import CONTEXT, Host, exchanged
 from hloexec.exec.observers import Context
-from hloexec.exec.plan import (
-    NO_SLOT,
-    Conditional,
-    DeviceNumber,
-    Exchange,
-    FromDevice,
-    FromHost,
-    Invocation,
-    Mark,
-    Plan,
-    Step,
-    ToDevice,
-    ToHost,
-    While,
-    leaves,
-)
-from hloexec.exec.split import Classes, Split, combined, of_position, of_positions
+from hloexec.exec.ownership import is_free
+from hloexec.exec.per_class import EachClass
+from hloexec.exec.per_class_loops import Part, lone_frame, parts_of_loop, side_by_side
+from hloexec.exec.scheduler import Scheduler
 from hloexec.exec.tasks import Frame, Loop, Task
-from hloexec.exec.topology import Topology
-from hloexec.exec.turns import Turns
-from hloexec.exec.values import store
+from hloexec.plan.steps import Conditional, DeviceNumber, Exchange, Invocation, Plan, Step, While
+from hloexec.plan.trees import NO_SLOT, leaves, store
 from hloexec.values import TOKEN
 
-__all__ = ["Machine"]
+if TYPE_CHECKING:
+    from hloexec.exec.code.code import Code
+
+__all__ = ["Machine", "store_result"]
+
+_METHODS: dict[type, str] = {
+    Conditional: "_enter",
+    DeviceNumber: "_number_devices",
+    Exchange: "_exchange",
+    FromDevice: "_receive",
+    FromHost: "_exchange_with_host",
+    Invocation: "_enter",
+    ToDevice: "_send",
+    ToHost: "_exchange_with_host",
+    While: "_enter",
+}
+"""What carries out a step of each flow. Names, as bound methods would keep a machine alive beyond its run."""
 
 
-class Machine(Turns):
+class Machine(Scheduler):
     """Runs plans; one per run.
 
     `hosts` are what the devices of a plan with host transfers exchange values with (see `hloexec.exec.host`).
@@ -59,26 +61,20 @@ class Machine(Turns):
     def __init__(self, topology: Topology, hosts: Sequence[Host] = ()) -> None:
         super().__init__(topology)
         self._hosts = hosts
-        self._each_class = EachClass()
-        self._perform: dict[type, Callable[[Task, Step], Task | None]] = {
-            Conditional: self._enter,
-            DeviceNumber: self._number_devices,
-            Exchange: self._exchange,
-            FromDevice: self._receive,
-            FromHost: self._exchange_with_host,
-            Invocation: self._enter,
-            ToDevice: self._send,
-            ToHost: self._exchange_with_host,
-            While: self._enter,
-        }
+
+    @cached_property
+    def _each_class(self) -> EachClass:
+        """Runs kernels on values that differ between devices."""
+        return EachClass()
 
     def run(self, plan: Plan, arguments: list[Any]) -> list[Any]:
         """The leaves of the plan's result on the leaves of its arguments; either may be split between devices.
 
         The list of arguments is emptied, so that values which nobody else holds can be freed as soon as they are dead.
         """
-        if self._is_code_due(plan, arguments):
-            return list(self._call(code_of(plan), arguments, None))
+        code = self._due_code(plan, arguments)
+        if code is not None:
+            return list(self._call(code, arguments, None))
         task = Task(tuple(range(self._topology.count)), [], [])
         self._push(task, plan, arguments, None)
         return self._results(task)
@@ -92,7 +88,7 @@ class Machine(Turns):
         while task is not None:
             step = self._advance(task)
             if step is not None:
-                task = self._perform[type(step.flow)](task, step)
+                task = getattr(self, _METHODS[type(step.flow)])(task, step)
                 continue
             frame = task.frames[-1]
             results = [frame.slots[slot] for slot in frame.plan.results]
@@ -106,7 +102,8 @@ class Machine(Turns):
     def _push(self, task: Task, plan: Plan, arguments: list[Any], step: Step | None, loop: Loop | None = None) -> None:
         """Begin a plan, in which the task carries out `step`."""
         slots = plan.initial.copy()
-        slots[: len(arguments)] = arguments
+        for slot, value in zip(plan.parameters, arguments, strict=True):
+            slots[slot] = value
         arguments.clear()
         for slot in plan.dead_on_entry:
             slots[slot] = None
@@ -124,13 +121,13 @@ class Machine(Turns):
             for step in frame.remaining:
                 function = step.function
                 if function is None:
-                    if step.flow is Mark.MARK:
-                        continue
                     return step
                 operands = step.fetch(slots)
+                # No name may hold a result here: it would outlive its slot.
                 if Split in map(type, operands):
                     self._each_class.run(task.devices, step, operands, slots)
-                # No name may hold a result here: it would outlive its slot.
+                elif step.reused != NO_SLOT and is_free(slots, step.reused):
+                    store_result(step, function(*operands, out=slots[step.reused]), slots)
                 elif step.result != NO_SLOT:
                     slots[step.result] = function(*operands)
                 else:
@@ -145,25 +142,27 @@ class Machine(Turns):
 
     # Plans as Python
 
-    def _is_code_due(self, plan: Plan, arguments: Sequence[Any]) -> bool:
-        """Whether a plan that is about to run has run so often that it is worth being made into Python."""
+    def _due_code(self, plan: Plan, arguments: Sequence[Any]) -> Code | None:
+        """The Python that a plan which is about to run has become, if it has run so often that it is worth that."""
         plan.runs += 1
-        return plan.runs > RUNS_BEFORE_CODE and can_be_code(plan, arguments)
+        is_due = plan.runs > RUNS_BEFORE_CODE and can_be_code(plan, arguments)
+        return code_of(plan) if is_due else None
 
-    def _iterations_of_code(self, loop: Loop) -> int:
+    def _due_iterations(self, loop: Loop) -> int:
         """How many iterations a loop shall run as Python; -1 for as many as there are."""
         if not can_be_code(loop.flow, loop.state):
             return 0
-        if loop.iteration >= RUNS_BEFORE_CODE:
-            return -1
-        is_long = not loop.iteration and is_counted_to(loop.flow, loop.state, RUNS_BEFORE_CODE)
-        return -1 if is_long else 0
+        return (
+            -1 if loop.iteration >= RUNS_BEFORE_CODE or (not loop.iteration and is_long(loop.flow, loop.state)) else 0
+        )
 
     def _call(self, code: Code, arguments: list[Any], context: Context | None, *more: Any) -> Any:
         """Call a plan or loop that has been made into Python; `context` is the way to it."""
         try:
             return code.function(arguments, *more)
         except Exception as error:
+            from hloexec.exec.code.code import place_of
+
             place = place_of(error, context)
             if place is None:
                 raise
@@ -228,15 +227,15 @@ class Machine(Turns):
         if isinstance(flow, Invocation):
             return self._run(task, step, flow.plan, arguments)
         assert isinstance(flow, While)
-        if Split in map(type, arguments) and self._may_part_loops():
+        if Split in map(type, arguments) and self._may_run_loops_per_class():
             found = parts_of_loop(frame.plan, step, task.devices, arguments)
             if found is not None:
                 arguments.clear()
-                return self._go_apart(task, step, *found)
+                return self._run_per_class(task, step, *found)
         self._drop(task, step)
         return self._go_round(task, step, Loop(flow, arguments))
 
-    def _go_apart(self, task: Task, step: Step, classes: Classes, parts: Sequence[Part]) -> Task | None:
+    def _run_per_class(self, task: Task, step: Step, classes: Classes, parts: Sequence[Part]) -> Task | None:
         """Let each class of devices run a loop by itself."""
         outer = task.frames[-1]
         for part in parts:
@@ -262,7 +261,7 @@ class Machine(Turns):
         for value in dict(zip(slots, values, strict=True)).values():
             self._each_class.made(value, devices)
 
-    def _may_part_loops(self) -> bool:
+    def _may_run_loops_per_class(self) -> bool:
         """Whether devices may run loops apart from one another."""
         return True
 
@@ -273,11 +272,12 @@ class Machine(Turns):
     def _run(self, task: Task, step: Step, plan: Plan, arguments: list[Any]) -> Task | None:
         """Run a plan, or begin it, in which the task carries out `step`."""
         self._drop(task, step)
-        if not self._is_code_due(plan, arguments):
+        code = self._due_code(plan, arguments)
+        if code is None:
             self._push(task, plan, arguments, step)
             return task
         context = Context(step, plan, None, task.frames[-1].context)
-        return self._complete(task, step, self._call(code_of(plan), arguments, context))
+        return self._complete(task, step, self._call(code, arguments, context))
 
     def _return(self, task: Task, frame: Frame, results: list[Any]) -> Task | None:
         """Go on after `frame` has ended with `results`."""
@@ -301,12 +301,13 @@ class Machine(Turns):
 
     def _go_round(self, task: Task, step: Step, loop: Loop) -> Task | None:
         """Ask whether a loop goes round once more; what can run as Python does so first."""
-        more = self._iterations_of_code(loop)
-        if more:
+        more = self._due_iterations(loop)
+        code = loop_code_of(step) if more else None
+        if code is not None:
             start = loop.iteration
             until = -1 if more < 0 else start + more
             state, loop.state = loop.state, []
-            code, context = loop_code_of(step), task.frames[-1].context
+            context = task.frames[-1].context
             loop.state, loop.iteration, is_over = self._call(code, state, context, start, until)
             self._went_round(loop.flow, loop.iteration - start, is_over)
             if is_over:
@@ -335,3 +336,11 @@ class Machine(Turns):
 
     def _finished(self, task: Task, frame: Frame) -> None:
         """The plan of a frame has ended, and its results are taken out."""
+
+
+def store_result(step: Step, value: Any, slots: list[Any]) -> None:
+    """Put what a kernel returned into its slots."""
+    if step.result != NO_SLOT:
+        slots[step.result] = value
+    else:
+        store(step.results, value, slots)

@@ -14,11 +14,12 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import attrs
 
+from hloexec.devices.varying import Split, arrays_of, joined, of_position
 from hloexec.errors import InputError
-from hloexec.exec.plan import Plan, Scope, Step, unflatten
-from hloexec.exec.split import Split, arrays_of, joined, of_position
 from hloexec.ir import Computation, Instruction
 from hloexec.ops.registry import Role, find_opcode
+from hloexec.plan.steps import Plan, Scope, Step
+from hloexec.plan.trees import unflatten
 from hloexec.values import Value
 
 __all__ = [
@@ -169,14 +170,8 @@ class Attached:
         self._instruction = tuple(entry for entry in observers if isinstance(entry, InstructionObserver))
         self._progress = tuple(entry for entry in observers if isinstance(entry, ProgressObserver))
         self._next_report = 0.0
-
-    @property
-    def see_instructions(self) -> bool:
-        return bool(self._instruction)
-
-    @property
-    def see_progress(self) -> bool:
-        return bool(self._progress)
+        self.see_instructions = bool(self._instruction)
+        self.see_progress = bool(self._progress)
 
     def instruction(
         self,
@@ -225,6 +220,9 @@ class Attached:
         self._next_report = now + _PROGRESS_SECONDS
         for observer in self._progress:
             observer.on_progress(Progress(index, total, instruction, iteration))
+
+
+UNOBSERVED = Attached(())
 
 
 def attach(observers: Sequence[Any]) -> Attached:

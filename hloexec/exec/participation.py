@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import attrs
 
+from hloexec.devices.topology import Topology
+from hloexec.devices.transfers import FromDevice, ToDevice
 from hloexec.errors import InputError, ShapeError, UnsupportedError
-from hloexec.exec.plan import Exchange, FromDevice, Plan, Step, ToDevice
-from hloexec.exec.topology import Topology, groups_at
 from hloexec.ir import ReplicaGroups
 from hloexec.ops.registry import Callee, ProgramShape, find_opcode
+from hloexec.plan.steps import Exchange, Plan, Step, groups_at
 
 __all__ = ["require_devices"]
 
@@ -44,7 +45,7 @@ def _require_fitting_shapes(step: Step, size: int) -> None:
     attributes = attrs.evolve(instruction.attributes, replica_groups=groups, channel_id=None)
     shapes = tuple(operand.shape for operand in computation.operands_of(instruction))
     assert isinstance(step.flow, Exchange)
-    callees: Sequence[Callee] = getattr(step.flow.function, "keywords", {}).get("computations", ())
+    callees: Sequence[Callee] = step.flow.callees
     programs = tuple(
         ProgramShape(
             tuple(parameter.shape for parameter in callee.computation.parameters), callee.computation.result_shape

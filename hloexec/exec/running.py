@@ -7,34 +7,51 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import numpy as np
 
-from hloexec.custom_calls.registry import find_custom_call
-from hloexec.errors import InputError, ResourceError
+from hloexec.custom_calls.registry import CUSTOM_CALLS, find_custom_call
+from hloexec.devices.topology import ONE_DEVICE, Topology, topology_of
+from hloexec.devices.varying import Split
+from hloexec.errors import HloError, InputError, ResourceError
 from hloexec.exec.arguments import device_arguments, device_results
-from hloexec.exec.counting import Statistics
-from hloexec.exec.host import Sink, Source, connect
+from hloexec.exec.host import Host, Sink, Source, connect
 from hloexec.exec.machine import Machine
-from hloexec.exec.memory import require_memory
-from hloexec.exec.observers import attach
+from hloexec.exec.observers import UNOBSERVED, Attached, attach
 from hloexec.exec.participation import require_devices
-from hloexec.exec.plan import Options, Plan
-from hloexec.exec.planner import build
-from hloexec.exec.split import Split
-from hloexec.exec.spread import spread_of
-from hloexec.exec.topology import Topology, topology_of
-from hloexec.exec.watching import WatchedMachine
 from hloexec.ir import Computation, Module
+from hloexec.ops.blas import single_threaded_blas
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
 from hloexec.ops.random import seeded
+from hloexec.plan.memory import require_memory
+from hloexec.plan.optimization_errors import warn_of_failure
+from hloexec.plan.pipeline import Options
+from hloexec.plan.planner import build
+from hloexec.plan.spread import spread_of
+from hloexec.plan.steps import PartError, Plan
 from hloexec.values import Value
+
+if TYPE_CHECKING:
+    from hloexec.exec.statistics import Statistics
 
 __all__ = ["plan_of", "run", "run_devices"]
 
-_plans: dict[int, tuple[weakref.ref[Module], dict[Any, Plan]]] = {}
-"""The plans of each module by the module's identity; comparing modules by value would take longer than planning."""
+
+@attrs.define(eq=False)
+class _Known:
+    """What is known of a module."""
+
+    module: weakref.ref[Module]
+    is_verified: bool = False
+    plans: dict[Any, Plan] = attrs.field(factory=dict)
+    """By options."""
+
+
+_known: dict[int, _Known] = {}
+"""By the module's identity; comparing modules by value would take longer than planning."""
 
 
 def run(
@@ -57,33 +74,30 @@ def run(
 ) -> Value:
     """Run a module on one device and return its result: an array, or a (nested) tuple of arrays.
 
-    A module whose devices exchange values needs them all: UnsupportedError then points to `run_devices`.
-
-    `inputs` are one value per parameter, of exactly the parameter's element type and shape; scalars may be Python
-    numbers. They are not modified, and the result shares no memory with them.
+    A module whose devices exchange values needs `run_devices`. `inputs` are one value per parameter, of exactly the
+    parameter's element type and shape; scalars may be Python numbers. They are not modified, and the result shares no
+    memory with them.
 
     `numerics` names the policy of rounding. `observers` are objects with a method `on_instruction` or `on_progress`
     (see `hloexec.exec.observers`). `computation` names the computation to run instead of the entry. `elided` says what
     constants are that the text elides: `zeros`, `random`, `error`, or a mapping from their names to arrays. `unknown`
-    says what custom calls give that hloexec does not know: `error`, `zeros` or `random`. `memory_limit` is the most
-    bytes that the run may allocate beyond its inputs (by default 80 % of what is free). `verify=False` runs a module
-    that does not verify, for as long as it goes well. `seed` is that of the random numbers which the module draws
-    itself (rng, rng-get-and-update-state). `planner=False` runs every instruction by itself, as it is written, which
-    changes no result. `check` verifies every result's type and shape. `statistics` is filled in with what the run took.
-
-    `infeed` gives the values that infeeds take, in the order in which they run: an iterable, or a function that returns
-    the next one; each value must be of the shape that its infeed declares without the token. What outfeeds hand over is
-    appended to the list `outfeed`, or passed to it where it is a function. `host_transfers` maps the channels of sends
-    and recvs with is_host_transfer to the same: a list or a function for a send, an iterable or a function for a recv,
-    whose data arrive at its recv-done. Values that nobody takes are dropped, with an HloWarning.
+    says what unknown custom calls give: `error`, `zeros` or `random`. `memory_limit` is the most bytes that the run may
+    allocate beyond its inputs (by default 80 % of what is free). `verify=False` runs a module that does not verify, for
+    as long as it goes well. `seed` is that of the random numbers which the module draws itself (rng,
+    rng-get-and-update-state). `planner=False` runs every instruction by itself, with the same bits. `check` verifies
+    every result's type and shape. `statistics` is filled in with what the run took.
+    `infeed` gives the values that infeeds take, in order: an iterable, or a function that returns the next one; each
+    value must be of the shape that its infeed declares without the token. What outfeeds hand over is appended to the
+    list `outfeed`, or passed to it where it is a function. `host_transfers` maps the channels of sends and recvs with
+    is_host_transfer to the same; a recv's data arrive at its recv-done. Values left over draw an HloWarning.
 
     Raises VerificationError, UnsupportedError (listing everything that is missing), InputError and ResourceError before
-    it starts, and EvaluationError where an instruction fails; warns HloWarning about values that are made up.
+    it starts, and EvaluationError where an instruction fails; warns HloWarning about values that it invents.
     """
-    outputs = _run(
+    (output,) = _run(
         module,
         [inputs],
-        Topology(),
+        ONE_DEVICE,
         observers=observers,
         memory_limit=memory_limit,
         seed=seed,
@@ -99,7 +113,7 @@ def run(
         verify=verify,
         planner=planner,
     )
-    return outputs[0]
+    return output
 
 
 def run_devices(
@@ -176,33 +190,84 @@ def _run(
 ) -> list[Value]:
     if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 64:
         raise InputError(f"seed must be an integer from 0 to 2**64 - 1, but is {seed!r}")
-    attached = attach(observers)
-    plan = plan_of(module, memory_limit=memory_limit, is_observed=attached.see_instructions, **options)
-    require_devices(plan, topology)
+    attached = attach(observers) if observers else UNOBSERVED
+    parties = (
+        _per_device("infeed", infeed, topology),
+        _per_device("outfeed", outfeed, topology),
+        _per_device("host_transfers", host_transfers, topology),
+    )
+
+    def execute(*, planner: bool) -> list[Value]:
+        plan = plan_of(
+            module, memory_limit=memory_limit, is_observed=attached.see_instructions, planner=planner, **options
+        )
+        return _execute(plan, inputs, topology, parties, attached, memory_limit, seed, check, statistics)
+
+    planner = options.pop("planner")
+    try:
+        return execute(planner=planner)
+    except Exception as error:
+        fault = _fault(error)
+        if fault is None or not planner or attached.see_instructions:
+            raise
+        plain = plan_of(module, memory_limit=memory_limit, planner=False, **options)
+        if _has_effects(plain):
+            raise
+        outputs = execute(planner=False)
+        warn_of_failure(f"running {module.name} as it was planned", fault)
+        return outputs
+
+
+def _execute(
+    plan: Plan,
+    inputs: Sequence[Sequence[Any]],
+    topology: Topology,
+    parties: Sequence[Sequence[Any]],
+    attached: Attached,
+    memory_limit: int | None,
+    seed: int,
+    check: bool,
+    statistics: Statistics | None,
+) -> list[Value]:
+    """One run of a plan."""
+    if plan.communication:
+        require_devices(plan, topology)
     arguments = device_arguments(plan.computation, inputs, topology.count)
     spread = None
     if topology.count > 1:
         classes = [value.classes if type(value) is Split else None for value in arguments]
         spread = spread_of(plan, classes, topology)
     require_memory(plan, memory_limit, spread)
-    parties = (
-        _per_device("infeed", infeed, topology),
-        _per_device("outfeed", outfeed, topology),
-        _per_device("host_transfers", host_transfers, topology),
-    )
-    hosts = [connect(plan, *given) for given in zip(*parties, strict=True)]
-    is_watched = check or statistics is not None or attached.see_instructions or attached.see_progress
-    machine = (
-        WatchedMachine(topology, attached, check=check, statistics=statistics, hosts=hosts)
-        if is_watched
-        else Machine(topology, hosts)
-    )
-    with np.errstate(all="ignore"), seeded(int(seed)):
+    hosts: list[Host] = []
+    if plan.host_transfers or any(party is not None for given in parties for party in given):
+        hosts = [connect(plan, *given) for given in zip(*parties, strict=True)]
+    machine = Machine(topology, hosts)
+    if check or statistics is not None or attached.see_instructions or attached.see_progress:
+        from hloexec.exec.watching import WatchedMachine
+
+        machine = WatchedMachine(topology, attached, check=check, statistics=statistics, hosts=hosts)
+    draws = seeded(int(seed)) if plan.has_draws else nullcontext()
+    with np.errstate(all="ignore"), draws, single_threaded_blas():
         results = machine.run(plan, arguments)
         try:
             return device_results(plan, results, topology.count, always_copy=attached.see_instructions)
         except MemoryError as error:
             raise ResourceError(f"the result of {plan.computation.name} does not fit into memory") from error
+
+
+def _fault(error: BaseException) -> BaseException | None:
+    """The exception behind an error that nobody raised on purpose; None where there is none, or memory ran out."""
+    while isinstance(error, (HloError, PartError)) and error.__cause__ is not None:
+        error = error.__cause__
+    return None if isinstance(error, (HloError, MemoryError)) else error
+
+
+def _has_effects(plan: Plan) -> bool:
+    """Whether a run does something that a second one would do again: to its host, or in users' functions."""
+    calls = plan.library_calls.items()
+    return bool(plan.host_transfers) or any(
+        call is not None and call is not CUSTOM_CALLS.get(name) for name, call in calls
+    )
 
 
 def _per_device(name: str, given: Sequence[Any] | None, topology: Topology) -> Sequence[Any]:
@@ -225,27 +290,32 @@ def plan_of(
     verify: bool = True,
     planner: bool = True,
     is_observed: bool = False,
+    last_pass: str | None = None,
 ) -> Plan:
-    """The plan of a module or of one of its computations; made once per module object and set of options."""
+    """The plan of a module or of one of its computations; made once per module object and set of options.
+
+    `planner=False` leaves out all optimizations, `last_pass` those behind the one that it names.
+    """
     entry = _computation(module, computation)
     policy = numerics_policy(numerics)
     _require_choice("elided", elided, ("zeros", "random", "error"))
     _require_choice("unknown", unknown, ("error", "zeros", "random"))
     if memory_limit is not None and memory_limit < 0:
         raise InputError(f"memory_limit must not be negative, but is {memory_limit}")
-    options = Options(policy, elided, unknown, planner, is_observed)
-    known = _known_plans(module)
-    if verify and not known:
+    options = Options(policy, elided, unknown, planner, is_observed, last_pass)
+    known = _known_of(module)
+    if verify and not known.is_verified:
         # Imported late: a verified module never needs it again.
         from hloexec.verifier import verify as verify_module
 
         verify_module(module)
+        known.is_verified = True
     if not isinstance(elided, str):
         return build(module, entry, options, memory_limit)
-    key = (entry.name, policy, elided, unknown, planner, is_observed)
-    plan = known.get(key)
+    key = (entry.name, policy, elided, unknown, planner, is_observed, last_pass)
+    plan = known.plans.get(key)
     if plan is None or any(find_custom_call(target) is not call for target, call in plan.library_calls.items()):
-        plan = known[key] = build(module, entry, options, memory_limit)
+        plan = known.plans[key] = build(module, entry, options, memory_limit)
     return plan
 
 
@@ -267,10 +337,9 @@ def _require_choice(option: str, value: Any, choices: Sequence[str]) -> None:
         raise InputError(f"{option} must be one of {', '.join(choices)}, but is a {type(value).__name__}")
 
 
-def _known_plans(module: Module) -> dict[Any, Plan]:
+def _known_of(module: Module) -> _Known:
     key = id(module)
-    entry = _plans.get(key)
-    if entry is None or entry[0]() is not module:
-        entry = (weakref.ref(module, lambda _: _plans.pop(key, None)), {})
-        _plans[key] = entry
-    return entry[1]
+    found = _known.get(key)
+    if found is None or found.module() is not module:
+        found = _known[key] = _Known(weakref.ref(module, lambda _: _known.pop(key, None)))
+    return found

@@ -14,9 +14,9 @@ from typing import Any
 
 import attrs
 
+from hloexec.devices.varying import merged, restricted
 from hloexec.exec.observers import Context
-from hloexec.exec.plan import Plan, Step, While
-from hloexec.exec.split import merged, restricted
+from hloexec.plan.steps import Plan, Step, While
 
 __all__ = ["Frame", "Join", "Loop", "Task", "merged_task"]
 
@@ -49,6 +49,8 @@ class Frame:
     loop: Loop | None = None
     begun: int = 0
     """How many steps have begun, where somebody watches."""
+    shown: int = 0
+    """How many steps of the program have been shown to observers."""
 
     def part(self, positions: Sequence[int]) -> Frame:
         """The frame for the devices at some positions."""
@@ -59,6 +61,7 @@ class Frame:
             self.context,
             None if self.loop is None else self.loop.part(positions),
             self.begun,
+            self.shown,
         )
 
 
@@ -117,5 +120,5 @@ def merged_task(tasks: Sequence[Task]) -> Task:
             states = values([entry.state for entry in loops if entry is not None])
             loop = Loop(loop.flow, states, loop.iteration, loop.in_body)
         slots = values([frame.slots for frame in level])
-        frames.append(Frame(first.plan, slots, first.remaining, first.context, loop, first.begun))
+        frames.append(Frame(first.plan, slots, first.remaining, first.context, loop, first.begun, first.shown))
     return Task(tuple(device for device, _, _ in places), frames, tasks[0].joins)

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hloexec.devices.topology import Topology
+from hloexec.devices.varying import Split
 from hloexec.errors import EvaluationError
-from hloexec.exec.classes import EachClass
-from hloexec.exec.counting import Statistics
-from hloexec.exec.machine import Machine
+from hloexec.exec.code.code import Code
+from hloexec.exec.machine import Machine, store_result
 from hloexec.exec.observers import Attached, attach
-from hloexec.exec.plan import NO_SLOT, Mark, Plan, Step, While
-from hloexec.exec.split import Split
+from hloexec.exec.ownership import is_free
+from hloexec.exec.per_class import EachClass
+from hloexec.exec.showing import shown
+from hloexec.exec.statistics import Statistics
 from hloexec.exec.tasks import Frame, Loop, Task
-from hloexec.exec.topology import Topology
-from hloexec.exec.values import fits, flat, store
-from hloexec.ir import leaf_shapes
+from hloexec.plan.steps import Plan, Step, While
+from hloexec.plan.trees import NO_SLOT, fits, store
+from hloexec.values import flat
 
 if TYPE_CHECKING:
     from hloexec.exec.host import Host
@@ -46,6 +49,8 @@ class WatchedMachine(Machine):
         self._check = check
         self._statistics = statistics
         self._each_class = _WatchedClasses(statistics, attached.see_instructions)
+        self._seconds: dict[int, float] = {}
+        """How long the last kernel took, by the slots that it filled."""
 
     def run(self, plan: Plan, arguments: list[Any]) -> list[Any]:
         if self._statistics is not None:
@@ -54,7 +59,7 @@ class WatchedMachine(Machine):
                 self._statistics.ignore(value)
         return super().run(plan, arguments)
 
-    def _may_part_loops(self) -> bool:
+    def _may_run_loops_per_class(self) -> bool:
         # Observers are shown a program's steps in its order.
         return not self._attached.see_instructions
 
@@ -66,33 +71,41 @@ class WatchedMachine(Machine):
     def _push(self, task: Task, plan: Plan, arguments: list[Any], step: Step | None, loop: Loop | None = None) -> None:
         statistics = self._statistics
         if statistics is not None:
-            for slot in plan.constant_slots:
-                statistics.ignore(plan.initial[slot])
-            for slot, value in enumerate(arguments):
-                if slot not in plan.dead_on_entry:
+            for value in plan.constants.values():
+                statistics.ignore(value)
+            for slot, value in zip(plan.parameters, arguments, strict=True):
+                if slot not in plan.dead_on_entry or self._attached.see_instructions:
                     statistics.take(value, task.devices)
         if len(task.frames) == 1 and step is not None and self._attached.see_progress:
             iteration = loop.iteration if loop is not None else None
             entry = task.frames[0]
             self._attached.progress(entry.begun, len(entry.plan.steps), step.instruction, iteration)
+        given = list(arguments) if self._attached.see_instructions else []
         super()._push(task, plan, arguments, step, loop)
+        if self._attached.see_instructions:
+            frame = task.frames[-1]
+            frame.remaining = iter(shown(plan).steps)
+            # Parameters are shown that nothing reads.
+            for slot, value in zip(plan.parameters, given, strict=True):
+                frame.slots[slot] = value
+            self._show(task)
 
-    def _is_code_due(self, plan: Plan, arguments: Sequence[Any]) -> bool:
+    def _due_code(self, plan: Plan, arguments: Sequence[Any]) -> Code | None:
         attached = self._attached
         is_seen = self._check or self._statistics is not None or attached.see_instructions or attached.see_progress
-        return not is_seen and super()._is_code_due(plan, arguments)
+        return None if is_seen else super()._due_code(plan, arguments)
 
-    def _iterations_of_code(self, loop: Loop) -> int:
+    def _due_iterations(self, loop: Loop) -> int:
         """A few at a time, for the sake of progress and of people who interrupt.
 
         Where bytes are counted, only those whose steps take the same in each iteration.
         """
         steps = (*loop.flow.condition.steps, *loop.flow.body.steps)
-        if self._statistics is not None and any(step.function is None for step in steps):
+        if self._statistics is not None and any(step.kernel is None for step in steps):
             return 0
         if self._check or self._attached.see_instructions:
             return 0
-        return _ITERATIONS if super()._iterations_of_code(loop) else 0
+        return _ITERATIONS if super()._due_iterations(loop) else 0
 
     def _went_round(self, flow: While, times: int, is_over: bool) -> None:
         if self._statistics is not None:
@@ -100,8 +113,7 @@ class WatchedMachine(Machine):
 
     def _advance(self, task: Task) -> Step | None:
         frame = task.frames[-1]
-        slots = frame.slots
-        attached, statistics = self._attached, self._statistics
+        attached = self._attached
         reports_progress = attached.see_progress and len(task.frames) == 1
         total = len(frame.plan.steps)
         step: Step | None = None
@@ -110,37 +122,66 @@ class WatchedMachine(Machine):
                 frame.begun += 1
                 if reports_progress:
                     attached.progress(frame.begun, total, step.instruction)
-                operands: Sequence[Any] | None = None
-                seconds = 0.0
-                if step.function is None:
-                    if step.flow is not Mark.MARK:
-                        return step
-                else:
-                    operands = step.fetch(slots)
-                    start = time.perf_counter()
-                    if Split in map(type, operands):
-                        self._each_class.run(task.devices, step, operands, slots)
-                    elif step.result != NO_SLOT:
-                        slots[step.result] = step.function(*operands)
-                    else:
-                        store(step.results, step.function(*operands), slots)
-                    seconds = time.perf_counter() - start
-                    if self._check and not step.is_silent:
-                        check_results(step, slots)
-                    if statistics is not None:
-                        statistics.ran(1)
-                        for slot in step.results:
-                            statistics.take(slots[slot], task.devices)
-                if attached.see_instructions and not step.is_silent:
-                    attached.instruction(step, slots, operands, seconds, frame.context, task.devices)
-                del operands
+                if step.kernel is None:
+                    return step
+                self._run_kernel(task, step)
+                if attached.see_instructions:
+                    self._show(task)
                 self._drop(task, step)
         except Exception as error:
             assert step is not None
             raise self._placed(error, task, step) from error
         return None
 
+    def _run_kernel(self, task: Task, step: Step) -> None:
+        frame = task.frames[-1]
+        slots = frame.slots
+        assert step.function is not None
+        operands = step.fetch(slots)
+        start = time.perf_counter()
+        if Split in map(type, operands):
+            self._each_class.run(task.devices, step, operands, slots)
+        elif step.reused != NO_SLOT and not self._attached.see_instructions and is_free(slots, step.reused):
+            store_result(step, step.function(*operands, out=slots[step.reused]), slots)
+        elif step.result != NO_SLOT:
+            slots[step.result] = step.function(*operands)
+        else:
+            store(step.results, step.function(*operands), slots)
+        seconds = (time.perf_counter() - start) / max(len(step.results), 1)
+        self._seconds = dict.fromkeys(step.results, seconds)
+        if self._check:
+            check_results(frame.plan, step, slots)
+        if self._statistics is not None:
+            self._statistics.ran(1)
+            for slot in step.results:
+                self._statistics.take(slots[slot], task.devices)
+
+    def _show(self, task: Task) -> None:
+        """Show observers the steps of the program whose values are there, in their order."""
+        frame = task.frames[-1]
+        slots, program = frame.slots, shown(frame.plan)
+        while frame.shown < len(program.program):
+            step = program.program[frame.shown]
+            needed = (*step.operands, *(slot for slot in step.results if slot not in program.computed))
+            if any(slots[slot] is None for slot in needed):
+                return
+            if step.kernel is not None and not program.computed.isdisjoint(step.results):
+                self._run_kernel(task, step)
+            if not step.is_silent:
+                operands = None if step.kernel is None else step.fetch(slots)
+                seconds = self._seconds.get(step.results[0], 0.0) if step.kernel is not None and step.results else 0.0
+                self._attached.instruction(step, slots, operands, seconds, frame.context, task.devices)
+                del operands
+            for slot in program.last[frame.shown]:
+                if self._statistics is not None:
+                    self._statistics.release(slots[slot], task.devices)
+                slots[slot] = None
+            frame.shown += 1
+
     def _drop(self, task: Task, step: Step) -> None:
+        if self._attached.see_instructions:
+            # Values stay until they have been shown.
+            return
         statistics = self._statistics
         if statistics is not None:
             slots = task.frames[-1].slots
@@ -156,12 +197,11 @@ class WatchedMachine(Machine):
             self._attached.progress(total, total, frame.plan.steps[-1].instruction)
 
     def _completed(self, task: Task, step: Step) -> None:
-        slots = task.frames[-1].slots
         if self._statistics is not None:
             for slot in step.results:
-                self._statistics.take(slots[slot], task.devices)
-        if self._attached.see_instructions and not step.is_silent:
-            self._attached.instruction(step, slots, None, 0.0, task.frames[-1].context, task.devices)
+                self._statistics.take(task.frames[-1].slots[slot], task.devices)
+        if self._attached.see_instructions:
+            self._show(task)
 
     def _parts(self, task: Task, step: Step, groups: Sequence[Sequence[int]]) -> list[Task]:
         parts = super()._parts(task, step, groups)
@@ -183,7 +223,7 @@ class WatchedMachine(Machine):
 
     @staticmethod
     def _count(task: Task, frame: Frame, count: Callable[[Any, Sequence[int]], None]) -> None:
-        constants = frame.plan.constant_slots
+        constants = frame.plan.constants
         for slot, value in enumerate(frame.slots):
             if slot not in constants:
                 count(value, task.devices)
@@ -202,6 +242,16 @@ class _WatchedClasses(EachClass):
     ) -> list[tuple[int, int]]:
         return [] if self._operands_are_shown else super().freed_by_class(step, operands, places, slots)
 
+    def reused_by_class(
+        self,
+        step: Step,
+        operands: Sequence[Any],
+        places: Sequence[int],
+        slots: list[Any],
+        rows: tuple[tuple[int, ...], ...],
+    ) -> list[bool] | None:
+        return None if self._operands_are_shown else super().reused_by_class(step, operands, places, slots, rows)
+
     def made(self, value: Any, devices: Sequence[int]) -> None:
         if self._statistics is not None:
             for leaf in flat(value) if isinstance(value, tuple) else (value,):
@@ -213,12 +263,12 @@ class _WatchedClasses(EachClass):
                 self._statistics.release(leaf, devices)
 
 
-def check_results(step: Step, slots: list[Any]) -> None:
-    """Raise EvaluationError unless a kernel returned what its instruction declares; bounds hold for dynamic sizes."""
-    for slot, (index, shape) in zip(step.results, leaf_shapes(step.instruction.shape), strict=True):
-        held = slots[slot]
-        for value in held.values if type(held) is Split else (held,):
+def check_results(plan: Plan, step: Step, slots: list[Any]) -> None:
+    """Raise EvaluationError unless a kernel returned what its slots are for; bounds hold for dynamic sizes."""
+    for number, slot in enumerate(step.results):
+        shape = plan.slot_shapes[slot]
+        for value in slots[slot].values if type(slots[slot]) is Split else (slots[slot],):
             if fits(value, shape):
                 continue
             given = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-            raise EvaluationError(f"the kernel returned {given} as result {list(index)}, where the shape is {shape}")
+            raise EvaluationError(f"the kernel returned {given} as result {number}, where the shape is {shape}")

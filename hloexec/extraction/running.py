@@ -13,10 +13,10 @@ import attrs
 import numpy as np
 
 from hloexec import literals
+from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.exec.running import plan_of, run_devices
-from hloexec.exec.topology import topology_of
 from hloexec.extraction.recording import Enough, Occurrence, Recorder
 from hloexec.extraction.slicing import needs_devices, slice_module, slice_of
 from hloexec.files import open_atomically

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Mapping
 import attrs
 
 from hloexec.errors import InputError
-from hloexec.exec.schedule import callees_first
 from hloexec.ir import Computation, Instruction, Module, Shape, TupleShape
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.control import ParameterAttributes
 from hloexec.ops.registry import Role, find_opcode
+from hloexec.plan.schedule import callees_first
 
 __all__ = ["Slice", "slice_module", "slice_of"]
 

@@ -12,11 +12,11 @@ from typing import Any
 import attrs
 
 from hloexec import literals
+from hloexec.devices.topology import topology_of
 from hloexec.errors import InputError
 from hloexec.exec import run_devices
 from hloexec.exec.arguments import device_arguments
 from hloexec.exec.running import plan_of
-from hloexec.exec.topology import topology_of
 from hloexec.files import open_atomically
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX, Golden, module_text, text_hash
 from hloexec.inputs import random_inputs

@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 import attrs
 
-from hloexec.exec.exchange_steps import FORWARDED
 from hloexec.exec.observers import PathEntry
 from hloexec.ir import Computation, Instruction, Module, leaf_shapes
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, find_opcode
+from hloexec.plan.lowering_exchange import FORWARDED
 
 __all__ = ["Path", "Place", "Sources", "path_of"]
 

@@ -13,12 +13,12 @@ from math import prod
 import attrs
 
 from hloexec.errors import InputError, ResourceError
-from hloexec.exec.memory import in_units, memory_limit_bytes
 from hloexec.inputs.demands import Demand
 from hloexec.inputs.distributions import DISTRIBUTIONS, random_array
 from hloexec.inputs.facts import Fact, frame_of, opaque_facts
 from hloexec.inputs.tracing import parameter_demands
 from hloexec.ir import ArrayShape, BufferShape, Computation, Module, Shape, TupleShape
+from hloexec.system_memory import in_units, memory_limit_bytes
 from hloexec.values import TOKEN, Array, Token, Value
 from hloexec.verifier import verify as verify_module
 

@@ -14,9 +14,9 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
-from hloexec.exec.topology import topology_of
 from hloexec.ir import Module
 from hloexec.numerics.comparison import LeafComparison, Verdict
 from hloexec.numerics.error_budget import Chain, chains_of, worst

@@ -7,6 +7,9 @@ are put together like any others. Source of the rules: XLA, "Operation semantics
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import attrs
 import numpy as np
 
@@ -17,6 +20,7 @@ from hloexec.ops.common import array_shape, in_type, narrow, require, same_type_
 from hloexec.ops.copying import filled
 from hloexec.ops.extents import flags, part, shape_of
 from hloexec.ops.registry import opcode
+from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
 from hloexec.values import Array
 
 __all__ = ["ConcatenateAttributes", "IotaAttributes", "PadAttributes"]
@@ -29,7 +33,7 @@ class ConcatenateAttributes:
     dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
 
 
-@opcode("concatenate", operands=(1, None), attributes=ConcatenateAttributes)
+@opcode("concatenate", operands=(1, None), attributes=ConcatenateAttributes, any_order=True)
 class Concatenate:
     """The operands one after the other along `dimension`   (XLA: Concatenate)"""
 
@@ -70,6 +74,19 @@ class Concatenate:
             start += operand.shape[axis]
         return result
 
+    @staticmethod
+    def by_rows(
+        *, attributes: ConcatenateAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any
+    ) -> RowForm | None:
+        if {operand.element_type for operand in operand_shapes} != {shape.element_type}:
+            return None
+
+        def bind(count: int) -> RowFunction:
+            behind = attributes.dimension - prefix_length(shape.dimensions, count) + 1
+            return partial(Concatenate.evaluate, attributes=attrs.evolve(attributes, dimension=behind), shape=shape)
+
+        return RowForm(prefixes(shape.dimensions[: attributes.dimension]), bind)
+
 
 @attrs.frozen
 class PadAttributes:
@@ -78,7 +95,7 @@ class PadAttributes:
     padding: tuple[PaddingDimension, ...] = attribute(Grammar.PADDING)
 
 
-@opcode("pad", operands=2, attributes=PadAttributes)
+@opcode("pad", operands=2, attributes=PadAttributes, any_order=True)
 class Pad:
     """out[low + i * (interior + 1)...] = operand[i...], and the padding value elsewhere   (XLA: Pad)
 
@@ -124,6 +141,28 @@ class Pad:
         result[tuple(target for _, target in placed)] = source
         return result
 
+    @staticmethod
+    def by_rows(
+        *, attributes: PadAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any
+    ) -> RowForm | None:
+        padding = attributes.padding
+        if {operand.element_type for operand in operand_shapes} != {shape.element_type}:
+            return None
+        if all(max(entry.edge_padding_low, entry.edge_padding_high, entry.interior_padding) <= 0 for entry in padding):
+            # A crop is a view of the operand.
+            return None
+        whole = next(axis for axis, entry in enumerate(padding) if entry != _NO_PADDING)
+
+        def bind(count: int) -> RowFunction:
+            behind = padding[prefix_length(shape.dimensions, count) :]
+            changed = attrs.evolve(attributes, padding=(_NO_PADDING, *behind))
+            return partial(Pad.evaluate, attributes=changed, shape=shape)
+
+        return RowForm(prefixes(shape.dimensions[:whole]), bind)
+
+
+_NO_PADDING = PaddingDimension(0, 0, 0)
+
 
 def _padded_size(size: int, entry: PaddingDimension) -> int:
     return size + entry.edge_padding_low + entry.edge_padding_high + max(size - 1, 0) * entry.interior_padding
@@ -146,7 +185,7 @@ class IotaAttributes:
     iota_dimension: int = attribute(Grammar.INT)
 
 
-@opcode("iota", operands=0, attributes=IotaAttributes)
+@opcode("iota", operands=0, attributes=IotaAttributes, any_order=True)
 class Iota:
     """out[i...] = i[iota_dimension], converted to the declared element type   (XLA: Iota)"""
 

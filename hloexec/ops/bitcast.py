@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import chain
 from math import prod
+from operator import methodcaller
+from typing import Any
 
 import attrs
 import numpy as np
@@ -19,8 +21,10 @@ from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.copying import reshaped
+from hloexec.ops.data_movement import Reshape
 from hloexec.ops.extents import completed, flags, part, reshaped_extents, shape_of
-from hloexec.ops.registry import opcode
+from hloexec.ops.registry import MemoryOrder, opcode
+from hloexec.ops.rows import RowForm, prefixes
 from hloexec.values import Array
 
 __all__: list[str] = []
@@ -62,6 +66,25 @@ class Bitcast:
             physical = _from_bytes(content, shape.element_type)[: prod(plan.result_tiling.sizes)]
             physical = physical.reshape(plan.result_tiling.sizes)
         return _untiled(physical, plan.result_tiling).transpose(plan.result_axes)
+
+    @staticmethod
+    def memory_order(
+        order: MemoryOrder, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any
+    ) -> MemoryOrder:
+        (source,) = operand_shapes
+        if _tiles(source) or _tiles(shape) or shape.dynamic_dimensions or source.dynamic_dimensions:
+            return tuple(range(shape.rank))
+        return _major_to_minor(shape)
+
+    @staticmethod
+    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any) -> RowForm | None:
+        (source,) = operand_shapes
+        is_reshape = (
+            source.element_type is shape.element_type
+            and source.element_count == shape.element_count
+            and not any(_tiles(each) or _major_to_minor(each) != tuple(range(each.rank)) for each in (source, shape))
+        )
+        return Reshape.by_rows(shape=shape, operand_shapes=operand_shapes) if is_reshape else None
 
 
 @attrs.frozen
@@ -287,6 +310,14 @@ class BitcastConvert:
             return _reinterpreted(operand, shape.element_type)
         sizes = (*operand.shape, bits // result_bits) if bits > result_bits else operand.shape[:-1]
         return _from_bytes(_bytes(operand.reshape(-1)), shape.element_type).reshape(sizes)
+
+    @staticmethod
+    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any) -> RowForm | None:
+        source, target = operand_shapes[0].element_type, shape.element_type
+        is_plain = source.bits == target.bits and source.byte_size == target.byte_size
+        if not is_plain or source is target or Kind.PRED in (source.kind, target.kind):
+            return None
+        return RowForm(prefixes(shape.dimensions), lambda _: methodcaller("view", target.storage), is_view=True)
 
 
 def _reinterpreted(array: Array, element_type: ElementType) -> Array:

@@ -1,45 +1,86 @@
-"""NumPy's BLAS as a library with threads of its own.
+"""NumPy's BLAS, one thread for each product.
 
-OpenBLAS splits a product over its threads, and rounds differently for each way of splitting. Kernels that split their
-work themselves, into blocks that follow from shapes alone, want each product to stay on the thread that asks for it:
-that is faster for small products, and gives the same bits however many cores there are.
+OpenBLAS splits a product over its threads, and rounds differently for each way of splitting. While modules run, its
+threads are switched off: kernels cut large products into blocks themselves, by shapes alone, and hand those to
+hloexec's own threads. So the same product has the same bits however many cores there are; and between two products no
+thread of BLAS waits for the next one and keeps a core busy with that.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-from hloexec.openblas import openblas_function
+import numpy as np
 
-__all__ = ["one_blas_thread"]
+from hloexec.openblas import openblas_function, openblas_libraries
+from hloexec.values import Array
 
-
-class _Limit:
-    """How many users there are of the limit, which holds for the whole process, and what it was without them."""
-
-    lock = threading.Lock()
-    users = 0
-    threads = 1
+__all__ = ["hold_blas", "matmul", "single_threaded_blas"]
 
 
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """While this is entered by anyone, matrix products use one thread; nothing happens where BLAS is not OpenBLAS."""
-    get, put = openblas_function("get_num_threads"), openblas_function("set_num_threads")
-    if get is None or put is None:
-        yield
-        return
-    with _Limit.lock:
-        if _Limit.users == 0:
-            _Limit.threads = get()
-            put(1)
-        _Limit.users += 1
-    try:
-        yield
-    finally:
-        with _Limit.lock:
-            _Limit.users -= 1
-            if _Limit.users == 0:
-                put(_Limit.threads)
+class _SingleThreaded:
+    """The limit, which holds for the whole process, and those who need it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.is_held = False
+        self.given_back: dict[str, Callable[[], Any]] = {}
+        """For each library what gives it back the threads that it had."""
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.users -= 1
+            if not self.users and self.is_held:
+                self.is_held = False
+                for give_back in self.given_back.values():
+                    give_back()
+                self.given_back.clear()
+
+    def hold(self) -> None:
+        with self.lock:
+            for path in openblas_libraries():
+                get, put = openblas_function(path, "get_num_threads"), openblas_function(path, "set_num_threads")
+                if path not in self.given_back and get is not None and put is not None:
+                    self.given_back[path] = partial(put, get())
+                    put(1)
+            self.is_held = True
+
+
+_limit = _SingleThreaded()
+
+
+def single_threaded_blas() -> _SingleThreaded:
+    """A context in which products, once the first has asked for it, have one thread each; several may be open."""
+    return _limit
+
+
+def hold_blas(*, is_new: bool = False) -> None:
+    """Switch off BLAS's threads until all contexts of `single_threaded_blas` are closed.
+
+    `is_new` says that a library with a BLAS of its own may have been loaded since this was last asked for. Nothing
+    happens where BLAS is not OpenBLAS.
+    """
+    if is_new or not _limit.is_held:
+        _limit.hold()
+
+
+def matmul(lhs: Array, rhs: Array, out: Array | None = None) -> Array:
+    """lhs · rhs of `[batch..., m, k]` and `[batch..., k, n]` by BLAS's general product, on this thread.
+
+    NumPy takes another routine, which rounds differently, for a matrix and its own transpose, by their address in
+    memory; here whether two operands share memory makes no difference.
+    """
+    if not _limit.is_held:
+        _limit.hold()
+    if lhs.shape[-2] == rhs.shape[-1] and lhs.strides[-2:] == rhs.strides[:-3:-1] and np.may_share_memory(lhs, rhs):
+        rhs = rhs.copy(order="K")
+    product: Array = np.matmul(lhs, rhs, out=out)
+    return product

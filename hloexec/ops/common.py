@@ -22,9 +22,11 @@ __all__ = [
     "in_type",
     "narrow",
     "narrow_aloud",
+    "narrow_into",
     "require",
     "require_distinct_dimensions",
     "round_to_odd",
+    "rounds_directly",
     "same_dimensions",
     "same_type_ignoring_float_width",
     "values_of_patterns",
@@ -130,6 +132,19 @@ def narrow(array: Array, element_type: ElementType) -> Array:
 def in_type(array: Array, element_type: ElementType) -> Array:
     """The array in an element type that differs from its own, if it does, in the width of a float only."""
     return array if array.dtype == element_type.storage else narrow(widen(array), element_type)
+
+
+def rounds_directly(dtype: np.dtype[Any], element_type: ElementType) -> bool:
+    """Whether NumPy converts from a type to another as `narrow` does, so that it may write to an array that is there.
+
+    That is so for integers, and for f32 to floats of 16 bits.
+    """
+    return dtype == element_type.compute and (not element_type.is_floating or element_type.bits == 16)
+
+
+def narrow_into(array: Array, out: Array) -> None:
+    """Fill an array with numbers of a type that it `rounds_directly` from."""
+    np.copyto(out, array, casting="unsafe")
 
 
 def narrow_aloud(array: Array, element_type: ElementType) -> Array:

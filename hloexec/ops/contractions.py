@@ -8,7 +8,7 @@ the free ones of lhs, then those of rhs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -18,25 +18,20 @@ from hloexec.dtypes import ElementType
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.blas import matmul
 from hloexec.ops.common import array_shape, require, widen
 from hloexec.ops.dot_algorithms import DOT_ALGORITHMS, algorithm_multiplier
 from hloexec.ops.exact.products import ExactMultiplier
-from hloexec.ops.matrix_product import (
-    FloatMultiplier,
-    Multiplier,
-    default_multiplier,
-    exactly,
-    matrix_product,
-)
-from hloexec.ops.plain_products import plain_matrix_product
+from hloexec.ops.matrix_product import Multiplier, default_multiplier, exactly, matrix_product
+from hloexec.ops.plain_products import is_one_call, plain_matrix_product
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
-from hloexec.ops.product_blocks import is_worth_sharing
 from hloexec.ops.registry import opcode
 from hloexec.values import Array
 
 __all__ = [
     "OPERAND_PRECISIONS",
     "DimensionNumbers",
+    "Dot",
     "DotAttributes",
     "MatrixProduct",
     "contract",
@@ -103,7 +98,7 @@ class Dot:
     @staticmethod
     def bind(
         *, attributes: DotAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
-    ) -> Callable[[Array, Array], Array] | None:
+    ) -> MatrixProduct | None:
         """The kernel for two matrices of one type that BLAS multiplies; None for all others."""
         types = {operand.element_type for operand in (*operand_shapes, shape)}
         contracting = (*attributes.lhs_contracting_dims, *attributes.rhs_contracting_dims)
@@ -112,27 +107,27 @@ class Dot:
             return None
         if attributes.lhs_batch_dims or any(operand.rank != 2 for operand in operand_shapes):
             return None
-        return MatrixProduct(contracting[0] == 0, contracting[1] == 1, shape.element_type)
+        rows, columns = shape.dimensions
+        terms = operand_shapes[0].dimensions[contracting[0]]
+        return MatrixProduct(contracting[0] == 0, contracting[1] == 1, is_one_call(rows, terms, columns))
 
 
 @attrs.frozen
 class MatrixProduct:
     """The kernel for lhs · rhs of matrices of one type that BLAS multiplies; either may have to be transposed first."""
 
-    turns_lhs: bool
-    turns_rhs: bool
-    element_type: ElementType
+    transposes_lhs: bool
+    transposes_rhs: bool
+    is_one_call: bool
+    """Whether it takes a single call of BLAS."""
 
-    def __call__(self, lhs: Array, rhs: Array) -> Array:
-        if not (lhs.flags.c_contiguous and rhs.flags.c_contiguous):
-            numbers = DotAttributes(
-                lhs_contracting_dims=(1 - self.turns_lhs,), rhs_contracting_dims=(int(self.turns_rhs),)
-            )
-            return contract(lhs, rhs, numbers, self.element_type)
-        operands = lhs.T if self.turns_lhs else lhs, rhs.T if self.turns_rhs else rhs
-        if is_worth_sharing(*operands):
-            return matrix_product(*operands, self.element_type, FloatMultiplier(self.element_type.storage))
-        return plain_matrix_product(*operands)
+    def __call__(self, lhs: Array, rhs: Array, out: Array | None = None) -> Array:
+        multiply = matmul if self.is_one_call else plain_matrix_product
+        return multiply(*self.turned(lhs, rhs), out)
+
+    def turned(self, lhs: Array, rhs: Array) -> tuple[Array, Array]:
+        """The operands as `[rows, terms]` and `[terms, columns]`."""
+        return lhs.T if self.transposes_lhs else lhs, rhs.T if self.transposes_rhs else rhs
 
 
 @opcode("scaled-dot", operands=4, attributes=DotAttributes)

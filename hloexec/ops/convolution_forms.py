@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.ops.blas import one_blas_thread
 from hloexec.ops.common import narrow
 from hloexec.ops.convolution_by_channel import by_channel, kernel_gradient_by_channel
 from hloexec.ops.convolution_kernel_gradient import kernel_gradient
@@ -130,8 +129,7 @@ def _by_patches(work: ConvolutionViews) -> None:
                 patches = seen.transpose(order).reshape(groups, length, rows).swapaxes(-1, -2)
             store(patches, weights[..., columns], target, work.result_type)
 
-    with one_blas_thread():
-        in_blocks(multiply, len(blocks), 1)
+    in_blocks(multiply, len(blocks), 1)
 
 
 def _blocks(work: ConvolutionViews, rows: int) -> list[tuple[slice, range, slice]]:

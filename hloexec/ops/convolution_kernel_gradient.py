@@ -13,7 +13,7 @@ from itertools import product
 import attrs
 import numpy as np
 
-from hloexec.ops.blas import one_blas_thread
+from hloexec.ops.blas import matmul
 from hloexec.ops.common import narrow
 from hloexec.ops.convolution_views import ConvolutionViews
 from hloexec.ops.threads import in_blocks
@@ -37,34 +37,33 @@ def kernel_gradient(work: ConvolutionViews) -> None:
     groups, batch = work.inputs.shape[:2]
     rows, outputs = batch * math.prod(work.sizes), work.kernel.shape[-1]
     itemsize = work.accumulation_type.storage.itemsize
-    with one_blas_thread():
-        if groups * rows * outputs * itemsize <= _PARTIAL_BYTES:
-            sums = _Sums(work, slice(None), tuple(map(range, work.sizes)))
-            blocks = sums.blocks()
-            step = -(-len(blocks) // _PARTIAL_SUMS)
-            partial = [sums.of(())] * -(-len(blocks) // step)
+    if groups * rows * outputs * itemsize <= _PARTIAL_BYTES:
+        sums = _Sums(work, slice(None), tuple(map(range, work.sizes)))
+        blocks = sums.blocks()
+        step = -(-len(blocks) // _PARTIAL_SUMS)
+        partial = [sums.of(())] * -(-len(blocks) // step)
 
-            def add(start: int, stop: int) -> None:
-                partial[start // step] = sums.of(blocks[start:stop])
+        def add(start: int, stop: int) -> None:
+            partial[start // step] = sums.of(blocks[start:stop])
 
-            in_blocks(add, len(blocks), step)
-            total = partial[0]
-            for other in partial[1:]:
-                total += other
-            sums.store(total)
-            return
-        step = max(1, min(batch, max(_PART_ROWS, batch // 4)))
-        parts = [
-            _Sums(work, slice(start, start + step), tuple(range(place, place + 1) for place in places))
-            for start in range(0, batch, step)
-            for places in product(*map(range, work.sizes))
-        ]
+        in_blocks(add, len(blocks), step)
+        total = partial[0]
+        for other in partial[1:]:
+            total += other
+        sums.store(total)
+        return
+    step = max(1, min(batch, max(_PART_ROWS, batch // 4)))
+    parts = [
+        _Sums(work, slice(start, start + step), tuple(range(place, place + 1) for place in places))
+        for start in range(0, batch, step)
+        for places in product(*map(range, work.sizes))
+    ]
 
-        def fill(start: int, stop: int) -> None:
-            for part in parts[start:stop]:
-                part.store(part.of(part.blocks()))
+    def fill(start: int, stop: int) -> None:
+        for part in parts[start:stop]:
+            part.store(part.of(part.blocks()))
 
-        in_blocks(fill, len(parts), 1)
+    in_blocks(fill, len(parts), 1)
 
 
 @attrs.frozen
@@ -104,9 +103,9 @@ class _Sums:
         for number, block in enumerate(blocks):
             lhs, rhs = self._operands(*block)
             if number == 0:
-                np.matmul(lhs, rhs, out=total)
+                matmul(lhs, rhs, total)
             else:
-                total += np.matmul(lhs, rhs)
+                total += matmul(lhs, rhs)
         return total
 
     def store(self, total: Array) -> None:

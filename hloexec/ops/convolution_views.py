@@ -17,6 +17,7 @@ import numpy as np
 
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ir import WindowDimension
+from hloexec.ops.blas import matmul
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.matrix_product import FloatMultiplier, default_multiplier
 from hloexec.ops.windows import part_of_windows, visits
@@ -166,9 +167,9 @@ def _windows(
 def store(lhs: Array, rhs: Array, target: Array, result_type: ElementType) -> None:
     """Fill `target[group, row..., column]` with `lhs[group, row, length]` times `rhs[group, length, column]`."""
     if merges_into_rows(target[0]) and target.dtype == lhs.dtype:
-        np.matmul(lhs, rhs, out=target.reshape(*lhs.shape[:2], rhs.shape[-1]))
+        matmul(lhs, rhs, target.reshape(*lhs.shape[:2], rhs.shape[-1]))
     else:
-        target[...] = narrow(np.matmul(lhs, rhs), result_type).reshape(target.shape)
+        target[...] = narrow(matmul(lhs, rhs), result_type).reshape(target.shape)
 
 
 def merges_into_rows(view: Array) -> bool:

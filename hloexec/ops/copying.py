@@ -6,6 +6,7 @@ read once per element that way, and is gone from the cache before its next eleme
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from math import gcd, prod
 from operator import mul
@@ -15,7 +16,7 @@ import numpy as np
 from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
-__all__ = ["filled", "reshaped", "row_major"]
+__all__ = ["filled", "in_order", "lies_in_order", "reshaped", "row_major"]
 
 _SMALLEST_COLUMN = 512
 """Shorter ones are not worth a call each."""
@@ -56,6 +57,39 @@ def row_major(array: Array) -> Array:
 
     in_blocks(copy, row, max(step, _THREAD_ELEMENTS * row // merged.size // step * step))
     return result.view(array.dtype).reshape(array.shape)
+
+
+def lies_in_order(array: Array) -> bool:
+    """Whether the dimensions lie in memory from major to minor, forwards; steps of 0 may stand anywhere.
+
+    Values that come from outside are made to: NumPy's functions round otherwise on memory that they go through
+    backwards.
+    """
+    last = None
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        if stride < 0 or (size > 1 and stride and last is not None and stride >= last):
+            return False
+        if size > 1 and stride:
+            last = stride
+    return True
+
+
+def in_order(array: Array, order: Sequence[int] | None = None) -> Array:
+    """The array, if its elements lie in memory in this order of dimensions (None: as they stand) without gaps; a copy
+    in which they do otherwise.
+
+    What depends on the order of memory, as sums and products do, takes operands through here, so that it depends on
+    the order that is asked for and not on how an operand came to be.
+    """
+    turned = array if order is None else array.transpose(order)
+    if not turned.flags.c_contiguous:
+        turned = row_major(turned)
+    elif 1 not in array.shape:
+        return array
+    else:
+        # The strides of dimensions of one element may be anything, and some forms of kernels go by strides.
+        turned = turned.reshape(-1).reshape(turned.shape)
+    return turned if order is None else turned.transpose(np.argsort(order))
 
 
 def filled(sizes: tuple[int, ...], value: Array) -> Array:

@@ -9,6 +9,7 @@ semantics".
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import numpy as np
@@ -16,9 +17,10 @@ import numpy as np
 from hloexec.ir import ArrayShape, Shape, SliceDimension
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, braced, require, require_distinct_dimensions
-from hloexec.ops.copying import reshaped
+from hloexec.ops.copying import reshaped, row_major
 from hloexec.ops.extents import flags, part, reshaped_extents, reshaped_flags, shape_of, with_zeros
-from hloexec.ops.registry import opcode
+from hloexec.ops.registry import MemoryOrder, opcode
+from hloexec.ops.rows import RowForm, RowFunction, behind_prefix, prefix_length, prefixes
 from hloexec.values import Array
 
 __all__ = [
@@ -81,6 +83,29 @@ class Broadcast:
         fill = tuple(slice(None) if dimension in dimensions else None for dimension in range(len(sizes)))
         return np.broadcast_to(aligned[fill], sizes)
 
+    @staticmethod
+    def by_rows(
+        *, attributes: BroadcastAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any
+    ) -> RowForm | None:
+        sizes, dimensions = operand_shapes[0].dimensions, attributes.dimensions
+        if list(dimensions) != sorted(dimensions):
+            return None
+        shared = next((axis for axis, dimension in enumerate(dimensions) if dimension != axis), len(dimensions))
+        # Dimensions behind the prefix stay behind it.
+        rows = frozenset(
+            count
+            for count in prefixes(sizes[:shared])
+            if prefix_length(sizes, count) == prefix_length(shape.dimensions, count)
+        )
+
+        def bind(count: int) -> RowFunction:
+            length = prefix_length(shape.dimensions, count)
+            fill = tuple(slice(None) if dimension in dimensions else None for dimension in range(length, shape.rank))
+            row = shape.dimensions[length:]
+            return lambda block: np.broadcast_to(block[slice(None), *fill], (block.shape[0], *row))
+
+        return RowForm(rows, bind, is_view=True)
+
 
 @attrs.frozen
 class ReshapeAttributes:
@@ -124,6 +149,16 @@ class Reshape:
             return None
         return lambda operand: operand.reshape(sizes) if operand.flags.c_contiguous else reshaped(operand, sizes)
 
+    @staticmethod
+    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any) -> RowForm:
+        rows = prefixes(operand_shapes[0].dimensions) & prefixes(shape.dimensions)
+
+        def bind(count: int) -> RowFunction:
+            row = behind_prefix(shape.dimensions, count)
+            return lambda block: block.reshape((block.shape[0], *row))
+
+        return RowForm(rows, bind, is_view=True)
+
 
 @attrs.frozen
 class TransposeAttributes:
@@ -155,6 +190,10 @@ class Transpose:
     @staticmethod
     def evaluate(operand: Array, *, attributes: TransposeAttributes) -> Array:
         return operand.transpose(attributes.dimensions)
+
+    @staticmethod
+    def memory_order(order: MemoryOrder, *, attributes: TransposeAttributes, **_: Any) -> MemoryOrder:
+        return tuple(map(attributes.dimensions.index, order))
 
 
 @attrs.frozen
@@ -195,6 +234,24 @@ class Slice:
         result = part(operand, (slice(entry.start, entry.limit, entry.stride) for entry in attributes.slice))
         return result if result.shape == shape.dimensions else with_zeros(result, shape)
 
+    @staticmethod
+    def by_rows(
+        *, attributes: SliceAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any
+    ) -> RowForm:
+        sizes = operand_shapes[0].dimensions
+        whole = next((axis for axis, size in enumerate(sizes) if size != shape.dimensions[axis]), len(sizes))
+        slices = [slice(entry.start, entry.limit, entry.stride) for entry in attributes.slice]
+
+        def bind(count: int) -> RowFunction:
+            index = (slice(None), *slices[prefix_length(shape.dimensions, count) :])
+            return lambda block: block[index]
+
+        return RowForm(prefixes(sizes[:whole]), bind, is_view=True)
+
+    @staticmethod
+    def memory_order(order: MemoryOrder, **_: Any) -> MemoryOrder:
+        return order
+
 
 @attrs.frozen
 class ReverseAttributes:
@@ -203,7 +260,7 @@ class ReverseAttributes:
     dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode("reverse", operands=1, attributes=ReverseAttributes, may_be_view=True)
+@opcode("reverse", operands=1, attributes=ReverseAttributes, any_order=True)
 class Reverse:
     """out[..., i, ...] = operand[..., size - 1 - i, ...] for each of `dimensions`   (XLA: Rev)"""
 
@@ -216,7 +273,10 @@ class Reverse:
     @staticmethod
     def evaluate(operand: Array, *, attributes: ReverseAttributes) -> Array:
         turned = set(attributes.dimensions)
-        return part(operand, (slice(None, None, -1 if axis in turned else None) for axis in range(operand.ndim)))
+        # A view with negative strides would send NumPy's functions down other paths, which round otherwise.
+        return row_major(
+            part(operand, (slice(None, None, -1 if axis in turned else None) for axis in range(operand.ndim)))
+        )
 
 
 @opcode("copy", operands=1, may_be_view=True)
@@ -230,3 +290,7 @@ class Copy:
     @staticmethod
     def evaluate(operand: Array) -> Array:
         return operand
+
+    @staticmethod
+    def memory_order(order: MemoryOrder, **_: Any) -> MemoryOrder:
+        return order

@@ -31,7 +31,7 @@ class DimensionSizeAttributes:
     dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
 
 
-@opcode("get-dimension-size", operands=1, attributes=DimensionSizeAttributes)
+@opcode("get-dimension-size", operands=1, attributes=DimensionSizeAttributes, any_order=True)
 class GetDimensionSize:
     """out = the runtime extent of `dimension`, as an s32 scalar   (XLA: GetDimensionSize)"""
 
@@ -45,7 +45,7 @@ class GetDimensionSize:
         return np.array(operand.shape[attributes.dimension], np.int32)
 
 
-@opcode("set-dimension-size", operands=2, attributes=DimensionSizeAttributes)
+@opcode("set-dimension-size", operands=2, attributes=DimensionSizeAttributes, any_order=True)
 class SetDimensionSize:
     """out = the operand with `dimension` cut to an s32 size, or enlarged to it with zeros   (XLA: SetDimensionSize)"""
 
@@ -74,7 +74,7 @@ class SetDimensionSize:
         return completed(part(operand, map(slice, sizes)), sizes)
 
 
-@opcode("dynamic-reshape", operands=(1, ANY))
+@opcode("dynamic-reshape", operands=(1, ANY), any_order=True)
 class DynamicReshape:
     """The operand's elements in row-major order, in dimensions of the given s32 sizes   (XLA: DynamicReshape)"""
 

@@ -229,7 +229,6 @@ def elementwise(
         elementwise=True,
         infer=infer or usual,
         evaluate=kernel(compute, name),
-        compute=compute,
         bind=_binding(compute, chosen),
         documentation=documentation,
     )

@@ -44,6 +44,24 @@ def _extremum(lhs: Array, rhs: Array, select: Any, combine: Any) -> Array:
     return result
 
 
+def _power(base: Array, exponent: Array) -> Array:
+    """base to the power exponent, squares rounded once.
+
+    NumPy has other formulas for an exponent that is repeated by strides of 0, which are right for squares alone (√x is
+    not x to the power ½ at −0 and −∞), and round otherwise than its general one. Here each element goes by its own.
+    """
+    if exponent.size and not any(exponent.strides):
+        if exponent.item(0) == 2:
+            return np.asarray(np.multiply(base, base))
+        exponent = np.full(np.broadcast_shapes(base.shape, exponent.shape), exponent[(0,) * exponent.ndim])
+        return np.asarray(np.power(base, exponent))
+    result = np.asarray(np.power(base, exponent))
+    squares = exponent == 2
+    if squares.any():
+        np.multiply(base, base, out=result, where=squares)
+    return result
+
+
 def _may_be_zero(array: Array) -> bool:
     """False where the array is one number, repeated by strides of 0, that is not zero."""
     return not array.size or any(array.strides) or bool(array.item(0) == 0)
@@ -76,7 +94,7 @@ _ARITHMETIC: tuple[tuple[str, Formula, frozenset[Kind], str], ...] = (
     ),
     (
         "power",
-        ByKind({"f": np.power, **_integral(integer_power), "c": complex_power}),
+        ByKind({"f": _power, **_integral(integer_power), "c": complex_power}),
         NUMBER,
         "lhs to the power rhs; special values as in C's pow; integers wrap, and a negative exponent gives 0 except for "
         "bases ±1 (XLA: Pow; StableHLO: power).",

@@ -15,7 +15,7 @@ import numpy as np
 
 from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape
-from hloexec.ops.common import narrow_aloud, values_of_patterns, widen
+from hloexec.ops.common import narrow_aloud, rounds_directly, values_of_patterns, widen
 from hloexec.values import Array
 
 __all__ = ["around_formula", "keeping_arrays", "widening"]
@@ -71,7 +71,7 @@ def _value_of_pattern(values: Array, pattern: str, array: Array) -> Array:
 
 def _narrowing(given: np.dtype[Any], element_type: ElementType) -> Function:
     """What `narrow` does to arrays of a NumPy type."""
-    is_direct = given == element_type.compute and (not element_type.is_floating or element_type.bits == 16)
+    is_direct = rounds_directly(given, element_type)
     return methodcaller("astype", element_type.storage) if is_direct else partial(_narrowed, element_type)
 
 

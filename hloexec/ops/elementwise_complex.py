@@ -69,7 +69,9 @@ def with_infinities(quotient: Array, lhs: Array, rhs: Array) -> Array:
     doubtful = np.isnan(quotient.real) | np.isnan(quotient.imag)
     if not doubtful.any():
         return quotient
-    a, b, c, d = lhs[doubtful].real, lhs[doubtful].imag, rhs[doubtful].real, rhs[doubtful].imag
+    # Either may be one number, for all.
+    lhs, rhs = (np.broadcast_to(operand, quotient.shape)[doubtful] for operand in (lhs, rhs))
+    a, b, c, d = lhs.real, lhs.imag, rhs.real, rhs.imag
     lhs_infinite, rhs_infinite = np.isinf(a) | np.isinf(b), np.isinf(c) | np.isinf(d)
     lhs_finite, rhs_finite = np.isfinite(a) & np.isfinite(b), np.isfinite(c) & np.isfinite(d)
     zero = (c == 0) & (d == 0)

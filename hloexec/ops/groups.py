@@ -1,8 +1,8 @@
 """What collectives have in common: the attributes that say who takes part, and the rules for them.
 
 A collective's kernel is its entry's `exchange`: from the operands of the members of one group, by their numbers and in
-the order of the group, to their results. Which devices form groups is the business of `hloexec.exec.topology`. Members
-that get equal results get one and the same array.
+the order of the group, to their results. `hloexec.devices.topology` decides which devices form groups. Members that get
+equal results get one and the same array.
 """
 
 from __future__ import annotations

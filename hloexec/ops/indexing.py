@@ -27,7 +27,7 @@ from hloexec.ops.common import (
 from hloexec.ops.copying import row_major
 from hloexec.ops.extents import completed, flags, part, shape_of
 from hloexec.ops.index_vectors import batch_sizes, require_batching_dims, require_index_vectors, start_positions
-from hloexec.ops.registry import ANY, opcode
+from hloexec.ops.registry import ANY, MemoryOrder, opcode
 from hloexec.values import Array
 
 __all__ = ["DynamicSliceAttributes", "GatherAttributes"]
@@ -77,8 +77,12 @@ class DynamicSlice:
         index = _bound_window(operand.dimensions, starts, attributes.dynamic_slice_sizes)
         return lambda operand, *start_indices: operand[index(start_indices)]
 
+    @staticmethod
+    def memory_order(order: MemoryOrder, **_: Any) -> MemoryOrder:
+        return order
 
-@opcode("dynamic-update-slice", operands=(2, ANY))
+
+@opcode("dynamic-update-slice", operands=(2, ANY), any_order=True, overwrites=0)
 class DynamicUpdateSlice:
     """out = operand, but out[clamp(0, start, size - update_size) + i...] = update[i...]   (XLA: DynamicUpdateSlice)"""
 
@@ -106,13 +110,17 @@ class DynamicUpdateSlice:
         *start_indices: Array,
         shape: ArrayShape,
         operand_shapes: tuple[ArrayShape, ...],
+        out: Array | None = None,
     ) -> Array:
         bound, update_bound = operand_shapes[0].dimensions, operand_shapes[1].dimensions
         operand, update = in_type(operand, shape.element_type), in_type(update, shape.element_type)
         if update.shape == bound:
             return update
         start = [part.start for part in _window(bound, start_indices, update_bound)]
-        result = _writeable(operand) if operand.shape == bound else completed(operand, bound)
+        if operand.shape != bound:
+            result = completed(operand, bound)
+        else:
+            result = operand if operand is out else _writeable(operand)
         result[tuple(slice(first, first + size) for first, size in zip(start, update.shape, strict=True))] = update
         if not shape.dynamic_dimensions:
             return result
@@ -123,24 +131,6 @@ class DynamicUpdateSlice:
         return part(result, map(slice, extents))
 
     @staticmethod
-    def overwrite(
-        operand: Array,
-        update: Array,
-        *start_indices: Array,
-        shape: ArrayShape,
-        operand_shapes: tuple[ArrayShape, ...],
-    ) -> Array:
-        fits = operand.dtype == shape.element_type.storage and operand.shape == operand_shapes[0].dimensions
-        if not fits or shape.dynamic_dimensions:
-            return DynamicUpdateSlice.evaluate(
-                operand, update, *start_indices, shape=shape, operand_shapes=operand_shapes
-            )
-        operand[_window(operand.shape, start_indices, operand_shapes[1].dimensions)] = in_type(
-            update, shape.element_type
-        )
-        return operand
-
-    @staticmethod
     def bind(
         *, attributes: object, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
     ) -> Callable[..., Array] | None:
@@ -148,30 +138,15 @@ class DynamicUpdateSlice:
         if not operand.element_type is update.element_type is shape.element_type:
             return None
         if update.dimensions == operand.dimensions:
-            return lambda operand, update, *start_indices: update
+            return lambda operand, update, *start_indices, out=None: update
         index = _bound_window(operand.dimensions, starts, update.dimensions)
 
-        def evaluate(operand: Array, update: Array, *start_indices: Array) -> Array:
-            result = _writeable(operand)
+        def evaluate(operand: Array, update: Array, *start_indices: Array, out: Array | None = None) -> Array:
+            result = _writeable(operand) if out is None else out
             result[index(start_indices)] = update
             return result
 
         return evaluate
-
-    @staticmethod
-    def bind_overwrite(
-        *, attributes: object, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
-    ) -> Callable[..., Array] | None:
-        operand, update, *starts = operand_shapes
-        if not operand.element_type is update.element_type is shape.element_type:
-            return None
-        index = _bound_window(operand.dimensions, starts, update.dimensions)
-
-        def overwrite(operand: Array, update: Array, *start_indices: Array) -> Array:
-            operand[index(start_indices)] = update
-            return operand
-
-        return overwrite
 
 
 def _writeable(operand: Array) -> Array:
@@ -253,7 +228,7 @@ class GatherAttributes:
     indices_are_sorted: bool = attribute(Grammar.BOOL, default=False)
 
 
-@opcode("gather", operands=2, attributes=GatherAttributes)
+@opcode("gather", operands=2, attributes=GatherAttributes, any_order=True)
 class Gather:
     """out[batch, offset] = operand[clamp(0, start[batch], size - slice_size) + offset]   (XLA: Gather)
 

@@ -12,6 +12,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, Kind, element_type_of
+from hloexec.ops.blas import matmul
 from hloexec.ops.common import widen
 from hloexec.values import Array
 
@@ -55,7 +56,7 @@ def _exact_integer_matmul(lhs: Array, rhs: Array, length: int) -> Array:
     """The product of whole numbers held in floats, as wrapping int64; `length` products add up exactly in the float."""
     total: Array | None = None
     for start in range(0, max(1, lhs.shape[-1]), length):
-        part = np.matmul(lhs[..., start : start + length], rhs[..., start : start + length, :]).astype(np.int64)
+        part = matmul(lhs[..., start : start + length], rhs[..., start : start + length, :]).astype(np.int64)
         total = part if total is None else np.add(total, part, out=total)
     assert total is not None
     return total
@@ -71,7 +72,7 @@ class _DirectIntegerMultiplier:
         return (widen(operand).astype(self.scratch_dtype, copy=False),)
 
     def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
-        product: Array = np.matmul(lhs[0], rhs[0])
+        product: Array = matmul(lhs[0], rhs[0])
         return product
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.blas import hold_blas, matmul
 from hloexec.ops.common import array_shape, narrow, require, same_type_ignoring_float_width, widen
 from hloexec.ops.exact.triangular import lower_factors as exact_lower_factors
 from hloexec.ops.exact.triangular import solution as exact_solution
@@ -139,6 +140,7 @@ def _lower_factors(matrices: Array) -> Array:
         return np.zeros_like(matrices)
     try:
         with np.errstate(all="ignore"):
+            hold_blas()
             factors = np.linalg.cholesky(matrices)
     except np.linalg.LinAlgError:
         count = len(matrices)
@@ -157,11 +159,11 @@ def _substitute(lower: Array, solution: Array, unit_diagonal: bool) -> None:
         for start in range(0, size, _BLOCK):
             stop = min(start + _BLOCK, size)
             if start:
-                solution[..., start:stop, :] -= np.matmul(lower[..., start:stop, :start], solution[..., :start, :])
+                solution[..., start:stop, :] -= matmul(lower[..., start:stop, :start], solution[..., :start, :])
             for row in range(start, stop):
                 current = solution[..., row, :]
                 if row > start:
-                    known = np.matmul(lower[..., row, None, start:row], solution[..., start:row, :])
+                    known = matmul(lower[..., row, None, start:row], solution[..., start:row, :])
                     current -= known[..., 0, :]
                 if not unit_diagonal:
                     current /= lower[..., row, row, None]

@@ -17,12 +17,14 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, element_type_of
-from hloexec.ops.common import narrow, widen
+from hloexec.ops.blas import matmul
+from hloexec.ops.common import narrow, narrow_into, rounds_directly, widen
 from hloexec.ops.convert import convert
 from hloexec.ops.exact.products import ExactMultiplier, exact_matrix_product
 from hloexec.ops.integer_products import integer_multiplier
 from hloexec.ops.plain_products import plain_matrix_product
-from hloexec.ops.product_blocks import batch_blocks, even_step, is_worth_sharing, on_all_cores
+from hloexec.ops.product_blocks import batch_blocks, even_step
+from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
 __all__ = [
@@ -40,8 +42,6 @@ _BLOCK_BYTES = 4 << 20
 """Scratch for one prepared block: small enough to stay in a last-level cache."""
 _BLOCK_BYTES_LIMIT = 64 << 20
 """What a block may grow to where smaller ones would starve BLAS of rows."""
-_SEVERAL_ITEMS = 8
-"""So many items of a batch keep cores busy that each multiply one of them, where that takes no scratch."""
 _BLOCK_ROWS = 256
 """Rows (or columns) that keep BLAS busy."""
 
@@ -49,8 +49,6 @@ _DType: TypeAlias = np.dtype[Any]
 _F32 = np.dtype(np.float32)
 _F64 = np.dtype(np.float64)
 _FIRST_TERMS = ((0, 0),)
-_ROUNDED_ONCE = frozenset({"bf16", "f16"})
-"""The types that NumPy rounds an f32 to as `convert` does, into an array that is there already."""
 
 
 class Multiplier(Protocol):
@@ -134,13 +132,9 @@ def matrix_product(lhs: Array, rhs: Array, result_type: ElementType, multiplier:
     """
     if isinstance(multiplier, ExactMultiplier):
         return convert(exact_matrix_product(lhs, rhs, result_type, multiplier), result_type)
-    is_plain = isinstance(multiplier, FloatMultiplier) and multiplier.is_plain(
-        lhs.dtype, rhs.dtype, result_type.storage
-    )
-    if is_plain and not is_worth_sharing(lhs, rhs):
-        return multiplier.product((lhs,), (rhs,))
     result = np.empty((*lhs.shape[:-1], rhs.shape[-1]), result_type.storage)
-    multiply_into(result, lhs, rhs, result_type, multiplier)
+    with np.errstate(all="ignore"):
+        multiply_into(result, lhs, rhs, result_type, multiplier)
     return result
 
 
@@ -186,11 +180,13 @@ def multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementTyp
     Block by block, each small enough once it is prepared. Blocks follow from shapes and element types alone; where
     there are several, the cores share them, and each prepares its operands, multiplies and rounds in its own cache.
     """
-    is_plain = isinstance(multiplier, FloatMultiplier) and multiplier.is_plain(lhs.dtype, rhs.dtype, result.dtype)
+    if isinstance(multiplier, FloatMultiplier) and multiplier.is_plain(lhs.dtype, rhs.dtype, result.dtype):
+        plain_matrix_product(lhs, rhs, result)
+        return
     if result.ndim > 2:
         count = max(1, math.prod(result.shape[:-2]))
         item_bytes = multiplier.scratch_dtype.itemsize * (lhs.size + rhs.size + result.size) // count
-        if item_bytes > _BLOCK_BYTES and not (is_plain and count >= _SEVERAL_ITEMS):
+        if item_bytes > _BLOCK_BYTES:
             for index in np.ndindex(result.shape[:-2]):
                 multiply_into(result[index], lhs[index], rhs[index], result_type, multiplier)
             return
@@ -201,11 +197,7 @@ def multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementTyp
                 operands = _prepare(lhs[index], multiplier), _prepare(rhs[index], multiplier)
                 _multiply_prepared(result[index], *operands, result_type, multiplier)
 
-        on_all_cores(multiply, len(blocks), 1)
-        return
-    if is_plain and not is_worth_sharing(lhs, rhs):
-        with np.errstate(all="ignore"):
-            np.matmul(lhs, rhs, out=result)
+        in_blocks(multiply, len(blocks), 1)
         return
     (rows, length), columns = lhs.shape, rhs.shape[1]
     row_step, column_step = _block_sizes(lhs, rhs, result_type, multiplier)
@@ -231,7 +223,7 @@ def _by_columns(
         others = _prepare(rhs[:, start:stop], multiplier)
         _multiply_prepared(result[:, start:stop], prepared, others, result_type, multiplier)
 
-    on_all_cores(multiply, rhs.shape[1], step)
+    in_blocks(multiply, rhs.shape[1], step)
 
 
 def _by_rows(
@@ -244,7 +236,7 @@ def _by_rows(
         others = _prepare(lhs[start:stop], multiplier)
         _multiply_prepared(result[start:stop], others, prepared, result_type, multiplier)
 
-    on_all_cores(multiply, lhs.shape[0], step)
+    in_blocks(multiply, lhs.shape[0], step)
 
 
 def _multiply_prepared(
@@ -252,11 +244,11 @@ def _multiply_prepared(
 ) -> None:
     with np.errstate(all="ignore"):
         if isinstance(multiplier, FloatMultiplier) and multiplier.gives(result_type.storage):
-            np.matmul(lhs[0], rhs[0], out=result)
+            matmul(lhs[0], rhs[0], result)
             return
         product = multiplier.product(lhs, rhs)
-        if product.dtype == _F32 and result_type.name in _ROUNDED_ONCE:
-            np.copyto(result, product, casting="unsafe")
+        if result_type.is_floating and rounds_directly(product.dtype, result_type):
+            narrow_into(product, result)
         else:
             result[...] = convert(product, result_type)
 

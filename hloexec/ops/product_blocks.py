@@ -1,60 +1,96 @@
 """How products of matrices are cut into blocks that cores compute side by side.
 
-OpenBLAS's own threads wait for one another at the end of each product, and go on waiting for the next for a while,
-which takes a core from whatever else would run. Blocks that prepare, multiply and round on one thread each need
-neither. How large they are follows from shapes alone. Where they are too few for all cores, BLAS has the cores.
+A product's bits depend on the blocks that BLAS is given, as its kernels round rows and columns at a block's edge
+differently. So blocks follow from shapes alone, and whatever computes the same product in another way (adding it to a
+matrix, say) cuts it alike. Never is the sum cut.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
 from math import prod
 
-from hloexec.ops.blas import one_blas_thread
-from hloexec.ops.threads import core_count, in_blocks
-from hloexec.values import Array
+import attrs
 
-__all__ = ["batch_blocks", "even_step", "is_worth_sharing", "on_all_cores"]
+from hloexec.ops.threads import in_blocks
+
+__all__ = ["FEW_TERMS", "LEAST_SHARED", "Blocks", "batch_blocks", "blocks_of", "even_step"]
 
 _BATCH_BYTES = 1 << 20
 """What the matrices of one block of a batch take: handing less to another thread takes longer than multiplying it."""
 _LEAST_PRODUCTS = 1 << 22
 """So many multiplications are worth handing to another thread."""
-_MOST_PRODUCTS = 1 << 36
-"""So many take a second: BLAS's own threads share what they copy, and to wait afterwards costs them little of that."""
+LEAST_SHARED = 2 * _LEAST_PRODUCTS
+"""Products of fewer multiplications are one block."""
 _BLOCK_SIZE = 512
 """So many rows or columns BLAS multiplies about as fast, each, as it does many more."""
 _LEAST_SIZE = 64
 _ALIGNMENT = 16
-_FEW_ROWS = 32
-"""Products of so few rows read their other operand, and `plain_matrix_product` has ways of its own for them."""
+_MOST_LINES = 2048
+"""Of the other dimension, so many rows or columns make a block: with more than a few blocks all cores have one."""
+FEW_TERMS = 32
+"""Products of so few terms take less time than their results take to go through memory."""
+_FEW_TERMS_COLUMNS, _FEW_TERMS_PRODUCTS = 256, 1_000_000
+"""So their blocks are as small as OpenBLAS's AVX-512 kernels multiply without copying the operands before."""
+_LEAST_FEW_TERMS = 1 << 19
+"""Of fewer multiplications even several products that wait for one another are one block."""
+_FEW_TERMS_ELEMENTS = 1 << 18
 
 
-def on_all_cores(function: Callable[[int, int], object], count: int, block: int) -> None:
-    """`in_blocks`, with products of matrices that stay on their threads.
+@attrs.frozen
+class Blocks:
+    """The blocks of a product `[rows, columns]`."""
 
-    Where there are not more blocks than half the cores, they come one after the other, and BLAS has all of its threads.
-    """
-    if 2 * -(-count // block) <= core_count():
-        for start in range(0, count, block):
-            function(start, min(start + block, count))
-        return
-    with one_blas_thread():
-        in_blocks(function, count, block)
+    rows: int
+    terms: int
+    columns: int
+    row_step: int
+    column_step: int
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether there is one block only."""
+        return self.row_step >= self.rows and self.column_step >= self.columns
+
+    def on_all_cores(self, function: Callable[[slice, slice], object], count: int = 1) -> None:
+        """Call `function(rows, columns)` for each block, on all cores where `count` such products are worth that."""
+        across = -(-self.columns // self.column_step)
+        down = -(-self.rows // self.row_step)
+
+        def work(start: int, stop: int) -> None:
+            for number in range(start, stop):
+                row, column = number // across * self.row_step, number % across * self.column_step
+                function(slice(row, row + self.row_step), slice(column, column + self.column_step))
+
+        in_blocks(work, down * across, -(-_LEAST_PRODUCTS // (self.row_step * self.terms * self.column_step * count)))
 
 
-def is_worth_sharing(lhs: Array, rhs: Array) -> bool:
-    """Whether lhs · rhs, of a type that BLAS multiplies, is worth cutting into blocks."""
-    products = lhs.size * rhs.shape[-1]
-    return 2 * _LEAST_PRODUCTS <= products <= _MOST_PRODUCTS and (lhs.ndim > 2 or lhs.shape[0] > _FEW_ROWS)
+@lru_cache(maxsize=4096)
+def blocks_of(rows: int, terms: int, columns: int) -> Blocks:
+    """The blocks of a product `[rows, terms]` · `[terms, columns]` of a type that BLAS multiplies."""
+    row_step, column_step = max(rows, 1), max(columns, 1)
+    has_few_terms = terms <= FEW_TERMS and min(rows, columns) >= 2 * _LEAST_SIZE
+    if has_few_terms and rows * columns * terms > _LEAST_FEW_TERMS:
+        elements = min(_FEW_TERMS_PRODUCTS // terms, _FEW_TERMS_ELEMENTS)
+        column_step = min(columns, _FEW_TERMS_COLUMNS)
+        row_step = _in_pairs(rows, elements // column_step)
+    elif rows * columns * terms >= LEAST_SHARED and columns >= rows:
+        column_step, row_step = even_step(columns, rows * terms), min(row_step, _MOST_LINES)
+    elif rows * columns * terms >= LEAST_SHARED:
+        row_step, column_step = even_step(rows, columns * terms), min(column_step, _MOST_LINES)
+    return Blocks(rows, terms, columns, row_step, column_step)
 
 
 def even_step(size: int, products: int) -> int:
     """How many of `size` rows make a block, where each takes so many multiplications."""
-    if size < 2 * _LEAST_SIZE or size * products < 2 * _LEAST_PRODUCTS:
+    if size < 2 * _LEAST_SIZE or size * products < LEAST_SHARED:
         return max(1, size)
-    step = max(min(_BLOCK_SIZE, -(-size // 2)), -(-_LEAST_PRODUCTS // products))
-    # An even number of blocks of about one size, so that none is left to a core alone.
+    return _in_pairs(size, max(min(_BLOCK_SIZE, -(-size // 2)), -(-_LEAST_PRODUCTS // products)))
+
+
+def _in_pairs(size: int, step: int) -> int:
+    """About `step`, so that `size` makes an even number of blocks of similar size: none is left to a core alone."""
     pairs = -(-size // (2 * step))
     return -(-size // (2 * pairs * _ALIGNMENT)) * _ALIGNMENT
 

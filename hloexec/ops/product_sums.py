@@ -1,85 +1,87 @@
-"""Sums of many products of matrices, several of them computed as one.
+"""Matrices to which products are added, one after the other.
 
-a + l₁·r₁ + l₂·r₂ is a + (l₁ l₂)·(r₁ over r₂). A product of few terms takes as long as reading and writing the sum does;
-one of many terms computes.
+A product of few terms takes less time to compute than its sum takes to come from memory and go back. So products may
+wait until several of them can be added, in their order, to one block of the sum after the other.
 """
 
 from __future__ import annotations
 
-import attrs
-import numpy as np
+from collections.abc import Sequence
 
-from hloexec.ops.plain_products import add_product
+import attrs
+
+from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.contractions import MatrixProduct
+from hloexec.ops.copying import in_order
+from hloexec.ops.plain_products import products_plus
+from hloexec.ops.product_blocks import FEW_TERMS, blocks_of
+from hloexec.ops.registry import MemoryOrder
 from hloexec.values import Array
 
-__all__ = ["ProductForm", "ProductSum"]
+__all__ = ["AddedProduct", "ProductSum"]
 
-_MOST_TERMS = 512
-"""Longer products are no faster for each term."""
-_MOST_PRODUCTS = 64
-_WAITING_BYTES = 1 << 20
-"""Operands that wait may take so much memory, or half of what the sum takes."""
-_BLOCK_BYTES = 4 << 20
+_MOST_WAITING = 16
+"""More products at a time are hardly faster."""
 
 
 @attrs.frozen
-class ProductForm:
-    """lhsᵀ · rhs, of matrices [terms, rows] and [terms, columns]; either may be given as its transpose."""
+class AddedProduct:
+    """The kernel for a product of two matrices plus a matrix: the product is rounded, then the sum."""
 
-    rows: int
-    columns: int
-    terms: int
-    turns_lhs: bool
-    turns_rhs: bool
-    dtype: np.dtype[np.floating]
+    product: MatrixProduct
+    orders: tuple[MemoryOrder | None, MemoryOrder | None] = (None, None)
+    """How the operands of the product lie in memory; see `in_order`."""
+    is_transposed: bool = False
+    """Whether the transpose of the product is added."""
+    is_addend_first: bool = False
+    """Which operand of the sum the matrix is, which decides between two NaNs."""
 
-    @property
-    def group(self) -> int:
-        """How many products are computed as one: a power of two."""
-        size = self.dtype.itemsize
-        waiting = self.terms * (self.rows + self.columns) * size
-        most_bytes = max(_WAITING_BYTES, self.rows * self.columns * size // 2)
-        most = min(_MOST_PRODUCTS, _MOST_TERMS // max(1, self.terms), most_bytes // max(1, waiting))
-        return 1 << max(0, most.bit_length() - 1)
+    def __call__(self, lhs: Array, rhs: Array, addend: Array, out: Array | None = None) -> Array:
+        return self.sum([self.operands(lhs, rhs)], addend, out)
+
+    def operands(self, lhs: Array, rhs: Array) -> tuple[Array, Array]:
+        """The operands as they are multiplied."""
+        return self.product.turned(in_order(lhs, self.orders[0]), in_order(rhs, self.orders[1]))
+
+    def sum(self, products: Sequence[tuple[Array, Array]], addend: Array, out: Array | None = None) -> Array:
+        """`addend` plus the products, one after the other; `out` may be `addend`."""
+        if not self.is_transposed:
+            return products_plus(products, addend, out, is_addend_first=self.is_addend_first)
+        target = None if out is None else out.T
+        return products_plus(products, addend.T, target, is_addend_first=self.is_addend_first).T
+
+    def waiting_bytes(self, lhs: Shape, rhs: Shape, addend: Shape) -> int:
+        """What operands take that wait; 0 where to wait is of no use."""
+        assert isinstance(lhs, ArrayShape) and isinstance(addend, ArrayShape)
+        rows, columns = reversed(addend.dimensions) if self.is_transposed else addend.dimensions
+        terms = lhs.dimensions[0 if self.product.transposes_lhs else 1]
+        is_worth_it = 0 < terms <= FEW_TERMS and not blocks_of(rows, terms, columns).is_whole
+        return _MOST_WAITING * (lhs.byte_size + rhs.byte_size) if is_worth_it else 0
 
 
 class ProductSum:
-    """A matrix to which products are added.
+    """A matrix to which products are added, with those that wait to be; the bits are as if they did not wait."""
 
-    A group of products is one sum of all of their terms, in the order in which BLAS adds them up; groups are added one
-    after the other. So the order of all sums follows from the number of products alone.
-    """
+    __slots__ = ("_added", "_total", "_total_is_own", "_waiting")
 
-    __slots__ = ("_count", "_form", "_full", "_lhs", "_rhs", "_total", "_total_is_own")
-
-    def __init__(self, form: ProductForm, start: Array) -> None:
-        self._form = form
-        self._full = form.group * form.terms
-        self._lhs = np.empty((self._full, form.rows), form.dtype)
-        self._rhs = np.empty((self._full, form.columns), form.dtype)
-        self._count = 0
-        """How many terms wait."""
+    def __init__(self, added: AddedProduct, start: Array) -> None:
+        self._added = added
         self._total = start
         self._total_is_own = False
+        self._waiting: list[tuple[Array, Array]] = []
 
     def add(self, lhs: Array, rhs: Array) -> None:
-        """Add a product; its operands are copied."""
-        start, stop = self._count, self._count + self._form.terms
-        self._lhs[start:stop] = lhs.T if self._form.turns_lhs else lhs
-        self._rhs[start:stop] = rhs.T if self._form.turns_rhs else rhs
-        self._count = stop
-        if stop == self._full:
-            self._add_group()
+        """Add a product, of copies of its operands."""
+        lhs, rhs = self._added.operands(lhs, rhs)
+        self._waiting.append((lhs.copy(order="K"), rhs.copy(order="K")))
+        if len(self._waiting) == _MOST_WAITING:
+            self.total()
 
     def total(self) -> Array:
         """The sum of all that was added."""
-        if self._count:
-            self._add_group()
+        if self._waiting:
+            out = self._total if self._total_is_own else None
+            self._total = self._added.sum(self._waiting, self._total, out)
+            self._total_is_own = True
+            self._waiting.clear()
         return self._total
-
-    def _add_group(self) -> None:
-        result = (
-            self._total if self._total_is_own else np.empty((self._form.rows, self._form.columns), self._form.dtype)
-        )
-        add_product(result, self._total, self._lhs[: self._count].T, self._rhs[: self._count], _BLOCK_BYTES)
-        self._total, self._total_is_own, self._count = result, True, 0

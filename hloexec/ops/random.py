@@ -79,7 +79,7 @@ def seeded(seed: int) -> Iterator[None]:
         _generator.reset(token)
 
 
-@opcode("rng-bit-generator", operands=1, attributes=RngBitGeneratorAttributes)
+@opcode("rng-bit-generator", operands=1, attributes=RngBitGeneratorAttributes, any_order=True)
 class RngBitGenerator:
     """(new state, bits): uniformly distributed bits out of a state, as integers, or as the floats that have them.
 
@@ -130,7 +130,13 @@ class RngBitGenerator:
         return np.array(words, np.uint64).view(state.dtype), values
 
 
-@opcode("rng-get-and-update-state", operands=0, attributes=RngGetAndUpdateStateAttributes)
+@opcode(
+    "rng-get-and-update-state",
+    operands=0,
+    attributes=RngGetAndUpdateStateAttributes,
+    any_order=True,
+    stateful=True,
+)
 class RngGetAndUpdateState:
     """The counter of the run's generator, low part first, which then advances by `delta`; see `seeded`."""
 
@@ -151,7 +157,7 @@ class RngGetAndUpdateState:
         return np.array([old >> 64 * part & _MASK64 for part in range(shape.dimensions[0])], np.uint64)
 
 
-@opcode("rng", operands=2, attributes=RngAttributes)
+@opcode("rng", operands=2, attributes=RngAttributes, any_order=True, stateful=True)
 class Rng:
     """Samples of a uniform distribution over [a, b), or of a normal one with mean a and standard deviation b.
 

@@ -17,11 +17,13 @@ from hloexec.dtypes import ElementType, Kind
 from hloexec.ir import ArrayShape, Computation, Shape, TupleShape, Window
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_dimensions, widen
+from hloexec.ops.copying import in_order
 from hloexec.ops.exact.sums import can_reduce_exactly, reduce_exactly
-from hloexec.ops.known_reducers import KNOWN_REDUCERS, reduce_known
+from hloexec.ops.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.reducers import chooses_by_order, recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
 from hloexec.ops.signatures import require_reducer, same_type
 from hloexec.ops.window_reductions import reduce_windows_exactly, reduce_windows_known, reduce_windows_stepwise
 from hloexec.ops.windows import output_size, require_window
@@ -108,6 +110,49 @@ class Reduce:
             for array, init_value, name, element_type in zip(arrays, init_values, names, types, strict=True)
         ]
         return _packed(results, shape)
+
+    @staticmethod
+    def by_rows(
+        *,
+        attributes: ReduceAttributes,
+        shape: Shape,
+        operand_shapes: tuple[ArrayShape, ...],
+        computations: Sequence[Callee],
+    ) -> RowForm | None:
+        """Reductions of one operand that lies in row-major order, by a usual operation: the order of sums is that of
+        the kernel, as how the elements of one row are grouped depends on their number alone."""
+        names, dimensions = recognise_components(computations[0].computation), attributes.dimensions
+        if len(operand_shapes) != 2 or not isinstance(shape, ArrayShape) or names is None or not dimensions:
+            return None
+        operand, element_type = operand_shapes[0], shape.element_type
+        if names[0] not in KNOWN_REDUCERS or element_type.is_complex:
+            return None
+        if not operand.element_type is operand_shapes[1].element_type is element_type:
+            return None
+        first, reducer = min(dimensions), KNOWN_REDUCERS[names[0]]
+        is_at_end = sorted(dimensions) == list(range(first, operand.rank))
+
+        def bind(count: int) -> RowFunction:
+            before = prefix_length(operand.dimensions, count) - 1
+            places = tuple(dimension - before for dimension in dimensions)
+
+            def reduced(block: Array, init_value: Array) -> Array:
+                return reduce_known(in_order(block), places, init_value, reducer, element_type)
+
+            if not is_at_end or element_type.is_narrow:
+                return reduced
+            length, kept = prod(operand.dimensions[first:]), operand.dimensions[before + 1 : first]
+
+            def reduced_neighbours(block: Array, init_value: Array) -> Array:
+                # What `reduce_known` does where it finds nothing to convert or to order.
+                if block.dtype != init_value.dtype or not block.flags.c_contiguous:
+                    return reduced(block, init_value)
+                total: Array = reducer.combine(init_value, reduce_axis(block.reshape(-1, length), 1, reducer))
+                return total.reshape((block.shape[0], *kept))
+
+            return reduced_neighbours
+
+        return RowForm(prefixes(operand.dimensions[:first]), bind, is_reduction=True)
 
 
 @opcode("reduce-window", operands=(2, ANY), attributes=ReduceWindowAttributes)

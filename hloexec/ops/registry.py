@@ -10,17 +10,33 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import attrs
 
 from hloexec.ir import Computation, Shape
 from hloexec.ops.attributes import attribute_fields
+from hloexec.ops.rows import RowForm
 
-__all__ = ["ANY", "OPCODES", "Callee", "Opcode", "ProgramShape", "Role", "find_opcode", "opcode", "register"]
+__all__ = [
+    "ANY",
+    "OPCODES",
+    "Callee",
+    "MemoryOrder",
+    "Opcode",
+    "ProgramShape",
+    "Role",
+    "find_opcode",
+    "keyword_parameters",
+    "opcode",
+    "register",
+]
 
 ANY: None = None
 """The upper bound of an opcode that takes any number of operands."""
+
+MemoryOrder: TypeAlias = tuple[int, ...]
+"""The dimensions of an array as they lie in memory, from major to minor."""
 
 
 class Role(enum.Enum):
@@ -95,16 +111,23 @@ class Opcode:
     """Collectives only: whether all members of a group get one result."""
     may_be_view: bool
     """Whether the result usually shares the memory of the first operand; only estimates of memory rely on it."""
-    overwrite: Callable[..., Any] | None
-    """`evaluate`, but the first operand's buffer is the kernel's: it may write the result there, and return it."""
-    compute: Callable[..., Any] | None
-    """Elementwise only: the formula on arrays of the compute type, one per operand, all of one shape."""
+    is_order_sensitive: bool
+    """Whether the bits of the result may depend on the order in which operands lie in memory, as those of sums do."""
+    memory_order: Callable[..., MemoryOrder] | None
+    """Of views, from the order in which the first operand lies, `attributes`, `shape` and `operand_shapes`, by keyword,
+    the order in which the result does; None where that is row-major, whatever the operand's."""
+    is_pure: bool
+    """Whether it computes the same whenever its operands are the same; else the order in which it is asked matters."""
+    overwrites: int | None
+    """The operand whose array may be given as `out`, where `evaluate` and what `bind` gives take that: the kernel may
+    write the result there, and return it."""
     bind: Callable[..., Callable[..., Any] | None] | None
-    """From `attributes`, `shape` and `operand_shapes`, by keyword, a function of the operands alone that gives what
-    `evaluate` does under the `reference` policy, or None. It relies on NumPy's warnings being off.
+    """From `attributes`, `shape` and `operand_shapes`, by keyword, a function of the operands (and `out`) alone that
+    gives what `evaluate` does under the `reference` policy, or None. It relies on NumPy's warnings being off.
     """
-    bind_overwrite: Callable[..., Callable[..., Any] | None] | None
-    """The same for `overwrite`, beside a `bind`."""
+    by_rows: Callable[..., RowForm | None] | None
+    """From `attributes`, `shape`, `operand_shapes` and `computations`, by keyword, how an instruction is computed by
+    rows (`hloexec.ops.rows`), with the same bits; of operands that lie in row-major order where that matters."""
     documentation: str
 
     @property
@@ -127,13 +150,15 @@ def opcode(
     role: Role = Role.KERNEL,
     elementwise: bool = False,
     may_be_view: bool = False,
+    any_order: bool = False,
+    stateful: bool = False,
+    overwrites: int | None = None,
     gives_same: bool = False,
 ) -> Callable[[_Entry], _Entry]:
     """Register the decorated class as the entry of opcode `name`.
 
-    The class's docstring gives the rule and its source; its static methods `infer`, `evaluate`, `overwrite` (with the
-    keyword arguments of `evaluate`), `bind`, `bind_overwrite`, (elementwise) `compute` and (collectives) `exchange` are
-    what they are called.
+    The class's docstring gives the rule and its source; its static methods `infer`, `evaluate`, `bind`,
+    `memory_order`, `by_rows` and (collectives) `exchange` are what they are called.
     """
 
     def decorate(cls: _Entry) -> _Entry:
@@ -144,14 +169,16 @@ def opcode(
             role=role,
             elementwise=elementwise,
             may_be_view=may_be_view,
+            any_order=any_order,
+            stateful=stateful,
+            overwrites=overwrites,
             gives_same=gives_same,
             infer=getattr(cls, "infer", None),
             evaluate=getattr(cls, "evaluate", None),
-            overwrite=getattr(cls, "overwrite", None),
             exchange=getattr(cls, "exchange", None),
-            compute=getattr(cls, "compute", None),
             bind=getattr(cls, "bind", None),
-            bind_overwrite=getattr(cls, "bind_overwrite", None),
+            memory_order=getattr(cls, "memory_order", None),
+            by_rows=getattr(cls, "by_rows", None),
             documentation=inspect.cleandoc(cls.__doc__ or ""),
         )
         return cls
@@ -167,14 +194,16 @@ def register(
     role: Role = Role.KERNEL,
     elementwise: bool = False,
     may_be_view: bool = False,
+    any_order: bool = False,
+    stateful: bool = False,
+    overwrites: int | None = None,
     gives_same: bool = False,
     infer: Callable[..., Shape] | None = None,
     evaluate: Callable[..., Any] | None = None,
-    overwrite: Callable[..., Any] | None = None,
     exchange: Callable[..., Any] | None = None,
-    compute: Callable[..., Any] | None = None,
     bind: Callable[..., Callable[..., Any] | None] | None = None,
-    bind_overwrite: Callable[..., Callable[..., Any] | None] | None = None,
+    memory_order: Callable[..., MemoryOrder] | None = None,
+    by_rows: Callable[..., RowForm | None] | None = None,
     documentation: str = "",
 ) -> None:
     """Register an opcode; for tables of opcodes that are one formula each."""
@@ -190,17 +219,19 @@ def register(
         role=role,
         infer=infer,
         evaluate=evaluate,
-        infer_needs=_keywords(infer),
-        evaluate_needs=_keywords(evaluate),
+        infer_needs=keyword_parameters(infer),
+        evaluate_needs=keyword_parameters(evaluate) - {"out"},
         exchange=exchange,
-        exchange_needs=_keywords(exchange),
+        exchange_needs=keyword_parameters(exchange),
         gives_same=gives_same,
         is_elementwise=elementwise,
         may_be_view=may_be_view,
-        overwrite=overwrite,
-        compute=compute,
+        is_order_sensitive=not (elementwise or may_be_view or any_order),
+        memory_order=memory_order,
+        is_pure=not stateful,
+        overwrites=overwrites,
         bind=bind,
-        bind_overwrite=bind_overwrite,
+        by_rows=by_rows,
         documentation=documentation,
     )
 
@@ -210,7 +241,7 @@ def find_opcode(name: str) -> Opcode | None:
     return OPCODES.get(name)
 
 
-def _keywords(function: Callable[..., Any] | None) -> frozenset[str]:
+def keyword_parameters(function: Callable[..., Any] | None) -> frozenset[str]:
     """The names of a function's keyword-only parameters."""
     if function is None:
         return frozenset()

@@ -48,7 +48,7 @@ class ScatterAttributes:
     to_apply: str = attribute(Grammar.COMPUTATION)
 
 
-@opcode("scatter", operands=(3, ANY), attributes=ScatterAttributes)
+@opcode("scatter", operands=(3, ANY), attributes=ScatterAttributes, any_order=True, overwrites=0)
 class Scatter:
     """out = operand; for each batch in order: out[start[batch] + window] = f(out[…], updates[batch, window])
 
@@ -90,54 +90,31 @@ class Scatter:
         operand_shapes: tuple[ArrayShape, ...],
         computations: tuple[Callee, ...],
         numerics: NumericsPolicy = REFERENCE,
+        out: Array | None = None,
     ) -> Array | tuple[Array, ...]:
-        return _scattered(operands, attributes, shape, operand_shapes, computations, numerics, is_owned=False)
-
-    @staticmethod
-    def overwrite(
-        *operands: Array,
-        attributes: ScatterAttributes,
-        shape: Shape,
-        operand_shapes: tuple[ArrayShape, ...],
-        computations: tuple[Callee, ...],
-        numerics: NumericsPolicy = REFERENCE,
-    ) -> Array | tuple[Array, ...]:
-        # Of several operands only the first is the kernel's to write.
-        is_owned = len(operands) == 3
-        return _scattered(operands, attributes, shape, operand_shapes, computations, numerics, is_owned=is_owned)
-
-
-def _scattered(
-    operands: Sequence[Array],
-    attributes: ScatterAttributes,
-    shape: Shape,
-    operand_shapes: tuple[ArrayShape, ...],
-    computations: tuple[Callee, ...],
-    numerics: NumericsPolicy,
-    *,
-    is_owned: bool,
-) -> Array | tuple[Array, ...]:
-    count = len(operands) // 2
-    extents, bound = operands[0].shape, operand_shapes[0].dimensions
-    declared = shape.elements if isinstance(shape, TupleShape) else (shape,)
-    types = [array_shape(each, "the result of scatter").element_type for each in declared]
-    sources = [completed(in_type(*pair), bound) for pair in zip(operands[:count], types, strict=True)]
-    updates = [in_type(*pair) for pair in zip(operands[count + 1 :], types, strict=True)]
-    placement = _place(operands[count], updates[0].shape, bound, attributes)
-    results: Sequence[Array] = sources
-    if placement is not None:
-        if placement.has_leading_rows:
-            results = [source if is_owned and source.flags.c_contiguous else row_major(source) for source in sources]
-            tables = [placement.rows(result) for result in results]
-        else:
-            tables = [placement.table(source) for source in sources]
-            results = [placement.restored(table) for table in tables]
-        pieces = [placement.pieces(update) for update in updates]
-        targets = [placement.target(table) for table in tables]
-        combine(targets, placement.keys, pieces, computations[0], is_exact=numerics.is_exact)
-    if extents != bound:
-        results = [part(result, map(slice, extents)) for result in results]
-    return tuple(results) if isinstance(shape, TupleShape) else results[0]
+        count = len(operands) // 2
+        extents, bound = operands[0].shape, operand_shapes[0].dimensions
+        declared = shape.elements if isinstance(shape, TupleShape) else (shape,)
+        types = [array_shape(each, "the result of scatter").element_type for each in declared]
+        sources = [completed(in_type(*pair), bound) for pair in zip(operands[:count], types, strict=True)]
+        updates = [in_type(*pair) for pair in zip(operands[count + 1 :], types, strict=True)]
+        placement = _place(operands[count], updates[0].shape, bound, attributes)
+        results: Sequence[Array] = sources
+        if placement is not None:
+            if placement.has_leading_rows:
+                results = [
+                    source if source is out and source.flags.c_contiguous else row_major(source) for source in sources
+                ]
+                tables = [placement.rows(result) for result in results]
+            else:
+                tables = [placement.table(source) for source in sources]
+                results = [placement.restored(table) for table in tables]
+            pieces = [placement.pieces(update) for update in updates]
+            targets = [placement.target(table) for table in tables]
+            combine(targets, placement.keys, pieces, computations[0], is_exact=numerics.is_exact)
+        if extents != bound:
+            results = [part(result, map(slice, extents)) for result in results]
+        return tuple(results) if isinstance(shape, TupleShape) else results[0]
 
 
 def _require_dimensions(

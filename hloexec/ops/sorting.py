@@ -42,7 +42,7 @@ class TopKAttributes:
     largest: bool = attribute(Grammar.BOOL, default=True, always_printed=True)
 
 
-@opcode("sort", operands=(1, ANY), attributes=SortAttributes)
+@opcode("sort", operands=(1, ANY), attributes=SortAttributes, any_order=True)
 class Sort:
     """Sorts the operands together along a dimension: element a comes before b where to_apply(a0, b0, a1, b1, …).
 
@@ -82,7 +82,7 @@ class Sort:
         return results if len(results) > 1 else results[0]
 
 
-@opcode("topk", operands=1, attributes=TopKAttributes)
+@opcode("topk", operands=1, attributes=TopKAttributes, any_order=True)
 class TopK:
     """(values, indices) of the k largest or smallest elements of the last dimension, the best first.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hloexec.exec.memory import in_units
+from hloexec.system_memory import in_units
 
 __all__ = ["byte_text", "count_text", "flop_text", "number_text", "plural", "seconds_text"]
 

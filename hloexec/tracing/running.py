@@ -12,15 +12,15 @@ from typing import Any
 
 import attrs
 
+from hloexec.devices.topology import topology_of
 from hloexec.errors import InputError
-from hloexec.exec.requirements import Program
 from hloexec.exec.running import plan_of, run_devices
-from hloexec.exec.topology import topology_of
 from hloexec.files import open_atomically
 from hloexec.folders import new_folder, require_new_folder, require_room
 from hloexec.ir import Computation, Module
 from hloexec.ops.policy import numerics_policy
 from hloexec.ops.registry import find_opcode
+from hloexec.plan.program import Program
 from hloexec.summary import run_counts
 from hloexec.tracing.reading import Trace
 from hloexec.tracing.recording import Recorder, Remarkable

@@ -86,7 +86,8 @@ def _check_instruction(
     shapes = [operand.shape for operand in operands]
     called = [programs.get(name) for name in computation_names(instruction.attributes)]
     _check_partner(report, computation, instruction, operands)
-    if entry.infer is None or None in called:
+    if entry.infer is None or entry.role is Role.PARAMETER or None in called:
+        # A parameter's shape is the one that is declared.
         return
     arguments: dict[str, Any] = {}
     if entry.infer_needs:
@@ -98,7 +99,7 @@ def _check_instruction(
         report.error(error.message, computation, instruction)
         return
     declared = instruction.shape
-    if declared is not inferred and not same(declared, inferred):
+    if declared != inferred and not same(declared, inferred):
         message = f"{instruction.opcode} is declared {declared}, but its operands give {inferred}"
         if same(declared, inferred, any_width=True):
             report.mixed_precision(message, computation, instruction)

@@ -13,7 +13,7 @@ import hloexec
 from hloexec.custom_calls.cublas import Gemm, gemm_config
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
-from hloexec.exec import Statistics
+from hloexec.exec.statistics import Statistics
 from hloexec.ir import ArrayShape, Instruction, TupleShape
 from hloexec.ops.policy import POLICIES
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from hloexec.errors import EvaluationError, HloWarning, InputError, UnsupportedError
-from hloexec.exec import Statistics, plan_of, run, unsupported
+from hloexec.exec import plan_of, run, unsupported
+from hloexec.exec.statistics import Statistics
 from tests.exec.programs import parsed, run_text
 
 X = np.arange(4, dtype=np.float32)

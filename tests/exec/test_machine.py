@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from hloexec.custom_calls.registry import register_custom_call, unregister_custom_call
+from hloexec.devices.topology import Topology
 from hloexec.errors import EvaluationError, HloWarning, UnsupportedError, VerificationError
 from hloexec.exec import run, running
 from hloexec.exec.machine import Machine
-from hloexec.exec.plan import Options
-from hloexec.exec.planner import build
-from hloexec.exec.topology import Topology
 from hloexec.ops import registry
 from hloexec.ops.policy import REFERENCE
+from hloexec.plan.pipeline import Options
+from hloexec.plan.planner import build
 from tests.exec.programs import COUNTING_LOOP, agree_with_xla, flat, parsed, run_text
 
 X = np.arange(4, dtype=np.float32)
@@ -391,10 +391,10 @@ ENTRY e { x = f32[4] parameter(0)
 def test_plans_are_forgotten_with_their_module():
     module = parsed(COUNTING_LOOP)
     run(module, X)
-    assert id(module) in running._plans
+    assert id(module) in running._known
     gone = weakref.ref(module)
     key = id(module)
     del module
     gc.collect()
     assert gone() is None
-    assert key not in running._plans
+    assert key not in running._known

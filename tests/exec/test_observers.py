@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
+import hloexec
 from hloexec.errors import InputError
 from hloexec.exec import run
 from tests.exec.programs import COUNTING_LOOP, flat, parsed
+from tests.plan.random_programs import random_program
 
 X = np.arange(4, dtype=np.float32)
 
@@ -105,3 +110,24 @@ def test_progress_ends_with_everything_done():
 def test_something_that_observes_nothing_is_refused():
     with pytest.raises(InputError, match="object has neither"):
         run(parsed(COUNTING_LOOP), X, observers=[object()])
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_run_lets_go_of_its_observers_when_it_ends(devices: int) -> None:
+    class Observer:
+        def on_instruction(self, event: object) -> None:
+            pass
+
+    program = random_program(7, devices=devices)
+    module, observer = hloexec.parse(program.text), Observer()
+    seen = weakref.ref(observer)
+    gc.disable()
+    try:
+        if devices == 1:
+            hloexec.run(module, *program.inputs[0], observers=[observer])
+        else:
+            hloexec.run_devices(module, program.inputs, observers=[observer])
+        del observer
+        assert seen() is None
+    finally:
+        gc.enable()

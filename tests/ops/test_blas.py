@@ -1,55 +1,72 @@
-"""Matrix products on one thread."""
+"""Products on one thread of BLAS."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hloexec.openblas import openblas_function
+from hloexec.openblas import openblas_function, openblas_libraries
 from hloexec.ops import blas
-from hloexec.ops.blas import one_blas_thread
+from hloexec.ops.blas import hold_blas, matmul, single_threaded_blas
 
-controls = openblas_function("get_num_threads"), openblas_function("set_num_threads")
-needs_openblas = pytest.mark.skipif(None in controls, reason="NumPy's BLAS is not OpenBLAS")
+Threads = tuple[Callable[[], int], Callable[[int], None]]
 
 
-@needs_openblas
-def test_the_limit_holds_until_its_last_user_leaves() -> None:
-    get, put = controls
+@pytest.fixture
+def numpys_threads() -> Iterator[Threads]:
+    """What tells and sets the number of threads of NumPy's BLAS, which has two within."""
+    np.ones((2, 2)) @ np.ones((2, 2))
+    libraries = [path for path in openblas_libraries() if "numpy" in path]
+    if not libraries:
+        pytest.skip("NumPy's BLAS is not OpenBLAS")
+    get, put = (openblas_function(libraries[0], verb) for verb in ("get_num_threads", "set_num_threads"))
+    assert get is not None and put is not None
     before = get()
     put(2)
-    try:
-        inside, done = threading.Event(), threading.Event()
+    yield get, put
+    put(before)
 
-        def other() -> None:
-            with one_blas_thread():
-                inside.set()
-                done.wait()
 
-        thread = threading.Thread(target=other)
-        with one_blas_thread():
-            assert get() == 1
-            thread.start()
-            inside.wait()
-        assert get() == 1
-        done.set()
-        thread.join()
+def test_the_limit_holds_until_its_last_user_leaves(numpys_threads: Threads) -> None:
+    get, _ = numpys_threads
+    inside, done = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with single_threaded_blas():
+            inside.set()
+            done.wait()
+
+    thread = threading.Thread(target=other)
+    with single_threaded_blas():
         assert get() == 2
-    finally:
-        put(before)
+        matmul(np.ones((2, 3)), np.ones((3, 2)))
+        assert get() == 1
+        thread.start()
+        inside.wait()
+    assert get() == 1
+    done.set()
+    thread.join()
+    assert get() == 2
 
 
-@needs_openblas
-def test_the_limit_ends_with_an_error() -> None:
-    before = controls[0]()
-    with pytest.raises(ValueError, match="x"), one_blas_thread():
+def test_the_limit_ends_with_an_error(numpys_threads: Threads) -> None:
+    with pytest.raises(ValueError, match="x"), single_threaded_blas():
+        hold_blas()
         raise ValueError("x")
-    assert controls[0]() == before
+    assert numpys_threads[0]() == 2
 
 
 def test_without_openblas_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blas, "openblas_function", lambda verb: None)
-    with one_blas_thread():
-        assert (np.ones((2, 3)) @ np.ones((3, 2)) == 3).all()
+    monkeypatch.setattr(blas, "openblas_libraries", list)
+    with single_threaded_blas():
+        assert (matmul(np.ones((2, 3)), np.ones((3, 2))) == 3).all()
+
+
+def test_products_of_equal_matrices_do_not_depend_on_sharing_memory() -> None:
+    for matrix in (np.random.default_rng(1).standard_normal((70, 90), np.float32) for _ in range(3)):
+        values: list[Any] = [matmul(matrix, other.T).tobytes() for other in (matrix, matrix.copy(), matrix[:])]
+        assert len(set(values)) == 1

@@ -17,6 +17,7 @@ from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape
 from hloexec.ops import integer_products, matrix_product, plain_products, product_blocks, threads
+from hloexec.ops.blas import matmul
 from hloexec.ops.contractions import Dot, DotAttributes, ScaledDot
 from hloexec.ops.dot_algorithms import DOT_ALGORITHMS
 from hloexec.ops.policy import POLICIES
@@ -252,6 +253,12 @@ def test_blocks_of_products_are_even_and_cover_all():
         step = product_blocks.even_step(size, products)
         count = -(-size // step)
         assert count == 1 or (count % 2 == 0 and step * products >= product_blocks._LEAST_PRODUCTS // 2)
+    for rows, terms, columns in ((1, 1, 1), (5000, 9, 4000), (4096, 4096, 4096), (16, 2048, 4096), (900, 3000, 1),
+                                 (128, 16, 512), (1000, 32, 130)):  # fmt: skip
+        blocks = product_blocks.blocks_of(rows, terms, columns)
+        times = np.zeros((rows, columns), int)
+        blocks.on_all_cores(lambda row, column, times=times: np.add(times[row, column], 1, out=times[row, column]))
+        assert (times == 1).all()
     blocks = product_blocks.batch_blocks((3, 5, 7), 1 << 18)
     times = np.zeros((3, 5, 7), int)
     for block in blocks:
@@ -309,16 +316,38 @@ def test_few_rows_with_a_medium_matrix_are_exact_in_slabs(monkeypatch, is_transp
 
 @pytest.mark.parametrize("sizes", [(512, 256, 128), (1000, 33, 700), (5, 1 << 21, 3), (1024, 256, 300), (0, 4, 3)])
 @pytest.mark.parametrize("is_in_place", [False, True])
-def test_a_sum_with_a_product_is_exact_however_it_is_spread(sizes, is_in_place):
+@pytest.mark.parametrize("is_addend_first", [False, True])
+def test_a_sum_with_a_product_is_exact_however_it_is_spread(sizes, is_in_place, is_addend_first):
     rng = np.random.default_rng(sizes[0])
     rows, terms, columns = sizes
     lhs, rhs = rng.integers(-1, 2, (terms, rows)), rng.integers(-1, 2, (terms, columns))
     addend = rng.integers(-8, 9, (rows, columns)).astype(np.float32)
     expected = lhs.T.astype(np.float64) @ rhs.astype(np.float64) + addend
-    result = addend if is_in_place else np.empty_like(addend)
-    given = lhs.astype(np.float32).T, rhs.astype(np.float32)
-    plain_products.add_product(result, addend, *given, block_bytes=1 << 18)
+    given = lhs.astype(np.float32).T, rhs.astype(np.float32), addend
+    out = addend if is_in_place else None
+    result = plain_products.products_plus([given[:2]], addend, out, is_addend_first=is_addend_first)
+    assert (result is addend) == is_in_place
     np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize(
+    ("rows", "terms", "columns"), [(3, 5, 7), (700, 16, 1200), (300, 900, 200), (2048, 40, 700), (16, 512, 640)]
+)
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_a_sum_with_a_product_has_the_bits_of_the_product_and_then_the_sum(rows, terms, columns, is_transposed):
+    rng = np.random.default_rng(rows)
+    lhs, addend = rng.standard_normal((rows, terms), np.float32), rng.standard_normal((rows, columns), np.float32)
+    rhs = np.asarray(rng.standard_normal((terms, columns), np.float32), order="F" if is_transposed else "C")
+    together = plain_products.products_plus([(lhs, rhs)], addend)
+    assert together.tobytes() == (plain_products.plain_matrix_product(lhs, rhs) + addend).tobytes()
+
+
+def test_a_matrix_times_its_transpose_has_the_bits_of_any_two_equal_matrices():
+    """NumPy has another routine for operands that share memory."""
+    for sizes in ((90, 300), (3, 40, 200)):
+        matrix = np.random.default_rng(5).standard_normal(sizes, np.float32)
+        together = matmul(matrix, matrix.swapaxes(-1, -2))
+        assert together.tobytes() == matmul(matrix, matrix.copy().swapaxes(-1, -2)).tobytes()
 
 
 def test_an_empty_sum_is_zero():

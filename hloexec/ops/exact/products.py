@@ -18,6 +18,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType
+from hloexec.ops.blas import matmul
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.exact.doubled import scaled, two_product, two_sum
 from hloexec.values import Array
@@ -191,7 +192,7 @@ def _level_products(left: _Slices, right: _Slices, level: int) -> Iterator[Array
         piece = slice(start, start + _LENGTH)
         total: Array | None = None
         for mine, its in present:
-            product = np.matmul(mine[..., piece], its[..., piece, :])
+            product = matmul(mine[..., piece], its[..., piece, :])
             if level >= _ADDABLE_LEVELS:
                 yield product
             else:

@@ -1,0 +1,200 @@
+"""The devices of a run, and which of them take part in a collective together.
+
+A device is one partition of one replica; it has the number replica · partitions + partition. A collective's groups list
+replicas, partitions or devices, according to its attributes (XLA: AllReduce, AllToAll, CollectivePermute).
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import TypeAlias
+
+import attrs
+import numpy as np
+
+from hloexec.devices.tiles import MOST_DEVICES, partitions_named
+from hloexec.errors import InputError, ParseError
+from hloexec.ir import Computation, Instruction, Module, ReplicaGroups
+from hloexec.ops.attributes import attribute_fields
+from hloexec.text.shardy import meshes_of
+
+__all__ = [
+    "ONE_DEVICE",
+    "Group",
+    "Topology",
+    "device_counts",
+    "groups_of",
+    "source_target_pairs",
+    "topology_of",
+]
+
+Group: TypeAlias = "dict[int, int]"
+"""The devices that act together, in their order, by the numbers that the instruction's attributes use for them."""
+
+
+@attrs.frozen
+class Topology:
+    """How many devices there are."""
+
+    replicas: int = 1
+    partitions: int = 1
+    count: int = attrs.field(init=False, default=attrs.Factory(lambda self: self.replicas * self.partitions, True))
+
+    def device(self, replica: int, partition: int) -> int:
+        return replica * self.partitions + partition
+
+    def replica_of(self, device: int) -> int:
+        return device // self.partitions
+
+    def partition_of(self, device: int) -> int:
+        return device % self.partitions
+
+    def __str__(self) -> str:
+        replicas = f"{self.replicas} replica{'s' if self.replicas != 1 else ''}"
+        return f"{replicas} × {self.partitions} partition{'s' if self.partitions != 1 else ''}"
+
+
+ONE_DEVICE = Topology()
+
+
+def groups_of(instruction: Instruction, topology: Topology) -> list[Group]:
+    """The groups in which devices take part in a collective; every device is in exactly one.
+
+    Without a channel groups list replicas, and devices of one partition act together. With one they list partitions,
+    for opcodes that know no `use_global_device_ids`; replicas with all their partitions, for those that do; and devices
+    where it is true. No groups at all mean everyone. Devices that a permute or a broadcast leaves out act alone; for
+    others InputError says that they are missing, and for all that a number is out of range.
+    """
+    attributes = instruction.attributes
+    fields = attribute_fields(type(attributes))
+    has_channel = getattr(attributes, "channel_id", None) is not None
+    spaces: list[dict[int, list[int]]]
+    replicas, partitions = range(topology.replicas), range(topology.partitions)
+    if getattr(attributes, "use_global_device_ids", False):
+        if not has_channel:
+            raise InputError(
+                f"%{instruction.name} has use_global_device_ids=true, which means nothing without channel_id"
+            )
+        if attributes.replica_groups == ReplicaGroups():
+            raise InputError(f"%{instruction.name} has use_global_device_ids=true, which needs replica_groups")
+        kind, spaces = "device", [{device: [device] for device in range(topology.count)}]
+    elif has_channel and "use_global_device_ids" in fields:
+        kind, spaces = "replica", [{r: [topology.device(r, p) for p in partitions] for r in replicas}]
+    elif has_channel:
+        kind, spaces = "partition", [{p: [topology.device(r, p)] for p in partitions} for r in replicas]
+    else:
+        kind, spaces = "replica", [{r: [topology.device(r, p)] for r in replicas} for p in partitions]
+    pairs = getattr(attributes, "source_target_pairs", None)
+    listed = _connected(pairs) if pairs is not None else list(map(list, attributes.replica_groups.expand()))
+    may_leave_out = getattr(attributes, "may_leave_out", False)
+    numbers = list(spaces[0])
+    for number in (number for group in listed for number in group):
+        if number not in spaces[0]:
+            raise InputError(
+                f"%{instruction.name} names {kind} {number}, but there are {len(numbers)} ({topology}); set the "
+                "numbers of replicas and partitions"
+            )
+    named = {number for group in listed for number in group}
+    left_out = [number for number in numbers if number not in named] if listed or pairs is not None else []
+    if left_out and not may_leave_out:
+        raise InputError(
+            f"the groups of %{instruction.name} leave out {kind} {left_out[0]} of {len(numbers)} ({topology})"
+        )
+    wanted = [*listed, *([number] for number in left_out)] or [numbers]
+    found: list[Group] = []
+    for space in spaces:
+        for group in wanted:
+            devices = [device for number in group for device in space[number]]
+            is_one_to_one = len(devices) == len(group)
+            found.append(dict(zip(group if is_one_to_one else range(len(devices)), devices, strict=True)))
+    return found
+
+
+def _connected(pairs: tuple[tuple[int, int], ...]) -> list[list[int]]:
+    """The numbers that pairs connect, directly or through others."""
+    neighbours: dict[int, list[int]] = {}
+    for source, target in pairs:
+        neighbours.setdefault(source, []).append(target)
+        neighbours.setdefault(target, []).append(source)
+    groups: list[list[int]] = []
+    seen: set[int] = set()
+    for first in neighbours:
+        if first not in seen:
+            seen.add(first)
+            group = [first]
+            for number in group:
+                others = [other for other in dict.fromkeys(neighbours[number]) if other not in seen]
+                seen.update(others)
+                group += others
+            groups.append(sorted(group))
+    return groups
+
+
+def source_target_pairs(computation: Computation, instruction: Instruction) -> tuple[tuple[int, int], ...] | None:
+    """The pairs (source, target) between which a send or recv transfers; None where the text does not say.
+
+    They stand in the frontend attribute `_xla_send_recv_source_target_pairs` of the instruction or, for a done, of its
+    start.
+    """
+    before = computation.by_name.get(instruction.operands[0]) if instruction.operands else None
+    for place in (instruction, before):
+        for name, text in (place.frontend_attributes or ()) if place is not None else ():
+            if name == "_xla_send_recv_source_target_pairs":
+                return _pairs(text, instruction)
+    return None
+
+
+def _pairs(text: str, instruction: Instruction) -> tuple[tuple[int, int], ...]:
+    numbers = text.translate(str.maketrans("{},", "   ")).split()
+    if len(numbers) % 2 or not all(number.isdecimal() for number in numbers):
+        raise InputError(f"%{instruction.name} should transfer between pairs like {{{{0,1}}}}, but says {text!r}")
+    values = list(map(int, numbers))
+    return tuple(zip(values[::2], values[1::2], strict=True))
+
+
+def device_counts(module: Module) -> tuple[int, int]:
+    """Replicas and partitions: what the header says or, where it says nothing, what the module is sharded among.
+
+    Meshes and shardings name partitions; collectives that have a channel go across partitions, the others across
+    replicas.
+    """
+    counts = [module.replica_count, module.num_partitions]
+    if counts != [1, 1]:
+        return counts[0], counts[1]
+    # A mesh that cannot be read is an error where it is needed.
+    with suppress(ParseError):
+        counts[1] = max((mesh.device_count for mesh in meshes_of(module).values()), default=1)
+    for computation in module:
+        for instruction in computation:
+            if instruction.sharding is not None:
+                counts[1] = max(counts[1], partitions_named(instruction.sharding) or 1)
+            named = _devices_named(instruction)
+            if named:
+                axis = 0 if getattr(instruction.attributes, "channel_id", None) is None else 1
+                counts[axis] = max(counts[axis], named)
+    return counts[0], counts[1]
+
+
+def topology_of(module: Module, replicas: int | None = None, partitions: int | None = None) -> Topology:
+    """The devices of a module, as many as `device_counts` finds or the caller says; InputError for bad numbers."""
+    found = device_counts(module)
+    counts = [given if given is not None else its for given, its in zip((replicas, partitions), found, strict=True)]
+    for name, count in zip(("replicas", "partitions"), counts, strict=True):
+        if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or not 1 <= count <= MOST_DEVICES:
+            raise InputError(f"{name} must be a number from 1 to {MOST_DEVICES}, but is {count!r}")
+    return Topology(*map(int, counts))
+
+
+def _devices_named(instruction: Instruction) -> int:
+    """One more than the largest device number that an instruction names."""
+    groups = getattr(instruction.attributes, "replica_groups", None)
+    pairs = getattr(instruction.attributes, "source_target_pairs", None) or ()
+    largest = [max(pair) + 1 for pair in pairs]
+    if isinstance(groups, ReplicaGroups):
+        largest += [max(group) + 1 for group in groups.groups if group]
+        if groups.iota is not None:
+            largest.append(math.prod(groups.iota.dimensions))
+        if groups.mesh is not None:
+            largest.append(groups.mesh.mesh.device_count)
+    return max(largest, default=0)

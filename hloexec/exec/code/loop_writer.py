@@ -1,0 +1,245 @@
+"""Loops as Python functions, with what passes have found out of them.
+
+A counter is a Python number; values that lie in buffers are written to arrays that the loop keeps; products that are
+added to a sum wait until several of them can be; and where a loop may
+come back to values that it has had, the carried values are looked at after 2 and 16 iterations in turns: where they
+are, bit for bit, those of the look before, all that is left are the iterations beyond a multiple of 2 or 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hloexec.exec.code.code import Code, Line
+from hloexec.exec.code.writer import Values, Writer
+from hloexec.ir import ArrayShape
+from hloexec.ops.product_sums import AddedProduct, ProductSum
+from hloexec.plan.passes.induction import trip_count
+from hloexec.plan.steps import Counter, Limit, Plan, Step, While
+from hloexec.values import Array
+
+__all__ = ["LoopWriter"]
+
+_PERIODS = (2, 16)
+"""Cycles whose lengths divide one of these are found: fixed points, numbers that alternate in their last bits."""
+
+_FIRST_LOOK = 8
+"""Iterations after which the carried values are first looked at."""
+
+
+class LoopWriter(Writer):
+    """Writes the function of a loop: (state, iteration, until) → (state, iteration, whether the loop is over)."""
+
+    def __init__(
+        self, step: Step, code_of: Callable[[Plan], Code | None], loop_code_of: Callable[[Step], Code | None]
+    ) -> None:
+        super().__init__(step.instruction.name, code_of, loop_code_of)
+        assert isinstance(step.flow, While)
+        self._step, self._flow = step, step.flow
+        self._state = Values(self._flow.body)
+        self._condition = Values(self._flow.condition)
+        self._names: list[str] = []
+        """The variables of the carried leaves."""
+        self._buffers: list[str] = []
+        body = self._flow.body
+        self._sums = {
+            leaf: step for step in body.steps for leaf in self._flow.sums if step.result == body.results[leaf]
+        }
+        """By carried leaf, the steps that add products to what nothing else in the loop reads."""
+        self._first, self._count = "", ""
+        """The variables of the first iteration's number, and of the counter that the loop's limit is for."""
+
+    def of_loop(self) -> Code:
+        """The function."""
+        flow, body = self._flow, self._flow.body
+        self.name_parameters(self._state)
+        self._names = [self._state.names[slot] for slot in body.parameters]
+        self._condition.names = dict(zip(flow.condition.parameters, self._names, strict=True))
+        self._condition.kept = frozenset(flow.condition.parameters)
+        self._first, self._count = self.fresh("first"), self.fresh("count")
+        results = [self._counted(leaf) for leaf in range(len(self._names))]
+        self.unpack(self._names, "state")
+        self.write("state.clear()")
+        if any(self._first in expression for expression in results):
+            self.write(f"{self._first} = iteration")
+        if flow.limit is not None:
+            self.write(f"{self._count} = int({self._names[flow.limit.leaf]})")
+        look = self._begin_looks()
+        self._make_buffers()
+        for leaf, maker in self._sums.items():
+            assert maker.kernel is not None and isinstance(maker.kernel.function, AddedProduct)
+            begin = self.known_as("product_sum", partial(ProductSum, maker.kernel.function))
+            self.write(f"{self._names[leaf]} = {begin}({self._names[leaf]})")
+        self.write("while iteration != until:")
+        self.indent = "        "
+        self._write_condition()
+        self.indent += "    "
+        self._write_end(results, "True")
+        self.indent = "        "
+        if flow.limit is not None and flow.counters[flow.limit.leaf].is_read:
+            self.write(f"{self._names[flow.limit.leaf]} = {results[flow.limit.leaf]}")
+        self._write_body()
+        if flow.limit is not None:
+            self.write(f"{self._count} += {flow.limit.increment}")
+        self.write("iteration += 1")
+        look()
+        self.indent = "    "
+        self._write_end(results, "False")
+        return self.compiled("state, iteration, until")
+
+    def _write_end(self, results: Sequence[str], is_over: str) -> None:
+        for leaf, maker in self._sums.items():
+            name = self._names[leaf]
+            self.lines.append((f"{self.indent}{name} = {name}.total()", Line(maker, self._step, self._flow.body)))
+        self.write(f"return [{', '.join(results)}], iteration, {is_over}")
+
+    def _counted(self, leaf: int) -> str:
+        """The expression for a carried value where the loop ends."""
+        counter, limit = self._flow.counters.get(leaf), self._flow.limit
+        if counter is None:
+            return self._names[leaf]
+        if limit is not None and leaf == limit.leaf:
+            return f"{self.known_as('number', partial(np.array, dtype=self._dtype(leaf)))}({self._count})"
+        advance = self.known_as("advanced", partial(_advanced, counter, self._dtype(leaf)))
+        return f"{advance}({self._names[leaf]}, iteration - {self._first})"
+
+    def _dtype(self, leaf: int) -> np.dtype[Any]:
+        shape = self._flow.body.slot_shapes[self._flow.body.parameters[leaf]]
+        assert isinstance(shape, ArrayShape)
+        return shape.element_type.storage
+
+    # The condition and the body
+
+    def _write_condition(self) -> None:
+        condition, limit = self._flow.condition, self._flow.limit
+        if limit is not None:
+            self.write(f"if {self._count} >= {limit.end}:")
+            return
+        self.loop = self._step, condition
+        for step in condition.steps:
+            self.step(self._condition, step)
+        self.write(f"if not {self.value(self._condition, condition.results[0])}:")
+        self.loop = None
+
+    def _write_body(self) -> None:
+        body, state = self._flow.body, self._state
+        counting = {body.results[leaf] for leaf in self._flow.counters}
+        self.loop = self._step, body
+        self.drop(state, body.dead_on_entry)
+        for step in body.steps:
+            if step.result not in counting:
+                self.step(state, step)
+        self._carry()
+        self.loop = None
+
+    def _carry(self) -> None:
+        """Let the results of the body take the places of its arguments, and buffers change theirs."""
+        body, state, names = self._flow.body, self._state, self._names
+        changed = [
+            leaf for leaf in range(len(names)) if not body.is_invariant(leaf) and leaf not in self._flow.counters
+        ]
+        moves = {names[leaf]: self.value(state, body.results[leaf]) for leaf in changed}
+        buffers = self._flow.buffers
+        if buffers is not None:
+            moves |= {self._buffers[buffer]: self._buffers[after] for buffer, after in enumerate(buffers.following)}
+        moves = {name: value for name, value in moves.items() if name != value}
+        if moves:
+            self.write(f"{', '.join(moves)} = {', '.join(moves.values())}")
+        kept = {*self._lasting(), *body.constants, *body.parameters}
+        self.clear(state.names[slot] for slot in body.results if slot not in kept and slot in state.names)
+
+    # Buffers and sums
+
+    def _lasting(self) -> set[int]:
+        """The slots of the body whose variables stay as they are from one iteration to the next."""
+        return self._in_buffers().union(*((step.operands[2], step.result) for step in self._sums.values()))
+
+    def _in_buffers(self) -> set[int]:
+        """The slots of the body whose values lie in buffers."""
+        buffers, body = self._flow.buffers, self._flow.body
+        return set() if buffers is None else {*buffers.written, *(body.parameters[leaf] for leaf in buffers.carried)}
+
+    def _make_buffers(self) -> None:
+        buffers = self._flow.buffers
+        if buffers is None:
+            return
+        carried = {buffer: self._names[leaf] for leaf, buffer in buffers.carried.items()}
+        for buffer, shape in enumerate(buffers.shapes):
+            assert isinstance(shape, ArrayShape)
+            name = carried.get(buffer) or self.fresh("buffer")
+            self._buffers.append(name)
+            if buffer in carried:
+                self.write(f"{name} = {name}.copy()")
+            else:
+                made = f"{self.known_as('empty', np.empty)}({shape.dimensions}, '{shape.element_type.storage}')"
+                self.write(f"{name} = {made}")
+
+    def kernel(self, values: Values, step: Step) -> None:
+        buffers = self._flow.buffers
+        if values is self._state and step in self._sums.values():
+            lhs, rhs, total = (self.value(values, slot) for slot in step.operands)
+            self.write(f"{total}.add({lhs}, {rhs})")
+            values.names[step.result] = total
+            return
+        if values is not self._state or buffers is None or step.result not in buffers.written:
+            super().kernel(values, step)
+            return
+        assert step.kernel is not None and step.kernel.ufunc is not None
+        buffer = self._buffers[buffers.written[step.result]]
+        ufunc = step.kernel.ufunc
+        given = ", ".join(self.value(values, slot) for slot in step.operands)
+        # NumPy wants the last argument of these two named; for others its place is faster.
+        out = f"out={buffer}" if ufunc in (np.maximum, np.minimum) else buffer
+        self.write(f"{self.known_as(ufunc.__name__, ufunc)}({given}, {out})")
+        values.names[step.result] = buffer
+
+    def note(self, step: Step) -> str:
+        shape = super().note(step)
+        is_in_buffer = self.loop == (self._step, self._flow.body) and step.result in self._in_buffers()
+        return f"{step.instruction.name}: {shape}" if is_in_buffer else shape
+
+    def drop(self, values: Values, slots: Sequence[int]) -> None:
+        lasting = self._lasting() if values is self._state else set()
+        super().drop(values, [slot for slot in slots if slot not in lasting])
+
+    # Cycles
+
+    def _begin_looks(self) -> Callable[[], None]:
+        """Write what is needed to look at carried values; returns what writes the look at the end of an iteration."""
+        compared = [self._names[leaf] for leaf in self._flow.compared]
+        limit = self._flow.limit
+        if limit is None or not compared:
+            return lambda: None
+        before, period, look = self.fresh("before"), self.fresh("period"), self.fresh("look")
+        self.write(f"{before}, {period}, {look} = None, {max(_PERIODS)}, iteration + {_FIRST_LOOK}")
+
+        def write() -> None:
+            now, skip = self.fresh("now"), self.known_as("skipped", partial(_skipped, limit))
+            self.write(f"if iteration == {look}:")
+            self.write(f"    {now} = {', '.join(f'{name}.tobytes()' for name in compared)},")
+            self.write(f"    if {now} == {before}:")
+            self.write(f"        {self._count}, iteration = {skip}({self._count}, iteration, until, {period})")
+            self.write(f"    {before}, {period} = {now}, {sum(_PERIODS)} - {period}")
+            self.write(f"    {look} += {period}")
+
+        return write
+
+
+def _skipped(limit: Limit, count: int, iteration: int, until: int, period: int) -> tuple[int, int]:
+    """The counter and the number of the iteration after as many periods as are left."""
+    left = trip_count(limit, count)
+    if until >= 0:
+        left = min(left, until - iteration)
+    left -= left % period
+    return (count + left * limit.increment, iteration + left) if left > 0 else (count, iteration)
+
+
+def _advanced(counter: Counter, dtype: np.dtype[Any], start: Array, times: int) -> Array:
+    """What a counter that began at `start` is after so many iterations; it wraps around."""
+    unsigned = np.dtype(f"u{dtype.itemsize}")
+    total = (int(start) + times * counter.increment) % (1 << 8 * unsigned.itemsize)
+    return np.array(total, unsigned).view(dtype)

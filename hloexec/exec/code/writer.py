@@ -1,0 +1,251 @@
+"""Writing a plan as a Python function: one line for each step, one variable for each slot."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import attrs
+
+from hloexec.exec.code.code import KEY, Code, Line
+from hloexec.exec.ownership import UNSHARED_VARIABLE, is_own
+from hloexec.ir import leaf_shapes
+from hloexec.plan.regions.region import RegionKernel
+from hloexec.plan.steps import Conditional, Invocation, Plan, Step, While
+from hloexec.plan.trees import NO_SLOT
+from hloexec.values import flat
+
+__all__ = ["UnwritableError", "Values", "Writer"]
+
+_UNNAMEABLE = re.compile(r"\W")
+
+
+class UnwritableError(Exception):
+    """A plan within this one could not be written."""
+
+
+@attrs.define(eq=False)
+class Values:
+    """The variables of one plan's slots, and which of them outlive the plan's steps."""
+
+    plan: Plan
+    names: dict[int, str] = attrs.field(factory=dict)
+    kept: frozenset[int] = frozenset()
+    """Slots that the plan may neither drop nor overwrite, though it does not need them any more."""
+
+
+class _Source:
+    """What debuggers and tracebacks ask for the text of generated code."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def get_source(self, _: str) -> str:
+        return self._text
+
+
+class Writer:
+    """Writes one function; those that it calls come from `code_of` and `loop_code_of`."""
+
+    def __init__(
+        self, name: str, code_of: Callable[[Plan], Code | None], loop_code_of: Callable[[Step], Code | None]
+    ) -> None:
+        self.code_of = code_of
+        self.loop_code_of = loop_code_of
+        self.lines: list[tuple[str, Line | None]] = []
+        self.indent = "    "
+        self.loop: tuple[Step, Plan] | None = None
+        """The loop that the lines are in, and its condition or body."""
+        self._callees: dict[int, Code] = {}
+        self._namespace: dict[str, Any] = {
+            "references": sys.getrefcount,
+            "UNSHARED": UNSHARED_VARIABLE,
+            "is_own": is_own,
+        }
+        self._names_of_objects: dict[int, str] = {}
+        self._taken = {"arguments", "branch", "callee", "iteration", "state", "until", *self._namespace}
+        self.name = self.fresh(name)
+
+    def of_plan(self, plan: Plan) -> Code:
+        """The function of a plan."""
+        values = Values(plan)
+        self.name_parameters(values)
+        self.unpack([values.names[slot] for slot in plan.parameters], "arguments")
+        self.write("arguments.clear()")
+        self.drop(values, plan.dead_on_entry)
+        for step in plan.steps:
+            self.step(values, step)
+        self.write(f"return [{', '.join(self.value(values, slot) for slot in plan.results)}]")
+        return self.compiled("arguments")
+
+    def compiled(self, parameters: str) -> Code:
+        """The function of the lines that have been written."""
+        lines = [f"def {self.name}({parameters}):", *(line for line, _ in self.lines)]
+        source = "\n".join(lines) + "\n"
+        numbered = {number: line for number, (_, line) in enumerate(self.lines, 2) if line is not None}
+        code = Code(source, numbered, tuple(self._callees.values()))
+        filename = f"<plan of {self.name}>"
+        self._namespace |= {"__name__": filename, "__loader__": _Source(source), KEY: code}
+        # The text is made here, of names that hold nothing but letters, digits and underscores.
+        exec(compile(source, filename, "exec"), self._namespace)
+        code.function = self._namespace[self.name]
+        return code
+
+    # Steps
+
+    def step(self, values: Values, step: Step) -> None:
+        """Write a step, and let go of what dies with it."""
+        first = len(self.lines)
+        flow = step.flow
+        if step.function is not None:
+            self.kernel(values, step)
+        elif isinstance(flow, Invocation):
+            self._call(values, step, f"{self._callee(self.code_of(flow.plan))}(arguments)")
+        elif isinstance(flow, While):
+            self._call(values, step, f"{self._callee(self.loop_code_of(step))}(arguments, 0, -1)[0]")
+        elif isinstance(flow, Conditional):
+            self._conditional(values, step, flow)
+        else:
+            # For people only: a plan that communicates is walked.
+            given = ", ".join(self.value(values, slot) for slot in step.operands)
+            call = f"{self.known_as(step.instruction.opcode, flow)}({given})"
+            self._drop_operands(values, step)
+            targets = self.targets(values, step)
+            if isinstance(step.tree, int):
+                self.write(f"{targets[0]} = {call}")
+            else:
+                self.unpack(targets, call)
+        self.lines[-1] = (f"{self.lines[-1][0]}  # {self.note(step)}", None)
+        line = Line(step, *(self.loop or (None, None)))
+        self.lines[first:] = [(text, line) for text, _ in self.lines[first:]]
+        # Steps that run other plans have given up their operands before.
+        self.drop(values, [slot for slot in step.dead if step.function is not None or slot in step.results])
+
+    def note(self, step: Step) -> str:
+        """What the comment on a step's line says."""
+        shape = str(step.instruction.shape)
+        if not isinstance(step.kernel, RegionKernel):
+            return shape
+        region = step.kernel.region
+        opcodes = ", ".join(part.step.instruction.opcode for part in region.parts)
+        return f"{shape} by {region.block} of {region.rows} rows: {opcodes}"
+
+    def kernel(self, values: Values, step: Step) -> None:
+        """Write the line of a kernel."""
+        kernel = step.kernel
+        assert kernel is not None
+        given = ", ".join(self.value(values, slot) for slot in step.operands)
+        ufunc = kernel.ufunc
+        function = self.known_as(step.instruction.opcode if ufunc is None else ufunc.__name__, kernel.function)
+        call = f"{function}({given})"
+        if step.reused != NO_SLOT and step.reused not in values.kept:
+            target = self.value(values, step.reused)
+            over = f"{function}({given}, out={target})"
+            call = f"{over} if references({target}) == UNSHARED and is_own({target}) else {call}"
+        targets = self.targets(values, step)
+        if isinstance(step.tree, int):
+            self.write(f"{targets[0]} = {call}")
+        elif all(isinstance(branch, int) for branch in step.tree):
+            self.unpack(targets, call)
+        else:
+            self.unpack(targets, f"{self.known_as('flat', flat)}({call})")
+
+    def _call(self, values: Values, step: Step, call: str) -> None:
+        """Write the list of a callee's arguments, to which alone those belong then that die, and the call."""
+        self.write(f"arguments = [{', '.join(self.value(values, slot) for slot in step.operands)}]")
+        self._drop_operands(values, step)
+        self.unpack(self.targets(values, step), call)
+
+    def _conditional(self, values: Values, step: Step, flow: Conditional) -> None:
+        selector = self.value(values, step.operands[0])
+        self.write(f"branch = {self.known_as('select', _selection(flow))}({selector})")
+        for number, branch in enumerate(flow.branches):
+            given = ", ".join(self.value(values, slot) for slot in step.operands[branch.start : branch.stop])
+            callee = self._callee(self.code_of(branch.plan))
+            self.write(f"{'elif' if number else 'if'} branch == {number}:")
+            self.write(f"    callee, arguments = {callee}, [{given}]")
+        self._drop_operands(values, step)
+        self.unpack(self.targets(values, step), "callee(arguments)")
+
+    def _drop_operands(self, values: Values, step: Step) -> None:
+        self.drop(values, [slot for slot in step.dead if slot not in step.results])
+
+    def drop(self, values: Values, slots: Sequence[int]) -> None:
+        """Let go of the values of slots."""
+        self.clear(values.names[slot] for slot in slots if slot not in values.kept)
+
+    def clear(self, names: Iterable[str]) -> None:
+        """Let go of the values of variables."""
+        found = " = ".join(dict.fromkeys(names))
+        if found:
+            self.write(f"{found} = None")
+
+    # Names
+
+    def name_parameters(self, values: Values) -> None:
+        """Name the slots of a plan's parameters."""
+        names = [
+            parameter.name for parameter in values.plan.computation.parameters for _ in leaf_shapes(parameter.shape)
+        ]
+        # What a loop gives its body besides was computed before it.
+        makers = {slot: step.instruction.name for step in values.plan.program for slot in step.results}
+        for number, slot in enumerate(values.plan.parameters):
+            values.names[slot] = self.fresh(names[number] if number < len(names) else makers.get(slot, "unread"))
+
+    def targets(self, values: Values, step: Step) -> list[str]:
+        """New variables for a step's results."""
+        for slot in step.results:
+            values.names[slot] = self.fresh(step.instruction.name)
+        return [values.names[slot] for slot in step.results]
+
+    def value(self, values: Values, slot: int) -> str:
+        """The expression for a slot: its variable, or the name of a constant."""
+        if slot in values.names:
+            return values.names[slot]
+        return self.known_as("constant", values.plan.constants[slot])
+
+    def _callee(self, code: Code | None) -> str:
+        if code is None:
+            raise UnwritableError
+        self._callees[id(code)] = code
+        return self.known_as(code.function.__name__, code.function)
+
+    def known_as(self, name: str, value: Any) -> str:
+        """The name, `name` or like it, by which the code knows an object."""
+        known = self._names_of_objects.get(id(value))
+        if known is None:
+            known = self._names_of_objects[id(value)] = self.fresh(name)
+            self._namespace[known] = value
+        return known
+
+    def fresh(self, name: str) -> str:
+        """A Python name like `name` that is not taken yet."""
+        base = _UNNAMEABLE.sub("_", name if name.isascii() else name.encode("ascii", "replace").decode())
+        if not base or base[0].isdigit() or keyword.iskeyword(base):
+            base = f"_{base}"
+        found, number = base, 1
+        while found in self._taken:
+            number += 1
+            found = f"{base}_{number}"
+        self._taken.add(found)
+        return found
+
+    # Lines
+
+    def write(self, line: str) -> None:
+        """Write a line that belongs to no step, or to one that is being written."""
+        self.lines.append((self.indent + line, None))
+
+    def unpack(self, targets: Sequence[str], expression: str) -> None:
+        """Write an assignment to several variables, or to none."""
+        if targets:
+            self.write(f"{', '.join(targets)}{',' if len(targets) == 1 else ''} = {expression}")
+        else:
+            self.write(expression)
+
+
+def _selection(flow: Conditional) -> Callable[[Any], int]:
+    return lambda selector: flow.branches.index(flow.select(selector))

@@ -1,0 +1,65 @@
+"""Who holds an array: a kernel may write its result to an operand's array that nothing else can see.
+
+References to an array are not worked out from the plan but counted when the step runs. An array is nobody else's if
+only its slot (and the tuple of the step's operands) refers to it, it owns its memory and may be written. Each view of
+it, each other slot, the caller, a constant and an observer would hold a reference. Python counts them exactly; where
+it does not (an interpreter other than CPython, or one without the global lock), nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hloexec.devices.varying import Split
+
+__all__ = ["UNSHARED_VARIABLE", "free_classes", "is_free", "is_held_twice", "is_own"]
+
+
+def is_own(value: Any) -> bool:
+    """Whether a value is an array that owns its memory and may be written."""
+    return type(value) is np.ndarray and bool(value.flags.owndata and value.flags.writeable)
+
+
+def is_free(slots: Sequence[Any], slot: int) -> bool:
+    """Whether only a slot and the tuple of a step's operands refer to an array, which owns its memory."""
+    return _references(slots, slot) == _UNSHARED + 1 and is_own(slots[slot])
+
+
+def free_classes(slots: Sequence[Any], slot: int) -> tuple[bool, ...]:
+    """The same for each class of a value of which devices have several."""
+    split = slots[slot]
+    # This name refers to it, too.
+    if type(split) is not Split or _references(slots, slot) != _UNSHARED + 2:
+        return ()
+    values = split.values
+    return tuple(_references(values, number) == _UNSHARED and is_own(values[number]) for number in range(len(values)))
+
+
+def is_held_twice(slots: Sequence[Any], slot: int) -> bool:
+    """Whether a slot and the tuple of a step's operands are all that holds a value."""
+    return _references(slots, slot) == _UNSHARED + 1
+
+
+def _references(slots: Sequence[Any], slot: int) -> int:
+    return sys.getrefcount(slots[slot])
+
+
+def _unshared_references() -> int:
+    """What `_references` gives for an array that only its slot refers to; -9 where counts mean nothing."""
+    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
+    return _references([np.empty(1)], 0) if sys.implementation.name == "cpython" and has_lock else -9
+
+
+def _unshared_variable() -> int:
+    """The same where a variable takes the place of the slot."""
+    array = np.empty(1)
+    return -9 if _unshared_references() == -9 else sys.getrefcount(array)
+
+
+_UNSHARED = _unshared_references()
+UNSHARED_VARIABLE = _unshared_variable()
+"""What `sys.getrefcount` gives for a variable whose array nothing else refers to; -9 where counts mean nothing."""

@@ -1,0 +1,113 @@
+"""Kernels on operands that differ between devices: once per class of the join of the operands' partitions.
+
+Where a large operand dies with the step, the part of it that the last class needs is freed as soon as that class has
+run, so that the results of all classes need not lie beside all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hloexec.devices.varying import Split, belongs_to_one, combined, joined, last_uses, members
+from hloexec.exec.ownership import free_classes, is_held_twice
+from hloexec.plan.steps import Step
+from hloexec.plan.trees import NO_SLOT
+from hloexec.values import flat
+
+__all__ = ["EachClass"]
+
+
+class EachClass:
+    """Runs kernels once per class of devices."""
+
+    def __init__(self) -> None:
+        self.running: Sequence[int] = ()
+        """The devices for which a kernel runs; none between kernels."""
+
+    def run(self, devices: tuple[int, ...], step: Step, operands: Sequence[Any], slots: list[Any]) -> None:
+        """Run a kernel some of whose operands are split between `devices`, and put its results into their slots."""
+        assert step.function is not None
+        places = [place for place, operand in enumerate(operands) if type(operand) is Split]
+        classes, rows = joined(tuple(operands[place].classes for place in places))
+        holders = members(devices, classes)
+        freed = self.freed_by_class(step, operands, places, slots) if step.is_large else []
+        reused = self.reused_by_class(step, operands, places, slots, rows)
+        is_last = last_uses(rows) if freed else ()
+        results: list[Any] = []
+        for number in range(len(rows)):
+            self.running = holders[number]
+            given = _operands_of_class(operands, places, rows, number)
+            if reused is not None and reused[number]:
+                results.append(step.function(*given, out=given[step.operands.index(step.reused)]))
+            else:
+                results.append(step.function(*given))
+            del given
+            self.made(results[number], holders[number])
+            for place, column in freed:
+                if is_last[column][number]:
+                    self._free(operands[place], rows[number][column], devices)
+        self.running = ()
+        for result, holder in zip(results, holders, strict=True):
+            self.freed(result, holder)
+        if step.result != NO_SLOT:
+            slots[step.result] = combined(classes, results)
+            return
+        columns = zip(*(flat(result) for result in results), strict=True)
+        for slot, values in zip(step.results, columns, strict=True):
+            slots[slot] = combined(classes, values)
+
+    def reused_by_class(
+        self,
+        step: Step,
+        operands: Sequence[Any],
+        places: Sequence[int],
+        slots: list[Any],
+        rows: tuple[tuple[int, ...], ...],
+    ) -> list[bool] | None:
+        """For each class whether its part of the operand whose array may be reused is nobody else's; None: of none."""
+        if step.reused == NO_SLOT:
+            return None
+        place = step.operands.index(step.reused)
+        free = free_classes(slots, step.reused) if place in places else ()
+        if not free:
+            return None
+        column = places.index(place)
+        # No two of the new classes may share one.
+        return [free[row[column]] and alone for row, alone in zip(rows, belongs_to_one(rows)[column], strict=True)]
+
+    def _free(self, split: Split, number: int, devices: tuple[int, ...]) -> None:
+        """Let go of the value of one class, which nobody needs any more."""
+        self.freed(split.values[number], members(devices, split.classes)[number])
+        split.values[number] = None
+
+    def freed_by_class(
+        self, step: Step, operands: Sequence[Any], places: Sequence[int], slots: Sequence[Any]
+    ) -> list[tuple[int, int]]:
+        """The operands that die with each class that has run, and where they stand among those that are split."""
+        return [
+            (place, column)
+            for column, place in enumerate(places)
+            if step.operands[place] in step.dead and is_held_twice(slots, step.operands[place])
+        ]
+
+    # What others may watch
+
+    def made(self, value: Any, devices: Sequence[int]) -> None:
+        """A kernel has returned a value for a class of devices, which lies in no slot yet."""
+
+    def freed(self, value: Any, devices: Sequence[int]) -> None:
+        """The value of a class of devices is needed no more, or lies in its slot now."""
+
+
+def _operands_of_class(
+    operands: Sequence[Any], places: Sequence[int], rows: Sequence[Sequence[int]], number: int
+) -> list[Any]:
+    """What a kernel is given for one class.
+
+    `rows` holds for each class which part of each split operand is its own; `places` says where those operands stand.
+    """
+    given = list(operands)
+    for place, part in zip(places, rows[number], strict=True):
+        given[place] = operands[place].values[part]
+    return given

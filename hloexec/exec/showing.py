@@ -1,0 +1,92 @@
+"""How observers are shown the program of a plan while its steps run.
+
+Steps may take several instructions together, in another order, or leave some out whose values nothing needs. An
+observer sees the program all the same: each instruction in its order, as soon as its value is there. A fused region
+hands out the values that it computes within; what no step computes is computed for the observer, from values that are
+there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import attrs
+import numpy as np
+
+from hloexec.plan.kernels import Kernel
+from hloexec.plan.regions.region import Region, RegionKernel
+from hloexec.plan.steps import Plan, Step
+
+__all__ = ["Shown", "shown"]
+
+
+@attrs.define(eq=False)
+class Shown:
+    """What is shown of a plan."""
+
+    steps: list[Step]
+    """The steps that run, regions so that they give all of their values."""
+    program: list[Step]
+    last: list[tuple[int, ...]]
+    """For each step of the program the slots that nothing needs once it has been shown."""
+    computed: frozenset[int]
+    """The slots that no step fills."""
+
+
+_known: WeakKeyDictionary[Plan, Shown] = WeakKeyDictionary()
+
+
+def shown(plan: Plan) -> Shown:
+    """What is shown of a plan; worked out once."""
+    found = _known.get(plan)
+    if found is None:
+        found = _known[plan] = _shown(plan)
+    return found
+
+
+def _shown(plan: Plan) -> Shown:
+    filled = {*plan.parameters, *plan.constants}
+    steps = []
+    for step in plan.steps:
+        # A view that stands in its region and outside is there once its region has run.
+        if step.kernel is None or not step.results or not filled.issuperset(step.results):
+            is_shown = isinstance(step.kernel, RegionKernel) and not step.is_silent
+            steps.append(_revealing(step) if is_shown else step)
+            filled.update(steps[-1].results)
+    last_use: dict[int, int] = {}
+    shown_at: dict[int, int] = {}
+    for position, step in enumerate(plan.program):
+        for slot in (*step.operands, *step.results):
+            last_use[slot] = position
+        for slot in step.results:
+            shown_at.setdefault(slot, position)
+    # A step has run once what it fills is shown.
+    for step in steps:
+        position = max((shown_at.get(slot, 0) for slot in step.results), default=len(plan.program) - 1)
+        for slot in step.operands:
+            last_use[slot] = max(last_use.get(slot, 0), position)
+    kept = {*plan.results, *plan.constants}
+    ends: list[list[int]] = [[] for _ in plan.program]
+    for slot, position in last_use.items():
+        if slot not in kept:
+            ends[position].append(slot)
+    computed = frozenset(slot for step in plan.program for slot in step.results if slot not in filled)
+    return Shown(steps, plan.program, [tuple(slots) for slots in ends], computed)
+
+
+def _revealing(step: Step) -> Step:
+    """A region's step that fills the slots of all of its instructions."""
+    assert isinstance(step.kernel, RegionKernel)
+    region = step.kernel.region
+    slots = tuple(part.step.result for part in region.parts)
+    return attrs.evolve(step, tree=slots, kernel=Kernel(_AllValues(region)))
+
+
+@attrs.frozen(eq=False)
+class _AllValues:
+    region: Region
+
+    def __call__(self, *operands: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+        values = self.region.intermediate_values(*operands)
+        return tuple(values[part.step.result] for part in self.region.parts)

@@ -1,0 +1,67 @@
+"""Kernels by rows: what an opcode says of how it is computed a block of rows at a time.
+
+A value of dimensions [d0, d1, …] is seen as R rows where the product of its first dimensions, the *prefix*, is R. An
+instruction is computed by rows where rows i to j of its result need nothing but rows i to j of its operands, operands
+without dimensions aside. Blocks of rows are arrays [rows, dimensions behind the prefix...]. Whether values are computed
+so or whole, their bits are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from operator import mul
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+
+from hloexec.ir import ArrayShape
+from hloexec.values import Array
+
+__all__ = ["RowForm", "RowFunction", "behind_prefix", "prefix_length", "prefixes", "same"]
+
+RowFunction: TypeAlias = "Callable[..., Any]"
+
+
+@attrs.frozen(eq=False)
+class RowForm:
+    """How one instruction is computed by rows."""
+
+    rows: frozenset[int]
+    """The numbers of rows for which it can be."""
+    bind: Callable[[int], RowFunction]
+    """For one of them, the function from blocks (and whole scalars) to a block."""
+    is_view: bool = False
+    """Whether the result shares the operand's memory where the instruction runs by itself."""
+    is_reduction: bool = False
+    wide: ArrayShape | None = None
+    """Where set, `bind` gives a function of f32 blocks in place of bf16 ones, whose f32 result is yet to be rounded."""
+    is_exact: bool = False
+    """Whether that result is a bf16 number, its bits included, without rounding."""
+    is_elementwise: bool = False
+    """Whether an operand that is one number everywhere may be given as an array of one element."""
+    mask: np.dtype[Any] | None = None
+    """Where set, `bind` gives a function of a mask of such integers in place of a pred, and of where to write."""
+
+
+@lru_cache(maxsize=4096)
+def prefixes(dimensions: tuple[int, ...]) -> frozenset[int]:
+    """The numbers of rows that an array can be seen as."""
+    return frozenset(accumulate(dimensions, mul)) - {0, 1}
+
+
+def prefix_length(dimensions: Sequence[int], rows: int) -> int:
+    """How many of the first dimensions make up so many rows; the fewest where several do."""
+    return list(accumulate(dimensions, mul)).index(rows) + 1
+
+
+def behind_prefix(dimensions: Sequence[int], rows: int) -> tuple[int, ...]:
+    """The dimensions of a row."""
+    return tuple(dimensions[prefix_length(dimensions, rows) :])
+
+
+def same(block: Array) -> Array:
+    """The block itself."""
+    return block

@@ -1,0 +1,305 @@
+"""Kernels of steps: what a step computes, with all that it was bound to before the run.
+
+A kernel is a function from operand arrays to the result, and the facts from which it was made, so that passes and
+called computations can make others of it. Most are an opcode's or a library call's, bound to attributes, shapes,
+computations and the numerics policy. Fused regions (`hloexec.plan.regions`) are kernels, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import attrs
+import numpy as np
+
+from hloexec.custom_calls.registry import CustomCall
+from hloexec.dtypes import ElementType
+from hloexec.ir import ArrayShape, Computation, Instruction, TupleShape, leaf_shapes
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.contractions import MatrixProduct
+from hloexec.ops.copying import in_order
+from hloexec.ops.flushing import Flushing, flushes
+from hloexec.ops.policy import NumericsPolicy
+from hloexec.ops.product_sums import AddedProduct
+from hloexec.ops.registry import Callee, MemoryOrder, Opcode
+from hloexec.plan.float_widths import converted, float_types
+from hloexec.plan.trees import Leaf
+from hloexec.values import flat
+
+if TYPE_CHECKING:
+    from hloexec.plan.steps import Plan
+
+__all__ = [
+    "Conversion",
+    "InstructionKernel",
+    "Kernel",
+    "KernelContext",
+    "bound",
+    "instruction_kernel",
+    "library_kernel",
+]
+
+
+@attrs.frozen(eq=False)
+class Kernel:
+    """What a step computes."""
+
+    function: Callable[..., Any]
+    """From the arrays of the step's operands to an array, or a (nested) tuple of them."""
+    overwrites: int | None = None
+    """The operand whose array the function may be given as `out`, to write the result to."""
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether the result depends on the operands alone, and nothing else happens."""
+        return True
+
+    @property
+    def is_view(self) -> bool:
+        """Whether the result usually shares the memory of the first operand."""
+        return False
+
+    @property
+    def ufunc(self) -> np.ufunc | None:
+        """The function where it is NumPy's own, which writes to any array it is given as `out`."""
+        return self.function if isinstance(self.function, np.ufunc) else None
+
+
+@attrs.frozen(eq=False)
+class Conversion(Kernel):
+    """Converts the leaves of a value, given one by one; one that is not to change stays the array it is."""
+
+    types: tuple[ElementType | None, ...] = ()
+    """By leaf; None for leaves that are no floats."""
+
+    @classmethod
+    def to(cls, types: Sequence[ElementType | None]) -> Conversion:
+        return cls(partial(_converted_leaves, tuple(types)), types=tuple(types))
+
+
+def _converted_leaves(types: tuple[ElementType | None, ...], *leaves: Any) -> Any:
+    found = tuple(map(converted, leaves, types))
+    return found if len(found) != 1 else found[0]
+
+
+@attrs.frozen(eq=False)
+class InstructionKernel(Kernel):
+    """What an opcode or a library call computes."""
+
+    entry: Opcode | CustomCall | None = None
+    given: Mapping[str, Any] = attrs.field(factory=dict)
+    """What `entry.evaluate` asks for besides operands."""
+    bound: Callable[..., Any] = attrs.field(default=None)
+    """The entry's own function, bound, to which `function` may add conversions of operands and results."""
+    orders: tuple[MemoryOrder | None, ...] | None = None
+    """In which order of dimensions the function reads each operand (None: row-major); None where none matters."""
+    result_types: tuple[ElementType | None, ...] | None = None
+    """Where set, the float types that the result is converted to, leaf by leaf."""
+    is_flushed: bool = False
+    """Whether denormal operands and results are flushed to zero."""
+
+    @property
+    def is_pure(self) -> bool:
+        return self.entry is not None and self.entry.is_pure
+
+    @property
+    def is_view(self) -> bool:
+        return isinstance(self.entry, Opcode) and self.entry.may_be_view and self.result_types is None
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing but the order of operands comes between them and the entry's own function."""
+        return self.result_types is None and not self.is_flushed
+
+    @property
+    def product(self) -> MatrixProduct | None:
+        """The product of two matrices that the kernel is, if it is one that BLAS multiplies as it stands."""
+        return self.bound if isinstance(self.bound, MatrixProduct) and self.is_bare else None
+
+    @property
+    def callees(self) -> tuple[Callee, ...]:
+        return self.given.get("computations", ())  # type: ignore[no-any-return]
+
+    def with_given(self, **changed: Any) -> Callable[..., Any]:
+        """The entry's own function with other attributes or shapes."""
+        assert self.entry is not None and self.entry.evaluate is not None
+        return partial(self.entry.evaluate, **{**self.given, **changed})
+
+
+class KernelContext(Protocol):
+    """What the binding of kernels needs to know of the program."""
+
+    @property
+    def numerics(self) -> NumericsPolicy: ...
+
+    @property
+    def plans(self) -> Mapping[str, Plan]:
+        """The plans that are finished, by the names of their computations; callees come before their callers."""
+
+    def callee(self, name: str) -> Callee:
+        """A planned computation as kernels see it."""
+
+
+_GIVEN: dict[str, Callable[[KernelContext, Computation, Instruction], Any]] = {
+    "attributes": lambda context, computation, instruction: instruction.attributes,
+    "shape": lambda context, computation, instruction: instruction.shape,
+    "operand_shapes": lambda context, computation, instruction: tuple(
+        operand.shape for operand in computation.operands_of(instruction)
+    ),
+    "computations": lambda context, computation, instruction: tuple(
+        map(context.callee, computation_names(instruction.attributes))
+    ),
+    "numerics": lambda context, computation, instruction: context.numerics,
+    "backend_config": lambda context, computation, instruction: instruction.backend_config,
+}
+"""What kernels may ask for by the names of their keyword-only parameters."""
+
+
+def bound(
+    context: KernelContext, computation: Computation, instruction: Instruction, needs: frozenset[str]
+) -> dict[str, Any]:
+    """The keyword arguments that a kernel declares."""
+    return {need: _GIVEN[need](context, computation, instruction) for need in needs}
+
+
+def instruction_kernel(
+    context: KernelContext,
+    computation: Computation,
+    instruction: Instruction,
+    entry: Opcode,
+    operands: Sequence[Leaf],
+    orders: Sequence[MemoryOrder | None],
+) -> InstructionKernel:
+    """The kernel of an instruction whose operands' leaves are `operands`, and lie in memory in these `orders`.
+
+    Elementwise kernels round to the declared type by themselves. Others may give the float width of an operand or of a
+    called computation, so that the result is converted where widths differ.
+    """
+    assert entry.evaluate is not None
+    given = bound(context, computation, instruction, entry.evaluate_needs)
+    declared = tuple(operand.shape for operand in computation.operands_of(instruction))
+    function = None
+    shapes = (*declared, instruction.shape), (*operands, instruction.shape)
+    if entry.bind is not None and _is_decided(context.numerics, *shapes, is_elementwise=entry.is_elementwise):
+        function = entry.bind(attributes=instruction.attributes, shape=instruction.shape, operand_shapes=declared)
+    if function is None:
+        function = partial(entry.evaluate, **given) if given else entry.evaluate
+    found = [shape.element_type for shape in (*operands, instruction.shape) if isinstance(shape, ArrayShape)]
+    is_flushed = context.numerics.flushes_denormals and flushes(entry.name, frozenset(found))
+    types = None if entry.is_elementwise else _result_types(context, instruction, operands)
+    return _assembled(
+        entry,
+        given,
+        function,
+        orders if entry.is_order_sensitive else None,
+        result_types=types,
+        is_flushed=is_flushed,
+        overwrites=entry.overwrites if types is None and not is_flushed else None,
+    )
+
+
+def library_kernel(
+    context: KernelContext,
+    computation: Computation,
+    instruction: Instruction,
+    entry: CustomCall,
+    operands: Sequence[Leaf],
+    orders: Sequence[MemoryOrder | None],
+) -> InstructionKernel:
+    """The kernel of a library call."""
+    assert entry.evaluate is not None
+    given = bound(context, computation, instruction, entry.evaluate_needs)
+    declared = tuple(operand.shape for operand in computation.operands_of(instruction))
+    results = [shape for _, shape in leaf_shapes(instruction.shape)]
+    function = None
+    if entry.bind is not None and _is_decided(context.numerics, (*declared, *results[:1]), (*operands, *results[:1])):
+        function = entry.bind(
+            backend_config=instruction.backend_config, shape=instruction.shape, operand_shapes=declared
+        )
+    if function is None:
+        return _assembled(entry, given, partial(entry.evaluate, **given) if given else entry.evaluate, orders)
+    zeros = None
+    if isinstance(instruction.shape, TupleShape):
+        zeros = partial(_and_zeros, function, tuple(shape for shape in results[1:] if isinstance(shape, ArrayShape)))
+    overwrites = 2 if isinstance(function, AddedProduct) else None
+    return attrs.evolve(_assembled(entry, given, zeros or function, orders, overwrites=overwrites), bound=function)
+
+
+def _and_zeros(kernel: Callable[..., Any], shapes: Sequence[ArrayShape], *operands: Any, **out: Any) -> Any:
+    """What a kernel gives, and zeros of these shapes."""
+    return (kernel(*operands, **out), *(np.zeros(shape.dimensions, shape.element_type.storage) for shape in shapes))
+
+
+def _assembled(
+    entry: Opcode | CustomCall,
+    given: dict[str, Any],
+    bound: Callable[..., Any],
+    orders: Sequence[MemoryOrder | None] | None,
+    *,
+    overwrites: int | None = None,
+    result_types: tuple[ElementType | None, ...] | None = None,
+    is_flushed: bool = False,
+) -> InstructionKernel:
+    function = Flushing(bound) if is_flushed else bound
+    orders = None if orders is None else tuple(orders)
+    if result_types is not None:
+        function = partial(_as_declared, Conversion.to(result_types).function, function)
+    if orders:
+        function = partial(_in_orders, function, orders)
+    return InstructionKernel(function, overwrites, entry, given, bound, orders, result_types, is_flushed)
+
+
+def _as_declared(convert: Callable[..., Any], kernel: Callable[..., Any], *operands: Any) -> Any:
+    value = kernel(*operands)
+    return convert(*flat(value)) if isinstance(value, tuple) else convert(value)
+
+
+def _in_orders(kernel: Callable[..., Any], orders: Sequence[MemoryOrder | None], *operands: Any, **out: Any) -> Any:
+    """A kernel whose bits may depend on how operands lie in memory, on operands that lie as the plan has it."""
+    return kernel(
+        *[
+            in_order(operand, order) if isinstance(operand, np.ndarray) else operand
+            for operand, order in zip(operands, orders, strict=True)
+        ],
+        **out,
+    )
+
+
+def _result_types(
+    context: KernelContext, instruction: Instruction, operands: Sequence[Leaf]
+) -> tuple[ElementType | None, ...] | None:
+    """The float types to convert a result to; None where all that the kernel meets are of one width."""
+    types = float_types(instruction.shape)
+    met = list(operands)
+    for name in computation_names(instruction.attributes):
+        plan = context.plans[name]
+        met += [plan.slot_shapes[slot] for slot in (*plan.parameters, *plan.results)]
+    floats = {found for shape in met for found in float_types(shape)} | set(types)
+    return types if len(floats - {None}) > 1 else None
+
+
+def _is_decided(
+    numerics: NumericsPolicy, declared: Sequence[Any], found: Sequence[Any], *, is_elementwise: bool = False
+) -> bool:
+    """Whether element types, shapes and policy decide how a value is computed; the shapes are those of the operands and
+    of the result.
+
+    They do not where extents are dynamic, where an operand is not of the type that it is declared to have, and under
+    policies that have formulas of their own.
+    """
+    if numerics.is_exact or numerics.has_xla_cpu_functions:
+        return False
+    if not is_elementwise and numerics.contraction_operand_mantissa_bits is not None:
+        return False
+    for shape, given in zip(declared, found, strict=True):
+        if (
+            not isinstance(shape, ArrayShape)
+            or not isinstance(given, ArrayShape)
+            or shape.element_type is not given.element_type
+            or shape.dynamic_dimensions
+            or given.dynamic_dimensions
+        ):
+            return False
+    return True

@@ -1,0 +1,54 @@
+"""Lifetimes: where each value of a plan is needed for the last time; with them, a plan can run."""
+
+from __future__ import annotations
+
+import copy
+
+from hloexec.plan.memory import annotate_peak
+from hloexec.plan.steps import Plan, inner_plans
+
+__all__ = ["with_lifetimes"]
+
+_LARGE_BYTES = 1 << 18
+"""Where less is made, freeing operands early is not worth the looking."""
+
+
+def with_lifetimes(plan: Plan, *, may_reuse: bool) -> Plan:
+    """The plan, ready to run: its steps are its own, and know what dies with them.
+
+    Where arrays may be reused, a step also knows which operand's array it may write to (`Kernel.overwrites`): of one
+    that dies with it, and occurs once. Whether anybody else holds that array only a run can tell.
+    """
+    plan.steps = [copy.copy(step) for step in plan.steps]
+    needed = set(plan.results) | plan.constants.keys()
+    for step in reversed(plan.steps):
+        touched = dict.fromkeys((*step.operands, *step.results))
+        step.dead = tuple(slot for slot in touched if slot not in needed)
+        step.is_large = getattr(step.instruction.shape, "byte_size", 0) >= _LARGE_BYTES
+        if may_reuse and step.kernel is not None and step.kernel.overwrites is not None:
+            target = step.operands[step.kernel.overwrites]
+            if target in step.dead and step.operands.count(target) == 1:
+                step.reused = target
+        needed.update(touched)
+    plan.dead_on_entry = tuple(slot for slot in plan.parameters if slot not in needed)
+    plan.initial = [plan.constants.get(slot) for slot in range(len(plan.slot_shapes))]
+    plan.depth = _depth(plan)
+    annotate_peak(plan)
+    plan.is_finished = True
+    return plan
+
+
+def _depth(plan: Plan) -> int | None:
+    """How deep the plans that a plan runs nest; None where one of them exchanges values with others."""
+    most = 0
+    for step in plan.steps:
+        if step.function is not None:
+            continue
+        inner = inner_plans(step.flow)
+        if not inner:
+            return None
+        for plan_within in inner:
+            if plan_within.depth is None:
+                return None
+            most = max(most, plan_within.depth)
+    return most + 1

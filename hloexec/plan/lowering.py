@@ -1,0 +1,333 @@
+"""Lowering: a computation's instructions become the steps of a plan, one by one, in the order in which they run.
+
+Tuples become trees of slots, kernels are bound, calls become steps that run another plan. Control flow and what has to
+do with other devices are lowered in `lowering_flow` and `lowering_exchange`. Nothing here recurses, as chains of
+instructions may be very long.
+
+Lowering also decides in which order of dimensions each value is *held to lie in memory*: row-major, but for views that
+permute dimensions. Kernels whose bits depend on that order get their operands in it, however the arrays lie in memory.
+Parameters are row-major; so what a computation computes depends on it alone, and not on its caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from hloexec.custom_calls.registry import CustomCall
+from hloexec.devices.manual_regions import crossings, is_boundary
+from hloexec.devices.transfers import HostTransfer
+from hloexec.dtypes import ElementType
+from hloexec.errors import VerificationError
+from hloexec.ir import ArrayShape, Computation, Instruction, Literal, TupleShape
+from hloexec.ops.policy import NumericsPolicy
+from hloexec.ops.registry import Callee, MemoryOrder, Role, find_opcode
+from hloexec.plan.float_widths import float_types, needs_conversion, with_type
+from hloexec.plan.kernels import Conversion, Kernel, instruction_kernel, library_kernel
+from hloexec.plan.lowering_exchange import boundary, exchange
+from hloexec.plan.lowering_flow import conditional, invocation, while_loop
+from hloexec.plan.program import Program, call_reason
+from hloexec.plan.steps import Flow, Mark, Plan, Scope, Step
+from hloexec.plan.synthesis import zeros
+from hloexec.plan.trees import Leaf, SlotTree, leaves, map_shape, map_tree, rebuilt
+
+__all__ = ["Lowering", "LoweringContext"]
+
+
+class LoweringContext(Protocol):
+    """What the lowering of one computation needs to know of the whole program."""
+
+    program: Program
+    is_observed: bool
+    """Whether plans keep a step for each instruction that only renames values, so that observers see them all."""
+    plans: dict[str, Plan]
+    """The plans that are finished, by the names of their computations; callees come before their callers."""
+    host_transfers: dict[HostTransfer, Step]
+    """The first step of each kind of transfer with the host."""
+    communication: list[Step]
+    """The steps that have to do with other devices or the host."""
+
+    @property
+    def numerics(self) -> NumericsPolicy: ...
+
+    def called_plan(
+        self, name: str, parameters: tuple[ElementType | None, ...], results: tuple[ElementType | None, ...]
+    ) -> Plan:
+        """The plan of a computation for a call with these float types (None: no float); one that may be inlined."""
+
+    def plan_as(
+        self, name: str, parameters: tuple[ElementType | None, ...], results: tuple[ElementType | None, ...]
+    ) -> Plan:
+        """The finished plan of a computation for control flow with these float types."""
+
+    def callee(self, name: str) -> Callee:
+        """A planned computation as kernels see it."""
+
+    def library_call(self, target: str) -> CustomCall | None:
+        """The entry of a custom-call target."""
+
+    def elided(self, instruction: Instruction, shape: Leaf) -> Any:
+        """The value of a leaf of an elided constant."""
+
+    def unknown_result(self, instruction: Instruction, shape: Leaf) -> Any:
+        """A leaf of the result of a custom call without an implementation."""
+
+
+class Lowering:
+    """One computation on its way to a plan: its steps, slots and constants, as far as they are there."""
+
+    def __init__(
+        self,
+        context: LoweringContext,
+        computation: Computation,
+        parameter_types: Sequence[ElementType | None] | None = None,
+    ) -> None:
+        """`parameter_types` are those of a caller's floats by leaf, where they are not the computation's own."""
+        self.context = context
+        self.computation = computation
+        self.scope = Scope(computation)
+        self.steps: list[Step] = []
+        self.slot_shapes: list[Leaf] = []
+        self.constants: dict[int, Any] = {}
+        self.orders: dict[int, MemoryOrder] = {}
+        """The slots whose values are not held to lie row-major."""
+        self.values: dict[str, SlotTree] = {}
+        self.arguments = [map_shape(parameter.shape, self.new_slot) for parameter in _parameters(computation)]
+        self.parameters = tuple(range(len(self.slot_shapes)))
+        for slot, given in enumerate(parameter_types or ()):
+            if given is not None:
+                self.slot_shapes[slot] = with_type(self.slot_shapes[slot], given)
+
+    def plan(self, result_types: Sequence[ElementType | None] | None = None) -> Plan:
+        """The plan; its floats converted to these types, where a caller wants others than the computation's own."""
+        for instruction in self.context.program.schedule(self.computation):
+            entry = find_opcode(instruction.opcode)
+            assert entry is not None
+            self.values[instruction.name] = _LOWERED[entry.role](self, instruction)
+        root = self.computation.root
+        tree = self.values[root.name]
+        if result_types is not None:
+            tree = self.converted(root, tree, result_types, is_silent=True)
+        steps = [step for step in self.steps if not step.is_shown_only]
+        return Plan(
+            computation=self.computation,
+            steps=steps if len(steps) < len(self.steps) else self.steps,
+            program=self.steps,
+            parameters=self.parameters,
+            constants=self.constants,
+            result_tree=tree,
+            slot_shapes=self.slot_shapes,
+            result_orders=tuple(map(self.orders.get, leaves(tree))),
+        )
+
+    # Slots
+
+    def new_slot(self, shape: Leaf) -> int:
+        """A slot for values of this shape."""
+        self.slot_shapes.append(shape)
+        return len(self.slot_shapes) - 1
+
+    def constant_slot(self, shape: Leaf, value: Any) -> int:
+        """A slot that always holds this value."""
+        slot = self.new_slot(shape)
+        self.constants[slot] = value
+        return slot
+
+    def zeros(self, instruction: Instruction) -> SlotTree:
+        """Zeros of an instruction's shape."""
+        return map_shape(instruction.shape, lambda leaf: self.constant_slot(leaf, zeros(leaf)))
+
+    def state(self, instruction: Instruction, start: int = 2) -> tuple[SlotTree, ...]:
+        """Zeros for the elements of a tuple from `start` on, which mean nothing: the state of an asynchronous start."""
+        elements = getattr(instruction.shape, "elements", ())[start:]
+        return tuple(map_shape(element, lambda leaf: self.constant_slot(leaf, zeros(leaf))) for element in elements)
+
+    # Values
+
+    def operands(self, instruction: Instruction) -> tuple[SlotTree, ...]:
+        """The values of an instruction's operands."""
+        return tuple(self.values[name] for name in instruction.operands)
+
+    def element(self, instruction: Instruction, index: tuple[int, ...]) -> SlotTree:
+        """What an instruction's operand holds at this index; VerificationError where it holds nothing there."""
+        tree = self.values[instruction.operands[0]]
+        for position in index:
+            if isinstance(tree, int) or not 0 <= position < len(tree):
+                raise VerificationError(
+                    f"%{instruction.name} in computation {self.computation.name} takes element {position} of "
+                    f"%{instruction.operands[0]}, which has no such element"
+                )
+            tree = tree[position]
+        return tree
+
+    def types(self, trees: Sequence[SlotTree]) -> tuple[ElementType | None, ...]:
+        """The float types of the leaves of trees."""
+        slots = (slot for tree in trees for slot in leaves(tree))
+        return tuple(entry for slot in slots for entry in float_types(self.slot_shapes[slot]))
+
+    # Steps
+
+    def add(
+        self,
+        instruction: Instruction,
+        operands: tuple[SlotTree, ...],
+        tree: SlotTree,
+        kernel: Kernel | None,
+        flow: Flow | None = None,
+        **how: Any,
+    ) -> Step:
+        """Add a step that gives `tree`."""
+        step = Step(instruction, self.scope, operands, tree, kernel, flow, **how)
+        self.steps.append(step)
+        return step
+
+    def renamed(self, instruction: Instruction, tree: SlotTree) -> SlotTree:
+        """A value that another instruction made; a step of its own only where observers want one, or widths differ."""
+        if not isinstance(tree, int) or self.slot_shapes[tree] is not instruction.shape:
+            converted = self.converted(instruction, tree, float_types(instruction.shape))
+            if converted is not tree:
+                return converted
+        if self.context.is_observed:
+            self.add(instruction, (), tree, None, Mark.MARK, is_shown_only=True)
+        return tree
+
+    def converted(
+        self,
+        instruction: Instruction,
+        tree: SlotTree,
+        types: Sequence[ElementType | None],
+        *,
+        is_silent: bool = False,
+    ) -> SlotTree:
+        """The tree itself where its floats are of these types, else that of a step that converts them."""
+        if not needs_conversion([self.slot_shapes[slot] for slot in leaves(tree)], types):
+            return tree
+        wanted = iter(types)
+
+        def slot(old: int) -> int:
+            shape, entry = self.slot_shapes[old], next(wanted)
+            return self.new_slot(shape if entry is None else with_type(shape, entry))
+
+        result: SlotTree = map_tree(tree, slot)
+        self.add(instruction, (tree,), result, Conversion.to(types), is_silent=is_silent)
+        return result
+
+    # One method per role
+
+    def parameter(self, instruction: Instruction) -> SlotTree:
+        return self.renamed(instruction, self.arguments[instruction.attributes.number])
+
+    def constant(self, instruction: Instruction) -> SlotTree:
+        """The value of a constant; what its text leaves out is synthesized."""
+
+        def slot(part: Literal) -> SlotTree:
+            if part.value is None:
+                return map_shape(
+                    part.shape, lambda leaf: self.constant_slot(leaf, self.context.elided(instruction, leaf))
+                )
+            assert isinstance(part.value, np.ndarray) and not isinstance(part.shape, TupleShape)
+            return self.constant_slot(part.shape, _read_only(part.value))
+
+        literal = instruction.attributes.literal
+        tree = rebuilt(literal, lambda part: part.value if isinstance(part.value, tuple) else None, slot)
+        return self.renamed(instruction, tree)
+
+    def kernel(self, instruction: Instruction) -> SlotTree:
+        entry = find_opcode(instruction.opcode)
+        assert entry is not None and entry.evaluate is not None
+        operands = self.operands(instruction)
+        if entry.may_be_view and len(operands) == 1 and isinstance(operands[0], tuple):
+            # A copy of a tuple: its leaves as they are.
+            return self.renamed(instruction, operands[0])
+        slots = [slot for tree in operands for slot in leaves(tree)]
+        shapes = [self.slot_shapes[slot] for slot in slots]
+        orders = [self.orders.get(slot) for slot in slots]
+        kernel = instruction_kernel(self.context, self.computation, instruction, entry, shapes, orders)
+        tree = map_shape(instruction.shape, self.new_slot)
+        extra = _temporary_bytes(instruction, shapes) if entry.is_elementwise else 0
+        self.add(instruction, operands, tree, kernel, extra_bytes=extra)
+        if entry.memory_order is not None and isinstance(tree, int) and isinstance(shapes[0], ArrayShape):
+            before = orders[0] or tuple(range(shapes[0].rank))
+            given: Mapping[str, Any] = {
+                "attributes": instruction.attributes,
+                "shape": instruction.shape,
+                "operand_shapes": (self.computation.operands_of(instruction)[0].shape,),
+            }
+            order = entry.memory_order(before, **given)
+            if order != tuple(range(len(order))):
+                self.orders[tree] = order
+        return tree
+
+    def custom_call(self, instruction: Instruction) -> SlotTree:
+        context, computation = self.context, self.computation
+        entry = context.library_call(instruction.attributes.custom_call_target)
+        module = context.program.module
+        if entry is None or call_reason(module, computation, instruction, entry, context.numerics) is not None:
+            return self.renamed(
+                instruction,
+                map_shape(
+                    instruction.shape, lambda leaf: self.constant_slot(leaf, context.unknown_result(instruction, leaf))
+                ),
+            )
+        if is_boundary(instruction):
+            return boundary(self, instruction, crossings(module, computation, instruction))
+        if entry.forwards is not None:
+            values = [self.values[name] for name in entry.forwards(computation, instruction)]
+            if not isinstance(instruction.shape, TupleShape):
+                return self.renamed(instruction, values[0])
+            return self.renamed(instruction, (*values, *self.state(instruction, len(values))))
+        operands = self.operands(instruction)
+        slots = [slot for tree in operands for slot in leaves(tree)]
+        shapes, orders = [self.slot_shapes[slot] for slot in slots], [self.orders.get(slot) for slot in slots]
+        kernel = library_kernel(context, computation, instruction, entry, shapes, orders)
+        tree = map_shape(instruction.shape, self.new_slot)
+        self.add(instruction, operands, tree, kernel)
+        return tree
+
+
+_LOWERED = {
+    Role.PARAMETER: Lowering.parameter,
+    Role.CONSTANT: Lowering.constant,
+    Role.TUPLE: lambda lowering, instruction: lowering.renamed(instruction, lowering.operands(instruction)),
+    Role.GET_TUPLE_ELEMENT: lambda lowering, instruction: lowering.renamed(
+        instruction, lowering.element(instruction, (instruction.attributes.index,))
+    ),
+    Role.FORWARD: lambda lowering, instruction: lowering.renamed(instruction, lowering.values[instruction.operands[0]]),
+    Role.TOKEN: lambda lowering, instruction: lowering.renamed(instruction, lowering.zeros(instruction)),
+    Role.CALL: invocation,
+    Role.WHILE: while_loop,
+    Role.CONDITIONAL: conditional,
+    Role.CUSTOM_CALL: Lowering.custom_call,
+    Role.MACHINE: exchange,
+    Role.KERNEL: Lowering.kernel,
+}
+"""What gives the value of an instruction, by the role of its opcode."""
+
+
+def _parameters(computation: Computation) -> Sequence[Instruction]:
+    """The parameters; VerificationError unless they are numbered in order."""
+    parameters = computation.parameters
+    if [parameter.attributes.number for parameter in parameters] != list(range(len(parameters))):
+        raise VerificationError(
+            f"the parameters of computation {computation.name} must be numbered 0 to {len(parameters) - 1}"
+        )
+    return parameters
+
+
+def _temporary_bytes(instruction: Instruction, operands: Sequence[Leaf]) -> int:
+    """Bytes that an elementwise kernel takes for its operands and result in their compute types."""
+    total = 0
+    for shape in (*operands, instruction.shape):
+        if isinstance(shape, ArrayShape) and shape.element_type.is_narrow:
+            total += shape.element_count * shape.element_type.compute.itemsize
+    return total
+
+
+def _read_only(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if not value.flags.writeable:
+        return value
+    view = value.view()
+    view.flags.writeable = False
+    return view

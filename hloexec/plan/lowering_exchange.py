@@ -1,0 +1,134 @@
+"""Lowering of what has to do with other devices or the host: collectives, transfers, boundaries of manual regions.
+
+Asynchronous pairs take effect where they start; what ends them hands over a part of what the start gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hloexec.devices.manual_regions import Crossing
+from hloexec.devices.transfers import FromDevice, FromHost, ToHost, Transfer, transfer_of
+from hloexec.errors import VerificationError
+from hloexec.ir import Instruction, TupleShape
+from hloexec.ops.registry import Opcode, find_opcode
+from hloexec.plan.float_widths import float_types
+from hloexec.plan.kernels import bound
+from hloexec.plan.lowering_flow import invocation
+from hloexec.plan.steps import Communication, DeviceNumber, Exchange, Step
+from hloexec.plan.trees import SlotTree, map_shape
+
+if TYPE_CHECKING:
+    from hloexec.plan.lowering import Lowering
+
+__all__ = ["FORWARDED", "boundary", "exchange"]
+
+FORWARDED = {
+    "all-gather-done": (1,),
+    "all-reduce-done": (),
+    "async-done": (1,),
+    "async-update": (),
+    "collective-permute-done": (1,),
+    "copy-done": (0,),
+}
+"""Machine opcodes that give an element of their operand, at this index."""
+
+_STARTED = frozenset({"all-gather-start", "collective-permute-start"})
+"""Collectives whose value is (operands, results, state...)."""
+
+
+def exchange(lowering: Lowering, instruction: Instruction) -> SlotTree:
+    """The value of an instruction of role MACHINE."""
+    opcode = instruction.opcode
+    if opcode in FORWARDED:
+        return lowering.renamed(instruction, lowering.element(instruction, FORWARDED[opcode]))
+    if opcode == "copy-start":
+        operand = lowering.values[instruction.operands[0]]
+        return lowering.renamed(instruction, (operand, operand, *lowering.state(instruction)))
+    if opcode == "async-start":
+        return invocation(lowering, instruction)
+    if opcode in ("partition-id", "replica-id"):
+        return _communication(lowering, instruction, (), DeviceNumber(opcode == "replica-id"))
+    entry = find_opcode(opcode)
+    if entry is not None and entry.exchange is not None:
+        return _collective(lowering, instruction, entry)
+    transfer = transfer_of(lowering.computation, instruction)
+    if transfer is not None:
+        return _transfer(lowering, instruction, transfer)
+    return lowering.renamed(instruction, lowering.zeros(instruction))
+
+
+def boundary(lowering: Lowering, instruction: Instruction, arrays: Sequence[Crossing]) -> SlotTree:
+    """The value where a manual region begins or ends: one exchange per array that changes."""
+    found: list[SlotTree] = []
+    for operand, crossing in zip(lowering.operands(instruction), arrays, strict=True):
+        tree = operand
+        if not crossing.is_identity:
+            operand = lowering.converted(instruction, operand, float_types(crossing.shape), is_silent=True)
+            tree = lowering.new_slot(crossing.shape)
+            flow = Exchange(crossing.exchange, groups=crossing.groups)
+            _communicating(lowering, instruction, (operand,), tree, flow, is_silent=True)
+        found.append(tree)
+    return lowering.renamed(instruction, tuple(found) if isinstance(instruction.shape, TupleShape) else found[0])
+
+
+def _communicating(
+    lowering: Lowering,
+    instruction: Instruction,
+    operands: tuple[SlotTree, ...],
+    tree: SlotTree,
+    flow: Communication,
+    **how: Any,
+) -> Step:
+    step = lowering.add(instruction, operands, tree, None, flow, **how)
+    lowering.context.communication.append(step)
+    return step
+
+
+def _communication(
+    lowering: Lowering, instruction: Instruction, operands: tuple[SlotTree, ...], flow: Communication
+) -> SlotTree:
+    tree = map_shape(instruction.shape, lowering.new_slot)
+    _communicating(lowering, instruction, operands, tree, flow)
+    return tree
+
+
+def _collective(lowering: Lowering, instruction: Instruction, entry: Opcode) -> SlotTree:
+    assert entry.exchange is not None
+    operands = lowering.operands(instruction)
+    shape = instruction.shape
+    has_state = instruction.opcode in _STARTED
+    if has_state and isinstance(shape, TupleShape):
+        shape = shape.elements[1]
+    types = float_types(shape)
+    if len(types) == len(operands):
+        operands = tuple(
+            lowering.converted(instruction, operand, types[number : number + 1], is_silent=True)
+            for number, operand in enumerate(operands)
+        )
+    given = bound(lowering.context, lowering.computation, instruction, entry.exchange_needs)
+    flow = Exchange(partial(entry.exchange, **given) if given else entry.exchange, given.get("computations", ()))
+    tree = map_shape(shape, lowering.new_slot)
+    _communicating(lowering, instruction, operands, tree, flow, is_silent=has_state)
+    if not has_state:
+        return tree
+    before = operands[0] if len(operands) == 1 else operands
+    return lowering.renamed(instruction, (before, tree, *lowering.state(instruction)))
+
+
+def _transfer(lowering: Lowering, instruction: Instruction, transfer: Transfer) -> SlotTree:
+    """The value of a step at which data move between the device and its host or another device."""
+    operands = lowering.operands(instruction)
+    if instruction.opcode == "send":
+        sent = instruction.shape.elements[0] if isinstance(instruction.shape, TupleShape) else instruction.shape
+        first = lowering.converted(instruction, operands[0], float_types(sent), is_silent=True)
+        operands = (first, *operands[1:])
+    tree = _communication(lowering, instruction, operands, transfer)
+    is_incoming = isinstance(transfer, (FromHost, FromDevice))
+    if is_incoming and (isinstance(tree, int) or len(tree) != 2):
+        raise VerificationError(f"%{instruction.name} must have the shape (data, token[]), not {instruction.shape}")
+    if isinstance(transfer, (FromHost, ToHost)):
+        lowering.context.host_transfers.setdefault(transfer, lowering.steps[-1])
+    return tree

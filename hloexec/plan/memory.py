@@ -1,0 +1,233 @@
+"""How much memory a run needs, estimated from declared shapes before it starts.
+
+The estimate walks a plan's steps and adds up the buffers that are alive at each. A value that an opcode usually makes
+as a view of its first operand has no buffer of its own, and keeps its operand's alive. Values that the caller passes in
+and constants that the module holds exist already and do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hloexec.errors import ResourceError
+from hloexec.plan.spread import Spread
+from hloexec.plan.steps import COMMUNICATION, Conditional, Invocation, Plan, Step, While, inner_plans
+from hloexec.system_memory import in_units, memory_limit_bytes
+
+__all__ = ["annotate_peak", "entry_peak_bytes", "require_memory"]
+
+_NEXT_TO_NOTHING = 1 << 20
+"""Asking the system how many bytes are free takes longer than allocating so many."""
+_LISTED = 5
+_OWNERSHIP_PATTERNS = 16
+"""For so many choices of dying arguments a callee is estimated anew; further ones count as if none died."""
+
+
+class _Liveness:
+    """The buffers of one plan, as its steps come and go."""
+
+    def __init__(self, plan: Plan, owned: Sequence[bool], spread: Spread | None = None) -> None:
+        """`owned` says for each parameter leaf whether its buffer may die within the plan."""
+        self.sizes = [shape.byte_size for shape in plan.slot_shapes]
+        if spread is not None:
+            self.sizes = [size * count for size, count in zip(self.sizes, spread.counts(plan), strict=True)]
+        for slot, is_owned in zip(plan.parameters, owned, strict=True):
+            if not is_owned:
+                self.sizes[slot] = 0
+        for slot in plan.constants:
+            self.sizes[slot] = 0
+        self.buffer = list(range(len(self.sizes)))
+        self.users = [0] * len(self.sizes)
+        self.live = 0
+        for slot in plan.parameters:
+            if slot not in plan.dead_on_entry:
+                self.add(slot)
+
+    def add(self, slot: int) -> None:
+        self.users[self.buffer[slot]] += 1
+        if self.buffer[slot] == slot:
+            self.live += self.sizes[slot]
+
+    def drop(self, slot: int) -> None:
+        buffer = self.buffer[slot]
+        self.users[buffer] -= 1
+        if self.users[buffer] == 0:
+            self.live -= self.sizes[buffer]
+
+    def enter(self, step: Step) -> None:
+        """Take in a step's results."""
+        if step.operands and step.kernel is not None and step.kernel.is_view:
+            self.buffer[step.result] = self.buffer[step.operands[0]]
+        for slot in step.results:
+            self.add(slot)
+
+    def leave(self, step: Step) -> None:
+        for slot in step.dead:
+            self.drop(slot)
+
+
+def annotate_peak(plan: Plan) -> None:
+    """Estimate what a run of a plan allocates; the plans that its steps run are annotated already.
+
+    Arguments count as the plan's own where it replaces them; a loop-invariant leaf stays its caller's.
+    """
+    results = dict(enumerate(plan.results))
+    owned = [results.get(leaf) != slot for leaf, slot in enumerate(plan.parameters)]
+    for step in plan.steps:
+        if step.flow is not None:
+            step.extra_bytes = _flow_bytes(plan, step)
+    plan.peak_bytes, plan.peak_step = _peak(plan, owned)
+
+
+def _peak(plan: Plan, owned: Sequence[bool], spread: Spread | None = None) -> tuple[int, Step | None]:
+    """The most bytes alive at once, and at which step: on one device, or with a spread on all of them."""
+    liveness = _Liveness(plan, owned, spread)
+    counts = [] if spread is None else spread.counts(plan)
+    peak, where = liveness.live, None
+    for step in plan.steps:
+        if step.function is not None or isinstance(step.flow, COMMUNICATION):
+            liveness.enter(step)
+            total = liveness.live + step.extra_bytes
+            if spread is not None:
+                total -= _freed_by_class(step, liveness, counts)
+        elif isinstance(step.flow, (Invocation, While, Conditional)):
+            # The results of a flow are part of what its plans allocate.
+            total = liveness.live + _extra_bytes(step, spread)
+            liveness.enter(step)
+        else:
+            continue
+        if total > peak or where is None:
+            peak, where = max(total, peak), step
+        liveness.leave(step)
+    return peak, where
+
+
+def _extra_bytes(step: Step, spread: Spread | None) -> int:
+    """What the plans of a step allocate beyond the step's operands, on one device or on all of them."""
+    inner = inner_plans(step.flow)
+    if spread is None or not inner:
+        return step.extra_bytes
+    return int(step.extra_bytes * max(map(spread.factor, inner)))
+
+
+def _freed_by_class(step: Step, liveness: _Liveness, counts: Sequence[int]) -> int:
+    """What a kernel that runs once per class of devices frees of its operands before its last run."""
+    dying = sum(liveness.sizes[slot] for slot in set(step.operands) & set(step.dead) if counts[slot] > 1)
+    most = max((counts[slot] for slot in step.results), default=1)
+    made = sum(liveness.sizes[slot] for slot in step.results)
+    return min(dying, made) * (most - 1) // most
+
+
+def _flow_bytes(plan: Plan, step: Step) -> int:
+    """What the plans of a step allocate beyond the step's operands."""
+    dead = set(step.dead)
+    dying = [slot in dead for slot in step.operands]
+    flow = step.flow
+    if isinstance(flow, Invocation):
+        return _beyond(flow.plan, step.operands, dying, plan)
+    if isinstance(flow, Conditional):
+        return max(
+            _beyond(branch.plan, step.operands[branch.start : branch.stop], dying[branch.start : branch.stop], plan)
+            for branch in flow.branches
+        )
+    if isinstance(flow, While):
+        replaced = [not flow.body.is_invariant(leaf) for leaf in range(len(step.operands))]
+        own = sum(
+            plan.slot_shapes[slot].byte_size
+            for slot, dies, changes in zip(step.operands, dying, replaced, strict=True)
+            if dies and changes
+        )
+        carried = sum(
+            flow.body.slot_shapes[slot].byte_size
+            for slot, changes in zip(flow.body.parameters, replaced, strict=True)
+            if changes
+        )
+        condition, _ = _peak(flow.condition, [False] * len(flow.condition.parameters))
+        return max(flow.body.peak_bytes, carried + condition) - own + sum(flow.sums.values())
+    return 0
+
+
+def _beyond(callee: Plan, operands: Sequence[int], dying: Sequence[bool], plan: Plan) -> int:
+    pattern = tuple(dying)
+    if pattern not in callee.peaks_by_ownership and len(callee.peaks_by_ownership) >= _OWNERSHIP_PATTERNS:
+        pattern = (False,) * len(pattern)
+    if pattern not in callee.peaks_by_ownership:
+        callee.peaks_by_ownership[pattern], _ = _peak(callee, pattern)
+    peak = callee.peaks_by_ownership[pattern]
+    own = sum(plan.slot_shapes[slot].byte_size for slot, dies in zip(operands, dying, strict=True) if dies)
+    return peak - own
+
+
+def _largest_buffers(plan: Plan, where: Step | None, spread: Spread | None) -> list[str]:
+    """The largest values that are alive at a plan's peak, in words."""
+    found: list[str] = []
+    if where is None:
+        return found
+    liveness = _Liveness(plan, [False] * len(plan.parameters), spread)
+    counts = [1] * len(plan.slot_shapes) if spread is None else spread.counts(plan)
+    origin: dict[int, Step] = {}
+    for step in plan.steps:
+        for slot in step.results:
+            origin.setdefault(slot, step)
+        liveness.enter(step)
+        if step is where:
+            break
+        liveness.leave(step)
+    sizes = [
+        (liveness.sizes[slot], slot)
+        for slot in origin
+        if liveness.users[liveness.buffer[slot]] > 0 and liveness.buffer[slot] == slot and liveness.sizes[slot]
+    ]
+    for size, slot in sorted(sizes, reverse=True)[:_LISTED]:
+        step = origin[slot]
+        times = f"{counts[slot]} × " if counts[slot] > 1 else ""
+        found.append(
+            f"  {in_units(size):>10}  {times}{plan.slot_shapes[slot]} of %{step.instruction.name} in "
+            f"{step.scope.computation.name}"
+        )
+    if where.flow is not None and where.extra_bytes:
+        found.append(
+            f"  {in_units(where.extra_bytes):>10}  within %{where.instruction.name} in {where.scope.computation.name}"
+        )
+    elif where.extra_bytes:
+        found.append(f"  {in_units(where.extra_bytes):>10}  temporaries of %{where.instruction.name}")
+    return found
+
+
+def require_memory(plan: Plan, limit: int | None, spread: Spread | None = None) -> None:
+    """Raise ResourceError where a run of `plan` would allocate more than `limit` bytes, or than the default limit.
+
+    With a spread the run is one of many devices. The default limit is not worked out for a run that takes next to
+    nothing.
+    """
+    peak, where = entry_peak_bytes(plan), plan.peak_step
+    if limit is None and spread is None and peak <= _NEXT_TO_NOTHING:
+        return
+    devices = ""
+    if spread is not None:
+        alone = peak
+        peak, where = _peak(plan, [False] * len(plan.parameters), spread)
+        peak = max(peak, alone)
+        devices = f" on all devices ({in_units(alone)} on one)"
+    allowed = memory_limit_bytes(limit)
+    if allowed is None or peak <= allowed:
+        return
+    buffers = "\n".join(_largest_buffers(plan, where, spread))
+    at = f" at %{where.instruction.name}" if where is not None else ""
+    source = "the limit that was given" if limit is not None else "80 % of what this machine has free"
+    raise ResourceError(
+        f"running {plan.computation.name} would take about {in_units(peak)}{devices} beyond its inputs{at}, more than "
+        f"{in_units(allowed)}, {source}. The largest buffers then:\n{buffers}\n"
+        "Run one of its computations alone, or a smaller module, or raise the memory limit."
+    )
+
+
+def entry_peak_bytes(plan: Plan) -> int:
+    """The estimated peak of a run whose arguments belong to the caller; copies made of aliased results included."""
+    if plan.entry_peak_bytes is None:
+        peak, plan.peak_step = _peak(plan, [False] * len(plan.parameters))
+        fresh = {step.result for step in plan.steps if step.kernel is not None and not step.kernel.is_view}
+        copied = sum(plan.slot_shapes[slot].byte_size for slot in plan.results if slot not in fresh)
+        kept = sum(plan.slot_shapes[slot].byte_size for slot in set(plan.results) & fresh)
+        plan.entry_peak_bytes = max(peak, copied + kept)
+    return plan.entry_peak_bytes

@@ -1,0 +1,117 @@
+"""Buffers: values of a loop's body that lie in arrays of the loop's own, so that no iteration allocates them.
+
+They are results of NumPy's own functions, which write where they are told. Only such functions, and a few others that
+keep no reference to their operands, read them; so a buffer is free again once its value is dead.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import attrs
+
+from hloexec.ir import ArrayShape
+from hloexec.plan.steps import Buffers, Plan, Step, While
+from hloexec.plan.trees import Leaf
+
+__all__ = ["with_buffers"]
+
+_LEAVE_NOTHING = frozenset({"dot"})
+"""Opcodes whose kernels make a new array and keep none of their operands, as NumPy's functions do."""
+
+
+def with_buffers(plan: Plan) -> Plan:
+    """The plan, whose loops know which values lie in buffers."""
+    return attrs.evolve(plan, steps=[_with_buffers(step) for step in plan.steps])
+
+
+def _with_buffers(step: Step) -> Step:
+    flow = step.flow
+    if not isinstance(flow, While) or flow.body.depth is None:
+        return step
+    own = _own_slots(flow)
+    return attrs.evolve(step, flow=attrs.evolve(flow, buffers=_allocated(flow.body, own))) if own else step
+
+
+def _own_slots(flow: While) -> frozenset[int]:
+    """The slots of a loop's body whose values can be kept in buffers.
+
+    A carried leaf is one if the result that takes its place is; neither may be carried elsewhere.
+    """
+    body, condition = flow.body, flow.condition
+    read_otherwise = {slot for step in body.steps if not _only_reads(body, step) for slot in step.operands}
+    for step in condition.steps:
+        if not _only_reads(condition, step):
+            read_otherwise |= {
+                body.parameters[leaf] for leaf, slot in enumerate(condition.parameters) if slot in step.operands
+            }
+    made = {step.result for step in body.steps if _is_plain(body, step) and step.result not in read_otherwise}
+    found = made - set(body.results)
+    for parameter, result in zip(body.parameters, body.results, strict=True):
+        is_alone = body.results.count(result) == 1 and parameter not in body.results
+        is_alike = _kind(body.slot_shapes[parameter]) == _kind(body.slot_shapes[result])
+        if result in made and is_alone and is_alike and parameter not in read_otherwise:
+            found |= {parameter, result}
+    return frozenset(found)
+
+
+def _only_reads(plan: Plan, step: Step) -> bool:
+    """Whether nothing is left of a step that refers to its operands."""
+    return _is_plain(plan, step) or step.instruction.opcode in _LEAVE_NOTHING
+
+
+def _is_plain(plan: Plan, step: Step) -> bool:
+    """Whether a step is a NumPy function that gives one array, of a size that is known, and not of one element."""
+    shape = plan.slot_shapes[step.result] if len(step.results) == 1 else None
+    return (
+        step.kernel is not None
+        and step.kernel.ufunc is not None
+        and isinstance(shape, ArrayShape)
+        and bool(shape.dimensions)
+        and not shape.dynamic_dimensions
+    )
+
+
+def _allocated(body: Plan, own: frozenset[int]) -> Buffers:
+    """A buffer for each of these slots, the same for several that do not live at the same time."""
+    shapes: list[Leaf] = []
+    buffer_of: dict[int, int] = {}
+    free: defaultdict[object, list[int]] = defaultdict(list)
+
+    def new_buffer(slot: int) -> int:
+        shapes.append(body.slot_shapes[slot])
+        return len(shapes) - 1
+
+    carried = {leaf: new_buffer(slot) for leaf, slot in enumerate(body.parameters) if slot in own}
+    for leaf, buffer in carried.items():
+        slot = body.parameters[leaf]
+        buffer_of[slot] = buffer
+        if slot in body.dead_on_entry:
+            free[_kind(body.slot_shapes[slot])].append(buffer)
+    for step in body.steps:
+        dying = [slot for slot in dict.fromkeys(step.operands) if slot in step.dead and slot in own]
+        if step.result in own:
+            kind = _kind(body.slot_shapes[step.result])
+            fitting = [buffer_of[slot] for slot in dying if _kind(body.slot_shapes[slot]) == kind]
+            if not fitting:
+                fitting = [free[kind].pop() if free[kind] else new_buffer(step.result)]
+            buffer_of[step.result] = fitting[0]
+        for slot in dying:
+            if step.result not in own or buffer_of[slot] != buffer_of[step.result]:
+                free[_kind(body.slot_shapes[slot])].append(buffer_of[slot])
+    written = {slot: buffer for slot, buffer in buffer_of.items() if slot not in body.parameters}
+    following = {buffer: written[body.results[leaf]] for leaf, buffer in carried.items()}
+    loose = [buffer for buffer in range(len(shapes)) if buffer not in following.values()]
+    for buffer in range(len(shapes)):
+        if buffer not in following:
+            kind = _kind(shapes[buffer])
+            fitting = [other for other in loose if _kind(shapes[other]) == kind]
+            following[buffer] = buffer if buffer in fitting else fitting[0]
+            loose.remove(following[buffer])
+    return Buffers(tuple(shapes), carried, written, tuple(following[buffer] for buffer in range(len(shapes))))
+
+
+def _kind(shape: Leaf) -> object:
+    """What buffers that can take each other's place have in common."""
+    assert isinstance(shape, ArrayShape)
+    return shape.element_type.storage, shape.dimensions

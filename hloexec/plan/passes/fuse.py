@@ -1,0 +1,284 @@
+"""Fusion: steps that are taken together, one block of rows after the other.
+
+A region is a set of steps that can all be taken by the same number of rows (`hloexec.plan.regions.row_forms`): chains
+of elementwise instructions, with their broadcasts and with reductions behind the prefix, as softmax and layer norm have
+them. It becomes one step, whose kernel runs block by block on all cores and has the same values to the last bit. What
+is needed of it outside is its result; everything else never exists as a whole.
+
+Steps and regions are units of a graph that stays acyclic (`hloexec.plan.units`): a step joins a region only where
+nothing else lies on a way between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import attrs
+
+from hloexec.ir import ArrayShape, Instruction, TupleShape
+from hloexec.ops.policy import NumericsPolicy
+from hloexec.ops.rows import RowForm, prefixes
+from hloexec.plan.regions import LEAST_BYTES
+from hloexec.plan.regions.block_program import Part
+from hloexec.plan.regions.region import Region, RegionKernel
+from hloexec.plan.regions.row_forms import row_form
+from hloexec.plan.steps import Plan, Step
+from hloexec.plan.trees import Leaf
+from hloexec.plan.units import UnitGraph
+
+__all__ = ["with_regions"]
+
+_LEAST_BYTES_ALONE = 1 << 19
+"""What a single step must work on to be worth splitting over the cores."""
+_MOST_ROW_BYTES = 1 << 16
+"""Longer rows do not fit into the cache together with others."""
+_WINDOW = 24
+"""A step joins a region whose last step is not farther back, so that operands do not live on for long."""
+_MOST_PARTS = 256
+
+
+@attrs.define(eq=False)
+class _Open:
+    """A region that is being found."""
+
+    unit: int
+    rows: frozenset[int]
+    last: int
+    """The position of its last step."""
+    parts: dict[int, Part] = attrs.field(factory=dict)
+    """By position."""
+
+
+def with_regions(plan: Plan, numerics: NumericsPolicy) -> Plan:
+    """The plan, those of its steps that can be taken by rows together made one."""
+    if numerics.is_exact or numerics.flushes_denormals or numerics.has_xla_cpu_functions:
+        return plan
+    finder = _Finder(plan.steps, plan.slot_shapes)
+    regions = finder.regions()
+    if not regions:
+        return plan
+    return attrs.evolve(plan, steps=_Assembly(plan, regions).steps(finder.graph.in_order(), finder.members()))
+
+
+class _Finder:
+    """Goes through the steps in order and lets each join a region of its operands."""
+
+    def __init__(self, steps: Sequence[Step], shapes: Sequence[Leaf]) -> None:
+        self._steps = steps
+        self._shapes = shapes
+        self.graph = UnitGraph()
+        """The units are the steps, by their positions, as far as they have not become one."""
+        self._maker: dict[int, int] = {}
+        """The position of the step that makes a slot."""
+        self._region_at: dict[int, _Open] = {}
+        """By unit."""
+        self._scalar_of: dict[int, int] = {}
+        """What broadcasts of scalars repeat."""
+
+    def regions(self) -> dict[int, _Open]:
+        """The regions, by unit."""
+        impure: int | None = None
+        for position, step in enumerate(self._steps):
+            if is_scalar_broadcast(step, self._shapes):
+                self._scalar_of[step.result] = step.operands[0]
+            needs = [self._maker[slot] for slot in step.operands if slot in self._maker]
+            if not step.is_pure:
+                # These keep their order.
+                needs += [] if impure is None else [impure]
+                impure = position
+            self.graph.add(needs)
+            for slot in step.results:
+                self._maker[slot] = position
+            form = row_form(step, self._shapes) if self._may_matter(step) else None
+            if form is not None:
+                self._join(position, step, form)
+        return self._region_at
+
+    def members(self) -> dict[int, list[int]]:
+        """The positions of the steps of each unit."""
+        found: dict[int, list[int]] = {}
+        for position in range(len(self._steps)):
+            found.setdefault(self.graph.find(position), []).append(position)
+        return found
+
+    def _region_of(self, slot: int) -> _Open | None:
+        """The region that makes a slot."""
+        return self._region_at.get(self.graph.find(self._maker[slot])) if slot in self._maker else None
+
+    def _may_matter(self, step: Step) -> bool:
+        """Whether a step is worth looking at: it works on much, or on the values of a region."""
+        return any(self._region_of(slot) is not None for slot in step.operands) or any(
+            self._shapes[slot].byte_size >= LEAST_BYTES for slot in (*step.results, *step.operands)
+        )
+
+    def _join(self, position: int, step: Step, form: RowForm) -> None:
+        """Let a step join the regions of its operands, which become one, or begin a region."""
+        joined: _Open | None = None
+        part = Part(self._with_scalars(step, form), form)
+        for slot in step.operands:
+            region = self._region_of(slot)
+            if region is None or region is joined or position - region.last > _WINDOW:
+                continue
+            rows = region.rows & (form.rows if joined is None else joined.rows)
+            count = len(region.parts) + (1 if joined is None else len(joined.parts))
+            if not rows or count > _MOST_PARTS:
+                continue
+            if self.graph.merge(region.unit, position):
+                parts = region.parts | ({position: part} if joined is None else joined.parts)
+                for old in (region, joined):
+                    if old is not None:
+                        del self._region_at[old.unit]
+                joined = _Open(self.graph.find(position), rows, position, parts)
+                self._region_at[joined.unit] = joined
+        if joined is None and not form.is_view:
+            rows = form.rows & self._sensible(step)
+            if rows:
+                self._region_at[position] = _Open(position, rows, position, {position: part})
+
+    def _with_scalars(self, step: Step, form: RowForm) -> Step:
+        """The step with scalars in place of their broadcasts, where other operands have the shape of the result."""
+        operands = tuple(self._scalar_of.get(slot, slot) for slot in step.operands)
+        dimensions = getattr(self._shapes[step.result], "dimensions", ())
+        if not form.is_elementwise or all(
+            getattr(self._shapes[slot], "rank", 0) < len(dimensions) for slot in operands
+        ):
+            return step
+        return attrs.evolve(step, operand_trees=operands)
+
+    def _sensible(self, step: Step) -> frozenset[int]:
+        """The numbers of rows by which a step that works on much may begin a region: a row must fit into the cache."""
+        sizes = [self._shapes[slot] for slot in (*step.operands, step.result)]
+        largest = max(sizes, key=lambda shape: shape.byte_size)
+        if not isinstance(largest, ArrayShape) or largest.byte_size < LEAST_BYTES:
+            return frozenset()
+        return frozenset(rows for rows in prefixes(largest.dimensions) if largest.byte_size // rows <= _MOST_ROW_BYTES)
+
+
+def is_scalar_broadcast(step: Step, shapes: Sequence[Leaf]) -> bool:
+    """Whether a step repeats one number."""
+    if step.instruction.opcode != "broadcast" or len(step.operands) != 1:
+        return False
+    operand, result = shapes[step.operands[0]], shapes[step.results[0]]
+    return (
+        isinstance(operand, ArrayShape)
+        and isinstance(result, ArrayShape)
+        and operand.rank == 0
+        and operand.element_type is result.element_type
+    )
+
+
+class _Assembly:
+    """Puts the steps of a plan together again, regions as one step each."""
+
+    def __init__(self, plan: Plan, regions: dict[int, _Open]) -> None:
+        self._plan = plan
+        self._shapes = plan.slot_shapes
+        self._regions = regions
+        region_at = {position: region for region in regions.values() for position in region.parts}
+        self._readers: dict[int, set[_Open | None]] = {slot: {None} for slot in plan.results}
+        """Which regions read a slot; None stands for all that is outside of regions."""
+        for position, step in enumerate(plan.steps):
+            region = region_at.get(position)
+            for slot in step.operands if region is None else region.parts[position].step.operands:
+                self._readers.setdefault(slot, set()).add(region)
+        self._copied: set[int] = set()
+        """The positions of views that stand outside of their region, too."""
+
+    def steps(self, order: Sequence[int], members: dict[int, list[int]]) -> list[Step]:
+        """The steps, given units in order and the positions of the steps of each."""
+        made: dict[int, Step] = {}
+        # From behind, as what a view shows is needed outside where the view is made there.
+        for unit in reversed(order):
+            if unit in self._regions:
+                step = self._region_step(self._regions[unit])
+                if step is not None:
+                    made[unit] = step
+        found: list[Step] = []
+        for unit in order:
+            if unit in made:
+                found.append(made[unit])
+            found += [
+                self._plan.steps[position] for position in members[unit] if unit not in made or position in self._copied
+            ]
+        read = {*self._plan.results}.union(*(step.operands for step in found))
+        return [step for step in found if not is_scalar_broadcast(step, self._shapes) or step.result in read]
+
+    def _region_step(self, region: _Open) -> Step | None:
+        """The step that a region becomes; None where that is not worth while."""
+        inside, outputs = self._needed(region)
+        parts = [region.parts[position] for position in inside]
+        if not self._is_worthwhile(parts, outputs):
+            return None
+        made = {part.step.result for part in parts}
+        inputs = list(dict.fromkeys(slot for part in parts for slot in part.step.operands if slot not in made))
+        function = Region(
+            parts,
+            inputs,
+            outputs,
+            self._shapes,
+            self._row_count(parts, region.rows),
+            self._overwritten(region, inputs, outputs[0]),
+            self._repeated(inputs),
+        )
+        last = parts[-1].step
+        shapes = tuple(self._shapes[slot] for slot in outputs)
+        instruction = Instruction(
+            name=last.instruction.name,
+            shape=shapes[0] if len(shapes) == 1 else TupleShape(shapes),
+            opcode="fusion",
+            metadata=last.instruction.metadata,
+        )
+        tree: Any = outputs[0] if len(outputs) == 1 else tuple(outputs)
+        kernel = RegionKernel.of(function)
+        return Step(instruction, last.scope, tuple(inputs), tree, kernel, extra_bytes=function.scratch_bytes)
+
+    def _needed(self, region: _Open) -> tuple[list[int], list[int]]:
+        """The positions of the steps that a region takes in, and the slots that are needed outside."""
+        inside: list[int] = []
+        outputs: list[int] = []
+        for position in sorted(region.parts, reverse=True):
+            part = region.parts[position]
+            users = self._readers.get(part.step.result, set())
+            is_needed_outside = bool(users - {region})
+            if is_needed_outside and part.form.is_view:
+                self._copied.add(position)
+                self._readers.setdefault(part.step.operands[0], set()).add(None)
+            elif is_needed_outside:
+                outputs.append(part.step.result)
+            if users & {region} or (users and not part.form.is_view):
+                inside.append(position)
+        return inside[::-1], outputs[::-1]
+
+    def _is_worthwhile(self, parts: Sequence[Part], outputs: Collection[int]) -> bool:
+        computing = [part for part in parts if not part.form.is_view]
+        if not outputs or not computing:
+            return False
+        least = LEAST_BYTES if len(computing) > 1 else _LEAST_BYTES_ALONE
+        return any(size >= least for size in self._sizes(computing))
+
+    def _sizes(self, parts: Iterable[Part]) -> list[int]:
+        """The bytes of all that parts read and make."""
+        return [self._shapes[slot].byte_size for part in parts for slot in (*part.step.operands, part.step.result)]
+
+    def _row_count(self, parts: Sequence[Part], rows: frozenset[int]) -> int:
+        """The fewest rows that are short enough, so that loops over them are long."""
+        widest = max(self._sizes(parts))
+        return min((count for count in rows if widest // count <= _MOST_ROW_BYTES // 2), default=max(rows))
+
+    def _overwritten(self, region: _Open, inputs: Sequence[int], output: int) -> int | None:
+        """The place of an input that nothing else reads, of the type and dimensions of an output."""
+        wanted = self._shapes[output]
+        assert isinstance(wanted, ArrayShape)
+        for place, slot in enumerate(inputs):
+            shape = self._shapes[slot]
+            if not isinstance(shape, ArrayShape) or self._readers[slot] != {region}:
+                continue
+            if shape.element_type is wanted.element_type and shape.dimensions == wanted.dimensions:
+                return place
+        return None
+
+    def _repeated(self, inputs: Collection[int]) -> frozenset[int]:
+        """The inputs that broadcasts or iotas have made, which take little of the cache."""
+        makers = (step for step in self._plan.steps if step.instruction.opcode in ("broadcast", "iota"))
+        return frozenset(step.result for step in makers) & frozenset(inputs)

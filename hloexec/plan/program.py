@@ -1,0 +1,154 @@
+"""What a module needs that this version cannot run, found before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from hloexec.custom_calls.registry import CustomCall, find_custom_call
+from hloexec.devices import manual_regions
+from hloexec.devices.transfers import TRANSFERS, reason_against
+from hloexec.errors import UnsupportedError
+from hloexec.ir import Computation, Instruction, Module
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.registry import Role, find_opcode
+from hloexec.plan.schedule import callees_first, computation_named, effectful_computations, schedule
+
+__all__ = ["Program", "Requirement", "call_reason", "called_computation", "require_supported", "starts", "unsupported"]
+
+_LISTED = 50
+
+
+@attrs.frozen
+class Requirement:
+    """An opcode or a library call that a module needs and that does not run."""
+
+    kind: str
+    """`opcode` or `custom-call`."""
+    name: str
+    """The opcode, or the custom call's target."""
+    reason: str | None
+    """Why a known target or opcode cannot be used this way, as a clause; None where the name alone decides."""
+    count: int
+    """How many instructions need it."""
+    computation: str
+    """Where it is needed first, in the order of execution."""
+    instruction: str
+
+    def __str__(self) -> str:
+        subject = f'custom call "{self.name}"' if self.kind == "custom-call" else f"opcode {self.name}"
+        times = "once" if self.count == 1 else f"{self.count} times"
+        because = f", where {self.reason}" if self.reason else ""
+        return f"{subject} ({times}; first: %{self.instruction} in computation {self.computation}){because}"
+
+
+def called_computation(instruction: Instruction) -> str | None:
+    """The computation that an instruction stands for, where it is a call or a fusion or starts one asynchronously."""
+    entry = find_opcode(instruction.opcode)
+    is_call = entry is not None and entry.role is Role.CALL
+    return next(computation_names(instruction.attributes), None) if is_call or starts(instruction) else None
+
+
+def starts(instruction: Instruction) -> bool:
+    """Whether an instruction starts a computation that goes on by itself."""
+    return instruction.opcode == "async-start"
+
+
+class Program:
+    """The computations that an entry reaches, and the order of the instructions that run in each."""
+
+    def __init__(self, module: Module, entry: Computation) -> None:
+        self.module = module
+        self.entry = entry
+        self.computations = callees_first(module, entry)
+        self._effectful = effectful_computations(self.computations)
+        self._schedules: dict[str, list[Instruction]] = {}
+
+    def schedule(self, computation: Computation) -> list[Instruction]:
+        """The instructions of a computation that run, in order."""
+        known = self._schedules.get(computation.name)
+        if known is None:
+            known = schedule(computation, self._effectful, is_scheduled=self.module.is_scheduled)
+            self._schedules[computation.name] = known
+        return known
+
+    def live_computations(self) -> list[Computation]:
+        """The computations that instructions which run name, the entry first."""
+        found = {self.entry.name: self.entry}
+        pending = [self.entry]
+        while pending:
+            for instruction in self.schedule(pending.pop()):
+                for name in computation_names(instruction.attributes):
+                    if name not in found:
+                        found[name] = computation_named(self.module, name, instruction)
+                        pending.append(found[name])
+        return list(found.values())
+
+
+def unsupported(module: Module, computation: Computation | None = None) -> list[Requirement]:
+    """Every opcode and every custom-call target that keeps a module (or one computation of it) from running."""
+    return _missing(Program(module, computation or module.entry))
+
+
+def require_supported(program: Program, *, unknown: str, numerics: NumericsPolicy = REFERENCE) -> None:
+    """Raise one UnsupportedError that lists everything the program needs and hloexec lacks under a numerics policy.
+
+    Unknown custom calls do not count where `unknown` says what they give.
+    """
+    missing = [entry for entry in _missing(program, numerics) if unknown == "error" or entry.kind != "custom-call"]
+    if not missing:
+        return
+    lines = [f"  {entry}" for entry in missing[:_LISTED]]
+    if len(missing) > _LISTED:
+        lines.append(f"  … and {len(missing) - _LISTED} more")
+    hint = ""
+    if any(entry.kind == "custom-call" for entry in missing):
+        hint = (
+            "\nA custom call can be implemented with hloexec.register_custom_call, or be given a made-up result with "
+            "unknown=zeros or unknown=random."
+        )
+    raise UnsupportedError(f"module {program.module.name} needs what hloexec does not run:\n" + "\n".join(lines) + hint)
+
+
+def _missing(program: Program, numerics: NumericsPolicy = REFERENCE) -> list[Requirement]:
+    found: dict[tuple[str, str, str | None], Requirement] = {}
+    for computation in program.live_computations():
+        for instruction in program.schedule(computation):
+            for key in _needs(program.module, computation, instruction, numerics):
+                known = found.get(key)
+                if known is None:
+                    found[key] = Requirement(*key, 1, computation.name, instruction.name)
+                else:
+                    found[key] = attrs.evolve(known, count=known.count + 1)
+    return list(found.values())
+
+
+def call_reason(
+    module: Module, computation: Computation, instruction: Instruction, call: CustomCall, numerics: NumericsPolicy
+) -> str | None:
+    """Why a custom call cannot be run by its entry under a policy, as a clause; None where it can."""
+    if manual_regions.is_boundary(instruction):
+        return manual_regions.reason_against(module, computation, instruction)
+    return call.reason_against(instruction, numerics)
+
+
+def _needs(
+    module: Module, computation: Computation, instruction: Instruction, numerics: NumericsPolicy
+) -> Iterator[tuple[str, str, str | None]]:
+    """What an instruction needs and hloexec lacks, as kind, name and reason."""
+    entry = find_opcode(instruction.opcode)
+    if entry is None:
+        yield "opcode", instruction.opcode, None
+    elif entry.role is Role.CUSTOM_CALL:
+        library_call = find_custom_call(instruction.attributes.custom_call_target)
+        reason = None if library_call is None else call_reason(module, computation, instruction, library_call, numerics)
+        if library_call is None or reason is not None:
+            yield "custom-call", instruction.attributes.custom_call_target, reason
+    elif instruction.opcode in TRANSFERS:
+        reason = reason_against(computation, instruction)
+        if reason is not None:
+            yield "opcode", instruction.opcode, reason
+    elif not entry.is_supported:
+        yield "opcode", instruction.opcode, None

@@ -1,0 +1,248 @@
+"""Programs of blocks: what a region's instructions become, as calls on numbered places.
+
+A value of bf16 has up to two places, its own and one as f32, so that it is widened once; one of pred has others for the
+masks by which it chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import element_type
+from hloexec.ir import ArrayShape
+from hloexec.ops.choosing import choose_by_mask, mask_into, mask_of
+from hloexec.ops.common import narrow_into
+from hloexec.ops.rows import RowForm, behind_prefix, same
+from hloexec.plan.regions.part_order import in_order_of_use
+from hloexec.plan.regions.places import Operation, Places, Value
+from hloexec.plan.steps import Step
+from hloexec.values import Array
+
+__all__ = ["BlockProgram", "Part"]
+
+_FEW_BYTES = 1 << 10
+"""A row of so few is copied into scratch, where views of it last."""
+
+_COPIED_BYTES = 1 << 23
+"""An output of so many is not written by what computes it: to write to memory that is not in the cache, a processor
+reads it first, but not where it copies. That saves a third of the time of adding two large arrays.
+"""
+
+_F32 = element_type("f32").storage
+
+
+@attrs.frozen(eq=False)
+class Part:
+    """An instruction of a region."""
+
+    step: Step
+    form: RowForm
+
+
+class BlockProgram:
+    """Turns the instructions of a region into calls on numbered places."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        shapes: Sequence[Any],
+        rows: int,
+        kept: int,
+    ) -> None:
+        """`kept` is 1 where the first output may take the place of an input, which is in the cache, else 0."""
+        self._shapes = shapes
+        self._rows = rows
+        self.places = Places()
+        self.operations: list[Operation] = []
+        self.preamble: list[tuple[Callable[..., Any], int, int]] = []
+        self._stored: dict[int, int] = {}
+        self._wide: dict[int, int] = {}
+        self._masks: dict[tuple[int, np.dtype[Any]], int] = {}
+        self._repeated_places: dict[tuple[int, bool], int] = {}
+        for slot in inputs:
+            self._stored[slot] = self.places.add(self._value(shapes[slot]))
+        self._outputs = {slot: self.places.add(self._value(shapes[slot])) for slot in outputs}
+        self.output_places = [self._outputs[slot] for slot in outputs]
+        self._copied = {slot for slot in outputs[kept:] if shapes[slot].byte_size >= _COPIED_BYTES}
+        self._viewed = {slot for part in parts if part.form.is_view for slot in part.step.operands}
+        for number in in_order_of_use([part.step for part in parts], outputs, self._row_bytes(parts)):
+            self._part(parts[number])
+        self.is_rounded = any(entry.function is narrow_into for entry in self.operations)
+        """Whether numbers are rounded to bf16 in a block."""
+        self.places.allocate(self.operations)
+        self.views = [entry for entry in self.operations if self.places.shows_scratch(entry.target)]
+        """Of scratch, which are the same for all blocks."""
+        self.operations = [entry for entry in self.operations if not self.places.shows_scratch(entry.target)]
+
+    def _row_bytes(self, parts: Sequence[Part]) -> dict[int, int]:
+        """What a row of each part's result takes, of a view what it shows."""
+        found: dict[int, int] = {}
+        for part in parts:
+            slot = part.step.operands[0] if part.form.is_view else part.step.result
+            found[part.step.result] = found[slot] if slot in found else self._value(self._shapes[slot]).row_bytes
+        return found
+
+    def usual_row_bytes(self) -> int:
+        """What a row takes in most of the larger values that are computed."""
+        sizes: list[int] = sorted(self.places.values[entry.target].row_bytes for entry in self.operations)
+        large = [size for size in sizes if 4 * size >= sizes[-1]]
+        return max(large[len(large) // 2], 1)
+
+    def may_overwrite(self, place: int) -> bool:
+        """Whether the first output's rows may take those of an input: nothing reads these once they are written."""
+        output = self.output_places[0]
+        written = next(n for n, entry in enumerate(self.operations) if entry.target == output)
+        read = max(
+            (n for n, entry in enumerate(self.operations) if place in map(self.places.root, entry.operands)), default=-1
+        )
+        if read == written:
+            entry = self.operations[written]
+            return entry.is_elementwise and all(
+                operand == place for operand in entry.operands if self.places.root(operand) == place
+            )
+        return read < written
+
+    def _value(self, shape: ArrayShape) -> Any:
+        row = () if shape.rank == 0 else behind_prefix(shape.dimensions, self._rows)
+        return Value(row, shape.element_type.storage)
+
+    def _call(self, step: Step, function: Any, operands: Sequence[int], target: int, **how: Any) -> int:
+        function = _NAMED_OUT.get(function, function) if how["has_out"] else function
+        self.operations.append(Operation(function, tuple(operands), target, step=step, **how))
+        return target
+
+    def _storage(self, slot: int, step: Step) -> int:
+        """The place of a value in its own type."""
+        if slot not in self._stored:
+            wide = self._wide[slot]
+            target = self.places.add_scratch(self._value(self._shapes[slot]))
+            self._stored[slot] = self._call(step, narrow_into, [wide], target, has_out=True)
+        return self._stored[slot]
+
+    def _widened(self, slot: int, step: Step) -> int:
+        """The place of a bf16 value as f32."""
+        if slot not in self._wide:
+            stored = self._stored[slot]
+            value = Value(self.places.values[stored].row, _F32)
+            target = self.places.add_scratch(value)
+            self._wide[slot] = self._call(step, _copy_into, [stored], target, has_out=True)
+        return self._wide[slot]
+
+    def _mask(self, slot: int, dtype: np.dtype[Any], step: Step) -> int:
+        """The place of the mask of a pred; of a scalar one, of a mask without dimensions."""
+        if (slot, dtype) not in self._masks and self._shapes[slot].rank == 0:
+            place = self._masks[slot, dtype] = self.places.add(None)
+            self.preamble.append((partial(mask_of, dtype=dtype), self._stored[slot], place))
+        elif (slot, dtype) not in self._masks:
+            pred = self._stored[slot]
+            target = self.places.add_scratch(Value(self.places.values[pred].row, dtype))
+            self._masks[slot, dtype] = self._call(step, mask_into, [pred], target, has_out=True)
+        return self._masks[slot, dtype]
+
+    def _repeated(self, slot: int, *, is_wide: bool) -> int:
+        """The place of a scalar as an array of one element with strides of 0, of f32 in place of bf16 where asked."""
+        is_wide = is_wide and self._shapes[slot].element_type.name == "bf16"
+        if (slot, is_wide) not in self._repeated_places:
+            place = self.places.add(None)
+            self.preamble.append((_widened_repeated if is_wide else repeated, self._stored[slot], place))
+            self._repeated_places[slot, is_wide] = place
+        return self._repeated_places[slot, is_wide]
+
+    def _operand(self, step: Step, form: RowForm, number: int) -> int:
+        """The place of an operand as a form takes it."""
+        slot = step.operands[number]
+        shape = self._shapes[slot]
+        if form.mask is not None and not number:
+            return self._mask(slot, form.mask, step)
+        if form.is_elementwise and shape.rank == 0:
+            return self._repeated(slot, is_wide=form.wide is not None)
+        # Reductions of bf16 take their operand as f32, but not where they begin.
+        keeps_wide = form.is_reduction and self._shapes[step.result].element_type.name == "bf16" and shape.rank
+        if (form.wide is not None or keeps_wide) and shape.element_type.name == "bf16":
+            return self._widened(slot, step)
+        return self._storage(slot, step)
+
+    def _part(self, part: Part) -> None:
+        step, form = part.step, part.form
+        slot = step.result
+        result = self._value(self._shapes[slot])
+        function = form.bind(self._rows)
+        is_bfloat = self._shapes[slot].element_type.name == "bf16"
+        operands = [self._operand(step, form, number) for number in range(len(step.operands))]
+        given = result
+        is_rounded = form.wide is not None and is_bfloat
+        if is_rounded:
+            given = Value(result.row, _F32)
+        if is_rounded and form.is_exact:
+            place = self._wide[slot] = self._computed(step, function, operands, given, form)
+            if slot in self._outputs:
+                self._stored[slot] = self._call(step, narrow_into, [place], self._outputs[slot], has_out=True)
+            return
+        target = self._outputs.get(slot)
+        if is_rounded:
+            place = self._computed(step, function, operands, given, form)
+            self._stored[slot] = self._call(
+                step, narrow_into, [place], self.places.add_scratch(result) if target is None else target, has_out=True
+            )
+            return
+        if _writes(function) and target is not None and slot not in self._copied:
+            is_ufunc = isinstance(function, np.ufunc)
+            self._stored[slot] = self._call(step, function, operands, target, has_out=True, is_elementwise=is_ufunc)
+            return
+        place = self._computed(step, function, operands, given, form)
+        if slot in self._copied:
+            # What comes after reads what is still in the cache.
+            self._call(step, _copy_into, [place], self._outputs[slot], has_out=True)
+        elif target is not None:
+            place = self._call(step, _copy_into, [place], target, has_out=True)
+        elif self.places.is_made(place) and slot in self._viewed and result.row_bytes < _FEW_BYTES:
+            place = self._call(step, _copy_into, [place], self.places.add_scratch(result), has_out=True)
+        self._stored[slot] = place
+
+    def _computed(self, step: Step, function: Any, operands: Sequence[int], value: Value, form: RowForm) -> int:
+        """The place of a function's result, other than an output's."""
+        if _writes(function):
+            is_ufunc = isinstance(function, np.ufunc)
+            return self._call(
+                step, function, operands, self.places.add_scratch(value), has_out=True, is_elementwise=is_ufunc
+            )
+        is_view = form.is_view or function is same
+        place = self.places.add_view(value, operands[0]) if is_view else self.places.add_made(value)
+        return self._call(step, function, operands, place, has_out=False)
+
+
+def _writes(function: Any) -> bool:
+    """Whether a function takes the array to write to as its last argument."""
+    return isinstance(function, np.ufunc) or function is choose_by_mask
+
+
+def _maximum_into(lhs: Array, rhs: Array, out: Array) -> None:
+    np.maximum(lhs, rhs, out=out)
+
+
+def _minimum_into(lhs: Array, rhs: Array, out: Array) -> None:
+    np.minimum(lhs, rhs, out=out)
+
+
+_NAMED_OUT: dict[Any, Any] = {np.maximum: _maximum_into, np.minimum: _minimum_into}
+"""For functions of NumPy that do not take a third argument by its place."""
+
+
+def _copy_into(block: Array, out: Array) -> None:
+    np.copyto(out, block)
+
+
+def repeated(scalar: Array) -> Array:
+    """A scalar as an array of one element with strides of 0, by which formulas know that it is one number."""
+    return np.lib.stride_tricks.as_strided(scalar, (1,), (0,), writeable=False)
+
+
+def _widened_repeated(scalar: Array) -> Array:
+    return repeated(scalar.astype(_F32))

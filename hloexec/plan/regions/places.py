@@ -1,0 +1,146 @@
+"""The places of a block: what its calls read and write, and the scratch that they share.
+
+A place holds an array: rows of an input or output, scratch, or what a function has made, or shows the memory of another
+place. Scratch is used again once what lies there is needed no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from operator import itemgetter
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.plan.steps import Step
+
+__all__ = ["Operation", "Places", "Value"]
+
+
+@attrs.frozen
+class Value:
+    """What lies in one place."""
+
+    row: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def row_bytes(self) -> int:
+        return prod(self.row) * self.dtype.itemsize
+
+
+@attrs.define(eq=False)
+class Operation:
+    """One call within a block."""
+
+    function: Callable[..., Any]
+    operands: tuple[int, ...]
+    target: int
+    has_out: bool
+    """Whether the function writes into the target's array, given as its last argument, instead of making one."""
+    step: Step
+    is_elementwise: bool = False
+    fetch: Callable[[list[Any]], Any] = attrs.field(init=False)
+    dead: tuple[int, ...] = ()
+    """Made arrays that are not needed any more."""
+
+    def __attrs_post_init__(self) -> None:
+        places = (*self.operands, self.target) if self.has_out else self.operands
+        getter = itemgetter(*places)
+        self.fetch = getter if len(places) > 1 else lambda values: (getter(values),)
+
+
+class Places:
+    """Numbered places."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._owner: dict[int, int] = {}
+        """Of places that show the memory of another."""
+        self._scratch: set[int] = set()
+        self._made: set[int] = set()
+        self.buffers: list[int] = []
+        """What a row of each buffer of scratch takes."""
+        self.in_buffers: list[tuple[int, int, Value]] = []
+        """The places that lie in scratch, and in which buffer."""
+
+    def add(self, value: Any) -> int:
+        """A place for an input or an output, or for what is known before there are blocks."""
+        self.values.append(value)
+        return len(self.values) - 1
+
+    def add_scratch(self, value: Value) -> int:
+        """A place in scratch."""
+        place = self.add(value)
+        self._scratch.add(place)
+        return place
+
+    def add_made(self, value: Value) -> int:
+        """A place for an array that a function makes."""
+        place = self.add(value)
+        self._made.add(place)
+        return place
+
+    def add_view(self, value: Value, owner: int) -> int:
+        """A place that shows the memory of another."""
+        place = self.add(value)
+        self._owner[place] = owner
+        return place
+
+    def is_made(self, place: int) -> bool:
+        return place in self._made
+
+    def root(self, place: int) -> int:
+        """The place whose memory this one shows."""
+        while place in self._owner:
+            place = self._owner[place]
+        return place
+
+    def shows_scratch(self, place: int) -> bool:
+        """Whether a place is a view of scratch, which is the same for all blocks."""
+        return place in self._owner and self.root(place) in self._scratch
+
+    def allocate(self, operations: Sequence[Operation]) -> None:
+        """Give each place in scratch a buffer, and let each operation know which made arrays die with it."""
+        last: dict[int, int] = {}
+        for number, operation in enumerate(operations):
+            for place in (*operation.operands, operation.target):
+                last[self.root(place)] = number
+        buffer_of: dict[int, int] = {}
+        free: dict[int, list[int]] = {}
+
+        def release(place: int) -> None:
+            free.setdefault(self.values[place].row_bytes, []).append(buffer_of[place])
+
+        for number, operation in enumerate(operations):
+            ending = {root for root in map(self.root, operation.operands) if last[root] == number and root in buffer_of}
+            # Elementwise, a result may take the place of an operand that is read as it lies there.
+            early = {
+                root
+                for root in ending
+                if operation.is_elementwise
+                and all(place == root for place in operation.operands if self.root(place) == root)
+                and self.values[root].row == self.values[operation.target].row
+            }
+            for root in early:
+                release(root)
+            if operation.target in self._scratch:
+                size = self.values[operation.target].row_bytes
+                if free.get(size):
+                    buffer = free[size].pop()
+                else:
+                    buffer = len(self.buffers)
+                    self.buffers.append(size)
+                buffer_of[operation.target] = buffer
+                self.in_buffers.append((operation.target, buffer, self.values[operation.target]))
+            for root in ending - early:
+                release(root)
+            operation.dead = tuple(
+                {
+                    place
+                    for place in (*operation.operands, operation.target)
+                    if last[self.root(place)] == number and self.root(place) in self._made
+                }
+            )

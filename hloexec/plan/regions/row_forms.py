@@ -1,0 +1,107 @@
+"""Which instructions are computed by rows, and how: what their opcodes say, or that they are elementwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hloexec.dtypes import ElementType
+from hloexec.dtypes import element_type as element_type_named
+from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.choosing import choose_by_mask, mask_type
+from hloexec.ops.registry import Opcode
+from hloexec.ops.rows import RowForm, prefixes, same
+from hloexec.plan.kernels import InstructionKernel
+from hloexec.plan.steps import Step
+from hloexec.plan.trees import Leaf
+
+__all__ = ["row_form"]
+
+_F32 = element_type_named("f32")
+
+
+def row_form(step: Step, shapes: Sequence[Leaf]) -> RowForm | None:
+    """How a step is computed by rows; None where it is not."""
+    kernel = step.kernel
+    if not isinstance(kernel, InstructionKernel) or not isinstance(kernel.entry, Opcode) or not kernel.is_bare:
+        return None
+    if not isinstance(step.tree, int) or any(order is not None for order in kernel.orders or ()):
+        return None
+    found = [shapes[slot] for slot in (*step.operands, step.tree)]
+    arrays = [shape for shape in found if isinstance(shape, ArrayShape)]
+    if len(arrays) < len(found) or any(not shape.is_array or shape.dynamic_dimensions for shape in arrays):
+        return None
+    *operands, result = arrays
+    if not operands or any(shape.element_count == 0 for shape in arrays):
+        return None
+    by_name = step.scope.computation.by_name
+    declared = tuple(by_name[name].shape for name in step.instruction.operands)
+    if [_type(shape) for shape in declared] != [_type(shape) for shape in operands]:
+        return None
+    if kernel.entry.is_elementwise:
+        return _elementwise(step, kernel, operands, result)
+    if kernel.entry.by_rows is None:
+        return None
+    return kernel.entry.by_rows(
+        attributes=step.instruction.attributes,
+        shape=result,
+        operand_shapes=declared,
+        computations=kernel.callees,
+    )
+
+
+def _type(shape: Shape) -> ElementType | None:
+    return shape.element_type if isinstance(shape, ArrayShape) else None
+
+
+def _elementwise(
+    step: Step, kernel: InstructionKernel, operands: Sequence[ArrayShape], result: ArrayShape
+) -> RowForm | None:
+    opcode, entry = step.instruction.opcode, kernel.entry
+    assert isinstance(entry, Opcode)
+    if entry.bind is None or any(shape.dimensions not in ((), result.dimensions) for shape in operands):
+        return None
+    if not result.dimensions:
+        return None
+    if opcode == "select" and operands[0].rank == 0:
+        return None
+    if opcode in ("real", "imag") or (opcode == "convert" and operands[0].element_type is result.element_type):
+        # They may give their operand itself.
+        return None
+    rows = prefixes(result.dimensions)
+    if opcode == "select":
+        return _select(operands[1:], result, rows)
+    types = [shape.element_type.name for shape in (*operands, result)]
+    if "bf16" in types and opcode not in ("reduce-precision", "stochastic-convert"):
+        is_direct = opcode != "convert" or set(types) == {"bf16", "f32"} or types[0] == "bf16"
+        if is_direct:
+            given = tuple(_wide(shape) for shape in operands)
+            wide = _wide(result)
+            if opcode == "convert" and given[0].element_type is wide.element_type:
+                return RowForm(rows, lambda _: same, wide=wide, is_exact=types[0] == "bf16", is_elementwise=True)
+            formula = entry.bind(attributes=step.instruction.attributes, shape=wide, operand_shapes=given)
+            assert formula is not None, "elementwise entries give one for all element types"
+            return RowForm(rows, lambda _: formula, wide=wide, is_elementwise=True)
+    return RowForm(rows, lambda _: kernel.function, is_elementwise=True)
+
+
+def _select(choices: Sequence[ArrayShape], result: ArrayShape, rows: frozenset[int]) -> RowForm | None:
+    """Several selects by one pred share its mask."""
+    if any(shape.element_type is not result.element_type for shape in choices):
+        return None
+    wide = _wide(result)
+    mask = mask_type(wide.element_type.storage)
+    if mask is None:
+        return None
+    is_bfloat = wide is not result
+    return RowForm(
+        rows,
+        lambda _: choose_by_mask,
+        wide=wide if is_bfloat else None,
+        is_exact=is_bfloat,
+        is_elementwise=True,
+        mask=mask,
+    )
+
+
+def _wide(shape: ArrayShape) -> ArrayShape:
+    return shape.with_element_type(_F32) if shape.element_type.name == "bf16" else shape

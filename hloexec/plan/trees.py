@@ -1,0 +1,98 @@
+"""Values as trees of slots: plans hold arrays and tokens only, and a tuple is a tree of the slots of its leaves.
+
+Nothing here recurses, as tuples may nest deep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hloexec.ir import ArrayShape, BufferShape, Shape, TupleShape
+from hloexec.values import TOKEN, flat
+
+__all__ = ["NO_SLOT", "Leaf", "SlotTree", "fits", "leaves", "map_shape", "map_tree", "rebuilt", "store", "unflatten"]
+
+SlotTree: TypeAlias = "int | tuple[SlotTree, ...]"
+"""A value as a tree of slots: a slot, or a tuple of trees."""
+
+Leaf: TypeAlias = "ArrayShape | BufferShape"
+"""The shape of what a slot holds."""
+
+NO_SLOT = -1
+
+
+def leaves(tree: SlotTree) -> tuple[int, ...]:
+    """The slots of a tree, depth first."""
+    if isinstance(tree, int):
+        return (tree,)
+    if all(type(branch) is int for branch in tree):
+        return tree  # type: ignore[return-value]
+    return tuple(flat(tree))
+
+
+def map_shape(shape: Shape, leaf: Callable[[Leaf], int]) -> SlotTree:
+    """The tree of a shape, with a slot made by `leaf` for each of its leaves, depth first."""
+    if not isinstance(shape, TupleShape):
+        return leaf(shape)
+    return rebuilt(shape, lambda node: node.elements if isinstance(node, TupleShape) else None, leaf)  # type: ignore[no-any-return]
+
+
+def map_tree(tree: SlotTree, leaf: Callable[[int], Any]) -> Any:
+    """The tree with `leaf` of each slot in its place."""
+    if isinstance(tree, int):
+        return leaf(tree)
+    return rebuilt(tree, lambda node: node if isinstance(node, tuple) else None, leaf)
+
+
+def unflatten(tree: SlotTree, slots: Sequence[Any] | Mapping[int, Any]) -> Any:
+    """The value of a tree, given all slots."""
+    return map_tree(tree, slots.__getitem__)
+
+
+def rebuilt(root: Any, children: Callable[[Any], Sequence[Any] | None], leaf: Callable[[Any], Any]) -> Any:
+    """Nested tuples with `leaf` applied where `children` gives None."""
+    parts = children(root)
+    if parts is None:
+        return leaf(root)
+    frames: list[tuple[Iterator[Any], list[Any]]] = [(iter(parts), [])]
+    while True:
+        pending, done = frames[-1]
+        for node in pending:
+            parts = children(node)
+            if parts is not None:
+                frames.append((iter(parts), []))
+                break
+            done.append(leaf(node))
+        else:
+            frames.pop()
+            if not frames:
+                return tuple(done)
+            frames[-1][1].append(tuple(done))
+
+
+def store(results: Sequence[int], value: Any, slots: list[Any]) -> None:
+    """Put the leaves of a tuple that a kernel returned into their slots."""
+    if any(isinstance(element, tuple) for element in value):
+        value = flat(value)
+    for slot, leaf in zip(results, value, strict=True):
+        slots[slot] = leaf
+
+
+def fits(value: Any, shape: Leaf) -> bool:
+    """Whether a leaf is of a shape; a dynamic dimension is of any size up to its bound."""
+    array_shape = shape.element if isinstance(shape, BufferShape) else shape
+    if not array_shape.is_array:
+        return not isinstance(value, np.ndarray) or value is TOKEN
+    if not isinstance(value, np.ndarray) or value.dtype != array_shape.element_type.storage:
+        return False
+    if not array_shape.dynamic_dimensions:
+        return bool(value.shape == array_shape.dimensions)
+    return value.ndim == array_shape.rank and all(
+        size == bound or (dynamic and (bound < 0 or size <= bound))
+        for size, bound, dynamic in zip(
+            value.shape, array_shape.dimensions, array_shape.dynamic_dimensions, strict=True
+        )
+    )

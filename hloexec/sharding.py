@@ -1,0 +1,301 @@
+"""Whole arrays in and out of modules that are partitioned: `shard_inputs` and `unshard_outputs`.
+
+XLA's partitioner leaves a module whose entry takes and returns each device's shards. The parameters still carry the
+shardings of the whole arrays. Of the result the text says nothing any more: its sharding and its shape are those of the
+module before partitioning, and no longer known if XLA chose them itself.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hloexec.devices.tiles import Tiles, tiles_of
+from hloexec.devices.topology import Topology, topology_of
+from hloexec.errors import InputError, UnsupportedError
+from hloexec.exec.arguments import require_inputs
+from hloexec.ir import (
+    ArrayShape,
+    BufferShape,
+    Computation,
+    Module,
+    NamedSharding,
+    Shape,
+    Sharding,
+    ShardingType,
+    TileSharding,
+    TupleShape,
+    TupleSharding,
+    leaf_shapes,
+)
+from hloexec.plan.trees import fits, rebuilt
+from hloexec.text.attribute_text import sharding as sharding_text
+from hloexec.text.shapes import parse_shape
+from hloexec.text.shardings import parse_sharding
+from hloexec.values import Array, Value
+
+__all__ = ["shard_inputs", "unshard_outputs"]
+
+_LeafSharding: TypeAlias = TileSharding | NamedSharding | None
+_Leaf: TypeAlias = ArrayShape | BufferShape
+
+
+def shard_inputs(
+    module: Module, inputs: Sequence[Any], *, replicas: int | None = None, partitions: int | None = None
+) -> list[list[Any]]:
+    """The inputs of each device for `run_devices`, given whole ones: one value per parameter of the entry computation.
+
+    An array that is larger than its parameter is cut by the parameter's sharding. Where a dimension does not divide
+    evenly, zeros are put at its end first, as XLA does. Devices that hold the same shard get the same array, and all
+    replicas get the same. What has the parameter's own shape already, or has no sharding, goes whole to every device;
+    so modules that are yet to be partitioned get whole arrays everywhere.
+
+    Raises InputError where shards do not have the parameter's shape, or the sharding is for other partitions.
+    """
+    topology = topology_of(module, replicas, partitions)
+    require_inputs(module.entry, inputs)
+    columns = []
+    for number, (parameter, value) in enumerate(zip(module.entry.parameters, inputs, strict=True)):
+        what = f"parameter {number} ({parameter.name})"
+        shardings = iter(_by_leaf(parameter.sharding, parameter.shape, what))
+        # Each leaf becomes the list of its shards.
+        tree = _mapped(value, parameter.shape, what, _cutting(shardings, what, topology))
+        columns.append([_entry_of(tree, partition) for partition in range(topology.partitions)])
+    return [[column[topology.partition_of(device)] for column in columns] for device in range(topology.count)]
+
+
+def _cutting(shardings: Iterator[_LeafSharding], what: str, topology: Topology) -> Callable[[Any, _Leaf], list[Any]]:
+    def cut(value: Any, shape: _Leaf) -> list[Any]:
+        sharding = next(shardings)
+        if sharding is None or not isinstance(value, np.ndarray) or not isinstance(shape, ArrayShape):
+            return [value] * topology.partitions
+        if value.shape == shape.dimensions or any(shape.dynamic_dimensions or ()):
+            return [value] * topology.partitions
+        return _shards(value, shape, sharding, what, topology)
+
+    return cut
+
+
+def _shards(
+    value: Array, shape: ArrayShape, sharding: TileSharding | NamedSharding, what: str, topology: Topology
+) -> list[Any]:
+    """The shard of each partition."""
+    tiles = _tiles(sharding, value.ndim, what, topology)
+    counts = tiles.shape[:-1]
+    tile = tuple(-(-size // count) for size, count in zip(value.shape, counts, strict=True))
+    if tile != shape.dimensions:
+        raise InputError(
+            f"{what} is {shape} on each device, but shards of the array {list(value.shape)} that was given would be "
+            f"{list(tile)} (sharding={sharding_text(sharding)})"
+        )
+    found: list[Any] = [None] * topology.partitions
+    for place in np.ndindex(counts):
+        piece = value[_index(place, tile)]
+        if piece.shape != tile:
+            padded = np.zeros(tile, value.dtype)
+            padded[tuple(map(slice, piece.shape))] = piece
+            piece = padded
+        for partition in tiles[place]:
+            found[partition] = piece
+    return found
+
+
+def unshard_outputs(
+    module: Module,
+    outputs: Sequence[Any],
+    *,
+    before: Module | None = None,
+    sharding: Sharding | str | None = None,
+    shape: Shape | str | None = None,
+    replicas: int | None = None,
+    partitions: int | None = None,
+) -> Value:
+    """The whole result, given what `run_devices` returned: one output per device.
+
+    `sharding` says how the whole is divided, and `shape` what it is: both as objects or as HLO text, for a tuple one
+    sharding and one shape per element. Where they are not given they are those of `before`, the same module before it
+    was partitioned: its root's sharding, or those of the elements of a root that is a tuple. (Of XLA's dumps, the last
+    one before spmd-partitioning has them all; earlier ones lack what XLA was left to choose.) Without that,
+
+    - the sharding is that of `module`'s own root, if there is one;
+    - the whole is as large as all shards together. Where a dimension did not divide evenly, this includes the padding
+      that XLA put at its end; only `shape` or `before` can tell where the array ends.
+
+    A module that was not partitioned (XLA's partitioner ends the name of the entry in `_spmd`) gives the whole on every
+    device, unless a sharding is given.
+
+    Devices that should hold the same must hold the same bits, and so must all devices of results without a sharding.
+    InputError says where they don't, and where shards do not make up the shape.
+    """
+    topology = topology_of(module, replicas, partitions)
+    declared = module.entry.result_shape
+    if len(outputs) != topology.count:
+        raise InputError(f"there must be one output per device, {topology.count}, but {len(outputs)} were given")
+    source = module if before is None else before
+    if shape is None and (before is not None or (sharding is None and "_spmd" not in module.entry_name)):
+        shape = source.entry.result_shape
+    shapes = _whole_shapes(parse_shape(shape) if isinstance(shape, str) else shape, declared)
+    if sharding is None:
+        shardings = _result_shardings(source.entry)
+    else:
+        given = parse_sharding(sharding) if isinstance(sharding, str) else sharding
+        shardings = _by_leaf(given, declared, "the result")
+    if len(shardings) != len(shapes):
+        raise InputError(f"the result has {len(shapes)} arrays, but {len(shardings)} before partitioning")
+    rows = [_leaves(output, declared, f"the output of device {device}") for device, output in enumerate(outputs)]
+    names = [_leaf_name(index) for index, _ in leaf_shapes(declared)]
+    columns = zip(*rows, strict=True) if names else []
+    wholes = iter([_whole(*entry, topology) for entry in zip(columns, shardings, shapes, names, strict=True)])
+    return _mapped(outputs[0], declared, "the output", lambda value, shape: next(wholes))  # type: ignore[no-any-return]
+
+
+def _whole(
+    values: Sequence[Any], sharding: _LeafSharding, shape: tuple[int, ...] | None, what: str, topology: Topology
+) -> Any:
+    """One leaf of the result, from those of all devices."""
+    first = values[0]
+    everyone = range(topology.count)
+    if not isinstance(first, np.ndarray) or shape == first.shape:
+        return _agreed(values, everyone, f"{what} is whole on every device")
+    if sharding is None:
+        if shape is not None:
+            raise InputError(
+                f"{what} is {list(first.shape)} on each device and {list(shape)} as a whole, but nothing says how it "
+                "is divided; give its sharding"
+            )
+        return _agreed(values, everyone, f"nothing says how {what} is divided (give its sharding)")
+    if isinstance(sharding, TileSharding) and sharding.type is ShardingType.MAXIMAL:
+        holder = sharding.devices[0] if sharding.device is None else sharding.device
+        return _agreed(values, [_existing(holder, what, topology)], what)
+    tiles = _tiles(sharding, first.ndim, what, topology)
+    counts = tiles.shape[:-1]
+    whole = tuple(map(operator.mul, counts, first.shape)) if shape is None else shape
+    if tuple(-(-size // count) for size, count in zip(whole, counts, strict=True)) != first.shape:
+        raise InputError(
+            f"shards {list(first.shape)} of {what} do not make up {list(whole)} (sharding={sharding_text(sharding)})"
+        )
+    result = np.empty(whole, first.dtype)
+    for place in np.ndindex(counts):
+        holders = sorted(topology.device(r, int(p)) for p in tiles[place] for r in range(topology.replicas))
+        piece = _agreed(values, holders, f"shard {list(place)} of {what} has copies")
+        index = _index(place, first.shape)
+        result[index] = piece[tuple(map(slice, result[index].shape))]
+    return result
+
+
+def _agreed(values: Sequence[Any], devices: Sequence[int], what: str) -> Any:
+    """The value that all of these devices hold."""
+    first = values[devices[0]]
+    for device in devices[1:]:
+        other = values[device]
+        if other is first or not isinstance(first, np.ndarray):
+            continue
+        if other.shape != first.shape or other.tobytes() != first.tobytes():
+            raise InputError(f"{what}, but devices {devices[0]} and {device} hold different values")
+    return first
+
+
+def _tiles(sharding: TileSharding | NamedSharding, rank: int, what: str, topology: Topology) -> Tiles:
+    try:
+        tiles = tiles_of(sharding, rank, topology.partitions)
+    except UnsupportedError as error:
+        raise InputError(f"{what} cannot be divided: {error.message} (sharding={sharding_text(sharding)})") from error
+    if tiles.size != topology.partitions:
+        raise InputError(
+            f"{what} is divided among {tiles.size} partitions, but there are {topology.partitions} ({topology}); set "
+            "the number of partitions"
+        )
+    return tiles
+
+
+def _existing(partition: int, what: str, topology: Topology) -> int:
+    if partition >= topology.partitions:
+        raise InputError(f"{what} is on partition {partition}, but there are {topology.partitions} ({topology})")
+    return partition
+
+
+def _index(place: Sequence[int], tile: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(number * size, (number + 1) * size) for number, size in zip(place, tile, strict=True))
+
+
+def _result_shardings(computation: Computation) -> list[_LeafSharding]:
+    """The sharding of each leaf of the result, as far as the text says it."""
+    root = computation.root
+    if root.sharding is None and root.opcode == "tuple":
+        operands = computation.operands_of(root)
+        return [leaf for operand in operands for leaf in _by_leaf(operand.sharding, operand.shape, "the result")]
+    return _by_leaf(root.sharding, root.shape, "the result")
+
+
+def _by_leaf(sharding: Sharding | None, shape: Shape, what: str) -> list[_LeafSharding]:
+    """The sharding of each leaf of a shape; one that is no tuple's is that of all leaves."""
+    count = sum(1 for _ in leaf_shapes(shape))
+    if not isinstance(sharding, TupleSharding):
+        return [_known(sharding)] * count
+    # XLA gives the empty tuple one sharding.
+    if count and len(sharding.elements) != count:
+        raise InputError(f"{what} has {count} arrays, but {len(sharding.elements)} shardings")
+    return [_known(element) for element in sharding.elements[:count]]
+
+
+def _known(sharding: _LeafSharding) -> _LeafSharding:
+    is_unknown = isinstance(sharding, TileSharding) and sharding.type is ShardingType.UNKNOWN
+    return None if is_unknown else sharding
+
+
+def _whole_shapes(shape: Shape | None, declared: Shape) -> list[tuple[int, ...] | None]:
+    """The dimensions of the whole of each leaf; None where they are not known."""
+    parts = [leaf for _, leaf in leaf_shapes(declared)]
+    if shape is None:
+        return [None] * len(parts)
+    found: list[tuple[int, ...] | None] = []
+    wholes = [leaf for _, leaf in leaf_shapes(shape)]
+    if len(wholes) != len(parts):
+        raise InputError(f"the result as a whole should be {shape}, but on each device it is {declared}")
+    for whole, part in zip(wholes, parts, strict=True):
+        if not isinstance(whole, ArrayShape) or not isinstance(part, ArrayShape):
+            found.append(None)
+        elif whole.rank != part.rank or whole.element_type is not part.element_type:
+            raise InputError(f"an array of the result should be {whole} as a whole, but on each device it is {part}")
+        else:
+            found.append(None if any(whole.dynamic_dimensions or ()) else whole.dimensions)
+    return found
+
+
+def _mapped(value: Any, shape: Shape, what: str, leaf: Callable[[Any, _Leaf], Any]) -> Any:
+    """A value with `leaf` applied to each of its leaves and their shapes; InputError where its tuples are others."""
+
+    def parts(node: tuple[Any, Shape]) -> Sequence[Any] | None:
+        current, declared = node
+        if not isinstance(declared, TupleShape):
+            return None
+        if not isinstance(current, (tuple, list)) or len(current) != len(declared.elements):
+            raise InputError(f"{what} must be of the shape {shape}, but has no tuple of {len(declared.elements)} there")
+        return list(zip(current, declared.elements, strict=True))
+
+    return rebuilt((value, shape), parts, lambda node: leaf(*node))
+
+
+def _leaves(value: Any, shape: Shape, what: str) -> list[Any]:
+    """The leaves of an output, which must be of the module's shape."""
+    found: list[Any] = []
+
+    def add(leaf: Any, declared: _Leaf) -> None:
+        if not fits(leaf, declared):
+            raise InputError(f"{what} must be of the shape {shape}, but has an array there that is not {declared}")
+        found.append(leaf)
+
+    _mapped(value, shape, what, add)
+    return found
+
+
+def _leaf_name(index: Sequence[int]) -> str:
+    return f"element {'.'.join(map(str, index))} of the result" if index else "the result"
+
+
+def _entry_of(tree: Any, partition: int) -> Any:
+    """A value whose leaves are lists, with an entry in the place of each."""
+    return rebuilt(tree, lambda node: node if isinstance(node, tuple) else None, lambda shards: shards[partition])

@@ -1,0 +1,55 @@
+"""How much memory this process may still take, and how sizes are told to people."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["available_bytes", "in_units", "memory_limit_bytes"]
+
+_SHARE = 0.8
+
+
+def memory_limit_bytes(limit: int | None) -> int | None:
+    """The limit in bytes; without one, 80 % of what is free, or None where that is not known."""
+    if limit is not None:
+        return limit
+    free = available_bytes()
+    return None if free is None else int(_SHARE * free)
+
+
+def available_bytes() -> int | None:
+    """Bytes that this process may still take without swapping: what the machine has, and what its cgroup leaves it."""
+    found = [size for size in (_machine_bytes(), _cgroup_bytes()) if size is not None]
+    return min(found, default=None)
+
+
+def _machine_bytes() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _cgroup_bytes() -> int | None:
+    root = Path("/sys/fs/cgroup")
+    try:
+        return int((root / "memory.max").read_text()) - int((root / "memory.current").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def in_units(size: int) -> str:
+    """A number of bytes for people, e.g. `1.5 GB`."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} PB"

@@ -1,0 +1,158 @@
+"""Loops that devices run apart from one another: when they do, and that nobody can tell by the results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.exec import per_class_loops
+from hloexec.exec.statistics import Statistics
+from hloexec.ops import registry
+
+DEVICES = 4
+TRIPS = 24
+"""More than run before a loop is made into Python."""
+
+LOOP = """HloModule m, replica_count=4
+add {{ a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b) }}
+body {{ p = (s32[], f32[64,64], f32[64,64], f32[24,64,64]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  x = f32[64,64] get-tuple-element(p), index=1
+  w = f32[64,64] get-tuple-element(p), index=2
+  h = f32[24,64,64] get-tuple-element(p), index=3
+  one = s32[] constant(1)
+  zero = s32[] constant(0)
+  j = s32[] add(i, one)
+  {step}
+  slice = f32[1,64,64] reshape(y)
+  g = f32[24,64,64] dynamic-update-slice(h, slice, i, zero, zero)
+  ROOT t = (s32[], f32[64,64], f32[64,64], f32[24,64,64]) tuple(j, y, w, g) }}
+condition {{ p = (s32[], f32[64,64], f32[64,64], f32[24,64,64]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] constant(24)
+  ROOT r = pred[] compare(i, n), direction=LT }}
+ENTRY e {{ x = f32[64,64] parameter(0)
+  w = f32[64,64] parameter(1)
+  i = s32[] constant(0)
+  z = f32[] constant(0)
+  h = f32[24,64,64] broadcast(z), dimensions={{}}
+  t = (s32[], f32[64,64], f32[64,64], f32[24,64,64]) tuple(i, x, w, h)
+  l = (s32[], f32[64,64], f32[64,64], f32[24,64,64]) while(t), condition=condition, body=body
+  y = f32[64,64] get-tuple-element(l), index=1
+  g = f32[24,64,64] get-tuple-element(l), index=3
+  ROOT r = (f32[64,64], f32[24,64,64]) tuple(y, g) }}
+"""
+
+OWN = "y = f32[64,64] multiply(x, w)"
+COMMON = """f = f32[] convert(i)
+  k = f32[64,64] broadcast(f), dimensions={}
+  a = f32[64,64] multiply(w, k)
+  b = f32[64,64] multiply(a, w)
+  c = f32[64,64] multiply(b, w)
+  d = f32[64,64] multiply(c, w)
+  y = f32[64,64] multiply(x, d)"""
+TALKING = """q = f32[64,64] multiply(x, w)
+  y = f32[64,64] all-reduce(q), replica_groups={{0,1,2,3}}, to_apply=add"""
+DRAWING = """u = f32[] constant(1)
+  v = f32[] constant(2)
+  k = f32[64,64] rng(u, v), distribution=rng_uniform
+  y = f32[64,64] multiply(x, k)"""
+
+
+def inputs(*, shared: bool) -> list[tuple[Any, Any]]:
+    rng = np.random.default_rng(7)
+    weights = rng.uniform(0.5, 1.5, (64, 64)).astype(np.float32)
+    return [(rng.standard_normal((64, 64), np.float32), weights if shared else weights + device) for device in range(4)]
+
+
+def steps_of(step: str, given: list[tuple[Any, Any]]) -> int:
+    statistics = Statistics()
+    hloexec.run_devices(hloexec.parse(LOOP.format(step=step)), given, statistics=statistics)
+    return statistics.steps
+
+
+class Watcher:
+    """An observer for whose sake all devices stay in lockstep."""
+
+    def on_instruction(self, event: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("step", [OWN, COMMON])
+@pytest.mark.parametrize("shared", [False, True])
+def test_devices_get_what_each_would_get_alone(step: str, shared: bool) -> None:
+    module = hloexec.parse(LOOP.format(step=step))
+    given = inputs(shared=shared)
+    alone = hloexec.parse(LOOP.format(step=step).replace("replica_count=4", "replica_count=1"))
+    for found, values in zip(hloexec.run_devices(module, given), given, strict=True):
+        for leaf, expected in zip(found, hloexec.run(alone, *values), strict=True):
+            np.testing.assert_array_equal(leaf, expected)
+
+
+def test_a_loop_on_different_values_runs_once_per_device() -> None:
+    """A step that devices take in lockstep counts once for all of them."""
+    alone = steps_of(OWN, inputs(shared=True)[:1] * DEVICES)
+    assert steps_of(OWN, inputs(shared=True)) > (DEVICES - 1) * alone
+
+
+@pytest.mark.parametrize("step", [COMMON, TALKING, DRAWING])
+def test_a_loop_with_work_in_common_or_of_which_the_order_matters_stays_in_lockstep(step: str) -> None:
+    together = steps_of(step, inputs(shared=True))
+    assert together == steps_of(step, inputs(shared=True)[:1] * DEVICES)
+
+
+@pytest.mark.parametrize("step", [OWN, COMMON, TALKING, DRAWING])
+def test_observers_change_nothing(step: str) -> None:
+    module = hloexec.parse(LOOP.format(step=step))
+    given = inputs(shared=False)
+    for found, expected in zip(
+        hloexec.run_devices(module, given), hloexec.run_devices(module, given, observers=[Watcher()]), strict=True
+    ):
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[1], expected[1])
+
+
+def test_what_is_alive_is_counted_for_all_devices() -> None:
+    """The history is 24 times the state; each device holds one, whether its turn has come or is over."""
+    statistics = Statistics()
+    module = hloexec.parse(LOOP.format(step=OWN))
+    hloexec.run_devices(module, inputs(shared=False), statistics=statistics)
+    histories = DEVICES * TRIPS * 64 * 64 * 4
+    assert histories <= statistics.peak_bytes <= histories * 1.25
+
+
+def test_an_error_names_the_step_and_its_computation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise ValueError("it cannot be done")
+
+    entry = attrs.evolve(registry.OPCODES["multiply"], evaluate=fail, evaluate_needs=frozenset(), bind=None)
+    monkeypatch.setitem(registry.OPCODES, "multiply", entry)
+    module = hloexec.parse(LOOP.format(step=OWN))
+    with pytest.raises(hloexec.EvaluationError, match="it cannot be done") as caught:
+        hloexec.run_devices(module, inputs(shared=False))
+    assert "multiply" in str(caught.value)
+    assert "body" in str(caught.value)
+
+
+@pytest.mark.parametrize("cores", [1, 4, 5])
+def test_side_by_side_or_not_the_values_are_the_same(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    monkeypatch.setattr(per_class_loops, "core_count", lambda: cores)
+    taken: set[int] = set()
+    monkeypatch.setattr(
+        per_class_loops, "in_blocks", lambda run, count, _: [taken.add(n) or run(n, n + 1) for n in range(count)]
+    )
+    module = hloexec.parse(LOOP.format(step=OWN))
+    given = inputs(shared=False)
+    for found, (x, w) in zip(hloexec.run_devices(module, given), given, strict=True):
+        with np.errstate(all="ignore"):
+            expected = x
+            for _ in range(TRIPS):
+                expected = expected * w
+        np.testing.assert_array_equal(found[0], expected)
+    assert taken == (set() if cores > DEVICES else set(range(DEVICES)))

@@ -1,0 +1,530 @@
+"""Steps that are taken together by rows have the bits that they have one by one."""
+
+from __future__ import annotations
+
+from math import prod
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hloexec
+from hloexec.dtypes import element_type
+from hloexec.exec.running import plan_of
+from hloexec.exec.statistics import Statistics
+from hloexec.plan import pipeline
+from hloexec.plan.passes import fuse
+from hloexec.plan.regions import block_program, region
+from hloexec.plan.regions.region import Region, RegionKernel
+from tests.exec.programs import flat
+
+_FLOATS = ("f32", "bf16", "f16")
+_ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
+_FUNCTIONS = ("negate", "exponential", "tanh", "abs", "logistic", "sqrt", "rsqrt", "erf", "floor", "sign")
+_REDUCERS = ("add", "maximum", "minimum", "multiply")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regions of small arrays, in many blocks."""
+    monkeypatch.setattr(fuse, "LEAST_BYTES", 1)
+    monkeypatch.setattr(pipeline, "LEAST_BYTES", 1)
+    monkeypatch.setattr(fuse, "_LEAST_BYTES_ALONE", 1)
+    monkeypatch.setattr(region, "_BLOCK_BYTES", 400)
+    monkeypatch.setattr(region, "_SMALL_BLOCK_BYTES", 16)
+    monkeypatch.setattr(region, "_LITTLE_WORK", 0)
+
+
+def _regions(module: Any) -> list[Region]:
+    return [step.kernel.region for step in plan_of(module).steps if isinstance(step.kernel, RegionKernel)]
+
+
+def _same_bits(module: Any, *inputs: Any, **options: Any) -> None:
+    together = flat(hloexec.run(module, *inputs, check=True, **options))
+    apart = flat(hloexec.run(module, *inputs, planner=False, **options))
+    for mine, its in zip(together, apart, strict=True):
+        assert (mine.dtype, mine.shape) == (its.dtype, its.shape)
+        assert mine.tobytes() == its.tobytes()
+
+
+class _Writer:
+    """Writes a random program of instructions that can be taken by rows, and of some that cannot."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.lines: list[str] = []
+        self.values: list[tuple[str, str, tuple[int, ...]]] = []
+        self.parameters: list[tuple[str, tuple[int, ...]]] = []
+        self.constants = 0
+
+    def _toss(self) -> bool:
+        return self.random.random() < 0.5
+
+    def new(self, kind: str, sizes: tuple[int, ...], text: str) -> tuple[str, str, tuple[int, ...]]:
+        name = f"v{len(self.lines)}"
+        self.lines.append(f"{name} = {_shape(kind, sizes)} {text}")
+        value = (name, kind, sizes)
+        self.values.append(value)
+        return value
+
+    def parameter(self) -> None:
+        sizes = tuple(self.random.choices([1, 2, 3, 4, 6], k=self.random.choice([1, 2, 3, 3, 4])))
+        kind = self.random.choice(["f32", "f32", "bf16", "s32", "pred", "f16"])
+        self.new(kind, sizes, f"parameter({len(self.parameters)})")
+        self.parameters.append((kind, sizes))
+
+    def scalar(self, kind: str, number: int | None = None) -> str:
+        value = self.random.choice([-1, 0, 1, 2]) if number is None else number
+        text = ("true" if value else "false") if kind == "pred" else str(value)
+        self.constants += 1
+        name = f"c{self.constants}"
+        self.lines.append(f"{name} = {kind}[] constant({text})")
+        return name
+
+    def like(self, kind: str, sizes: tuple[int, ...]) -> str:
+        """A value of a type and shape: one that is there, or one that is made."""
+        found = [name for name, its, dimensions in self.values if its == kind and dimensions == sizes]
+        if found and self._toss():
+            return self.random.choice(found)
+        parts = [
+            (name, dimensions)
+            for name, its, dimensions in self.values
+            if its == kind and _places(dimensions, sizes) is not None
+        ]
+        if parts and self._toss():
+            name, dimensions = self.random.choice(parts)
+            places = ",".join(map(str, _places(dimensions, sizes) or ()))
+            return self.new(kind, sizes, f"broadcast({name}), dimensions={{{places}}}")[0]
+        if sizes and kind in ("f32", "s32") and self._toss():
+            return self.new(kind, sizes, f"iota(), iota_dimension={self.random.randrange(len(sizes))}")[0]
+        return self.new(kind, sizes, f"broadcast({self.scalar(kind)}), dimensions={{}}")[0]
+
+    def step(self) -> None:
+        choose = self.random.choice
+        name, kind, sizes = choose(self.values[-3:] if self.random.random() < 0.8 else self.values)
+        choice = choose(_STEPS)
+        if choice == "function" and kind in _FLOATS:
+            self.new(kind, sizes, f"{choose(_FUNCTIONS)}({name})")
+        elif choice == "arithmetic":
+            opcode = choose(_ARITHMETIC if kind != "pred" else ("add", "maximum"))
+            operands = [name, self.like(kind, sizes)]
+            first, second = self.random.sample(operands, 2)
+            self.new(kind, sizes, f"{opcode}({first}, {second})")
+        elif choice == "select":
+            pred = self.like("pred", sizes)
+            if self._toss():
+                pred = self.new("pred", sizes, f"compare({name}, {self.like(kind, sizes)}), direction=LT")[0]
+            self.new(kind, sizes, f"select({pred}, {name}, {self.like(kind, sizes)})")
+        elif choice == "clamp" and kind != "pred":
+            self.new(kind, sizes, f"clamp({self.scalar(kind, -1)}, {name}, {self.scalar(kind, 1)})")
+        elif choice == "convert":
+            self.new(choose(["f32", "bf16", "s32", "pred", "f16"]), sizes, f"convert({name})")
+        elif choice == "bits" and kind in ("f32", "s32"):
+            self.new("s32" if kind == "f32" else "f32", sizes, f"bitcast-convert({name})")
+        elif choice == "reduce" and sizes and kind != "pred":
+            dimensions = sorted(self.random.sample(range(len(sizes)), self.random.randint(1, len(sizes))))
+            if self._toss():
+                dimensions = [len(sizes) - 1]
+            kept = tuple(size for place, size in enumerate(sizes) if place not in dimensions)
+            init = self.scalar(kind)
+            reducer = f"{choose(_REDUCERS)}_{kind}"
+            places = ",".join(map(str, dimensions))
+            self.new(kind, kept, f"reduce({name}, {init}), dimensions={{{places}}}, to_apply={reducer}")
+        elif choice == "reshape":
+            self.new(kind, choose(_reshapes(sizes)), f"reshape({name})")
+        elif choice == "transpose" and sizes:
+            order = self.random.sample(range(len(sizes)), len(sizes))
+            places = ",".join(map(str, order))
+            self.new(kind, tuple(sizes[place] for place in order), f"transpose({name}), dimensions={{{places}}}")
+        elif choice == "slice" and sizes:
+            ranges = [self.range(size) for size in sizes]
+            text = ", ".join(f"[{start}:{limit}:{stride}]" for start, limit, stride in ranges)
+            kept = tuple(len(range(*entry)) for entry in ranges)
+            self.new(kind, kept, f"slice({name}), slice={{{text}}}")
+        elif choice == "pad" and sizes:
+            padding = [choose([(0, 0, 0), (0, 0, 0), (1, 0, 0), (0, 2, 1), (-1, 1, 0)]) for _ in sizes]
+            grown = tuple(
+                size + low + high + (size - 1) * inner for size, (low, high, inner) in zip(sizes, padding, strict=True)
+            )
+            if min(grown) > 0:
+                text = "x".join(f"{low}_{high}_{inner}" for low, high, inner in padding)
+                self.new(kind, grown, f"pad({name}, {self.scalar(kind)}), padding={text}")
+        elif choice == "concatenate" and sizes:
+            place = self.random.randrange(len(sizes))
+            grown = (*sizes[:place], 2 * sizes[place], *sizes[place + 1 :])
+            self.new(kind, grown, f"concatenate({name}, {self.like(kind, sizes)}), dimensions={{{place}}}")
+
+    def range(self, size: int) -> tuple[int, int, int]:
+        if self._toss():
+            return 0, size, 1
+        start = self.random.randrange(size)
+        return start, self.random.randint(start + 1, size), self.random.choice([1, 2])
+
+    def text(self) -> str:
+        outputs = self.random.choices(self.values[-6:], k=self.random.randint(1, 4))
+        shapes = ", ".join(_shape(kind, sizes) for _, kind, sizes in (*outputs, self.values[-1]))
+        names = ", ".join(name for name, _, _ in (*outputs, self.values[-1]))
+        lines = [*self.lines, f"ROOT result = ({shapes}) tuple({names})"]
+        reducers = "\n".join(
+            f"{opcode}_{kind} {{\n  a = {kind}[] parameter(0)\n  b = {kind}[] parameter(1)\n"
+            f"  ROOT r = {kind}[] {opcode}(a, b)\n}}"
+            for opcode in _REDUCERS
+            for kind in ("f32", "bf16", "s32", "f16")
+        )
+        return f"HloModule m\n\n{reducers}\n\nENTRY e {{\n  " + "\n  ".join(lines) + "\n}\n"
+
+
+_STEPS = (
+    "function",
+    "arithmetic",
+    "arithmetic",
+    "select",
+    "clamp",
+    "convert",
+    "bits",
+    "reduce",
+    "reduce",
+    "reshape",
+    "transpose",
+    "slice",
+    "pad",
+    "concatenate",
+)
+
+
+def _shape(kind: str, sizes: tuple[int, ...]) -> str:
+    return f"{kind}[{','.join(map(str, sizes))}]"
+
+
+def _places(sizes: tuple[int, ...], among: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Where some dimensions stand, in order, among others; None where they don't."""
+    found: list[int] = []
+    for size in sizes:
+        start = found[-1] + 1 if found else 0
+        if size not in among[start:]:
+            return None
+        found.append(among.index(size, start))
+    return tuple(found) if len(found) < len(among) else None
+
+
+def _reshapes(sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
+    found: list[tuple[int, ...]] = [(prod(sizes),), (*sizes, 1), (1, *sizes)]
+    for place in range(len(sizes) - 1):
+        found.append((*sizes[:place], sizes[place] * sizes[place + 1], *sizes[place + 2 :]))
+    for place, size in enumerate(sizes):
+        for factor in (2, 3):
+            if size % factor == 0:
+                found.append((*sizes[:place], factor, size // factor, *sizes[place + 1 :]))
+    return found
+
+
+@st.composite
+def _programs(draw: st.DrawFn) -> tuple[str, list[Any]]:
+    random = Random(draw(st.integers(0, (1 << 64) - 1)))
+    writer = _Writer(random)
+    for _ in range(random.randint(1, 3)):
+        writer.parameter()
+    for _ in range(draw(st.integers(4, 24))):
+        writer.step()
+    generator = np.random.default_rng(random.getrandbits(32))
+    inputs = []
+    for kind, sizes in writer.parameters:
+        numbers = generator.normal(size=sizes) * 3
+        with np.errstate(all="ignore"):
+            numbers = np.where(generator.random(sizes) < 0.1, generator.choice([np.nan, np.inf, -0.0, 0.0]), numbers)
+            storage = element_type(kind).storage
+            whole = kind in ("s32", "pred")
+            inputs.append((np.nan_to_num(numbers, posinf=9) if whole else numbers).astype(storage))
+    return writer.text(), inputs
+
+
+@pytest.mark.usefixtures("small")
+@settings(max_examples=150, deadline=None)
+@given(_programs())
+def test_random_programs_have_the_same_bits_by_rows(program: tuple[str, list[Any]]) -> None:
+    text, inputs = program
+    _same_bits(hloexec.parse(text), *inputs)
+
+
+_REDUCTION = """HloModule m
+combine {{ a = {kind}[] parameter(0)
+  b = {kind}[] parameter(1)
+  ROOT r = {kind}[] {opcode}(a, b) }}
+ENTRY e {{ x = {kind}[{sizes}] parameter(0)
+  z = {kind}[] constant({init})
+  y = {kind}[{sizes}] negate(x)
+  ROOT r = {kind}[{kept}] reduce(y, z), dimensions={{{dimensions}}}, to_apply=combine }}
+"""
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("block_bytes", [1, 20_000, 10**9])
+@pytest.mark.parametrize("kind", ["f32", "bf16", "f16", "s32"])
+@pytest.mark.parametrize("opcode", ["add", "maximum"])
+@pytest.mark.parametrize(
+    ("sizes", "dimensions"),
+    [
+        ((37, 1000), (1,)),
+        ((7, 300, 5), (1,)),
+        ((7, 300, 5), (1, 2)),
+        ((6, 5, 9, 130), (2, 3)),
+        ((6, 5, 9, 130), (2,)),
+        ((3, 1, 700), (2,)),
+        ((40, 3, 1), (1, 2)),
+        ((2, 90, 4, 4), (1, 3)),
+    ],
+)
+def test_reductions_of_blocks_have_the_bits_of_whole_ones(
+    kind: str,
+    opcode: str,
+    sizes: tuple[int, ...],
+    dimensions: tuple[int, ...],
+    block_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(region, "_BLOCK_BYTES", block_bytes)
+    kept = [size for place, size in enumerate(sizes) if place not in dimensions]
+    text = _REDUCTION.format(
+        kind=kind,
+        opcode=opcode,
+        init=0 if opcode == "add" else -100,
+        sizes=",".join(map(str, sizes)),
+        kept=",".join(map(str, kept)),
+        dimensions=",".join(map(str, dimensions)),
+    )
+    numbers = np.random.default_rng(1).normal(size=sizes) * 50
+    module = hloexec.parse(text)
+    assert [len(region.parts) for region in _regions(module)] == [2]
+    _same_bits(module, numbers.astype(element_type(kind).storage))
+
+
+_SOFTMAX = """HloModule m
+largest { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT r = f32[] maximum(a, b) }
+total { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT r = f32[] add(a, b) }
+ENTRY e { x = f32[60,50,40] parameter(0)
+  lowest = f32[] constant(-inf)
+  zero = f32[] constant(0)
+  m = f32[60,50] reduce(x, lowest), dimensions={2}, to_apply=largest
+  mb = f32[60,50,40] broadcast(m), dimensions={0,1}
+  d = f32[60,50,40] subtract(x, mb)
+  p = f32[60,50,40] exponential(d)
+  s = f32[60,50] reduce(p, zero), dimensions={2}, to_apply=total
+  sb = f32[60,50,40] broadcast(s), dimensions={0,1}
+  ROOT r = f32[60,50,40] divide(p, sb) }
+"""
+
+
+def test_softmax_is_one_region() -> None:
+    module = hloexec.parse(_SOFTMAX)
+    x = np.random.default_rng(2).normal(size=(60, 50, 40)).astype(np.float32)
+    (found,) = _regions(module)
+    assert len(found.parts) == 7
+    assert len(plan_of(module).steps) == 1
+    _same_bits(module, x)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 0, 1)])
+def test_arrays_in_another_order_in_memory_have_the_same_bits(order: tuple[int, ...]) -> None:
+    """The region's input is a transposed view; sums must be grouped as they are one by one."""
+    sizes = [60, 50, 40]
+    given = tuple(sizes[order.index(place)] for place in range(3))
+    places = ",".join(map(str, order))
+    text = _SOFTMAX.replace(
+        "x = f32[60,50,40] parameter(0)",
+        f"g = f32[{','.join(map(str, given))}] parameter(0)\n  x = f32[60,50,40] transpose(g), dimensions={{{places}}}",
+    )
+    _same_bits(hloexec.parse(text), np.random.default_rng(3).normal(size=given).astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16"])
+@pytest.mark.parametrize("order", [(1, 0, 2), (0, 2, 1), (2, 1, 0), (2, 0, 1)])
+def test_regions_without_sums_take_arrays_in_any_order_by_rows(
+    monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...], kind: str
+) -> None:
+    sizes = [60, 50, 120]
+    given = tuple(sizes[order.index(place)] for place in range(3))
+    text = f"""HloModule m
+ENTRY e {{ g = {kind}[{",".join(map(str, given))}] parameter(0)
+  y = {kind}[60,50,120] parameter(1)
+  x = {kind}[60,50,120] transpose(g), dimensions={{{",".join(map(str, order))}}}
+  s = {kind}[60,50,120] add(x, y)
+  t = {kind}[60,50,120] tanh(s)
+  p = {kind}[60,50,120] multiply(t, x)
+  ROOT r = {kind}[3000,120] reshape(p) }}
+"""
+    module = hloexec.parse(text)
+    assert _regions(module)
+    generator = np.random.default_rng(5)
+    x, y = (generator.normal(size=shape).astype(element_type(kind).storage) for shape in (given, sizes))
+    _same_bits(module, x, y)
+    monkeypatch.setattr(Region, "one_by_one", None)
+    hloexec.run(module, x, y)
+
+
+def test_rows_of_an_array_with_gaps_are_gathered() -> None:
+    """Neither a slice nor a broadcast of some leading dimensions can be seen as rows without copying blocks."""
+    text = """HloModule m
+ENTRY e { x = f32[30,40,50] parameter(0)
+  b = f32[30] parameter(1)
+  s = f32[30,33,50] slice(x), slice={[0:30],[3:36],[0:50]}
+  w = f32[30,33,50] broadcast(b), dimensions={0}
+  a = f32[30,33,50] add(s, w)
+  t = f32[30,33,50] tanh(a)
+  n = f32[990,50] reshape(t)
+  ROOT r = f32[990,50] multiply(n, n) }
+"""
+    generator = np.random.default_rng(4)
+    module = hloexec.parse(text)
+    assert _regions(module)
+    x, b = generator.normal(size=(30, 40, 50)).astype(np.float32), generator.normal(size=30).astype(np.float32)
+    _same_bits(module, x, b)
+    np.testing.assert_allclose(
+        hloexec.run(module, x, b), np.tanh(x[:, 3:36] + b[:, None, None]).reshape(990, 50) ** 2, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_region_takes_the_buffer_of_an_operand_that_dies() -> None:
+    """A loop over 4 MB needs no more than the state and one copy of the argument."""
+    text = """HloModule m
+body { s = (s32[], f32[1024,1024]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[1024,1024] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  n = s32[] add(i, one)
+  t = f32[1024,1024] tanh(x)
+  y = f32[1024,1024] multiply(t, t)
+  ROOT r = (s32[], f32[1024,1024]) tuple(n, y) }
+condition { s = (s32[], f32[1024,1024]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  limit = s32[] constant(4)
+  ROOT p = pred[] compare(i, limit), direction=LT }
+ENTRY e { x = f32[1024,1024] parameter(0)
+  z = s32[] constant(0)
+  s = (s32[], f32[1024,1024]) tuple(z, x)
+  ROOT w = (s32[], f32[1024,1024]) while(s), condition=condition, body=body }
+"""
+    module = hloexec.parse(text)
+    x = np.random.default_rng(5).normal(size=(1024, 1024)).astype(np.float32)
+    _same_bits(module, x)
+    statistics = Statistics()
+    before = x.copy()
+    hloexec.run(module, x, statistics=statistics)
+    np.testing.assert_array_equal(x, before)
+    # The caller's array is not overwritten; what the first iteration makes of it is, by all others.
+    assert statistics.peak_bytes < 1.1 * x.nbytes
+
+
+def test_a_step_between_two_parts_of_a_region_keeps_its_place() -> None:
+    """The product needs the first chain and the second chain needs the product: they cannot be one region."""
+    text = """HloModule m
+ENTRY e { x = f32[300,300] parameter(0)
+  a = f32[300,300] tanh(x)
+  b = f32[300,300] multiply(a, a)
+  p = f32[300,300] dot(b, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  c = f32[300,300] add(p, b)
+  d = f32[300,300] exponential(c)
+  ROOT r = f32[300,300] multiply(d, a) }
+"""
+    module = hloexec.parse(text)
+    assert len(_regions(module)) == 2
+    _same_bits(module, np.random.default_rng(6).normal(size=(300, 300)).astype(np.float32) / 20)
+
+
+def test_an_error_within_a_region_names_its_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = hloexec.parse(_SOFTMAX)
+    (found,) = _regions(module)
+
+    def fails(*_: Any) -> None:
+        raise MemoryError
+
+    operation = next(entry for entry in found.operations if entry.step.instruction.name == "p")
+    monkeypatch.setattr(operation, "function", fails)
+    with pytest.raises(hloexec.ResourceError, match=r"%p in computation e.*MemoryError"):
+        hloexec.run(module, np.zeros((60, 50, 40), np.float32))
+
+
+def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hloexec.ops import threads
+
+    module = hloexec.parse(_SOFTMAX)
+    x = np.random.default_rng(7).normal(size=(60, 50, 40)).astype(np.float32)
+    found = set()
+    for count in (1, 2, 5):
+        monkeypatch.setattr(threads, "core_count", lambda count=count: count)
+        threads._pool.cache_clear()
+        found.add(hloexec.run(module, x).tobytes())
+        threads._pool().shutdown()
+    threads._pool.cache_clear()
+    assert len(found) == 1
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("name", ["convnet", "flax_attention", "transformer"])
+def test_training_steps_in_bf16_have_the_same_bits_by_rows(name: str) -> None:
+    jax = pytest.importorskip("jax")
+    from tests.models.programs import PROGRAMS
+
+    function, arguments = PROGRAMS[name]()
+    narrow = element_type("bf16").storage
+    leaves, tree = jax.tree.flatten(arguments)
+    leaves = [np.asarray(leaf) for leaf in leaves]
+    leaves = [leaf.astype(narrow) if leaf.dtype == np.float32 else leaf for leaf in leaves]
+    module = hloexec.from_jax(function, *jax.tree.unflatten(tree, leaves))
+    assert sum(len(region.parts) for region in _regions(module)) > 40
+    _same_bits(module, *leaves)
+
+
+def _polynomial(degree: int) -> str:
+    """As XLA writes erf-inv: all coefficients are chosen before the first is used."""
+    lines = [
+        "HloModule m\nENTRY e { x = f32[64,4096] parameter(0)",
+        "  zero = f32[] constant(0)\n  zeros = f32[64,4096] broadcast(zero), dimensions={}",
+        "  p = pred[64,4096] compare(x, zeros), direction=LT",
+    ]
+    for number in range(degree + 1):
+        for place in (0, 1):
+            lines.append(f"  c{place}_{number} = f32[] constant({number * 0.25 - place})")
+            lines.append(f"  b{place}_{number} = f32[64,4096] broadcast(c{place}_{number}), dimensions={{}}")
+        lines.append(f"  chosen{number} = f32[64,4096] select(p, b0_{number}, b1_{number})")
+    last = "chosen0"
+    for number in range(1, degree + 1):
+        lines.append(f"  m{number} = f32[64,4096] multiply({last}, x)")
+        lines.append(f"  a{number} = f32[64,4096] add(m{number}, chosen{number})")
+        last = f"a{number}"
+    return "\n".join(lines) + f"\n  ROOT r = f32[64,4096] negate({last}) }}\n"
+
+
+def test_what_is_chosen_early_and_used_late_does_not_lie_in_the_cache_until_then() -> None:
+    few, many = (hloexec.parse(_polynomial(degree)) for degree in (3, 12))
+    x = np.random.default_rng(5).normal(size=(64, 4096)).astype(np.float32)
+    _same_bits(many, x)
+    (short,), (long,) = _regions(few), _regions(many)
+    assert len(long.parts) == len(short.parts) + 3 * 9
+    assert long.scratch_bytes == short.scratch_bytes
+
+
+def test_large_outputs_that_other_parts_read_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_program, "_COPIED_BYTES", 1 << 10)
+    module = hloexec.parse("""HloModule m
+ENTRY e { x = f32[64,4096] parameter(0)
+  y = f32[64,4096] parameter(1)
+  half = bf16[64,4096] convert(x)
+  wide = f32[64,4096] convert(half)
+  a = f32[64,4096] add(wide, y)
+  p = pred[64,4096] compare(a, y), direction=GT
+  s = f32[64,4096] select(p, a, x)
+  m = f32[64,4096] multiply(s, a)
+  ROOT r = (f32[64,4096], pred[64,4096], bf16[64,4096], f32[64,4096], f32[64,4096]) tuple(m, p, half, a, s) }
+""")
+    generator = np.random.default_rng(6)
+    x, y = (generator.normal(size=(64, 4096)).astype(np.float32) for _ in range(2))
+    (found,) = _regions(module)
+    assert len(found.outputs) == 5
+    _same_bits(module, x, y)

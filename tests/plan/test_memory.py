@@ -1,0 +1,263 @@
+"""Estimates, limits and counts of memory, against figures worked out by hand; MB is a million bytes.
+
+Elementwise instructions are taken together, by rows, so that most of their values never exist as a whole. Where the
+figures are those of values that do, instructions concatenate a single operand, which copies it.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from hloexec import system_memory
+from hloexec.errors import HloWarning, InputError, ResourceError, UnsupportedError
+from hloexec.exec import plan_of, run, run_devices
+from hloexec.exec.statistics import Statistics
+from hloexec.plan.memory import entry_peak_bytes
+from hloexec.system_memory import in_units
+from tests.exec.programs import parsed, run_text
+
+MB = 1_000_000
+
+CHAIN = """HloModule m, is_scheduled=true
+ENTRY e { x = f32[250000] parameter(0)
+  a = f32[250000] add(x, x)
+  b = f32[250000] add(a, a)
+  c = f32[250000] add(b, b)
+  ROOT d = f32[250000] add(c, c) }
+"""
+COPIES = """HloModule m, is_scheduled=true
+ENTRY e { x = f32[250000] parameter(0)
+  a = f32[250000] concatenate(x), dimensions={0}
+  b = f32[250000] concatenate(a), dimensions={0}
+  c = f32[250000] concatenate(b), dimensions={0}
+  ROOT d = f32[250000] concatenate(c), dimensions={0} }
+"""
+
+
+def counted(text, *inputs):
+    statistics = Statistics()
+    run(parsed(text), *inputs, statistics=statistics)
+    return statistics
+
+
+def test_a_chain_keeps_two_buffers_at_a_time():
+    x = np.zeros(250000, np.float32)
+    assert entry_peak_bytes(plan_of(parsed(COPIES))) == 2 * MB
+    statistics = counted(COPIES, x)
+    assert statistics.peak_bytes == 2 * MB
+    assert statistics.steps == 4
+
+
+def test_a_chain_taken_by_rows_keeps_its_result_and_scratch():
+    x = np.zeros(250000, np.float32)
+    plan = plan_of(parsed(CHAIN))
+    assert counted(CHAIN, x).peak_bytes == 1 * MB
+    (step,) = plan.steps
+    assert entry_peak_bytes(plan) == 1 * MB + step.extra_bytes
+    assert 0 < step.extra_bytes < 2**20 * 2
+
+
+VIEWS = """HloModule m, is_scheduled=true
+ENTRY e { x = f32[250000] parameter(0)
+  a = f32[250000] add(x, x)
+  v = f32[500,500] reshape(a)
+  t = f32[500,500] transpose(v), dimensions={1,0}
+  w = f32[500,500] transpose(t), dimensions={1,0}
+  b = f32[250000] reshape(w)
+  ROOT c = f32[250000] add(a, b) }
+"""
+
+
+def test_views_take_nothing_but_keep_their_operand():
+    assert counted(VIEWS, np.zeros(250000, np.float32)).peak_bytes == 2 * MB
+
+
+def test_the_limit_is_checked_before_anything_runs():
+    with pytest.raises(ResourceError) as caught:
+        run_text(COPIES, np.zeros(250000, np.float32), memory_limit=int(1.5 * MB))
+    message = str(caught.value)
+    assert "about 2.0 MB" in message
+    assert "1.5 MB, the limit that was given" in message
+    assert "f32[250000] of %a in e" in message
+    assert "raise the memory limit" in message
+
+
+def test_a_module_far_larger_than_the_machine_is_refused_by_default():
+    text = """HloModule m
+ENTRY e { i = f32[1000000,1000000] iota(), iota_dimension=0
+  ROOT s = f32[1000000,1000000] add(i, i) }
+"""
+    with pytest.raises(ResourceError, match=r"8\.0 TB"):
+        run_text(text)
+
+
+def test_only_runs_that_take_something_ask_what_is_free(monkeypatch):
+    monkeypatch.setattr(system_memory, "available_bytes", lambda: 0)
+    run_text("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] negate(x) }", np.zeros(4, np.float32))
+    with pytest.raises(ResourceError, match="of what this machine has free"):
+        run_text(CHAIN, np.zeros(250000, np.float32))
+
+
+LOOP = """HloModule m, is_scheduled=true
+body { s = (s32[], f32[250000], f32[250000]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[250000] get-tuple-element(s), index=1
+  w = f32[250000] get-tuple-element(s), index=2
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  h = f32[125000] slice(x), slice={[0:125000]}
+  k = f32[125000] slice(w), slice={[0:125000]}
+  y = f32[250000] concatenate(h, k), dimensions={0}
+  ROOT t = (s32[], f32[250000], f32[250000]) tuple(j, y, w) }
+condition { s = (s32[], f32[250000], f32[250000]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(10)
+  ROOT p = pred[] compare(i, n), direction=LT }
+ENTRY e { x = f32[250000] parameter(0)
+  z = s32[] constant(0)
+  a = f32[250000] add(x, x)
+  w = f32[250000] add(x, x)
+  t = (s32[], f32[250000], f32[250000]) tuple(z, a, w)
+  l = (s32[], f32[250000], f32[250000]) while(t), condition=condition, body=body
+  ROOT r = f32[250000] get-tuple-element(l), index=1 }
+"""
+
+
+def test_a_loop_frees_what_it_replaces():
+    # a and w, and once round: x, y and the invariant w. Scalars take a few bytes.
+    x = np.zeros(250000, np.float32)
+    assert 3 * MB <= counted(LOOP, x).peak_bytes < 3 * MB + 100
+    assert 3 * MB <= entry_peak_bytes(plan_of(parsed(LOOP))) < 3 * MB + 100
+
+
+def test_unused_loop_state_is_freed_at_once():
+    # Larger than what is moved out of a loop.
+    text = LOOP.replace("slice(x)", "slice(w)").replace("250000", "500000").replace("125000", "250000")
+    # The body does not read x, so only w and y live while it runs.
+    assert counted(text, np.zeros(500000, np.float32)).peak_bytes < 6 * MB
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2885767252, "2.9 GB"), (10**18, "1000.0 PB")]
+)
+def test_sizes_are_written_for_people(size, text):
+    assert in_units(size) == text
+
+
+ELIDED = """HloModule m
+ENTRY e { x = f32[4] parameter(0)
+  c = f32[4] constant({...})
+  d = f32[4] constant({...})
+  s = f32[4] add(c, d)
+  ROOT r = f32[4] add(x, s) }
+"""
+X = np.arange(4, dtype=np.float32)
+
+
+def test_elided_constants_are_zeros_with_a_warning_that_names_each():
+    with pytest.warns(HloWarning, match="zeros: c, d"):
+        np.testing.assert_array_equal(run_text(ELIDED, X), X)
+
+
+def test_elided_constants_can_be_random_and_the_same_each_time():
+    with pytest.warns(HloWarning, match="random: c, d"):
+        first = run_text(ELIDED, X, elided="random")
+    with pytest.warns(HloWarning):
+        second = run_text(ELIDED, X, elided="random")
+    assert not np.array_equal(first, X)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_elided_constants_can_be_given_by_name():
+    given = {"c": np.ones(4, np.float32), "d": np.full(4, 2, np.float32)}
+    np.testing.assert_array_equal(run_text(ELIDED, X, elided=given), X + 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"c": np.ones(4, np.float32)}, "no value was given for %d"),
+        ({"c": np.ones(4), "d": X}, r"must be an array f32\[4\], but is float64\[4\]"),
+        ({"c": [1, 2, 3, 4], "d": X}, "but is list"),
+        ({"c": X, "d": X, "x": X}, "values were given for x"),
+    ],
+)
+def test_given_constants_are_checked(given, message):
+    with pytest.raises(InputError, match=message):
+        run_text(ELIDED, X, elided=given)
+
+
+def test_elided_constants_can_be_an_error():
+    with pytest.raises(UnsupportedError, match="%c is elided"):
+        run_text(ELIDED, X, elided="error")
+
+
+def test_huge_elided_constants_take_memory_only_if_random():
+    text = """HloModule m
+ENTRY e { c = f32[1000000,1000000] constant({...})
+  s = f32[1,2] slice(c), slice={[0:1], [3:5]}
+  ROOT r = f32[2] reshape(s) }
+"""
+    with pytest.warns(HloWarning):
+        np.testing.assert_array_equal(run_text(text), [0, 0])
+    with pytest.raises(ResourceError, match="random values"):
+        run_text(text, elided="random")
+
+
+DIFFERING = """HloModule m, num_partitions=4
+ENTRY e { x = f32[250000] parameter(0)
+  p = u32[] partition-id()
+  f = f32[] convert(p)
+  b = f32[250000] broadcast(f), dimensions={}
+  y = f32[250000] concatenate(b), dimensions={0}
+  z = f32[250000] concatenate(y), dimensions={0}
+  ROOT r = f32[250000] concatenate(z), dimensions={0} }
+"""
+
+
+def test_what_devices_hold_each_is_freed_device_by_device() -> None:
+    """Four values of 1 MB each, and one more while a kernel has made a device's new value and its old one is there."""
+    statistics = Statistics()
+    run_devices(parsed(DIFFERING), [[np.zeros(250000, np.float32)]], statistics=statistics)
+    assert 5 * MB <= statistics.peak_bytes < 5 * MB + 100
+    assert 2 * MB <= statistics.device_peak_bytes < 2 * MB + 100
+
+
+def test_of_what_devices_compute_by_rows_they_hold_the_result_alone() -> None:
+    text = DIFFERING
+    for opcode in ("exponential", "negate", "exponential"):
+        text = text.replace("concatenate", opcode, 1).replace(", dimensions={0}", "", 1)
+    statistics = Statistics()
+    run_devices(parsed(text), [[np.zeros(250000, np.float32)]], statistics=statistics)
+    assert 4 * MB <= statistics.peak_bytes < 4 * MB + 100
+    assert 1 * MB <= statistics.device_peak_bytes < 1 * MB + 100
+
+
+def test_runs_that_all_devices_together_have_no_room_for_are_refused() -> None:
+    module, x = parsed(DIFFERING), np.zeros(250000, np.float32)
+    with pytest.raises(ResourceError, match=r"would take about 5\.\d MB on all devices \(2\.0 MB on one\)"):
+        run_devices(module, [[x]], memory_limit=4 * MB)
+    run_devices(module, [[x]], memory_limit=6 * MB)
+
+
+@pytest.mark.parametrize("is_counted", [False, True])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_results_are_freed_with_the_last_that_refers_to_them(devices, is_counted):
+    """Without waiting until Python looks for cycles of references."""
+    x = np.ones(250_000, np.float32)
+    module = parsed(CHAIN)
+    gc.disable()
+    try:
+        statistics = Statistics() if is_counted else None
+        results = run_devices(
+            module, [[x + device] for device in range(devices)], replicas=devices, statistics=statistics
+        )
+        watched = [weakref.ref(result if result.base is None else result.base) for result in results]
+        del results
+        assert [reference() for reference in watched] == [None] * devices
+    finally:
+        gc.enable()

@@ -1,0 +1,134 @@
+"""What plans look like: order, dead code, lifetimes, inlining."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+
+from hloexec.errors import VerificationError
+from hloexec.exec import plan_of, run
+from hloexec.ops.policy import REFERENCE
+from hloexec.plan.pipeline import Options
+from hloexec.plan.planner import build
+from hloexec.plan.steps import Invocation
+from tests.exec.programs import COUNTING_LOOP, parsed
+
+X = np.arange(4, dtype=np.float32)
+
+
+def names(plan) -> list[str]:
+    return [step.instruction.name for step in plan.steps]
+
+
+SCHEDULED = """HloModule m, is_scheduled=true
+ENTRY e { x = f32[4] parameter(0)
+  a = f32[4] add(x, x)
+  dead = f32[4] add(a, a)
+  b = f32[4] multiply(x, x)
+  c = f32[4] subtract(a, x)
+  ROOT r = f32[4] add(c, b) }
+"""
+
+
+def test_scheduled_modules_keep_their_order_and_lose_what_is_dead():
+    assert names(plan_of(parsed(SCHEDULED))) == ["a", "b", "c", "r"]
+
+
+def test_values_die_with_their_last_user():
+    plan = plan_of(parsed(SCHEDULED))
+    by_name = {step.instruction.name: step for step in plan.steps}
+    x = 0
+    assert by_name["a"].dead == ()
+    assert by_name["b"].dead == ()
+    assert set(by_name["c"].dead) == {by_name["a"].result, x}
+    assert set(by_name["r"].dead) == {by_name["b"].result, by_name["c"].result}
+
+
+def test_unscheduled_modules_run_in_the_order_that_needs_less_memory():
+    big = "\n".join(f"  i{k} = f32[1000] iota(), iota_dimension=0\n  b{k} = f32[1000] add(i{k}, x)" for k in range(8))
+    small = "\n".join(
+        f"  cut{k} = f32[1] slice(b{k}), slice={{[0:1]}}\n  t{k} = f32[1] add(cut{k}, cut{k})" for k in range(8)
+    )
+    sums = "  sum0 = f32[1] add(t0, t0)\n" + "\n".join(f"  sum{k} = f32[1] add(sum{k - 1}, t{k})" for k in range(1, 8))
+    text = f"HloModule m\nENTRY e {{\n  x = f32[1000] parameter(0)\n{big}\n{small}\n{sums}\n  ROOT r = f32[1] copy(sum7)\n}}\n"
+    order = names(plan_of(parsed(text)))
+    # In the order of the text all eight large values wait for their slices; depth first, one at a time does.
+    assert order.index("t0") < order.index("i1") or order.index("t7") < order.index("i6")
+
+
+def test_fusions_are_inlined_and_shared_computations_planned_once():
+    chain = "\n".join(f"  v{k} = f32[4] add(v{k - 1}, v{k - 1})" for k in range(1, 3000))
+    text = f"""HloModule m
+small {{ a = f32[4] parameter(0)
+  ROOT s = f32[4] add(a, a) }}
+big {{ v0 = f32[4] parameter(0)
+{chain}
+  ROOT r = f32[4] add(v2999, v0) }}
+ENTRY e {{ x = f32[4] parameter(0)
+  a = f32[4] fusion(x), kind=kLoop, calls=small
+  b = f32[4] call(a), to_apply=big
+  c = f32[4] call(b), to_apply=big
+  ROOT d = f32[4] fusion(c), kind=kLoop, calls=small }}
+"""
+    plan = plan_of(parsed(text))
+    assert names(plan) == ["s", "b", "c", "s"]
+    first, second = (step.flow for step in plan.steps[1:3])
+    assert isinstance(first, Invocation)
+    assert isinstance(second, Invocation)
+    assert first.plan is second.plan
+    assert len(first.plan.steps) == 3000
+
+
+def test_inlining_cannot_blow_up():
+    parts = ["f0 { x = s32[] parameter(0)\n ROOT r = s32[] add(x, x) }"]
+    parts += [
+        f"f{k} {{ x = s32[] parameter(0)\n y = s32[] call(x), to_apply=f{k - 1}\n"
+        f" z = s32[] call(x), to_apply=f{k - 1}\n ROOT r = s32[] add(y, z) }}"
+        for k in range(1, 60)
+    ]
+    parts = [part.replace("f", "g_", 1).replace("to_apply=f", "to_apply=g_") for part in parts]
+    text = "HloModule m\n" + "\n".join(parts)
+    text += "\nENTRY main { x = s32[] parameter(0)\n ROOT r = s32[] call(x), to_apply=g_59 }"
+    plan = plan_of(parsed(text))
+    pending, seen, steps = [plan], set(), 0
+    while pending:
+        current = pending.pop()
+        if id(current) not in seen:
+            seen.add(id(current))
+            steps += len(current.steps)
+            pending += [step.flow.plan for step in current.steps if isinstance(step.flow, Invocation)]
+    assert steps < 60 * 4096
+
+
+def test_plans_are_made_once_per_module_and_options():
+    module = parsed(COUNTING_LOOP)
+    assert plan_of(module) is plan_of(module)
+    assert plan_of(module) is not plan_of(module, elided="error")
+    assert plan_of(module) is not plan_of(parsed(COUNTING_LOOP))
+
+
+def test_a_repeated_run_of_a_module_gives_the_same():
+    module = parsed(COUNTING_LOOP)
+    first = run(module, X)
+    second = run(module, X)
+    np.testing.assert_array_equal(first[1], second[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c, i: (c, attrs.evolve(i, operands=("nobody", "x"))), "names %nobody"),
+        (lambda c, i: (c, attrs.evolve(i, operands=("r", "x"))), "waits for itself"),
+        (lambda c, i: (c, attrs.evolve(i, control_predecessors=("r",))), "waits for itself"),
+        (lambda c, i: (attrs.evolve(c, root_name="other"), i), "no instruction other as its root"),
+    ],
+)
+def test_modules_that_are_no_programs_are_refused_without_the_verifier(change, message):
+    module = parsed("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT r = f32[4] add(x, x) }")
+    entry = module.entry
+    entry, instruction = change(entry, entry.root)
+    entry = attrs.evolve(entry, instructions=(entry.instructions[0], instruction))
+    module = attrs.evolve(module, computations=(entry,))
+    with pytest.raises(VerificationError, match=message):
+        build(module, entry, Options(REFERENCE))

@@ -1,0 +1,113 @@
+"""The ways in which a program can be run, none of which may show in its bits."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.exec.statistics import Statistics
+from hloexec.ir import Module
+from hloexec.ops import threads
+from tests.plan.random_programs import RandomProgram
+
+__all__ = ["bits", "differences", "thread_count"]
+
+RUNS = 20
+"""More than plans are walked before they become Python."""
+
+
+def bits(value: Any) -> tuple[Any, ...]:
+    """What is compared: type, dimensions and bytes of each array."""
+    if isinstance(value, (tuple, list)):
+        return tuple(bits(part) for part in value)
+    if not isinstance(value, np.ndarray):
+        return (repr(value),)
+    return value.dtype.name, value.shape, np.ascontiguousarray(value).tobytes()
+
+
+@contextmanager
+def thread_count(count: int) -> Iterator[None]:
+    """Let hloexec believe in so many cores."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threads, "core_count", lambda: count)
+        threads._pool.cache_clear()
+        yield
+    threads._pool.cache_clear()
+
+
+class Values:
+    """An observer that keeps the bits of every value, by the name of its event and its devices."""
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[str, tuple[int, ...]], Any] = {}
+
+    def on_instruction(self, event: Any) -> None:
+        value = bits(event.value)
+        for device in event.devices:
+            self.seen[event.name, device] = value
+
+
+def _run(module: Module, inputs: list[list[Any]], **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if len(inputs) == 1:
+            return bits(hloexec.run(module, *inputs[0], **options))
+        return bits(hloexec.run_devices(module, inputs, **options))
+
+
+def _laid_out_otherwise(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The same values, the other way round in memory."""
+    turned = value.transpose()
+    return turned[::-1].copy()[::-1].transpose() if value.ndim else value
+
+
+def differences(program: RandomProgram, runs: int = RUNS, numerics: str = "reference") -> list[str]:
+    """The ways of running a program whose bits are not those of its plain evaluation; empty where all agree."""
+    plain = Values()
+    module, inputs = hloexec.parse(program.text), program.inputs
+    how: dict[str, Any] = {"numerics": numerics}
+    expected = _run(module, inputs, **how, planner=False, observers=[plain])
+    found = []
+
+    def compare(way: str, actual: Any) -> None:
+        if actual != expected:
+            found.append(way)
+
+    compare("plain, unwatched", _run(module, inputs, **how, planner=False))
+    watched = Values()
+    compare("watched", _run(module, inputs, **how, observers=[watched]))
+    if watched.seen != plain.seen:
+        names = [key for key in plain.seen if watched.seen.get(key) != plain.seen[key]]
+        more = [key for key in watched.seen if key not in plain.seen]
+        found.append(
+            f"values that are seen: {len(names)} of {len(plain.seen)} differ, {names[:3]}, {len(more)} are new"
+        )
+    for number in range(1, runs + 1):
+        compare(f"run {number}", _run(module, inputs, **how))
+    compare("other strides", _run(module, [[*map(_laid_out_otherwise, row)] for row in inputs], **how))
+    compare("counted", _run(module, inputs, **how, statistics=Statistics()))
+    compare("checked", _run(module, inputs, **how, check=True))
+    for count in (1, 2, 4):
+        with thread_count(count):
+            compare(f"{count} threads", _run(module, inputs, **how))
+            compare(f"{count} threads, first run", _run(hloexec.parse(program.text), inputs, **how))
+    results: list[Any] = [None, None]
+
+    def work(place: int) -> None:
+        results[place] = _run(module, inputs, **how)
+
+    others = [threading.Thread(target=work, args=(place,)) for place in range(2)]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join()
+    for result in results:
+        compare("concurrent", result)
+    return found
