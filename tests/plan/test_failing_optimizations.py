@@ -1,0 +1,94 @@
+"""No fault of an optimization makes a run fail: the run warns, goes on without it, and has the same bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.errors import OptimizationWarning
+from hloexec.exec import machine
+from hloexec.exec.code import loop_writer, writer
+from hloexec.plan import pipeline
+from hloexec.plan.regions.region import Region
+from tests.plan.ways import bits
+
+TEXT = """HloModule m
+sum { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b) }
+body { s = (s32[], f32[300,200], f32[300,200]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  one = s32[] constant(1)
+  n = s32[] add(i, one)
+  x = f32[300,200] get-tuple-element(s), index=1
+  w = f32[300,200] get-tuple-element(s), index=2
+  c = f32[300,200] cosine(w)
+  y = f32[300,200] multiply(x, c)
+  z = f32[300,200] tanh(y)
+  ROOT t = (s32[], f32[300,200], f32[300,200]) tuple(n, z, w) }
+condition { s = (s32[], f32[300,200], f32[300,200]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  end = s32[] constant(40)
+  ROOT less = pred[] compare(i, end), direction=LT }
+ENTRY e { x = f32[300,200] parameter(0)
+  v = f32[300,200] exponential(x)
+  u = f32[300,200] subtract(v, x)
+  z = s32[] constant(0)
+  s = (s32[], f32[300,200], f32[300,200]) tuple(z, u, x)
+  w = (s32[], f32[300,200], f32[300,200]) while(s), condition=condition, body=body
+  f = f32[300,200] get-tuple-element(w), index=1
+  zero = f32[] constant(0)
+  ROOT r = f32[300] reduce(f, zero), dimensions={1}, to_apply=sum }
+"""
+X = np.random.default_rng(3).standard_normal((300, 200), dtype=np.float32)
+
+
+def _broken(*given: Any, **options: Any) -> Any:
+    raise RuntimeError("a fault")
+
+
+def _require_warning_and_same_bits(runs: int = 1) -> None:
+    module = hloexec.parse(TEXT)
+    expected = bits(hloexec.run(module, X, planner=False))
+    with pytest.warns(OptimizationWarning, match="a fault.*Please report this"):
+        for _ in range(runs):
+            assert bits(hloexec.run(module, X)) == expected
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in pipeline._PASSES])
+def test_a_pass_that_fails_is_left_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = tuple(attrs.evolve(entry, run=_broken if entry.name == name else entry.run) for entry in pipeline._PASSES)
+    monkeypatch.setattr(pipeline, "_PASSES", passes)
+    _require_warning_and_same_bits()
+
+
+def test_a_pass_whose_plan_does_not_verify_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = (
+        attrs.evolve(pipeline._PASSES[0], run=lambda plan, _: attrs.evolve(plan, steps=plan.steps[1:])),
+        *pipeline._PASSES[1:],
+    )
+    monkeypatch.setattr(pipeline, "_PASSES", passes)
+    module = hloexec.parse(TEXT)
+    expected = bits(hloexec.run(module, X, planner=False))
+    with pytest.warns(OptimizationWarning, match="unroll.*before they are filled"):
+        assert bits(hloexec.run(module, X)) == expected
+
+
+def test_a_region_that_fails_takes_its_steps_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Region, "_run", _broken)
+    _require_warning_and_same_bits()
+
+
+@pytest.mark.parametrize("what", ["LoopWriter", "Writer"])
+def test_plans_that_cannot_be_written_are_walked(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_writer if what == "LoopWriter" else writer, what, _broken)
+    _require_warning_and_same_bits(machine.RUNS_BEFORE_CODE + 2)
+
+
+def test_a_run_that_fails_as_planned_is_run_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Region, "__call__", _broken)
+    _require_warning_and_same_bits()
