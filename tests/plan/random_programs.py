@@ -555,6 +555,7 @@ class _Writer:
         how = self.pick(["known", "known", "short", "unknown", "data"])
         limit = {"known": self.pick(["17", "20", "33"]), "short": self.pick(["1", "3", "6"]), "data": "25"}.get(how)
         end = self.trip_count(body) if limit is None else body.scalar("s32", limit)
+        pace = 1 if how == "data" else self.pick([1, 1, 1, 2, 3, -1])
         has_token = self.chance(0.15)
         kinds = ["s32[]", "s32[]", *(value.shape for value in carried), *(["token[]"] if has_token else [])]
         state = f"({', '.join(kinds)})"
@@ -566,7 +567,7 @@ class _Writer:
             inside.emit(value.kind, value.dims, f"get-tuple-element(state), index={number + 2}")
             for number, value in enumerate(carried)
         ]
-        one = inside.scalar("s32", "1")
+        increment = inside.scalar("s32", str(pace))
         self.depth += 1
         if self.chance(0.5):
             self.turned_sum(inside)
@@ -578,7 +579,7 @@ class _Writer:
         if self.chance(0.5):
             self.calm(inside)
         self.depth -= 1
-        following = inside.emit("s32", (), f"add({counter.name}, {one.name})", keep=False)
+        following = inside.emit("s32", (), f"add({counter.name}, {increment.name})", keep=False)
         parts = [following.name, bound.name]
         for leaf in leaves:
             same = [value for value in inside.values if (value.kind, value.dims) == (leaf.kind, leaf.dims)]
@@ -588,8 +589,9 @@ class _Writer:
             inside.line("new_token = token[] after-all(old_token)")
             parts.append("new_token")
         self.computations.append(inside.finish(f"tuple({', '.join(parts)})", state))
-        condition = self.condition(how, state, carried)
-        start = [body.scalar("s32", "0").name, end.name, *(value.name for value in carried)]
+        condition = self.condition(how, state, carried, pace)
+        first = body.scalar("s32", "0") if pace > 0 else end if how == "unknown" else body.scalar("s32", "23")
+        start = [first.name, end.name, *(value.name for value in carried)]
         if has_token:
             token = self.fresh()
             body.line(f"{token} = token[] after-all()")
@@ -624,7 +626,7 @@ class _Writer:
                                 "lhs_contracting_dims={1}, rhs_contracting_dims={0}")  # fmt: skip
             body.emit(total.kind, total.dims, f"add({total.name}, {product.name})")
 
-    def condition(self, how: str, state: str, carried: Sequence[Value]) -> str:
+    def condition(self, how: str, state: str, carried: Sequence[Value], pace: int) -> str:
         body = _Body(self, f"condition_{self.fresh()}")
         body.line(f"state = {state} parameter(0)")
         counter = body.emit("s32", (), "get-tuple-element(state), index=0", keep=False)
@@ -644,8 +646,19 @@ class _Writer:
             more = body.emit("pred", (), f"compare({counter.name}, {bound.name}), direction=LT")
             self.computations.append(body.finish(f"and({few.name}, {more.name})", "pred[]"))
         else:
-            self.computations.append(body.finish(f"compare({counter.name}, {bound.name}), direction=LT", "pred[]"))
+            if pace < 0:
+                bound = body.scalar("s32", self.pick(["0", "17", "20"]))
+            self.computations.append(body.finish(self.comparison(counter, bound, pace), "pred[]"))
         return body.name
+
+    def comparison(self, counter: Value, bound: Value, pace: int) -> str:
+        """Whether a loop goes on; a loop that only asks for a number that it never meets would not end."""
+        directions = ["LT", "LT", "LE"] if pace > 1 else ["LT", "LT", "LE", "NE"] if pace > 0 else ["GT", "GE"]
+        direction = self.pick(directions)
+        if self.chance(0.3):
+            turned = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE"}[direction]
+            return f"compare({bound.name}, {counter.name}), direction={turned}"
+        return f"compare({counter.name}, {bound.name}), direction={direction}"
 
     # Devices
 
