@@ -15,6 +15,7 @@ import hloexec
 from hloexec.exec.statistics import Statistics
 from hloexec.ir import Module
 from hloexec.ops import threads
+from hloexec.ops.attributes import computation_names
 from tests.plan.random_programs import RandomProgram
 
 __all__ = ["bits", "differences", "thread_count"]
@@ -43,15 +44,35 @@ def thread_count(count: int) -> Iterator[None]:
 
 
 class Values:
-    """An observer that keeps the bits of every value, by the name of its event and its devices."""
+    """An observer that keeps the bits of every value, by the name of its event and its devices.
 
-    def __init__(self) -> None:
+    Each event must come by a chain of calls that the module's text has, after its operands', and only once.
+    """
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
         self.seen: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def on_instruction(self, event: Any) -> None:
         value = bits(event.value)
+        self._require_path(event)
+        before = event.name[: len(event.name) - len(event.instruction.name)]
         for device in event.devices:
+            assert (event.name, device) not in self.seen, f"{event.name} is seen twice"
+            for operand in event.instruction.operands:
+                assert (before + operand, device) in self.seen, f"{event.name} is seen before {operand}"
             self.seen[event.name, device] = value
+
+    def _require_path(self, event: Any) -> None:
+        computation = self._module.entry
+        for entry in event.path:
+            instruction = entry.instruction
+            assert computation.by_name[instruction.name] is instruction, f"{event.name}: no {instruction.name}"
+            assert entry.computation in computation_names(instruction.attributes), f"{event.name}: {entry} calls others"
+            assert (entry.iteration is not None) == (instruction.opcode == "while"), f"{event.name}: {entry}"
+            computation = self._module.by_name[entry.computation]
+        assert computation is event.computation, f"{event.name} is in {event.computation.name}"
+        assert computation.by_name[event.instruction.name] is event.instruction
 
 
 def _run(module: Module, inputs: list[list[Any]], **options: Any) -> Any:
@@ -70,8 +91,8 @@ def _laid_out_otherwise(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def differences(program: RandomProgram, runs: int = RUNS, numerics: str = "reference") -> list[str]:
     """The ways of running a program whose bits are not those of its plain evaluation; empty where all agree."""
-    plain = Values()
     module, inputs = hloexec.parse(program.text), program.inputs
+    plain = Values(module)
     how: dict[str, Any] = {"numerics": numerics}
     expected = _run(module, inputs, **how, planner=False, observers=[plain])
     found = []
@@ -81,7 +102,7 @@ def differences(program: RandomProgram, runs: int = RUNS, numerics: str = "refer
             found.append(way)
 
     compare("plain, unwatched", _run(module, inputs, **how, planner=False))
-    watched = Values()
+    watched = Values(module)
     compare("watched", _run(module, inputs, **how, observers=[watched]))
     if watched.seen != plain.seen:
         names = [key for key in plain.seen if watched.seen.get(key) != plain.seen[key]]

@@ -182,6 +182,9 @@ class _Assembly:
             region = region_at.get(position)
             for slot in step.operands if region is None else region.parts[position].step.operands:
                 self._readers.setdefault(slot, set()).add(region)
+        makers = (step for step in plan.steps if step.instruction.opcode in ("broadcast", "iota"))
+        self._repeated = frozenset(step.result for step in makers)
+        """What broadcasts or iotas have made, which takes little of the cache."""
         self._copied: set[int] = set()
         """The positions of views that stand outside of their region, too."""
 
@@ -219,7 +222,7 @@ class _Assembly:
             self._shapes,
             self._row_count(parts, region.rows),
             self._overwritten(region, inputs, outputs[0]),
-            self._repeated(inputs),
+            self._repeated.intersection(inputs),
         )
         last = parts[-1].step
         shapes = tuple(self._shapes[slot] for slot in outputs)
@@ -277,8 +280,3 @@ class _Assembly:
             if shape.element_type is wanted.element_type and shape.dimensions == wanted.dimensions:
                 return place
         return None
-
-    def _repeated(self, inputs: Collection[int]) -> frozenset[int]:
-        """The inputs that broadcasts or iotas have made, which take little of the cache."""
-        makers = (step for step in self._plan.steps if step.instruction.opcode in ("broadcast", "iota"))
-        return frozenset(step.result for step in makers) & frozenset(inputs)

@@ -202,3 +202,22 @@ def test_a_loop_that_never_goes_round_gives_what_it_is_given() -> None:
     text = LOOP.format(lhs=lhs, rhs=rhs, step=step).replace("end = s32[] constant(43)", "end = s32[] constant(0)")
     inputs = whole_numbers(lhs, rhs)
     np.testing.assert_array_equal(hloexec.run(hloexec.parse(text), *inputs), inputs[0])
+
+
+def test_a_library_product_keeps_the_other_results_that_something_reads() -> None:
+    text = LOOP.format(lhs="4,256", rhs="4,192", step="STEP").split("body {")[0]
+    text += f"""ENTRY e {{ sum = f32[256,192] parameter(0)
+  l = f32[4,256] parameter(1)
+  r = f32[4,192] parameter(2)
+  both = (f32[256,192], s8[64]) {GEMM.split("f32[256,192] ")[1].replace("BETA", "1")}
+  next = f32[256,192] get-tuple-element(both), index=0
+  workspace = s8[64] get-tuple-element(both), index=1
+  ROOT t = (f32[256,192], s8[64]) tuple(next, workspace) }}
+"""
+    rng = np.random.default_rng(4)
+    inputs = [rng.standard_normal(sizes, np.float32) for sizes in ((256, 192), (4, 256), (4, 192))]
+    module = hloexec.parse(text)
+    total, workspace = hloexec.run(module, *inputs)
+    expected, _ = hloexec.run(module, *inputs, planner=False)
+    assert total.tobytes() == expected.tobytes()
+    np.testing.assert_array_equal(workspace, np.zeros(64, np.int8))
