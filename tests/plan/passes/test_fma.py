@@ -133,7 +133,7 @@ ENTRY e {{ a = f32[20,30] parameter(0)
 
 
 def test_an_optimized_module_is_contracted_within_its_fusions_only() -> None:
-    """Two fusions, the product in one and the sum in the other; and the sum of a product outside of any."""
+    """Fusions, the product in one and the sum in another or in none; and the sum of a product outside of any."""
     text = f"""HloModule m, is_scheduled=true
 multiplied {{ a = f32[{_SIZE}] parameter(0)
   b = f32[{_SIZE}] parameter(1)
@@ -143,23 +143,44 @@ added {{ a = f32[{_SIZE}] parameter(0)
   c = f32[{_SIZE}] parameter(2)
   m = f32[{_SIZE}] multiply(a, b)
   ROOT r = f32[{_SIZE}] add(m, c) }}
+summed {{ m = f32[{_SIZE}] parameter(0)
+  c = f32[{_SIZE}] parameter(1)
+  ROOT s = f32[{_SIZE}] add(m, c) }}
 ENTRY e {{ a = f32[{_SIZE}] parameter(0)
   b = f32[{_SIZE}] parameter(1)
   c = f32[{_SIZE}] parameter(2)
   m = f32[{_SIZE}] fusion(a, b), kind=kLoop, calls=multiplied
+  k = f32[{_SIZE}] fusion(a, b), kind=kLoop, calls=multiplied
+  u = f32[{_SIZE}] fusion(k, c), kind=kLoop, calls=summed
   n = f32[{_SIZE}] multiply(a, c)
   s = f32[{_SIZE}] add(m, c)
   t = f32[{_SIZE}] add(n, b)
   r = f32[{_SIZE}] fusion(a, b, c), kind=kLoop, calls=added
-  ROOT q = (f32[{_SIZE}], f32[{_SIZE}], f32[{_SIZE}]) tuple(s, t, r) }}
+  ROOT q = (f32[{_SIZE}], f32[{_SIZE}], f32[{_SIZE}], f32[{_SIZE}]) tuple(s, t, r, u) }}
 """
     a, b, c, *_ = _operands()
-    separate, outside, together = hloexec.run(hloexec.parse(text), a, b, c, numerics="xla-cpu")
+    separate, outside, together, between = hloexec.run(hloexec.parse(text), a, b, c, numerics="xla-cpu")
     np.testing.assert_array_equal(separate, a * b + c)
+    np.testing.assert_array_equal(between, a * b + c)
     np.testing.assert_array_equal(outside, a * c + b)
     exact = a.astype(np.longdouble) * b.astype(np.longdouble) + c.astype(np.longdouble)
     assert (np.abs(together - exact) <= np.spacing(np.abs(together)) / 2).all()
     assert (together != separate).any()
+
+
+def test_denormals_are_flushed_before_and_behind_a_contracted_sum() -> None:
+    text = """HloModule m
+ENTRY e { a = f32[6] parameter(0)
+  b = f32[6] parameter(1)
+  c = f32[6] parameter(2)
+  m = f32[6] multiply(a, b)
+  ROOT r = f32[6] add(m, c) }
+"""
+    a = np.array([1e-20, 1e-40, 1e-20, 3e-39, 1, 1e-30], np.float32)
+    b = np.array([1e-20, 1e30, 1e-25, 1e10, 1e-40, 1e-8], np.float32)
+    c = np.array([0, 1, 1e-40, 1e-38, 2e-38, -1e-38], np.float32)
+    expected = xla.compile_hlo(text).run(a, b, c)[0]
+    assert hloexec.run(hloexec.parse(text), a, b, c, numerics="xla-cpu").tobytes() == expected.tobytes()
 
 
 class _Recorder:

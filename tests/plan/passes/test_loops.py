@@ -67,6 +67,13 @@ LOOPS = {
         "  n = f32[25,12] multiply(h, d)",
         "m, f, l, n",
     ),
+    "leaves of several shapes that are read after their next values are there": loop(
+        {"a": V, "b": "f32[20,15]", "c": "f32[12,25]", "f": "f32[12,25]", "e": "f32[20,15]", "d": V},
+        "  g = f32[300] sine(a)\n  h = f32[20,15] cosine(b)\n  k = f32[12,25] tanh(c)\n  l = f32[300] add(a, g)\n"
+        "  m = f32[20,15] subtract(b, h)\n  n = f32[12,25] multiply(c, k)\n  o = f32[300] add(l, d)\n"
+        "  p = f32[20,15] add(m, e)\n  q = f32[12,25] add(n, f)",
+        "g, h, k, q, p, o",
+    ),
     "views of what is written anew in each iteration": loop(
         {"a": V, "b": "f32[20,15]", "c": "f32[100]"},
         "  d = f32[300] sine(a)\n  v = f32[20,15] reshape(d)\n  s = f32[100] slice(d), slice={[100:200]}\n"
