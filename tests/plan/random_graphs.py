@@ -76,11 +76,11 @@ class _Graph:
 
     def barrier(self, one: str) -> None:
         kind = self.random.random()
-        if kind < 0.5:
+        if kind < 0.4:
             self.emit(self.matrix, f"transpose({one}), dimensions={{1,0}}")
-        elif kind < 0.7:
+        elif kind < 0.5:
             self.emit(self.matrix, f"reverse({one}), dimensions={{0}}")
-        elif kind < 0.9:
+        elif kind < 0.7:
             self.emit(self.row, f"reduce({one}, zero), dimensions={{0}}, to_apply=sum")
         else:
             self.emit(self.matrix, "rng(zero, unit), distribution=rng_uniform")
