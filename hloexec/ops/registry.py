@@ -158,7 +158,8 @@ def opcode(
     """Register the decorated class as the entry of opcode `name`.
 
     The class's docstring gives the rule and its source; its static methods `infer`, `evaluate`, `bind`,
-    `memory_order`, `by_rows` and (collectives) `exchange` are what they are called.
+    `memory_order`, `by_rows` and (collectives) `exchange` are what they are called. `any_order` says that the bits of
+    the result do not depend on how operands lie in memory, which goes without saying of elementwise kernels and views.
     """
 
     def decorate(cls: _Entry) -> _Entry:

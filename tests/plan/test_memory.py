@@ -7,6 +7,7 @@ figures are those of values that do, instructions concatenate a single operand, 
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 
 import numpy as np
@@ -261,3 +262,31 @@ def test_results_are_freed_with_the_last_that_refers_to_them(devices, is_counted
         assert [reference() for reference in watched] == [None] * devices
     finally:
         gc.enable()
+
+
+TEMPORARIES = {
+    "a convolution": (
+        "f32[4,32,32,16], f32[3,3,16,8]",
+        "r = f32[4,32,32,8] convolution(p0, p1), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f",
+    ),
+    "a product of bf16": (
+        "bf16[300,400], bf16[400,500]",
+        "r = bf16[300,500] dot(p0, p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+    ),
+    "a sum of integers of four bits": ("s4[30000], s4[30000]", "r = s4[30000] add(p0, p1)"),
+    "a power of f16, under `ftz`": ("f16[30000], f16[30000]", "r = f16[30000] power(p0, p1)"),
+}
+
+
+@pytest.mark.parametrize("how", ["call({}), to_apply=inner", "fusion({}), kind=kLoop, calls=inner"])
+@pytest.mark.parametrize("name", TEMPORARIES)
+def test_what_a_called_computation_takes_is_estimated_as_if_it_stood_there(name, how):
+    shapes, instruction = TEMPORARIES[name]
+    given = "\n".join(f"  p{k} = {shape} parameter({k})" for k, shape in enumerate(re.split(r", (?=[a-z])", shapes)))
+    inner = f"inner {{\n{given}\n  ROOT {instruction} }}"
+    result = instruction.split()[2]
+    direct = parsed(f"HloModule m\nENTRY e {{\n{given}\n  ROOT {instruction} }}\n")
+    called = parsed(f"HloModule m\n{inner}\nENTRY e {{\n{given}\n  ROOT r = {result} {how.format('p0, p1')} }}\n")
+    for policy in ("reference", "ftz"):
+        plans = [plan_of(module, numerics=policy) for module in (called, direct)]
+        assert entry_peak_bytes(plans[0]) == entry_peak_bytes(plans[1]) > 0
