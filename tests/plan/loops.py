@@ -25,13 +25,15 @@ def loop(
     condition: str = "",
     results: str | None = None,
     entry: str = "",
+    start: str | None = None,
 ) -> str:
     """A module whose entry runs a loop on its parameters.
 
     `carried` has the names and shapes of what the loop carries besides its counter `i`; body and condition know them
     by these names. `body` are further instructions, and `following` names the values of the next iteration. The loop
     goes on while `i` compares with `trips` as `direction` says and, where `condition` gives one, `more` is true.
-    `entry` are instructions before the loop, on the parameters; `results` names what the entry gives (all of it).
+    `entry` are instructions before the loop, on the parameters, and `start` names the values that it begins with (the
+    parameters); `results` names what the entry gives (all of it).
     """
     state = ", ".join([f"{counter}[]", *carried.values()])
     unpack = f"  state = ({state}) parameter(0)\n  i = {counter}[] get-tuple-element(state), index=0\n"
@@ -55,7 +57,7 @@ def loop(
         f"  ROOT next = ({state}) tuple(next_i, {following})\n}}\n"
         f"condition {{\n{unpack}{test}\n}}\n"
         f"ENTRY main {{\n{given}{entry}\n  first = {counter}[] constant({first})\n"
-        f"  start = ({state}) tuple(first, {', '.join(carried)})\n"
+        f"  start = ({state}) tuple(first, {start or ', '.join(carried)})\n"
         f"  end = ({state}) while(start), condition=condition, body=body\n{out}"
         f"  ROOT result = ({shapes}) tuple({', '.join(f'out_{name}' for name in names)})\n}}\n"
     )

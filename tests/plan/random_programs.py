@@ -512,7 +512,13 @@ class _Writer:
         self.fill(body, length)
         self.depth -= 1
         root = body.values[-1]
-        self.computations.append(body.finish(f"copy({root.name})", root.shape))
+        if len(root.dims) > 1 and self.chance(0.3):
+            order = [int(axis) for axis in self.random.permutation(len(root.dims))]
+            root = Value("", root.kind, tuple(root.dims[axis] for axis in order))
+            last = f"transpose({body.values[-1].name}), dimensions={{{','.join(map(str, order))}}}"
+        else:
+            last = f"copy({root.name})"
+        self.computations.append(body.finish(last, root.shape))
         return name, root
 
     def some(self, body: _Body) -> list[Value]:

@@ -76,6 +76,30 @@ def test_the_iterations_of_a_short_loop_become_one_region(trips: int) -> None:
     assert together[1] == trips
 
 
+def test_the_counter_may_stand_anywhere_among_what_is_carried() -> None:
+    """A constant that looks like a beginning stands where the counter mostly does."""
+    text = _loop(5, start="constant(2)")
+    array = f"f32[{_SIZE}]"
+    text = text.replace(f"(s32[], {array}, {array})", f"(s32[], {array}, {array}, s32[])")
+    text = text.replace(
+        "count = s32[] get-tuple-element(state), index=0", "count = s32[] get-tuple-element(state), index=3"
+    )
+    text = text.replace("  one = s32[]", "  other = s32[] get-tuple-element(state), index=0\n  one = s32[]", 1)
+    text = text.replace("tuple(next, y, small)", "tuple(other, y, small, next)")
+    text = text.replace("  first = ", "  zero = s32[] constant(0)\n  first = ").replace(
+        "(from, x, y)", "(zero, x, y, from)"
+    )
+    text = text.replace(
+        "count = s32[] get-tuple-element(loop), index=0", "count = s32[] get-tuple-element(loop), index=3"
+    )
+    assert not _has_loop(text)
+    module, inputs = hloexec.parse(text), _inputs()
+    together, apart = flat(hloexec.run(module, *inputs)), flat(hloexec.run(module, *inputs, planner=False))
+    for mine, its in zip(together, apart, strict=True):
+        assert mine.tobytes() == its.tobytes()
+    assert together[1] == 5
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -1,0 +1,134 @@
+"""Large values that invite a region to take them for something simpler: they have the bits of their plain evaluation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.ir import ArrayShape
+from tests.plan.random_programs import RandomProgram
+from tests.plan.ways import differences
+
+_REDUCERS = """sum { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b) }
+turned { x = f32[400,300] parameter(0)
+  s = f32[400,300] sine(x)
+  ROOT t = f32[300,400] transpose(s), dimensions={1,0} }
+straight { x = f32[400,300] parameter(0)
+  ROOT t = f32[300,400] reshape(x) }
+doubled { x = f32[300,400] parameter(0)
+  e = f32[300,400] cosine(x)
+  ROOT r = f32[300,400] add(e, x) }
+again { x = f32[300,400] parameter(0)
+  zero = f32[] constant(0)
+  corner = f32[1,1] slice(x), slice={[0:1], [0:1]}
+  e = f32[] reshape(corner)
+  limit = f32[] constant(1)
+  ROOT more = pred[] compare(e, limit), direction=LT }
+"""
+
+# Each is the entry's instructions; p0, p1, … are parameters of the shapes in brackets, the last one is the root.
+PROGRAMS = {
+    "a sum over the transpose, within a region": (
+        ["f32[400,300]"],
+        "t = f32[300,400] transpose(p0), dimensions={1,0}\n  s = f32[300,400] sine(t)\n"
+        "  zero = f32[] constant(0)\n  a = f32[300] reduce(t, zero), dimensions={1}, to_apply=sum\n"
+        "  b = f32[300] reduce(s, zero), dimensions={1}, to_apply=sum\n"
+        "  wide = f32[300,400] broadcast(a), dimensions={0}\n  c = f32[300,400] multiply(s, wide)\n"
+        "  d = f32[300] reduce(c, zero), dimensions={1}, to_apply=sum\n  e = f32[300] subtract(d, b)",
+    ),
+    "a sum over what a branch has transposed": (
+        ["f32[400,300]", "pred[]"],
+        "c = f32[300,400] conditional(p1, p0, p0), true_computation=turned, false_computation=straight\n"
+        "  zero = f32[] constant(0)\n  a = f32[300] reduce(c, zero), dimensions={1}, to_apply=sum\n"
+        "  b = f32[400] reduce(c, zero), dimensions={0}, to_apply=sum\n"
+        "  r = (f32[300], f32[400]) tuple(a, b)",
+    ),
+    "a loop that begins with what is transposed in memory": (
+        ["f32[400,300]"],
+        "t = f32[300,400] transpose(p0), dimensions={1,0}\n  s = f32[300,400] sine(t)\n"
+        "  w = f32[300,400] while(s), condition=again, body=doubled\n  zero = f32[] constant(0)\n"
+        "  r = f32[300] reduce(w, zero), dimensions={1}, to_apply=sum",
+    ),
+    "parts of complex numbers": (
+        ["c64[60000]"],
+        "re = f32[60000] real(p0)\n  im = f32[60000] imag(p0)\n  m = f32[60000] multiply(re, im)\n"
+        "  a = f32[60000] add(m, re)\n  s = f32[60000] sine(im)\n  z = c64[60000] complex(a, s)\n"
+        "  zz = c64[60000] multiply(z, p0)\n  re2 = f32[60000] real(zz)\n  r = f32[60000] subtract(re2, im)",
+    ),
+    "parts of complex numbers that are read after others were computed": (
+        ["c64[65536]", "c64[65536]"],
+        "z = c64[65536] add(p0, p1)\n  a = f32[65536] real(z)\n  y = c64[65536] multiply(p0, p1)\n"
+        "  b = f32[65536] abs(y)\n  x = c64[65536] subtract(y, p0)\n  c = f32[65536] imag(x)\n"
+        "  w = c64[65536] sine(p1)\n  d = f32[65536] abs(w)\n  e = f32[65536] add(a, b)\n  f = f32[65536] add(e, c)\n"
+        "  r = f32[65536] add(f, d)",
+    ),
+    "parts of complex numbers alone": (
+        ["c64[300000]"],
+        "re = f32[300000] real(p0)\n  im = f32[300000] imag(p0)\n  r = (f32[300000], f32[300000]) tuple(re, im)",
+    ),
+    "wide numbers that become bf16": (
+        ["f64[60000]", "s32[60000]"],
+        "a = bf16[60000] convert(p0)\n  b = bf16[60000] convert(p1)\n  c = bf16[60000] add(a, b)\n"
+        "  n = bf16[60000] negate(a)\n  w = f32[60000] convert(n)\n  d = f64[60000] convert(c)\n"
+        "  r = (bf16[60000], bf16[60000], f32[60000], f64[60000]) tuple(a, b, w, d)",
+    ),
+    "numbers of one size and two types": (
+        ["s32[60000]", "f32[60000]"],
+        "a = s32[60000] add(p0, p0)\n  b = f32[60000] convert(a)\n  c = f32[60000] multiply(b, p1)\n"
+        "  d = s32[60000] bitcast-convert(c)\n  e = s32[60000] add(d, a)\n  f = f32[60000] bitcast-convert(e)\n"
+        "  r = (f32[60000], s32[60000]) tuple(f, e)",
+    ),
+    "choices between values that are read again": (
+        ["f32[60000]", "f32[60000]"],
+        "m = pred[60000] compare(p0, p1), direction=LT\n  a = f32[60000] sine(p0)\n  b = f32[60000] cosine(p1)\n"
+        "  c = f32[60000] select(m, a, b)\n  d = f32[60000] select(m, b, a)\n  e = f32[60000] add(c, a)\n"
+        "  f = f32[60000] multiply(d, b)\n  g = f32[60000] select(m, e, f)\n  r = f32[60000] add(g, c)",
+    ),
+    "rows of a slice, whose ends have gaps between them": (
+        ["f32[40,50,60]"],
+        "s = f32[40,30,60] slice(p0), slice={[0:40], [10:40], [0:60]}\n  a = f32[40,30,60] sine(s)\n"
+        "  b = f32[40,30,60] add(a, s)\n  m = f32[1200,60] reshape(b)\n  c = f32[1200,60] tanh(m)\n"
+        "  r = f32[1200,60] subtract(c, m)",
+    ),
+    "several outputs, the first of which has an input's shape": (
+        ["f32[60000]"],
+        "a = f32[60000] sine(p0)\n  x = f32[60000] concatenate(a), dimensions={0}\n  b = f32[60000] negate(x)\n"
+        "  c = f32[60000] add(b, x)\n  d = f32[60000] multiply(c, x)\n  e = f32[60000] tanh(d)\n"
+        "  r = (f32[60000], f32[60000], f32[60000]) tuple(b, c, e)",
+    ),
+}
+
+
+def _text(name: str) -> str:
+    shapes, instructions = PROGRAMS[name]
+    given = "".join(f"  p{number} = {shape} parameter({number})\n" for number, shape in enumerate(shapes))
+    before, _, last = instructions.rpartition("\n  ")
+    return f"HloModule m\n{_REDUCERS}ENTRY main {{\n{given}  {before}\n  ROOT {last}\n}}\n"
+
+
+def _inputs(text: str) -> list[np.ndarray]:
+    random = np.random.default_rng(2)
+    values = []
+    for parameter in hloexec.parse(text).entry.parameters:
+        assert isinstance(parameter.shape, ArrayShape)
+        sizes, dtype = parameter.shape.dimensions, parameter.shape.element_type.storage
+        value = random.standard_normal(sizes)
+        if dtype == np.float64:
+            # Next to halfway between two numbers of bf16, by less than f32 has digits for.
+            value = np.ldexp(1 + (2 * random.integers(0, 64, sizes) + 1) / 256 + value * 2.0**-34, 3)
+        if dtype == np.int32:
+            # The same for integers.
+            value = (random.integers(128, 256, sizes) * 2 + 1) * (1 << 20) + random.integers(-2, 3, sizes)
+        if dtype == np.complex64:
+            value = value + 1j * random.standard_normal(sizes)
+        values.append(np.asarray(value).astype(dtype) if sizes else np.array(True))
+    return values
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_bits_are_those_of_the_plain_evaluation(name: str) -> None:
+    text = _text(name)
+    assert differences(RandomProgram(text, [_inputs(text)]), runs=3) == []
