@@ -684,6 +684,14 @@ class _Writer:
             )
         else:
             pairs = ",".join(f"{{{k},{(k + 1) % self.devices}}}" for k in range(self.devices))
+            if self.chance(0.5):
+                start = self.fresh()
+                body.line(
+                    f"{start} = ({value.shape}, {value.shape}, u32[], u32[]) collective-permute-start({value.name}), "
+                    f"channel_id={self.channel}, source_target_pairs={{{pairs}}}"
+                )
+                body.emit(value.kind, value.dims, f"collective-permute-done({start})")
+                return
             body.emit(
                 value.kind,
                 value.dims,

@@ -248,3 +248,53 @@ def test_every_opcode_gives_what_it_declares_whatever_widths_meet():
                     continue
             ran |= {instruction.opcode for computation in changed for instruction in computation}
     assert len(ran) > 90
+
+
+def test_what_a_loop_only_reads_is_of_the_loops_type() -> None:
+    text = """HloModule m
+body { s = (s32[], bf16[4], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  one = s32[] constant(1)
+  n = s32[] add(i, one)
+  step = bf16[4] get-tuple-element(s), index=1
+  x = f32[4] get-tuple-element(s), index=2
+  wide = f32[4] convert(step)
+  y = f32[4] add(x, wide)
+  ROOT t = (s32[], bf16[4], f32[4]) tuple(n, step, y) }
+condition { s = (s32[], bf16[4], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  end = s32[] constant(20)
+  ROOT less = pred[] compare(i, end), direction=LT }
+ENTRY e { step = f32[4] parameter(0)
+  x = f32[4] parameter(1)
+  z = s32[] constant(0)
+  s = (s32[], f32[4], f32[4]) tuple(z, step, x)
+  w = (s32[], bf16[4], f32[4]) while(s), condition=condition, body=body
+  ROOT r = f32[4] get-tuple-element(w), index=2 }
+"""
+    step = np.array([1 + 2**-9, 1.3, -2.7, 1e-3], np.float32)
+    rounded = step.astype(ml_dtypes.bfloat16).astype(np.float32)
+    expected = np.zeros(4, np.float32)
+    for _ in range(20):
+        expected += rounded
+    for planner in (True, False):
+        result = hloexec.run(hloexec.parse(text), step, np.zeros(4, np.float32), planner=planner)
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_each_operand_of_a_collective_has_its_own_type() -> None:
+    text = """HloModule m, replica_count=2
+sum { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b) }
+ENTRY e { x = f32[3] parameter(0)
+  y = bf16[3] parameter(1)
+  ROOT r = (bf16[3], f32[3]) all-reduce(y, x), replica_groups={{0,1}}, to_apply=sum }
+"""
+    wide = [np.array([1 + 2**-20, 1e-3, 3], np.float32), np.array([2**-20, 2e-3, 4], np.float32)]
+    narrow = [value.astype(ml_dtypes.bfloat16) for value in wide]
+    results = hloexec.run_devices(hloexec.parse(text), [[wide[0], narrow[0]], [wide[1], narrow[1]]])
+    total = (narrow[0].astype(np.float32) + narrow[1].astype(np.float32)).astype(ml_dtypes.bfloat16)
+    for first, second in results:
+        np.testing.assert_array_equal(first, total, strict=True)
+        np.testing.assert_array_equal(second, wide[0] + wide[1], strict=True)

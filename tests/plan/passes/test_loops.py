@@ -137,12 +137,13 @@ LOOPS = {
         {"a": "f32[4]"}, "  e = f32[4] cosine(a)", "e", counter="s8", first=100, trips=120, pace=50
     ),
     "a loop that begins with what lies transposed in memory": loop(
-        {"a": "f32[220,220]", "b": "f32[220,220]"},
-        "  d = f32[220,220] multiply(a, b)\n  e = f32[220,220] tanh(d)\n  f = f32[220,220] add(e, a)",
-        "f, b",
-        entry="  s = f32[220,220] transpose(a), dimensions={1,0}\n  t = f32[220,220] transpose(b), dimensions={1,0}\n"
-        "  u = f32[220,220] add(s, t)",
-        start="u, s",
+        {"a": "f32[256,200]"},
+        "  d = f32[256,200] multiply(a, a)\n  e = f32[256,200] tanh(d)\n  f = f32[256,200] add(e, a)",
+        "f",
+        entry="  c = f32[200,256] reshape(a)\n  s = f32[256,200] transpose(c), dimensions={1,0}\n"
+        "  u = f32[256,200] add(s, s)",
+        start="u",
+        trips=10,
     ),
     "few iterations in twos": loop(
         {"a": "f32[200,200]"}, "  e = f32[200,200] sine(a)\n  d = f32[200,200] add(e, a)", "d", trips=7, pace=2
