@@ -137,11 +137,11 @@ LOOPS = {
         {"a": "f32[4]"}, "  e = f32[4] cosine(a)", "e", counter="s8", first=100, trips=120, pace=50
     ),
     "a loop that begins with what lies transposed in memory": loop(
-        {"a": "f32[256,200]"},
-        "  d = f32[256,200] multiply(a, a)\n  e = f32[256,200] tanh(d)\n  f = f32[256,200] add(e, a)",
+        {"a": "f32[4,64,256]"},
+        "  d = f32[4,64,256] multiply(a, a)\n  e = f32[4,64,256] tanh(d)\n  f = f32[4,64,256] add(e, a)",
         "f",
-        entry="  c = f32[200,256] reshape(a)\n  s = f32[256,200] transpose(c), dimensions={1,0}\n"
-        "  u = f32[256,200] add(s, s)",
+        entry="  c = f32[256,64,4] reshape(a)\n  s = f32[4,64,256] transpose(c), dimensions={2,1,0}\n"
+        "  u = f32[4,64,256] add(s, s)",
         start="u",
         trips=10,
     ),
