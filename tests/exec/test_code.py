@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec.errors import EvaluationError
+from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.exec import machine, ownership, running
 from hloexec.exec.code import compiling
 from hloexec.exec.code.code import sources
@@ -193,10 +193,10 @@ def test_a_carried_buffer_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(copies) == 1
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, opcode: str) -> None:
+def failing(monkeypatch: pytest.MonkeyPatch, opcode: str, error: type[Exception] = ValueError) -> None:
     def fails(*operands: np.ndarray) -> np.ndarray:
         if operands[0].max() > 100:
-            raise ValueError("boom")
+            raise error("boom")
         return operands[0] + operands[-1]
 
     entry = registry.OPCODES[opcode]
@@ -225,6 +225,22 @@ def test_errors_name_the_branch(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EvaluationError) as caught:
         hloexec.run(module, np.array([101, 0, 0, 0], np.float32))
     assert "%y in computation grow, reached through w[0]:body / w[0]:inner_body / y:grow failed" in str(caught.value)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("branch", range(3))
+def test_errors_name_the_branch_that_was_taken(monkeypatch: pytest.MonkeyPatch, branch: int) -> None:
+    # Of an error that a kernel raises on purpose, the run is not repeated as it is written.
+    failing(monkeypatch, "sine", UnsupportedError)
+    branches = "\n".join(f"b{k} {{ x = f32[4] parameter(0)\n  ROOT y = f32[4] sine(x) }}" for k in range(3))
+    text = f"""HloModule m
+{branches}
+ENTRY e {{ n = s32[] parameter(0)
+  x = f32[4] parameter(1)
+  ROOT c = f32[4] conditional(n, x, x, x), branch_computations={{b0, b1, b2}} }}
+"""
+    with pytest.raises(UnsupportedError, match=rf"%y in computation b{branch}, reached through c:b{branch} failed"):
+        hloexec.run(hloexec.parse(text), np.array(branch, np.int32), np.full(4, 101, np.float32))
 
 
 def test_code_is_readable_and_says_what_is_hoisted() -> None:

@@ -156,3 +156,33 @@ def test_side_by_side_or_not_the_values_are_the_same(monkeypatch: pytest.MonkeyP
                 expected = expected * w
         np.testing.assert_array_equal(found[0], expected)
     assert taken == (set() if cores > DEVICES else set(range(DEVICES)))
+
+
+def test_a_loop_whose_condition_exchanges_values_goes_on_in_lockstep() -> None:
+    """The devices go on until the largest of their numbers has reached the end, each from a number of its own."""
+    text = """HloModule m, replica_count=2
+largest { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT m = f32[] maximum(a, b) }
+body { s = (f32[], f32[]) parameter(0)
+  x = f32[] get-tuple-element(s), index=0
+  step = f32[] get-tuple-element(s), index=1
+  y = f32[] add(x, step)
+  ROOT t = (f32[], f32[]) tuple(y, step) }
+condition { s = (f32[], f32[]) parameter(0)
+  x = f32[] get-tuple-element(s), index=0
+  top = f32[] all-reduce(x), replica_groups={{0,1}}, to_apply=largest
+  end = f32[] constant(100)
+  ROOT more = pred[] compare(top, end), direction=LT }
+ENTRY e { x = f32[] parameter(0)
+  step = f32[] parameter(1)
+  s = (f32[], f32[]) tuple(x, step)
+  w = (f32[], f32[]) while(s), condition=condition, body=body
+  ROOT r = f32[] get-tuple-element(w), index=0 }
+"""
+    module = hloexec.parse(text)
+    for _ in range(20):
+        results = hloexec.run_devices(module, [[np.float32(0), np.float32(2)], [np.float32(7), np.float32(1)]])
+        assert [float(value) for value in results] == [100, 57]
+        same = hloexec.run_devices(module, [[np.float32(0), np.float32(2)]])
+        assert [float(value) for value in same] == [100, 100]
