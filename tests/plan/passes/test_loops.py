@@ -100,6 +100,10 @@ LOOPS = {
     ),
     "a loop that goes round in twos": loop({"a": V, "b": V}, "  d = f32[300] negate(a)", "d, a", trips=77),
     "a loop that goes round in threes": loop({"a": V, "b": V, "c": V}, "  d = f32[300] sign(a)", "b, c, d", trips=64),
+    "a loop that goes round in fours": loop({"a": V, "b": V}, "  d = f32[300] negate(b)", "d, a", trips=71),
+    "a loop that goes round in eights": loop(
+        {"a": V, "b": V, "c": V, "d": V}, "  e = f32[300] negate(d)", "e, a, b, c", trips=94
+    ),
     "a loop that goes round in twos and draws its end from that": loop(
         {"a": V}, "  d = f32[300] negate(a)", "d", trips=41
     ),
