@@ -132,6 +132,13 @@ LOOPS = {
         "  f = f32[] convert(a)\n  w = f32[300] broadcast(f), dimensions={}\n  e = f32[300] add(b, w)",
         "i, e",
     ),
+    "several counters in a loop whose end only its values tell": loop(
+        {"a": "s32[]", "b": V, "c": "s8[]"},
+        "  two = s32[] constant(2)\n  j = s32[] add(a, two)\n  five = s8[] constant(5)\n  k = s8[] subtract(c, five)\n"
+        "  e = f32[300] cosine(b)",
+        "j, e, k",
+        direction="NE",
+    ),
     "a counter that goes on in threes": loop({"a": V}, "  e = f32[300] cosine(a)", "e", pace=3, trips=61),
     "a counter that may reach its end": loop({"a": V}, "  e = f32[300] cosine(a)", "e", direction="LE", trips=23),
     "a counter that goes down": loop(
@@ -168,8 +175,8 @@ def _inputs(text: str) -> list[np.ndarray]:
     for parameter in hloexec.parse(text).entry.parameters:
         assert isinstance(parameter.shape, ArrayShape)
         sizes = parameter.shape.dimensions
-        if parameter.shape.element_type.storage == np.int32:
-            values.append(random.integers(-9, 10, sizes).astype(np.int32))
+        if parameter.shape.element_type.is_integral:
+            values.append(random.integers(-9, 10, sizes).astype(parameter.shape.element_type.storage))
         else:
             values.append(random.standard_normal(sizes).astype(parameter.shape.element_type.storage))
     return values
