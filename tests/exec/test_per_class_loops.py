@@ -186,3 +186,21 @@ ENTRY e { x = f32[] parameter(0)
         assert [float(value) for value in results] == [100, 57]
         same = hloexec.run_devices(module, [[np.float32(0), np.float32(2)]])
         assert [float(value) for value in same] == [100, 100]
+
+
+@pytest.mark.parametrize("planner", [True, False])
+def test_parts_that_several_classes_need_stay_until_the_last_of_them(planner: bool) -> None:
+    """Two values that divide the devices otherwise: each part of either is needed for two sums."""
+    size = 1 << 20
+    text = f"""HloModule m, replica_count=4
+ENTRY e {{ x = f32[{size}] parameter(0)
+  y = f32[{size}] parameter(1)
+  a = f32[{size}] concatenate(x), dimensions={{0}}
+  b = f32[{size}] concatenate(y), dimensions={{0}}
+  ROOT r = f32[{size}] add(a, b) }}
+"""
+    xs, ys = ([np.full(size, number + start, np.float32) for number in range(2)] for start in (1, 10))
+    inputs = [[xs[device // 2], ys[device % 2]] for device in range(4)]
+    results = hloexec.run_devices(hloexec.parse(text), inputs, planner=planner)
+    for device, result in enumerate(results):
+        np.testing.assert_array_equal(result, xs[device // 2] + ys[device % 2])

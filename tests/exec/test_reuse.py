@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import hloexec
 from hloexec.errors import HloError
 from hloexec.exec import machine, plan_of, run, watching
+from hloexec.exec.code import compiling
 from hloexec.plan.steps import While
 from hloexec.plan.trees import NO_SLOT
 from tests.exec.programs import flat, parsed
@@ -146,12 +147,15 @@ ENTRY e { x = f32[4] parameter(0)
 
 
 @pytest.mark.parametrize("name", SHARED)
-@pytest.mark.parametrize("watched", [False, True])
-def test_what_something_else_sees_is_never_overwritten(name, watched):
+@pytest.mark.parametrize("how", ["walked", "watched", "as code"])
+def test_what_something_else_sees_is_never_overwritten(name, how, monkeypatch):
+    if how == "as code":
+        monkeypatch.setattr(machine, "RUNS_BEFORE_CODE", 0)
+        monkeypatch.setattr(compiling, "RUNS_BEFORE_CODE", 0)
     module = parsed(HELPERS.replace("BODY", SHARED[name]))
     x, u = np.array([1, 2, 3, 4], np.float32), np.array([-5, -6], np.float32)
     given = (x.copy(), u.copy())
-    first = flat(run(module, *given, np.int32(1), check=watched))
+    first = flat(run(module, *given, np.int32(1), check=how == "watched"))
     again = flat(run(module, *given, np.int32(1)))
     without = flat(run(module, *given, np.int32(1), planner=False))
     for mine, its, third in zip(first, without, again, strict=True):
