@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import hloexec
 from hloexec.errors import InputError
 from tests.exec.programs import run_text
 
@@ -115,3 +116,29 @@ def test_a_dynamic_parameter_takes_sizes_up_to_its_bound():
 def test_options_are_checked(options, message):
     with pytest.raises(InputError, match=message):
         run_text(identity("f32[]"), 1.0, **options)
+
+
+def test_one_object_may_be_given_for_parameters_of_several_types():
+    text = """HloModule m, replica_count=2
+ENTRY e { x = f32[] parameter(0)
+  n = s32[] parameter(1)
+  h = f16[] parameter(2)
+  ROOT r = (f32[], s32[], f16[]) tuple(x, n, h) }
+"""
+    for results in hloexec.run_devices(hloexec.parse(text), [[3, 3, 3], [3, 3, 3]]):
+        assert [value.dtype for value in results] == [np.float32, np.int32, np.float16]
+        assert [float(value) for value in results] == [3, 3, 3]
+
+
+def test_results_share_no_memory_with_one_another():
+    text = """HloModule m
+ENTRY e { x = f32[4] parameter(0)
+  y = f32[4] add(x, x)
+  v = f32[2,2] reshape(y)
+  w = f32[2] slice(y), slice={[1:3]}
+  ROOT r = (f32[4], f32[4], f32[2,2], f32[2]) tuple(y, y, v, w) }
+"""
+    results = hloexec.run(hloexec.parse(text), np.ones(4, np.float32))
+    for number, result in enumerate(results):
+        result[...] = number
+    assert [float(result.reshape(-1)[0]) for result in results] == [0, 1, 2, 3]

@@ -432,3 +432,30 @@ ENTRY e {{ x = f32[4] parameter(0)
 """
     (n, m, k, _) = require_same(hloexec.parse(text), X)
     assert (n, m, k) == (trips, (100 - 3 * trips + 128) % 256 - 128, (5 + 9999 * trips) % 65536)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_errors_in_code_name_the_way_to_it_where_the_program_around_it_is_walked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program that exchanges values with other devices is walked, and the branches of its conditionals are not."""
+    failing(monkeypatch, "sine", UnsupportedError)
+    text = """HloModule m, replica_count=2
+sum { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b) }
+first { x = f32[4] parameter(0)
+  ROOT y = f32[4] sine(x) }
+second { x = f32[4] parameter(0)
+  ROOT y = f32[4] negate(x) }
+outer { x = f32[4] parameter(0)
+  t = pred[] constant(true)
+  ROOT c = f32[4] conditional(t, x, x), true_computation=first, false_computation=second }
+ENTRY e { x = f32[4] parameter(0)
+  p = pred[] parameter(1)
+  y = f32[4] all-reduce(x), replica_groups={{0,1}}, to_apply=sum
+  ROOT d = f32[4] conditional(p, y, y), true_computation=outer, false_computation=second }
+"""
+    given = [np.full(4, 101, np.float32), np.array(True)]
+    with pytest.raises(UnsupportedError, match="%y in computation first, reached through d:outer / c:first failed"):
+        hloexec.run_devices(hloexec.parse(text), [given])

@@ -207,3 +207,18 @@ ENTRY e {{ x = f32[{size}] parameter(0)
     results = hloexec.run_devices(hloexec.parse(text), inputs, planner=planner)
     for device, result in enumerate(results):
         np.testing.assert_array_equal(result, xs[device // 2] + ys[device % 2])
+
+
+def test_observers_see_the_iterations_of_all_devices_in_their_order() -> None:
+    class Observer:
+        def __init__(self) -> None:
+            self.iterations: list[int] = []
+
+        def on_instruction(self, event: Any) -> None:
+            if event.iteration is not None:
+                self.iterations.append(event.iteration)
+
+    observer = Observer()
+    hloexec.run_devices(hloexec.parse(LOOP.format(step=OWN)), inputs(shared=False), observers=[observer])
+    assert observer.iterations == sorted(observer.iterations)
+    assert len(set(observer.iterations)) > 2

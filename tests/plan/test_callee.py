@@ -102,7 +102,7 @@ f { i = s32[] parameter(0)
 
 
 def test_conditionals_choose_for_each_element():
-    i = np.array([[-1, 0, 1], [2, 3, 0]], np.int32)
+    i = np.array([[-2, 0, 1], [2, 3, 0]], np.int32)
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     result = callee(CONDITIONAL)(i, x)
     np.testing.assert_array_equal(result, [[9, -1, 4], [9, 9, -5]])

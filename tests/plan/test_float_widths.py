@@ -298,3 +298,54 @@ ENTRY e { x = f32[3] parameter(0)
     for first, second in results:
         np.testing.assert_array_equal(first, total, strict=True)
         np.testing.assert_array_equal(second, wide[0] + wide[1], strict=True)
+
+
+@pytest.mark.parametrize("numerics", ["reference", "ftz"])
+@pytest.mark.parametrize("result", ["f32", "bf16"])
+def test_updates_of_other_widths_and_under_policies_that_flush(result: str, numerics: str) -> None:
+    text = f"""HloModule m
+add {{ a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b) }}
+ENTRY e {{ x = f32[4,2] parameter(0)
+  u = f32[1,2] parameter(1)
+  a = f32[4,2] add(x, x)
+  one = s32[] constant(1)
+  zero = s32[] constant(0)
+  y = {result}[4,2] dynamic-update-slice(a, u, one, zero)
+  b = f32[4,2] subtract(x, x)
+  place = s32[1] constant({{2}})
+  z = {result}[4,2] scatter(b, place, u), update_window_dims={{1}}, inserted_window_dims={{0}}, \
+scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add
+  ROOT r = ({result}[4,2], {result}[4,2]) tuple(y, z) }}
+"""
+    storage = np.float32 if result == "f32" else ml_dtypes.bfloat16
+    x = np.arange(8, dtype=np.float32).reshape(4, 2) + np.float32(2**-9)
+    update = np.array([[1 + 2**-9, -3]], np.float32)
+    updated, scattered = 2 * x, np.zeros((4, 2), np.float32)
+    updated[1], scattered[2] = update[0], update[0]
+    module = hloexec.parse(text)
+    for _ in range(20):
+        first, second = hloexec.run(module, x, update, numerics=numerics)
+        np.testing.assert_array_equal(first, updated.astype(storage), strict=True)
+        np.testing.assert_array_equal(second, scattered.astype(storage), strict=True)
+
+
+@pytest.mark.parametrize("how", ["call", "fusion"])
+def test_a_computation_gives_each_caller_the_type_that_it_wants(how: str) -> None:
+    called = "call(x), to_apply=inner" if how == "call" else "fusion(x), kind=kLoop, calls=inner"
+    text = f"""HloModule m
+inner {{ x = f32[4] parameter(0)
+  ROOT y = f32[4] add(x, x) }}
+ENTRY e {{ x = f32[4] parameter(0)
+  a = f32[4] {called}
+  b = bf16[4] {called}
+  c = f32[4] {called}
+  d = f16[4] {called}
+  ROOT r = (f32[4], bf16[4], f32[4], f16[4]) tuple(a, b, c, d) }}
+"""
+    x = np.array([1 + 2**-20, 1.3, -2.7, 1e-3], np.float32)
+    for planner in (True, False):
+        results = hloexec.run(hloexec.parse(text), x, planner=planner)
+        for result, dtype in zip(results, (np.float32, ml_dtypes.bfloat16, np.float32, np.float16), strict=True):
+            np.testing.assert_array_equal(result, (x + x).astype(dtype), strict=True)

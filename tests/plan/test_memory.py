@@ -290,3 +290,14 @@ def test_what_a_called_computation_takes_is_estimated_as_if_it_stood_there(name,
     for policy in ("reference", "ftz"):
         plans = [plan_of(module, numerics=policy) for module in (called, direct)]
         assert entry_peak_bytes(plans[0]) == entry_peak_bytes(plans[1]) > 0
+
+
+def test_a_view_of_a_view_keeps_the_buffer_that_it_shows():
+    text = COPIES.replace(
+        "  ROOT d = f32[250000] concatenate(c), dimensions={0} }",
+        "  v = f32[500,500] reshape(a)\n  w = f32[250,1000] reshape(v)\n  d = f32[250000] concatenate(c), dimensions={0}\n"
+        "  e = f32[250000] reshape(w)\n  ROOT f = f32[500000] concatenate(d, e), dimensions={0} }",
+    )
+    # a, which is still shown; d; and the result of both.
+    assert entry_peak_bytes(plan_of(parsed(text))) == 4 * MB
+    assert counted(text, np.zeros(250000, np.float32)).peak_bytes == 4 * MB

@@ -216,3 +216,11 @@ ENTRY e { x = f32[1000,3] parameter(0)
     operand = np.random.default_rng(1).normal(size=(1000, 3)).astype(np.float32)
     result = hloexec.run(hloexec.parse(text), operand, numerics="xla-cpu")
     np.testing.assert_allclose(result, (operand.astype(np.float64) ** 2).sum(axis=1), rtol=3 * 2.0**-24)
+
+
+def test_plain_runs_contract_the_same_sums() -> None:
+    module = hloexec.parse(_module("m = multiply p0 p1", "r = add m p2"))
+    operands = _operands()
+    planned = hloexec.run(module, *operands, numerics="xla-cpu")
+    assert hloexec.run(module, *operands, numerics="xla-cpu", planner=False).tobytes() == planned.tobytes()
+    assert hloexec.run(module, *operands, numerics="ftz", planner=False).tobytes() != planned.tobytes()

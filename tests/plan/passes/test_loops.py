@@ -126,6 +126,15 @@ LOOPS = {
         " to_apply=largest\n  far = f32[] add(low, top)\n  limit = f32[] constant(1000)\n"
         "  more = pred[] compare(far, limit), direction=LT",
     ),
+    "a condition that changes its own copy of what is carried": loop(
+        {"a": V, "b": V},
+        "  d = f32[300] sine(a)\n  e = f32[300] add(d, b)",
+        "e, b",
+        condition="zero = f32[] constant(0)\n  u = f32[1] constant({5})\n"
+        "  changed = f32[300] dynamic-update-slice(a, u, i)\n"
+        "  top = f32[] reduce(changed, zero), dimensions={0}, to_apply=largest\n  far = f32[] constant(1000)\n"
+        "  more = pred[] compare(top, far), direction=LT",
+    ),
     # Counters
     "a counter whose old value another leaf takes over": loop(
         {"a": "s32[]", "b": V},
