@@ -26,7 +26,7 @@ _TYPES: dict[str, Callable[[Any], tuple[tuple[Any, ...], Any]]] = {
 @cache
 def openblas_kernels() -> str:
     """The processor, in lower case, that OpenBLAS's kernels are made for; an empty text where BLAS is not OpenBLAS."""
-    import numpy  # noqa: F401
+    import numpy  # noqa: F401  # Loads its BLAS.
 
     for path in openblas_libraries():
         name = openblas_function(path, "get_corename")

@@ -1,9 +1,9 @@
-"""Loops as Python functions, with what passes have found out of them.
+"""Loops as Python functions, with what passes have found out about them.
 
 A counter is a Python number; values that lie in buffers are written to arrays that the loop keeps; products that are
-added to a sum wait until several of them can be; and where a loop may
-come back to values that it has had, the carried values are looked at after 2 and 16 iterations in turns: where they
-are, bit for bit, those of the look before, all that is left are the iterations beyond a multiple of 2 or 16.
+added to a sum wait until several of them can be. Where a loop may come back to values that it has had, the carried
+values are compared after 2 and 16 iterations in turns: where they are, bit for bit, those of the look before, all that
+is left are the iterations beyond a multiple of 2 or 16.
 """
 
 from __future__ import annotations

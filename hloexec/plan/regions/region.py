@@ -70,7 +70,8 @@ class Region:
     ) -> None:
         """`repeated` are inputs that broadcasts have made, which take little of the cache.
 
-        `overwritten` is the place of an input of the shape of the first output, whose rows it may take."""
+        `overwritten` is the place of an input of the shape of the first output, whose rows it may take.
+        """
         self.parts = tuple(parts)
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
