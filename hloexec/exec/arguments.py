@@ -119,7 +119,8 @@ def _leaf(value: Any, shape: ArrayShape | BufferShape, what: str) -> Any:
     array = _array(value, array_shape, what)
     if not fits(array, array_shape):
         raise InputError(f"{what} must be {_expected(array_shape)}, but {_describe(value)} was given")
-    view = array.view() if array.flags.c_contiguous or lies_in_order(array) else row_major(array)
+    # Not by `c_contiguous`, which a single element is, whatever its stride.
+    view = array.view() if lies_in_order(array) else row_major(array)
     view.flags.writeable = False
     return view
 
