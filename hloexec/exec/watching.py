@@ -19,6 +19,7 @@ from hloexec.exec.per_class import EachClass
 from hloexec.exec.showing import shown
 from hloexec.exec.statistics import Statistics
 from hloexec.exec.tasks import Frame, Loop, Task
+from hloexec.plan.kernels import Conversion
 from hloexec.plan.steps import Plan, Step, While
 from hloexec.plan.trees import NO_SLOT, fits, store
 from hloexec.values import flat
@@ -168,7 +169,9 @@ class WatchedMachine(Machine):
             if step.kernel is not None and not program.computed.isdisjoint(step.results):
                 self._run_kernel(task, step)
             if not step.is_silent:
-                operands = None if step.kernel is None else step.fetch(slots)
+                # What converts the value of a call, a parameter or a tuple has operands that the text does not have.
+                is_renamed = step.kernel is None or isinstance(step.kernel, Conversion)
+                operands = None if is_renamed else step.fetch(slots)
                 seconds = self._seconds.get(step.results[0], 0.0) if step.kernel is not None and step.results else 0.0
                 self._attached.instruction(step, slots, operands, seconds, frame.context, task.devices)
                 del operands

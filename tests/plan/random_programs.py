@@ -193,7 +193,7 @@ class _Writer:
         often = [self.elementwise] * 7 + [self.transpose] * 3 + [self.reduce] * 3 + [self.dot] * 3 + [self.move] * 3
         often += [self.turned_sum, self.turned_sum]
         rare = [self.update, self.select, self.convert, self.cumulate, self.by_rows, self.scatter, self.gather]
-        rare += [self.sort, self.convolve, self.draw]
+        rare += [self.sort, self.convolve, self.draw, self.mixed, self.element_by_element]
         if self.depth < 2:
             rare += [self.call, self.loop, self.conditional]
         if self.depth == 0:
@@ -499,6 +499,86 @@ class _Writer:
             low, high = body.scalar("f32", "0"), body.scalar("f32", "1")
             dims = self.pick(_SHAPES)
             body.emit("f32", dims, f"rng({low.name}, {high.name}), distribution=rng_uniform")
+
+    def mixed(self, body: _Body) -> None:
+        """Floats of two widths that meet, as they do in optimized modules."""
+        value = self.pick(self.of_kinds(body, "f32 f64 f16 bf16") or body.values)
+        others = [kind for kind in ("f32", "bf16", "f16") if kind != value.kind]
+        if value.kind in ("pred", "s32", "c64"):
+            return
+        kind = self.pick(others)
+        name, shape, to = value.name, value.shape, shape_text(kind, value.dims)
+        how = self.pick(["operand", "result", "move", "tuple", "call", "call"])
+        if how == "operand":
+            other = body.emit(kind, value.dims, f"convert({name})", keep=False)
+            body.emit(self.pick([kind, value.kind]), value.dims, f"add({name}, {other.name})")
+        elif how == "result":
+            body.emit(kind, value.dims, f"negate({name})")
+        elif how == "move":
+            body.emit(kind, (1, *value.dims), f"reshape({name})")
+        elif how == "tuple":
+            both = self.fresh()
+            body.line(f"{both} = ({to}, {shape}) tuple({name}, {name})")
+            body.emit(value.kind, value.dims, f"get-tuple-element({both}), index=0")
+        else:
+            parameter, root = self.pick([(shape, to), (to, shape), (to, to)])
+            called, result = self.fresh(), self.pick([kind, value.kind])
+            self.computations.append(
+                f"computation_{called} {{\n  a = {parameter} parameter(0)\n  ROOT b = {root} add(a, a)\n}}\n"
+            )
+            body.emit(result, value.dims, f"call({name}), to_apply=computation_{called}")
+
+    def element_by_element(self, body: _Body) -> None:
+        """A called computation that no vectorised kernel stands for, with a loop that some elements leave sooner."""
+        found = [value for value in self.of_kinds(body, "f32 bf16 s32") if value.dims and prod(value.dims) <= 64]
+        if not found:
+            return
+        value = self.pick(found)
+        called = self.halving(value.kind)
+        if self.chance(0.5):
+            partners = [other for other in found if (other.kind, other.dims) == (value.kind, value.dims)]
+            places = ",".join(map(str, range(len(value.dims))))
+            operands = f"{value.name}, {self.pick(partners).name}"
+            body.emit(value.kind, value.dims, f"map({operands}), dimensions={{{places}}}, to_apply={called}")
+            return
+        axis = int(self.random.integers(len(value.dims)))
+        kept = tuple(size for place, size in enumerate(value.dims) if place != axis)
+        first = body.scalar(value.kind, self.pick(["0", "3"]))
+        body.emit(value.kind, kept, f"reduce({value.name}, {first.name}), dimensions={{{axis}}}, to_apply={called}")
+
+    def halving(self, kind: str) -> str:
+        """A computation that halves one number as long as it is above 1, and says how often, by another's sign."""
+        name = f"computation_{self.fresh()}"
+        state = f"({kind}[], s32[], {kind}[3])"
+        few = self.pick(["2", "5"])
+        self.computations.append(
+            f"body_{name} {{\n  state = {state} parameter(0)\n  x = {kind}[] get-tuple-element(state), index=0\n"
+            f"  n = s32[] get-tuple-element(state), index=1\n  all = {kind}[3] get-tuple-element(state), index=2\n"
+            f"  two = {kind}[] constant(2)\n  y = {kind}[] divide(x, two)\n  one = s32[] constant(1)\n"
+            f"  m = s32[] add(n, one)\n  wide = {kind}[3] broadcast(x), dimensions={{}}\n"
+            f"  more = {kind}[3] subtract(all, wide)\n  ROOT t = {state} tuple(y, m, more)\n}}\n"
+        )
+        self.computations.append(
+            f"condition_{name} {{\n  state = {state} parameter(0)\n  x = {kind}[] get-tuple-element(state), index=0\n"
+            f"  n = s32[] get-tuple-element(state), index=1\n  one = {kind}[] constant(1)\n  size = {kind}[] abs(x)\n"
+            f"  big = pred[] compare(size, one), direction=GT\n  few = s32[] constant({few})\n"
+            f"  early = pred[] compare(n, few), direction=LT\n  ROOT c = pred[] and(big, early)\n}}\n"
+        )
+        self.computations.append(
+            f"plus_{name} {{\n  q = {kind}[] parameter(0)\n  ROOT r = {kind}[] add(q, q)\n}}\n"
+            f"\nsame_{name} {{\n  ROOT q = {kind}[] parameter(0)\n}}\n"
+        )
+        self.computations.append(
+            f"{name} {{\n  a = {kind}[] parameter(0)\n  b = {kind}[] parameter(1)\n  zero = s32[] constant(0)\n"
+            f"  none = {kind}[3] broadcast(b), dimensions={{}}\n  first = {state} tuple(a, zero, none)\n"
+            f"  last = {state} while(first), condition=condition_{name}, body=body_{name}\n"
+            f"  n = s32[] get-tuple-element(last), index=1\n  all = {kind}[3] get-tuple-element(last), index=2\n"
+            f"  part = {kind}[1] slice(all), slice={{[1:2]}}\n  one = {kind}[] reshape(part)\n"
+            f"  odd = {kind}[] convert(n)\n  less = pred[] compare(a, b), direction=LT\n"
+            f"  some = {kind}[] conditional(less, one, odd), true_computation=plus_{name}, "
+            f"false_computation=same_{name}\n  ROOT r = {kind}[] add(some, b)\n}}\n"
+        )
+        return name
 
     # Called computations
 

@@ -16,6 +16,7 @@ from hloexec.exec.statistics import Statistics
 from hloexec.ir import Module
 from hloexec.ops import threads
 from hloexec.ops.attributes import computation_names
+from tests.plan.audit import Audit
 from tests.plan.random_programs import RandomProgram
 
 __all__ = ["bits", "differences", "thread_count"]
@@ -51,7 +52,8 @@ class Values:
 
     def __init__(self, module: Module) -> None:
         self._module = module
-        self.seen: dict[tuple[str, tuple[int, ...]], Any] = {}
+        self.seen: dict[tuple[str, int], Any] = {}
+        self.values: dict[tuple[str, int], Any] = {}
 
     def on_instruction(self, event: Any) -> None:
         value = bits(event.value)
@@ -62,6 +64,9 @@ class Values:
             for operand in event.instruction.operands:
                 assert (before + operand, device) in self.seen, f"{event.name} is seen before {operand}"
             self.seen[event.name, device] = value
+            self.values[event.name, device] = event.value
+            for name, operand in zip(event.instruction.operands, event.operands, strict=bool(event.operands)):
+                assert bits(operand) == self.seen[before + name, device], f"{event.name} is shown another {name}"
 
     def _require_path(self, event: Any) -> None:
         computation = self._module.entry
@@ -110,6 +115,7 @@ def differences(program: RandomProgram, runs: int = RUNS, numerics: str = "refer
         found.append(
             f"values that are seen: {len(names)} of {len(plain.seen)} differ, {names[:3]}, {len(more)} are new"
         )
+    found += Audit(module, numerics, watched.values, program.devices).run(inputs)
     for number in range(1, runs + 1):
         compare(f"run {number}", _run(module, inputs, **how))
     compare("other strides", _run(module, [[*map(_laid_out_otherwise, row)] for row in inputs], **how))

@@ -1,0 +1,260 @@
+"""Checks what observers saw of a run against the text alone: no plan, pass or executor has a part in it.
+
+What was seen must be what the text executes (values that nobody needs may be left out), with the value that each
+opcode's definition gives for the operands that were seen; a call hands over its arguments and its root's value, a loop goes round as long as its
+condition says, a conditional takes the branch that its operand selects, collectives move what the devices hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import element_type_of
+from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.common import in_type
+from hloexec.ops.flushing import Flushing, flushes
+from hloexec.ops.policy import numerics_policy
+from hloexec.ops.registry import OPCODES, Role
+
+__all__ = ["Audit", "evaluate"]
+
+_FORWARDED = {"collective-permute-done": 1}
+
+
+@attrs.frozen
+class _Callee:
+    """A called computation, evaluated element by element."""
+
+    module: Module
+    computation: Computation
+    numerics: str
+
+    def __call__(self, *arguments: Any) -> Any:
+        arrays = np.broadcast_arrays(*map(np.asarray, arguments))
+        results = [
+            evaluate(self.module, self.computation, [array[index] for array in arrays], self.numerics)
+            for index in np.ndindex(arrays[0].shape)
+        ]
+        if isinstance(self.computation.root.shape, ArrayShape):
+            return np.stack(results).reshape(arrays[0].shape)
+        return tuple(np.stack(leaf).reshape(arrays[0].shape) for leaf in zip(*results, strict=True))
+
+
+def evaluate(module: Module, computation: Computation, arguments: Sequence[Any], numerics: str) -> Any:
+    """The result of a computation on one device, instruction by instruction."""
+    values: dict[str, Any] = {}
+    for instruction in computation:
+        operands = [values[name] for name in instruction.operands]
+        values[instruction.name] = _value(module, computation, instruction, operands, arguments, numerics)
+    return values[computation.root_name]
+
+
+def _value(
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    operands: list[Any],
+    arguments: Any,
+    numerics: str,
+) -> Any:
+    role = OPCODES[instruction.opcode].role
+    called = [module.by_name[name] for name in computation_names(instruction.attributes)]
+    if role is Role.PARAMETER:
+        argument = arguments[instruction.attributes.number]
+        return np.asarray(argument) if isinstance(argument, np.generic) else argument
+    if role is Role.CALL:
+        return evaluate(module, called[0], operands, numerics)
+    if role is Role.WHILE:
+        condition, body = _loop(module, instruction)
+        (state,) = operands
+        while evaluate(module, condition, [state], numerics):
+            state = evaluate(module, body, [state], numerics)
+        return state
+    if role is Role.CONDITIONAL:
+        branch, operand = _branch(module, instruction, operands)
+        return evaluate(module, branch, [operand], numerics)
+    return simple_value(module, computation, instruction, operands, numerics)
+
+
+def simple_value(
+    module: Module, computation: Computation, instruction: Instruction, operands: list[Any], numerics: str
+) -> Any:
+    """What an instruction that calls nothing, or has a kernel, gives for its operands."""
+    entry = OPCODES[instruction.opcode]
+    if entry.role is Role.CONSTANT:
+        return instruction.attributes.literal.value
+    if entry.role is Role.TUPLE:
+        return tuple(operands)
+    if entry.role is Role.GET_TUPLE_ELEMENT:
+        return operands[0][instruction.attributes.index]
+    if entry.role is Role.FORWARD:
+        return operands[0]
+    assert entry.role is Role.KERNEL and entry.evaluate is not None, instruction.opcode
+    given: dict[str, Any] = {
+        "attributes": instruction.attributes,
+        "shape": instruction.shape,
+        "operand_shapes": tuple(operand.shape for operand in computation.operands_of(instruction)),
+        "computations": tuple(
+            _Callee(module, module.by_name[name], numerics) for name in computation_names(instruction.attributes)
+        ),
+        "numerics": numerics_policy(numerics),
+    }
+    kernel = partial(entry.evaluate, **{need: given[need] for need in entry.evaluate_needs})
+    shapes = (*given["operand_shapes"], instruction.shape)
+    types = frozenset(shape.element_type for shape in shapes if isinstance(shape, ArrayShape))
+    is_flushed = numerics_policy(numerics).flushes_denormals and flushes(entry.name, types)
+    return (Flushing(kernel) if is_flushed else kernel)(*operands)
+
+
+def _loop(module: Module, instruction: Instruction) -> tuple[Computation, Computation]:
+    attributes = instruction.attributes
+    return module.by_name[attributes.condition], module.by_name[attributes.body]
+
+
+def _branch(module: Module, instruction: Instruction, operands: list[Any]) -> tuple[Computation, Any]:
+    names = list(computation_names(instruction.attributes))
+    selector = operands[0]
+    if selector.dtype == np.bool_:
+        number = 0 if selector else 1
+    else:
+        number = int(selector) if 0 <= selector < len(names) else len(names) - 1
+    return module.by_name[names[number]], operands[1 + number]
+
+
+class Audit:
+    """What was seen of a run, by name and device, held against a module's text."""
+
+    def __init__(self, module: Module, numerics: str, seen: dict[tuple[str, int], Any], devices: int) -> None:
+        self.module = module
+        self.numerics = numerics
+        self.seen = seen
+        self.devices = devices
+        self.met: set[tuple[str, int]] = set()
+        self.faults: list[str] = []
+
+    def run(self, inputs: Sequence[Sequence[Any]]) -> list[str]:
+        """What is wrong, if anything."""
+        for device in range(self.devices):
+            self._computation("", self.module.entry, inputs[device], device)
+        self.faults += [
+            f"{name} on {device} was seen, but is not executed" for name, device in self.seen.keys() - self.met
+        ]
+        return self.faults
+
+    def _computation(self, prefix: str, computation: Computation, arguments: Sequence[Any], device: int) -> Any:
+        """Check a computation's instructions; its root's value, as it was seen."""
+        for instruction in computation:
+            key = prefix + instruction.name, device
+            if key not in self.seen:
+                continue
+            self.met.add(key)
+            found = self.seen[key]
+            missing = [name for name in instruction.operands if (prefix + name, device) not in self.seen]
+            if missing:
+                self.faults.append(f"{key[0]} on {device} was seen, its operands {missing} were not")
+                continue
+            operands = [self.seen[prefix + name, device] for name in instruction.operands]
+            expected = self._expected(prefix, computation, instruction, operands, arguments, device)
+            if not _fits(found, instruction.shape):
+                self.faults.append(f"{key[0]} on {device} is no {instruction.shape}")
+            elif not _agrees(found, expected, OPCODES[instruction.opcode].is_order_sensitive):
+                self.faults.append(f"{key[0]} on {device} is wrong")
+        root = prefix + computation.root_name, device
+        if root not in self.seen:
+            self.faults.append(f"{root[0]} on {device} was not seen")
+        return self.seen.get(root)
+
+    def _expected(
+        self,
+        prefix: str,
+        computation: Computation,
+        instruction: Instruction,
+        operands: list[Any],
+        arguments: Sequence[Any],
+        device: int,
+    ) -> Any:
+        role, here = OPCODES[instruction.opcode].role, prefix + instruction.name
+        if role is Role.PARAMETER:
+            return arguments[instruction.attributes.number]
+        if role is Role.CALL:
+            (called,) = [self.module.by_name[name] for name in computation_names(instruction.attributes)]
+            return self._computation(f"{here}/", called, operands, device)
+        if role is Role.WHILE:
+            return self._while(here, instruction, operands[0], device)
+        if role is Role.CONDITIONAL:
+            branch, operand = _branch(self.module, instruction, operands)
+            return self._computation(f"{here}:{branch.name}/", branch, [operand], device)
+        if role is Role.TOKEN:
+            return self.seen[here, device]
+        if role is Role.MACHINE:
+            return self._exchanged(prefix, instruction, operands, device)
+        if not OPCODES[instruction.opcode].is_pure:
+            return self.seen[here, device]
+        return simple_value(self.module, computation, instruction, operands, self.numerics)
+
+    def _while(self, here: str, instruction: Instruction, state: Any, device: int) -> Any:
+        condition, body = _loop(self.module, instruction)
+        iteration = 0
+        while True:
+            again = self._computation(f"{here}[{iteration}]:{condition.name}/", condition, [state], device)
+            if again is None or not again:
+                return state
+            state = self._computation(f"{here}[{iteration}]:{body.name}/", body, [state], device)
+            if state is None:
+                return None
+            iteration += 1
+
+    def _exchanged(self, prefix: str, instruction: Instruction, operands: list[Any], device: int) -> Any:
+        opcode = instruction.opcode
+        if opcode == "partition-id":
+            return np.uint32(device)
+        if opcode in _FORWARDED:
+            return operands[0][_FORWARDED[opcode]]
+        held = [self.seen[prefix + instruction.operands[0], number] for number in range(self.devices)]
+        if opcode == "all-reduce":
+            total = sum(value.astype(np.result_type(value.dtype, np.float32)) for value in held)
+            return total.astype(held[0].dtype)
+        (source,) = [pair[0] for pair in instruction.attributes.source_target_pairs if pair[1] == device]
+        if opcode == "collective-permute":
+            return held[source]
+        return (held[device], held[source], *self.seen[prefix + instruction.name, device][2:])
+
+
+def _fits(found: Any, shape: Shape) -> bool:
+    if isinstance(shape, TupleShape):
+        return len(found) == len(shape.elements) and all(map(_fits, found, shape.elements))
+    if not isinstance(found, np.ndarray):
+        return not shape.is_array
+    return found.dtype == shape.element_type.storage and found.shape == shape.dimensions
+
+
+def _agrees(found: Any, expected: Any, is_loose: bool) -> bool:
+    if isinstance(expected, tuple):
+        return len(found) == len(expected) and all(
+            _agrees(mine, its, is_loose) for mine, its in zip(found, expected, strict=True)
+        )
+    if expected is None or not isinstance(found, np.ndarray):
+        return True
+    expected = np.asarray(expected)
+    if found.dtype != expected.dtype:
+        expected = in_type(expected, element_type_of(found.dtype))
+    if np.ascontiguousarray(found).tobytes() == np.ascontiguousarray(expected).tobytes():
+        return True
+    return is_loose and _are_near(found, expected)
+
+
+def _are_near(found: Any, expected: Any) -> bool:
+    """Whether sums may be the same but for their order: what is held against one another here is the bits of the same
+    kernel on operands that lie otherwise in memory, and a wrong operand is off by more."""
+    with np.errstate(all="ignore"):
+        dtype = np.complex128 if found.dtype.kind == "c" else np.float64
+        first, second = found.astype(dtype), expected.astype(dtype)
+        finite = np.isfinite(first) & np.isfinite(second)
+        largest = np.abs(second[finite]).max(initial=0)
+        return bool((np.abs(first - second)[finite] <= 0.02 * largest + 1e-30).all())
