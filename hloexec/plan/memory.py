@@ -7,6 +7,7 @@ and constants that the module holds exist already and do not count.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from hloexec.errors import ResourceError
@@ -28,7 +29,8 @@ class _Liveness:
 
     def __init__(self, plan: Plan, owned: Sequence[bool], spread: Spread | None = None) -> None:
         """`owned` says for each parameter leaf whether its buffer may die within the plan."""
-        self.sizes = [shape.byte_size for shape in plan.slot_shapes]
+        self.declared = [shape.byte_size for shape in plan.slot_shapes]
+        self.sizes = self.declared.copy()
         if spread is not None:
             self.sizes = [size * count for size, count in zip(self.sizes, spread.counts(plan), strict=True)]
         for slot, is_owned in zip(plan.parameters, owned, strict=True):
@@ -65,6 +67,21 @@ class _Liveness:
         for slot in step.dead:
             self.drop(slot)
 
+    def dying(self, step: Step) -> list[int]:
+        """For each operand of a step that runs plans, how many bytes of this run's they may let go of with it.
+
+        A buffer that is passed several times counts once, and no more of one than the operand shows.
+        """
+        drops = Counter(self.buffer[slot] for slot in step.dead)
+        free = {buffer for buffer, count in drops.items() if self.users[buffer] == count and self.sizes[buffer]}
+        found = []
+        for slot in step.operands:
+            buffer = self.buffer[slot]
+            is_free = slot in step.dead and buffer in free
+            free.discard(buffer)
+            found.append(min(self.sizes[buffer], self.declared[slot]) if is_free else 0)
+        return found
+
 
 def annotate_peak(plan: Plan) -> None:
     """Estimate what a run of a plan allocates; the plans that its steps run are annotated already.
@@ -73,9 +90,6 @@ def annotate_peak(plan: Plan) -> None:
     """
     results = dict(enumerate(plan.results))
     owned = [results.get(leaf) != slot for leaf, slot in enumerate(plan.parameters)]
-    for step in plan.steps:
-        if step.flow is not None:
-            step.extra_bytes = _flow_bytes(plan, step)
     plan.peak_bytes, plan.peak_step = _peak(plan, owned)
 
 
@@ -92,7 +106,9 @@ def _peak(plan: Plan, owned: Sequence[bool], spread: Spread | None = None) -> tu
                 total -= _freed_by_class(step, liveness, counts)
         elif isinstance(step.flow, (Invocation, While, Conditional)):
             # The results of a flow are part of what its plans allocate.
-            total = liveness.live + _extra_bytes(step, spread)
+            step.extra_bytes = _flow_bytes(step, liveness.dying(step))
+            factor = 1.0 if spread is None else max(map(spread.factor, inner_plans(step.flow)))
+            total = liveness.live + int(step.extra_bytes * factor)
             liveness.enter(step)
         else:
             continue
@@ -100,14 +116,6 @@ def _peak(plan: Plan, owned: Sequence[bool], spread: Spread | None = None) -> tu
             peak, where = max(total, peak), step
         liveness.leave(step)
     return peak, where
-
-
-def _extra_bytes(step: Step, spread: Spread | None) -> int:
-    """What the plans of a step allocate beyond the step's operands, on one device or on all of them."""
-    inner = inner_plans(step.flow)
-    if spread is None or not inner:
-        return step.extra_bytes
-    return int(step.extra_bytes * max(map(spread.factor, inner)))
 
 
 def _freed_by_class(step: Step, liveness: _Liveness, counts: Sequence[int]) -> int:
@@ -118,25 +126,16 @@ def _freed_by_class(step: Step, liveness: _Liveness, counts: Sequence[int]) -> i
     return min(dying, made) * (most - 1) // most
 
 
-def _flow_bytes(plan: Plan, step: Step) -> int:
-    """What the plans of a step allocate beyond the step's operands."""
-    dead = set(step.dead)
-    dying = [slot in dead for slot in step.operands]
+def _flow_bytes(step: Step, dying: Sequence[int]) -> int:
+    """What the plans of a step allocate beyond its operands, of each of which so many bytes may be freed on the way."""
     flow = step.flow
     if isinstance(flow, Invocation):
-        return _beyond(flow.plan, step.operands, dying, plan)
+        return _beyond(flow.plan, dying)
     if isinstance(flow, Conditional):
-        return max(
-            _beyond(branch.plan, step.operands[branch.start : branch.stop], dying[branch.start : branch.stop], plan)
-            for branch in flow.branches
-        )
+        return max(_beyond(branch.plan, dying[branch.start : branch.stop]) for branch in flow.branches)
     if isinstance(flow, While):
         replaced = [not flow.body.is_invariant(leaf) for leaf in range(len(step.operands))]
-        own = sum(
-            plan.slot_shapes[slot].byte_size
-            for slot, dies, changes in zip(step.operands, dying, replaced, strict=True)
-            if dies and changes
-        )
+        own = sum(freed for freed, changes in zip(dying, replaced, strict=True) if changes)
         carried = sum(
             flow.body.slot_shapes[slot].byte_size
             for slot, changes in zip(flow.body.parameters, replaced, strict=True)
@@ -147,15 +146,13 @@ def _flow_bytes(plan: Plan, step: Step) -> int:
     return 0
 
 
-def _beyond(callee: Plan, operands: Sequence[int], dying: Sequence[bool], plan: Plan) -> int:
-    pattern = tuple(dying)
+def _beyond(callee: Plan, dying: Sequence[int]) -> int:
+    pattern = tuple(freed > 0 for freed in dying)
     if pattern not in callee.peaks_by_ownership and len(callee.peaks_by_ownership) >= _OWNERSHIP_PATTERNS:
-        pattern = (False,) * len(pattern)
+        return _beyond(callee, (0,) * len(dying))
     if pattern not in callee.peaks_by_ownership:
         callee.peaks_by_ownership[pattern], _ = _peak(callee, pattern)
-    peak = callee.peaks_by_ownership[pattern]
-    own = sum(plan.slot_shapes[slot].byte_size for slot, dies in zip(operands, dying, strict=True) if dies)
-    return peak - own
+    return callee.peaks_by_ownership[pattern] - sum(dying)
 
 
 def _largest_buffers(plan: Plan, where: Step | None, spread: Spread | None) -> list[str]:

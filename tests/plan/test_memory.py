@@ -18,8 +18,10 @@ from hloexec.errors import HloWarning, InputError, ResourceError, UnsupportedErr
 from hloexec.exec import plan_of, run, run_devices
 from hloexec.exec.statistics import Statistics
 from hloexec.plan.memory import entry_peak_bytes
+from hloexec.plan.regions import region
 from hloexec.system_memory import in_units
 from tests.exec.programs import parsed, run_text
+from tests.plan.random_programs import random_program
 
 MB = 1_000_000
 
@@ -301,3 +303,114 @@ def test_a_view_of_a_view_keeps_the_buffer_that_it_shows():
     # a, which is still shown; d; and the result of both.
     assert entry_peak_bytes(plan_of(parsed(text))) == 4 * MB
     assert counted(text, np.zeros(250000, np.float32)).peak_bytes == 4 * MB
+
+
+MANY = """  a = f32[250000] concatenate(x), dimensions={0}
+  b = f32[250000] concatenate(a), dimensions={0}
+  s = f32[1] slice(b), slice={[0:1]}
+  r = f32[] reshape(s)
+"""
+FEW = "  s = f32[1] slice(x), slice={[0:1]}\n  r = f32[] reshape(s)\n"
+STATE = "(s32[], f32[250000], f32[])"
+
+
+def function_of_x(name, lines):
+    return f"{name} {{ x = f32[250000] parameter(0)\n{lines}  ROOT o = f32[] negate(r) }}\n"
+
+
+def loop_with(body, condition):
+    """A loop of three times that carries x, with these lines in its body and in its condition."""
+    state = (
+        f"  t = {STATE} parameter(0)\n  i = s32[] get-tuple-element(t), index=0\n"
+        "  x = f32[250000] get-tuple-element(t), index=1\n  q = f32[] get-tuple-element(t), index=2\n"
+    )
+    return (
+        f"body {{\n{state}  one = s32[] constant(1)\n  j = s32[] add(i, one)\n{body}  u = f32[] add(q, r)\n"
+        f"  ROOT o = {STATE} tuple(j, x, u) }}\n"
+        f"condition {{\n{state}  n = s32[] constant(3)\n  m = pred[] compare(i, n), direction=LT\n{condition}"
+        "  h = f32[] constant(1e9)\n  v = pred[] compare(r, h), direction=LT\n  ROOT o = pred[] and(m, v) }\n"
+    )
+
+
+LOOPED = (
+    f"  z = s32[] constant(0)\n  q = f32[] constant(0)\n  t = {STATE} tuple(z, x, q)\n"
+    f"  w = {STATE} while(t), condition=condition, body=body\n  r = f32[] get-tuple-element(w), index=2\n"
+)
+CHOSEN = "  k = s32[] constant({})\n  r = f32[] conditional(k, x, x), branch_computations={{many, few}}\n"
+BRANCHES = function_of_x("many", MANY) + function_of_x("few", FEW)
+PLACES = {
+    "the entry": ("", MANY),
+    "a call": (function_of_x("f", MANY), "  r = f32[] call(x), to_apply=f\n"),
+    "a fusion": (function_of_x("f", MANY), "  r = f32[] fusion(x), kind=kLoop, calls=f\n"),
+    "a branch that is taken": (BRANCHES, CHOSEN.format(0)),
+    "a loop's body": (loop_with(MANY, FEW), LOOPED),
+    "a loop's condition": (loop_with(FEW, MANY), LOOPED),
+}
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+@pytest.mark.parametrize("place", PLACES)
+def test_two_large_values_are_estimated_and_counted_wherever_they_are(place, is_planned):
+    computations, lines = PLACES[place]
+    text = (
+        f"HloModule m, is_scheduled=true\n{computations}ENTRY e {{ x = f32[250000] parameter(0)\n{lines}"
+        "  ROOT out = f32[] negate(r) }\n"
+    )
+    statistics = Statistics()
+    run(parsed(text), np.zeros(250000, np.float32), statistics=statistics, planner=is_planned)
+    # Besides them there are a few scalars: counters, sums and what conditions say.
+    assert 2 * MB <= statistics.peak_bytes <= 2 * MB + 32
+    assert 2 * MB <= entry_peak_bytes(plan_of(parsed(text), planner=is_planned)) <= 2 * MB + 32
+
+
+def test_a_branch_that_is_not_taken_is_estimated_too():
+    text = (
+        f"HloModule m, is_scheduled=true\n{BRANCHES}ENTRY e {{ x = f32[250000] parameter(0)\n{CHOSEN.format(1)}"
+        "  ROOT out = f32[] negate(r) }\n"
+    )
+    assert counted(text, np.zeros(250000, np.float32)).peak_bytes < 100
+    assert 2 * MB <= entry_peak_bytes(plan_of(parsed(text))) <= 2 * MB + 32
+
+
+def test_what_a_loop_is_given_counts_as_what_it_is_a_view_of():
+    """The state is a row repeated a hundred times, which takes a row, and what the loop makes of it, a hundred."""
+    text = """HloModule m, is_scheduled=true
+body { t = (s32[], f32[100,2500]) parameter(0)
+  i = s32[] get-tuple-element(t), index=0
+  x = f32[100,2500] get-tuple-element(t), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  y = f32[100,2500] sine(x)
+  ROOT o = (s32[], f32[100,2500]) tuple(j, y) }
+condition { t = (s32[], f32[100,2500]) parameter(0)
+  i = s32[] get-tuple-element(t), index=0
+  n = s32[] constant(30)
+  ROOT m = pred[] compare(i, n), direction=LT }
+ENTRY e { p = f32[2500] parameter(0)
+  row = f32[2500] concatenate(p), dimensions={0}
+  x = f32[100,2500] broadcast(row), dimensions={1}
+  z = s32[] constant(0)
+  t = (s32[], f32[100,2500]) tuple(z, x)
+  w = (s32[], f32[100,2500]) while(t), condition=condition, body=body
+  ROOT r = f32[100,2500] get-tuple-element(w), index=1 }
+"""
+    found = counted(text, np.ones(2500, np.float32)).peak_bytes
+    assert MB < found <= entry_peak_bytes(plan_of(parsed(text))) <= 2.1 * MB
+
+
+def test_scratch_is_estimated_for_each_core_that_takes_rows(monkeypatch):
+    scratch = []
+    for count in (1, 2, 4):
+        monkeypatch.setattr(region, "core_count", lambda count=count: count)
+        (step,) = plan_of(parsed(CHAIN.replace("250000", "4000000"))).steps
+        scratch.append(step.extra_bytes)
+    assert scratch == [scratch[0], 2 * scratch[0], 4 * scratch[0]] != [0, 0, 0]
+
+
+@pytest.mark.parametrize("seed", [seed for seed in range(1000, 1080) if seed % 8 < 6])
+def test_random_programs_take_no_more_than_is_estimated(seed):
+    program = random_program(seed)
+    statistics = Statistics()
+    with np.errstate(all="ignore"):
+        run(parsed(program.text), *program.inputs[0], statistics=statistics)
+    assert statistics.peak_bytes <= entry_peak_bytes(plan_of(parsed(program.text)))

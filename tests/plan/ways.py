@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 import hloexec
+from hloexec.exec import per_class_loops
 from hloexec.exec.statistics import Statistics
 from hloexec.ir import Module
 from hloexec.ops import threads
 from hloexec.ops.attributes import computation_names
+from hloexec.plan.regions import region
 from tests.plan.audit import Audit
 from tests.plan.random_programs import RandomProgram
 
@@ -38,7 +40,8 @@ def bits(value: Any) -> tuple[Any, ...]:
 def thread_count(count: int) -> Iterator[None]:
     """Let hloexec believe in so many cores."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(threads, "core_count", lambda: count)
+        for module in (threads, per_class_loops, region):
+            patch.setattr(module, "core_count", lambda: count)
         threads._pool.cache_clear()
         yield
     threads._pool.cache_clear()
@@ -88,6 +91,13 @@ def _run(module: Module, inputs: list[list[Any]], **options: Any) -> Any:
         return bits(hloexec.run_devices(module, inputs, **options))
 
 
+def _counts(module: Module, inputs: list[list[Any]], **options: Any) -> tuple[Any, int, int, int, int]:
+    """A result, the steps that ran, the peaks of all and of one device, and the bytes that are held in the end."""
+    counted = Statistics()
+    result = _run(module, inputs, **options, statistics=counted)
+    return result, counted.steps, counted.peak_bytes, counted.device_peak_bytes, counted.live_bytes
+
+
 def _laid_out_otherwise(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The same values, the other way round in memory."""
     turned = value.transpose()
@@ -119,12 +129,19 @@ def differences(program: RandomProgram, runs: int = RUNS, numerics: str = "refer
     for number in range(1, runs + 1):
         compare(f"run {number}", _run(module, inputs, **how))
     compare("other strides", _run(module, [[*map(_laid_out_otherwise, row)] for row in inputs], **how))
-    compare("counted", _run(module, inputs, **how, statistics=Statistics()))
+    counts = [_counts(module, inputs, **how)]
     compare("checked", _run(module, inputs, **how, check=True))
     for count in (1, 2, 4):
         with thread_count(count):
+            counts.append(_counts(module, inputs, **how))
             compare(f"{count} threads", _run(module, inputs, **how))
             compare(f"{count} threads, first run", _run(hloexec.parse(program.text), inputs, **how))
+    for result, *_ in counts:
+        compare("counted", result)
+    # Where devices run side by side, how much is alive at once depends on which is faster.
+    rows = [(steps, *peaks, alive) if program.devices == 1 else (steps, alive) for _, steps, *peaks, alive in counts]
+    if len(set(rows)) > 1 or rows[0][-1]:
+        found.append(f"counts of steps, peaks and what is alive in the end: {rows}")
     results: list[Any] = [None, None]
 
     def work(place: int) -> None:
