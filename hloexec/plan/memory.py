@@ -90,11 +90,18 @@ def annotate_peak(plan: Plan) -> None:
     """
     results = dict(enumerate(plan.results))
     owned = [results.get(leaf) != slot for leaf, slot in enumerate(plan.parameters)]
+    nothing = (False,) * len(plan.parameters)
+    plan.peaks_by_ownership[nothing], _ = _peak(plan, nothing)
     plan.peak_bytes, plan.peak_step = _peak(plan, owned)
 
 
-def _peak(plan: Plan, owned: Sequence[bool], spread: Spread | None = None) -> tuple[int, Step | None]:
-    """The most bytes alive at once, and at which step: on one device, or with a spread on all of them."""
+def _peak(
+    plan: Plan, owned: Sequence[bool], spread: Spread | None = None, *, is_nested: bool = False
+) -> tuple[int, Step | None]:
+    """The most bytes alive at once, and at which step: on one device, or with a spread on all of them.
+
+    Where it `is_nested`, plans that its steps run are not estimated anew, as they nest as deep as they like.
+    """
     liveness = _Liveness(plan, owned, spread)
     counts = [] if spread is None else spread.counts(plan)
     peak, where = liveness.live, None
@@ -106,7 +113,7 @@ def _peak(plan: Plan, owned: Sequence[bool], spread: Spread | None = None) -> tu
                 total -= _freed_by_class(step, liveness, counts)
         elif isinstance(step.flow, (Invocation, While, Conditional)):
             # The results of a flow are part of what its plans allocate.
-            step.extra_bytes = _flow_bytes(step, liveness.dying(step))
+            step.extra_bytes = _flow_bytes(step, liveness.dying(step), is_nested=is_nested)
             factor = 1.0 if spread is None else max(map(spread.factor, inner_plans(step.flow)))
             total = liveness.live + int(step.extra_bytes * factor)
             liveness.enter(step)
@@ -126,13 +133,15 @@ def _freed_by_class(step: Step, liveness: _Liveness, counts: Sequence[int]) -> i
     return min(dying, made) * (most - 1) // most
 
 
-def _flow_bytes(step: Step, dying: Sequence[int]) -> int:
+def _flow_bytes(step: Step, dying: Sequence[int], *, is_nested: bool) -> int:
     """What the plans of a step allocate beyond its operands, of each of which so many bytes may be freed on the way."""
     flow = step.flow
     if isinstance(flow, Invocation):
-        return _beyond(flow.plan, dying)
+        return _beyond(flow.plan, dying, is_nested=is_nested)
     if isinstance(flow, Conditional):
-        return max(_beyond(branch.plan, dying[branch.start : branch.stop]) for branch in flow.branches)
+        return max(
+            _beyond(branch.plan, dying[branch.start : branch.stop], is_nested=is_nested) for branch in flow.branches
+        )
     if isinstance(flow, While):
         replaced = [not flow.body.is_invariant(leaf) for leaf in range(len(step.operands))]
         own = sum(freed for freed, changes in zip(dying, replaced, strict=True) if changes)
@@ -141,18 +150,19 @@ def _flow_bytes(step: Step, dying: Sequence[int]) -> int:
             for slot, changes in zip(flow.body.parameters, replaced, strict=True)
             if changes
         )
-        condition, _ = _peak(flow.condition, [False] * len(flow.condition.parameters))
+        condition = flow.condition.peaks_by_ownership[(False,) * len(flow.condition.parameters)]
         return max(flow.body.peak_bytes, carried + condition) - own + sum(flow.sums.values())
     return 0
 
 
-def _beyond(callee: Plan, dying: Sequence[int]) -> int:
+def _beyond(callee: Plan, dying: Sequence[int], *, is_nested: bool) -> int:
+    known = callee.peaks_by_ownership
     pattern = tuple(freed > 0 for freed in dying)
-    if pattern not in callee.peaks_by_ownership and len(callee.peaks_by_ownership) >= _OWNERSHIP_PATTERNS:
-        return _beyond(callee, (0,) * len(dying))
-    if pattern not in callee.peaks_by_ownership:
-        callee.peaks_by_ownership[pattern], _ = _peak(callee, pattern)
-    return callee.peaks_by_ownership[pattern] - sum(dying)
+    if pattern not in known:
+        if is_nested or len(known) >= _OWNERSHIP_PATTERNS:
+            return known[(False,) * len(pattern)]
+        known[pattern], _ = _peak(callee, pattern, is_nested=True)
+    return known[pattern] - sum(dying)
 
 
 def _largest_buffers(plan: Plan, where: Step | None, spread: Spread | None) -> list[str]:
