@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hloexec.errors import UnsupportedError
 from hloexec.exec.running import plan_of
 from hloexec.plan.callee import PlanCallee
 from tests.exec.programs import parsed, run_text
@@ -188,3 +189,19 @@ def test_nothing_given_is_modified():
     arrays = [np.arange(3, dtype=np.float32) for _ in range(2)]
     callee(NESTED)(*arrays)
     assert all(np.array_equal(a, b) for a, b in itertools.pairwise(arrays))
+
+
+def test_a_refusal_names_the_computation_in_which_the_instruction_stands():
+    """Though it was written into its caller's plan."""
+    inner = (
+        "g { x = f32[] parameter(0)\n t = token[] after-all()\n o = token[] outfeed(x, t)\n ROOT y = f32[] negate(x) }"
+    )
+    outer = "f { x = f32[] parameter(0)\n ROOT r = f32[] call(x), to_apply=g }"
+    text = (
+        f"HloModule m\n{inner}\n{outer}\n"
+        "ENTRY e { x = f32[3] parameter(0)\n ROOT r = f32[3] map(x), dimensions={0}, to_apply=f }"
+    )
+    with pytest.raises(
+        UnsupportedError, match="%o in computation g has to do with other devices or the host, but f is"
+    ):
+        run_text(text, np.zeros(3, np.float32))

@@ -414,3 +414,11 @@ def test_random_programs_take_no_more_than_is_estimated(seed):
     with np.errstate(all="ignore"):
         run(parsed(program.text), *program.inputs[0], statistics=statistics)
     assert statistics.peak_bytes <= entry_peak_bytes(plan_of(parsed(program.text)))
+
+
+def test_a_limit_that_is_given_holds_for_small_runs_too():
+    x = np.zeros(4, np.float32)
+    text = "HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] negate(x) }"
+    assert run_text(text, x, memory_limit=16).size == 4
+    with pytest.raises(ResourceError, match="about 16 B beyond its inputs"):
+        run_text(text, x, memory_limit=15)
