@@ -119,8 +119,9 @@ def _leaf(value: Any, shape: ArrayShape | BufferShape, what: str) -> Any:
     array = _array(value, array_shape, what)
     if not fits(array, array_shape):
         raise InputError(f"{what} must be {_expected(array_shape)}, but {_describe(value)} was given")
-    # Not by `c_contiguous`, which a single element is, whatever its stride.
-    view = array.view() if lies_in_order(array) else row_major(array)
+    # A single element is contiguous whatever its stride, and NumPy's functions go by the stride.
+    is_plain = array.flags.c_contiguous and min(array.strides, default=0) >= 0
+    view = array.view() if is_plain or lies_in_order(array) else row_major(array)
     view.flags.writeable = False
     return view
 
