@@ -31,6 +31,8 @@ from hloexec.numerics.trip_counts import loop_trips
 from hloexec.numerics.ulps import unit_roundoff
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
+from hloexec.ops.registry import find_opcode
+from hloexec.ops.rounding import Rounding
 
 __all__ = ["LAMBDA", "Chain", "chains_of", "leaf_chains", "own_chain", "worst"]
 
@@ -41,17 +43,6 @@ _F8_SUMS = 2.0**-13
 _UNKNOWN_TRIPS = 32
 _LIBRARY_ROUNDINGS = 8
 """Of a library call that is no plain product: attention rounds its scores, its weights, their sums and its result."""
-_EXACT = frozenset(
-    "parameter constant tuple get-tuple-element bitcast bitcast-convert reshape transpose copy broadcast slice "
-    "dynamic-slice dynamic-update-slice concatenate pad gather reverse select negate abs maximum minimum clamp compare "
-    "sort iota copy-start copy-done opt-barrier domain while call fusion conditional async-start async-update "
-    "async-done topk get-dimension-size set-dimension-size rng-bit-generator rng-get-and-update-state".split()
-)
-"""What rounds nothing of its own."""
-_FUNCTIONS = frozenset(
-    "acos acosh asin asinh atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log log-plus-one "
-    "logistic power rsqrt sine sinh sqrt tan tanh divide".split()
-)
 _SUMS = frozenset("reduce reduce-window scatter select-and-scatter fft scan map all-reduce reduce-scatter".split())
 _PRODUCTS = frozenset("dot ragged-dot convolution custom-call triangular-solve cholesky".split())
 _CANCELLING = frozenset("add subtract complex cholesky triangular-solve".split()) | _SUMS | _PRODUCTS
@@ -190,7 +181,13 @@ def own_chain(instruction: Instruction, operands: Sequence[Shape], bits: int | N
 
     `operands` are their shapes, `bits` the mantissa bits to which the numerics policy rounds operands of products.
     """
-    return _NONE if instruction.opcode in _EXACT else _own(instruction, operands, bits)
+    return _own(instruction, operands, bits) if _rounds(instruction.opcode) else _NONE
+
+
+def _rounds(opcode: str) -> bool:
+    """Whether an opcode adds errors of its own; what a called computation adds is counted there."""
+    entry = find_opcode(opcode)
+    return entry is None or entry.rounding is not Rounding.NONE or opcode in _SUMS or opcode in _PRODUCTS
 
 
 def worst(chains: Iterable[Chain]) -> Chain:
@@ -206,7 +203,8 @@ def _own(instruction: Instruction, operands: Sequence[Shape], bits: int | None) 
     inputs = [leaf for operand in operands for _, leaf in leaf_shapes(operand) if isinstance(leaf, ArrayShape)]
     compute = min(_F32, result)
     cancels = instruction.opcode in _CANCELLING
-    if instruction.opcode in _FUNCTIONS:
+    entry = find_opcode(instruction.opcode)
+    if entry is not None and entry.rounding is Rounding.FUNCTION:
         return rounding(result, 4 * compute)
     if instruction.opcode in _SUMS:
         # Scatter and select-and-scatter round to the declared type after every addition.

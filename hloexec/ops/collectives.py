@@ -245,6 +245,11 @@ def _combined(operands: Sequence[Array], name: str, numerics: NumericsPolicy) ->
         init = narrow(np.asarray(reducer.identity(dtype), dtype), element_type)
         return reduce_exactly(name, np.stack(operands), (0,), init, element_type)
 
+    if numerics.rounding_seed is not None and name == "add" and (element_type.is_floating or element_type.is_complex):
+        from hloexec.ops.random_rounding import sum_by_chance
+
+        return sum_by_chance(np.stack(operands), numerics.rounding_seed)
+
     def combined(arrays: Sequence[Array]) -> Array:
         total = widen(arrays[0]).astype(dtype, copy=False)
         for array in arrays[1:]:

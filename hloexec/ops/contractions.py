@@ -26,6 +26,7 @@ from hloexec.ops.matrix_product import Multiplier, default_multiplier, exactly, 
 from hloexec.ops.plain_products import is_one_call, plain_matrix_product
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import opcode
+from hloexec.ops.rounding import Rounding, Summation
 from hloexec.values import Array
 
 __all__ = [
@@ -67,7 +68,7 @@ class DimensionNumbers(Protocol):
     def rhs_contracting_dims(self) -> tuple[int, ...]: ...
 
 
-@opcode("dot", operands=2, attributes=DotAttributes)
+@opcode("dot", operands=2, attributes=DotAttributes, rounding=Rounding.SUM)
 class Dot:
     """out[b..., m..., n...] = sum over k... of lhs[b..., m..., k...] * rhs[b..., n..., k...]
 
@@ -110,6 +111,14 @@ class Dot:
         rows, columns = shape.dimensions
         terms = operand_shapes[0].dimensions[contracting[0]]
         return MatrixProduct(contracting[0] == 0, contracting[1] == 1, is_one_call(rows, terms, columns))
+
+    @staticmethod
+    def summed(*, attributes: DotAttributes, operand_shapes: tuple[ArrayShape, ...], **_: Any) -> Summation:
+        contracting = attributes.lhs_contracting_dims
+        terms = math.prod(operand_shapes[0].dimensions[dimension] for dimension in contracting)
+        # An algorithm rounds its operands first, and would round the errors away.
+        along = (contracting, attributes.rhs_contracting_dims) if attributes.algorithm == "unset" else ()
+        return Summation(terms, along)
 
 
 @attrs.frozen

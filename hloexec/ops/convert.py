@@ -21,6 +21,7 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_dimensions, widen
 from hloexec.ops.elementwise import ANY_TYPE, FLOAT, elementwise, operands_shape
 from hloexec.ops.registry import opcode
+from hloexec.ops.rounding import Rounding
 from hloexec.ops.threads import in_pieces
 from hloexec.values import Array
 
@@ -213,6 +214,7 @@ elementwise(
     operands=1,
     kinds=FLOAT,
     attributes=ReducePrecisionAttributes,
+    rounding=Rounding.FORMAT,
     infer=_infer_reduce_precision,
 )
 

@@ -17,6 +17,7 @@ from hloexec.ops.convolution_forms import convolve
 from hloexec.ops.convolution_views import ConvolutionViews
 from hloexec.ops.policy import NumericsPolicy
 from hloexec.ops.registry import opcode
+from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.windows import output_size, require_window
 from hloexec.values import Array
 
@@ -40,7 +41,7 @@ class ConvolutionAttributes:
     )
 
 
-@opcode("convolution", operands=2, attributes=ConvolutionAttributes)
+@opcode("convolution", operands=2, attributes=ConvolutionAttributes, rounding=Rounding.SUM)
 class Convolution:
     """out[b, x, o] = sum over t, i of lhs[b, x * stride + t * window_dilation - padding_low, i] * rhs[t, i, o]
 
@@ -76,6 +77,13 @@ class Convolution:
         )
         convolve(work)
         return result
+
+    @staticmethod
+    def summed(
+        *, attributes: ConvolutionAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object
+    ) -> Summation:
+        outputs = operand_shapes[1].dimensions[attributes.dim_labels.kernel_output_feature_dimension]
+        return Summation(operand_shapes[1].element_count / max(1, outputs))
 
 
 def _infer(lhs: ArrayShape, rhs: ArrayShape, attributes: ConvolutionAttributes, declared: Shape) -> ArrayShape:

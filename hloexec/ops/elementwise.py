@@ -25,6 +25,7 @@ from hloexec.ops.common import array_shape, narrow, same_dimensions, same_type_i
 from hloexec.ops.elementwise_binding import around_formula
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import register
+from hloexec.ops.rounding import Rounding
 from hloexec.ops.xla_cpu.functions import XLA_CPU_FUNCTIONS
 from hloexec.values import Array
 
@@ -210,6 +211,7 @@ def elementwise(
     attributes: type | None = None,
     infer: Callable[..., Shape] | None = None,
     chosen: Chosen | None = None,
+    rounding: Rounding = Rounding.ONCE,
 ) -> None:
     """Register an elementwise opcode whose operands have one shape, and whose result has it, too.
 
@@ -227,6 +229,7 @@ def elementwise(
         operands=operands,
         attributes=attributes,
         elementwise=True,
+        rounding=rounding,
         infer=infer or usual,
         evaluate=kernel(compute, name),
         bind=_binding(compute, chosen),

@@ -11,6 +11,7 @@ from hloexec.dtypes import Kind
 from hloexec.ops.elementwise import ANY_TYPE, FLOAT, FLOAT_OR_COMPLEX, INTEGRAL, NUMBER, ByKind, Formula, elementwise
 from hloexec.ops.elementwise_complex import complex_atan2, complex_divide, complex_power
 from hloexec.ops.elementwise_integer import divide_integers, integer_power, remainder_integers
+from hloexec.ops.rounding import Rounding
 from hloexec.values import Array
 
 __all__ = ["maximum", "minimum"]
@@ -109,5 +110,10 @@ _ARITHMETIC: tuple[tuple[str, Formula, frozenset[Kind], str], ...] = (
     ("maximum", maximum, ANY_TYPE, "The larger one; NaN propagates, max(−0, +0) = +0 (XLA: Max)."),
     ("minimum", minimum, ANY_TYPE, "The smaller one; NaN propagates, min(+0, −0) = −0 (XLA: Min)."),
 )
+_ROUNDINGS = {
+    **dict.fromkeys(("divide", "power", "atan2"), Rounding.FUNCTION),
+    **dict.fromkeys(("remainder", "maximum", "minimum"), Rounding.NONE),
+}
 for _name, _compute, _kinds, _documentation in _ARITHMETIC:
-    elementwise(_name, _compute, _documentation, operands=2, kinds=_kinds)
+    _rounding = _ROUNDINGS.get(_name, Rounding.ONCE)
+    elementwise(_name, _compute, _documentation, operands=2, kinds=_kinds, rounding=_rounding)

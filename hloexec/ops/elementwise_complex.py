@@ -15,6 +15,7 @@ from hloexec.dtypes import element_type
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.common import require
 from hloexec.ops.elementwise import FLOAT, FLOAT_OR_COMPLEX, component_type, elementwise, operands_shape
+from hloexec.ops.rounding import Rounding
 from hloexec.values import Array
 
 __all__ = [
@@ -174,7 +175,15 @@ for _name, _compute, _documentation in (
     ("real", _real, "The real part; of floats, the operand (XLA: Real)."),
     ("imag", _imag, "The imaginary part; of floats, zeros (XLA: Imag)."),
 ):
-    elementwise(_name, _compute, _documentation, operands=1, kinds=FLOAT_OR_COMPLEX, result=component_type)
+    elementwise(
+        _name,
+        _compute,
+        _documentation,
+        operands=1,
+        kinds=FLOAT_OR_COMPLEX,
+        result=component_type,
+        rounding=Rounding.NONE,
+    )
 
 elementwise(
     "complex",
@@ -183,4 +192,5 @@ elementwise(
     operands=2,
     kinds=FLOAT,
     infer=_infer_complex,
+    rounding=Rounding.NONE,
 )

@@ -18,6 +18,7 @@ from hloexec.ops.convert import convert
 from hloexec.ops.elementwise import ANY_TYPE, elementwise, operands_shape
 from hloexec.ops.elementwise_binary import maximum, minimum
 from hloexec.ops.registry import opcode
+from hloexec.ops.rounding import Rounding
 from hloexec.values import Array
 
 __all__ = ["CompareAttributes", "Select"]
@@ -113,10 +114,11 @@ elementwise(
     operands=3,
     kinds=ANY_TYPE,
     infer=_infer_clamp,
+    rounding=Rounding.NONE,
 )
 
 
-@opcode("select", operands=3, elementwise=True)
+@opcode("select", operands=3, elementwise=True, rounding=Rounding.NONE)
 class Select:
     """on_true where pred, else on_false; a scalar pred chooses the whole array. Any element type (XLA: Select)."""
 

@@ -32,6 +32,7 @@ from hloexec.ops.elementwise_complex import (
     complex_sign,
     in_double,
 )
+from hloexec.ops.rounding import Rounding
 from hloexec.ops.threads import in_pieces
 from hloexec.values import Array
 
@@ -209,6 +210,7 @@ for _name, _real, _complex, _definition in _FUNCTIONS:
         operands=1,
         kinds=FLOAT_OR_COMPLEX,
         attributes=UnaryAttributes,
+        rounding=Rounding.FUNCTION,
     )
 
 _REAL_FUNCTIONS: tuple[tuple[str, Formula, str], ...] = (
@@ -216,7 +218,15 @@ _REAL_FUNCTIONS: tuple[tuple[str, Formula, str], ...] = (
     ("erf", erf, "2/√π · ∫₀ˣ exp(−t²) dt (XLA: Erf)."),
 )
 for _name, _real, _definition in _REAL_FUNCTIONS:
-    elementwise(_name, _real, _definition, operands=1, kinds=FLOAT, attributes=UnaryAttributes)
+    elementwise(
+        _name,
+        _real,
+        _definition,
+        operands=1,
+        kinds=FLOAT,
+        attributes=UnaryAttributes,
+        rounding=Rounding.FUNCTION,
+    )
 
 _ROUNDING: tuple[tuple[str, Formula, str], ...] = (
     ("ceil", np.ceil, "⌈x⌉ (XLA: Ceil)."),
@@ -225,7 +235,7 @@ _ROUNDING: tuple[tuple[str, Formula, str], ...] = (
     ("round-nearest-even", np.rint, "The nearest whole number, ties to even (XLA: RoundNearestEven)."),
 )
 for _name, _real, _definition in _ROUNDING:
-    elementwise(_name, _real, _definition, operands=1, kinds=FLOAT)
+    elementwise(_name, _real, _definition, operands=1, kinds=FLOAT, rounding=Rounding.NONE)
 
 elementwise(
     "abs",
@@ -235,7 +245,7 @@ elementwise(
     kinds=SIGNED_NUMBER,
     result=component_type,
 )
-elementwise("negate", np.negative, "−x; integers wrap (XLA: Neg).", operands=1, kinds=NUMBER)
+elementwise("negate", np.negative, "−x; integers wrap (XLA: Neg).", operands=1, kinds=NUMBER, rounding=Rounding.NONE)
 elementwise(
     "sign",
     _by_kind(_sign, complex_sign),

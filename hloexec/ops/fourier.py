@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from hloexec.ops.common import array_shape, narrow, require
 from hloexec.ops.exact.fourier import fourier_transform
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import opcode
+from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
@@ -40,7 +42,7 @@ class FftAttributes:
     fft_length: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode("fft", operands=1, attributes=FftAttributes)
+@opcode("fft", operands=1, attributes=FftAttributes, rounding=Rounding.SUM)
 class Fft:
     """The discrete Fourier transform over the last one to three dimensions, of any lengths.
 
@@ -94,6 +96,11 @@ class Fft:
             for transform, axis, length in _passes(attributes.fft_type, axes, lengths):
                 operand = _along(transform, operand, axis, length)
         return operand.astype(shape.element_type.storage, copy=False)
+
+    @staticmethod
+    def summed(*, attributes: FftAttributes, **_: object) -> Summation:
+        """Each of the log₂ N levels multiplies by a rounded root of unity, and adds."""
+        return Summation(4 * math.log2(max(2, math.prod(attributes.fft_length))))
 
 
 _Transform = Callable[..., Any]

@@ -1,8 +1,9 @@
 """Numerics policies: how much rounding a run does, and where.
 
 `reference` is what the HLO text says; `exact` says the same with as little rounding as the result types allow, and in
-the same bits on any processor, whatever its BLAS and its number of threads. The others model what some backends do
-instead, so that a difference between two backends can be explained by trying them.
+the same bits on any processor, whatever its BLAS and its number of threads. `random-rounding:SEED` shows by a few runs
+what rounding can do to a result. The others model what some backends do instead, so that a difference between two
+backends can be explained by trying them.
 """
 
 from __future__ import annotations
@@ -29,9 +30,18 @@ class NumericsPolicy:
     """Whether a sum of a product is rounded once: see `hloexec.exec.contraction`."""
     has_xla_cpu_functions: bool = False
     """Whether functions of f32 are XLA:CPU's own approximations: see `hloexec.ops.xla_cpu`."""
+    rounding_seed: int | None = None
+    """Where set, what is rounded goes up or down by chance: see `hloexec.ops.random_rounding`."""
+
+    @property
+    def has_own_formulas(self) -> bool:
+        """Whether results are computed otherwise than under `reference`, kernel by kernel."""
+        return self.is_exact or self.flushes_denormals or self.has_xla_cpu_functions or self.rounding_seed is not None
 
 
 REFERENCE = NumericsPolicy("reference")
+RANDOM_ROUNDING = "random-rounding"
+"""What names of policies that round at random begin with; a colon and the seed follow."""
 POLICIES = {
     policy.name: policy
     for policy in (
@@ -49,7 +59,11 @@ def numerics_policy(name: str | NumericsPolicy) -> NumericsPolicy:
     """The policy of a name; UnsupportedError names the ones there are."""
     if isinstance(name, NumericsPolicy):
         return name
+    prefix, colon, seed = name.partition(":")
+    if prefix == RANDOM_ROUNDING and colon and seed.isdecimal() and seed.isascii():
+        return NumericsPolicy(f"{RANDOM_ROUNDING}:{int(seed)}", rounding_seed=int(seed))
     found = POLICIES.get(name)
     if found is None:
-        raise UnsupportedError(f"unknown numerics policy {name!r}; there are {', '.join(POLICIES)}")
+        known = ", ".join((*POLICIES, f"{RANDOM_ROUNDING}:SEED"))
+        raise UnsupportedError(f"unknown numerics policy {name!r}; there are {known}")
     return found

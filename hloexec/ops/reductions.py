@@ -23,6 +23,7 @@ from hloexec.ops.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.reducers import chooses_by_order, recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
 from hloexec.ops.signatures import require_reducer, same_type
 from hloexec.ops.window_reductions import reduce_windows_exactly, reduce_windows_known, reduce_windows_stepwise
@@ -59,7 +60,7 @@ class MapAttributes:
     to_apply: str = attribute(Grammar.COMPUTATION)
 
 
-@opcode("reduce", operands=(2, ANY), attributes=ReduceAttributes)
+@opcode("reduce", operands=(2, ANY), attributes=ReduceAttributes, rounding=Rounding.SUM)
 class Reduce:
     """out[kept...] = init_value combined with all operand[...] along `dimensions`
 
@@ -154,8 +155,26 @@ class Reduce:
 
         return RowForm(prefixes(operand.dimensions[:first]), bind, is_reduction=True)
 
+    @staticmethod
+    def summed(
+        *,
+        attributes: ReduceAttributes,
+        shape: Shape,
+        operand_shapes: tuple[ArrayShape, ...],
+        computations: Sequence[Callee],
+    ) -> Summation | None:
+        names = _usual_operations(computations[0], _element_types(shape), is_exact=False) or ()
+        terms = prod(operand_shapes[0].dimensions[dimension] for dimension in attributes.dimensions)
+        if "multiply" in names:
+            return Summation(terms, is_product=True)
+        if "add" not in names:
+            return None
+        return Summation(
+            terms, (*(attributes.dimensions if name == "add" else () for name in names), *(() for _ in names))
+        )
 
-@opcode("reduce-window", operands=(2, ANY), attributes=ReduceWindowAttributes)
+
+@opcode("reduce-window", operands=(2, ANY), attributes=ReduceWindowAttributes, rounding=Rounding.SUM)
 class ReduceWindow:
     """out[o...] = init_value combined with all operand[...] under the window that stands at o
 
@@ -201,8 +220,16 @@ class ReduceWindow:
         ]
         return _packed(results, shape)
 
+    @staticmethod
+    def summed(
+        *, attributes: ReduceWindowAttributes, shape: Shape, computations: Sequence[Callee], **_: object
+    ) -> Summation | None:
+        names = _usual_operations(computations[0], _element_types(shape), is_exact=False) or ()
+        terms = prod(dimension.size for dimension in attributes.window.dimensions)
+        return Summation(terms, is_product="multiply" in names) if {"add", "multiply"} & set(names) else None
 
-@opcode("map", operands=(0, ANY), attributes=MapAttributes)
+
+@opcode("map", operands=(0, ANY), attributes=MapAttributes, rounding=Rounding.NONE)
 class Map:
     """out[i...] = computation(operand 0[i...], operand 1[i...], …)   (XLA: Map)"""
 

@@ -16,6 +16,7 @@ import attrs
 
 from hloexec.ir import Computation, Shape
 from hloexec.ops.attributes import attribute_fields
+from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.rows import RowForm
 
 __all__ = [
@@ -125,6 +126,11 @@ class Opcode:
     """From `attributes`, `shape` and `operand_shapes`, by keyword, a function of the operands (and `out`) alone that
     gives what `evaluate` does under the `reference` policy, or None. It relies on NumPy's warnings being off.
     """
+    rounding: Rounding
+    """What the result owes to rounding."""
+    summed: Callable[..., Summation | None] | None
+    """Of opcodes whose rounding is SUM: from `attributes`, `shape`, `operand_shapes` and `computations`, by keyword,
+    what is added up; None where the reducer adds nothing, or is called step by step and rounds by itself."""
     by_rows: Callable[..., RowForm | None] | None
     """From `attributes`, `shape`, `operand_shapes` and `computations`, by keyword, how an instruction is computed by
     rows (`hloexec.ops.rows`), with the same bits; of operands that lie in row-major order where that matters."""
@@ -154,12 +160,14 @@ def opcode(
     stateful: bool = False,
     overwrites: int | None = None,
     gives_same: bool = False,
+    rounding: Rounding | None = None,
 ) -> Callable[[_Entry], _Entry]:
     """Register the decorated class as the entry of opcode `name`.
 
     The class's docstring gives the rule and its source; its static methods `infer`, `evaluate`, `bind`,
-    `memory_order`, `by_rows` and (collectives) `exchange` are what they are called. `any_order` says that the bits of
-    the result do not depend on how operands lie in memory, which goes without saying of elementwise kernels and views.
+    `memory_order`, `by_rows`, `summed` and (collectives) `exchange` are what they are called. `any_order` says that the
+    bits of the result do not depend on how operands lie in memory, which goes without saying of elementwise kernels and
+    views.
     """
 
     def decorate(cls: _Entry) -> _Entry:
@@ -174,12 +182,14 @@ def opcode(
             stateful=stateful,
             overwrites=overwrites,
             gives_same=gives_same,
+            rounding=rounding,
             infer=getattr(cls, "infer", None),
             evaluate=getattr(cls, "evaluate", None),
             exchange=getattr(cls, "exchange", None),
             bind=getattr(cls, "bind", None),
             memory_order=getattr(cls, "memory_order", None),
             by_rows=getattr(cls, "by_rows", None),
+            summed=getattr(cls, "summed", None),
             documentation=inspect.cleandoc(cls.__doc__ or ""),
         )
         return cls
@@ -199,19 +209,28 @@ def register(
     stateful: bool = False,
     overwrites: int | None = None,
     gives_same: bool = False,
+    rounding: Rounding | None = None,
     infer: Callable[..., Shape] | None = None,
     evaluate: Callable[..., Any] | None = None,
     exchange: Callable[..., Any] | None = None,
     bind: Callable[..., Callable[..., Any] | None] | None = None,
     memory_order: Callable[..., MemoryOrder] | None = None,
     by_rows: Callable[..., RowForm | None] | None = None,
+    summed: Callable[..., Summation | None] | None = None,
     documentation: str = "",
 ) -> None:
-    """Register an opcode; for tables of opcodes that are one formula each."""
+    """Register an opcode; for tables of opcodes that are one formula each.
+
+    Unless `rounding` says otherwise, elementwise operations round once; views, kernels of `any_order` and what is no
+    kernel not at all; others in ways unknown.
+    """
     if name in OPCODES:
         raise ValueError(f"opcode {name} has two entries")
     minimum, maximum = (operands, operands) if isinstance(operands, int) else operands
     attribute_fields(attributes)
+    if rounding is None:
+        moves = may_be_view or any_order or role is not Role.KERNEL
+        rounding = Rounding.ONCE if elementwise else Rounding.NONE if moves else Rounding.UNKNOWN
     OPCODES[name] = Opcode(
         name=name,
         attributes=attributes,
@@ -232,6 +251,8 @@ def register(
         is_pure=not stateful,
         overwrites=overwrites,
         bind=bind,
+        rounding=rounding,
+        summed=summed,
         by_rows=by_rows,
         documentation=documentation,
     )

@@ -13,6 +13,7 @@ from hloexec.ops.common import array_shape, require
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.reducers import recognise_value
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.rounding import Rounding
 from hloexec.ops.signatures import require_parameters, require_same_shape
 from hloexec.values import Array
 
@@ -30,7 +31,7 @@ class ScanAttributes:
     to_apply: str = attribute(Grammar.COMPUTATION)
 
 
-@opcode("scan", operands=(1, ANY), attributes=ScanAttributes)
+@opcode("scan", operands=(1, ANY), attributes=ScanAttributes, rounding=Rounding.NONE)
 class Scan:
     """(outputs..., carries...) = to_apply(slices..., carries...), step by step along a dimension.
 
@@ -79,7 +80,8 @@ class Scan:
         numerics: NumericsPolicy = REFERENCE,
     ) -> Any:
         step, dimension = computations[0], attributes.dimension
-        fold = None if numerics.flushes_denormals else _recognised_fold(step.computation, operands)
+        is_plain = not numerics.flushes_denormals and numerics.rounding_seed is None
+        fold = _recognised_fold(step.computation, operands) if is_plain else None
         if fold is not None:
             return _cumulative(fold, *operands, dimension=dimension, is_reverse=attributes.is_reverse)
         count = len(operands) - attributes.num_carries

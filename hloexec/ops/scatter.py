@@ -26,7 +26,9 @@ from hloexec.ops.copying import row_major
 from hloexec.ops.extents import completed, flags, part, shape_of
 from hloexec.ops.index_vectors import batch_sizes, require_batching_dims, require_index_vectors, start_positions
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.reducers import recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.scatter_combining import combine
 from hloexec.values import Array
 
@@ -48,7 +50,14 @@ class ScatterAttributes:
     to_apply: str = attribute(Grammar.COMPUTATION)
 
 
-@opcode("scatter", operands=(3, ANY), attributes=ScatterAttributes, any_order=True, overwrites=0)
+@opcode(
+    "scatter",
+    operands=(3, ANY),
+    attributes=ScatterAttributes,
+    any_order=True,
+    overwrites=0,
+    rounding=Rounding.SUM,
+)
 class Scatter:
     """out = operand; for each batch in order: out[start[batch] + window] = f(out[…], updates[batch, window])
 
@@ -115,6 +124,17 @@ class Scatter:
         if extents != bound:
             results = [part(result, map(slice, extents)) for result in results]
         return tuple(results) if isinstance(shape, TupleShape) else results[0]
+
+    @staticmethod
+    def summed(
+        *, operand_shapes: tuple[ArrayShape, ...], computations: tuple[Callee, ...], **_: object
+    ) -> Summation | None:
+        """Four times as many terms as a place has on average, since places are not met equally often."""
+        names = recognise_components(computations[0].computation) or ()
+        terms = 4 * max(1.0, operand_shapes[-1].element_count / max(1, operand_shapes[0].element_count))
+        is_product = "multiply" in names
+        is_summed = is_product or "add" in names
+        return Summation(terms, is_stepwise=True, is_product=is_product) if is_summed else None
 
 
 def _require_dimensions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from math import prod
 
 import attrs
 import numpy as np
@@ -17,6 +18,7 @@ from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.pooling_gradient import PREFERENCES, Preference, add_at_extrema
 from hloexec.ops.reducers import recognise
 from hloexec.ops.registry import Callee, ProgramShape, opcode
+from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.signatures import require_reducer, require_scalar_comparison, same_type
 from hloexec.ops.windows import output_size, require_window, visits
 from hloexec.values import Array
@@ -33,7 +35,7 @@ class SelectAndScatterAttributes:
     scatter: str = attribute(Grammar.COMPUTATION)
 
 
-@opcode("select-and-scatter", operands=3, attributes=SelectAndScatterAttributes)
+@opcode("select-and-scatter", operands=3, attributes=SelectAndScatterAttributes, rounding=Rounding.SUM)
 class SelectAndScatter:
     """Scatters each source element to the place in its window of the operand that `select` prefers.
 
@@ -105,6 +107,16 @@ class SelectAndScatter:
         else:
             _scatter(result, targets[found], source.reshape(-1)[found], scatter)
         return result.reshape(operand.shape)
+
+    @staticmethod
+    def summed(
+        *, attributes: SelectAndScatterAttributes, computations: tuple[Callee, ...], **_: object
+    ) -> Summation | None:
+        """As many terms as windows overlap at a place, at most."""
+        name = recognise(computations[1].computation)
+        terms = prod(-(-entry.size // entry.stride) for entry in attributes.window.dimensions)
+        is_product = name == "multiply"
+        return Summation(terms, is_stepwise=True, is_product=is_product) if is_product or name == "add" else None
 
 
 def _preference(computation: Computation) -> Preference | None:

@@ -24,6 +24,7 @@ from hloexec.ops.flushing import Flushing, flushes
 from hloexec.ops.policy import NumericsPolicy
 from hloexec.ops.product_sums import AddedProduct
 from hloexec.ops.registry import Callee, MemoryOrder, Opcode
+from hloexec.ops.rounding import Rounding
 from hloexec.plan.float_widths import converted, float_types
 from hloexec.plan.trees import Leaf
 from hloexec.values import flat
@@ -185,6 +186,8 @@ def instruction_kernel(
     if entry.bind is not None and _is_decided(context.numerics, *shapes, is_elementwise=entry.is_elementwise):
         function = entry.bind(attributes=instruction.attributes, shape=instruction.shape, operand_shapes=declared)
     if function is None:
+        function = _rounding_at_random(context, computation, instruction, entry, given)
+    if function is None:
         function = partial(entry.evaluate, **given) if given else entry.evaluate
     found = [shape.element_type for shape in (*operands, instruction.shape) if isinstance(shape, ArrayShape)]
     is_flushed = context.numerics.flushes_denormals and flushes(entry.name, frozenset(found))
@@ -219,12 +222,44 @@ def library_kernel(
             backend_config=instruction.backend_config, shape=instruction.shape, operand_shapes=declared
         )
     if function is None:
-        return _assembled(entry, given, partial(entry.evaluate, **given) if given else entry.evaluate, orders)
+        function = _rounding_at_random(context, computation, instruction, entry, given)
+        return _assembled(
+            entry, given, function or (partial(entry.evaluate, **given) if given else entry.evaluate), orders
+        )
     zeros = None
     if isinstance(instruction.shape, TupleShape):
         zeros = partial(_and_zeros, function, tuple(shape for shape in results[1:] if isinstance(shape, ArrayShape)))
     overwrites = 2 if isinstance(function, AddedProduct) else None
     return attrs.evolve(_assembled(entry, given, zeros or function, orders, overwrites=overwrites), bound=function)
+
+
+def _rounding_at_random(
+    context: KernelContext,
+    computation: Computation,
+    instruction: Instruction,
+    entry: Opcode | CustomCall,
+    given: Mapping[str, Any],
+) -> Callable[..., Any] | None:
+    """The kernel under a policy that rounds at random; None under others, and where nothing rounds."""
+    seed = context.numerics.rounding_seed
+    if seed is None:
+        return None
+    from hloexec.ops.random_rounding import random_rounding
+
+    assert entry.evaluate is not None
+    rounding, name, summation = Rounding.UNKNOWN, instruction.opcode, None
+    shapes = tuple(operand.shape for operand in computation.operands_of(instruction))
+    if isinstance(entry, Opcode):
+        rounding = entry.rounding
+        if entry.summed is not None:
+            summation = entry.summed(**bound(context, computation, instruction, _SUMMED_NEEDS))
+    else:
+        name = entry.target
+    return random_rounding(name, rounding, entry.evaluate, given, instruction.shape, shapes, summation, seed)
+
+
+_SUMMED_NEEDS = frozenset({"attributes", "shape", "operand_shapes", "computations"})
+"""The keyword arguments of an entry's `summed`."""
 
 
 def _and_zeros(kernel: Callable[..., Any], shapes: Sequence[ArrayShape], *operands: Any, **out: Any) -> Any:
@@ -289,7 +324,7 @@ def _is_decided(
     They do not where extents are dynamic, where an operand is not of the type that it is declared to have, and under
     policies that have formulas of their own.
     """
-    if numerics.is_exact or numerics.has_xla_cpu_functions:
+    if numerics.is_exact or numerics.has_xla_cpu_functions or numerics.rounding_seed is not None:
         return False
     if not is_elementwise and numerics.contraction_operand_mantissa_bits is not None:
         return False

@@ -1,0 +1,416 @@
+"""The `random-rounding:SEED` policy: every result that is rounded goes up or down by chance, in proportion.
+
+A result that lies between two numbers of its type becomes one of them, the nearer one the more likely, so that its
+expectation is the exact result; a result that its type holds stays as it is. The spread of a few such runs is what
+rounding does to each element, measured (D. S. Parker, "Monte Carlo Arithmetic", 1997; Connolly, Higham and Mary,
+"Stochastic rounding and its probabilistic backward error analysis", 2021).
+
+Chance is a hash of the seed, the place of an element and the bits of the exact result: neither the order of execution
+nor other elements, other devices or the number of the run have a part in it. So a value that is computed twice from the
+same operands is rounded alike both times, as it is on any machine. (Where operands hold nothing but small whole numbers,
+their sums have no errors; so much an element of a sum owes to others.)
+
+What implementations are free to do is drawn as well. Functions get an error of up to `_FUNCTION_ERROR` units besides.
+Sums are added in an order that nobody promises: the error of adding t₁ … tₙ one after the other, with relative errors
+δⱼ of the partial sums, is Σ tₖ (δₖ + … + δₙ), so that each term is multiplied by 1 plus a random walk that begins at
+the end, with a step for each term that is not zero. Where terms are no products of elements along some dimensions (in
+windows, transforms, library calls), operands and result get independent errors of the same size: with n terms, the sum
+of squares of partial sums in random order is n S²/3 + n Σtₖ²/6.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type, element_type_of
+from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ops.common import narrow_aloud, widen
+from hloexec.ops.rounding import Rounding, Summation
+from hloexec.values import Array
+
+__all__ = ["RandomRounding", "random_rounding", "rounded_by_chance", "sum_by_chance"]
+
+_FUNCTION_ERROR = 4.0
+"""Errors of functions, in units of roundoff of the type they are computed in; see `hloexec.numerics.error_budget`."""
+_BLOCK = 1 << 14
+"""Elements at a time: what is computed of them stays in the L2 cache."""
+_EVEN = 4
+"""Where one operand of a product is so many times larger than the other, the errors of sums stand in the smaller."""
+_F64 = ELEMENT_TYPES["f64"]
+
+
+def rounded_by_chance(exact: Array, entry: ElementType, key: int) -> Array:
+    """f64 or c128 numbers in a floating or complex type that is narrower, up or down by chance."""
+    parts = _parts(exact)
+    part = _part_type(entry)
+    found = np.empty(parts.size, part.storage)
+    for start in range(0, parts.size, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        found[block] = _rounded(parts[block], part, _chances(parts[block], start, key))
+    return found.view(entry.storage).reshape(exact.shape)
+
+
+def _rounded(exact: Array, entry: ElementType, chances: Array) -> Array:
+    """f64 numbers in a narrower type; `chances` are in [0, 1)."""
+    near = narrow_aloud(exact, entry)
+    held = widen(near).astype(np.float64)
+    errors = exact - held
+    if entry.bits < 8 or not errors.any():
+        return near
+    bits = near.view(f"i{near.itemsize}")
+    away = (errors > 0) == (bits >= 0)
+    zero = np.where(errors < 0, np.array(-1, bits.dtype) << (8 * bits.itemsize - 1) | 1, np.array(1, bits.dtype))
+    other = np.where(held == 0, zero, bits + np.where(away, 1, -1).astype(bits.dtype)).view(near.dtype)
+    gaps = np.abs(widen(other).astype(np.float64) - held)
+    # Infinities and NaNs on either side compare as false.
+    moved: Array = np.where(np.abs(errors) > chances * gaps, other, near)
+    return moved
+
+
+def _moved(nearest: Array, errors: Array, key: int) -> Array:
+    """f64 or c128 numbers, each moved to the next one on the side of its error with a probability in proportion."""
+    parts, flat = _parts(nearest), _parts(errors)
+    moves = np.abs(flat) > _chances(parts, 0, key) * np.spacing(np.abs(parts))
+    moved = np.where(moves, np.nextafter(parts, np.where(flat > 0, np.inf, -np.inf)), parts)
+    return moved.view(nearest.dtype).reshape(nearest.shape)
+
+
+def _halves(values: Array) -> tuple[Array, Array]:
+    """f64 numbers as sums of two of half the digits (Veltkamp)."""
+    scaled = values * (2.0**27 + 1)
+    high = scaled - (scaled - values)
+    return high, values - high
+
+
+def _jittered(values: Array, amplitude: float, key: int) -> Array:
+    """f64 or c128 numbers with independent relative errors, uniform up to `amplitude`."""
+    parts = _parts(values)
+    found = np.empty_like(parts)
+    for start in range(0, parts.size, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        found[block] = parts[block] * (1 + amplitude * (2 * _chances(parts[block], start, key) - 1))
+    return found.view(values.dtype).reshape(values.shape)
+
+
+def _chances(values: Array, start: int, key: int) -> Array:
+    """A number in [0, 1) for each of some f32 or f64 numbers, of which the first is at place `start`.
+
+    It is a hash of the number's bits, its place and the key; the last steps are those of MurmurHash3 (A. Appleby),
+    which let every bit of the input change every bit of the result with a probability of about one half.
+    """
+    bits = values.view(f"u{values.itemsize}")
+    mixed = bits if values.itemsize == 4 else ((bits >> np.uint64(32)) ^ bits * np.uint64(0x9E3779B97F4A7C15)) >> 7
+    mixed = mixed.astype(np.uint32)
+    mixed *= np.uint32(0xCC9E2D51)
+    mixed ^= np.arange(start, start + values.size, dtype=np.uint64).astype(np.uint32) * np.uint32(0x9E3779B1)
+    mixed += np.uint32(key)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        mixed ^= mixed >> np.uint32(shift)
+        mixed *= np.uint32(factor)
+    mixed ^= mixed >> np.uint32(16)
+    return mixed * 2.0**-32
+
+
+def _parts(values: Array) -> Array:
+    """The elements in logical order in one dimension; of complex numbers, real and imaginary parts in turns."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    return flat.view(f"f{flat.itemsize // 2}") if flat.dtype.kind == "c" else flat
+
+
+def _part_type(entry: ElementType) -> ElementType:
+    return element_type(f"f{entry.bits // 2}") if entry.is_complex else entry
+
+
+def _unit(entry: ElementType) -> float:
+    """The unit roundoff of a type, or of its parts."""
+    return float(2.0 ** -(_part_type(entry).mantissa_bits + 1))
+
+
+def _has_fractions(entry: ElementType) -> bool:
+    return entry.is_floating or entry.is_complex
+
+
+@attrs.frozen(eq=False)
+class RandomRounding:
+    """A kernel under the policy."""
+
+    kernel: Callable[..., Any]
+    """Elementwise, from operands in f64 (c128) to a result in that type; of sums along dimensions, in the types that
+    they are accumulated in; as declared otherwise."""
+    rounding: Rounding
+    shape: Shape
+    summation: Summation
+    opcode: str
+    key: int
+    kept_bits: int = 0
+    """Where the operand is rounded to a format: how many bits of its significand are kept."""
+
+    def __call__(self, *operands: Any) -> Any:
+        with np.errstate(all="ignore"):
+            if self.rounding in (Rounding.ONCE, Rounding.FUNCTION):
+                return self._rounded_elements(*operands)
+            if self.rounding is Rounding.FORMAT:
+                return self._formatted(*operands)
+            return self._rounded_sums(*operands)
+
+    def _rounded_elements(self, *operands: Array) -> Array:
+        """What an elementwise operation gives, from its result in f64."""
+        assert isinstance(self.shape, ArrayShape)
+        entry = self.shape.element_type
+        exact = self.kernel(*map(_doubled, operands))
+        if self.rounding is Rounding.FUNCTION:
+            computed = element_type_of(entry.compute)
+            noisy = _jittered(exact, _FUNCTION_ERROR * _unit(computed), self.key + 1)
+            # What a type holds exactly, as exp 0 and the tanh of large numbers, libraries return as it is.
+            exact = np.where(exact == _doubled(narrow_aloud(exact, entry)), exact, noisy)
+        if _part_type(entry) is not _F64:
+            return rounded_by_chance(exact, entry, self.key)
+        errors = None if self.rounding is Rounding.FUNCTION else self._errors_of_doubles(exact, operands)
+        return exact if errors is None else _moved(exact, errors, self.key)
+
+    def _errors_of_doubles(self, nearest: Array, operands: Sequence[Array]) -> Array | None:
+        """How far f64 results are from the exact ones: sums and products leave an error that is a number itself (Knuth;
+        Dekker); of complex numbers it is drawn, as nothing wider is at hand. None where there is none."""
+        if nearest.dtype.kind == "c":
+            parts = _parts(nearest)
+            return (_chances(parts, 0, self.key + 1) - 0.5) * np.spacing(np.abs(parts))
+        if self.opcode not in ("add", "subtract", "multiply"):
+            return None
+        lhs, rhs = operands
+        if self.opcode == "multiply":
+            (high, low), (other_high, other_low) = _halves(lhs), _halves(rhs)
+            return np.asarray(low * other_low - (((nearest - high * other_high) - low * other_high) - high * other_low))
+        rhs = -rhs if self.opcode == "subtract" else rhs
+        back = nearest - lhs
+        return np.asarray((lhs - (nearest - back)) + (rhs - back))
+
+    def _formatted(self, operand: Array) -> Array:
+        """A number rounded to the nearest of a format goes up or down in proportion once up to half of a last place of
+        that format, either way, is added to it; one that the format holds stays as it is."""
+        nearest = self.kernel(operand)
+        wide, held = _doubled(operand), _doubled(nearest)
+        place = np.where(wide == held, 0.0, np.exp2(np.frexp(wide)[1] - 1.0 - self.kept_bits))
+        shifted = wide + place * (_chances(_parts(wide), 0, self.key).reshape(wide.shape) - 0.5)
+        entry = element_type_of(operand.dtype)
+        return np.asarray(self.kernel(narrow_aloud(shifted, entry) if entry is not _F64 else shifted))
+
+    def _rounded_sums(self, *operands: Any) -> Any:
+        sums = self.summation
+        is_exact = self.rounding is Rounding.SUM and not sums.is_product and self._adds_exactly(operands)
+        if sums.along:
+            given = map(_accumulated_type, operands) if is_exact else self._walked(operands)
+            return self._results(self.kernel(*given), self.shape, 0.0)
+        if is_exact:
+            return self.kernel(*operands)
+        amplitude = math.sqrt(sums.terms / 6)
+        noisy = [
+            self._noisy(operand, amplitude, 16 + number) if isinstance(operand, np.ndarray) else operand
+            for number, operand in enumerate(operands)
+        ]
+        return self._results(self.kernel(*noisy), self.shape, math.sqrt(sums.terms / 3))
+
+    def _adds_exactly(self, operands: Sequence[Any]) -> bool:
+        """Whether all that is added is whole numbers, so few and small that no partial sum is rounded."""
+        arrays = [operand for operand in operands if isinstance(operand, np.ndarray) and operand.size]
+        if any(array.dtype.kind == "c" or not _are_whole(array) for array in arrays):
+            return False
+        largest = math.prod(max(1.0, float(np.abs(widen(array)).max())) for array in arrays)
+        entries = [element_type_of(array.dtype) for array in arrays]
+        kept = min((entry.mantissa_bits for entry in entries if entry.is_floating), default=0)
+        limit = 2.0 ** (kept + 1) if self.summation.is_stepwise else 2.0**24
+        return largest * self.summation.terms < limit
+
+    def _noisy(self, operand: Array, amplitude: float, number: int) -> Array:
+        """An operand with independent errors, in its own type."""
+        entry = element_type_of(operand.dtype)
+        if not _has_fractions(entry):
+            return operand
+        unit = _unit(entry) if self.summation.is_stepwise else _unit(element_type_of(entry.accumulate))
+        noisy = _jittered(_doubled(operand), amplitude * unit, self.key + number)
+        if _part_type(entry) is _F64:
+            return noisy
+        return rounded_by_chance(noisy, entry, self.key + number + 1)
+
+    def _walked(self, operands: Sequence[Array]) -> tuple[Array, ...]:
+        """The operands with the errors that adding them, or products of them, leaves in the sums.
+
+        Both operands of a product take half of the errors' squares each; but where one is much smaller, or mostly
+        zeros, that one takes them all.
+        """
+        along = self.summation.along
+        terms = [place for place, dimensions in enumerate(along) if dimensions]
+        shares = dict.fromkeys(terms, 1 / math.sqrt(len(terms)))
+        if len(terms) == 2:
+            filled = [np.count_nonzero(operands[place]) / max(1, operands[place].size) for place in terms]
+            sizes = [operands[place].size for place in terms]
+            if min(filled) < 0.5:
+                shares = {terms[int(np.argmin(filled))]: 1.0}
+            elif max(sizes) > _EVEN * min(sizes):
+                shares = {terms[int(np.argmin(sizes))]: 1.0}
+        return tuple(
+            _walk(operand, along[place], shares[place], self.key + 16 + place)
+            if place in shares
+            else _accumulated_type(operand)
+            for place, operand in enumerate(operands)
+        )
+
+    def _results(self, value: Any, shape: Shape, amplitude: float) -> Any:
+        """The leaves of a result, in their declared types, with independent errors of so many units."""
+        if isinstance(shape, TupleShape):
+            pairs = zip(value, shape.elements, strict=True)
+            return tuple(self._results(part, inner, amplitude) for part, inner in pairs)
+        if not isinstance(shape, ArrayShape) or not _has_fractions(shape.element_type):
+            return value
+        entry, found = shape.element_type, element_type_of(value.dtype)
+        if not amplitude and found is entry:
+            return value
+        unit = _unit(entry) if self.summation.is_stepwise else _unit(element_type_of(entry.accumulate))
+        noisy = _jittered(_doubled(value), amplitude * unit, self.key + 1) if amplitude else _doubled(value)
+        return noisy if _part_type(entry) is _F64 else rounded_by_chance(noisy, entry, self.key)
+
+
+def _walk(operand: Array, dimensions: Sequence[int], share: float, key: int) -> Array:
+    """An operand in its accumulation type, each element times 1 + a random walk along `dimensions` from the end.
+
+    Steps are uniform within a unit of roundoff. They belong to partial sums: the first term that is not zero makes
+    none. A term that is no power of two has an error of its own, that of its product.
+    """
+    values = _accumulated_type(operand)
+    last = tuple(range(operand.ndim - len(dimensions), operand.ndim))
+    turned = np.moveaxis(values, dimensions, last)
+    length = math.prod(operand.shape[dimension] for dimension in dimensions)
+    pieces = 2 if turned.dtype.kind == "c" else 1
+    parts = _parts(turned).copy() if turned.flags.c_contiguous else _parts(turned)
+    if not parts.size:
+        return operand
+    rows = parts.reshape(-1, length, pieces)
+    step = max(1, _BLOCK // (length * pieces))
+    for start in range(0, len(rows), step):
+        block = rows[start : start + step]
+        block[...] = _walked_rows(block, share, start * length * pieces, key)
+    moved = parts.view(turned.dtype).reshape(turned.shape)
+    return np.moveaxis(moved, last, dimensions)
+
+
+def _walked_rows(block: Array, share: float, start: int, key: int) -> Array:
+    """`_walk` of f32 or f64 numbers [row, term, part]."""
+    flat = block.reshape(-1)
+    unsigned: Any = np.uint32 if flat.itemsize == 4 else np.uint64
+    mantissa = 23 if flat.itemsize == 4 else 52
+    is_term = block != 0
+    steps = np.where(is_term, (2 * _chances(flat, start, key) - 1).reshape(block.shape), 0)
+    first = is_term.argmax(axis=1)
+    np.put_along_axis(steps, first[:, None], 0.0, axis=1)
+    walks = steps[:, ::-1].cumsum(axis=1)[:, ::-1]
+    bits: Any = flat.view(unsigned)
+    fraction = bits & unsigned((1 << mantissa) - 1)
+    own = np.where(fraction != 0, 2 * _chances(flat, start, key + 1) - 1, 0)
+    # A unit of roundoff is half a last place of 1, and (1 + fraction)/2 last places of the number.
+    places = (walks.reshape(-1) + own) * share * (0.5 + fraction * 2.0 ** -(mantissa + 1))
+    places = np.floor(places + np.where(places != 0, _chances(flat, start, key + 2), 0))
+    exponent = bits >> unsigned(mantissa) & unsigned(0xFF if mantissa == 23 else 0x7FF)
+    is_usual = (exponent > 0) & (exponent < (0xFD if mantissa == 23 else 0x7FD))
+    moved: Array = bits + np.where(is_usual, places, 0).astype(f"i{flat.itemsize}").view(unsigned)
+    return moved.view(flat.dtype).reshape(block.shape)
+
+
+def sum_by_chance(terms: Array, seed: int) -> Array:
+    """The sum of floats along the first dimension, one after the other, in their own type."""
+    entry = element_type_of(terms.dtype)
+    with np.errstate(all="ignore"):
+        total = _walk(terms, (0,), 1.0, zlib.crc32(f"{seed}:sum".encode())).sum(axis=0)
+        return total if element_type_of(total.dtype) is entry else rounded_by_chance(_doubled(total), entry, seed)
+
+
+def _are_whole(array: Array) -> bool:
+    """Whether all numbers are whole; the first few tell of most arrays."""
+    for part in (array[(slice(2),) * array.ndim], array):
+        values = widen(part)
+        if not (values == np.rint(values)).all():
+            return False
+    return True
+
+
+def _accumulated_type(operand: Array) -> Array:
+    entry = element_type_of(operand.dtype)
+    return operand.astype(entry.accumulate) if entry.is_narrow and entry.is_floating else operand
+
+
+def _doubled(array: Array) -> Array:
+    """An array of floats or complex numbers in f64 or c128; others as they are, in their compute type."""
+    wide = widen(array)
+    if wide.dtype.kind == "f":
+        return wide.astype(np.float64, copy=False)
+    return wide.astype(np.complex128, copy=False) if wide.dtype.kind == "c" else wide
+
+
+def random_rounding(
+    name: str,
+    rounding: Rounding,
+    evaluate: Callable[..., Any],
+    given: Mapping[str, Any],
+    shape: Shape,
+    operand_shapes: Sequence[Shape],
+    summation: Summation | None,
+    seed: int,
+) -> RandomRounding | None:
+    """The kernel of an opcode or library call under the policy; None where nothing rounds.
+
+    `evaluate` takes the keyword arguments `given`; `summation` is what is added up, None where nothing is.
+    """
+    leaves = shape.elements if isinstance(shape, TupleShape) else (shape,)
+    types = [leaf.element_type for leaf in leaves if isinstance(leaf, ArrayShape) and leaf.is_array]
+    if rounding is Rounding.NONE or not any(map(_has_fractions, types)):
+        return None
+    key = zlib.crc32(f"{seed}:{name}".encode())
+    if rounding in (Rounding.ONCE, Rounding.FUNCTION):
+        given = _in_doubles(given)
+    elif summation is None and rounding is not Rounding.FORMAT:
+        if rounding is Rounding.SUM:
+            return None
+        sizes = [max(leaf.dimensions, default=1) for leaf in operand_shapes if isinstance(leaf, ArrayShape)]
+        summation = Summation(float(max(sizes, default=1)))
+    elif summation is not None and summation.along:
+        given = _accumulated(given)
+    kept_bits = given["attributes"].mantissa_bits if rounding is Rounding.FORMAT else 0
+    kernel = partial(evaluate, **given)
+    return RandomRounding(kernel, rounding, shape, summation or Summation(1.0), name, key, kept_bits)
+
+
+def _in_doubles(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of a kernel, with floats declared as f64 and complex numbers as c128."""
+
+    def doubled(entry: ElementType) -> ElementType:
+        return _F64 if entry.is_floating else ELEMENT_TYPES["c128"] if entry.is_complex else entry
+
+    return _with_types(given, doubled)
+
+
+def _accumulated(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of a kernel, with all types declared as those that sums are accumulated in."""
+
+    def accumulated(entry: ElementType) -> ElementType:
+        return element_type_of(entry.accumulate) if entry.is_floating else entry
+
+    return _with_types(given, accumulated)
+
+
+def _with_types(given: Mapping[str, Any], change: Callable[[ElementType], ElementType]) -> dict[str, Any]:
+    def changed(shape: Shape) -> Shape:
+        if isinstance(shape, TupleShape):
+            return TupleShape(tuple(map(changed, shape.elements)))
+        return shape.with_element_type(change(shape.element_type)) if isinstance(shape, ArrayShape) else shape
+
+    found = dict(given)
+    if "shape" in found:
+        found["shape"] = changed(found["shape"])
+    if "operand_shapes" in found:
+        found["operand_shapes"] = tuple(map(changed, found["operand_shapes"]))
+    return found

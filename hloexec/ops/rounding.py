@@ -1,0 +1,41 @@
+"""How operations round: the trait of an opcode that says what its result owes to rounding."""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+__all__ = ["Rounding", "Summation"]
+
+
+class Rounding(enum.Enum):
+    """What lies between the exact result for given operands and what an implementation gives."""
+
+    NONE = enum.auto()
+    """Nothing: elements are moved, chosen, compared or counted, or called computations do what rounding there is."""
+    ONCE = enum.auto()
+    """The exact result is rounded to the declared type."""
+    FORMAT = enum.auto()
+    """The operand is rounded to a narrower format, and kept in its own."""
+    FUNCTION = enum.auto()
+    """The result is approximated within a few ULPs, by every library in its own way, and rounded."""
+    SUM = enum.auto()
+    """Terms are added up, in an order that is the implementation's, each partial sum being rounded."""
+    UNKNOWN = enum.auto()
+    """Rounds in a way of its own: taken for a sum over the largest dimension of its operands."""
+
+
+@attrs.frozen
+class Summation:
+    """What an instruction adds up for one element of its result."""
+
+    terms: float
+    """How many terms, at most."""
+    along: tuple[tuple[int, ...], ...] = ()
+    """Where the terms are elements of the operands, or products of them: each operand's dimensions over which the sum
+    goes. Empty where they are not, or windows overlap."""
+    is_stepwise: bool = False
+    """Whether each partial sum is rounded to the declared type, not to the type that sums are accumulated in."""
+    is_product: bool = False
+    """Whether the terms are multiplied with one another, not added."""

@@ -1,0 +1,206 @@
+"""The policy that rounds at random, against exact results and against what adding in some order does."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.errors import UnsupportedError
+from tests.plan.random_programs import random_program
+from tests.plan.ways import differences
+
+STORAGE = {
+    "f64": np.float64, "f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16,
+    "f8e4m3fn": ml_dtypes.float8_e4m3fn,
+}  # fmt: skip
+ADD = "add {{ a = {0}[] parameter(0)\n b = {0}[] parameter(1)\n ROOT c = {0}[] add(a, b) }}\n"
+SEEDS = 200
+
+
+def random(*shape):
+    return np.random.default_rng(len(shape)).standard_normal(shape)
+
+
+def samples(text, *inputs, seeds=SEEDS):
+    """The results of runs with different seeds, as f64, stacked."""
+    module = hloexec.parse(text)
+    runs = [hloexec.run(module, *inputs, numerics=f"random-rounding:{seed}") for seed in range(seeds)]
+    return np.stack([np.asarray(run).astype(np.float64) for run in runs])
+
+
+def binary(opcode, kind, count):
+    return (
+        f"HloModule m\nENTRY e {{ a = {kind}[{count}] parameter(0)\n b = {kind}[{count}] parameter(1)\n"
+        f" ROOT c = {kind}[{count}] {opcode}(a, b) }}"
+    )
+
+
+@pytest.mark.parametrize("kind", STORAGE)
+@pytest.mark.parametrize("opcode", ["add", "subtract", "multiply"])
+def test_a_result_is_one_of_its_two_neighbours_in_proportion(opcode, kind):
+    """With n samples of a number that is up with probability p, the share is within 4.5 √(p(1 − p) / n) of p, once in
+    150 000 elements excepted; and the mean is as near to the exact result in the distance of the neighbours."""
+    count = 60
+    lhs, rhs = (values.astype(STORAGE[kind]) for values in random(2, count))
+    found = samples(binary(opcode, kind, count), lhs, rhs)
+    pairs = zip(lhs.astype(np.float64).tolist(), rhs.astype(np.float64).tolist(), strict=True)
+    operation = {"add": Fraction.__add__, "subtract": Fraction.__sub__, "multiply": Fraction.__mul__}[opcode]
+    for number, (x, y) in enumerate(pairs):
+        exact = operation(Fraction(x), Fraction(y))
+        values = sorted(set(found[:, number]))
+        low, high = Fraction(values[0]), Fraction(values[-1])
+        assert len(values) <= 2
+        if low == high:
+            # Either exact, or so near to a number that it was met each time.
+            step = Fraction(float(np.spacing(np.asarray(values[0], STORAGE[kind]))))
+            assert abs(exact - low) <= abs(step) * Fraction(1, 20)
+        else:
+            assert low <= exact <= high
+            share = float((exact - low) / (high - low))
+            bound = 4.5 * (share * (1 - share) / SEEDS) ** 0.5 + 1e-9
+            assert abs(np.mean(found[:, number] == values[-1]) - share) <= bound + 1 / SEEDS
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "f16", "f64"])
+def test_what_its_type_holds_stays_as_it_is(kind):
+    whole = np.arange(-10, 11).astype(STORAGE[kind])
+    for opcode in ("add", "subtract", "multiply", "maximum"):
+        for partner in (whole[::-1].copy(), np.full(21, 0.5, STORAGE[kind])):
+            text = binary(opcode, kind, 21)
+            expected = np.asarray(hloexec.run(hloexec.parse(text), whole, partner)).astype(np.float64)
+            np.testing.assert_array_equal(samples(text, whole, partner, seeds=5), [expected] * 5)
+
+
+EXACT_SUMS = {
+    "a row with a single one": (np.eye(40, 300, dtype=np.float32)[::-1], random(300, 20).astype(np.float32)),
+    "whole numbers": (random(40, 300).round().astype(np.float32), (9 * random(300, 20)).round().astype(np.float32)),
+    "zeros": (np.zeros((40, 300), np.float32), random(300, 20).astype(np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", EXACT_SUMS)
+def test_sums_that_round_nothing_stay_as_they_are(name):
+    lhs, rhs = EXACT_SUMS[name]
+    text = (
+        "HloModule m\nENTRY e { a = f32[40,300] parameter(0)\n b = f32[300,20] parameter(1)\n"
+        " ROOT d = f32[40,20] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0} }"
+    )
+    exact = lhs.astype(np.float64) @ rhs.astype(np.float64)
+    np.testing.assert_array_equal(samples(text, lhs, rhs, seeds=5), [exact] * 5)
+    text = (
+        f"HloModule m\n{ADD.format('f32')}ENTRY e {{ a = f32[40,300] parameter(0)\n z = f32[] constant(0)\n"
+        " ROOT s = f32[40] reduce(a, z), dimensions={1}, to_apply=add }"
+    )
+    np.testing.assert_array_equal(samples(text, lhs, seeds=5), [lhs.astype(np.float64).sum(axis=1)] * 5)
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0])
+def test_the_spread_of_sums_is_what_adding_one_after_the_other_does(offset):
+    """Of a sum S of n terms t in random order, Σ sₖ² over the partial sums is n S²/3 + n Σt²/6 in the mean (a random
+    walk that ends at S), and errors are uniform within a unit of roundoff u, so of variance u²/3. The root mean square
+    over 40 · 30 sums of 200 samples is within a tenth of that. Adding in f32, with errors of 0.42 u in the mean, gives
+    two thirds of it."""
+    terms = 400
+    lhs, rhs = (offset + random(40, terms)).astype(np.float32), (offset + random(terms, 30)).astype(np.float32)
+    text = (
+        f"HloModule m\nENTRY e {{ a = f32[40,{terms}] parameter(0)\n b = f32[{terms},30] parameter(1)\n"
+        " ROOT d = f32[40,30] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0} }"
+    )
+    found = samples(text, lhs, rhs)
+    left, right = lhs.astype(np.float64), rhs.astype(np.float64)
+    variance = 2.0**-48 / 3 * terms * ((left @ right) ** 2 / 3 + left**2 @ right**2 / 6)
+    assert 0.9 < np.sqrt(np.mean(found.var(axis=0, ddof=1) / variance)) < 1.1
+    one_by_one = np.zeros((40, 30), np.float32)
+    for term in range(terms):
+        one_by_one += lhs[:, term : term + 1] * rhs[term]
+    assert 0.4 < np.sqrt(np.mean((one_by_one - left @ right) ** 2 / variance)) < 1
+
+
+def test_sums_in_structured_order_spread_as_their_partial_sums_do():
+    """The first half of the terms is about 1, the second about −1: partial sums grow to n/2, and leave errors that no
+    spread of the terms' own size explains."""
+    terms = 1000
+    values = (np.repeat([1.0, -1.0], terms // 2) + random(50, terms) / 8).astype(np.float32)
+    text = (
+        f"HloModule m\n{ADD.format('f32')}ENTRY e {{ a = f32[50,{terms}] parameter(0)\n z = f32[] constant(0)\n"
+        " ROOT s = f32[50] reduce(a, z), dimensions={1}, to_apply=add }"
+    )
+    spread = samples(text, values).std(axis=0, ddof=1)
+    partial = values.astype(np.float64).cumsum(axis=1)
+    expected = 2.0**-24 * np.sqrt((partial**2).sum(axis=1) / 3)
+    assert 0.9 < np.mean(spread / expected) < 1.1
+
+
+def test_narrow_sums_are_rounded_once_in_the_end():
+    """bf16 adds up in f32: the spread is that of one rounding to bf16, not of three hundred."""
+    values = np.abs(random(50, 300)).astype(ml_dtypes.bfloat16)
+    text = (
+        f"HloModule m\n{ADD.format('bf16')}ENTRY e {{ a = bf16[50,300] parameter(0)\n z = bf16[] constant(0)\n"
+        " ROOT s = bf16[50] reduce(a, z), dimensions={1}, to_apply=add }"
+    )
+    found = samples(text, values)
+    exact = values.astype(np.float64).sum(axis=1)
+    step = 2.0 ** (np.floor(np.log2(exact)) - 7)
+    assert (np.abs(found - exact) <= step * 1.01).all()
+    assert all(len(set(column)) <= 2 for column in found.T)
+
+
+def test_a_format_rounds_up_or_down():
+    text = "HloModule m\nENTRY e { a = f32[100] parameter(0)\n ROOT r = f32[100] reduce-precision(a), exponent_bits=8, mantissa_bits=7 }"
+    values = random(100).astype(np.float32)
+    found = samples(text, values)
+    assert (found == found.astype(ml_dtypes.bfloat16).astype(np.float64)).all()
+    step = 2.0 ** (np.floor(np.log2(np.abs(values))) - 7)
+    assert (np.abs(found - values) < step).all()
+    assert (np.abs(found.mean(axis=0) - values) < 4.5 * step / 2 / SEEDS**0.5).all()
+
+
+def test_an_element_depends_on_no_other():
+    """Neither its value nor its error: what stands beside it may be anything."""
+    text = (
+        f"HloModule m\n{ADD.format('f32')}ENTRY e {{ a = f32[20,30] parameter(0)\n b = f32[30,8] parameter(1)\n"
+        " z = f32[] constant(0)\n d = f32[20,8] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n"
+        " t = f32[20,8] tanh(d)\n m = f32[20,8] multiply(t, d)\n"
+        " ROOT s = f32[20] reduce(m, z), dimensions={1}, to_apply=add }"
+    )
+    lhs, rhs = random(20, 30).astype(np.float32), random(30, 8).astype(np.float32)
+    first = samples(text, lhs, rhs, seeds=5)
+    for factor in (1e20, 1e-20):
+        changed = lhs.copy()
+        changed[3] *= np.float32(factor)
+        second = samples(text, changed, rhs, seeds=5)
+        np.testing.assert_array_equal(np.delete(first, 3, axis=1), np.delete(second, 3, axis=1))
+
+
+def test_devices_that_hold_the_same_round_alike():
+    text = (
+        f"HloModule m, replica_count=4\n{ADD.format('f32')}ENTRY e {{ a = f32[50] parameter(0)\n"
+        " s = f32[50] all-reduce(a), replica_groups={}, to_apply=add\n ROOT t = f32[50] tanh(s) }"
+    )
+    inputs = [[row] for row in random(4, 50).astype(np.float32)]
+    module = hloexec.parse(text)
+    runs = [hloexec.run_devices(module, inputs, numerics=f"random-rounding:{seed}") for seed in range(8)]
+    assert all((run[0] == other).all() for run in runs for other in run)
+    assert len({run[0].tobytes() for run in runs}) > 1
+
+
+@pytest.mark.parametrize("seed", range(7000, 7024))
+def test_the_bits_are_the_same_in_every_way(seed):
+    program = random_program(seed)
+    with np.errstate(all="ignore"):
+        assert differences(program, numerics=f"random-rounding:{seed}") == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["random-rounding", "random-rounding:", "random-rounding:-1", "random-rounding:1.5", "random-rounding:x",
+     "random-rounding: 1", "random-rounding:1:2", "random:1", "Random-Rounding:1", "random-rounding:٣"],
+)  # fmt: skip
+def test_a_seed_is_a_whole_number(name):
+    module = hloexec.parse("HloModule m\nENTRY e { ROOT a = f32[] constant(1) }")
+    with pytest.raises(UnsupportedError, match=r"unknown numerics policy .*random-rounding:SEED"):
+        hloexec.run(module, numerics=name)
