@@ -7,8 +7,8 @@ rounding does to each element, measured (D. S. Parker, "Monte Carlo Arithmetic",
 
 Chance is a hash of the seed, the place of an element and the bits of the exact result: neither the order of execution
 nor other elements, other devices or the number of the run have a part in it. So a value that is computed twice from the
-same operands is rounded alike both times, as it is on any machine. (Where operands hold nothing but small whole numbers,
-their sums have no errors; so much an element of a sum owes to others.)
+same operands is rounded alike both times, as it is on any machine. (Where operands hold nothing but small whole
+numbers, their sums have no errors; so much an element of a sum owes to others.)
 
 What implementations are free to do is drawn as well. Functions get an error of up to `_FUNCTION_ERROR` units besides.
 Sums are added in an order that nobody promises: the error of adding t₁ … tₙ one after the other, with relative errors
