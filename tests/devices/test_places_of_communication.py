@@ -137,3 +137,43 @@ def test_devices_get_what_the_exchange_means(exchange, place, inputs):
     for options in ({}, {}, {"planner": False}):
         found = hloexec.run_devices(module, [[np.array(value, np.int32)] for value in inputs], **options)
         assert [int(value) for value in found] == meaning(inputs)
+
+
+@pytest.mark.parametrize("devices", [2, 3, 5])
+@pytest.mark.parametrize("after", ["nothing", "a sum", "another branch", "a loop"])
+def test_a_branch_may_wait_for_what_others_send_after_theirs(devices, after):
+    """Device 0 receives within its branch what device 1 sends once it has left the other branch, for which the others
+    cannot wait; what follows is done by all, and a sum over all devices by all together."""
+    pairs = "frontend_attributes={_xla_send_recv_source_target_pairs={{1,0}}}"
+    rest = {
+        "nothing": "out = s32[] copy(w)",
+        "a sum": "out = s32[] all-reduce(w), channel_id=9, to_apply=add, use_global_device_ids=true, replica_groups={"
+        + f"{{{','.join(map(str, range(devices)))}}}}}",
+        "another branch": "out = s32[] conditional(first, w, w), true_computation=no, false_computation=same",
+        "a loop": "out = s32[] call(w), to_apply=again",
+    }[after]
+    made, _ = loop("again", "no", 3)
+    text = (
+        f"HloModule m, num_partitions={devices}\nadd {{ a = s32[] parameter(0)\n  b = s32[] parameter(1)\n"
+        f"  ROOT c = s32[] add(a, b) }}\nyes {{ y = s32[] parameter(0)\n  t = token[] after-all()\n"
+        f"  r = {HANDLE} recv(t), channel_id=3, {pairs}\n  rd = (s32[], token[]) recv-done(r), channel_id=3\n"
+        "  g = s32[] get-tuple-element(rd), index=0\n  ROOT h = s32[] add(g, y) }\n"
+        "no { y = s32[] parameter(0)\n  ROOT n = s32[] negate(y) }\nsame { y = s32[] parameter(0)\n  ROOT n = s32[] copy(y) }\n"
+        f"{made}ENTRY main {{ x = s32[] parameter(0)\n  p = u32[] partition-id()\n  z = u32[] constant(0)\n"
+        "  first = pred[] compare(p, z), direction=EQ\n"
+        "  w = s32[] conditional(first, x, x), true_computation=yes, false_computation=no\n  t0 = token[] after-all()\n"
+        f"  s = {HANDLE} send(x, t0), channel_id=3, {pairs}\n  sd = token[] send-done(s), channel_id=3\n  {rest}\n"
+        "  ROOT both = (s32[], s32[]) tuple(w, out) }\n"
+    )
+    inputs = [10 * device + 7 for device in range(devices)]
+    values = [inputs[0] + inputs[1], *(-value for value in inputs[1:])]
+    expected = {
+        "nothing": values,
+        "a sum": [sum(values)] * devices,
+        "another branch": [-values[0], *values[1:]],
+        "a loop": [-value for value in values],
+    }[after]
+    module = hloexec.parse(text)
+    for options in ({}, {"planner": False}):
+        found = hloexec.run_devices(module, [[np.array(value, np.int32)] for value in inputs], **options)
+        assert [(int(w), int(out)) for w, out in found] == list(zip(values, expected, strict=True))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hloexec.dtypes import element_type
 from hloexec.errors import UnsupportedError
 from hloexec.exec.running import plan_of
 from hloexec.plan.callee import PlanCallee
@@ -205,3 +206,20 @@ def test_a_refusal_names_the_computation_in_which_the_instruction_stands():
         UnsupportedError, match="%o in computation g has to do with other devices or the host, but f is"
     ):
         run_text(text, np.zeros(3, np.float32))
+
+
+@pytest.mark.parametrize("kind", ["s64", "u64", "s8", "bf16", "c64"])
+def test_branches_that_some_elements_take_keep_the_type(kind):
+    """Large numbers, which no f64 holds."""
+    text = (
+        f"yes {{ x = {kind}[] parameter(0)\n ROOT y = {kind}[] copy(x) }}\n"
+        f"no {{ x = {kind}[] parameter(0)\n ROOT y = {kind}[] add(x, x) }}\n"
+        f"f {{ c = pred[] parameter(0)\n x = {kind}[] parameter(1)\n"
+        f" ROOT r = {kind}[] conditional(c, x, x), true_computation=yes, false_computation=no }}"
+    )
+    dtype = element_type(kind).storage
+    x = (np.arange(12).reshape(3, 4) + (2**55 + 1 if kind.endswith("64") and kind != "c64" else 1)).astype(dtype)
+    chosen = np.arange(12).reshape(3, 4) % 3 == 0
+    found = callee(text)(chosen, x)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, np.where(chosen, x, (x + x).astype(dtype)))

@@ -22,6 +22,7 @@ from hloexec.plan.regions import region
 from hloexec.system_memory import in_units
 from tests.exec.programs import parsed, run_text
 from tests.plan.random_programs import random_program
+from tests.plan.ways import thread_count
 
 MB = 1_000_000
 
@@ -422,3 +423,36 @@ def test_a_limit_that_is_given_holds_for_small_runs_too():
     assert run_text(text, x, memory_limit=16).size == 4
     with pytest.raises(ResourceError, match="about 16 B beyond its inputs"):
         run_text(text, x, memory_limit=15)
+
+
+PER_DEVICE = """HloModule m, num_partitions=2, is_scheduled=true
+body { t = (s32[], f32[250000]) parameter(0)
+  i = s32[] get-tuple-element(t), index=0
+  x = f32[250000] get-tuple-element(t), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  a = f32[250000] concatenate(x), dimensions={0}
+  b = f32[250000] concatenate(a), dimensions={0}
+  y = f32[250000] subtract(b, x)
+  ROOT o = (s32[], f32[250000]) tuple(j, y) }
+condition { t = (s32[], f32[250000]) parameter(0)
+  i = s32[] get-tuple-element(t), index=0
+  n = s32[] constant(3)
+  ROOT m = pred[] compare(i, n), direction=LT }
+ENTRY e { x = f32[250000] parameter(0)
+  z = s32[] constant(0)
+  t = (s32[], f32[250000]) tuple(z, x)
+  w = (s32[], f32[250000]) while(t), condition=condition, body=body
+  ROOT r = f32[250000] get-tuple-element(w), index=1 }
+"""
+
+
+def test_what_one_device_has_done_counts_while_another_goes_on():
+    """x, a and b of one, its counter, and the result of the other."""
+    statistics = Statistics()
+    with thread_count(1):
+        run_devices(
+            parsed(PER_DEVICE), [[np.zeros(250000, np.float32)], [np.ones(250000, np.float32)]], statistics=statistics
+        )
+    assert statistics.peak_bytes == 4 * MB + 4
+    assert statistics.device_peak_bytes == 3 * MB + 4
