@@ -30,7 +30,12 @@ __all__ = ["command"]
     metavar="FILE",
     help="The module that gave the results: how much it rounds says how far they may be apart.",
 )
-@click.option("--inputs", metavar="FILE.npz", help="The module's inputs, to compare indices by the values they select.")
+@click.option(
+    "--inputs",
+    metavar="FILE.npz",
+    help="The module's inputs, to measure what rounding does to each element, and to compare indices by the values "
+    "that they select.",
+)
 @click.option("--numerics", metavar="POLICY", default="reference", show_default=True, help="What either side rounded.")
 @click.option(
     "--contraction-length",

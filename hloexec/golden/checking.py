@@ -13,6 +13,7 @@ from hloexec import literals
 from hloexec.errors import HloError, InputError
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, Golden, read_golden, text_hash
 from hloexec.golden.recording import run_golden, write_expected
+from hloexec.golden.spreads import read_spreads
 from hloexec.ir import Module
 from hloexec.loading import load
 from hloexec.numerics.comparing import compare
@@ -102,6 +103,7 @@ def _checked(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
         module=module,
         inputs=inputs[0] if len(inputs) == 1 else None,
         numerics=golden.numerics,
+        spreads=read_spreads(path, module if other is None else load(path / MODULE)),
     )
     verdict = comparison.verdict
     if golden.is_bit_for_bit and other is None and verdict is not Verdict.EQUAL:

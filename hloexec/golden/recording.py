@@ -19,8 +19,11 @@ from hloexec.exec.arguments import device_arguments
 from hloexec.exec.running import plan_of
 from hloexec.files import open_atomically
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX, Golden, module_text, text_hash
+from hloexec.golden.spreads import RECORDED_SAMPLES, write_spreads
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
+from hloexec.numerics.comparing import measured_spreads
+from hloexec.numerics.spread import Spread
 from hloexec.results import labelled_arrays, result_shapes
 from hloexec.values import Array, Value
 
@@ -92,10 +95,20 @@ def record_golden(
     else:
         result = nested_value(expected) if isinstance(expected, Mapping) else expected
         _require_result(module, result, topology.count)
+    spreads = _spreads(golden, module, given)
     text = module_text(module)
     golden = attrs.evolve(golden, module_hash=text_hash(text))
-    _write(golden, text, tuple(map(tuple, given)) if len(given) > 1 else tuple(given[0]), result)
+    _write(golden, text, tuple(map(tuple, given)) if len(given) > 1 else tuple(given[0]), result, spreads)
     return golden
+
+
+def _spreads(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]]) -> dict[str, Spread]:
+    """What rounding does to the result's elements; none where checks do not ask for it, or runs do not show it."""
+    has_tolerance = any(number is not None for number in (golden.atol, golden.rtol, golden.ulp))
+    if has_tolerance or golden.is_bit_for_bit or len(inputs_per_device) > 1 or golden.replicas * golden.partitions > 1:
+        return {}
+    options = {"seed": golden.seed, "elided": golden.elided, "unknown": golden.unknown}
+    return measured_spreads(module, inputs_per_device[0], golden.numerics, RECORDED_SAMPLES, **options)
 
 
 def run_golden(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]]) -> Value:
@@ -194,8 +207,8 @@ def _target(folder: str | os.PathLike[str], replace: bool) -> Path:
     return target
 
 
-def _write(golden: Golden, text: bytes, inputs: Value, expected: Value) -> None:
-    """The four files, in a folder that takes its name when they are all there."""
+def _write(golden: Golden, text: bytes, inputs: Value, expected: Value, spreads: Mapping[str, Spread]) -> None:
+    """The files, in a folder that takes its name when they are all there."""
     target = golden.folder
     parent = target.parent
     temporary = parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
@@ -207,6 +220,7 @@ def _write(golden: Golden, text: bytes, inputs: Value, expected: Value) -> None:
             (temporary / MODULE).write_bytes(text)
             literals.save(temporary / INPUTS, inputs)
             literals.save(temporary / EXPECTED, expected)
+            write_spreads(temporary, spreads)
             (temporary / RECORD).write_text(golden.text(), encoding="utf-8")
             if target.exists():
                 target.rename(old)

@@ -9,17 +9,31 @@ import numpy as np
 
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
-from hloexec.errors import InputError
+from hloexec.errors import HloError, InputError
 from hloexec.ir import ArrayShape, Module
 from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict, verdict_of
 from hloexec.numerics.error_budget import Chain, leaf_chains
 from hloexec.numerics.index_leaves import IndexLeaves
 from hloexec.numerics.measuring import measure
-from hloexec.numerics.tolerances import Tolerance, derived_tolerance, given_tolerance, required_equality
+from hloexec.numerics.spread import SAMPLES, Samples, Spread
+from hloexec.numerics.tolerances import (
+    Tolerance,
+    derived_tolerance,
+    given_tolerance,
+    measured_tolerance,
+    required_equality,
+)
 from hloexec.numerics.ulps import are_comparable, narrower
+from hloexec.ops.policy import RANDOM_ROUNDING, numerics_policy
 from hloexec.values import Array, Token, Value
 
-__all__ = ["compare"]
+__all__ = ["compare", "measured_spreads"]
+
+
+_OWN_SIZE = (
+    "each element is held to its own size, as nothing says what was added up to make it: the module and its inputs do "
+    "(--module, --inputs), or a tolerance (--atol)"
+)
 
 
 def compare(
@@ -34,6 +48,7 @@ def compare(
     numerics: str = "reference",
     contraction_length: int | None = None,
     selects: Mapping[str, Any] | None = None,
+    spreads: Mapping[str, Spread] | None = None,
 ) -> Comparison:
     """Hold a value against the one that is expected, leaf by leaf.
 
@@ -42,13 +57,18 @@ def compare(
     complex numbers and integers may be of different widths, and are held against each other in the narrower type.
 
     An element agrees where |actual − expected| ≤ atol + rtol·|expected|, or where it is `ulp` ULPs off at most; NaN
-    agrees with NaN. Where none of the three is given, floats may be off by what rounding explains
-    (`hloexec.numerics.tolerances`), which is read off the `module` that gave the values, run under `numerics`; without
-    it, one contraction of `contraction_length` terms (1024 unless given) is assumed. Integers and preds must be the
-    same. Indices compare by the values that they select, where `module` shows that a leaf holds some (argmax, topk,
-    argsort): they need `inputs`, the module's, or a leaf that holds the values themselves. `selects` says it where no
-    module does: from a leaf's label to the array that it selects from, along its last dimension, or to a pair of the
-    array and the dimension.
+    agrees with NaN. Where none of the three is given, floats may be off by what rounding explains. With the `module`
+    that gave the values and its `inputs` (of one device) that is measured, for each element by itself: the module runs
+    a few times with roundings that go up or down by chance (`hloexec.numerics.spread`); `spreads`, by label, are what
+    was measured before. Without inputs, and under policies that round operands, it is read off the module, run under
+    `numerics` (`hloexec.numerics.tolerances`). Without a module an element is held to its own size: one contraction of
+    `contraction_length` terms (1024 unless given) is assumed, of which nothing cancels. Integers and preds must be the
+    same.
+
+    Indices compare by the values that they select, where `module` shows that a leaf holds some (argmax, topk, argsort):
+    they need `inputs`, the module's, or a leaf that holds the values themselves. `selects` says it where no module
+    does: from a leaf's label to the array that it selects from, along its last dimension, or to a pair of the array and
+    the dimension.
 
     Raises InputError for what is no value, negative tolerances, and `selects` that do not fit.
     """
@@ -58,12 +78,15 @@ def compare(
     leaves = dict(_leaves(actual, "actual")), dict(_leaves(expected, "expected"))
     pairs = list(_paired(*leaves))
     chains = {} if module is None else _chains(module, numerics, leaves[1])
+    if spreads is None and module is not None and inputs is not None and given is None and _may_round(pairs):
+        spreads = measured_spreads(module, inputs, numerics)
+    spreads = _by_place(spreads or {})
     found = []
     for label, mine, its in pairs:
         chain = chains.get(label)
         if module is not None and chain is None and mine is not None and its is not None:
             raise InputError(f"the result of {module.name}, {module.entry.result_shape}, has no leaf {label!r}")
-        found.append(_compared(label, mine, its, given, chain, contraction_length))
+        found.append(_compared(label, mine, its, given, chain, spreads.get(label), contraction_length))
     indices = IndexLeaves(module, inputs, numerics, selects or {}, given)
     return Comparison(tuple(indices.settled(found, pairs)))
 
@@ -120,12 +143,60 @@ def _chains(module: Module, numerics: str, labels: Iterable[str]) -> dict[str, C
     return found
 
 
+def _by_place(spreads: Mapping[str, Spread]) -> Mapping[str, Spread]:
+    """Spreads by the labels of pairs: that of a lone leaf has any that such a leaf may have."""
+    return {**spreads, **dict.fromkeys(("value", "0"), next(iter(spreads.values())))} if len(spreads) == 1 else spreads
+
+
+def _may_round(pairs: Sequence[tuple[str, Array | None, Array | None]]) -> bool:
+    """Whether any leaf holds floats that are not the same."""
+    return any(
+        mine is not None
+        and its is not None
+        and mine.shape == its.shape
+        and not element_type_of(its.dtype).is_integral
+        and not np.array_equal(mine, its)
+        for _, mine, its in pairs
+    )
+
+
+def measured_spreads(
+    module: Module, inputs: Sequence[Value], numerics: str = "reference", samples: int = SAMPLES, **options: Any
+) -> dict[str, Spread]:
+    """What rounding does to the leaves of a module's result, by label, from so many runs with `options` of `run`.
+
+    Empty where runs at random do not show it, or cannot be had: for modules of several devices, under policies that
+    round operands, and where the module does not run.
+    """
+    from hloexec.exec import run
+
+    policy = numerics_policy(numerics)
+    if topology_of(module, None, None).count > 1 or policy.contraction_operand_mantissa_bits is not None:
+        return {}
+    found: dict[str, Samples] = {}
+    try:
+        for seed in range(samples):
+            result = run(module, *inputs, numerics=f"{RANDOM_ROUNDING}:{seed}", **options)
+            for label, array in _leaves(result, "sampled"):
+                entry = element_type_of(array.dtype)
+                if seed:
+                    if label in found:
+                        found[label].add(array)
+                elif entry.is_floating or entry.is_complex:
+                    found[label] = Samples(array)
+    except HloError:
+        # It may lack a library call, or memory: what is read off its text does not need to run.
+        return {}
+    return {label: entry.spread() for label, entry in found.items()}
+
+
 def _compared(
     label: str,
     actual: Array | None,
     expected: Array | None,
     given: Tolerance | None,
     chain: Chain | None,
+    spread: Spread | None,
     contraction_length: int | None,
 ) -> LeafComparison:
     shapes = (_shape_text(actual), _shape_text(expected))
@@ -137,6 +208,8 @@ def _compared(
         return LeafComparison(label, Verdict.DIFFERENT, *shapes, note="the dimensions differ")
     if not are_comparable(mine, its):
         return LeafComparison(label, Verdict.DIFFERENT, *shapes, note="the element types cannot be compared")
+    if given is not None or (spread is not None and spread.scales.shape != expected.shape):
+        spread = None
     narrow = narrower(mine, its)
     wide = its if narrow is mine else mine
 
@@ -145,10 +218,15 @@ def _compared(
             return given
         if not (narrow.is_floating or narrow.is_complex):
             return required_equality(f"{narrow} must be the same")
-        return derived_tolerance(narrow, wide, root_mean_square, chain, contraction_length)
+        if spread is not None:
+            return measured_tolerance(narrow, wide, spread)
+        size = 0.0 if chain is None else root_mean_square
+        return derived_tolerance(narrow, wide, size, chain, contraction_length)
 
-    measured = measure(actual, expected, tolerance)
-    return LeafComparison(label, verdict_of(measured), *shapes, actual.size, narrow.name, measured)
+    measured = measure(actual, expected, tolerance, None if spread is None else spread.scales)
+    is_assumed = chain is None and given is None and not narrow.is_integral
+    note = _OWN_SIZE if measured.mismatches and is_assumed else ""
+    return LeafComparison(label, verdict_of(measured), *shapes, actual.size, narrow.name, measured, note)
 
 
 def _shape_text(array: Array | None) -> str:

@@ -68,15 +68,18 @@ class Measured:
     tolerance: Tolerance
 
 
-def measure(actual: Array, expected: Array, tolerance_of: Callable[[float], Tolerance]) -> Measured:
+def measure(
+    actual: Array, expected: Array, tolerance_of: Callable[[float], Tolerance], scales: Array | None = None
+) -> Measured:
     """Hold an array against another of the same dimensions and of a comparable type.
 
-    `tolerance_of` gives the tolerance, from the root mean square of the expected array's finite elements.
+    `tolerance_of` gives the tolerance, from the root mean square of the expected array's finite elements; `scales`, of
+    the same dimensions, are what a measured one is in units of.
     """
     sizes = _Sizes()
     for mine, its, _ in _pairs(actual, expected):
         sizes.add(mine, its)
-    tally = _Tally(actual, expected, tolerance_of(sizes.root_mean_square), sizes)
+    tally = _Tally(actual, expected, tolerance_of(sizes.root_mean_square), sizes, scales)
     for mine, its, start in _pairs(actual, expected):
         tally.add(mine, its, start)
     return tally.result()
@@ -139,8 +142,11 @@ def _largest(magnitudes: Array) -> float:
 class _Tally:
     """Everything that is counted, summed up and remembered on the second pass."""
 
-    def __init__(self, actual: Array, expected: Array, tolerance: Tolerance, sizes: _Sizes) -> None:
+    def __init__(
+        self, actual: Array, expected: Array, tolerance: Tolerance, sizes: _Sizes, scales: Array | None
+    ) -> None:
         self._arrays = (actual, expected)
+        self._own_scales = None if scales is None else scales.reshape(-1)
         self._narrow = narrower(element_type_of(actual.dtype), element_type_of(expected.dtype))
         self._tolerance = tolerance
         self._scales = (sizes.actual or 1.0, sizes.expected or 1.0)
@@ -197,7 +203,8 @@ class _Tally:
         related = np.isfinite(errors) & np.isfinite(magnitudes) & (magnitudes > 0)
         self._relative.add(errors[related] / magnitudes[related])
         self._add_ulps(ulps)
-        found = severities(x, y, errors, ulps, self._tolerance, self._narrow)
+        scales = None if self._own_scales is None else self._own_scales[places]
+        found = severities(x, y, errors, ulps, self._tolerance, self._narrow, scales)
         self._map.add(places, found)
         too_bad = exceeds(found, self._tolerance)
         self._mismatches += int(np.count_nonzero(too_bad))

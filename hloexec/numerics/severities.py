@@ -22,8 +22,19 @@ def agreement(actual: Array, expected: Array, tolerance: Tolerance) -> Array:
         return np.asarray(same_bits(actual, expected) | ~exceeds(found, tolerance))
 
 
-def severities(x: Array, y: Array, errors: Array, ulps: Array, tolerance: Tolerance, narrow: ElementType) -> Array:
-    """The errors in units of the tolerance, NaN counting as infinite."""
+def severities(
+    x: Array,
+    y: Array,
+    errors: Array,
+    ulps: Array,
+    tolerance: Tolerance,
+    narrow: ElementType,
+    scales: Array | None = None,
+) -> Array:
+    """The errors in units of the tolerance, NaN counting as infinite.
+
+    `scales` are the elements' own, where a tolerance was measured (`hloexec.numerics.spread`).
+    """
     if _tolerates_nothing(tolerance):
         return np.where(np.isnan(errors), np.inf, errors)
     found = np.full(errors.shape, np.inf)
@@ -34,6 +45,8 @@ def severities(x: Array, y: Array, errors: Array, ulps: Array, tolerance: Tolera
             errors = np.abs(x - y)
         magnitudes = np.abs(y.astype(np.float64) if y.dtype.kind in "iub" else y)
         allowed = tolerance.atol + tolerance.rtol * np.where(np.isfinite(magnitudes), magnitudes, 0.0)
+        if scales is not None:
+            allowed = allowed + tolerance.factor * scales
         found = np.where(errors == 0, 0.0, errors / allowed)
     if tolerance.ulp is not None:
         found = np.fmin(found, np.where(ulps == 0, 0.0, ulps / tolerance.ulp))

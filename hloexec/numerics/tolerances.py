@@ -23,9 +23,17 @@ import attrs
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.errors import InputError
 from hloexec.numerics.error_budget import LAMBDA, Chain, rounding, summing
+from hloexec.numerics.spread import Spread
 from hloexec.numerics.ulps import smallest_normal, unit_roundoff
 
-__all__ = ["DEFAULT_CONTRACTION_LENGTH", "Tolerance", "derived_tolerance", "given_tolerance", "required_equality"]
+__all__ = [
+    "DEFAULT_CONTRACTION_LENGTH",
+    "Tolerance",
+    "derived_tolerance",
+    "given_tolerance",
+    "measured_tolerance",
+    "required_equality",
+]
 
 DEFAULT_CONTRACTION_LENGTH = 1024
 """What is taken for the longest contraction where neither a module nor a length says it."""
@@ -33,7 +41,8 @@ DEFAULT_CONTRACTION_LENGTH = 1024
 
 @attrs.frozen
 class Tolerance:
-    """An element agrees where |actual − expected| ≤ atol + rtol·|expected|, or where it is `ulp` ULPs off at most."""
+    """An element agrees where |actual − expected| ≤ atol + rtol·|expected| + factor·(its spread), or where it is `ulp`
+    ULPs off at most."""
 
     rtol: float = 0.0
     atol: float = 0.0
@@ -44,6 +53,8 @@ class Tolerance:
     """Whether someone has chosen it; a derived one covers what rounding explains."""
     derivation: str = ""
     """Where it comes from, in a sentence."""
+    factor: float = 0.0
+    """Measured tolerances only: how many times an element's own spread it may be off besides."""
 
 
 def given_tolerance(atol: float | None, rtol: float | None, ulp: float | None) -> Tolerance | None:
@@ -92,6 +103,21 @@ def derived_tolerance(
     flushed = smallest_normal(element_type_of(narrow.compute))
     absolute = relative * (scale + smallest_normal(narrow)) + flushed if relative else 0.0
     return Tolerance(relative, absolute, scale=scale, derivation=where)
+
+
+def measured_tolerance(narrow: ElementType, wide: ElementType, spread: Spread) -> Tolerance:
+    """What rounding explains on a leaf whose elements' spread was measured: that, and the last rounding of each side.
+
+    Numbers below the smallest normal one may be flushed to zero by either.
+    """
+    roundings = 2 if narrow is wide else 3
+    relative = roundings * unit_roundoff(narrow)
+    absolute = relative * smallest_normal(narrow) + smallest_normal(element_type_of(narrow.compute))
+    where = (
+        f"{spread.factor:.1f} times what rounding does to each element by itself, as {spread.samples} runs show that "
+        f"round at random, and the last rounding{'s' if narrow is wide else f's, {wide} held against {narrow}'}"
+    )
+    return Tolerance(relative, absolute, derivation=where, factor=spread.factor)
 
 
 def _chain_text(chain: Chain) -> str:

@@ -156,6 +156,8 @@ def _tolerance_text(leaf: LeafComparison) -> str:
     if tolerance.is_given:
         return f"tolerance {tolerance.derivation}"
     bounds = f"{tolerance.atol:.3g} + {tolerance.rtol:.3g}·|expected|"
+    if tolerance.factor:
+        bounds = f"{tolerance.factor:.1f}·spread + {bounds}"
     return f"tolerance: {bounds}, what rounding explains ({tolerance.derivation})"
 
 

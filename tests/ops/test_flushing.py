@@ -69,3 +69,25 @@ def test_denormals_equal_zero_and_dots_flush_them() -> None:
     parameters = "  p = f32[7,3] parameter(0)\n  q = f32[3,2] parameter(1)"
     matrix = np.stack([np.abs(operand)] * 3, axis=1)
     _agree(f"HloModule m\n\nENTRY e {{\n{parameters}\n{root}\n}}\n", matrix, np.ones((3, 2), np.float32))
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_conversions_between_f32_and_f64_flush_what_is_denormal_on_either_side(watched: bool) -> None:
+    """1e-40 is denormal as an f32, 1e-310 as an f64; both are numbers of the wider type's, or of none."""
+    narrow = "HloModule m\nENTRY e { x = f64[3] parameter(0)\n ROOT y = f32[3] convert(x) }"
+    wide = "HloModule m\nENTRY e { x = f32[2] parameter(0)\n ROOT y = f64[2] convert(x) }"
+    seen: list[Any] = []
+    options: dict[str, Any] = {"observers": [_Seen(seen)]} if watched else {}
+    down = hloexec.run(hloexec.parse(narrow), np.array([1e-40, -1e-310, 1e-30]), numerics="ftz", **options)
+    up = hloexec.run(hloexec.parse(wide), np.array([1e-40, 1e-30], np.float32), numerics="ftz", **options)
+    np.testing.assert_array_equal(down, np.array([0.0, -0.0, 1e-30], np.float32))
+    np.testing.assert_array_equal(np.signbit(down), [False, True, False])
+    np.testing.assert_array_equal(up, [0.0, np.float64(np.float32(1e-30))])
+
+
+class _Seen:
+    def __init__(self, values: list[Any]) -> None:
+        self._values = values
+
+    def on_instruction(self, event: Any) -> None:
+        self._values.append(event.value)

@@ -1,0 +1,65 @@
+"""`spread.npz`: what rounding does to each element of a golden's result, measured when it was recorded.
+
+For each leaf of floats, in their order, the scales of its elements, and how many samples, degrees of freedom and scales
+to allow `hloexec.numerics.spread` found. A golden without the file is held to what can be read off its module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from hloexec import literals
+from hloexec.errors import InputError
+from hloexec.ir import ArrayShape, Module
+from hloexec.numerics.spread import Spread
+from hloexec.results import result_shapes
+from hloexec.values import Array
+
+__all__ = ["RECORDED_SAMPLES", "SPREAD", "read_spreads", "write_spreads"]
+
+SPREAD = "spread.npz"
+RECORDED_SAMPLES = 16
+"""Runs that recording takes, so that a check takes one."""
+
+
+def write_spreads(folder: Path, spreads: Mapping[str, Spread]) -> None:
+    """Write the file, where there is anything to write."""
+    if spreads:
+        entries = [
+            (_narrow(spread.scales), np.array([spread.samples, spread.degrees, spread.factor]))
+            for spread in spreads.values()
+        ]
+        literals.save(folder / SPREAD, tuple(entries))
+
+
+def _narrow(scales: Array) -> Array:
+    """Scales as f32, rounded up."""
+    with np.errstate(over="ignore"):
+        narrow = scales.astype(np.float32)
+    return np.where(narrow < scales, np.nextafter(narrow, np.float32(np.inf)), narrow)
+
+
+def read_spreads(folder: Path, module: Module) -> dict[str, Spread]:
+    """The spreads by label; empty where the file is not there. InputError where it is damaged, or of another module."""
+    if not (folder / SPREAD).is_file():
+        return {}
+    entries = literals.load(folder / SPREAD)
+    shapes = {label: shape for label, shape in result_shapes(module).items() if _has_fractions(shape)}
+    if not isinstance(entries, tuple) or len(entries) != len(shapes):
+        raise InputError(f"{folder.name}: {SPREAD} is damaged: it is not of {len(shapes)} leaves; record it again")
+    found = {}
+    for (label, shape), entry in zip(shapes.items(), entries, strict=True):
+        match entry:
+            case (np.ndarray() as scales, np.ndarray() as facts) if facts.shape == (3,) and (facts > 0).all():
+                if scales.dtype == np.float32 and scales.shape == shape.dimensions and (scales >= 0).all():
+                    found[label] = Spread(scales, int(facts[0]), float(facts[1]), float(facts[2]))
+        if label not in found:
+            raise InputError(f"{folder.name}: {SPREAD} is damaged: leaf {label}; record it again")
+    return found
+
+
+def _has_fractions(shape: ArrayShape) -> bool:
+    return shape.element_type.is_floating or shape.element_type.is_complex

@@ -1,0 +1,144 @@
+"""What rounding does to each element of a module's results, measured by a few runs that round at random.
+
+The runs of a module under the `random-rounding` policy differ by nothing but rounding, so that the standard deviation s
+of an element over them is its own scale: what rounding does to *it*, whatever stands beside it. Rounding to nearest has
+half of the variance of rounding at random (a twelfth of the squared distance of neighbours, not a sixth), so two runs
+that round to nearest, each in its way, differ by a standard deviation of s at most.
+
+N samples know s² no better than a χ² of ν = N − 1 degrees of freedom does. Elements of one leaf help one another: their
+scales mostly follow their size, their row and their column. A leaf's log s² are fitted by effects of each dimension's
+places and of each binade of sizes (medians, so that a row of huge numbers changes nothing but its own effect); how far
+they lie about the fit, beyond what χ² explains, says for how many degrees of freedom d₀ the fit itself counts (G. K.
+Smyth, "Linear models and empirical Bayes methods for assessing differential expression", 2004). The scale of an element
+is then ŝ² = (d₀ fit + ν s²)/(d₀ + ν), and error/ŝ follows Student's distribution of d₀ + ν degrees of freedom. `factor`
+is what that exceeds in one leaf in a hundred, if elements are independent. (Sohier, de Oliveira Castro, Févotte,
+Lathuilière, Petit and Jamond, "Confidence intervals for stochastic arithmetic", 2021, give intervals for one result.)
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from hloexec.numerics.student import digamma, inverse_trigamma, student_quantile, trigamma
+from hloexec.values import Array
+
+__all__ = ["SAMPLES", "Samples", "Spread"]
+
+SAMPLES = 6
+"""Runs that a comparison takes."""
+_CHANCE = 0.01
+"""Of rounding alone exceeding the tolerance of some element of a leaf."""
+_FEW = 16
+"""Fewer elements than this tell nothing of one another."""
+_SWEEPS = 3
+
+
+@attrs.frozen(eq=False)
+class Spread:
+    """What rounding does to the elements of one leaf."""
+
+    scales: Array
+    """ŝ of each element, in the leaf's dimensions (f64): 0 where no sample differed, infinite where samples differ in
+    whether they are finite."""
+    samples: int
+    degrees: float
+    """How many degrees of freedom the scales have."""
+    factor: float
+    """By how many scales rounding may be off."""
+
+
+class Samples:
+    """The first and second moments of a leaf's samples, about the first of them."""
+
+    def __init__(self, first: Array) -> None:
+        self._first = _widest(first)
+        self._sums = np.zeros(first.shape, self._first.dtype)
+        self._squares = np.zeros(first.shape)
+        self._parted = np.zeros(first.shape, np.bool_)
+        self.count = 1
+
+    def add(self, sample: Array) -> None:
+        """Take one more sample into account."""
+        with np.errstate(all="ignore"):
+            values = _widest(sample)
+            same = (values == self._first) | ((values != values) & (self._first != self._first))
+            distance = np.where(same, 0, values - self._first)
+            finite = np.isfinite(distance)
+            self._parted |= ~finite
+            distance = np.where(finite, distance, 0)
+            self._sums += distance
+            self._squares += np.abs(distance) ** 2
+        self.count += 1
+
+    def spread(self) -> Spread:
+        """The scales of the elements; at least two samples must have been given."""
+        with np.errstate(all="ignore"):
+            means = self._sums / self.count
+            variances = (self._squares - self.count * np.abs(means) ** 2) / (self.count - 1)
+            variances = np.maximum(variances, 0.0)
+            scales, degrees = _moderated(variances, np.abs(self._first + means), self.count - 1)
+        scales = np.where(self._parted, np.inf, scales)
+        chance = _CHANCE / max(1, int(np.count_nonzero(scales)))
+        return Spread(scales, self.count, degrees, student_quantile(degrees, chance))
+
+
+def _widest(values: Array) -> Array:
+    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+
+
+def _moderated(variances: Array, magnitudes: Array, degrees: int) -> tuple[Array, float]:
+    """The scales, each drawn towards what the others say of it, and their degrees of freedom."""
+    known = (variances > 0) & np.isfinite(variances) & (magnitudes > 0) & np.isfinite(magnitudes)
+    if np.count_nonzero(known) < _FEW:
+        return np.sqrt(variances), float(degrees)
+    logs = np.where(known, np.log(np.where(known, variances, 1.0)), np.nan)
+    residuals = _residuals(logs, _bins(magnitudes, known))
+    half = degrees / 2
+    excess = float(np.var(residuals[known])) - trigamma(half)
+    # Medians take a little of the variance away: without an excess the fit counts as much as its elements' samples do.
+    prior = 2 * inverse_trigamma(excess) if excess > 0 else math.inf
+    prior = min(prior, float(degrees * np.count_nonzero(known)))
+    centre = float(np.mean(residuals[known])) - digamma(half) + math.log(half)
+    level = centre + digamma(prior / 2) - math.log(prior / 2)
+    fitted = np.exp(np.where(known, logs - residuals, 0.0) + level)
+    drawn = (prior * fitted + degrees * variances) / (prior + degrees)
+    return np.sqrt(np.where(known, drawn, variances)), prior + degrees
+
+
+def _bins(magnitudes: Array, known: Array) -> list[Array]:
+    """The places (in a flat leaf) of known elements in groups of about the same size: those of a binade, with those of
+    the binades above as long as they are few."""
+    places = np.flatnonzero(known)
+    exponents = np.frexp(magnitudes.reshape(-1)[places])[1]
+    order = np.argsort(exponents, kind="stable")
+    starts = np.flatnonzero(np.diff(exponents[order], prepend=np.iinfo(np.int32).min))
+    ends = [0]
+    for start in starts[1:]:
+        if start - ends[-1] >= _FEW:
+            ends.append(int(start))
+    if len(ends) > 1 and len(order) - ends[-1] < _FEW:
+        ends.pop()
+    return [places[part] for part in np.split(order, ends[1:])]
+
+
+def _residuals(logs: Array, bins: Sequence[Array]) -> Array:
+    """What is left once the effects of size, and of the places along each of several dimensions, are taken away."""
+    residuals = logs.copy()
+    flat = residuals.reshape(-1)
+    axes = [axis for axis, size in enumerate(logs.shape) if size > 1]
+    for _ in range(_SWEEPS):
+        if len(axes) > 1:
+            for axis in axes:
+                others = tuple(other for other in range(logs.ndim) if other != axis)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", RuntimeWarning)  # A row may have no element that is known.
+                    effect = np.nanmedian(residuals, axis=others, keepdims=True)
+                residuals -= np.where(np.isnan(effect), 0.0, effect)
+        for places in bins:
+            flat[places] -= np.median(flat[places])
+    return residuals

@@ -1,0 +1,269 @@
+"""What rounding does to each element, measured: its statistics, and verdicts that stand on it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.golden import check_golden, record_golden
+from hloexec.golden.spreads import SPREAD
+from hloexec.numerics import comparing
+from hloexec.numerics.comparing import measured_spreads
+from hloexec.numerics.comparison import Verdict
+from hloexec.numerics.spread import SAMPLES, Samples
+from hloexec.numerics.student import digamma, inverse_trigamma, student_quantile, trigamma
+
+RANDOM = np.random.default_rng(5)
+
+
+@pytest.mark.parametrize("chance", [0.3, 1e-3, 1e-8])
+def test_quantiles_of_student_are_those_of_the_closed_forms(chance):
+    """ν = 1: P(|T| > t) = 1 − 2 atan(t)/π; ν = 2: 1 − t/√(2 + t²)."""
+    assert student_quantile(1, chance) == pytest.approx(math.tan(math.pi / 2 * (1 - chance)), rel=1e-6)
+    share = (1 - chance) ** 2
+    assert student_quantile(2, chance) == pytest.approx(math.sqrt(2 * share / (1 - share)), rel=1e-5)
+
+
+def test_quantiles_of_student_are_those_of_tables():
+    for degrees, chance, value in ((5, 0.05, 2.5706), (10, 0.01, 3.1693), (30, 0.001, 3.6460)):
+        assert student_quantile(degrees, chance) == pytest.approx(value, rel=1e-4)
+    assert student_quantile(1e9, 0.05) == pytest.approx(1.972, rel=1e-3)
+
+
+def test_polygammas_are_known_at_halves_and_ones():
+    gamma = 0.5772156649015329
+    assert digamma(1) == pytest.approx(-gamma, rel=1e-12)
+    assert digamma(0.5) == pytest.approx(-gamma - 2 * math.log(2), rel=1e-12)
+    assert trigamma(1) == pytest.approx(math.pi**2 / 6, rel=1e-12)
+    assert trigamma(0.5) == pytest.approx(math.pi**2 / 2, rel=1e-12)
+    for x in (0.1, 0.7, 3.0, 40.0):
+        assert digamma(x + 1) - digamma(x) == pytest.approx(1 / x, rel=1e-10)
+        assert inverse_trigamma(trigamma(x)) == pytest.approx(x, rel=1e-9)
+
+
+def spread_of(samples):
+    found = Samples(samples[0])
+    for sample in samples[1:]:
+        found.add(sample)
+    return found.spread()
+
+
+def noisy(scales, count, offset=100.0):
+    """Samples about a value of 100 whose errors have these standard deviations."""
+    return [offset + scales * RANDOM.standard_normal(scales.shape) for _ in range(count)]
+
+
+def test_scales_that_follow_rows_and_columns_are_found_by_few_samples():
+    """With six samples a single standard deviation is off by a factor of 2 in one case of twenty; a fit of 1 600 equal
+    ones is not."""
+    scales = np.exp(RANDOM.standard_normal((40, 1)) + RANDOM.standard_normal((1, 40)))
+    found = spread_of(noisy(scales, SAMPLES))
+    ratio = found.scales / scales
+    assert found.degrees > 50
+    assert 0.6 < ratio.min() < 1 < ratio.max() < 1.7
+    assert found.factor < 6
+
+
+def test_scales_that_follow_nothing_are_their_samples_own():
+    scales = np.exp(4 * RANDOM.standard_normal((30, 30)))
+    found = spread_of(noisy(scales, 16, offset=1e9))
+    samples = np.stack(noisy(scales, 4))
+    assert samples.shape == (4, 30, 30)
+    assert 15 <= found.degrees < 18
+    assert found.factor > 6
+    assert np.median(found.scales / scales) == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("factor", [1e20, 1e-20])
+def test_other_rows_change_nothing_of_a_row(factor):
+    scales = np.exp(RANDOM.standard_normal((40, 1)) + RANDOM.standard_normal((1, 30)))
+    samples = noisy(scales, SAMPLES)
+    changed = [sample.copy() for sample in samples]
+    for sample in changed:
+        sample[7] *= factor
+    first, second = spread_of(samples), spread_of(changed)
+    rest = np.delete(second.scales, 7, axis=0) / np.delete(first.scales, 7, axis=0)
+    # The medians that others have a part in move a little.
+    assert 0.8 < rest.min() <= rest.max() < 1.25
+    assert np.mean(abs(rest - 1)) < 0.01
+    assert second.scales[7] / first.scales[7] == pytest.approx(np.full(30, factor), rel=0.1)
+
+
+def test_elements_that_never_change_have_no_spread_and_those_that_overflow_any():
+    samples = noisy(np.ones((20, 20)), 4)
+    for number, sample in enumerate(samples):
+        sample[3, 4] = 7.0
+        sample[5] = 0.0
+        sample[6, 0] = np.inf
+        sample[6, 1] = np.inf if number % 2 else 1e308
+        sample[6, 2] = np.nan
+    found = spread_of(samples)
+    assert found.scales[3, 4] == found.scales[6, 0] == found.scales[6, 2] == 0
+    assert not found.scales[5].any()
+    assert found.scales[6, 1] == np.inf
+    assert 0.3 < np.median(found.scales) < 1.5
+
+
+def test_few_elements_are_judged_by_their_samples_alone():
+    found = spread_of([np.array([1.0, 2.0]), np.array([1.1, 2.0]), np.array([0.9, 2.0])])
+    assert found.degrees == 2
+    assert found.scales == pytest.approx(np.array([0.1, 0.0]))
+
+
+# Verdicts
+
+MODULE = """HloModule layer
+add { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b) }
+ENTRY e { x = f32[24,64] parameter(0)
+  w = f32[64,32] parameter(1)
+  r = f32[24,32] parameter(2)
+  d = f32[24,32] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  t = f32[24,32] add(d, r)
+  z = f32[] constant(0)
+  s = f32[24] reduce(t, z), dimensions={1}, to_apply=add
+  ROOT out = (f32[24,32], f32[24]) tuple(t, s) }
+"""
+
+
+def layer_inputs(outlier=1.0):
+    x, w, r = (RANDOM.standard_normal(shape).astype(np.float32) for shape in ((24, 64), (64, 32), (24, 32)))
+    x[5] *= np.float32(outlier)
+    return x, w, r
+
+
+def one_after_the_other(x, w, r):
+    """The layer in f32, each sum in the order of its terms."""
+    total = np.zeros((24, 32), np.float32)
+    for k in range(64):
+        total += x[:, k : k + 1] * w[k]
+    total = total + r
+    sums = np.zeros(24, np.float32)
+    for k in range(32):
+        sums += total[:, k]
+    return total, sums
+
+
+@pytest.mark.parametrize("outlier", [1.0, 1e12, 1e30])
+def test_another_order_of_sums_is_rounding_and_a_fault_is_not(outlier):
+    module, inputs = hloexec.parse(MODULE), layer_inputs(outlier)
+    expected = hloexec.run(module, *inputs)
+    clean = one_after_the_other(*inputs)
+    assert hloexec.compare(clean, expected, module=module, inputs=inputs).verdict is Verdict.ROUNDING
+    spreads = measured_spreads(module, inputs, samples=64)
+    for leaf, place in ((0, (2, 3)), (0, (20, 31)), (0, (5, 0)), (1, (4,))):
+        wrong = [value.copy() for value in clean]
+        wrong[leaf][place] += np.float32(12 * spreads[str(leaf)].scales[place])
+        found = hloexec.compare(tuple(wrong), expected, module=module, inputs=inputs)
+        assert found.verdict is Verdict.DIFFERENT
+        assert found.leaves[leaf].mismatches == 1
+        assert found.leaves[leaf].first[0].index == place
+        assert found.leaves[1 - leaf].verdict.agrees
+
+
+def test_a_large_number_excuses_no_other():
+    """Eleven of sixteen rows are half as large again, beside one element of 1e20."""
+    expected = RANDOM.standard_normal((16, 16)).astype(np.float32)
+    expected[0, 0] = 1e20
+    actual = expected.copy()
+    actual[5:] *= np.float32(1.5)
+    found = hloexec.compare(actual, expected)
+    assert found.verdict is Verdict.DIFFERENT
+    assert found.leaves[0].mismatches == 11 * 16
+    assert "own size" in found.leaves[0].note
+
+
+def test_what_cancelled_is_different_until_the_module_says_what_was_added_up():
+    x = np.array([[1e4, 1.0, -1e4, 1e-3]], np.float32)
+    text = (
+        "HloModule m\nadd { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b) }\n"
+        "ENTRY e { x = f32[1,4] parameter(0)\n z = f32[] constant(0)\n"
+        " ROOT s = f32[1] reduce(x, z), dimensions={1}, to_apply=add }"
+    )
+    module = hloexec.parse(text)
+    forwards = x[0, 0] + x[0, 1] + x[0, 2] + x[0, 3]
+    backwards = x[0, 3] + x[0, 2] + x[0, 1] + x[0, 0]
+    assert forwards != backwards
+    results = np.array([forwards], np.float32), np.array([backwards], np.float32)
+    assert hloexec.compare(*results).verdict is Verdict.DIFFERENT
+    assert hloexec.compare(*results, module=module, inputs=[x]).verdict is Verdict.ROUNDING
+
+
+def test_a_comparison_takes_as_many_runs_as_it_says(monkeypatch):
+    module, inputs = hloexec.parse(MODULE), layer_inputs()
+    expected = hloexec.run(module, *inputs)
+    seeds = []
+    run = hloexec.run
+    monkeypatch.setattr("hloexec.exec.run", lambda *given, **how: seeds.append(how["numerics"]) or run(*given, **how))
+    assert hloexec.compare(expected, expected, module=module, inputs=inputs).verdict is Verdict.EQUAL
+    assert seeds == []
+    hloexec.compare(one_after_the_other(*inputs), expected, module=module, inputs=inputs)
+    assert seeds == [f"random-rounding:{seed}" for seed in range(SAMPLES)]
+    seeds.clear()
+    hloexec.compare(one_after_the_other(*inputs), expected, module=module, inputs=inputs, rtol=1e-3)
+    assert seeds == []
+
+
+def test_a_module_that_does_not_run_is_read():
+    text = MODULE.replace("add(d, r)", 'custom-call(d, r), custom_call_target="nobody_knows"')
+    module, inputs = hloexec.parse(text), layer_inputs()
+    values = one_after_the_other(*inputs)
+    moved = values[0] * np.float32(1 + 2**-22), values[1]
+    found = hloexec.compare(moved, values, module=module, inputs=inputs)
+    assert found.leaves[0].tolerance.factor == 0
+    assert found.verdict is Verdict.ROUNDING
+
+
+# Goldens
+
+
+def record(folder, text=MODULE, outlier=1e12):
+    module, inputs = hloexec.parse(text), layer_inputs(outlier)
+    return record_golden(module, folder / "layer.golden", inputs=inputs).folder
+
+
+def test_a_golden_finds_a_subtraction_beside_a_row_of_huge_numbers(tmp_path):
+    folder = record(tmp_path)
+    assert check_golden(folder).passed
+    other = hloexec.parse(MODULE.replace("add(d, r)", "subtract(d, r)"))
+    found = check_golden(folder, module=other)
+    assert not found.passed
+    assert found.comparison is not None
+    # All but the huge row, where r is lost in either.
+    assert found.comparison.leaves[0].mismatches > 22 * 32
+
+
+def test_a_check_takes_one_run(tmp_path, monkeypatch):
+    folder = record(tmp_path)
+    assert (folder / SPREAD).is_file()
+    monkeypatch.setattr(comparing, "measured_spreads", None)
+    assert check_golden(folder).passed
+    other = hloexec.parse(MODULE.replace("add(d, r)", "add(r, d)"))
+    assert check_golden(folder, module=other).passed
+
+
+@pytest.mark.parametrize("damage", ["other leaves", "negative", "no numbers", "short"])
+def test_a_damaged_spread_is_said_to_be(tmp_path, damage):
+    folder = record(tmp_path)
+    scales, facts = np.ones((24, 32), np.float32), np.array([16.0, 20.0, 6.0])
+    sums = np.ones(24, np.float32), facts
+    value = {
+        "other leaves": ((scales, facts),),
+        "negative": ((-scales, facts), sums),
+        "no numbers": ((scales * np.nan, facts), sums),
+        "short": ((scales[:3], facts), sums),
+    }[damage]
+    hloexec.literals.save(folder / SPREAD, value)
+    found = check_golden(folder)
+    assert not found.passed
+    assert "spread.npz is damaged" in found.message
+
+
+def test_goldens_without_a_spread_are_still_read(tmp_path):
+    folder = record(tmp_path, outlier=1.0)
+    (folder / SPREAD).unlink()
+    assert check_golden(folder).passed
