@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import attrs
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 import hloexec
+from hloexec.custom_calls.registry import unregister_custom_call
+from hloexec.errors import EvaluationError
 from hloexec.exec import per_class_loops
 from hloexec.exec.statistics import Statistics
 from hloexec.ops import registry
@@ -222,3 +225,23 @@ def test_observers_see_the_iterations_of_all_devices_in_their_order() -> None:
     hloexec.run_devices(hloexec.parse(LOOP.format(step=OWN)), inputs(shared=False), observers=[observer])
     assert observer.iterations == sorted(observer.iterations)
     assert len(set(observer.iterations)) > 2
+
+
+@pytest.mark.parametrize(("second", "where"), [(1.0, " failed: "), (2.0, " failed on device 0: ")])
+def test_an_error_names_the_devices_of_its_own_kernel(second, where):
+    """Not those of the kernel before, which ran for each device by itself."""
+
+    def fails(_):
+        raise ValueError("no")
+
+    text = (
+        "HloModule m, replica_count=2\nENTRY e { p = f32[8] parameter(0)\n id = u32[] replica-id()\n"
+        ' x = f32[] convert(id)\n s = f32[] sine(x)\n c = f32[8] custom-call(p), custom_call_target="fails"\n'
+        " ROOT r = (f32[], f32[8]) tuple(s, c) }"
+    )
+    hloexec.register_custom_call("fails", fails)
+    try:
+        with pytest.raises(EvaluationError, match=re.escape(where)):
+            hloexec.run_devices(hloexec.parse(text), [[np.ones(8, np.float32)], [np.full(8, second, np.float32)]])
+    finally:
+        unregister_custom_call("fails")

@@ -176,6 +176,14 @@ def test_elided_constants_can_be_random_and_the_same_each_time():
     np.testing.assert_array_equal(first, second)
 
 
+def test_random_complex_constants_have_parts_of_their_own():
+    text = "HloModule m\nENTRY e { ROOT c = c64[200] constant({...}) }"
+    with pytest.warns(HloWarning, match="random: c"):
+        values = run_text(text, elided="random")
+    assert abs(np.corrcoef(values.real, values.imag)[0, 1]) < 0.4
+    assert len(set(values.real)) == len(set(values.imag)) == 200
+
+
 def test_elided_constants_can_be_given_by_name():
     given = {"c": np.ones(4, np.float32), "d": np.full(4, 2, np.float32)}
     np.testing.assert_array_equal(run_text(ELIDED, X, elided=given), X + 3)

@@ -80,6 +80,8 @@ class Values:
             assert entry.computation in computation_names(instruction.attributes), f"{event.name}: {entry} calls others"
             assert (entry.iteration is not None) == (instruction.opcode == "while"), f"{event.name}: {entry}"
             computation = self._module.by_name[entry.computation]
+        counts = [entry.iteration for entry in event.path if entry.iteration is not None]
+        assert event.iteration == (counts[-1] if counts else None), f"{event.name}: iteration {event.iteration}"
         assert computation is event.computation, f"{event.name} is in {event.computation.name}"
         assert computation.by_name[event.instruction.name] is event.instruction
 
