@@ -131,3 +131,36 @@ def test_a_run_lets_go_of_its_observers_when_it_ends(devices: int) -> None:
         assert seen() is None
     finally:
         gc.enable()
+
+
+def test_events_name_the_iteration_of_the_loop_around_however_deep_they_stand():
+    """In a branch of a branch of a loop's body."""
+    branch = "{name} {{ x = f32[3] parameter(0)\n  {lines}\n}}\n"
+    deepest = branch.format(name="deepest", lines="ROOT y = f32[3] sine(x)")
+    other = branch.format(name="other", lines="ROOT y = f32[3] cosine(x)")
+    inner = branch.format(
+        name="inner",
+        lines="k = s32[] constant(0)\n  ROOT y = f32[3] conditional(k, x, x), branch_computations={deepest, other}",
+    )
+    state = "(s32[], f32[3])"
+    text = (
+        f"HloModule m\n{deepest}{other}{inner}body {{ t = {state} parameter(0)\n"
+        "  i = s32[] get-tuple-element(t), index=0\n  x = f32[3] get-tuple-element(t), index=1\n"
+        "  one = s32[] constant(1)\n  j = s32[] add(i, one)\n  k = s32[] constant(1)\n"
+        "  y = f32[3] conditional(k, x, x), branch_computations={other, inner}\n"
+        f"  ROOT o = {state} tuple(j, y) }}\ncondition {{ t = {state} parameter(0)\n"
+        "  i = s32[] get-tuple-element(t), index=0\n  n = s32[] constant(3)\n"
+        "  ROOT m = pred[] compare(i, n), direction=LT }\n"
+        "ENTRY e { x = f32[3] parameter(0)\n  z = s32[] constant(0)\n"
+        f"  t = {state} tuple(z, x)\n  w = {state} while(t), condition=condition, body=body\n"
+        "  ROOT r = f32[3] get-tuple-element(w), index=1 }\n"
+    )
+    found = []
+
+    class Sines:
+        def on_instruction(self, event):
+            if event.instruction.opcode == "sine":
+                found.append((event.iteration, event.name))
+
+    hloexec.run(hloexec.parse(text), np.ones(3, np.float32), observers=[Sines()])
+    assert found == [(turn, f"w[{turn}]:body/y:inner/y:deepest/y") for turn in range(3)]
