@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -256,17 +257,20 @@ class OperandParser:
             element_type = next((shape.element_type for shape in shapes if isinstance(shape, ArrayShape)), None)
             keywords["shape"] = ArrayShape(element_type) if element_type is not None else TupleShape()
         if "computations" in entry.infer_needs:
-            keywords["computations"] = tuple(
-                ProgramShape(
-                    self._state.computations[name].parameter_shapes, self._state.computations[name].result_shape
-                )
-                for name in computation_names(attributes)
-                if name in self._state.computations
-            )
+            keywords["computations"] = tuple(self._called(entry, attributes, start))
         try:
             return entry.infer(*shapes, **keywords)
         except ShapeError as error:
             lexer.fail(f"the shape of this {entry.name} cannot be inferred: {error.message}", start)
+
+    def _called(self, entry: Opcode, attributes: Any, start: int) -> Iterator[ProgramShape]:
+        """The signatures of the computations that an instruction without a shape calls."""
+        for name in computation_names(attributes):
+            called = self._state.computations.get(name)
+            if called is None:
+                message = f"the shape of this {entry.name} depends on computation '{name}', which is not defined yet"
+                self._lexer.fail(message, start)
+            yield ProgramShape(called.parameter_shapes, called.result_shape)
 
 
 @cache
