@@ -117,10 +117,19 @@ class Event:
     @property
     def iteration(self) -> int | None:
         """The iteration of the innermost loop around the instruction, None outside of loops."""
+        scope: Scope | None = self.scope
         context = self.context
-        while context is not None and context.iteration is None:
-            context = context.parent
-        return None if context is None else context.iteration
+        while True:
+            # Loops that are written out have their iterations in scopes of one plan.
+            while scope is not None:
+                if scope.iteration is not None:
+                    return scope.iteration
+                scope = scope.parent
+            if context is None:
+                return None
+            if context.iteration is not None:
+                return context.iteration
+            scope, context = context.step.scope, context.parent
 
     @property
     def name(self) -> str:
