@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -49,6 +51,8 @@ class Statistics:
     _lock: threading.Lock = attrs.field(factory=threading.Lock, repr=False)
     """Devices may run side by side."""
     _devices: dict[int, _Buffers] = attrs.field(factory=dict, repr=False)
+    _ignored: dict[int, weakref.ref[np.ndarray[Any, Any]]] = attrs.field(factory=dict, repr=False)
+    """Buffers that are not the run's own, by identity."""
 
     @property
     def peak_bytes(self) -> int:
@@ -69,9 +73,10 @@ class Statistics:
         with self._lock:
             for part in value.values if type(value) is Split else (value,):
                 if isinstance(part, np.ndarray):
-                    base = _owner(part)
-                    for buffers in (self._all, *self._devices.values()):
-                        buffers.held[id(base)] = [1, 0]
+                    owner = _owner(part)
+                    key = id(owner)
+                    # What is gone leaves its place in memory, and its identity, to others.
+                    self._ignored[key] = weakref.ref(owner, partial(_forget, self._ignored, key))
 
     def watch(self, devices: Sequence[int]) -> None:
         """Count for each of these devices, too."""
@@ -100,17 +105,24 @@ class Statistics:
             if not isinstance(value, np.ndarray):
                 return []
             base = _owner(value)
+            if id(base) in self._ignored:
+                return []
             found = [(self._all, base)]
             if self._devices:
                 found += [(self._devices[device], base) for device in devices]
             return found
-        bases = [_owner(part) if isinstance(part, np.ndarray) else None for part in value.values]
+        owners = [_owner(part) if isinstance(part, np.ndarray) else None for part in value.values]
+        bases = [None if owner is None or id(owner) in self._ignored else owner for owner in owners]
         found = [(self._all, base) for base in bases if base is not None]
         for device, number in zip(devices, value.classes, strict=True):
             shown = bases[number]
             if shown is not None and self._devices:
                 found.append((self._devices[device], shown))
         return found
+
+
+def _forget(ignored: dict[int, Any], key: int, _: Any) -> None:
+    ignored.pop(key, None)
 
 
 def _owner(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -19,7 +19,7 @@ from hloexec.exec.per_class import EachClass
 from hloexec.exec.showing import shown
 from hloexec.exec.statistics import Statistics
 from hloexec.exec.tasks import Frame, Loop, Task
-from hloexec.plan.kernels import Conversion
+from hloexec.plan.kernels import InstructionKernel
 from hloexec.plan.steps import Plan, Step, While
 from hloexec.plan.trees import NO_SLOT, fits, store
 from hloexec.values import flat
@@ -169,9 +169,10 @@ class WatchedMachine(Machine):
             if step.kernel is not None and not program.computed.isdisjoint(step.results):
                 self._run_kernel(task, step)
             if not step.is_silent:
-                # What converts the value of a call, a parameter or a tuple has operands that the text does not have.
-                is_renamed = step.kernel is None or isinstance(step.kernel, Conversion)
-                operands = None if is_renamed else step.fetch(slots)
+                # Multiply-adds, and what converts the value of a call, a parameter or a tuple, have operands that the
+                # text does not have.
+                is_its_own = isinstance(step.kernel, InstructionKernel)
+                operands = step.fetch(slots) if is_its_own else None
                 seconds = self._seconds.get(step.results[0], 0.0) if step.kernel is not None and step.results else 0.0
                 self._attached.instruction(step, slots, operands, seconds, frame.context, task.devices)
                 del operands

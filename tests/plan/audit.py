@@ -214,6 +214,10 @@ class Audit:
         entry = element_type_of(expected.dtype)
         if not (entry.is_floating or entry.is_complex):
             return False
+        called = [self.module.by_name[name].root.opcode for name in computation_names(instruction.attributes)]
+        if called == ["multiply"]:
+            # Thousands of factors overflow or vanish in one order, and do not in another.
+            return True
         with np.errstate(all="ignore"):
             sizes = [np.abs(operand) if operand.dtype.kind != "i" else operand for operand in operands]
             sizes = [size.astype(operand.dtype) for size, operand in zip(sizes, operands, strict=True)]
