@@ -78,8 +78,12 @@ class Golden:
     @property
     def is_bit_for_bit(self) -> bool:
         """Whether its result must come out in the same bits: it is hloexec's own under `exact`."""
-        has_tolerance = any(number is not None for number in (self.atol, self.rtol, self.ulp))
-        return numerics_policy(self.numerics).is_exact and self.expected_source == OURS and not has_tolerance
+        return numerics_policy(self.numerics).is_exact and self.expected_source == OURS and not self.has_tolerance
+
+    @property
+    def has_tolerance(self) -> bool:
+        """Whether a tolerance was given when it was recorded."""
+        return any(number is not None for number in (self.atol, self.rtol, self.ulp))
 
     def text(self) -> str:
         """The content of `golden.json`."""

@@ -104,8 +104,8 @@ def record_golden(
 
 def _spreads(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]]) -> dict[str, Spread]:
     """What rounding does to the result's elements; none where checks do not ask for it, or runs do not show it."""
-    has_tolerance = any(number is not None for number in (golden.atol, golden.rtol, golden.ulp))
-    if has_tolerance or golden.is_bit_for_bit or len(inputs_per_device) > 1 or golden.replicas * golden.partitions > 1:
+    is_alone = len(inputs_per_device) == golden.replicas * golden.partitions == 1
+    if golden.has_tolerance or golden.is_bit_for_bit or not is_alone:
         return {}
     options = {"seed": golden.seed, "elided": golden.elided, "unknown": golden.unknown}
     return measured_spreads(module, inputs_per_device[0], golden.numerics, RECORDED_SAMPLES, **options)

@@ -54,7 +54,8 @@ def read_spreads(folder: Path, module: Module) -> dict[str, Spread]:
     for (label, shape), entry in zip(shapes.items(), entries, strict=True):
         match entry:
             case (np.ndarray() as scales, np.ndarray() as facts) if facts.shape == (3,) and (facts > 0).all():
-                if scales.dtype == np.float32 and scales.shape == shape.dimensions and (scales >= 0).all():
+                fits = scales.shape == shape.dimensions or shape.is_dynamic
+                if scales.dtype == np.float32 and fits and (scales >= 0).all():
                     found[label] = Spread(scales, int(facts[0]), float(facts[1]), float(facts[2]))
         if label not in found:
             raise InputError(f"{folder.name}: {SPREAD} is damaged: leaf {label}; record it again")

@@ -42,6 +42,8 @@ class NumericsPolicy:
 REFERENCE = NumericsPolicy("reference")
 RANDOM_ROUNDING = "random-rounding"
 """What names of policies that round at random begin with; a colon and the seed follow."""
+_MOST_DIGITS = 19
+"""Of a seed; Python takes no numbers of thousands of digits."""
 POLICIES = {
     policy.name: policy
     for policy in (
@@ -60,7 +62,7 @@ def numerics_policy(name: str | NumericsPolicy) -> NumericsPolicy:
     if isinstance(name, NumericsPolicy):
         return name
     prefix, colon, seed = name.partition(":")
-    if prefix == RANDOM_ROUNDING and colon and seed.isdecimal() and seed.isascii():
+    if prefix == RANDOM_ROUNDING and colon and seed.isdecimal() and seed.isascii() and len(seed) <= _MOST_DIGITS:
         return NumericsPolicy(f"{RANDOM_ROUNDING}:{int(seed)}", rounding_seed=int(seed))
     found = POLICIES.get(name)
     if found is None:

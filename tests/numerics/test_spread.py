@@ -263,6 +263,18 @@ def test_a_damaged_spread_is_said_to_be(tmp_path, damage):
     assert "spread.npz is damaged" in found.message
 
 
+def test_results_of_dynamic_extents_have_a_spread(tmp_path):
+    text = (
+        "HloModule m\nENTRY e { x = f32[8] parameter(0)\n n = s32[] constant(5)\n t = f32[8] tanh(x)\n"
+        " ROOT d = f32[<=8] set-dimension-size(t, n), dimensions={0} }"
+    )
+    inputs = [RANDOM.standard_normal(8).astype(np.float32)]
+    folder = record_golden(hloexec.parse(text), tmp_path / "dynamic.golden", inputs=inputs).folder
+    assert (folder / SPREAD).is_file()
+    found = check_golden(folder)
+    assert found.passed, found.message
+
+
 def test_goldens_without_a_spread_are_still_read(tmp_path):
     folder = record(tmp_path, outlier=1.0)
     (folder / SPREAD).unlink()
