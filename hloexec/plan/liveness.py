@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from hloexec.plan.memory import annotate_peak
+from hloexec.plan.memory import annotate_peaks_within
 from hloexec.plan.steps import Plan, inner_plans
 
 __all__ = ["with_lifetimes"]
@@ -33,7 +33,7 @@ def with_lifetimes(plan: Plan, *, may_reuse: bool) -> Plan:
     plan.dead_on_entry = tuple(slot for slot in plan.parameters if slot not in needed)
     plan.initial = [plan.constants.get(slot) for slot in range(len(plan.slot_shapes))]
     plan.depth = _depth(plan)
-    annotate_peak(plan)
+    annotate_peaks_within(plan)
     plan.is_finished = True
     return plan
 

@@ -15,7 +15,7 @@ from hloexec.plan.spread import Spread
 from hloexec.plan.steps import COMMUNICATION, Conditional, Invocation, Plan, Step, While, inner_plans
 from hloexec.system_memory import in_units, memory_limit_bytes
 
-__all__ = ["annotate_peak", "entry_peak_bytes", "require_memory"]
+__all__ = ["annotate_peaks_within", "entry_peak_bytes", "require_memory"]
 
 _NEXT_TO_NOTHING = 1 << 20
 """Asking the system how many bytes are free takes longer than allocating so many."""
@@ -83,16 +83,20 @@ class _Liveness:
         return found
 
 
-def annotate_peak(plan: Plan) -> None:
-    """Estimate what a run of a plan allocates; the plans that its steps run are annotated already.
+def annotate_peaks_within(plan: Plan) -> None:
+    """Estimate what the plans that a plan's steps run allocate; what runs within those is annotated already.
 
-    Arguments count as the plan's own where it replaces them; a loop-invariant leaf stays its caller's.
+    Arguments count as a loop body's own where it replaces them; a loop-invariant leaf stays its caller's.
     """
-    results = dict(enumerate(plan.results))
-    owned = [results.get(leaf) != slot for leaf, slot in enumerate(plan.parameters)]
-    nothing = (False,) * len(plan.parameters)
-    plan.peaks_by_ownership[nothing], _ = _peak(plan, nothing)
-    plan.peak_bytes, plan.peak_step = _peak(plan, owned)
+    for step in plan.steps:
+        for inner in inner_plans(step.flow):
+            nothing = (False,) * len(inner.parameters)
+            if isinstance(step.flow, While) and inner is step.flow.body:
+                if inner.body_peak_bytes is None:
+                    owned = [not inner.is_invariant(leaf) for leaf in range(len(inner.parameters))]
+                    inner.body_peak_bytes, _ = _peak(inner, owned)
+            elif nothing not in inner.peaks_by_ownership:
+                inner.peaks_by_ownership[nothing], _ = _peak(inner, nothing)
 
 
 def _peak(
@@ -151,7 +155,7 @@ def _flow_bytes(step: Step, dying: Sequence[int], *, is_nested: bool) -> int:
             if changes
         )
         condition = flow.condition.peaks_by_ownership[(False,) * len(flow.condition.parameters)]
-        return max(flow.body.peak_bytes, carried + condition) - own + sum(flow.sums.values())
+        return max(flow.body.body_peak_bytes or 0, carried + condition) - own + sum(flow.sums.values())
     return 0
 
 

@@ -295,8 +295,8 @@ class Plan:
     """Whether its lifetimes are known, so that it can run."""
     depth: int | None = attrs.field(init=False, default=None)
     """How deep the plans that it runs nest, 1 for none; None where the machine has to walk all of the steps."""
-    peak_bytes: int = attrs.field(init=False, default=0)
-    """Estimated peak of what a run allocates, its arguments included."""
+    body_peak_bytes: int | None = attrs.field(init=False, default=None)
+    """Estimated peak of an iteration, the arguments that it replaces included; None where no loop runs the plan."""
     peak_step: Step | None = attrs.field(init=False, default=None)
     peaks_by_ownership: dict[tuple[bool, ...], int] = attrs.field(init=False, factory=dict)
     """Estimated peaks by which of the parameter leaves may die within the plan."""
