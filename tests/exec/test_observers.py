@@ -164,3 +164,17 @@ def test_events_name_the_iteration_of_the_loop_around_however_deep_they_stand():
 
     hloexec.run(hloexec.parse(text), np.ones(3, np.float32), observers=[Sines()])
     assert found == [(turn, f"w[{turn}]:body/y:inner/y:deepest/y") for turn in range(3)]
+
+
+def test_the_end_is_reported_however_recent_the_last_report_is():
+    text = (
+        "HloModule m\nless { a = f32[] parameter(0)\n  b = f32[] parameter(1)\n"
+        "  ROOT r = pred[] compare(a, b), direction=LT }\n"
+        "ENTRY e { x = f32[3] parameter(0)\n  a = f32[3] sine(x)\n"
+        "  b = f32[3] sort(a), dimensions={0}, to_apply=less\n  ROOT c = f32[3] cosine(b) }"
+    )
+    for _ in range(3):
+        reporter = Reporter()
+        hloexec.run(hloexec.parse(text), np.ones(3, np.float32), observers=[reporter])
+        assert reporter.reports[-1].index == reporter.reports[-1].total
+        assert reporter.reports[-1].instruction.name == "c"

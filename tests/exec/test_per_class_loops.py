@@ -11,7 +11,7 @@ import pytest
 
 import hloexec
 from hloexec.custom_calls.registry import unregister_custom_call
-from hloexec.errors import EvaluationError
+from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.exec import per_class_loops
 from hloexec.exec.statistics import Statistics
 from hloexec.ops import registry
@@ -245,3 +245,29 @@ def test_an_error_names_the_devices_of_its_own_kernel(second, where):
             hloexec.run_devices(hloexec.parse(text), [[np.ones(8, np.float32)], [np.full(8, second, np.float32)]])
     finally:
         unregister_custom_call("fails")
+
+
+@pytest.mark.parametrize("planner", [True, False])
+def test_an_error_in_a_loop_that_classes_run_apart_names_the_way_to_the_loop(monkeypatch, planner):
+    """The loop stands in a branch, and fails once a device has multiplied its number often enough."""
+
+    def fails(lhs, rhs):
+        if lhs.max() > 100:
+            raise UnsupportedError("no")  # Of another error, the run would be repeated as it is written.
+        return lhs * rhs
+
+    entry = registry.OPCODES["atan2"]
+    changed = attrs.evolve(entry, evaluate=fails, evaluate_needs=frozenset(), bind=None, is_elementwise=False)
+    monkeypatch.setitem(registry.OPCODES, "atan2", changed)
+    state = "(s32[], f32[64,64], f32[64,64], f32[24,64,64])"
+    loop, branches = f"{state} while(t), condition=condition, body=body", f"{state} conditional(k, t, t)"
+    text = LOOP.format(step="y = f32[64,64] atan2(x, w)")
+    text = text.replace(
+        f"  l = {loop}", f"  k = s32[] parameter(2)\n  l = {branches}, branch_computations={{taken, taken}}"
+    )
+    text = text.replace("ENTRY e {", f"taken {{ t = {state} parameter(0)\n  ROOT l = {loop} }}\nENTRY e {{")
+    ones = np.ones((64, 64), np.float32)
+    given = [[(1 + device) * ones, (2 + device) * ones, np.int32(0)] for device in range(DEVICES)]
+    where = r"%y in computation body, reached through l:taken / l\[\d+\]:body failed"
+    with pytest.raises(UnsupportedError, match=where):
+        hloexec.run_devices(hloexec.parse(text), given, planner=planner)
