@@ -18,8 +18,8 @@ import numpy as np
 
 from conformance.cell import Array
 from hloexec.dtypes import ElementType, element_type_of
-from hloexec.numerics.ulps import unit_roundoff
 from hloexec.ops.common import narrow
+from hloexec.precision import unit_roundoff
 
 __all__ = ["accumulation", "allowed_steps", "normwise", "rounded", "smallest_normal", "steps", "unit_roundoff"]
 

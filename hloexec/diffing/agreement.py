@@ -18,8 +18,9 @@ from hloexec.dtypes import ElementType, element_type_of
 from hloexec.numerics.error_budget import Chain
 from hloexec.numerics.severities import agreement
 from hloexec.numerics.tolerances import Tolerance, derived_tolerance, required_equality
-from hloexec.numerics.ulps import narrower, smallest_normal, wide
+from hloexec.numerics.ulps import narrower, wide
 from hloexec.ops.common import narrow as narrowed
+from hloexec.precision import smallest_normal
 from hloexec.values import Array
 
 __all__ = ["agrees", "aligned", "could_agree", "is_varied", "lesser", "local_tolerance", "rearranged", "rounds_alike"]

@@ -15,9 +15,9 @@ from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
 from hloexec.numerics.error_budget import Chain, chains_of, own_chain, summing, worst
 from hloexec.numerics.tolerances import Tolerance
-from hloexec.numerics.ulps import unit_roundoff
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
+from hloexec.precision import unit_roundoff
 from hloexec.values import Array
 
 __all__ = ["NO_CHAIN", "Index", "InstructionChains", "Match", "path_chain"]

@@ -12,7 +12,7 @@ from hloexec.diffing.graph import MOVEMENTS, Graph, Instance, Node
 from hloexec.diffing.matching import Match
 from hloexec.diffing.replay import State
 from hloexec.dtypes import element_type_of
-from hloexec.numerics.ulps import unit_roundoff
+from hloexec.precision import unit_roundoff
 
 __all__ = ["match_through_rounding"]
 

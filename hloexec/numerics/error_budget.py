@@ -28,11 +28,11 @@ from hloexec.costs import contraction_of
 from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, leaf_shapes
 from hloexec.numerics.trip_counts import loop_trips
-from hloexec.numerics.ulps import unit_roundoff
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
 from hloexec.ops.registry import find_opcode
 from hloexec.ops.rounding import Rounding
+from hloexec.precision import unit_roundoff
 
 __all__ = ["LAMBDA", "Chain", "chains_of", "leaf_chains", "own_chain", "worst"]
 

@@ -24,7 +24,7 @@ from hloexec.dtypes import ElementType, element_type_of
 from hloexec.errors import InputError
 from hloexec.numerics.error_budget import LAMBDA, Chain, rounding, summing
 from hloexec.numerics.spread import Spread
-from hloexec.numerics.ulps import smallest_normal, unit_roundoff
+from hloexec.precision import smallest_normal, unit_roundoff
 
 __all__ = [
     "DEFAULT_CONTRACTION_LENGTH",

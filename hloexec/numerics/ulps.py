@@ -7,54 +7,22 @@ the narrower one, to which the wider is rounded first.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
+from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ops.common import narrow, widen
+from hloexec.precision import part_type, smallest_normal, unit_roundoff
 from hloexec.values import Array
 
 __all__ = [
     "are_comparable",
-    "largest_number",
     "narrower",
-    "part_type",
     "same_bits",
-    "smallest_normal",
     "ulp_distances",
-    "unit_roundoff",
     "wide",
 ]
-
-
-def part_type(entry: ElementType) -> ElementType:
-    """The type of a complex type's parts; any other type itself."""
-    return ELEMENT_TYPES[f"f{entry.bits // 2}"] if entry.is_complex else entry
-
-
-@cache
-def unit_roundoff(entry: ElementType) -> float:
-    """u of a floating or complex type: half the distance from 1 to the next larger number (of its parts)."""
-    return float(2.0 ** -(part_type(entry).mantissa_bits + 1))
-
-
-@cache
-def smallest_normal(entry: ElementType) -> float:
-    """The smallest normal number of a floating or complex type (of its parts)."""
-    return float(_info(entry).smallest_normal)
-
-
-@cache
-def largest_number(entry: ElementType) -> float:
-    """The largest finite number of a floating or complex type (of its parts)."""
-    return float(_info(entry).max)
-
-
-def _info(entry: ElementType) -> Any:
-    return ml_dtypes.finfo(part_type(entry).storage)  # type: ignore[no-untyped-call]
 
 
 def are_comparable(first: ElementType, second: ElementType) -> bool:

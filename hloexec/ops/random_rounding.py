@@ -29,18 +29,24 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type, element_type_of
+from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
 from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.common import narrow_aloud, widen
 from hloexec.ops.rounding import Rounding, Summation
+from hloexec.ops.threads import in_blocks
+from hloexec.precision import part_type, smallest_normal, unit_roundoff
 from hloexec.values import Array
 
 __all__ = ["RandomRounding", "random_rounding", "rounded_by_chance", "sum_by_chance"]
 
 _FUNCTION_ERROR = 4.0
 """Errors of functions, in units of roundoff of the type they are computed in; see `hloexec.numerics.error_budget`."""
-_BLOCK = 1 << 14
+_BLOCK = 1 << 13
 """Elements at a time: what is computed of them stays in the L2 cache."""
+_WORD = (1 << 64) - 1
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_KEY_FACTOR = 0xD6E8FEB86659FD93
+_PLACES = np.arange(2 * _BLOCK, dtype=np.uint64) * _GOLDEN
 _EVEN = 4
 """Where one operand of a product is so many times larger than the other, the errors of sums stand in the smaller."""
 _F64 = ELEMENT_TYPES["f64"]
@@ -48,17 +54,44 @@ _F64 = ELEMENT_TYPES["f64"]
 
 def rounded_by_chance(exact: Array, entry: ElementType, key: int) -> Array:
     """f64 or c128 numbers in a floating or complex type that is narrower, up or down by chance."""
-    parts = _parts(exact)
-    part = _part_type(entry)
+    parts, part = _parts(exact), part_type(entry)
     found = np.empty(parts.size, part.storage)
-    for start in range(0, parts.size, _BLOCK):
-        block = slice(start, start + _BLOCK)
-        found[block] = _rounded(parts[block], part, _chances(parts[block], start, key))
+
+    def work(start: int, stop: int) -> None:
+        block = parts[start:stop]
+        found[start:stop] = _rounded(block, part, _hashes(block, start, key))
+
+    in_blocks(work, parts.size, _BLOCK)
     return found.view(entry.storage).reshape(exact.shape)
 
 
-def _rounded(exact: Array, entry: ElementType, chances: Array) -> Array:
-    """f64 numbers in a narrower type; `chances` are in [0, 1)."""
+def _rounded(exact: Array, entry: ElementType, hashes: Array) -> Array:
+    """f64 numbers in a narrower type, by hashes that are used up.
+
+    The digits that the type has no room for are a fraction of a last place: once random digits in their places are
+    added, to carry or not, they can be cut off.
+    """
+    if entry.bits < 16:
+        return _between_neighbours(exact, entry, hashes * 2.0**-64)
+    dropped = _dropped_digits(entry)
+    hashes >>= np.uint64(64 - dropped)
+    small = np.abs(exact) < smallest_normal(entry)
+    places = np.flatnonzero(small & (exact != 0)) if small.any() else ()
+    chances = hashes[places] * 2.0**-dropped if len(places) else None
+    hashes += exact.view(np.uint64)
+    hashes &= np.uint64(-1 << dropped & _WORD)
+    found: Array = hashes.view(np.float64).astype(np.float32)
+    if entry.mantissa_bits == 7:
+        found = (found.view(np.uint32) >> np.uint32(16)).astype(np.uint16).view(entry.storage)
+    elif entry.bits == 16:
+        found = found.astype(entry.storage)
+    if chances is not None:
+        found[places] = _between_neighbours(exact[places], entry, chances)
+    return found
+
+
+def _between_neighbours(exact: Array, entry: ElementType, chances: Array) -> Array:
+    """`_rounded` where a type's numbers are not as far apart as their digits say; `chances` are in [0, 1)."""
     near = narrow_aloud(exact, entry)
     held = widen(near).astype(np.float64)
     errors = exact - held
@@ -74,12 +107,10 @@ def _rounded(exact: Array, entry: ElementType, chances: Array) -> Array:
     return moved
 
 
-def _moved(nearest: Array, errors: Array, key: int) -> Array:
-    """f64 or c128 numbers, each moved to the next one on the side of its error with a probability in proportion."""
-    parts, flat = _parts(nearest), _parts(errors)
-    moves = np.abs(flat) > _chances(parts, 0, key) * np.spacing(np.abs(parts))
-    moved = np.where(moves, np.nextafter(parts, np.where(flat > 0, np.inf, -np.inf)), parts)
-    return moved.view(nearest.dtype).reshape(nearest.shape)
+def _moved(nearest: Array, errors: Array, start: int, key: int) -> Array:
+    """f64 numbers, each moved to the next one on the side of its error with a probability in proportion."""
+    moves = np.abs(errors) > _chances(nearest, start, key) * np.spacing(np.abs(nearest))
+    return np.where(moves, np.nextafter(nearest, np.where(errors > 0, np.inf, -np.inf)), nearest)
 
 
 def _halves(values: Array) -> tuple[Array, Array]:
@@ -93,29 +124,40 @@ def _jittered(values: Array, amplitude: float, key: int) -> Array:
     """f64 or c128 numbers with independent relative errors, uniform up to `amplitude`."""
     parts = _parts(values)
     found = np.empty_like(parts)
-    for start in range(0, parts.size, _BLOCK):
-        block = slice(start, start + _BLOCK)
-        found[block] = parts[block] * (1 + amplitude * (2 * _chances(parts[block], start, key) - 1))
+
+    def work(start: int, stop: int) -> None:
+        block = parts[start:stop]
+        np.multiply(block, 1 + _steps(_hashes(block, start, key)) * amplitude, out=found[start:stop])
+
+    in_blocks(work, parts.size, _BLOCK)
     return found.view(values.dtype).reshape(values.shape)
 
 
-def _chances(values: Array, start: int, key: int) -> Array:
-    """A number in [0, 1) for each of some f32 or f64 numbers, of which the first is at place `start`.
+def _hashes(values: Array, start: int, key: int) -> Array:
+    """64 bits of chance for each of some f32 or f64 numbers in one dimension, the first of which is at place `start`.
 
-    It is a hash of the number's bits, its place and the key; the last steps are those of MurmurHash3 (A. Appleby),
-    which let every bit of the input change every bit of the result with a probability of about one half.
+    They are a hash of the number's bits, its place and the key: these are multiplied by odd numbers and added up, the
+    upper half is folded onto the lower one, and the result multiplied once more. Upper bits are the better ones.
     """
-    bits = values.view(f"u{values.itemsize}")
-    mixed = bits if values.itemsize == 4 else ((bits >> np.uint64(32)) ^ bits * np.uint64(0x9E3779B97F4A7C15)) >> 7
-    mixed = mixed.astype(np.uint32)
-    mixed *= np.uint32(0xCC9E2D51)
-    mixed ^= np.arange(start, start + values.size, dtype=np.uint64).astype(np.uint32) * np.uint32(0x9E3779B1)
-    mixed += np.uint32(key)
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        mixed ^= mixed >> np.uint32(shift)
-        mixed *= np.uint32(factor)
-    mixed ^= mixed >> np.uint32(16)
-    return mixed * 2.0**-32
+    places = (
+        _PLACES[: values.size] if values.size <= _PLACES.size else np.arange(values.size, dtype=np.uint64) * _GOLDEN
+    )
+    hashes: Array = values.view(f"u{values.itemsize}") + places
+    hashes += np.uint64((start * int(_GOLDEN) + key * _KEY_FACTOR) & _WORD)
+    hashes *= np.uint64(0xBF58476D1CE4E5B9)
+    hashes ^= hashes >> np.uint64(32)
+    hashes *= np.uint64(0x94D049BB133111EB)
+    return hashes
+
+
+def _steps(hashes: Array) -> Array:
+    """A number in [−1, 1) of the lower half of each hash."""
+    return hashes.astype(np.uint32).view(np.int32) * 2.0**-31
+
+
+def _chances(values: Array, start: int, key: int) -> Array:
+    """A number in [0, 1) for each of some f32 or f64 numbers in one dimension."""
+    return _hashes(values, start, key) * 2.0**-64
 
 
 def _parts(values: Array) -> Array:
@@ -124,13 +166,9 @@ def _parts(values: Array) -> Array:
     return flat.view(f"f{flat.itemsize // 2}") if flat.dtype.kind == "c" else flat
 
 
-def _part_type(entry: ElementType) -> ElementType:
-    return element_type(f"f{entry.bits // 2}") if entry.is_complex else entry
-
-
-def _unit(entry: ElementType) -> float:
-    """The unit roundoff of a type, or of its parts."""
-    return float(2.0 ** -(_part_type(entry).mantissa_bits + 1))
+def _dropped_digits(entry: ElementType) -> int:
+    """How many of f64's binary digits a floating type has no room for; of f64 itself, those of functions' errors."""
+    return 52 - entry.mantissa_bits if entry is not _F64 else 26
 
 
 def _has_fractions(entry: ElementType) -> bool:
@@ -161,35 +199,57 @@ class RandomRounding:
             return self._rounded_sums(*operands)
 
     def _rounded_elements(self, *operands: Array) -> Array:
-        """What an elementwise operation gives, from its result in f64."""
+        """What an elementwise operation gives, block by block."""
+        assert isinstance(self.shape, ArrayShape)
+        sizes = operands[0].shape
+        if operands[0].size <= _BLOCK or any(operand.shape != sizes for operand in operands):
+            return self._elements(0, *operands).reshape(np.broadcast_shapes(*(operand.shape for operand in operands)))
+        flat = [np.ascontiguousarray(operand).reshape(-1) for operand in operands]
+        found = np.empty(flat[0].size, self.shape.element_type.storage)
+
+        def work(start: int, stop: int) -> None:
+            found[start:stop] = self._elements(start, *(operand[start:stop] for operand in flat))
+
+        in_blocks(work, found.size, _BLOCK)
+        return found.reshape(sizes)
+
+    def _elements(self, start: int, *operands: Array) -> Array:
+        """The results, in one dimension, for operands of which the first element is at place `start`."""
         assert isinstance(self.shape, ArrayShape)
         entry = self.shape.element_type
-        exact = self.kernel(*map(_doubled, operands))
+        part = part_type(entry)
+        exact = np.asarray(self.kernel(*map(_doubled, operands)))
+        parts = _parts(exact)
+        hashes = _hashes(parts, start * (2 if entry.is_complex else 1), self.key)
         if self.rounding is Rounding.FUNCTION:
-            computed = element_type_of(entry.compute)
-            noisy = _jittered(exact, _FUNCTION_ERROR * _unit(computed), self.key + 1)
+            errors = _steps(hashes) * (_FUNCTION_ERROR * unit_roundoff(element_type_of(entry.compute)))
             # What a type holds exactly, as exp 0 and the tanh of large numbers, libraries return as it is.
-            exact = np.where(exact == _doubled(narrow_aloud(exact, entry)), exact, noisy)
-        if _part_type(entry) is not _F64:
-            return rounded_by_chance(exact, entry, self.key)
-        errors = None if self.rounding is Rounding.FUNCTION else self._errors_of_doubles(exact, operands)
-        return exact if errors is None else _moved(exact, errors, self.key)
+            errors *= (parts.view(np.uint64) & np.uint64((1 << _dropped_digits(part)) - 1)) != 0
+            parts = parts + parts * errors
+        elif part is _F64:
+            return self._moved_doubles(exact, start, operands)
+        if part is not _F64:
+            parts = _rounded(parts, part, hashes)
+        return parts.view(entry.storage)
 
-    def _errors_of_doubles(self, nearest: Array, operands: Sequence[Array]) -> Array | None:
-        """How far f64 results are from the exact ones: sums and products leave an error that is a number itself (Knuth;
-        Dekker); of complex numbers it is drawn, as nothing wider is at hand. None where there is none."""
+    def _moved_doubles(self, nearest: Array, start: int, operands: Sequence[Array]) -> Array:
+        """f64 results, in one dimension. Sums and products leave an error that is a number itself (Knuth; Dekker); of
+        complex numbers it is drawn, as nothing wider is at hand."""
         if nearest.dtype.kind == "c":
             parts = _parts(nearest)
-            return (_chances(parts, 0, self.key + 1) - 0.5) * np.spacing(np.abs(parts))
+            errors = (_chances(parts, 2 * start, self.key + 1) - 0.5) * np.spacing(np.abs(parts))
+            return _moved(parts, errors, 2 * start, self.key).view(nearest.dtype)
         if self.opcode not in ("add", "subtract", "multiply"):
-            return None
+            return nearest.reshape(-1)
         lhs, rhs = operands
         if self.opcode == "multiply":
             (high, low), (other_high, other_low) = _halves(lhs), _halves(rhs)
-            return np.asarray(low * other_low - (((nearest - high * other_high) - low * other_high) - high * other_low))
-        rhs = -rhs if self.opcode == "subtract" else rhs
-        back = nearest - lhs
-        return np.asarray((lhs - (nearest - back)) + (rhs - back))
+            errors = low * other_low - (((nearest - high * other_high) - low * other_high) - high * other_low)
+        else:
+            rhs = -rhs if self.opcode == "subtract" else rhs
+            back = nearest - lhs
+            errors = (lhs - (nearest - back)) + (rhs - back)
+        return _moved(_parts(nearest), _parts(errors), start, self.key)
 
     def _formatted(self, operand: Array) -> Array:
         """A number rounded to the nearest of a format goes up or down in proportion once up to half of a last place of
@@ -232,9 +292,9 @@ class RandomRounding:
         entry = element_type_of(operand.dtype)
         if not _has_fractions(entry):
             return operand
-        unit = _unit(entry) if self.summation.is_stepwise else _unit(element_type_of(entry.accumulate))
+        unit = unit_roundoff(entry) if self.summation.is_stepwise else unit_roundoff(element_type_of(entry.accumulate))
         noisy = _jittered(_doubled(operand), amplitude * unit, self.key + number)
-        if _part_type(entry) is _F64:
+        if part_type(entry) is _F64:
             return noisy
         return rounded_by_chance(noisy, entry, self.key + number + 1)
 
@@ -271,9 +331,9 @@ class RandomRounding:
         entry, found = shape.element_type, element_type_of(value.dtype)
         if not amplitude and found is entry:
             return value
-        unit = _unit(entry) if self.summation.is_stepwise else _unit(element_type_of(entry.accumulate))
+        unit = unit_roundoff(entry) if self.summation.is_stepwise else unit_roundoff(element_type_of(entry.accumulate))
         noisy = _jittered(_doubled(value), amplitude * unit, self.key + 1) if amplitude else _doubled(value)
-        return noisy if _part_type(entry) is _F64 else rounded_by_chance(noisy, entry, self.key)
+        return noisy if part_type(entry) is _F64 else rounded_by_chance(noisy, entry, self.key)
 
 
 def _walk(operand: Array, dimensions: Sequence[int], share: float, key: int) -> Array:
@@ -302,22 +362,25 @@ def _walk(operand: Array, dimensions: Sequence[int], share: float, key: int) -> 
 def _walked_rows(block: Array, share: float, start: int, key: int) -> Array:
     """`_walk` of f32 or f64 numbers [row, term, part]."""
     flat = block.reshape(-1)
-    unsigned: Any = np.uint32 if flat.itemsize == 4 else np.uint64
     mantissa = 23 if flat.itemsize == 4 else 52
+    unsigned, signed, tiny = (f"u{flat.itemsize}", f"i{flat.itemsize}", 2.0 ** (-126 if mantissa == 23 else -1022))
+    hashes = _hashes(flat, start, key)
     is_term = block != 0
-    steps = np.where(is_term, (2 * _chances(flat, start, key) - 1).reshape(block.shape), 0)
-    first = is_term.argmax(axis=1)
-    np.put_along_axis(steps, first[:, None], 0.0, axis=1)
-    walks = steps[:, ::-1].cumsum(axis=1)[:, ::-1]
-    bits: Any = flat.view(unsigned)
-    fraction = bits & unsigned((1 << mantissa) - 1)
-    own = np.where(fraction != 0, 2 * _chances(flat, start, key + 1) - 1, 0)
+    walks = (hashes.astype(np.uint32).view(np.int32) * np.float32(2.0**-31)).reshape(block.shape)
+    walks *= is_term
+    np.put_along_axis(walks, is_term.argmax(axis=1)[:, None], np.float32(0), axis=1)
+    walks = walks[:, ::-1].cumsum(axis=1, dtype=np.float32)[:, ::-1].reshape(-1)
+    fraction = flat.view(unsigned) & np.dtype(unsigned).type((1 << mantissa) - 1)
+    # The upper half of a hash: 16 bits for the error of the term itself, 16 for which way it is rounded.
+    hashes >>= np.uint64(32)
+    upper = hashes.astype(np.uint32)
+    walks += upper.view(np.int16)[::2] * np.float32(2.0**-15) * (fraction != 0)
     # A unit of roundoff is half a last place of 1, and (1 + fraction)/2 last places of the number.
-    places = (walks.reshape(-1) + own) * share * (0.5 + fraction * 2.0 ** -(mantissa + 1))
-    places = np.floor(places + np.where(places != 0, _chances(flat, start, key + 2), 0))
-    exponent = bits >> unsigned(mantissa) & unsigned(0xFF if mantissa == 23 else 0x7FF)
-    is_usual = (exponent > 0) & (exponent < (0xFD if mantissa == 23 else 0x7FD))
-    moved: Array = bits + np.where(is_usual, places, 0).astype(f"i{flat.itemsize}").view(unsigned)
+    walks *= (fraction.astype(np.float32) * np.float32(2.0 ** -(mantissa + 1)) + np.float32(0.5)) * np.float32(share)
+    moves = np.floor(walks + upper.view(np.uint16)[1::2] * np.float32(2.0**-16) * (walks != 0))
+    sizes = np.abs(flat)
+    moves *= (sizes >= tiny) & (sizes <= 1 / (4 * tiny))
+    moved: Array = flat.view(signed) + moves.astype(signed)
     return moved.view(flat.dtype).reshape(block.shape)
 
 
