@@ -8,7 +8,7 @@ something else: that is how a lost rounding, products in TF32 or sums in bf16 ar
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import permutations
+from itertools import islice, permutations
 
 import attrs
 import numpy as np
@@ -17,13 +17,18 @@ from hloexec.diffing.digests import Digest
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.numerics.error_budget import Chain
 from hloexec.numerics.severities import agreement
-from hloexec.numerics.tolerances import Tolerance, derived_tolerance, required_equality
+from hloexec.numerics.tolerances import Tolerance
 from hloexec.numerics.ulps import narrower, wide
 from hloexec.ops.common import narrow as narrowed
-from hloexec.precision import smallest_normal
+from hloexec.precision import unit_roundoff
 from hloexec.values import Array
 
-__all__ = ["agrees", "aligned", "could_agree", "is_varied", "lesser", "local_tolerance", "rearranged", "rounds_alike"]
+__all__ = ["LOCAL", "Allowance", "agrees", "aligned", "could_agree", "is_varied", "rearranged", "rounds_alike"]
+
+LOCAL = Tolerance(
+    factor=1.0, derivation="what rounding does to each element, for the operands that it was computed from"
+)
+"""Of values whose elements' bounds are known (`hloexec.diffing.bounds`)."""
 
 _MOST_PERMUTATIONS = 24
 _COARSE_SQUARE = 2.0**-24
@@ -35,46 +40,52 @@ _FEW = 8
 _SAMPLE = 256
 
 
-def lesser(first: Chain, second: Chain) -> Chain:
-    """The chain of two that rounds less."""
-    return min(first, second, key=lambda chain: chain.weight)
+@attrs.frozen(eq=False)
+class Allowance:
+    """By how much the elements of two values may differ, as either side has them."""
+
+    actual: Array
+    expected: Array | None = None
+    """In the dimensions of the expected value, besides."""
+
+    def of(self, dimensions: tuple[int, ...]) -> Array:
+        """Both, where the elements of both sides stand in one order, row by row."""
+        return self.actual if self.expected is None else self.actual + self.expected.reshape(dimensions)
 
 
-def local_tolerance(first: ElementType, second: ElementType, root_mean_square: float, chain: Chain) -> Tolerance:
-    """What rounding explains between values that were computed from the same operands.
+def could_agree(first: Digest, sums: Array, relative: float) -> Array:
+    """Which of several digests, given by rows (total, magnitude, squares), are worth a look: values of which most
+    elements may be those of the first, with errors of a part of their own size or of the root mean square.
 
-    As `derived_tolerance`, without what flushes denormals: both sides run here, and flush only if they say so.
+    With errors of at most t = r (|x| + s), Σx and Σ|x| are off by r (Σ|x| + n s), Σx² by 2 r (Σx² + s Σ|x|) +
+    2 r² (Σx² + n s²). The sums themselves are off by n 2⁻⁵² Σ|x| at most.
     """
-    if not (first.is_floating or first.is_complex):
-        return required_equality("integers and preds must be the same")
-    narrow = narrower(first, second)
-    found = derived_tolerance(narrow, second if narrow is first else first, root_mean_square, chain)
-    return attrs.evolve(found, atol=found.rtol * (found.scale + smallest_normal(narrow)))
-
-
-def could_agree(first: Digest, sums: Array, tolerance: Tolerance) -> Array:
-    """Which of several digests, given by rows (total, magnitude, squares), may be of values that agree with the first.
-
-    With errors of at most t = rtol·|x| + atol, Σx and Σ|x| are off by rtol Σ|x| + n·atol, Σx² by 2(rtol Σx² +
-    atol Σ|x|) + 2(rtol² Σx² + n·atol²). The sums themselves are off by n 2⁻⁵² Σ|x| at most.
-    """
-    n = first.count
-    rtol, atol = tolerance.rtol + 2.0**-52 * min(n, 1 << 16), tolerance.atol
-    linear = rtol * first.magnitude + n * atol
-    square = 2 * (rtol * first.squares + atol * first.magnitude) + 2 * (rtol**2 * first.squares + n * atol**2)
+    n, size = first.count, first.root_mean_square
+    relative += 2.0**-52 * min(n, 1 << 16)
+    linear = relative * (first.magnitude + n * size)
+    square = 2 * relative * (first.squares + size * first.magnitude) + 2 * relative**2 * (first.squares + n * size**2)
     mine = np.array([first.total, first.magnitude, first.squares])
     return np.asarray((np.abs(sums - mine) <= np.array([linear, linear, square]) * (1 + 1e-9)).all(axis=1))
 
 
-def agrees(actual: Array, expected: Array, tolerance: Tolerance) -> bool:
-    """Whether two arrays of one shape agree in all elements."""
+def agrees(actual: Array, expected: Array, allowed: Array | None) -> bool:
+    """Whether two arrays of one shape agree in all elements, to within what is allowed of each; to the bit if None.
+
+    What is of another type than the other is rounded to the narrower one first.
+    """
     first, second = element_type_of(actual.dtype), element_type_of(expected.dtype)
     if first is not second:
-        narrow = narrower(first, second)
+        entry = narrower(first, second)
         if not (first.is_floating or first.is_complex):
             return bool(np.array_equal(wide(actual), wide(expected)))
-        actual, expected = (_as(array, narrow) for array in (actual, expected))
-    return bool(agreement(np.ascontiguousarray(actual), np.ascontiguousarray(expected), tolerance).all())
+        actual, expected = (_as(array, entry) for array in (actual, expected))
+    else:
+        entry = first
+    tolerance = Tolerance() if allowed is None else LOCAL
+    if allowed is not None and first is not second:
+        with np.errstate(all="ignore"):
+            allowed = allowed + unit_roundoff(entry) * np.nan_to_num(np.abs(wide(expected)))
+    return bool(agreement(np.ascontiguousarray(actual), np.ascontiguousarray(expected), tolerance, allowed).all())
 
 
 def rounds_alike(actual: Array, expected: Array, mine: Chain, its: Chain) -> bool:
@@ -117,20 +128,24 @@ def aligned(value: Array, dimensions: tuple[int, ...]) -> Iterator[Array]:
             return
 
 
-def rearranged(actual: Array, expected: Array, tolerance: Tolerance) -> Array | None:
+def rearranged(actual: Array, expected: Array, allowed: Allowance | None) -> Array | None:
     """`expected` with its dimensions permuted so that `actual` agrees with it; None where none does.
 
     Where no permutation does, and both are many different floats that agree once they are sorted, `actual` itself.
     """
-    for candidate in list(aligned(expected, actual.shape))[1:]:
-        if agrees(actual, candidate, tolerance):
+    limits = np.zeros(expected.shape) if allowed is None or allowed.expected is None else allowed.expected
+    candidates = zip(aligned(expected, actual.shape), aligned(limits, actual.shape), strict=True)
+    for candidate, limit in islice(candidates, 1, None):
+        if agrees(actual, candidate, None if allowed is None else allowed.actual + limit):
             return candidate
     if not is_varied(actual):
         return None
-    first, second = wide(actual), wide(expected)
+    first, second = (wide(array).reshape(-1) for array in (actual, expected))
     if first.dtype.kind == "c":
         return None
-    return actual if agrees(np.sort(first, axis=None), np.sort(second, axis=None), tolerance) else None
+    orders = np.argsort(first, kind="stable"), np.argsort(second, kind="stable")
+    both = None if allowed is None else allowed.actual.reshape(-1)[orders[0]] + limits.reshape(-1)[orders[1]]
+    return actual if agrees(first[orders[0]], second[orders[1]], both) else None
 
 
 def is_varied(array: Array) -> bool:

@@ -23,7 +23,6 @@ from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.judging import Judge
 from hloexec.diffing.replay import Replay, State, is_movement
 from hloexec.diffing.trials import Remedy, Trials
-from hloexec.numerics.tolerances import Tolerance
 from hloexec.numerics.ulps import wide
 from hloexec.values import Array
 
@@ -46,7 +45,8 @@ class Blamed:
     """What it should have given, arranged as its own value."""
     raw: Array
     """What it gave, on `before`'s operands."""
-    tolerance: Tolerance | None
+    allowed: Array | None
+    """By how much rounding may put its elements off; None where nothing rounds."""
     wrong: frozenset[int]
     """The nodes on the way from it to the results that differ."""
 
@@ -73,6 +73,23 @@ class Blame:
             blamed, after = named
             found.append(blamed)
             state = self._replay.adopt(after)
+        return found
+
+    def nearest(self, state: State) -> list[Blamed]:
+        """The value that comes nearest to what rounding may make of it, where none exceeds that; or nothing."""
+        worst, found = 0.0, []
+        for node, match in zip(self._replay.graph.nodes, state.matches, strict=True):
+            if match is None or match.is_exact or match.value.shape != state.raw[node.number].shape:
+                continue
+            raw = state.raw[node.number]
+            allowed = list(self._judge.allowed(state, node, match.node))[-1]
+            if allowed is None or allowed.shape != raw.shape:
+                continue
+            with np.errstate(all="ignore"):
+                severity = float(np.nanmax(np.abs(wide(raw) - wide(match.value)) / allowed, initial=0.0))
+            if severity > worst:
+                worst = severity
+                found = [Blamed(node, match.node, match.value, raw, allowed, frozenset())]
         return found
 
     def _next(
@@ -167,8 +184,9 @@ class Blame:
     def _named(self, state: State, remedy: Remedy, wrong: frozenset[int]) -> tuple[Blamed, State]:
         """What a remedy says about its node, and the state that it leads to."""
         node, its = remedy.node, remedy.its
-        tolerance = None if its is None else self._judge.tolerance(state, node, its)
-        return Blamed(node, its, remedy.value, state.raw[node.number], tolerance, wrong), remedy.after
+        raw = state.raw[node.number]
+        allowed = None if its is None else list(self._judge.allowed(state, node, its))[-1]
+        return Blamed(node, its, remedy.value, raw, allowed, wrong), remedy.after
 
 
 def _is_known(state: State, node: Node) -> bool:

@@ -13,10 +13,11 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.diffing.chains import NO_CHAIN
 from hloexec.diffing.digests import digest_of
 from hloexec.diffing.findings import Finding, Place
 from hloexec.diffing.graph import Node
-from hloexec.diffing.matching import NO_CHAIN, Index
+from hloexec.diffing.matching import Index
 from hloexec.diffing.replay import State
 from hloexec.errors import HloError
 from hloexec.exec.observers import Event

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
@@ -18,7 +18,13 @@ from hloexec.ir import ArrayShape, Module, Shape, TupleShape
 from hloexec.ops.registry import find_opcode
 from hloexec.values import TOKEN, Array, Value, flat
 
-__all__ = ["Evaluator"]
+__all__ = ["Evaluator", "Values"]
+
+
+class Values(Protocol):
+    """Arrays by the numbers of their nodes."""
+
+    def __getitem__(self, number: int, /) -> Array: ...
 
 
 class Evaluator:
@@ -32,7 +38,7 @@ class Evaluator:
         self._modules: dict[tuple[tuple[str, str], tuple[Any, ...]], Module | None] = {}
         self.runs = 0
 
-    def results(self, instance: Instance, values: Sequence[Array]) -> list[Array] | None:
+    def results(self, instance: Instance, values: Values) -> list[Array] | None:
         """What an instance gives where node n has the value values[n]; None where it cannot be run again."""
         if instance.opcode in SOURCES:
             return None
@@ -66,7 +72,7 @@ class Evaluator:
         output = outputs[instance.device if instance.others else 0]
         return [leaf for leaf in flat(output) if isinstance(leaf, np.ndarray)]
 
-    def _alone(self, instance: Instance, operands: Sequence[Sequence[Node]], values: Sequence[Array]) -> Module | None:
+    def _alone(self, instance: Instance, operands: Sequence[Sequence[Node]], values: Values) -> Module | None:
         """The module that has this instruction only."""
         entry = find_opcode(instance.opcode)
         if entry is None or instance.opcode.endswith(("-start", "-done", "-update")):
@@ -95,7 +101,7 @@ def _array_count(shape: Shape) -> int:
     return int(shape.is_array)
 
 
-def _arguments(instance: Instance, operands: Sequence[Sequence[Node]], values: Sequence[Array]) -> list[Value]:
+def _arguments(instance: Instance, operands: Sequence[Sequence[Node]], values: Values) -> list[Value]:
     """One value per parameter of the module of an instruction alone."""
     found: dict[str, Value] = {}
     for name, nodes in zip(instance.instruction.operands, operands, strict=True):

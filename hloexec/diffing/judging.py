@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from hloexec.diffing.agreement import agrees, lesser, local_tolerance, rounds_alike
+from collections.abc import Iterator
+
+from hloexec.diffing.agreement import agrees, rounds_alike
+from hloexec.diffing.chains import path_chain
 from hloexec.diffing.graph import Graph, Node
-from hloexec.diffing.matching import path_chain
 from hloexec.diffing.replay import Replay, State
-from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain
-from hloexec.numerics.tolerances import Tolerance
+from hloexec.values import Array
 
 __all__ = ["Judge"]
 
@@ -40,15 +41,22 @@ class Judge:
         match = state.matches[mine.number]
         if match is not None and match.is_in_order and match.node.digest.in_order == its.digest.in_order:
             return True
-        if digest.family != its.digest.family or not agrees(raw, its.value, self.tolerance(state, mine, its)):
+        if digest.family != its.digest.family or not any(
+            agrees(raw, its.value, allowed) for allowed in self.allowed(state, mine, its)
+        ):
             return False
         return rounds_alike(raw, its.value, state.chains[mine.number], self._chain_of(state, its))
 
-    def tolerance(self, state: State, mine: Node, its: Node) -> Tolerance:
-        """What rounding explains between two nodes, since values that both sides have."""
-        chain = lesser(state.chains[mine.number], self._chain_of(state, its))
-        types = element_type_of(mine.value.dtype), element_type_of(its.value.dtype)
-        return local_tolerance(*types, its.digest.root_mean_square, chain)
+    def allowed(self, state: State, mine: Node, its: Node) -> Iterator[Array | None]:
+        """By how much rounding may put the elements of a node off those of a node of `before`, of its dimensions, since
+        values that both sides have: what is soon known first, then all; None where nothing rounds."""
+        chain, other = state.chains[mine.number], self._chain_of(state, its)
+        if not chain.linear or not other.linear or its.digest.family not in ("float", "complex"):
+            yield None
+            return
+        bounds = self._replay.bounds(state, mine)
+        for allowance in self._replay.index.allowances(chain, bounds, other, its):
+            yield allowance.of(bounds.shape)
 
     def _chain_of(self, state: State, its: Node) -> Chain:
         """What has rounded on the way to a node of `before` itself, since values that both sides have."""

@@ -9,14 +9,17 @@ only what depends on it was computed again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import attrs
 
+from hloexec.diffing.bounds import Bounds
+from hloexec.diffing.chains import NO_CHAIN, InstructionChains
 from hloexec.diffing.digests import Digest, digest_of
 from hloexec.diffing.evaluation import Evaluator
 from hloexec.diffing.graph import MOVEMENTS, Graph, Instance, Node
-from hloexec.diffing.matching import NO_CHAIN, Index, InstructionChains, Match
+from hloexec.diffing.matching import Index, Match
 from hloexec.numerics.error_budget import Chain, worst
 from hloexec.tracing.known import KnownArrays
 from hloexec.values import Array
@@ -35,11 +38,20 @@ class State:
     matches: list[Match | None]
     chains: list[Chain]
     """What has rounded on the way from values of `before`."""
+    bounds: list[Array | None]
+    """By how much elements may be off for it; None until somebody asks (`Replay.bounds`)."""
     matched: set[int]
     """The nodes of `before` that `after` has."""
 
     def copy(self) -> State:
-        return State(list(self.raw), list(self.values), list(self.matches), list(self.chains), set(self.matched))
+        return State(
+            list(self.raw),
+            list(self.values),
+            list(self.matches),
+            list(self.chains),
+            list(self.bounds),
+            set(self.matched),
+        )
 
 
 class Overrides(Protocol):
@@ -56,11 +68,14 @@ class Overrides(Protocol):
 class Replay:
     """Replays of one graph against another."""
 
-    def __init__(self, graph: Graph, index: Index, evaluator: Evaluator, chains: InstructionChains) -> None:
+    def __init__(
+        self, graph: Graph, index: Index, evaluator: Evaluator, chains: InstructionChains, bounds: Bounds
+    ) -> None:
         self.graph = graph
         self.index = index
         self._evaluator = evaluator
         self._own_chains = chains
+        self._bounds = bounds
         self._digest: KnownArrays[Digest] = KnownArrays(digest_of)
         self._by_input: list[list[Instance]] = graph.users()
 
@@ -71,7 +86,8 @@ class Replay:
         """The state without overrides."""
         nodes = self.graph.nodes
         recorded = [node.value for node in nodes]
-        state = State(list(recorded), list(recorded), [None] * len(nodes), [NO_CHAIN] * len(nodes), set())
+        count = len(nodes)
+        state = State(list(recorded), list(recorded), [None] * count, [NO_CHAIN] * count, [None] * count, set())
         self.index.matched = state.matched
         for instance in self.graph.instances:
             self._take(state, instance)
@@ -145,15 +161,36 @@ class Replay:
             return NO_CHAIN
         return state.chains[node.number]
 
+    def bounds(self, state: State, node: Node) -> Array:
+        """By how much each element of what a node computed may be off, for what rounded on the way to it."""
+        stack = [node]
+        while True:
+            current = stack[-1]
+            found = state.bounds[current.number]
+            if found is None:
+                inputs = [entry for entry in current.instance.inputs if self._carried(state, entry).linear]
+                known = {entry.number: state.bounds[entry.number] for entry in inputs}
+                inherited = {number: bounds for number, bounds in known.items() if bounds is not None}
+                if len(inherited) < len(known):
+                    stack += [entry for entry in inputs if known[entry.number] is None]
+                    continue
+                found = self._bounds.of(current, state.raw[current.number], state.values, inherited)
+                state.bounds[current.number] = found
+            stack.pop()
+            if not stack:
+                return found
+
     def _settle(self, state: State, node: Node, array: Array, chain: Chain) -> None:
         number = node.number
         made_of = frozenset(
             self.digest(entry, state.values[entry.number]).in_any_order for entry in node.instance.inputs
         )
-        match = self.index.find(array, self.digest(node, array), chain, node, made_of)
         state.raw[number] = array
-        state.matches[number] = match
         state.chains[number] = chain
+        state.bounds[number] = None
+        bounds = partial(self.bounds, state, node)
+        match = self.index.find(array, self.digest(node, array), chain, node, made_of, bounds)
+        state.matches[number] = match
         is_replaced = (
             match is not None and not match.is_exact and match.value is not array and match.value.dtype == array.dtype
         )

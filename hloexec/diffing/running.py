@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hloexec.devices.topology import topology_of
+from hloexec.diffing.agreement import LOCAL
 from hloexec.diffing.blaming import Blame, Blamed
+from hloexec.diffing.bounds import Bounds, PathBounds
+from hloexec.diffing.chains import InstructionChains
 from hloexec.diffing.control import ControlRecorder, control_findings
 from hloexec.diffing.correspondence import Correspondence, correspondence_of
 from hloexec.diffing.evaluation import Evaluator
 from hloexec.diffing.findings import Diff, Finding, Pair, Place, Verdict
 from hloexec.diffing.graph import SOURCES, Graph, GraphRecorder, Node
-from hloexec.diffing.matching import Index, InstructionChains
+from hloexec.diffing.matching import Index
 from hloexec.diffing.picture import picture_of
 from hloexec.diffing.replay import Replay, State
 from hloexec.diffing.widening import match_through_rounding
@@ -27,6 +30,9 @@ from hloexec.ir import ArrayShape, Module
 from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import Comparison, LeafComparison, verdict_of
 from hloexec.numerics.measuring import measure
+from hloexec.numerics.sampling import measured_spreads
+from hloexec.numerics.spread import Spread
+from hloexec.numerics.tolerances import required_equality
 from hloexec.numerics.ulps import same_bits
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
 from hloexec.system_memory import memory_limit_bytes
@@ -35,6 +41,9 @@ from hloexec.values import Value
 __all__ = ["diff"]
 
 _TRIVIAL = SOURCES | frozenset("broadcast copy copy-start copy-done bitcast get-tuple-element tuple".split())
+
+
+_NOWHERE = "no instruction is off by more than its roundings explain, this one comes nearest to it"
 
 
 def diff(
@@ -58,9 +67,12 @@ def diff(
     otherwise, and results whose shapes differ from one another may come in another order.
 
     Instructions are matched by what they compute, whatever they are called, through fusions, loops and layouts. The
-    verdict is `agree` where the results are the same bits, `rounding only` where each instruction of `after` gives,
-    from values that `before` has, what `before` has but for the roundings of either, and `differ` otherwise. Then
-    `findings` name at most `top` instructions, in data-flow order: their operands are right, and their results are not.
+    verdict is `agree` where the results are the same bits; `rounding only` where each instruction of `after` gives,
+    from values that `before` has, what `before` has but for the roundings of either, and where the results are no
+    further apart than `before`'s own roundings put them, as a few runs show that round at random; and `differ`
+    otherwise. Then `findings` name at most `top` instructions, in data-flow order: their operands are right, and their
+    results are not. Where all are within their own roundings, and the results are not, the one that comes nearest to
+    its bound is named, as uncertain.
 
     `numerics` is the policy of both, or one for each. `options` are those of `run_devices`, for both. Every value of
     both runs is kept, in `memory_limit` bytes at most (by default 80 % of what is free).
@@ -99,22 +111,34 @@ def diff(
         runs.append((controls, module, recorder.held))
     theirs, mine = graphs
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
-    index = Index(theirs, InstructionChains(before, policies[0]))
     alone = {key: value for key, value in shared.items() if key in ("elided", "unknown", "seed", "planner")}
-    evaluator = Evaluator(
-        after, topologies[1], {**alone, "numerics": policies[1], "verify": False, "memory_limit": room}
-    )
-    replay = Replay(mine, index, evaluator, InstructionChains(after, policies[1]))
+    evaluators = [
+        Evaluator(module, topology, {**alone, "numerics": policy, "verify": False, "memory_limit": room})
+        for module, topology, policy in zip((before, after), topologies, policies, strict=True)
+    ]
+    chains = [InstructionChains(module, policy) for module, policy in zip((before, after), policies, strict=True)]
+    bounds = [Bounds(*entries) for entries in zip(graphs, evaluators, chains, strict=True)]
+    index = Index(theirs, chains[0], PathBounds(theirs, bounds[0]))
+    replay = Replay(mine, index, evaluators[1], chains[1], bounds[1])
     state = replay.start()
     blame = Blame(replay, theirs)
     blamed = blame.find(state, top)
     match_through_rounding(mine, state)
     findings = [_finding(entry) for entry in blamed]
     if blamed:
-        alone |= {"numerics": policies[1], "verify": False}
-        findings = control_findings(after, state, index, findings[0].after, runs, alone) + findings
-    comparison = _outputs(mine, theirs, pairing, policies[0])
-    verdict: Verdict = "differ" if blamed else "agree" if _is_equal(mine, theirs) else "rounding only"
+        deciding = {**alone, "numerics": policies[1], "verify": False}
+        findings = control_findings(after, state, index, findings[0].after, runs, deciding) + findings
+    is_equal = _is_equal(mine, theirs)
+    spreads = {}
+    if not is_equal:
+        sampling = {**alone, "replicas": topologies[0].replicas, "partitions": topologies[0].partitions}
+        spreads = measured_spreads(before, values, policies[0], memory_limit=memory_limit, **sampling)
+    comparison = _outputs(mine, theirs, pairing, policies[0], spreads)
+    verdict: Verdict = "agree" if is_equal else "rounding only"
+    if blamed or not comparison.agrees:
+        verdict = "differ"
+    if not findings and verdict == "differ":
+        findings = [_finding(entry, _NOWHERE) for entry in blame.nearest(state)]
     counted = [node for node in mine.nodes if _tells_something(node)]
     return Diff(
         before,
@@ -149,16 +173,22 @@ def _is_equal(mine: Graph, theirs: Graph) -> bool:
     )
 
 
-def _outputs(mine: Graph, theirs: Graph, pairing: Correspondence, policy: str | NumericsPolicy) -> Comparison:
-    """The results, nested as `before` has them."""
+def _outputs(
+    mine: Graph,
+    theirs: Graph,
+    pairing: Correspondence,
+    policy: str | NumericsPolicy,
+    spreads: Mapping[str, Spread],
+) -> Comparison:
+    """The results, nested as `before` has them, held against what rounding does to those of `before`."""
     actual, expected = (
         tuple(pairing.result([node.value for node in graph.outputs[device]]) for device in sorted(graph.outputs))
         for graph in (mine, theirs)
     )
     numerics = numerics_policy(policy).name
     if len(actual) == 1:
-        return compare(actual[0], expected[0], module=pairing.before, numerics=numerics)
-    return compare(actual, expected, module=pairing.before, numerics=numerics)
+        return compare(actual[0], expected[0], module=pairing.before, numerics=numerics, spreads=spreads)
+    return compare(actual, expected, module=pairing.before, numerics=numerics, spreads=spreads)
 
 
 def _tells_something(node: Node) -> bool:
@@ -179,14 +209,14 @@ def _place(node: Node) -> Place:
     return Place(instance.computation.name, instance.instruction.name, instance.name, node.device)
 
 
-def _finding(blamed: Blamed) -> Finding:
+def _finding(blamed: Blamed, doubt: str = "") -> Finding:
     comparison = None
-    if blamed.tolerance is not None:
-        tolerance = blamed.tolerance
-        measured = measure(blamed.raw, np.ascontiguousarray(blamed.value), lambda _: tolerance)
+    if blamed.counterpart is not None:
+        tolerance = required_equality("nothing rounds on the way") if blamed.allowed is None else LOCAL
+        measured = measure(blamed.raw, np.ascontiguousarray(blamed.value), lambda _: tolerance, blamed.allowed)
         mine, its = (str(ArrayShape(element_type_of(array.dtype), array.shape)) for array in (blamed.raw, blamed.value))
         name = element_type_of(blamed.raw.dtype).name
         leaf = LeafComparison("value", verdict_of(measured), mine, its, blamed.raw.size, name, measured)
         comparison = Comparison((leaf,))
     before = None if blamed.counterpart is None else _place(blamed.counterpart)
-    return Finding(_place(blamed.node), before, comparison, is_certain=True)
+    return Finding(_place(blamed.node), before, comparison, is_certain=not doubt, reason=doubt)

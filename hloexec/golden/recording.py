@@ -22,7 +22,7 @@ from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX
 from hloexec.golden.spreads import RECORDED_SAMPLES, write_spreads
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
-from hloexec.numerics.comparing import measured_spreads
+from hloexec.numerics.sampling import measured_spreads
 from hloexec.numerics.spread import Spread
 from hloexec.results import labelled_arrays, result_shapes
 from hloexec.values import Array, Value
@@ -108,7 +108,7 @@ def _spreads(golden: Golden, module: Module, inputs_per_device: Sequence[Sequenc
     if golden.has_tolerance or golden.is_bit_for_bit or not is_alone:
         return {}
     options = {"seed": golden.seed, "elided": golden.elided, "unknown": golden.unknown}
-    return measured_spreads(module, inputs_per_device[0], golden.numerics, RECORDED_SAMPLES, **options)
+    return measured_spreads(module, inputs_per_device, golden.numerics, RECORDED_SAMPLES, **options)
 
 
 def run_golden(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]]) -> Value:

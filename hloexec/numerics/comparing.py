@@ -9,13 +9,15 @@ import numpy as np
 
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
-from hloexec.errors import HloError, InputError
+from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, Module
 from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict, verdict_of
 from hloexec.numerics.error_budget import Chain, leaf_chains
 from hloexec.numerics.index_leaves import IndexLeaves
+from hloexec.numerics.leaves import leaves_of
 from hloexec.numerics.measuring import measure
-from hloexec.numerics.spread import SAMPLES, Samples, Spread
+from hloexec.numerics.sampling import measured_spreads
+from hloexec.numerics.spread import Spread
 from hloexec.numerics.tolerances import (
     Tolerance,
     derived_tolerance,
@@ -24,10 +26,9 @@ from hloexec.numerics.tolerances import (
     required_equality,
 )
 from hloexec.numerics.ulps import are_comparable, narrower
-from hloexec.ops.policy import RANDOM_ROUNDING, numerics_policy
-from hloexec.values import Array, Token, Value
+from hloexec.values import Array, Value
 
-__all__ = ["compare", "measured_spreads"]
+__all__ = ["compare"]
 
 
 _OWN_SIZE = (
@@ -75,11 +76,11 @@ def compare(
     if contraction_length is not None and contraction_length < 1:
         raise InputError(f"contraction_length must be positive, but is {contraction_length}")
     given = given_tolerance(atol, rtol, ulp)
-    leaves = dict(_leaves(actual, "actual")), dict(_leaves(expected, "expected"))
+    leaves = dict(leaves_of(actual, "actual")), dict(leaves_of(expected, "expected"))
     pairs = list(_paired(*leaves))
     chains = {} if module is None else _chains(module, numerics, leaves[1])
     if spreads is None and module is not None and inputs is not None and given is None and _may_round(pairs):
-        spreads = measured_spreads(module, inputs, numerics)
+        spreads = measured_spreads(module, [list(inputs)], numerics)
     spreads = _by_place(spreads or {})
     found = []
     for label, mine, its in pairs:
@@ -89,31 +90,6 @@ def compare(
         found.append(_compared(label, mine, its, given, chain, spreads.get(label), contraction_length))
     indices = IndexLeaves(module, inputs, numerics, selects or {}, given)
     return Comparison(tuple(indices.settled(found, pairs)))
-
-
-def _leaves(value: Any, which: str) -> Iterator[tuple[str, Array]]:
-    """The arrays of a value with their labels; tokens hold nothing."""
-    stack: list[tuple[str, Any]] = [("", value)]
-    while stack:
-        label, current = stack.pop()
-        if isinstance(current, Mapping):
-            stack.extend((f"{label}.{key}" if label else str(key), current[key]) for key in reversed(list(current)))
-        elif isinstance(current, (tuple, list)):
-            for number in reversed(range(len(current))):
-                stack.append((f"{label}.{number}" if label else str(number), current[number]))
-        elif not isinstance(current, Token):
-            yield label or "value", _array(current, f"leaf {label}" if label else f"the {which} value")
-
-
-def _array(value: Any, what: str) -> Array:
-    """A leaf as an array of a type that HLO has; JAX's and PyTorch's arrays are taken, too."""
-    try:
-        array = np.asarray(value)
-        element_type_of(array.dtype)
-    except (KeyError, TypeError, ValueError, RuntimeError):
-        kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-        raise InputError(f"{what} is no array of an element type that HLO has, but {kind}") from None
-    return array
 
 
 def _paired(actual: dict[str, Array], expected: dict[str, Array]) -> Iterator[tuple[str, Array | None, Array | None]]:
@@ -158,36 +134,6 @@ def _may_round(pairs: Sequence[tuple[str, Array | None, Array | None]]) -> bool:
         and not np.array_equal(mine, its)
         for _, mine, its in pairs
     )
-
-
-def measured_spreads(
-    module: Module, inputs: Sequence[Value], numerics: str = "reference", samples: int = SAMPLES, **options: Any
-) -> dict[str, Spread]:
-    """What rounding does to the leaves of a module's result, by label, from so many runs with `options` of `run`.
-
-    Empty where runs at random do not show it, or cannot be had: for modules of several devices, under policies that
-    round operands, and where the module does not run.
-    """
-    from hloexec.exec import run
-
-    policy = numerics_policy(numerics)
-    if topology_of(module, None, None).count > 1 or policy.contraction_operand_mantissa_bits is not None:
-        return {}
-    found: dict[str, Samples] = {}
-    try:
-        for seed in range(samples):
-            result = run(module, *inputs, numerics=f"{RANDOM_ROUNDING}:{seed}", **options)
-            for label, array in _leaves(result, "sampled"):
-                entry = element_type_of(array.dtype)
-                if seed:
-                    if label in found:
-                        found[label].add(array)
-                elif entry.is_floating or entry.is_complex:
-                    found[label] = Samples(array)
-    except HloError:
-        # It may lack a library call, or memory: what is read off its text does not need to run.
-        return {}
-    return {label: entry.spread() for label, entry in found.items()}
 
 
 def _compared(

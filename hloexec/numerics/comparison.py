@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from functools import cached_property
 
 import attrs
@@ -82,6 +83,15 @@ class LeafComparison:
     @property
     def first(self) -> tuple[Element, ...]:
         return () if self.measured is None else self.measured.first
+
+    @property
+    def allowed_at_worst(self) -> float | None:
+        """How far off the worst element might be; None where that is not a finite number."""
+        if not self.worst or not (self.tolerance.rtol or self.tolerance.atol or self.tolerance.factor):
+            return 0.0 if self.worst else None
+        worst = self.worst[0]
+        is_known = math.isfinite(worst.absolute_error) and math.isfinite(worst.severity) and worst.severity > 0
+        return worst.absolute_error / worst.severity if is_known else None
 
     def __str__(self) -> str:
         """The leaf in a line, the worst element with it."""

@@ -13,13 +13,13 @@ from hloexec.values import Array
 __all__ = ["absolute_errors", "agreement", "exceeds", "severities"]
 
 
-def agreement(actual: Array, expected: Array, tolerance: Tolerance) -> Array:
+def agreement(actual: Array, expected: Array, tolerance: Tolerance, scales: Array | None = None) -> Array:
     """Which elements of two arrays of one type agree within a tolerance: pred, of their dimensions."""
     with np.errstate(all="ignore"):
         x, y = wide(actual), wide(expected)
         ulps = ulp_distances(actual, expected)
         narrow = element_type_of(actual.dtype)
-        found = severities(x, y, absolute_errors(x, y, ulps), ulps, tolerance, narrow)
+        found = severities(x, y, absolute_errors(x, y, ulps), ulps, tolerance, narrow, scales)
         return np.asarray(same_bits(actual, expected) | ~exceeds(found, tolerance))
 
 
@@ -39,7 +39,7 @@ def severities(
     if _tolerates_nothing(tolerance):
         return np.where(np.isnan(errors), np.inf, errors)
     found = np.full(errors.shape, np.inf)
-    if tolerance.rtol or tolerance.atol:
+    if tolerance.rtol or tolerance.atol or tolerance.factor:
         if not tolerance.is_given and x.dtype.kind in "fc":
             # Beyond the largest number, a rounding decides between it and infinity.
             x, y = _clipped(x, narrow), _clipped(y, narrow)
@@ -63,7 +63,7 @@ def exceeds(severity: Array, tolerance: Tolerance) -> Array:
 
 
 def _tolerates_nothing(tolerance: Tolerance) -> bool:
-    return not tolerance.rtol and not tolerance.atol and not tolerance.ulp
+    return not (tolerance.rtol or tolerance.atol or tolerance.factor or tolerance.ulp)
 
 
 def absolute_errors(x: Array, y: Array, ulps: Array) -> Array:

@@ -10,8 +10,9 @@ scales mostly follow their size, their row and their column. A leaf's log s² ar
 places and of each binade of sizes (medians, so that a row of huge numbers changes nothing but its own effect); how far
 they lie about the fit, beyond what χ² explains, says for how many degrees of freedom d₀ the fit itself counts (G. K.
 Smyth, "Linear models and empirical Bayes methods for assessing differential expression", 2004). The scale of an element
-is then ŝ² = (d₀ fit + ν s²)/(d₀ + ν), and error/ŝ follows Student's distribution of d₀ + ν degrees of freedom. `factor`
-is what that exceeds in one leaf in a hundred, if elements are independent. (Sohier, de Oliveira Castro, Févotte,
+is then ŝ² = (d₀ fit + ν s²)/(d₀ + ν), of one that no sample has moved, too, as what goes up once in ten times does not
+show in half of all sets of six. And error/ŝ follows Student's distribution of d₀ + ν degrees of freedom: `factor` is
+what that exceeds in one leaf in a hundred, if elements are independent. (Sohier, de Oliveira Castro, Févotte,
 Lathuilière, Petit and Jamond, "Confidence intervals for stochastic arithmetic", 2021, give intervals for one result.)
 """
 
@@ -19,7 +20,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -93,52 +93,59 @@ def _widest(values: Array) -> Array:
 
 def _moderated(variances: Array, magnitudes: Array, degrees: int) -> tuple[Array, float]:
     """The scales, each drawn towards what the others say of it, and their degrees of freedom."""
-    known = (variances > 0) & np.isfinite(variances) & (magnitudes > 0) & np.isfinite(magnitudes)
+    has_size = (magnitudes > 0) & np.isfinite(magnitudes) & np.isfinite(variances)
+    known = has_size & (variances > 0)
     if np.count_nonzero(known) < _FEW:
-        return np.sqrt(variances), float(degrees)
+        # Too few to fit: those that no sample has moved get the relative scale that the others have in the median.
+        relative = np.median(variances[known] / magnitudes[known] ** 2) if known.any() else 0.0
+        return np.sqrt(np.where(has_size & ~known, relative * magnitudes**2, variances)), float(degrees)
     logs = np.where(known, np.log(np.where(known, variances, 1.0)), np.nan)
-    residuals = _residuals(logs, _bins(magnitudes, known))
+    fitted = _fitted(logs, np.frexp(magnitudes)[1])
+    residuals = (logs - fitted)[known]
     half = degrees / 2
-    excess = float(np.var(residuals[known])) - trigamma(half)
+    excess = float(np.var(residuals)) - trigamma(half)
     # Medians take a little of the variance away: without an excess the fit counts as much as its elements' samples do.
     prior = 2 * inverse_trigamma(excess) if excess > 0 else math.inf
     prior = min(prior, float(degrees * np.count_nonzero(known)))
-    centre = float(np.mean(residuals[known])) - digamma(half) + math.log(half)
+    centre = float(np.mean(residuals)) - digamma(half) + math.log(half)
     level = centre + digamma(prior / 2) - math.log(prior / 2)
-    fitted = np.exp(np.where(known, logs - residuals, 0.0) + level)
-    drawn = (prior * fitted + degrees * variances) / (prior + degrees)
-    return np.sqrt(np.where(known, drawn, variances)), prior + degrees
+    drawn = (prior * np.exp(fitted + level) + degrees * variances) / (prior + degrees)
+    return np.sqrt(np.where(has_size, drawn, variances)), prior + degrees
 
 
-def _bins(magnitudes: Array, known: Array) -> list[Array]:
-    """The places (in a flat leaf) of known elements in groups of about the same size: those of a binade, with those of
-    the binades above as long as they are few."""
-    places = np.flatnonzero(known)
-    exponents = np.frexp(magnitudes.reshape(-1)[places])[1]
-    order = np.argsort(exponents, kind="stable")
-    starts = np.flatnonzero(np.diff(exponents[order], prepend=np.iinfo(np.int32).min))
-    ends = [0]
-    for start in starts[1:]:
-        if start - ends[-1] >= _FEW:
-            ends.append(int(start))
-    if len(ends) > 1 and len(order) - ends[-1] < _FEW:
-        ends.pop()
-    return [places[part] for part in np.split(order, ends[1:])]
-
-
-def _residuals(logs: Array, bins: Sequence[Array]) -> Array:
-    """What is left once the effects of size, and of the places along each of several dimensions, are taken away."""
-    residuals = logs.copy()
-    flat = residuals.reshape(-1)
+def _fitted(logs: Array, exponents: Array) -> Array:
+    """What size, and places along each of several dimensions, say of each element; NaN stands for what is not known."""
+    fitted = np.zeros(logs.shape)
     axes = [axis for axis, size in enumerate(logs.shape) if size > 1]
+    bins = _bins(exponents, ~np.isnan(logs))
     for _ in range(_SWEEPS):
         if len(axes) > 1:
             for axis in axes:
                 others = tuple(other for other in range(logs.ndim) if other != axis)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", RuntimeWarning)  # A row may have no element that is known.
-                    effect = np.nanmedian(residuals, axis=others, keepdims=True)
-                residuals -= np.where(np.isnan(effect), 0.0, effect)
+                    effect = np.nanmedian(logs - fitted, axis=others, keepdims=True)
+                fitted += np.where(np.isnan(effect), 0.0, effect)
+        flat, rest = fitted.reshape(-1), (logs - fitted).reshape(-1)
         for places in bins:
-            flat[places] -= np.median(flat[places])
-    return residuals
+            flat[places] += np.nanmedian(rest[places])
+    return fitted
+
+
+def _bins(exponents: Array, known: Array) -> list[Array]:
+    """The places (in a flat leaf) of elements in groups of about the same size: those of a binade, with those of the
+    binades above as long as few of them are known."""
+    flat, is_known = exponents.reshape(-1), known.reshape(-1)
+    found, counts = np.unique(flat[is_known], return_counts=True)
+    edges: list[int] = []
+    count = 0
+    for exponent, many in zip(found.tolist(), counts.tolist(), strict=True):
+        if not edges or count >= _FEW:
+            edges.append(exponent)
+            count = 0
+        count += many
+    if len(edges) > 1 and count < _FEW:
+        edges.pop()
+    groups = np.searchsorted(edges[1:], flat, side="right")
+    order = np.argsort(groups, kind="stable")
+    return np.split(order, np.searchsorted(groups[order], np.arange(1, len(edges))))

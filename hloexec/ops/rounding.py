@@ -39,3 +39,5 @@ class Summation:
     """Whether each partial sum is rounded to the declared type, not to the type that sums are accumulated in."""
     is_product: bool = False
     """Whether the terms are multiplied with one another, not added."""
+    has_signs: bool = False
+    """Whether terms are elements times factors of either sign, or complex ones."""

@@ -151,10 +151,12 @@ def _cells(element: Element) -> list[str]:
 
 def _tolerance_text(leaf: LeafComparison) -> str:
     tolerance = leaf.tolerance
-    if not (tolerance.rtol or tolerance.atol or tolerance.ulp):
+    if not (tolerance.rtol or tolerance.atol or tolerance.ulp or tolerance.factor):
         return f"tolerance: none ({tolerance.derivation})"
     if tolerance.is_given:
         return f"tolerance {tolerance.derivation}"
+    if not (tolerance.rtol or tolerance.atol):
+        return f"tolerance: {tolerance.derivation}"
     bounds = f"{tolerance.atol:.3g} + {tolerance.rtol:.3g}·|expected|"
     if tolerance.factor:
         bounds = f"{tolerance.factor:.1f}·spread + {bounds}"

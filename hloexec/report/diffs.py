@@ -108,13 +108,12 @@ def _figures(finding: Finding) -> list[str]:
     if leaf is None or leaf.measured is None:
         return ["–"] * 4
     ulps = leaf.measured.ulp_percentiles.get(100)
-    most = max((abs(element.expected) for element in leaf.worst), default=0.0)
-    allowed = leaf.tolerance.atol + leaf.tolerance.rtol * float(most)
+    allowed = leaf.allowed_at_worst
     return [
         count_text(leaf.mismatches or leaf.unequal),
         "–" if ulps is None else f"{ulps:.3g}",
         number_text(leaf.measured.max_absolute_error, 3),
-        f"{allowed:.3g}",
+        "–" if allowed is None else f"{allowed:.3g}",
     ]
 
 

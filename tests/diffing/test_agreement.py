@@ -2,55 +2,57 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from hloexec.diffing.agreement import agrees, aligned, could_agree, local_tolerance, rearranged, rounds_alike
+from hloexec.diffing.agreement import agrees, aligned, could_agree, rearranged, rounds_alike
 from hloexec.diffing.digests import digest_of
 from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.numerics.error_budget import rounding, summing
-from hloexec.numerics.tolerances import Tolerance
-
-F32 = ELEMENT_TYPES["f32"]
-_UNIT = 2.0**-24
+from hloexec.numerics.error_budget import rounding
 
 
 def _random(*dimensions: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(dimensions, np.float32)
 
 
-def test_sums_in_another_order_agree_and_sums_in_bf16_do_not() -> None:
-    terms = _random(200, 512)
-    chain = summing(512, _UNIT).then(rounding(_UNIT, cancels=True))
-    forwards = np.add.accumulate(terms, axis=1)[:, -1]
-    backwards = np.add.accumulate(terms[:, ::-1], axis=1)[:, -1]
-    tolerance = local_tolerance(F32, F32, float(np.sqrt(np.mean(forwards**2))), chain)
-    assert not np.array_equal(forwards, backwards)
-    assert agrees(backwards, forwards, tolerance)
-    coarse = (terms.view(np.uint32) & 0xFFFF0000).view(np.float32)
-    assert not agrees(np.add.accumulate(coarse, axis=1)[:, -1], forwards, tolerance)
+def test_elements_agree_to_within_what_is_allowed_of_each() -> None:
+    values = _random(100)
+    allowed = np.full(100, 1e-6)
+    allowed[7] = 1e10
+    moved = values + np.float32(9e-7)
+    moved[7] = 1e9
+    assert agrees(moved, values, allowed)
+    moved[8] += np.float32(1e-6)
+    assert not agrees(moved, values, allowed)
 
 
 def test_a_denormal_that_was_flushed_does_not_agree() -> None:
-    tolerance = local_tolerance(F32, F32, 0.0, rounding(_UNIT))
-    assert not agrees(np.zeros(1, np.float32), np.full(1, 1e-39, np.float32), tolerance)
+    assert not agrees(np.zeros(1, np.float32), np.full(1, 1e-39, np.float32), np.full(1, 2.0**-24 * 2.0**-126))
+
+
+def test_what_is_wider_is_rounded_first() -> None:
+    values = _random(100)
+    narrow = values.astype(ml_dtypes.bfloat16)
+    assert agrees(values, narrow, np.zeros(100))
+    assert not agrees(values * np.float32(1.02), narrow, np.zeros(100))
 
 
 def test_integers_must_be_the_same() -> None:
-    tolerance = local_tolerance(ELEMENT_TYPES["s32"], ELEMENT_TYPES["s32"], 5.0, summing(9, 0.1))
-    assert agrees(np.arange(3), np.arange(3), tolerance)
-    assert not agrees(np.arange(3), np.arange(1, 4), tolerance)
+    assert agrees(np.arange(3), np.arange(3), None)
+    assert not agrees(np.arange(3), np.arange(1, 4), None)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_sums_of_values_that_agree_never_rule_them_out(seed: int) -> None:
     values = _random(1000, seed=seed)
-    tolerance = Tolerance(rtol=1e-4, atol=1e-5)
-    errors = (tolerance.atol + tolerance.rtol * np.abs(values)) * np.sign(_random(1000, seed=seed + 100))
+    relative = 1e-5
+    size = np.sqrt(np.mean(values.astype(np.float64) ** 2))
+    errors = relative * (np.abs(values) + size) * np.sign(_random(1000, seed=seed + 100))
     other = digest_of(values.astype(np.float64) + 0.999 * errors)
     sums = np.array([[other.total, other.magnitude, other.squares]])
-    assert could_agree(digest_of(values), sums, tolerance).all()
-    assert not could_agree(digest_of(values), sums * 1.01, tolerance).any()
+    assert could_agree(digest_of(values), sums, relative).all()
+    assert not could_agree(digest_of(values), sums * 1.01, relative).any()
 
 
 def test_arrays_are_aligned_by_permuting_dimensions() -> None:
@@ -63,7 +65,7 @@ def test_arrays_are_aligned_by_permuting_dimensions() -> None:
 
 def test_rearranged_finds_the_permutation() -> None:
     array = _random(4, 4, 4)
-    found = rearranged(array.transpose(1, 2, 0), array, Tolerance())
+    found = rearranged(array.transpose(1, 2, 0), array, None)
     assert found is not None
     assert np.array_equal(found, array.transpose(1, 2, 0))
 
@@ -71,14 +73,14 @@ def test_rearranged_finds_the_permutation() -> None:
 def test_any_other_order_is_told_by_sorting_many_different_numbers() -> None:
     array = _random(100)
     shuffled = np.random.default_rng(1).permutation(array)
-    assert rearranged(shuffled, array, Tolerance()) is shuffled
-    assert rearranged(shuffled, array + np.float32(0.01), Tolerance()) is None
+    assert rearranged(shuffled, array, None) is shuffled
+    assert rearranged(shuffled, array + np.float32(0.01), None) is None
 
 
 def test_few_numbers_in_another_order_are_no_evidence() -> None:
     mask = (np.arange(100) % 2).astype(np.float32)
-    assert rearranged(mask[::-1].copy(), mask, Tolerance()) is None
-    assert rearranged(np.array([2, 1, 3]), np.array([1, 2, 3]), Tolerance()) is None
+    assert rearranged(mask[::-1].copy(), mask, None) is None
+    assert rearranged(np.array([2, 1, 3]), np.array([1, 2, 3]), None) is None
 
 
 def test_a_rounding_too_many_is_told_by_how_many_elements_differ() -> None:

@@ -1,0 +1,252 @@
+"""How far rounding may have moved each element of a value, since values that both runs have.
+
+What an instruction adds by itself follows from the operands that it was given, for each element:
+
+- A result that is rounded is off by its own size times u (and functions by a few u more).
+- A sum of n terms is off by γₙ Σ|tᵢ| at most, of which n u Σ|tᵢ| is the first order (Higham, Accuracy and Stability of
+  Numerical Algorithms, section 4.2), and, where errors are independent, by λ √(n/3) u Σ|tᵢ| but for one sum in 1.7
+  million (λ = 5; Higham and Mary, 2019): the smaller of both. Σ|tᵢ| is what the same instruction gives for the absolute
+  values of its operands: one more product, one more sum.
+- Where terms have factors of either sign (transforms), and of library calls, the size of what was added up is measured:
+  by how much results move as operands change, each by the same small part of itself, up or down by chance.
+
+What it inherits from operands that may be off themselves passes through it: through sums and products as through those
+of absolute values, through all else as that moves when the operand moves by as much, either way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import attrs
+import numpy as np
+
+from hloexec.diffing.chains import InstructionChains
+from hloexec.diffing.evaluation import Evaluator, Values
+from hloexec.diffing.graph import Graph, Instance, Node
+from hloexec.dtypes import ElementType, element_type_of
+from hloexec.ir import Computation
+from hloexec.numerics.error_budget import LAMBDA, Chain
+from hloexec.numerics.ulps import wide
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.common import narrow
+from hloexec.ops.registry import Opcode, find_opcode
+from hloexec.precision import largest_number, smallest_normal, unit_roundoff
+from hloexec.values import Array
+
+__all__ = ["Bounds", "PathBounds", "relative_bound"]
+
+_MOVES = 8.0
+"""How many bounds an operand is moved by, to see what becomes of it: half a last place would be lost in rounding."""
+_DRAWS = 4
+_MOST_STEPS = 500
+
+
+@attrs.frozen(eq=False)
+class _Changed:
+    """The values of a run, some of them replaced."""
+
+    values: Values
+    changes: Mapping[int, Array]
+
+    def __getitem__(self, number: int, /) -> Array:
+        found = self.changes.get(number)
+        return self.values[number] if found is None else found
+
+
+@attrs.frozen
+class _Called:
+    """A called computation, as an opcode's `summed` is asked about it."""
+
+    computation: Computation
+
+
+def relative_bound(chain: Chain) -> float:
+    """By what part of what was computed with the errors on a chain may put a result off."""
+    return min(chain.linear, LAMBDA * math.sqrt((chain.rounding_squares + chain.sum_squares) / 3))
+
+
+class Bounds:
+    """The bounds of one run's values."""
+
+    def __init__(self, graph: Graph, evaluator: Evaluator, chains: InstructionChains) -> None:
+        self._module = graph.module
+        self._evaluator = evaluator
+        self._chains = chains
+        self._absolute: dict[tuple[str, str], bool] = {}
+
+    def of(self, node: Node, result: Array, values: Values, inherited: Mapping[int, Array]) -> Array:
+        """By how much each element of a node's result may be off (f64), computed from `values`.
+
+        `inherited` has the bounds of operands that may be off themselves, by the number of their node.
+        """
+        if not _has_fractions(element_type_of(result.dtype)):
+            return np.zeros(result.shape)
+        with np.errstate(all="ignore"):
+            found = self._own(node, result, values)
+            for number, errors in inherited.items():
+                found = found + self._passed_on(node, result, values, number, errors)
+        return found
+
+    def _own(self, node: Node, result: Array, values: Values) -> Array:
+        """What the instruction itself adds."""
+        chain = self._chains.of(node)
+        entry = element_type_of(result.dtype)
+        sizes = _sizes(result, entry)
+        if not chain.linear:
+            return np.zeros(result.shape)
+        in_sums = math.sqrt(chain.sum_squares * chain.terms)
+        rounded = min(chain.linear - in_sums, LAMBDA * math.sqrt(chain.rounding_squares / 3)) * sizes
+        if not in_sums:
+            return rounded
+        added = self._added_up(node, result, values, sizes)
+        return rounded + min(in_sums, LAMBDA * math.sqrt(chain.sum_squares / 3)) * added
+
+    def _added_up(self, node: Node, result: Array, values: Values, sizes: Array) -> Array:
+        """Σ|tᵢ| of each element, or what stands for it."""
+        if self._adds_sizes(node.instance):
+            inputs = _fractional(node.instance, values)
+            found = self._result(node, _Changed(values, {number: _magnitudes(values[number]) for number in inputs}))
+            if found is None:
+                return sizes
+            return np.maximum(sizes, _sizes(found, element_type_of(found.dtype)))
+        return np.maximum(sizes, self._sensitivity(node, result, values))
+
+    def _adds_sizes(self, instance: Instance) -> bool:
+        """Whether an instruction adds up its operands' elements, or products of them, with no factors of its own."""
+        if instance.static not in self._absolute:
+            self._absolute[instance.static] = self._is_plain_sum(instance, find_opcode(instance.opcode))
+        return self._absolute[instance.static]
+
+    def _is_plain_sum(self, instance: Instance, entry: Opcode | None) -> bool:
+        if entry is None:
+            return False
+        names = computation_names(instance.instruction.attributes)
+        called = tuple(_Called(self._module.by_name[name]) for name in names)
+        if entry.summed is None:
+            return entry.exchange is not None and bool(called)
+        shapes = tuple(operand.shape for operand in instance.computation.operands_of(instance.instruction))
+        summation = entry.summed(
+            attributes=instance.instruction.attributes,
+            shape=instance.instruction.shape,
+            operand_shapes=shapes,
+            computations=called,
+        )
+        return summation is not None and not summation.is_product and not summation.has_signs
+
+    def _sensitivity(self, node: Node, result: Array, values: Values) -> Array:
+        """How far results move for operands that each move by a part of themselves, in units of that part."""
+        inputs = _fractional(node.instance, values)
+        types = [element_type_of(values[number].dtype) for number in inputs]
+        part = math.sqrt(max(map(unit_roundoff, types), default=1.0))
+        found = np.zeros(result.shape)
+        for draw in range(_DRAWS):
+            random = np.random.default_rng(draw)
+            changes = {}
+            for number in inputs:
+                operand = wide(values[number])
+                signs = random.integers(0, 2, operand.shape) * 2 - 1
+                changes[number] = _as(operand * (1 + part * signs), values[number])
+            moved = self._result(node, _Changed(values, changes))
+            if moved is not None:
+                found = np.maximum(found, _distance(moved, result) / part)
+        return found
+
+    def _passed_on(self, node: Node, result: Array, values: Values, number: int, errors: Array) -> Array:
+        """What becomes of an operand's errors."""
+        if not errors.any():
+            return np.zeros(result.shape)
+        operand = values[number]
+        occurrences = sum(entry.number == number for part in node.instance.operands for entry in part)
+        if occurrences == 1 and not node.instance.others and self._adds_sizes(node.instance):
+            others = _fractional(node.instance, values)
+            sizes = {other: _magnitudes(values[other]) for other in others}
+            ends = [
+                self._result(node, _Changed(values, {**sizes, number: _as(value, operand)}))
+                for value in (errors, np.zeros_like(errors))
+            ]
+            if ends[0] is not None and ends[1] is not None:
+                return _distance(ends[0], ends[1])
+        found = np.zeros(result.shape)
+        step = _MOVES * errors * (math.sqrt(0.5) * (1 + 1j) if operand.dtype.kind == "c" else 1.0)
+        for sign in (1, -1):
+            moved = self._result(node, _Changed(values, {number: _as(wide(operand) + sign * step, operand)}))
+            if moved is None:
+                # It cannot be run again: as an elementwise operation at its steepest would be taken.
+                return errors if errors.shape == result.shape else np.full(result.shape, errors.max())
+            found = np.maximum(found, _distance(moved, result) / _MOVES)
+        return found
+
+    def _result(self, node: Node, values: Values) -> Array | None:
+        arrays = self._evaluator.results(node.instance, values)
+        return None if arrays is None or len(arrays) <= node.leaf else arrays[node.leaf]
+
+
+class PathBounds:
+    """The bounds of recorded values, from the nearest ones that the other run has."""
+
+    def __init__(self, graph: Graph, bounds: Bounds) -> None:
+        self._values = [node.value for node in graph.nodes]
+        self._bounds = bounds
+        self._known: dict[int, tuple[frozenset[int], frozenset[int], Array]] = {}
+
+    def of(self, node: Node, ends: set[int]) -> Array:
+        """By how much the elements of a node may be off, where the nodes in `ends` are what they should be."""
+        known = self._known.get(node.number)
+        if known is not None and known[0] <= ends and not known[1] & ends:
+            return known[2]
+        found: dict[int, Array] = {}
+        met: set[int] = set()
+        stack = [node]
+        while stack:
+            current = stack[-1]
+            if current.number in found:
+                stack.pop()
+                continue
+            inputs = [entry for entry in current.instance.inputs if entry.number not in ends]
+            met.update(entry.number for entry in current.instance.inputs if entry.number in ends)
+            missing = [entry for entry in inputs if entry.number not in found]
+            if missing and len(found) + len(stack) < _MOST_STEPS:
+                stack.extend(missing)
+                continue
+            stack.pop()
+            inherited = {entry.number: found[entry.number] for entry in inputs if entry.number in found}
+            found[current.number] = self._bounds.of(current, current.value, self._values, inherited)
+        inside = frozenset(found) - {node.number}
+        self._known[node.number] = (frozenset(met), inside, found[node.number])
+        return found[node.number]
+
+
+def _has_fractions(entry: ElementType) -> bool:
+    return entry.is_floating or entry.is_complex
+
+
+def _fractional(instance: Instance, values: Values) -> list[int]:
+    """The numbers of the operands that are floats or complex numbers."""
+    return [entry.number for entry in instance.inputs if _has_fractions(element_type_of(values[entry.number].dtype))]
+
+
+def _sizes(values: Array, entry: ElementType) -> Array:
+    """|x|, but no less than the smallest normal number, below which errors are absolute; infinity is the largest."""
+    sizes = np.abs(wide(values)).astype(np.float64, copy=False)
+    return np.clip(np.nan_to_num(sizes, nan=0.0, posinf=np.inf), smallest_normal(entry), largest_number(entry))
+
+
+def _magnitudes(values: Array) -> Array:
+    return np.abs(wide(values)).astype(values.dtype)
+
+
+def _as(values: Array, like: Array) -> Array:
+    """f64 or c128 numbers in the type of another array."""
+    entry = element_type_of(like.dtype)
+    return values.astype(like.dtype) if entry.is_complex else narrow(values, entry)
+
+
+def _distance(first: Array, second: Array) -> Array:
+    """|x − y|; zero where neither is finite, and the largest number where one is."""
+    x, y = wide(first), wide(second)
+    distances = np.abs(x - y).astype(np.float64, copy=False)
+    largest = largest_number(element_type_of(second.dtype))
+    distances = np.where(np.isfinite(distances), distances, largest)
+    return np.where(np.isfinite(x) | np.isfinite(y), distances, 0.0)

@@ -1,0 +1,85 @@
+"""How much each instruction of a module rounds, by itself and along a path."""
+
+from __future__ import annotations
+
+from hloexec.diffing.graph import Instance, Node
+from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
+from hloexec.numerics.error_budget import Chain, chains_of, own_chain, summing, worst
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.policy import NumericsPolicy, numerics_policy
+from hloexec.precision import unit_roundoff
+
+__all__ = ["NO_CHAIN", "InstructionChains", "path_chain"]
+
+NO_CHAIN = Chain()
+_MOST_STEPS = 500
+_COARSE = 2.0**-12
+"""The unit roundoff from which on a type counts as narrow."""
+
+
+class InstructionChains:
+    """How much each instruction of a module rounds by itself."""
+
+    def __init__(self, module: Module, policy: str | NumericsPolicy) -> None:
+        self._known: dict[tuple[str, str], Chain] = {}
+        self._called = chains_of(module, policy)
+        self._module = module
+        self._bits = numerics_policy(policy).contraction_operand_mantissa_bits
+
+    def of(self, node: Node) -> Chain:
+        """What the instruction that gave a node adds."""
+        instance = node.instance
+        found = self._known.get(instance.static)
+        if found is None:
+            found = self._known[instance.static] = self._own(instance.instruction, instance)
+        return found
+
+    def _own(self, instruction: Instruction, instance: Instance) -> Chain:
+        computation = instance.computation
+        shapes = [operand.shape for operand in computation.operands_of(instruction)]
+        if instruction.opcode == "convert":
+            source, result = shapes[0], instruction.shape
+            types = [getattr(shape, "element_type", None) for shape in (source, result)]
+            if all(kind is not None and kind.is_floating for kind in types) and unit_roundoff(
+                types[1]
+            ) <= unit_roundoff(types[0]):
+                return NO_CHAIN
+        own = own_chain(instruction, shapes, self._bits)
+        chain = NO_CHAIN
+        names = list(computation_names(instruction.attributes))
+        for name in names:
+            called = worst(self._called[name].values())
+            if own.terms and called.linear >= _COARSE:
+                # A reducer in a narrow type may round every partial sum, or the last one alone: both are meant.
+                called = summing(own.terms, _coarsest(self._module.by_name[name]))
+            chain = chain.then(called)
+        if own.terms and names and not chain.linear:
+            # A reducer that rounds nothing, as one that finds the largest number.
+            return NO_CHAIN
+        return chain.then(own)
+
+
+def _coarsest(computation: Computation) -> float:
+    """The coarsest unit roundoff of what a computation computes."""
+    shapes = [leaf for instruction in computation for _, leaf in leaf_shapes(instruction.shape)]
+    types = [leaf.element_type for leaf in shapes if isinstance(leaf, ArrayShape)]
+    return max((unit_roundoff(entry) for entry in types if entry.is_floating), default=0.0)
+
+
+def path_chain(node: Node, ends: set[int], chains: InstructionChains) -> Chain:
+    """The worst chain from nodes in `ends` to a node."""
+    found: dict[int, Chain] = {}
+    stack = [node]
+    while stack:
+        current = stack[-1]
+        if current.number in found:
+            stack.pop()
+            continue
+        inputs = [entry for entry in current.instance.inputs if entry.number not in ends]
+        missing = [entry for entry in inputs if entry.number not in found]
+        if missing and len(found) + len(stack) < _MOST_STEPS:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        found[current.number] = worst(found.get(entry.number, NO_CHAIN) for entry in inputs).then(chains.of(current))
+    return found[node.number]
