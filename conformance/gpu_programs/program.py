@@ -108,9 +108,10 @@ class Program:
     def about(self) -> str:
         return (self.function.__doc__ or "").strip()
 
-    def arguments(self) -> tuple[Any, ...]:
-        """The arguments, the same on every machine."""
-        generator = np.random.default_rng(zlib.crc32(self.name.encode()))
+    def arguments(self, draw: int | None = None) -> tuple[Any, ...]:
+        """The arguments, the same on every machine; or others, by the number of their draw."""
+        seed = zlib.crc32(self.name.encode())
+        generator = np.random.default_rng(seed if draw is None else [seed, draw])
         drawn: tuple[Any, ...] = jax.tree.map(lambda draw: draw.drawn(generator, self.type_name), self.draws)
         return drawn
 

@@ -157,5 +157,5 @@ def _hints(
     if module_file is None:
         return ["the module says how much rounding explains:", f"  {command} --module MODULE"]
     if inputs is None and any(leaf.note for leaf in comparison.different):
-        return ["the inputs say which values the indices select:", f"  {command} --module {module_file} --inputs FILE"]
+        return ["a run on the inputs tells more:", f"  {command} --module {module_file} --inputs FILE"]
     return []

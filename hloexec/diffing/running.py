@@ -213,7 +213,7 @@ def _finding(blamed: Blamed, doubt: str = "") -> Finding:
     comparison = None
     if blamed.counterpart is not None:
         tolerance = required_equality("nothing rounds on the way") if blamed.allowed is None else LOCAL
-        measured = measure(blamed.raw, np.ascontiguousarray(blamed.value), lambda _: tolerance, blamed.allowed)
+        measured = measure(blamed.raw, np.ascontiguousarray(blamed.value), tolerance, blamed.allowed)
         mine, its = (str(ArrayShape(element_type_of(array.dtype), array.shape)) for array in (blamed.raw, blamed.value))
         name = element_type_of(blamed.raw.dtype).name
         leaf = LeafComparison("value", verdict_of(measured), mine, its, blamed.raw.size, name, measured)

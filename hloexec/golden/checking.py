@@ -94,6 +94,8 @@ def _checked(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
     module, inputs = _module_and_inputs(golden, other)
     expected = literals.load(path / EXPECTED)
     result = run_golden(golden, module, inputs)
+    recorded = module if other is None else load(path / MODULE)
+    spreads = read_spreads(path, recorded, golden.devices)
     comparison = compare(
         result,
         expected,
@@ -103,7 +105,7 @@ def _checked(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
         module=module,
         inputs=inputs[0] if len(inputs) == 1 else None,
         numerics=golden.numerics,
-        spreads=read_spreads(path, module if other is None else load(path / MODULE)),
+        spreads=spreads if spreads or golden.devices > 1 else None,
     )
     verdict = comparison.verdict
     if golden.is_bit_for_bit and other is None and verdict is not Verdict.EQUAL:

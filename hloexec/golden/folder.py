@@ -81,6 +81,11 @@ class Golden:
         return numerics_policy(self.numerics).is_exact and self.expected_source == OURS and not self.has_tolerance
 
     @property
+    def devices(self) -> int:
+        """On how many devices the module runs."""
+        return self.replicas * self.partitions
+
+    @property
     def has_tolerance(self) -> bool:
         """Whether a tolerance was given when it was recorded."""
         return any(number is not None for number in (self.atol, self.rtol, self.ulp))

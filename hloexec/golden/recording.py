@@ -104,11 +104,19 @@ def record_golden(
 
 def _spreads(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]]) -> dict[str, Spread]:
     """What rounding does to the result's elements; none where checks do not ask for it, or runs do not show it."""
-    is_alone = len(inputs_per_device) == golden.replicas * golden.partitions == 1
-    if golden.has_tolerance or golden.is_bit_for_bit or not is_alone:
+    if golden.has_tolerance or golden.is_bit_for_bit:
         return {}
-    options = {"seed": golden.seed, "elided": golden.elided, "unknown": golden.unknown}
-    return measured_spreads(module, inputs_per_device, golden.numerics, RECORDED_SAMPLES, **options)
+    return measured_spreads(
+        module,
+        inputs_per_device,
+        golden.numerics,
+        RECORDED_SAMPLES,
+        replicas=golden.replicas,
+        partitions=golden.partitions,
+        seed=golden.seed,
+        elided=golden.elided,
+        unknown=golden.unknown,
+    )
 
 
 def run_golden(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]]) -> Value:

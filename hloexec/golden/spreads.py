@@ -42,12 +42,21 @@ def _narrow(scales: Array) -> Array:
     return np.where(narrow < scales, np.nextafter(narrow, np.float32(np.inf)), narrow)
 
 
-def read_spreads(folder: Path, module: Module) -> dict[str, Spread]:
-    """The spreads by label; empty where the file is not there. InputError where it is damaged, or of another module."""
+def read_spreads(folder: Path, module: Module, devices: int = 1) -> dict[str, Spread]:
+    """The spreads by label, of all devices; empty where the file is not there.
+
+    InputError where it is damaged, or of another module.
+    """
     if not (folder / SPREAD).is_file():
         return {}
     entries = literals.load(folder / SPREAD)
     shapes = {label: shape for label, shape in result_shapes(module).items() if _has_fractions(shape)}
+    if devices > 1:
+        shapes = {
+            f"{device}.{label}".removesuffix(".value"): shape
+            for device in range(devices)
+            for label, shape in shapes.items()
+        }
     if not isinstance(entries, tuple) or len(entries) != len(shapes):
         raise InputError(f"{folder.name}: {SPREAD} is damaged: it is not of {len(shapes)} leaves; record it again")
     found = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from hloexec.numerics.error_budget import Chain, leaf_chains
 from hloexec.numerics.index_leaves import IndexLeaves
 from hloexec.numerics.leaves import leaves_of
 from hloexec.numerics.measuring import measure
-from hloexec.numerics.sampling import measured_spreads
+from hloexec.numerics.sampling import Sampled, sampled
 from hloexec.numerics.spread import Spread
 from hloexec.numerics.tolerances import (
     Tolerance,
@@ -31,12 +32,6 @@ from hloexec.values import Array, Value
 __all__ = ["compare"]
 
 
-_OWN_SIZE = (
-    "each element is held to its own size, as nothing says what was added up to make it: the module and its inputs do "
-    "(--module, --inputs), or a tolerance (--atol)"
-)
-
-
 def compare(
     actual: Value | Mapping[str, Array],
     expected: Value | Mapping[str, Array],
@@ -45,7 +40,7 @@ def compare(
     rtol: float | None = None,
     ulp: float | None = None,
     module: Module | None = None,
-    inputs: Sequence[Value] | None = None,
+    inputs: Sequence[Any] | None = None,
     numerics: str = "reference",
     contraction_length: int | None = None,
     selects: Mapping[str, Any] | None = None,
@@ -59,12 +54,12 @@ def compare(
 
     An element agrees where |actual − expected| ≤ atol + rtol·|expected|, or where it is `ulp` ULPs off at most; NaN
     agrees with NaN. Where none of the three is given, floats may be off by what rounding explains. With the `module`
-    that gave the values and its `inputs` (of one device) that is measured, for each element by itself: the module runs
-    a few times with roundings that go up or down by chance (`hloexec.numerics.spread`); `spreads`, by label, are what
-    was measured before. Without inputs, and under policies that round operands, it is read off the module, run under
-    `numerics` (`hloexec.numerics.tolerances`). Without a module an element is held to its own size: one contraction of
-    `contraction_length` terms (1024 unless given) is assumed, of which nothing cancels. Integers and preds must be the
-    same.
+    that gave the values and its `inputs` (one list of values, or one for each device) that is measured, for each
+    element by itself: the module runs a few times with roundings that go up or down by chance
+    (`hloexec.numerics.spread`); `spreads`, by label, are what was measured before. `numerics` is the policy that the
+    module runs under. Without inputs an element is held to its own size, and to how often the module rounds
+    (`hloexec.numerics.tolerances`); without a module, one contraction of `contraction_length` terms (1024 unless given)
+    is assumed. Integers and preds must be the same.
 
     Indices compare by the values that they select, where `module` shows that a leaf holds some (argmax, topk, argsort):
     they need `inputs`, the module's, or a leaf that holds the values themselves. `selects` says it where no module
@@ -79,17 +74,26 @@ def compare(
     leaves = dict(leaves_of(actual, "actual")), dict(leaves_of(expected, "expected"))
     pairs = list(_paired(*leaves))
     chains = {} if module is None else _chains(module, numerics, leaves[1])
-    if spreads is None and module is not None and inputs is not None and given is None and _may_round(pairs):
-        spreads = measured_spreads(module, [list(inputs)], numerics)
-    spreads = _by_place(spreads or {})
+    indices = IndexLeaves(module, inputs, numerics, selects or {}, given)
+
+    @cache
+    def runs() -> Sampled:
+        if module is None or inputs is None or given is not None:
+            return Sampled()
+        return sampled(
+            module, _per_device(inputs), numerics, places=indices.places if _has_other_indices(pairs) else ()
+        )
+
+    if spreads is None:
+        spreads = runs().spreads if _may_round(pairs) else {}
+    spreads = _by_place(spreads)
     found = []
     for label, mine, its in pairs:
         chain = chains.get(label)
         if module is not None and chain is None and mine is not None and its is not None:
             raise InputError(f"the result of {module.name}, {module.entry.result_shape}, has no leaf {label!r}")
         found.append(_compared(label, mine, its, given, chain, spreads.get(label), contraction_length))
-    indices = IndexLeaves(module, inputs, numerics, selects or {}, given)
-    return Comparison(tuple(indices.settled(found, pairs)))
+    return Comparison(tuple(indices.settled(found, pairs, spreads, lambda: runs().keys)))
 
 
 def _paired(actual: dict[str, Array], expected: dict[str, Array]) -> Iterator[tuple[str, Array | None, Array | None]]:
@@ -136,6 +140,20 @@ def _may_round(pairs: Sequence[tuple[str, Array | None, Array | None]]) -> bool:
     )
 
 
+def _has_other_indices(pairs: Sequence[tuple[str, Array | None, Array | None]]) -> bool:
+    """Whether any leaf holds integers that are not the same."""
+    return any(
+        mine is not None and its is not None and its.dtype.kind in "iu" and not np.array_equal(mine, its)
+        for _, mine, its in pairs
+    )
+
+
+def _per_device(inputs: Sequence[Any]) -> list[list[Value]]:
+    """One list of values for all devices, or one for each."""
+    given = list(inputs)
+    return given if given and all(isinstance(entry, list) for entry in given) else [given]
+
+
 def _compared(
     label: str,
     actual: Array | None,
@@ -159,20 +177,28 @@ def _compared(
     narrow = narrower(mine, its)
     wide = its if narrow is mine else mine
 
-    def tolerance(root_mean_square: float) -> Tolerance:
-        if given is not None:
-            return given
-        if not (narrow.is_floating or narrow.is_complex):
-            return required_equality(f"{narrow} must be the same")
-        if spread is not None:
-            return measured_tolerance(narrow, wide, spread)
-        size = 0.0 if chain is None else root_mean_square
-        return derived_tolerance(narrow, wide, size, chain, contraction_length)
-
+    if given is not None:
+        tolerance = given
+    elif not (narrow.is_floating or narrow.is_complex):
+        tolerance = required_equality(f"{narrow} must be the same")
+    elif spread is not None:
+        tolerance = measured_tolerance(narrow, wide, spread)
+    else:
+        tolerance = derived_tolerance(narrow, wide, chain, contraction_length)
     measured = measure(actual, expected, tolerance, None if spread is None else spread.scales)
-    is_assumed = chain is None and given is None and not narrow.is_integral
-    note = _OWN_SIZE if measured.mismatches and is_assumed else ""
+    is_assumed = given is None and spread is None and (narrow.is_floating or narrow.is_complex)
+    note = _own_size(measured.mismatches, chain is not None) if measured.mismatches and is_assumed else ""
     return LeafComparison(label, verdict_of(measured), *shapes, actual.size, narrow.name, measured, note)
+
+
+def _own_size(count: int, has_module: bool) -> str:
+    """What to say of elements that only a scale taken from elsewhere could explain."""
+    many = f"{count} element{' is' if count == 1 else 's are'}"
+    what = "--inputs" if has_module else "--module and --inputs"
+    return (
+        f"{many} off by more than roundings make of their own size; where larger numbers were added up to make them, a "
+        f"run on the inputs shows it: give {what}, or --atol"
+    )
 
 
 def _shape_text(array: Array | None) -> str:

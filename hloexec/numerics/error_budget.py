@@ -45,8 +45,6 @@ _LIBRARY_ROUNDINGS = 8
 """Of a library call that is no plain product: attention rounds its scores, its weights, their sums and its result."""
 _SUMS = frozenset("reduce reduce-window scatter select-and-scatter fft scan map all-reduce reduce-scatter".split())
 _PRODUCTS = frozenset("dot ragged-dot convolution custom-call triangular-solve cholesky".split())
-_CANCELLING = frozenset("add subtract complex cholesky triangular-solve".split()) | _SUMS | _PRODUCTS
-"""After which a result may be far smaller than what it was made of."""
 
 
 @attrs.frozen
@@ -64,8 +62,6 @@ class Chain:
     """Σ δᵢ² over the roundings of results."""
     sum_squares: float = 0.0
     """Σ δᵢ² over the additions inside of sums."""
-    cancels: bool = False
-    """Whether anything on it may cancel, so that errors are relative to the operands' size."""
 
     @property
     def weight(self) -> float:
@@ -81,21 +77,20 @@ class Chain:
             self.linear + times * other.linear,
             self.rounding_squares + times * other.rounding_squares,
             self.sum_squares + times * other.sum_squares,
-            self.cancels or other.cancels,
         )
 
 
 _NONE = Chain()
 
 
-def rounding(*sizes: float, cancels: bool = False) -> Chain:
+def rounding(*sizes: float) -> Chain:
     """A result that is rounded, with errors of these sizes."""
-    return Chain(1.0, 0.0, 0.0, sum(sizes), sum(size * size for size in sizes), 0.0, cancels)
+    return Chain(1.0, 0.0, 0.0, sum(sizes), sum(size * size for size in sizes), 0.0)
 
 
 def summing(terms: float, unit: float) -> Chain:
     """A sum of so many terms in a type of this unit roundoff, before its result is rounded."""
-    return Chain(0.0, terms, terms, terms * unit, 0.0, terms * unit * unit, True)
+    return Chain(0.0, terms, terms, terms * unit, 0.0, terms * unit * unit)
 
 
 def leaf_chains(module: Module, policy: str | NumericsPolicy = "reference") -> dict[tuple[int, ...], Chain]:
@@ -202,7 +197,6 @@ def _own(instruction: Instruction, operands: Sequence[Shape], bits: int | None) 
         return _NONE
     inputs = [leaf for operand in operands for _, leaf in leaf_shapes(operand) if isinstance(leaf, ArrayShape)]
     compute = min(_F32, result)
-    cancels = instruction.opcode in _CANCELLING
     entry = find_opcode(instruction.opcode)
     if entry is not None and entry.rounding is Rounding.FUNCTION:
         return rounding(result, 4 * compute)
@@ -211,10 +205,10 @@ def _own(instruction: Instruction, operands: Sequence[Shape], bits: int | None) 
         stepwise = instruction.opcode in ("scatter", "select-and-scatter")
         terms = _terms(instruction, inputs)
         levels = max(1.0, math.log2(terms)) if instruction.opcode in ("reduce-window", "scan") else 1.0
-        return summing(terms, result if stepwise else compute).then(rounding(result, cancels=True), levels)
+        return summing(terms, result if stepwise else compute).then(rounding(result), levels)
     if instruction.opcode in _PRODUCTS:
         return _product(instruction, operands, inputs, result, bits)
-    return rounding(result, cancels=cancels)
+    return rounding(result)
 
 
 def _terms(instruction: Instruction, inputs: Sequence[ArrayShape]) -> float:
@@ -236,7 +230,7 @@ def _product(
     length = contraction.contracted_size if contraction else max((_inner(leaf) for leaf in inputs), default=1)
     unit = _F8_SUMS if floats and min(entry.bits for entry in floats[:2]) == 8 else _F32
     roundings = 1 if contraction else _LIBRARY_ROUNDINGS
-    chain = summing(float(length), unit).then(rounding(result, cancels=True), roundings)
+    chain = summing(float(length), unit).then(rounding(result), roundings)
     if bits is not None and any(entry.name in ("f32", "c64") for entry in floats):
         cut = 2.0 ** -(bits + 1) + 2.0**-bits
         chain = chain.then(rounding(cut, cut))

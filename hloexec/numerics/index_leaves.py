@@ -1,13 +1,14 @@
 """Judging leaves of indices by the values that they select (see `hloexec.numerics.selections`).
 
-Two indices agree where the values that they select do, within what rounding explains. The values come from the caller,
+Two indices agree where the values that they select do, within what rounding does to each of them, as a few runs show
+that round at random. The values come from the caller,
 from a run of the module up to where they are made, or from the result itself, where another leaf holds the values that
 were selected: there an index of the actual value is looked up among the expected ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,10 +22,12 @@ from hloexec.ir import Module
 from hloexec.numerics.comparison import LeafComparison, Verdict
 from hloexec.numerics.error_budget import Chain, chains_of, worst
 from hloexec.numerics.measuring import elements_at
+from hloexec.numerics.sampling import Key
 from hloexec.numerics.selections import Place, Selection, apply_steps, observed_sources, selections_of
 from hloexec.numerics.severities import agreement
-from hloexec.numerics.tolerances import Tolerance, derived_tolerance
-from hloexec.values import Array, Value
+from hloexec.numerics.spread import Spread
+from hloexec.numerics.tolerances import Tolerance, derived_tolerance, measured_tolerance
+from hloexec.values import Array
 
 __all__ = ["IndexLeaves"]
 
@@ -38,6 +41,13 @@ class _Source:
     values: Array
     dimension: int
     tolerance: Tolerance
+    scales: Array | None = None
+    """Of each value, what its tolerance is in units of."""
+
+    def taken(self, indices: Array) -> tuple[Array, Array | None]:
+        """The values at indices along the dimension, and their scales."""
+        scales = None if self.scales is None else np.take_along_axis(self.scales, indices, self.dimension)
+        return np.take_along_axis(self.values, indices, self.dimension), scales
 
 
 class IndexLeaves:
@@ -46,7 +56,7 @@ class IndexLeaves:
     def __init__(
         self,
         module: Module | None,
-        inputs: Sequence[Value] | None,
+        inputs: Sequence[Any] | None,
         numerics: str,
         selects: Mapping[str, Any],
         given: Tolerance | None,
@@ -56,9 +66,26 @@ class IndexLeaves:
         self._numerics = numerics
         self._selects = selects
         self._given = given
+        self._spreads: Mapping[str, Spread] = {}
+        self._sampled: Callable[[], Mapping[Place, Key]] = dict
 
-    def settled(self, leaves: Sequence[LeafComparison], pairs: Sequence[_Pair]) -> Iterator[LeafComparison]:
-        """The leaves, those of indices with the verdict of what they select."""
+    @cached_property
+    def places(self) -> list[Place]:
+        """Where the values stand in the module that its leaves of indices select from."""
+        return [place for selection in self._selections.values() for place in selection.sources]
+
+    def settled(
+        self,
+        leaves: Sequence[LeafComparison],
+        pairs: Sequence[_Pair],
+        spreads: Mapping[str, Spread],
+        sampled: Callable[[], Mapping[Place, Key]],
+    ) -> Iterator[LeafComparison]:
+        """The leaves, those of indices with the verdict of what they select.
+
+        `spreads` are of the result's leaves; `sampled` gives what a few runs showed of `places`.
+        """
+        self._spreads, self._sampled = spreads, sampled
         arrays = {label: (actual, expected) for label, actual, expected in pairs}
         for label in self._selects:
             if label not in arrays:
@@ -94,7 +121,12 @@ class IndexLeaves:
         if twin is not None and twin[1] is not None and not selection.is_reduced:
             values = apply_steps(twin[1], selection.steps)
             if values is not None and values.shape == turned[0].shape:
-                source = _Source(values, selection.dimension, self._tolerance(values, selection.sources[0]))
+                spread = self._spreads.get(".".join(map(str, selection.values_leaf or ())))
+                scales = None if spread is None else apply_steps(spread.scales, selection.steps)
+                if scales is None or scales.shape != values.shape:
+                    spread = None
+                tolerance = self._tolerance(values, selection.sources[0], spread)
+                source = _Source(values, selection.dimension, tolerance, None if spread is None else scales)
                 agree = _looked_up_agree(turned[0], turned[1], source)
                 where = f"the values in leaf {'.'.join(map(str, selection.values_leaf or ()))}"
                 return _explained(leaf, actual, expected, _as_leaf(agree, selection, actual), where)
@@ -120,12 +152,16 @@ class IndexLeaves:
         return {} if self._module is None else selections_of(self._module)
 
     @cached_property
-    def _observed(self) -> dict[Place, Array]:
+    def _keys(self) -> Mapping[Place, Key]:
+        """The values at the places that indices select from, from runs on the inputs."""
         module, inputs = self._module, self._inputs
-        places = [place for selection in self._selections.values() for place in selection.sources]
         if module is None or inputs is None or topology_of(module, None, None).count > 1:
             return {}
-        return observed_sources(module, inputs, places, self._numerics)
+        found = {} if self._given is not None else self._sampled()
+        if not found:
+            observed = observed_sources(module, inputs, self.places, self._numerics)
+            found = {place: Key(array, None) for place, array in observed.items()}
+        return found
 
     @cached_property
     def _chains(self) -> dict[str, dict[str, Chain]]:
@@ -134,29 +170,29 @@ class IndexLeaves:
     def _sources(self, selection: Selection) -> list[_Source] | None:
         found = []
         for place in selection.sources:
-            values = self._observed.get(place)
-            if values is None:
+            key = self._keys.get(place)
+            if key is None:
                 return None
-            found.append(_Source(values, selection.dimension, self._tolerance(values, place)))
+            tolerance = self._tolerance(key.values, place, key.spread)
+            scales = None if key.spread is None else key.spread.scales
+            found.append(_Source(key.values, selection.dimension, tolerance, scales))
         return found
 
-    def _tolerance(self, values: Array, place: Place | None) -> Tolerance:
+    def _tolerance(self, values: Array, place: Place | None, spread: Spread | None = None) -> Tolerance:
         """What rounding explains on the values that are selected from."""
         entry = element_type_of(values.dtype)
         if self._given is not None:
             return self._given
         if not (entry.is_floating or entry.is_complex):
             return Tolerance()
-        finite = np.abs(values.astype(np.complex128))
-        finite = finite[np.isfinite(finite)]
-        largest = float(finite.max(initial=0.0))
-        size = largest * float(np.sqrt(np.mean(np.square(finite / largest)))) if largest else 0.0
+        if spread is not None:
+            return measured_tolerance(entry, entry, spread)
         chain = None
         if place is not None:
             chain = self._chains[place.computation.name][place.instruction.name]
             for computation, caller in place.callers:
                 chain = worst(self._chains[computation.name][name] for name in caller.operands).then(chain)
-        return derived_tolerance(entry, entry, size, chain)
+        return derived_tolerance(entry, entry, chain)
 
 
 def _index(label: str) -> tuple[int, ...]:
@@ -181,15 +217,19 @@ def _selected_agree(actual: Array, expected: Array, sources: Sequence[_Source], 
         is_reduced = actual.ndim < source.values.ndim
         sides = [np.expand_dims(side, dimension) if is_reduced else side for side in (actual, expected)]
         inside = [(side >= 0) & (side < size) for side in sides]
-        first, second = (
-            np.take_along_axis(source.values, np.where(fits, side, 0).astype(np.int64), dimension)
-            for side, fits in zip(sides, inside, strict=True)
+        (first, scales), (second, its_scales) = (
+            source.taken(np.where(fits, side, 0).astype(np.int64)) for side, fits in zip(sides, inside, strict=True)
         )
-        found = agreement(first, second, source.tolerance) & inside[0] & inside[1]
+        found = agreement(first, second, source.tolerance, _both(scales, its_scales)) & inside[0] & inside[1]
         agree &= found.reshape(actual.shape)
     if is_permutation:
         agree &= ~_occurs_twice(actual, sources[0].dimension)
     return np.asarray(agree | (actual == expected))
+
+
+def _both(first: Array | None, second: Array | None) -> Array | None:
+    """The scale of the difference of two values that round independently."""
+    return None if first is None or second is None else np.hypot(first, second)
 
 
 def _occurs_twice(indices: Array, dimension: int) -> Array:
@@ -217,7 +257,11 @@ def _looked_up_agree(actual: Array, expected: Array, source: _Source) -> Array:
     order = np.argsort(keys[1], kind="stable")
     place = np.minimum(np.searchsorted(keys[1][order], keys[0]), max(flat[0].size - 1, 0))
     is_there = (keys[1][order][place] == keys[0]) & (flat[0] >= 0)
-    agree = is_there & agreement(flat[2][order][place], flat[2], source.tolerance)
+    scales = None
+    if source.scales is not None:
+        held = np.ascontiguousarray(np.moveaxis(source.scales, source.dimension, -1)).reshape(-1)
+        scales = _both(held[order][place], held)
+    agree = is_there & agreement(flat[2][order][place], flat[2], source.tolerance, scales)
     agree = agree.reshape(shape) & ~_occurs_twice(rows[0], -1)
     return np.moveaxis(agree | (rows[0] == rows[1]), -1, source.dimension)
 

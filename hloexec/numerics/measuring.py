@@ -1,12 +1,12 @@
 """How far two arrays of one shape lie apart, measured block by block: values of gigabytes take megabytes to compare.
 
-The first pass finds how large the numbers are, which the tolerance may depend on; the second holds each element of one
-side against the other's. Blocks whose bits agree cost little more than reading them.
+The first pass finds how large the numbers are, so that no square overflows; the second holds each element of one side
+against the other's. Blocks whose bits agree cost little more than reading them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -68,18 +68,15 @@ class Measured:
     tolerance: Tolerance
 
 
-def measure(
-    actual: Array, expected: Array, tolerance_of: Callable[[float], Tolerance], scales: Array | None = None
-) -> Measured:
+def measure(actual: Array, expected: Array, tolerance: Tolerance, scales: Array | None = None) -> Measured:
     """Hold an array against another of the same dimensions and of a comparable type.
 
-    `tolerance_of` gives the tolerance, from the root mean square of the expected array's finite elements; `scales`, of
-    the same dimensions, are what a measured one is in units of.
+    `scales`, of the same dimensions, are what a measured tolerance is in units of.
     """
     sizes = _Sizes()
     for mine, its, _ in _pairs(actual, expected):
         sizes.add(mine, its)
-    tally = _Tally(actual, expected, tolerance_of(sizes.root_mean_square), sizes, scales)
+    tally = _Tally(actual, expected, tolerance, sizes, scales)
     for mine, its, start in _pairs(actual, expected):
         tally.add(mine, its, start)
     return tally.result()
@@ -103,28 +100,15 @@ def _pairs(actual: Array, expected: Array) -> Iterator[tuple[Array, Array, int]]
 
 
 class _Sizes:
-    """The largest magnitudes, and a root mean square that no large number overflows."""
+    """The largest magnitudes of either side."""
 
     def __init__(self) -> None:
         self.actual = 0.0
         self.expected = 0.0
-        self._squares = 0.0
-        self._count = 0
 
     def add(self, mine: Array, its: Array) -> None:
         self.actual = max(self.actual, _largest(_finite_magnitudes(mine)))
-        magnitudes = _finite_magnitudes(its)
-        largest = _largest(magnitudes)
-        if largest > self.expected:
-            self._squares *= (self.expected / largest) ** 2
-            self.expected = largest
-        if self.expected:
-            self._squares += float(np.square(magnitudes / self.expected).sum())
-        self._count += magnitudes.size
-
-    @property
-    def root_mean_square(self) -> float:
-        return float(self.expected * np.sqrt(self._squares / self._count)) if self._count else 0.0
+        self.expected = max(self.expected, _largest(_finite_magnitudes(its)))
 
 
 def _finite_magnitudes(block: Array) -> Array:

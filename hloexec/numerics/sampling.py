@@ -5,15 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
+
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError
 from hloexec.ir import Module
 from hloexec.numerics.leaves import leaves_of
+from hloexec.numerics.selections import Place, Watcher
 from hloexec.numerics.spread import SAMPLES, Samples, Spread
 from hloexec.ops.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
-from hloexec.values import Value
+from hloexec.values import Array, Value
 
-__all__ = ["measured_spreads"]
+__all__ = ["Key", "Sampled", "measured_spreads", "sampled"]
+
+
+@attrs.frozen(eq=False)
+class Key:
+    """Values that indices select from."""
+
+    values: Array
+    """Floats: their means, in f64."""
+    spread: Spread | None
+    """None where nothing rounds: of integers."""
+
+
+@attrs.frozen(eq=False)
+class Sampled:
+    """What a few runs showed."""
+
+    spreads: dict[str, Spread] = attrs.field(factory=dict)
+    """Of the result's leaves of floats, by label."""
+    keys: dict[Place, Key] = attrs.field(factory=dict)
+    """Of the places that were watched and met once."""
 
 
 def measured_spreads(
@@ -23,30 +46,59 @@ def measured_spreads(
     samples: int = SAMPLES,
     **options: Any,
 ) -> dict[str, Spread]:
-    """What rounding does to the leaves of a module's result, by label, from so many runs with `options` of
-    `run_devices`.
+    """What rounding does to the leaves of a module's result: see `sampled`."""
+    return sampled(module, inputs, numerics, samples, **options).spreads
 
-    `inputs` are one list of values for each device, or one for all. The results of several devices are a tuple. Empty
-    where runs at random do not show it, or cannot be had: under policies that round operands, and where the module does
-    not run.
+
+def sampled(
+    module: Module,
+    inputs: Sequence[Sequence[Value]],
+    numerics: str | NumericsPolicy = "reference",
+    samples: int = SAMPLES,
+    places: Sequence[Place] = (),
+    **options: Any,
+) -> Sampled:
+    """What rounding does to the leaves of a module's result, and to values at `places` in it, from so many runs with
+    `options` of `run_devices`.
+
+    `inputs` are one list of values for each device, or one for all. The results of several devices are a tuple. Nothing
+    is found where the module does not run.
     """
     from hloexec.exec.running import run_devices
 
-    if numerics_policy(numerics).contraction_operand_mantissa_bits is not None:
-        return {}
-    found: dict[str, Samples] = {}
+    bits = numerics_policy(numerics).contraction_operand_mantissa_bits
+    leaves: dict[str, Samples] = {}
+    keys: dict[Place, Samples] = {}
+    whole: dict[Place, Array] = {}
     try:
-        for number in range(samples):
-            results = run_devices(module, inputs, numerics=f"{RANDOM_ROUNDING}:{number}", **options)
+        for seed in range(samples):
+            watcher = Watcher(places)
+            rounding = NumericsPolicy(f"{RANDOM_ROUNDING}:{seed}", bits, rounding_seed=seed)
+            observers = [watcher] if places else []
+            results = run_devices(module, inputs, numerics=rounding, observers=observers, **options)
             value: Value = results[0] if len(results) == 1 else tuple(results)
             for label, array in leaves_of(value, "sampled"):
-                entry = element_type_of(array.dtype)
-                if number:
-                    if label in found:
-                        found[label].add(array)
-                elif entry.is_floating or entry.is_complex:
-                    found[label] = Samples(array)
+                _take(leaves, label, array, seed)
+            for place, found in watcher.found.items():
+                if found is not None and element_type_of(found.dtype).is_integral:
+                    whole[place] = found
+                elif found is not None:
+                    _take(keys, place, found, seed)
     except HloError:
         # It may lack a library call, or memory: what is read off its text does not need to run.
-        return {}
-    return {label: entry.spread() for label, entry in found.items()}
+        return Sampled()
+    found_keys = {place: Key(array, None) for place, array in whole.items()}
+    found_keys |= {place: Key(entry.mean, entry.spread()) for place, entry in keys.items()}
+    return Sampled({label: entry.spread() for label, entry in leaves.items()}, found_keys)
+
+
+def _take(found: dict[Any, Samples], key: Any, array: Array, number: int) -> None:
+    """Add a sample of floats to those of its place; what is not there in every run, or changes its extents, is not
+    measured."""
+    entry = element_type_of(array.dtype)
+    if number == 0 and (entry.is_floating or entry.is_complex):
+        found[key] = Samples(array)
+    elif key in found and found[key].fits(array):
+        found[key].add(array)
+    else:
+        found.pop(key, None)

@@ -21,7 +21,7 @@ from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
 from hloexec.ops.reducers import chooses_by_order
 from hloexec.values import Array, Value
 
-__all__ = ["Place", "Selection", "apply_steps", "observed_sources", "selections_of"]
+__all__ = ["Place", "Selection", "Watcher", "apply_steps", "observed_sources", "selections_of"]
 
 _MOST_STEPS = 10_000
 _TOP_K_TARGETS = ("TopK", "__gpu$TopK")
@@ -267,12 +267,12 @@ def observed_sources(
 
     Raises what `hloexec.run` raises.
     """
-    watcher = _Watcher(places)
+    watcher = Watcher(places)
     run(module, *inputs, numerics=numerics, observers=[watcher])
     return {place: array for place, array in watcher.found.items() if array is not None}
 
 
-class _Watcher:
+class Watcher:
     """Keeps the values of some places."""
 
     def __init__(self, places: Sequence[Place]) -> None:

@@ -62,6 +62,15 @@ class Samples:
         self._parted = np.zeros(first.shape, np.bool_)
         self.count = 1
 
+    def fits(self, sample: Array) -> bool:
+        """Whether a sample has the extents of the others; dynamic ones may change."""
+        return bool(sample.shape == self._first.shape)
+
+    @property
+    def mean(self) -> Array:
+        """The means of the elements that are always finite; others as they were first."""
+        return np.where(self._parted, self._first, self._first + self._sums / self.count)
+
     def add(self, sample: Array) -> None:
         """Take one more sample into account."""
         with np.errstate(all="ignore"):

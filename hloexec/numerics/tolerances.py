@@ -1,17 +1,16 @@
-"""How far apart two values may lie: tolerances that are given, or that follow from roundings.
+"""How far apart two values may lie: tolerances that are given, measured, or derived from roundings.
 
-A derived tolerance answers one question: can rounding alone explain the difference? Both sides have rounded on their
-way to the value, each in an order of its own. With δᵢ the errors of both (`hloexec.numerics.error_budget`), an element
-may be off by
+Where runs that round at random say what rounding does to each element (`hloexec.numerics.spread`), a tolerance is a
+number of those scales, and the last rounding of each side. Without them an element is held to its own size: with δᵢ the
+errors of both sides on their way to it (`hloexec.numerics.error_budget`), it may be off by
 
-    ρ (|expected| + s + m) + f,    ρ = min(Σ|δᵢ|, λ √(Σ δᵢ² / 3)),  λ = 5
+    ρ (|expected| + m) + f,    ρ = min(Σ|δᵢ|, λ √(Σ δᵢ² / 3)),  λ = 5
 
 An error of at most δ that may be anything within that has the variance δ²/3, and independent ones add up in their
-variances: λ is the number of standard deviations, which a normal sum exceeds once in 1.7 million elements. Next,
-s is the root mean square of the expected leaf where anything on the way may cancel (errors are then relative to
-what was added up, not to what is left of it), else 0; m is the smallest normal number of the narrower type, below which
-roundings are absolute; f is that of the type it computes in, which XLA:CPU and GPUs may flush to zero. Infinity counts
-as the largest number. Steep functions may magnify errors beyond that: then give a tolerance.
+variances: λ is the number of standard deviations, which a normal sum exceeds once in 1.7 million elements. Next, m is
+the smallest normal number of the narrower type, below which roundings are absolute; f is that of the type it computes
+in, which XLA:CPU and GPUs may flush to zero. Infinity counts as the largest number. What cancels on the way, or is
+magnified by steep functions, may be off by more than its own size says: only a run on the inputs shows that.
 """
 
 from __future__ import annotations
@@ -47,8 +46,6 @@ class Tolerance:
     rtol: float = 0.0
     atol: float = 0.0
     ulp: float | None = None
-    scale: float = 0.0
-    """Derived tolerances only: how much of `atol` is s, the root mean square of the expected leaf."""
     is_given: bool = False
     """Whether someone has chosen it; a derived one covers what rounding explains."""
     derivation: str = ""
@@ -78,7 +75,6 @@ def required_equality(why: str) -> Tolerance:
 def derived_tolerance(
     narrow: ElementType,
     wide: ElementType,
-    root_mean_square: float,
     chain: Chain | None,
     contraction_length: int | None = None,
 ) -> Tolerance:
@@ -99,10 +95,9 @@ def derived_tolerance(
         both = both.then(rounding(unit_roundoff(narrow)))
         where += f"; {wide} held against {narrow}"
     relative = min(both.linear, LAMBDA * math.sqrt((both.rounding_squares + both.sum_squares) / 3))
-    scale = root_mean_square if chain.cancels else 0.0
     flushed = smallest_normal(element_type_of(narrow.compute))
-    absolute = relative * (scale + smallest_normal(narrow)) + flushed if relative else 0.0
-    return Tolerance(relative, absolute, scale=scale, derivation=where)
+    absolute = relative * smallest_normal(narrow) + flushed if relative else 0.0
+    return Tolerance(relative, absolute, derivation=where)
 
 
 def measured_tolerance(narrow: ElementType, wide: ElementType, spread: Spread) -> Tolerance:

@@ -22,7 +22,7 @@ from hloexec.ops.blas import matmul
 from hloexec.ops.common import array_shape, require, widen
 from hloexec.ops.dot_algorithms import DOT_ALGORITHMS, algorithm_multiplier
 from hloexec.ops.exact.products import ExactMultiplier
-from hloexec.ops.matrix_product import Multiplier, default_multiplier, exactly, matrix_product
+from hloexec.ops.matrix_product import Multiplier, default_multiplier, exactly, matrix_product, operand_rounding
 from hloexec.ops.plain_products import is_one_call, plain_matrix_product
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import opcode
@@ -317,8 +317,8 @@ def _multiplier(
         chosen: Multiplier = algorithm_multiplier(algorithm)
     else:
         is_default = all(word == "default" for word in precision)
-        bits = numerics.contraction_operand_mantissa_bits if is_default else None
-        chosen = default_multiplier(lhs, rhs, result_type, bits)
+        rounding = operand_rounding(numerics) if is_default else None
+        chosen = default_multiplier(lhs, rhs, result_type, rounding)
     return exactly(chosen) if numerics.is_exact else chosen
 
 

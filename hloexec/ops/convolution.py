@@ -15,6 +15,7 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_type_ignoring_float_width
 from hloexec.ops.convolution_forms import convolve
 from hloexec.ops.convolution_views import ConvolutionViews
+from hloexec.ops.matrix_product import operand_rounding
 from hloexec.ops.policy import NumericsPolicy
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding, Summation
@@ -72,7 +73,7 @@ class Convolution:
             result=_grouped_result(result, attributes),
             dimensions=attributes.window.dimensions or (WindowDimension(1),),
             result_type=shape.element_type,
-            f32_mantissa_bits=numerics.contraction_operand_mantissa_bits if is_default else None,
+            f32_rounding=operand_rounding(numerics) if is_default else None,
             is_exact=numerics.is_exact and not shape.element_type.is_integral,
         )
         convolve(work)

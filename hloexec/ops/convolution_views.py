@@ -39,7 +39,7 @@ class ConvolutionViews:
     dimensions: tuple[WindowDimension, ...]
     """Their `padding_high` and `window_reversal` count no more: `result` and `kernel` are as these make them."""
     result_type: ElementType
-    f32_mantissa_bits: int | None = None
+    f32_rounding: Callable[[Array], Array] | None = None
     is_exact: bool = False
     """Whether each output is one sum, rounded once, whatever that costs."""
 
@@ -57,7 +57,7 @@ class ConvolutionViews:
         accumulation = self.accumulation_type.storage
         if self.result_type.is_integral:
             return None if operand.dtype == accumulation else lambda block: widen(block).astype(accumulation)
-        multiplier = default_multiplier(self.inputs, self.kernel, self.accumulation_type, self.f32_mantissa_bits)
+        multiplier = default_multiplier(self.inputs, self.kernel, self.accumulation_type, self.f32_rounding)
         assert isinstance(multiplier, FloatMultiplier)
         if multiplier.split is None and operand.dtype == accumulation:
             return None

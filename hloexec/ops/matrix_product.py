@@ -23,6 +23,7 @@ from hloexec.ops.convert import convert
 from hloexec.ops.exact.products import ExactMultiplier, exact_matrix_product
 from hloexec.ops.integer_products import integer_multiplier
 from hloexec.ops.plain_products import plain_matrix_product
+from hloexec.ops.policy import NumericsPolicy
 from hloexec.ops.product_blocks import batch_blocks, even_step
 from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
@@ -35,6 +36,7 @@ __all__ = [
     "exactly",
     "matrix_product",
     "multiply_into",
+    "operand_rounding",
     "round_mantissa",
 ]
 
@@ -139,19 +141,19 @@ def matrix_product(lhs: Array, rhs: Array, result_type: ElementType, multiplier:
 
 
 def default_multiplier(
-    lhs: Array, rhs: Array, result_type: ElementType, f32_mantissa_bits: int | None = None
+    lhs: Array, rhs: Array, result_type: ElementType, f32_rounding: Callable[[Array], Array] | None = None
 ) -> Multiplier:
     """The multiplier for operands `[batch..., m, k]` and `[batch..., k, n]` whose instruction says nothing special.
 
     Anything complex accumulates in complex numbers, anything floating in f32 or, where f64 takes part, in f64; integers
-    are exact modulo the width of the result. `f32_mantissa_bits` is the policy's rounding of f32 operands.
+    are exact modulo the width of the result. `f32_rounding` is the policy's rounding of f32 operands.
     """
     types = (element_type_of(lhs.dtype), element_type_of(rhs.dtype), result_type)
     if any(entry.is_floating or entry.is_complex for entry in types):
         dtype = _float_accumulation(types)
-        if f32_mantissa_bits is None or dtype.kind == "c":
+        if f32_rounding is None or dtype.kind == "c":
             return FloatMultiplier(dtype)
-        return FloatMultiplier(dtype, OperandSplit(partial(round_mantissa, bits=f32_mantissa_bits), only_f32=True))
+        return FloatMultiplier(dtype, OperandSplit(f32_rounding, only_f32=True))
     return integer_multiplier(lhs, rhs, result_type)
 
 
@@ -160,6 +162,18 @@ def _float_accumulation(types: Sequence[ElementType]) -> _DType:
     is_complex = any(entry.is_complex for entry in types)
     is_double = any(entry.storage in (_F64, np.complex128) for entry in types)
     return np.dtype((np.float32, np.float64, np.complex64, np.complex128)[2 * is_complex + is_double])
+
+
+def operand_rounding(numerics: NumericsPolicy) -> Callable[[Array], Array] | None:
+    """What a policy does to f32 operands of contractions of default precision; None where it leaves them alone."""
+    bits = numerics.contraction_operand_mantissa_bits
+    if bits is None:
+        return None
+    if numerics.rounding_seed is not None:
+        from hloexec.ops.random_rounding import cut_by_chance
+
+        return partial(cut_by_chance, bits=bits, seed=numerics.rounding_seed)
+    return partial(round_mantissa, bits=bits)
 
 
 def round_mantissa(array: Array, bits: int) -> Array:

@@ -37,7 +37,7 @@ from hloexec.ops.threads import in_blocks
 from hloexec.precision import part_type, smallest_normal, unit_roundoff
 from hloexec.values import Array
 
-__all__ = ["RandomRounding", "random_rounding", "rounded_by_chance", "sum_by_chance"]
+__all__ = ["RandomRounding", "cut_by_chance", "random_rounding", "rounded_by_chance", "sum_by_chance"]
 
 _FUNCTION_ERROR = 4.0
 """Errors of functions, in units of roundoff of the type they are computed in; see `hloexec.numerics.error_budget`."""
@@ -390,6 +390,23 @@ def sum_by_chance(terms: Array, seed: int) -> Array:
     with np.errstate(all="ignore"):
         total = _walk(terms, (0,), 1.0, zlib.crc32(f"{seed}:sum".encode())).sum(axis=0)
         return total if element_type_of(total.dtype) is entry else rounded_by_chance(_doubled(total), entry, seed)
+
+
+def cut_by_chance(array: Array, bits: int, seed: int) -> Array:
+    """f32 numbers with only `bits` explicit bits of their significands kept, rounded up or down by chance."""
+    parts = np.ascontiguousarray(array, np.float32).reshape(-1)
+    key, dropped = zlib.crc32(f"{seed}:operand".encode()), 23 - bits
+    found = np.empty_like(parts)
+
+    def work(start: int, stop: int) -> None:
+        hashes = _hashes(parts[start:stop], start, key)
+        hashes >>= np.uint64(64 - dropped)
+        block = parts[start:stop].view(np.uint32)
+        moved = (block + hashes.astype(np.uint32)) & np.uint32(-1 << dropped & 0xFFFFFFFF)
+        found[start:stop] = np.where(np.isfinite(parts[start:stop]), moved, block).view(np.float32)
+
+    in_blocks(work, parts.size, _BLOCK)
+    return found.reshape(array.shape)
 
 
 def _are_whole(array: Array) -> bool:

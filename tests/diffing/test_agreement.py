@@ -8,7 +8,6 @@ import pytest
 
 from hloexec.diffing.agreement import agrees, aligned, could_agree, rearranged, rounds_alike
 from hloexec.diffing.digests import digest_of
-from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.numerics.error_budget import rounding
 
 

@@ -165,8 +165,11 @@ def test_low_precision_of_contractions_is_rounding_under_its_policy_only() -> No
     )
     x, y = _normal(8, 64), _normal(64, 8, seed=1)
     exact, tf32 = (hloexec.run(module, x, y, numerics=policy) for policy in ("exact", "tf32"))
-    assert hloexec.compare(tf32, exact, module=module).verdict is Verdict.DIFFERENT
-    assert hloexec.compare(tf32, exact, module=module, numerics="tf32").verdict is Verdict.ROUNDING
+    given = {"module": module, "inputs": [x, y]}
+    assert hloexec.compare(tf32, exact, **given).verdict is Verdict.DIFFERENT
+    assert hloexec.compare(tf32, exact, **given, numerics="tf32").verdict is Verdict.ROUNDING
+    bf16_products = hloexec.run(module, x, y, numerics="bf16")
+    assert hloexec.compare(bf16_products, exact, **given, numerics="tf32").verdict is Verdict.DIFFERENT
 
 
 def test_a_wider_result_is_held_to_the_narrower_type() -> None:
