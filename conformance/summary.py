@@ -61,7 +61,7 @@ def show(console: Console, cells: Sequence[Cell], seconds: float) -> None:
 def show_corpus(console: Console, reports: Sequence[FileReport], folder: Path) -> None:
     """One row per file: whether it agrees, and how far; then the failures by cause."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("file", "", "leaves", "unequal exact", "worst ULP", "‖Δ‖ / ‖x‖", "tolerance"):
+    for name in ("file", "", "leaves", "unequal", "beyond", "worst ULP", "worst / allowed"):
         table.add_column(name, justify="left" if name in ("file", "") else "right", no_wrap=True)
     for report in reports:
         name = str(report.path.relative_to(folder))
@@ -70,8 +70,8 @@ def show_corpus(console: Console, reports: Sequence[FileReport], folder: Path) -
             continue
         verdict = Text("agrees", "green") if report.agrees else Text("differs", "bold red")
         table.add_row(
-            name, verdict, str(report.leaves), str(report.unequal_exact), f"{report.worst_steps:.3g}",
-            f"{report.worst_norm:.2g}", f"{report.tolerance:.2g}",
+            name, verdict, str(report.leaves), str(report.unequal), str(report.beyond),
+            f"{report.worst_steps:.3g}", f"{report.worst:.2g}",
         )  # fmt: skip
     console.print(table)
     for (what, message), count in causes(reports).most_common():
