@@ -13,6 +13,7 @@ from rich.progress import Progress
 from conformance.cell import TYPES
 from conformance.cells import GENERATORS
 from conformance.matrix import Status, run_matrix
+from hloexec.errors import HloError
 
 _NAMES = [entry.name for entry in TYPES]
 
@@ -92,6 +93,48 @@ def corpus(folder: str, seed: int, timeout: float) -> None:
             bar.advance(task)
     show_corpus(_console(), reports, Path(folder))
     raise SystemExit(any(report.failures or not report.agrees for report in reports))
+
+
+@main.command()
+@click.argument("names", nargs=-1)
+@click.option("--draws", default=3, show_default=True, type=click.IntRange(1), help="Of each program's arguments.")
+@click.option("--faults", default=2, show_default=True, type=click.IntRange(1), help="Of each kind and size, per draw.")
+@click.option("--into", type=click.Path(dir_okay=False), help="Write the tables into this page, below its last rule.")
+def verdicts(names: tuple[str, ...], draws: int, faults: int, into: str | None) -> None:
+    """Count how often a comparison misses a fault, or takes rounding for one: of the programs NAMES, or all."""
+    from conformance.verdicts import Case, markdown, studied, studies
+
+    try:
+        todo = list(studies(names, range(draws)))
+    except KeyError as error:
+        raise click.UsageError(f"{error.args[0]}: no program that is compared by its roundings") from error
+    cases: list[Case] = []
+    skipped: set[str] = set()
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("programs", total=len(todo))
+        for name, draw in todo:
+            try:
+                cases += studied(name, draw, faults)
+            except (HloError, RuntimeError, NotImplementedError) as error:
+                skipped.add(f"{name}: {str(error).splitlines()[0]}")
+            bar.advance(task)
+    for case in cases:
+        if case.is_wrong and not case.size:
+            click.echo(f"{case.where}, {case.kind}, {case.samples} samples: {case.said}")
+    for line in sorted(skipped):
+        click.echo(f"skipped {line}")
+    if not cases:
+        raise click.ClickException("nothing ran")
+    if into is None:
+        click.echo(markdown(cases))
+        return
+    page = Path(into)
+    head, rule, _ = page.read_text(encoding="utf-8").rpartition("\n---\n")
+    if not rule:
+        raise click.ClickException(f"{into} has no rule (---) below which the tables could stand")
+    programs = len({case.where.partition(",")[0] for case in cases})
+    line = f"{programs} programs, {draws} draws each, {len(cases)} verdicts."
+    page.write_text(f"{head}{rule}\n{line}\n\n{markdown(cases)}", encoding="utf-8")
 
 
 if __name__ == "__main__":

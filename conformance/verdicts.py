@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -22,14 +21,15 @@ import numpy as np
 import hloexec
 from conformance.cell import Array
 from hloexec.dtypes import element_type_of
-from hloexec.numerics.comparison import Comparison
+from hloexec.golden.spreads import RECORDED_SAMPLES
+from hloexec.numerics.error_budget import leaf_chains
 from hloexec.numerics.leaves import leaves_of
 from hloexec.numerics.sampling import measured_spreads
-from hloexec.numerics.spread import SAMPLES, Spread
+from hloexec.numerics.spread import SAMPLES
 from hloexec.numerics.ulps import wide
 from hloexec.ops.common import narrow
 
-__all__ = ["SIZES", "Study", "Tally", "studied", "studies"]
+__all__ = ["Case", "markdown", "studied", "studies"]
 
 SIZES = (3.0, 10.0, 30.0, 100.0)
 """Of faults, in units of what rounding really does to the element."""
@@ -40,43 +40,43 @@ _OUTLIERS = 3
 _SWAPS = (("add", "subtract"), ("subtract", "add"), ("multiply", "add"), ("maximum", "minimum"), ("divide", "multiply"))
 
 
-@attrs.define
-class Tally:
-    """Verdicts of one kind."""
+@attrs.frozen
+class Case:
+    """One verdict."""
 
-    count: int = 0
-    wrong: int = 0
-    examples: list[str] = attrs.Factory(list)
-
-    def add(self, is_wrong: bool, example: str) -> None:
-        self.count += 1
-        self.wrong += is_wrong
-        if is_wrong and len(self.examples) < 20:
-            self.examples.append(example)
-
-
-@attrs.define
-class Study:
-    """What was counted, by kind: faults by (what was moved, by how much, with how many samples), pairs by what they are
-    of."""
-
-    faults: dict[tuple[str, float, int], Tally] = attrs.Factory(lambda: defaultdict(Tally))
-    pairs: dict[tuple[str, int], Tally] = attrs.Factory(lambda: defaultdict(Tally))
-    by_program: dict[str, Tally] = attrs.Factory(lambda: defaultdict(Tally))
+    where: str
+    """The program, and the draw of its arguments."""
+    kind: str
+    """Of a fault, what was moved; of a clean pair, what the other side is."""
+    size: float
+    """Of a fault, in units of what rounding does; 0: a clean pair."""
+    samples: int
+    type_name: str
+    """The program's element type."""
+    roundings: float
+    """One after the other on the longest way to the result."""
+    is_wrong: bool
+    said: str = ""
 
 
 def studies(names: Sequence[str], draws: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """The programs to look at, and the draws of their arguments."""
+    """The programs to look at, and the draws of their arguments; KeyError where there is no such program."""
     from conformance.gpu_programs import PROGRAMS
 
     chosen = [name for name, program in PROGRAMS.items() if program.rule == "rounded" and not program.precision]
+    unknown = [name for name in names if name not in chosen]
+    if unknown:
+        raise KeyError(", ".join(unknown))
     for draw in draws:
         for name in names or chosen:
             yield name, draw
 
 
-def studied(study: Study, name: str, draw: int, faults: int) -> str | None:
-    """Take one program into account, with so many faults of each kind and size; what hindered it, if anything did."""
+def studied(name: str, draw: int, faults: int) -> Iterator[Case]:
+    """The verdicts on one program, with so many faults of each kind and size.
+
+    Raises HloError, and what JAX raises, where the program does not run on this machine.
+    """
     import jax
 
     from conformance.gpu_programs import PROGRAMS
@@ -90,51 +90,31 @@ def studied(study: Study, name: str, draw: int, faults: int) -> str | None:
         flat = _with_outlier(flat, rng)
     arguments = jax.tree.unflatten(tree, flat)
     where = f"{name}, draw {draw}"
-    try:
-        with warnings.catch_warnings(), jax.default_matmul_precision("highest"):
-            warnings.simplefilter("ignore")
-            lowered = jax.jit(program.function, keep_unused=True).lower(*arguments)
-            module = hloexec.from_jax(jax.jit(program.function, keep_unused=True), *arguments)
-            compiled = lowered.compile()
-            theirs = [np.asarray(leaf) for leaf in jax.tree.leaves(compiled(*arguments))]
-            ours = hloexec.run(module, *flat)
-            optimized = hloexec.run(hloexec.parse(compiled.as_text()), *flat)
-    except (hloexec.HloError, RuntimeError, NotImplementedError) as error:
-        return f"{where}: {type(error).__name__} {str(error)[:120]}"
-    expected = dict(leaves_of(ours, "expected"))
-    if len(theirs) != len(expected):
-        return f"{where}: XLA gives {len(theirs)} leaves, not {len(expected)}"
-    truth = _truth(module, flat)
-    found: Mapping[int, Mapping[str, Spread]] = {
-        samples: measured_spreads(module, [list(flat)], samples=samples) for samples in (SAMPLES, 16)
-    }
+    with warnings.catch_warnings(), jax.default_matmul_precision("highest"):
+        warnings.simplefilter("ignore")
+        jitted = jax.jit(program.function, keep_unused=True)
+        module = hloexec.from_jax(jitted, *arguments)
+        compiled = jitted.lower(*arguments).compile()
+        theirs = [np.asarray(leaf) for leaf in jax.tree.leaves(compiled(*arguments))]
+    expected = dict(leaves_of(hloexec.run(module, *flat), "expected"))
+    optimized = dict(leaves_of(hloexec.run(hloexec.parse(compiled.as_text()), *flat), "optimized"))
     sides: dict[str, Any] = {
         "XLA:CPU": dict(zip(expected, theirs, strict=True)),
-        "XLA:CPU's module": dict(zip(expected, dict(leaves_of(optimized, "")).values(), strict=True)),
-        "exact": dict(leaves_of(hloexec.run(module, *flat, numerics="exact"), "")),
-        "xla-cpu": dict(leaves_of(hloexec.run(module, *flat, numerics="xla-cpu"), "")),
+        "XLA:CPU's module": dict(zip(expected, optimized.values(), strict=True)),
+        "exact": dict(leaves_of(hloexec.run(module, *flat, numerics="exact"), "exact")),
+        "xla-cpu": dict(leaves_of(hloexec.run(module, *flat, numerics="xla-cpu"), "xla-cpu")),
     }
-    for samples, spreads in found.items():
-        for kind, actual in sides.items():
-            verdict = _compared(actual, expected, module, spreads)
-            study.pairs[kind, samples].add(not verdict.agrees, f"{where}: {verdict}")
-    for kind, size, actual in _faulty(expected, truth, rng, faults):
-        for samples, spreads in found.items():
-            verdict = _compared(actual, expected, module, spreads)
-            study.faults[kind, size, samples].add(verdict.agrees, where)
-            if (size, samples) == (SIZES[1], SAMPLES):
-                study.by_program[name].add(verdict.agrees, where)
-    for actual in _mutated(module, flat, expected, truth, rng, faults):
-        for samples, spreads in found.items():
-            verdict = _compared(actual, expected, module, spreads)
-            study.faults["instruction", SIZES[1], samples].add(verdict.agrees, where)
-    return None
-
-
-def _compared(
-    actual: Mapping[str, Array], expected: Mapping[str, Array], module: hloexec.Module, spreads: Mapping[str, Spread]
-) -> Comparison:
-    return hloexec.compare(actual, expected, module=module, spreads=spreads)
+    truth = _truth(module, flat)
+    trials = [(kind, 0.0, actual) for kind, actual in sides.items()]
+    trials += _faulty(expected, truth, rng, faults)
+    trials += [("instruction", SIZES[1], actual) for actual in _mutated(module, flat, expected, truth, rng, faults)]
+    depth = max(chain.roundings for chain in leaf_chains(module).values())
+    for samples in (SAMPLES, RECORDED_SAMPLES):
+        spreads = measured_spreads(module, [list(flat)], samples=samples)
+        for kind, size, actual in trials:
+            found = hloexec.compare(actual, expected, module=module, spreads=spreads)
+            is_wrong = found.agrees if size else not found.agrees
+            yield Case(where, kind, size, samples, program.type_name, depth, is_wrong, str(found))
 
 
 def _with_outlier(flat: Sequence[Array], rng: np.random.Generator) -> list[Array]:
@@ -232,3 +212,43 @@ def _mutated(
             found += 1
             if found == count:
                 return
+
+
+def markdown(cases: Sequence[Case]) -> str:
+    """The tables of the page."""
+    parts = []
+    faults = [case for case in cases if case.size]
+    pairs = [case for case in cases if not case.size]
+    at_ten = [case for case in faults if case.size == SIZES[1]]
+    for title, chosen, key in (
+        ("Missed faults by their size", faults, lambda case: f"{case.size:g}"),
+        ("Missed faults of 10 by what was moved", at_ten, lambda case: case.kind),
+        ("Missed faults of 10 by element type", at_ten, lambda case: case.type_name),
+        ("Missed faults of 10 by roundings one after the other", at_ten, _depth),
+        ("False alarms by what the other side is", pairs, lambda case: case.kind),
+        ("False alarms by element type", pairs, lambda case: case.type_name),
+        ("False alarms by roundings one after the other", pairs, _depth),
+    ):
+        parts.append(_table(title, chosen, key))
+    return "\n\n".join(parts) + "\n"
+
+
+def _depth(case: Case) -> str:
+    low = next(limit for limit in (1000, 100, 30, 10, 0) if case.roundings >= limit)
+    return f"{low} and more"
+
+
+def _table(title: str, cases: Sequence[Case], key: Callable[[Case], str]) -> str:
+    counts = sorted({case.samples for case in cases})
+    lines = [f"| {title} | {' | '.join(f'{count} samples' for count in counts)} |", "| --- |" + " ---: |" * len(counts)]
+    groups = list(dict.fromkeys(map(key, cases)))
+    if all(group.split()[0].replace(".", "").isdecimal() for group in groups):
+        groups.sort(key=lambda group: float(group.split()[0]))
+    for group in [*groups, "all"]:
+        row = []
+        for count in counts:
+            own = [case for case in cases if case.samples == count and (group == "all" or key(case) == group)]
+            wrong = sum(case.is_wrong for case in own)
+            row.append(f"{wrong} of {len(own)} ({100 * wrong / max(1, len(own)):.2g} %)")
+        lines.append(f"| {group} | {' | '.join(row)} |")
+    return "\n".join(lines)

@@ -43,8 +43,8 @@ class Spread:
     """What rounding does to the elements of one leaf."""
 
     scales: Array
-    """ŝ of each element, in the leaf's dimensions (f64): 0 where no sample differed, infinite where samples differ in
-    whether they are finite."""
+    """ŝ of each element, in the leaf's dimensions (f64): 0 where no sample differed, infinite where samples
+    differ in whether they are finite, and where they are NaN."""
     samples: int
     degrees: float
     """How many degrees of freedom the scales have."""
@@ -91,7 +91,7 @@ class Samples:
             variances = (self._squares - self.count * np.abs(means) ** 2) / (self.count - 1)
             variances = np.maximum(variances, 0.0)
             scales, degrees = _moderated(variances, np.abs(self._first + means), self.count - 1)
-        scales = np.where(self._parted, np.inf, scales)
+        scales = np.where(self._parted | np.isnan(self._first), np.inf, scales)
         chance = _CHANCE / max(1, int(np.count_nonzero(scales)))
         return Spread(scales, self.count, degrees, student_quantile(degrees, chance))
 

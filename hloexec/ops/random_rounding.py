@@ -5,10 +5,10 @@ expectation is the exact result; a result that its type holds stays as it is. Th
 rounding does to each element, measured (D. S. Parker, "Monte Carlo Arithmetic", 1997; Connolly, Higham and Mary,
 "Stochastic rounding and its probabilistic backward error analysis", 2021).
 
-Chance is a hash of the seed, the place of an element and the bits of the exact result: neither the order of execution
-nor other elements, other devices or the number of the run have a part in it. So a value that is computed twice from the
-same operands is rounded alike both times, as it is on any machine. (Where operands hold nothing but small whole
-numbers, their sums have no errors; so much an element of a sum owes to others.)
+Chance is a hash of the seed, the opcode and the bits of the exact result: neither the order of execution nor other
+elements, other devices or the number of the run have a part in it. So equal results are rounded alike wherever they
+stand, as they are on any machine, and their errors add up as they do there; within sums, places count as well. (Where
+operands hold nothing but small whole numbers, their sums have no errors; so much an element of a sum owes to others.)
 
 What implementations are free to do is drawn as well. Functions get an error of up to `_FUNCTION_ERROR` units besides.
 Sums are added in an order that nobody promises: the error of adding t₁ … tₙ one after the other, with relative errors
@@ -59,7 +59,7 @@ def rounded_by_chance(exact: Array, entry: ElementType, key: int) -> Array:
 
     def work(start: int, stop: int) -> None:
         block = parts[start:stop]
-        found[start:stop] = _rounded(block, part, _hashes(block, start, key))
+        found[start:stop] = _rounded(block, part, _hashes(block, key))
 
     in_blocks(work, parts.size, _BLOCK)
     return found.view(entry.storage).reshape(exact.shape)
@@ -107,9 +107,9 @@ def _between_neighbours(exact: Array, entry: ElementType, chances: Array) -> Arr
     return moved
 
 
-def _moved(nearest: Array, errors: Array, start: int, key: int) -> Array:
+def _moved(nearest: Array, errors: Array, key: int) -> Array:
     """f64 numbers, each moved to the next one on the side of its error with a probability in proportion."""
-    moves = np.abs(errors) > _chances(nearest, start, key) * np.spacing(np.abs(nearest))
+    moves = np.abs(errors) > _chances(nearest, key) * np.spacing(np.abs(nearest))
     return np.where(moves, np.nextafter(nearest, np.where(errors > 0, np.inf, -np.inf)), nearest)
 
 
@@ -127,23 +127,26 @@ def _jittered(values: Array, amplitude: float, key: int) -> Array:
 
     def work(start: int, stop: int) -> None:
         block = parts[start:stop]
-        np.multiply(block, 1 + _steps(_hashes(block, start, key)) * amplitude, out=found[start:stop])
+        np.multiply(block, 1 + _steps(_hashes(block, key, start)) * amplitude, out=found[start:stop])
 
     in_blocks(work, parts.size, _BLOCK)
     return found.view(values.dtype).reshape(values.shape)
 
 
-def _hashes(values: Array, start: int, key: int) -> Array:
-    """64 bits of chance for each of some f32 or f64 numbers in one dimension, the first of which is at place `start`.
+def _hashes(values: Array, key: int, start: int | None = None) -> Array:
+    """64 bits of chance for each of some f32 or f64 numbers in one dimension.
 
-    They are a hash of the number's bits, its place and the key: these are multiplied by odd numbers and added up, the
-    upper half is folded onto the lower one, and the result multiplied once more. Upper bits are the better ones.
+    They are a hash of the number's bits, the key and, where `start` is the place of the first of them, their places:
+    these are multiplied by odd numbers and added up, the upper half is folded onto the lower one, and the result
+    multiplied once more. Upper bits are the better ones.
     """
-    places = (
-        _PLACES[: values.size] if values.size <= _PLACES.size else np.arange(values.size, dtype=np.uint64) * _GOLDEN
-    )
-    hashes: Array = values.view(f"u{values.itemsize}") + places
-    hashes += np.uint64((start * int(_GOLDEN) + key * _KEY_FACTOR) & _WORD)
+    hashes: Array = values.view(f"u{values.itemsize}").astype(np.uint64)
+    offset = key * _KEY_FACTOR
+    if start is not None:
+        size = values.size
+        hashes += _PLACES[:size] if size <= _PLACES.size else np.arange(size, dtype=np.uint64) * _GOLDEN
+        offset += start * int(_GOLDEN)
+    hashes += np.uint64(offset & _WORD)
     hashes *= np.uint64(0xBF58476D1CE4E5B9)
     hashes ^= hashes >> np.uint64(32)
     hashes *= np.uint64(0x94D049BB133111EB)
@@ -155,9 +158,9 @@ def _steps(hashes: Array) -> Array:
     return hashes.astype(np.uint32).view(np.int32) * 2.0**-31
 
 
-def _chances(values: Array, start: int, key: int) -> Array:
+def _chances(values: Array, key: int) -> Array:
     """A number in [0, 1) for each of some f32 or f64 numbers in one dimension."""
-    return _hashes(values, start, key) * 2.0**-64
+    return _hashes(values, key) * 2.0**-64
 
 
 def _parts(values: Array) -> Array:
@@ -187,6 +190,8 @@ class RandomRounding:
     summation: Summation
     opcode: str
     key: int
+    keeps_types: bool = True
+    """Whether it is given operands as declared, and not in the types that they are added up in."""
     kept_bits: int = 0
     """Where the operand is rounded to a format: how many bits of its significand are kept."""
 
@@ -203,42 +208,42 @@ class RandomRounding:
         assert isinstance(self.shape, ArrayShape)
         sizes = operands[0].shape
         if operands[0].size <= _BLOCK or any(operand.shape != sizes for operand in operands):
-            return self._elements(0, *operands).reshape(np.broadcast_shapes(*(operand.shape for operand in operands)))
+            return self._elements(*operands).reshape(np.broadcast_shapes(*(operand.shape for operand in operands)))
         flat = [np.ascontiguousarray(operand).reshape(-1) for operand in operands]
         found = np.empty(flat[0].size, self.shape.element_type.storage)
 
         def work(start: int, stop: int) -> None:
-            found[start:stop] = self._elements(start, *(operand[start:stop] for operand in flat))
+            found[start:stop] = self._elements(*(operand[start:stop] for operand in flat))
 
         in_blocks(work, found.size, _BLOCK)
         return found.reshape(sizes)
 
-    def _elements(self, start: int, *operands: Array) -> Array:
-        """The results, in one dimension, for operands of which the first element is at place `start`."""
+    def _elements(self, *operands: Array) -> Array:
+        """The results, in one dimension."""
         assert isinstance(self.shape, ArrayShape)
         entry = self.shape.element_type
         part = part_type(entry)
         exact = np.asarray(self.kernel(*map(_doubled, operands)))
         parts = _parts(exact)
-        hashes = _hashes(parts, start * (2 if entry.is_complex else 1), self.key)
+        hashes = _hashes(parts, self.key)
         if self.rounding is Rounding.FUNCTION:
             errors = _steps(hashes) * (_FUNCTION_ERROR * unit_roundoff(element_type_of(entry.compute)))
             # What a type holds exactly, as exp 0 and the tanh of large numbers, libraries return as it is.
             errors *= (parts.view(np.uint64) & np.uint64((1 << _dropped_digits(part)) - 1)) != 0
-            parts = parts + parts * errors
+            parts = parts * (1.0 + errors)
         elif part is _F64:
-            return self._moved_doubles(exact, start, operands)
+            return self._moved_doubles(exact, operands)
         if part is not _F64:
             parts = _rounded(parts, part, hashes)
         return parts.view(entry.storage)
 
-    def _moved_doubles(self, nearest: Array, start: int, operands: Sequence[Array]) -> Array:
+    def _moved_doubles(self, nearest: Array, operands: Sequence[Array]) -> Array:
         """f64 results, in one dimension. Sums and products leave an error that is a number itself (Knuth; Dekker); of
         complex numbers it is drawn, as nothing wider is at hand."""
         if nearest.dtype.kind == "c":
             parts = _parts(nearest)
-            errors = (_chances(parts, 2 * start, self.key + 1) - 0.5) * np.spacing(np.abs(parts))
-            return _moved(parts, errors, 2 * start, self.key).view(nearest.dtype)
+            errors = (_chances(parts, self.key + 1) - 0.5) * np.spacing(np.abs(parts))
+            return _moved(parts, errors, self.key).view(nearest.dtype)
         if self.opcode not in ("add", "subtract", "multiply"):
             return nearest.reshape(-1)
         lhs, rhs = operands
@@ -249,7 +254,7 @@ class RandomRounding:
             rhs = -rhs if self.opcode == "subtract" else rhs
             back = nearest - lhs
             errors = (lhs - (nearest - back)) + (rhs - back)
-        return _moved(_parts(nearest), _parts(errors), start, self.key)
+        return _moved(_parts(nearest), _parts(errors), self.key)
 
     def _formatted(self, operand: Array) -> Array:
         """A number rounded to the nearest of a format goes up or down in proportion once up to half of a last place of
@@ -257,7 +262,7 @@ class RandomRounding:
         nearest = self.kernel(operand)
         wide, held = _doubled(operand), _doubled(nearest)
         place = np.where(wide == held, 0.0, np.exp2(np.frexp(wide)[1] - 1.0 - self.kept_bits))
-        shifted = wide + place * (_chances(_parts(wide), 0, self.key).reshape(wide.shape) - 0.5)
+        shifted = wide + place * (_chances(_parts(wide), self.key).reshape(wide.shape) - 0.5)
         entry = element_type_of(operand.dtype)
         return np.asarray(self.kernel(narrow_aloud(shifted, entry) if entry is not _F64 else shifted))
 
@@ -267,14 +272,12 @@ class RandomRounding:
         if sums.along:
             given = map(_accumulated_type, operands) if is_exact else self._walked(operands)
             return self._results(self.kernel(*given), self.shape, 0.0)
-        if is_exact:
-            return self.kernel(*operands)
-        amplitude = math.sqrt(sums.terms / 6)
+        amplitudes = (0.0, 0.0) if is_exact else (math.sqrt(sums.terms / 6), math.sqrt(sums.terms / 3))
         noisy = [
-            self._noisy(operand, amplitude, 16 + number) if isinstance(operand, np.ndarray) else operand
+            self._noisy(operand, amplitudes[0], 16 + number) if isinstance(operand, np.ndarray) else operand
             for number, operand in enumerate(operands)
         ]
-        return self._results(self.kernel(*noisy), self.shape, math.sqrt(sums.terms / 3))
+        return self._results(self.kernel(*noisy), self.shape, amplitudes[1])
 
     def _adds_exactly(self, operands: Sequence[Any]) -> bool:
         """Whether all that is added is whole numbers, so few and small that no partial sum is rounded."""
@@ -288,15 +291,21 @@ class RandomRounding:
         return largest * self.summation.terms < limit
 
     def _noisy(self, operand: Array, amplitude: float, number: int) -> Array:
-        """An operand with independent errors, in its own type."""
+        """An operand with independent errors, in the type that it is added up in."""
         entry = element_type_of(operand.dtype)
-        if not _has_fractions(entry):
-            return operand
-        unit = unit_roundoff(entry) if self.summation.is_stepwise else unit_roundoff(element_type_of(entry.accumulate))
-        noisy = _jittered(_doubled(operand), amplitude * unit, self.key + number)
+        if not _has_fractions(entry) or not amplitude:
+            return operand if self.keeps_types else _accumulated_type(operand)
+        noisy = _jittered(_doubled(operand), self._of_units(amplitude, entry), self.key + number)
         if part_type(entry) is _F64:
             return noisy
-        return rounded_by_chance(noisy, entry, self.key + number + 1)
+        to = entry if self.keeps_types else element_type_of(entry.accumulate)
+        return rounded_by_chance(noisy, to, self.key + number + 1)
+
+    def _of_units(self, amplitude: float, entry: ElementType) -> float:
+        """So many units of roundoff of the type in which partial sums of numbers of a type are rounded."""
+        if self.summation.narrow_steps and entry.is_narrow:
+            return math.sqrt(self.summation.narrow_steps) * unit_roundoff(entry) if amplitude else 0.0
+        return amplitude * unit_roundoff(entry if self.summation.is_stepwise else element_type_of(entry.accumulate))
 
     def _walked(self, operands: Sequence[Array]) -> tuple[Array, ...]:
         """The operands with the errors that adding them, or products of them, leaves in the sums.
@@ -331,8 +340,9 @@ class RandomRounding:
         entry, found = shape.element_type, element_type_of(value.dtype)
         if not amplitude and found is entry:
             return value
-        unit = unit_roundoff(entry) if self.summation.is_stepwise else unit_roundoff(element_type_of(entry.accumulate))
-        noisy = _jittered(_doubled(value), amplitude * unit, self.key + 1) if amplitude else _doubled(value)
+        noisy = _doubled(value)
+        if amplitude:
+            noisy = _jittered(noisy, self._of_units(amplitude, entry), self.key + 1)
         return noisy if part_type(entry) is _F64 else rounded_by_chance(noisy, entry, self.key)
 
 
@@ -364,7 +374,7 @@ def _walked_rows(block: Array, share: float, start: int, key: int) -> Array:
     flat = block.reshape(-1)
     mantissa = 23 if flat.itemsize == 4 else 52
     unsigned, signed, tiny = (f"u{flat.itemsize}", f"i{flat.itemsize}", 2.0 ** (-126 if mantissa == 23 else -1022))
-    hashes = _hashes(flat, start, key)
+    hashes = _hashes(flat, key, start)
     is_term = block != 0
     walks = (hashes.astype(np.uint32).view(np.int32) * np.float32(2.0**-31)).reshape(block.shape)
     walks *= is_term
@@ -399,7 +409,7 @@ def cut_by_chance(array: Array, bits: int, seed: int) -> Array:
     found = np.empty_like(parts)
 
     def work(start: int, stop: int) -> None:
-        hashes = _hashes(parts[start:stop], start, key)
+        hashes = _hashes(parts[start:stop], key)
         hashes >>= np.uint64(64 - dropped)
         block = parts[start:stop].view(np.uint32)
         moved = (block + hashes.astype(np.uint32)) & np.uint32(-1 << dropped & 0xFFFFFFFF)
@@ -450,18 +460,20 @@ def random_rounding(
     if rounding is Rounding.NONE or not any(map(_has_fractions, types)):
         return None
     key = zlib.crc32(f"{seed}:{name}".encode())
+    keeps_types = True
     if rounding in (Rounding.ONCE, Rounding.FUNCTION):
         given = _in_doubles(given)
-    elif summation is None and rounding is not Rounding.FORMAT:
-        if rounding is Rounding.SUM:
+    elif rounding is Rounding.SUM:
+        if summation is None:
             return None
+        keeps_types = summation.is_stepwise
+        given = given if keeps_types else _accumulated(given)
+    elif rounding is Rounding.UNKNOWN and summation is None:
         sizes = [max(leaf.dimensions, default=1) for leaf in operand_shapes if isinstance(leaf, ArrayShape)]
         summation = Summation(float(max(sizes, default=1)))
-    elif summation is not None and summation.along:
-        given = _accumulated(given)
     kept_bits = given["attributes"].mantissa_bits if rounding is Rounding.FORMAT else 0
     kernel = partial(evaluate, **given)
-    return RandomRounding(kernel, rounding, shape, summation or Summation(1.0), name, key, kept_bits)
+    return RandomRounding(kernel, rounding, shape, summation or Summation(1.0), name, key, keeps_types, kept_bits)
 
 
 def _in_doubles(given: Mapping[str, Any]) -> dict[str, Any]:

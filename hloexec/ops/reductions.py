@@ -6,6 +6,7 @@ one is called: on whole arrays too, but one element of the reduced extent, or on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -226,7 +227,11 @@ class ReduceWindow:
     ) -> Summation | None:
         names = _usual_operations(computations[0], _element_types(shape), is_exact=False) or ()
         terms = prod(dimension.size for dimension in attributes.window.dimensions)
-        return Summation(terms, is_product="multiply" in names) if {"add", "multiply"} & set(names) else None
+        if not {"add", "multiply"} & set(names):
+            return None
+        # XLA makes prefix sums of sums of blocks of 16, each added up in the declared type.
+        steps = min(float(terms), 4 * math.log2(max(2, terms)))
+        return Summation(terms, narrow_steps=steps, is_product="multiply" in names)
 
 
 @opcode("map", operands=(0, ANY), attributes=MapAttributes, rounding=Rounding.NONE)

@@ -204,3 +204,37 @@ def test_a_seed_is_a_whole_number(name):
     module = hloexec.parse("HloModule m\nENTRY e { ROOT a = f32[] constant(1) }")
     with pytest.raises(UnsupportedError, match=r"unknown numerics policy .*random-rounding:SEED"):
         hloexec.run(module, numerics=name)
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "f16", "f64"])
+def test_infinities_zeros_and_nans_stay_what_they_are(kind):
+    values = np.array([np.inf, -np.inf, np.nan, 0.0, 1e4]).astype(STORAGE[kind])
+    text = f"HloModule m\nENTRY e {{ a = {kind}[5] parameter(0)\n ROOT c = {kind}[5] OPCODE(a) }}"
+    with np.errstate(all="ignore"):
+        for opcode in ("exponential", "sqrt", "tanh", "negate"):
+            changed = text.replace("OPCODE", opcode)
+            found = samples(changed, values, seeds=3)
+            plain = np.asarray(hloexec.run(hloexec.parse(changed), values)).astype(np.float64)
+            np.testing.assert_array_equal(np.isnan(found), np.isnan([plain] * 3))
+            np.testing.assert_array_equal(np.isinf(found), np.isinf([plain] * 3))
+            assert (found[:, 3] == plain[3]).all()
+
+
+def test_narrow_prefix_sums_are_rounded_on_their_way():
+    """XLA adds up prefix sums in blocks, each partial sum in the declared type; plain sums once in the end."""
+    count = 500
+    values = random(40, count).astype(ml_dtypes.bfloat16)
+    text = (
+        f"HloModule m\n{ADD.format('bf16')}ENTRY e {{ a = bf16[40,{count}] parameter(0)\n z = bf16[] constant(0)\n"
+        f" ROOT s = bf16[40,{count}] reduce-window(a, z), window={{size=1x{count} pad=0_0x{count - 1}_0}}, to_apply=add }}"
+    )
+    spread = samples(text, values, seeds=20)[:, :, -1].std(axis=0, ddof=1)
+    blocks = values.astype(np.float64).reshape(40, 50, 10)
+    total = np.zeros(40, ml_dtypes.bfloat16)
+    for block in range(50):
+        partial = np.zeros(40, ml_dtypes.bfloat16)
+        for place in range(10):
+            partial = (partial + blocks[:, block, place].astype(ml_dtypes.bfloat16)).astype(ml_dtypes.bfloat16)
+        total = (total + partial).astype(ml_dtypes.bfloat16)
+    errors = total.astype(np.float64) - values.astype(np.float64).sum(axis=1)
+    assert 0.2 < np.sqrt(np.mean(errors**2)) / np.sqrt(np.mean(spread**2)) < 2
