@@ -45,9 +45,10 @@ def severities(
             x, y = _clipped(x, narrow), _clipped(y, narrow)
             errors = np.abs(x - y)
         magnitudes = np.abs(y.astype(np.float64) if y.dtype.kind in "iub" else y)
-        allowed = tolerance.atol + tolerance.rtol * np.where(np.isfinite(magnitudes), magnitudes, 0.0)
+        allowed = tolerance.rtol * np.where(np.isfinite(magnitudes), magnitudes, 0.0)
         if scales is not None:
-            allowed = allowed + tolerance.factor * scales
+            allowed = np.hypot(allowed, tolerance.factor * scales)
+        allowed = allowed + tolerance.atol
         found = np.where(errors == 0, 0.0, errors / allowed)
     if tolerance.ulp is not None:
         found = np.fmin(found, np.where(ulps == 0, 0.0, ulps / tolerance.ulp))

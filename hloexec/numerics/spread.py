@@ -36,6 +36,12 @@ _CHANCE = 0.01
 _FEW = 16
 """Fewer elements than this tell nothing of one another."""
 _SWEEPS = 3
+_MOST_PRIOR = 4.0
+"""So many times as much as its own samples the others may count for an element: one that rounding moves ten times as
+much as its fit says is then held to no less than half of its scale."""
+_UNLIKELY = 4.0
+"""An element whose samples vary so many times more than the others make of it is held to what they show: of six samples
+of the others' scale, that happens to one in a thousand."""
 
 
 @attrs.frozen(eq=False)
@@ -113,32 +119,43 @@ def _moderated(variances: Array, magnitudes: Array, degrees: int) -> tuple[Array
     residuals = (logs - fitted)[known]
     half = degrees / 2
     excess = float(np.var(residuals)) - trigamma(half)
-    # Medians take a little of the variance away: without an excess the fit counts as much as its elements' samples do.
+    # However well the fit explains most elements, there may be a few that it does not: their own samples count.
     prior = 2 * inverse_trigamma(excess) if excess > 0 else math.inf
-    prior = min(prior, float(degrees * np.count_nonzero(known)))
+    prior = min(prior, _MOST_PRIOR * degrees)
     centre = float(np.mean(residuals)) - digamma(half) + math.log(half)
     level = centre + digamma(prior / 2) - math.log(prior / 2)
     drawn = (prior * np.exp(fitted + level) + degrees * variances) / (prior + degrees)
+    drawn = np.where(variances > _UNLIKELY * drawn, variances, drawn)
     return np.sqrt(np.where(has_size, drawn, variances)), prior + degrees
 
 
 def _fitted(logs: Array, exponents: Array) -> Array:
     """What size, and places along each of several dimensions, say of each element; NaN stands for what is not known."""
     fitted = np.zeros(logs.shape)
-    axes = [axis for axis, size in enumerate(logs.shape) if size > 1]
+    effects = _effects(logs.shape)
     bins = _bins(exponents, ~np.isnan(logs))
     for _ in range(_SWEEPS):
-        if len(axes) > 1:
-            for axis in axes:
-                others = tuple(other for other in range(logs.ndim) if other != axis)
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", RuntimeWarning)  # A row may have no element that is known.
-                    effect = np.nanmedian(logs - fitted, axis=others, keepdims=True)
-                fitted += np.where(np.isnan(effect), 0.0, effect)
+        for axes in effects:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # A row may have no element that is known.
+                effect = np.nanmedian(logs - fitted, axis=axes, keepdims=True)
+            fitted += np.where(np.isnan(effect), 0.0, effect)
         flat, rest = fitted.reshape(-1), (logs - fitted).reshape(-1)
         for places in bins:
             flat[places] += np.nanmedian(rest[places])
     return fitted
+
+
+def _effects(dimensions: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Along which dimensions medians are taken: first along all but one, then along one alone where it is long, which
+    tells the rows of one matrix from those of another in a stack of them."""
+    axes = [axis for axis, size in enumerate(dimensions) if size > 1]
+    if len(axes) < 2:
+        return []
+    found = [tuple(other for other in range(len(dimensions)) if other != axis) for axis in axes]
+    if len(axes) > 2:
+        found += [(axis,) for axis in axes if dimensions[axis] >= _FEW]
+    return found
 
 
 def _bins(exponents: Array, known: Array) -> list[Array]:
