@@ -24,6 +24,7 @@ import warnings
 import attrs
 import numpy as np
 
+from hloexec.dtypes import element_type_of
 from hloexec.numerics.student import digamma, inverse_trigamma, student_quantile, trigamma
 from hloexec.values import Array
 
@@ -49,8 +50,8 @@ class Spread:
     """What rounding does to the elements of one leaf."""
 
     scales: Array
-    """ŝ of each element, in the leaf's dimensions (f64): 0 where no sample differed, infinite where samples
-    differ in whether they are finite, and where they are NaN."""
+    """ŝ of each element, in the leaf's dimensions: 0 where nothing says that any sample might differ, infinite where
+    samples differ in whether they are finite, and where they are NaN."""
     samples: int
     degrees: float
     """How many degrees of freedom the scales have."""
@@ -59,13 +60,18 @@ class Spread:
 
 
 class Samples:
-    """The first and second moments of a leaf's samples, about the first of them."""
+    """The first and second moments of a leaf's samples, about the first of them.
+
+    They are kept in the type that its arithmetic is done in, f32 for the most part, so that they take little more
+    memory than a few results do.
+    """
 
     def __init__(self, first: Array) -> None:
-        self._first = _widest(first)
-        self._sums = np.zeros(first.shape, self._first.dtype)
-        self._squares = np.zeros(first.shape)
-        self._parted = np.zeros(first.shape, np.bool_)
+        self._first = _computed(first)
+        self._sums = np.zeros_like(self._first)
+        self._norms = np.zeros(first.shape, self._first.real.dtype)
+        """Roots of the sums of squares, which overflow no sooner than the samples do."""
+        self._parted = np.isnan(self._first)
         self.count = 1
 
     def fits(self, sample: Array) -> bool:
@@ -80,58 +86,68 @@ class Samples:
     def add(self, sample: Array) -> None:
         """Take one more sample into account."""
         with np.errstate(all="ignore"):
-            values = _widest(sample)
-            same = (values == self._first) | ((values != values) & (self._first != self._first))
-            distance = np.where(same, 0, values - self._first)
+            values = _computed(sample)
+            same = values == self._first
+            distance = np.asarray(values - self._first)
+            distance[same] = 0
             finite = np.isfinite(distance)
             self._parted |= ~finite
-            distance = np.where(finite, distance, 0)
+            distance[~finite] = 0
             self._sums += distance
-            self._squares += np.abs(distance) ** 2
+            np.hypot(self._norms, np.abs(distance), out=self._norms)
         self.count += 1
 
     def spread(self) -> Spread:
         """The scales of the elements; at least two samples must have been given."""
         with np.errstate(all="ignore"):
             means = self._sums / self.count
-            variances = (self._squares - self.count * np.abs(means) ** 2) / (self.count - 1)
-            variances = np.maximum(variances, 0.0)
-            scales, degrees = _moderated(variances, np.abs(self._first + means), self.count - 1)
-        scales = np.where(self._parted | np.isnan(self._first), np.inf, scales)
+            # √(Σd² − n d̄²), of which neither square need be a number.
+            shares = np.abs(means) * self._norms.dtype.type(math.sqrt(self.count))
+            scales = np.sqrt(np.maximum(self._norms - shares, 0)) * np.sqrt(self._norms + shares)
+            scales /= self._norms.dtype.type(math.sqrt(self.count - 1))
+            del shares
+            means += self._first
+            scales, degrees = _moderated(np.asarray(scales), np.abs(means), self.count - 1)
+        scales = np.where(self._parted, np.inf, scales)
         chance = _CHANCE / max(1, int(np.count_nonzero(scales)))
         return Spread(scales, self.count, degrees, student_quantile(degrees, chance))
 
 
-def _widest(values: Array) -> Array:
-    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+def _computed(values: Array) -> Array:
+    """A copy in the type that arithmetic on it is done in."""
+    return values.astype(element_type_of(values.dtype).compute)
 
 
-def _moderated(variances: Array, magnitudes: Array, degrees: int) -> tuple[Array, float]:
+def _moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, float]:
     """The scales, each drawn towards what the others say of it, and their degrees of freedom."""
-    has_size = (magnitudes > 0) & np.isfinite(magnitudes) & np.isfinite(variances)
-    known = has_size & (variances > 0)
+    has_size = (magnitudes > 0) & np.isfinite(magnitudes) & np.isfinite(scales)
+    known = has_size & (scales > 0)
     if np.count_nonzero(known) < _FEW:
         # Too few to fit: those that no sample has moved get the relative scale that the others have in the median.
-        relative = np.median(variances[known] / magnitudes[known] ** 2) if known.any() else 0.0
-        return np.sqrt(np.where(has_size & ~known, relative * magnitudes**2, variances)), float(degrees)
-    logs = np.where(known, np.log(np.where(known, variances, 1.0)), np.nan)
-    fitted = _fitted(logs, np.frexp(magnitudes)[1])
-    residuals = (logs - fitted)[known]
+        relative = np.median(scales[known] / magnitudes[known]) if known.any() else 0.0
+        return np.where(has_size & ~known, relative * magnitudes, scales), float(degrees)
+    # Squares need not be numbers where scales are: all that follows is done with logarithms.
+    logs = 2 * np.log(scales)
+    fitted = _fitted(np.where(known, logs, np.nan), np.frexp(magnitudes)[1])
+    residuals = (logs - fitted)[known].astype(np.float64)
     half = degrees / 2
     excess = float(np.var(residuals)) - trigamma(half)
     # However well the fit explains most elements, there may be a few that it does not: their own samples count.
     prior = 2 * inverse_trigamma(excess) if excess > 0 else math.inf
     prior = min(prior, _MOST_PRIOR * degrees)
     centre = float(np.mean(residuals)) - digamma(half) + math.log(half)
-    level = centre + digamma(prior / 2) - math.log(prior / 2)
-    drawn = (prior * np.exp(fitted + level) + degrees * variances) / (prior + degrees)
-    drawn = np.where(variances > _UNLIKELY * drawn, variances, drawn)
-    return np.sqrt(np.where(has_size, drawn, variances)), prior + degrees
+    del residuals
+    fitted += centre + digamma(prior / 2) - math.log(prior / 2) + math.log(prior)
+    drawn = np.logaddexp(fitted, logs + math.log(degrees)) - math.log(prior + degrees)
+    kept = ~has_size | (logs > drawn + math.log(_UNLIKELY))
+    drawn = np.exp(drawn / 2)
+    drawn[kept] = scales[kept]
+    return drawn, prior + degrees
 
 
 def _fitted(logs: Array, exponents: Array) -> Array:
     """What size, and places along each of several dimensions, say of each element; NaN stands for what is not known."""
-    fitted = np.zeros(logs.shape)
+    fitted = np.zeros_like(logs)
     effects = _effects(logs.shape)
     bins = _bins(exponents, ~np.isnan(logs))
     for _ in range(_SWEEPS):
@@ -139,7 +155,7 @@ def _fitted(logs: Array, exponents: Array) -> Array:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # A row may have no element that is known.
                 effect = np.nanmedian(logs - fitted, axis=axes, keepdims=True)
-            fitted += np.where(np.isnan(effect), 0.0, effect)
+            fitted += np.where(np.isnan(effect), 0, effect)
         flat, rest = fitted.reshape(-1), (logs - fitted).reshape(-1)
         for places in bins:
             flat[places] += np.nanmedian(rest[places])
