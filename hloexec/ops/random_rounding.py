@@ -269,15 +269,22 @@ class RandomRounding:
     def _rounded_sums(self, *operands: Any) -> Any:
         sums = self.summation
         is_exact = self.rounding is Rounding.SUM and not sums.is_product and self._adds_exactly(operands)
-        if sums.along:
+        is_narrow = self._is_narrow(operands)
+        if sums.along and not is_narrow:
             given = map(_accumulated_type, operands) if is_exact else self._walked(operands)
             return self._results(self.kernel(*given), self.shape, 0.0)
-        amplitudes = (0.0, 0.0) if is_exact else (math.sqrt(sums.terms / 6), math.sqrt(sums.terms / 3))
+        terms = sums.narrow_steps if is_narrow else sums.terms
+        amplitudes = (0.0, 0.0) if is_exact else (math.sqrt(terms / 6), math.sqrt(terms / 3))
         noisy = [
             self._noisy(operand, amplitudes[0], 16 + number) if isinstance(operand, np.ndarray) else operand
             for number, operand in enumerate(operands)
         ]
         return self._results(self.kernel(*noisy), self.shape, amplitudes[1])
+
+    def _is_narrow(self, operands: Sequence[Any]) -> bool:
+        """Whether partial sums may be rounded to a narrow type."""
+        entries = [element_type_of(operand.dtype) for operand in operands if isinstance(operand, np.ndarray)]
+        return self.summation.narrow_steps > 0 and any(entry.is_narrow and entry.is_floating for entry in entries)
 
     def _adds_exactly(self, operands: Sequence[Any]) -> bool:
         """Whether all that is added is whole numbers, so few and small that no partial sum is rounded."""
@@ -287,7 +294,8 @@ class RandomRounding:
         largest = math.prod(max(1.0, float(np.abs(widen(array)).max())) for array in arrays)
         entries = [element_type_of(array.dtype) for array in arrays]
         kept = min((entry.mantissa_bits for entry in entries if entry.is_floating), default=0)
-        limit = 2.0 ** (kept + 1) if self.summation.is_stepwise else 2.0**24
+        is_stepwise = self.summation.is_stepwise or self._is_narrow(operands)
+        limit = 2.0 ** (kept + 1) if is_stepwise else 2.0**24
         return largest * self.summation.terms < limit
 
     def _noisy(self, operand: Array, amplitude: float, number: int) -> Array:
@@ -303,9 +311,8 @@ class RandomRounding:
 
     def _of_units(self, amplitude: float, entry: ElementType) -> float:
         """So many units of roundoff of the type in which partial sums of numbers of a type are rounded."""
-        if self.summation.narrow_steps and entry.is_narrow:
-            return math.sqrt(self.summation.narrow_steps) * unit_roundoff(entry) if amplitude else 0.0
-        return amplitude * unit_roundoff(entry if self.summation.is_stepwise else element_type_of(entry.accumulate))
+        is_stepwise = self.summation.is_stepwise or (self.summation.narrow_steps > 0 and entry.is_narrow)
+        return amplitude * unit_roundoff(entry if is_stepwise else element_type_of(entry.accumulate))
 
     def _walked(self, operands: Sequence[Array]) -> tuple[Array, ...]:
         """The operands with the errors that adding them, or products of them, leaves in the sums.

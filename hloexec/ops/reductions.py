@@ -170,9 +170,10 @@ class Reduce:
             return Summation(terms, is_product=True)
         if "add" not in names:
             return None
-        return Summation(
-            terms, (*(attributes.dimensions if name == "add" else () for name in names), *(() for _ in names))
-        )
+        along = (*(attributes.dimensions if name == "add" else () for name in names), *(() for _ in names))
+        # XLA:CPU rounds each partial sum to the reducer's type, along dimensions of more than 32 terms block by block.
+        sizes = [operand_shapes[0].dimensions[dimension] for dimension in attributes.dimensions]
+        return Summation(terms, along, narrow_steps=prod(min(size, 6.4 * math.log2(max(2, size))) for size in sizes))
 
 
 @opcode("reduce-window", operands=(2, ANY), attributes=ReduceWindowAttributes, rounding=Rounding.SUM)
@@ -229,8 +230,9 @@ class ReduceWindow:
         terms = prod(dimension.size for dimension in attributes.window.dimensions)
         if not {"add", "multiply"} & set(names):
             return None
-        # XLA makes prefix sums of sums of blocks of 16, each added up in the declared type.
-        steps = min(float(terms), 4 * math.log2(max(2, terms)))
+        # XLA makes prefix sums of sums of blocks of 16, each added up in the declared type: every term passes through
+        # four partial sums per binary digit of their number, which are rounded apart from one another.
+        steps = 6 * min(float(terms), 4 * math.log2(max(2, terms)))
         return Summation(terms, narrow_steps=steps, is_product="multiply" in names)
 
 

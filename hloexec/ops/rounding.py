@@ -38,7 +38,7 @@ class Summation:
     is_stepwise: bool = False
     """Whether each partial sum is rounded to the declared type, not to the type that sums are accumulated in."""
     narrow_steps: float = 0.0
-    """Where set, narrow types may round so many partial sums on the way of a term to the result, in a tree of sums."""
+    """Where set, sums of a narrow type may be rounded to it at each step, as of so many terms one after the other."""
     is_product: bool = False
     """Whether the terms are multiplied with one another, not added."""
     has_signs: bool = False
