@@ -99,11 +99,20 @@ def corpus(folder: str, seed: int, timeout: float) -> None:
 @click.argument("names", nargs=-1)
 @click.option("--draws", default=3, show_default=True, type=click.IntRange(1), help="Of each program's arguments.")
 @click.option("--faults", default=2, show_default=True, type=click.IntRange(1), help="Of each kind and size, per draw.")
-@click.option("--into", type=click.Path(dir_okay=False), help="Write the tables into this page, below its last rule.")
+@click.option(
+    "--into",
+    type=click.Path(exists=True, dir_okay=False, writable=True),
+    help="Write the tables into this page, below its last rule.",
+)
 def verdicts(names: tuple[str, ...], draws: int, faults: int, into: str | None) -> None:
     """Count how often a comparison misses a fault, or takes rounding for one: of the programs NAMES, or all."""
     from conformance.verdicts import Case, markdown, studied, studies
 
+    head, rule = "", ""
+    if into is not None:
+        head, rule, _ = Path(into).read_text(encoding="utf-8").rpartition("\n---\n")
+        if not rule:
+            raise click.ClickException(f"{into} has no rule (---) below which the tables could stand")
     try:
         todo = list(studies(names, range(draws)))
     except KeyError as error:
@@ -128,13 +137,9 @@ def verdicts(names: tuple[str, ...], draws: int, faults: int, into: str | None) 
     if into is None:
         click.echo(markdown(cases))
         return
-    page = Path(into)
-    head, rule, _ = page.read_text(encoding="utf-8").rpartition("\n---\n")
-    if not rule:
-        raise click.ClickException(f"{into} has no rule (---) below which the tables could stand")
     programs = len({case.where.partition(",")[0] for case in cases})
     line = f"{programs} programs, {draws} draws each, {len(cases)} verdicts."
-    page.write_text(f"{head}{rule}\n{line}\n\n{markdown(cases)}", encoding="utf-8")
+    Path(into).write_text(f"{head}{rule}\n{line}\n\n{markdown(cases)}", encoding="utf-8")
 
 
 if __name__ == "__main__":

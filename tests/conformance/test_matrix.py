@@ -150,6 +150,8 @@ def test_a_folder_of_files_is_compared(tmp_path: Path) -> None:
         (["--workers", "0"], "not in the range"),
         (["corpus", "no-such-folder"], "does not exist"),
         (["corpus", "."], "holds no HLO text"),
+        (["verdicts", "--draws", "0"], "not in the range"),
+        (["verdicts", "--into", "no-such-page.md"], "does not exist"),
         (["frobnicate"], "No such command"),
     ],
 )
