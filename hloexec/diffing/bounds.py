@@ -22,7 +22,7 @@ from collections.abc import Mapping
 import attrs
 import numpy as np
 
-from hloexec.diffing.chains import InstructionChains
+from hloexec.diffing.chains import InstructionChains, on_the_way
 from hloexec.diffing.evaluation import Evaluator, Values
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.dtypes import ElementType, element_type_of
@@ -40,7 +40,6 @@ __all__ = ["Bounds", "PathBounds", "relative_bound"]
 _MOVES = 8.0
 """How many bounds an operand is moved by, to see what becomes of it: half a last place would be lost in rounding."""
 _DRAWS = 4
-_MOST_STEPS = 500
 
 
 @attrs.frozen(eq=False)
@@ -198,20 +197,9 @@ class PathBounds:
             return known[2]
         found: dict[int, Array] = {}
         met: set[int] = set()
-        stack = [node]
-        while stack:
-            current = stack[-1]
-            if current.number in found:
-                stack.pop()
-                continue
-            inputs = [entry for entry in current.instance.inputs if entry.number not in ends]
+        for current, inputs in on_the_way(node, ends):
             met.update(entry.number for entry in current.instance.inputs if entry.number in ends)
-            missing = [entry for entry in inputs if entry.number not in found]
-            if missing and len(found) + len(stack) < _MOST_STEPS:
-                stack.extend(missing)
-                continue
-            stack.pop()
-            inherited = {entry.number: found[entry.number] for entry in inputs if entry.number in found}
+            inherited = {entry.number: found[entry.number] for entry in inputs}
             found[current.number] = self._bounds.of(current, current.value, self._values, inherited)
         inside = frozenset(found) - {node.number}
         self._known[node.number] = (frozenset(met), inside, found[node.number])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hloexec.diffing.graph import Instance, Node
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
 from hloexec.numerics.error_budget import Chain, chains_of, own_chain, summing, worst
@@ -9,7 +11,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
 from hloexec.precision import unit_roundoff
 
-__all__ = ["NO_CHAIN", "InstructionChains", "path_chain"]
+__all__ = ["NO_CHAIN", "InstructionChains", "on_the_way", "path_chain"]
 
 NO_CHAIN = Chain()
 _MOST_STEPS = 500
@@ -69,17 +71,28 @@ def _coarsest(computation: Computation) -> float:
 def path_chain(node: Node, ends: set[int], chains: InstructionChains) -> Chain:
     """The worst chain from nodes in `ends` to a node."""
     found: dict[int, Chain] = {}
+    for current, inputs in on_the_way(node, ends):
+        found[current.number] = worst(found[entry.number] for entry in inputs).then(chains.of(current))
+    return found[node.number]
+
+
+def on_the_way(node: Node, ends: set[int]) -> Iterator[tuple[Node, list[Node]]]:
+    """The nodes that lie between those in `ends` and a node, that one last, each behind its inputs among them.
+
+    Of very many, the farthest are left out.
+    """
+    done: set[int] = set()
     stack = [node]
     while stack:
         current = stack[-1]
-        if current.number in found:
+        if current.number in done:
             stack.pop()
             continue
         inputs = [entry for entry in current.instance.inputs if entry.number not in ends]
-        missing = [entry for entry in inputs if entry.number not in found]
-        if missing and len(found) + len(stack) < _MOST_STEPS:
+        missing = [entry for entry in inputs if entry.number not in done]
+        if missing and len(done) + len(stack) < _MOST_STEPS:
             stack.extend(missing)
             continue
         stack.pop()
-        found[current.number] = worst(found.get(entry.number, NO_CHAIN) for entry in inputs).then(chains.of(current))
-    return found[node.number]
+        yield current, [entry for entry in inputs if entry.number in done]
+        done.add(current.number)
