@@ -86,6 +86,12 @@ class Golden:
         return self.replicas * self.partitions
 
     @property
+    def run_options(self) -> dict[str, Any]:
+        """The options of `run_devices`, but for the policy of numerics."""
+        names = ("replicas", "partitions", "seed", "elided", "unknown")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def has_tolerance(self) -> bool:
         """Whether a tolerance was given when it was recorded."""
         return any(number is not None for number in (self.atol, self.rtol, self.ulp))

@@ -106,31 +106,12 @@ def _spreads(golden: Golden, module: Module, inputs_per_device: Sequence[Sequenc
     """What rounding does to the result's elements; none where checks do not ask for it, or runs do not show it."""
     if golden.has_tolerance or golden.is_bit_for_bit:
         return {}
-    return measured_spreads(
-        module,
-        inputs_per_device,
-        golden.numerics,
-        RECORDED_SAMPLES,
-        replicas=golden.replicas,
-        partitions=golden.partitions,
-        seed=golden.seed,
-        elided=golden.elided,
-        unknown=golden.unknown,
-    )
+    return measured_spreads(module, inputs_per_device, golden.numerics, RECORDED_SAMPLES, **golden.run_options)
 
 
 def run_golden(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]]) -> Value:
     """What a module gives when it is run as a golden says; a tuple of the devices' results where there are several."""
-    results = run_devices(
-        module,
-        inputs_per_device,
-        replicas=golden.replicas,
-        partitions=golden.partitions,
-        numerics=golden.numerics,
-        seed=golden.seed,
-        elided=golden.elided,
-        unknown=golden.unknown,
-    )
+    results = run_devices(module, inputs_per_device, numerics=golden.numerics, **golden.run_options)
     return tuple(results) if len(results) > 1 else results[0]
 
 
