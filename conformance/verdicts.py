@@ -75,7 +75,7 @@ def studies(names: Sequence[str], draws: Sequence[int]) -> Iterator[tuple[str, i
 def studied(name: str, draw: int, faults: int) -> Iterator[Case]:
     """The verdicts on one program, with so many faults of each kind and size.
 
-    Raises HloError, and what JAX raises, where the program does not run on this machine.
+    Raises RuntimeError or NotImplementedError, as JAX does, where it has no kernels for the program on this machine.
     """
     import jax
 
@@ -85,8 +85,7 @@ def studied(name: str, draw: int, faults: int) -> Iterator[Case]:
     rng = np.random.default_rng([draw, len(name), *name.encode()])
     arguments = program.arguments(draw)
     flat, tree = jax.tree.flatten(arguments)
-    is_outlying = draw % _OUTLIERS == 0
-    if is_outlying:
+    if draw % _OUTLIERS == 0:
         flat = _with_outlier(flat, rng)
     arguments = jax.tree.unflatten(tree, flat)
     where = f"{name}, draw {draw}"
