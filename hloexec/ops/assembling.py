@@ -66,13 +66,7 @@ class Concatenate:
         sizes = list(operands[0].shape)
         sizes[axis] = sum(operand.shape[axis] for operand in operands)
         result = np.empty(sizes, shape.element_type.storage)
-        window = [slice(None)] * len(sizes)
-        start = 0
-        for operand in operands:
-            window[axis] = slice(start, start + operand.shape[axis])
-            result[tuple(window)] = in_type(operand, shape.element_type)
-            start += operand.shape[axis]
-        return result
+        return np.concatenate([in_type(operand, shape.element_type) for operand in operands], axis, out=result)
 
     @staticmethod
     def by_rows(

@@ -235,6 +235,13 @@ class Slice:
         return result if result.shape == shape.dimensions else with_zeros(result, shape)
 
     @staticmethod
+    def bind(
+        *, attributes: SliceAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+    ) -> Callable[[Array], Array] | None:
+        index = tuple(slice(entry.start, entry.limit, entry.stride) for entry in attributes.slice)
+        return (lambda operand: operand[index]) if index else None
+
+    @staticmethod
     def by_rows(
         *, attributes: SliceAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any
     ) -> RowForm:

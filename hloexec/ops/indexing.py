@@ -201,15 +201,16 @@ def _bound_window(
         return lambda start_indices: (*_window(sizes, start_indices, window), ...)
     (axis,) = moving
     extent, last = window[axis], sizes[axis] - window[axis]
-    before, after = (slice(None),) * axis, (slice(None),) * (len(sizes) - axis - 1)
+    before = (slice(None),) * axis
 
-    def index(start_indices: tuple[Array, ...]) -> tuple[slice, ...]:
+    def index(start_indices: tuple[Array, ...]) -> slice | tuple[slice, ...]:
         first = int(start_indices[axis])
         if first < 0:
             first = 0
         elif first > last:
             first = last
-        return (*before, slice(first, first + extent), *after)
+        where = slice(first, first + extent)
+        return (*before, where) if before else where
 
     return index
 

@@ -92,13 +92,11 @@ def reduce_known(
     array: Array, dimensions: Sequence[int], init_value: Array, reducer: KnownReducer, result_type: ElementType
 ) -> Array:
     """All elements along `dimensions` combined, and with `init_value` (a scalar) once; the other dimensions stay."""
-    kept = [dimension for dimension in range(array.ndim) if dimension not in dimensions]
-    sizes = [array.shape[dimension] for dimension in kept]
     dtype = accumulation_dtype(element_type_of(array.dtype), result_type)
     init = widen(init_value).astype(dtype)
     if not array.size or not isinstance(reducer.combine, np.ufunc):
         # NumPy's functions do that by themselves, and faster.
-        init = np.broadcast_to(init, sizes)
+        init = np.broadcast_to(init, [size for axis, size in enumerate(array.shape) if axis not in dimensions])
     if array.size:
         with np.errstate(all="ignore"):
             init = reducer.combine(init, _reduce_in_memory_order(array, tuple(dimensions), reducer, dtype))

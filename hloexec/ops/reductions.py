@@ -7,7 +7,7 @@ one is called: on whole arrays too, but one element of the reduced extent, or on
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -112,6 +112,21 @@ class Reduce:
             for array, init_value, name, element_type in zip(arrays, init_values, names, types, strict=True)
         ]
         return _packed(results, shape)
+
+    @staticmethod
+    def bind(
+        *,
+        attributes: ReduceAttributes,
+        shape: ArrayShape,
+        operand_shapes: tuple[ArrayShape, ...],
+        computations: Sequence[Callee],
+    ) -> Callable[[Array, Array], Array] | None:
+        element_type, dimensions = shape.element_type, attributes.dimensions
+        names = _usual_operations(computations[0], [element_type], is_exact=False)
+        if names is None or len(operand_shapes) != 2:
+            return None
+        reducer = KNOWN_REDUCERS[names[0]]
+        return lambda array, init_value: reduce_known(array, dimensions, init_value, reducer, element_type)
 
     @staticmethod
     def by_rows(

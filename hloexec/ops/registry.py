@@ -123,9 +123,11 @@ class Opcode:
     """The operand whose array may be given as `out`, where `evaluate` and what `bind` gives take that: the kernel may
     write the result there, and return it."""
     bind: Callable[..., Callable[..., Any] | None] | None
-    """From `attributes`, `shape` and `operand_shapes`, by keyword, a function of the operands (and `out`) alone that
-    gives what `evaluate` does under the `reference` policy, or None. It relies on NumPy's warnings being off.
+    """Gives a function of the operands (and `out`) alone that does what `evaluate` does under `reference`, or
+    None. It takes `attributes`, `shape`, `operand_shapes` and `computations`, where it declares them, by keyword, and
+    relies on NumPy's warnings being off.
     """
+    bind_needs: frozenset[str]
     rounding: Rounding
     """What the result owes to rounding."""
     summed: Callable[..., Summation | None] | None
@@ -251,6 +253,7 @@ def register(
         is_pure=not stateful,
         overwrites=overwrites,
         bind=bind,
+        bind_needs=keyword_parameters(bind),
         rounding=rounding,
         summed=summed,
         by_rows=by_rows,

@@ -184,7 +184,7 @@ def instruction_kernel(
     function = None
     shapes = (*declared, instruction.shape), (*operands, instruction.shape)
     if entry.bind is not None and _is_decided(context.numerics, *shapes, is_elementwise=entry.is_elementwise):
-        function = entry.bind(attributes=instruction.attributes, shape=instruction.shape, operand_shapes=declared)
+        function = entry.bind(**bound(context, computation, instruction, entry.bind_needs))
     if function is None:
         function = _rounding_at_random(context, computation, instruction, entry, given)
     if function is None:
