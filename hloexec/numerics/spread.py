@@ -7,13 +7,16 @@ that round to nearest, each in its way, differ by a standard deviation of s at m
 
 N samples know s² no better than a χ² of ν = N − 1 degrees of freedom does. Elements of one leaf help one another: their
 scales mostly follow their size, their row and their column. A leaf's log s² are fitted by effects of each dimension's
-places and of each binade of sizes (medians, so that a row of huge numbers changes nothing but its own effect); how far
-they lie about the fit, beyond what χ² explains, says for how many degrees of freedom d₀ the fit itself counts (G. K.
-Smyth, "Linear models and empirical Bayes methods for assessing differential expression", 2004). The scale of an element
-is then ŝ² = (d₀ fit + ν s²)/(d₀ + ν), of one that no sample has moved, too, as what goes up once in ten times does not
-show in half of all sets of six. And error/ŝ follows Student's distribution of d₀ + ν degrees of freedom: `factor` is
-what that exceeds in one leaf in a hundred, if elements are independent. (Sohier, de Oliveira Castro, Févotte,
-Lathuilière, Petit and Jamond, "Confidence intervals for stochastic arithmetic", 2021, give intervals for one result.)
+places and of each quarter of a binade of sizes (medians, so that a row of huge numbers changes nothing but its own
+effect); how far they lie about the fit, beyond what χ² explains, says for how many degrees of freedom d₀ the fit itself
+counts (G. K. Smyth, "Linear models and empirical Bayes methods for assessing differential expression", 2004). The scale
+of an element is then ŝ² = (d₀ fit + ν s²)/(d₀ + ν), of one that no sample has moved, too, as what goes up once in ten
+times does not show in half of all sets of six. And error/ŝ follows Student's distribution of d₀ + ν degrees of freedom:
+`factor` is what that exceeds in one leaf in a hundred, if elements are independent, but 6.5 at most. Where so few
+degrees of freedom are left that more would be due, faults of ten times the spread would pass; and what results that are
+rounded to nearest differ by, which is half as much or less, never needs it (docs/verdicts.md). (Sohier, de Oliveira
+Castro, Févotte, Lathuilière, Petit and Jamond, "Confidence intervals for stochastic arithmetic", 2021, give intervals
+for one result.)
 """
 
 from __future__ import annotations
@@ -34,8 +37,10 @@ SAMPLES = 6
 """Runs that a comparison takes."""
 _CHANCE = 0.01
 """Of rounding alone exceeding the tolerance of some element of a leaf."""
+_MOST_FACTOR = 6.5
 _FEW = 16
 """Fewer elements than this tell nothing of one another."""
+_SIZES_PER_BINADE = 4
 _SWEEPS = 3
 _MOST_PRIOR = 4.0
 """So many times as much as its own samples the others may count for an element: one that rounding moves ten times as
@@ -110,7 +115,7 @@ class Samples:
             scales, degrees = _moderated(np.asarray(scales), np.abs(means), self.count - 1)
         scales = np.where(self._parted, np.inf, scales)
         chance = _CHANCE / max(1, int(np.count_nonzero(scales)))
-        return Spread(scales, self.count, degrees, student_quantile(degrees, chance))
+        return Spread(scales, self.count, degrees, min(_MOST_FACTOR, student_quantile(degrees, chance)))
 
 
 def _computed(values: Array) -> Array:
@@ -128,7 +133,8 @@ def _moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, f
         return np.where(has_size & ~known, relative * magnitudes, scales), float(degrees)
     # Squares need not be numbers where scales are: all that follows is done with logarithms.
     logs = 2 * np.log(scales)
-    fitted = _fitted(np.where(known, logs, np.nan), np.frexp(magnitudes)[1])
+    sizes = np.floor(_SIZES_PER_BINADE * np.log2(np.where(has_size, magnitudes, 1))).astype(np.int32)
+    fitted = _fitted(np.where(known, logs, np.nan), sizes)
     residuals = (logs - fitted)[known].astype(np.float64)
     half = degrees / 2
     excess = float(np.var(residuals)) - trigamma(half)
@@ -145,11 +151,11 @@ def _moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, f
     return drawn, prior + degrees
 
 
-def _fitted(logs: Array, exponents: Array) -> Array:
+def _fitted(logs: Array, sizes: Array) -> Array:
     """What size, and places along each of several dimensions, say of each element; NaN stands for what is not known."""
     fitted = np.zeros_like(logs)
     effects = _effects(logs.shape)
-    bins = _bins(exponents, ~np.isnan(logs))
+    bins = _bins(sizes, ~np.isnan(logs))
     for _ in range(_SWEEPS):
         for axes in effects:
             with warnings.catch_warnings():
@@ -174,16 +180,16 @@ def _effects(dimensions: tuple[int, ...]) -> list[tuple[int, ...]]:
     return found
 
 
-def _bins(exponents: Array, known: Array) -> list[Array]:
-    """The places (in a flat leaf) of elements in groups of about the same size: those of a binade, with those of the
-    binades above as long as few of them are known."""
-    flat, is_known = exponents.reshape(-1), known.reshape(-1)
+def _bins(sizes: Array, known: Array) -> list[Array]:
+    """The places (in a flat leaf) of elements in groups of about the same size: those of one size, with those of the
+    sizes above as long as few of them are known."""
+    flat, is_known = sizes.reshape(-1), known.reshape(-1)
     found, counts = np.unique(flat[is_known], return_counts=True)
     edges: list[int] = []
     count = 0
-    for exponent, many in zip(found.tolist(), counts.tolist(), strict=True):
+    for size, many in zip(found.tolist(), counts.tolist(), strict=True):
         if not edges or count >= _FEW:
-            edges.append(exponent)
+            edges.append(size)
             count = 0
         count += many
     if len(edges) > 1 and count < _FEW:
