@@ -152,6 +152,23 @@ def test_narrow_sums_may_be_rounded_at_each_step():
     assert 0.3 < np.sqrt(np.mean(errors**2)) / np.sqrt(np.mean(spread**2)) < 1.2
 
 
+def test_what_narrow_sums_lose_term_by_term_is_rounding():
+    """Terms that are less than half a last place of the sum so far vanish, one and all, where each partial sum is
+    rounded to nearest: errors by chance would cancel."""
+    values = random(50, 30).astype(ml_dtypes.bfloat16) / 400
+    values[:, 0] = 2
+    text = (
+        f"HloModule m\n{ADD.format('bf16')}ENTRY e {{ a = bf16[50,30] parameter(0)\n z = bf16[] constant(0)\n"
+        " ROOT s = bf16[50] reduce(a, z), dimensions={1}, to_apply=add }"
+    )
+    values = np.abs(values)
+    lost = np.full(50, 2, ml_dtypes.bfloat16)
+    module = hloexec.parse(text)
+    whole = hloexec.run(module, values)
+    assert (whole > lost).all()
+    assert hloexec.compare(lost, whole, module=module, inputs=[values]).agrees
+
+
 def test_a_format_rounds_up_or_down():
     text = "HloModule m\nENTRY e { a = f32[100] parameter(0)\n ROOT r = f32[100] reduce-precision(a), exponent_bits=8, mantissa_bits=7 }"
     values = random(100).astype(np.float32)
