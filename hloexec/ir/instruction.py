@@ -88,6 +88,15 @@ class Computation:
     def result_shape(self) -> Shape:
         return self.root.shape
 
+    @cached_property
+    def users(self) -> dict[str, list[Instruction]]:
+        """The instructions that have an instruction as an operand, by its name."""
+        found: dict[str, list[Instruction]] = {instruction.name: [] for instruction in self}
+        for instruction in self:
+            for name in dict.fromkeys(instruction.operands):
+                found[name].append(instruction)
+        return found
+
     def operands_of(self, instruction: Instruction) -> tuple[Instruction, ...]:
         """The instructions that `instruction` names as its operands."""
         by_name = self.by_name

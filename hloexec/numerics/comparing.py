@@ -182,7 +182,7 @@ def _compared(
     elif not (narrow.is_floating or narrow.is_complex):
         tolerance = required_equality(f"{narrow} must be the same")
     elif spread is not None:
-        tolerance = measured_tolerance(narrow, wide, spread)
+        tolerance = measured_tolerance(narrow, wide, spread, chain)
     else:
         tolerance = derived_tolerance(narrow, wide, chain, contraction_length)
     measured = measure(actual, expected, tolerance, None if spread is None else spread.scales)

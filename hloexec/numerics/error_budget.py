@@ -30,7 +30,7 @@ from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, leaf
 from hloexec.numerics.trip_counts import loop_trips
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
-from hloexec.ops.registry import find_opcode
+from hloexec.ops.registry import Role, find_opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.precision import unit_roundoff
 
@@ -44,6 +44,7 @@ _UNKNOWN_TRIPS = 32
 _LIBRARY_ROUNDINGS = 8
 """Of a library call that is no plain product: attention rounds its scores, its weights, their sums and its result."""
 _SUMS = frozenset("reduce reduce-window scatter select-and-scatter fft scan map all-reduce reduce-scatter".split())
+_KEEPS_RELATIVE_ERRORS = frozenset("convert multiply divide abs sqrt rsqrt cbrt".split())
 _PRODUCTS = frozenset("dot ragged-dot convolution custom-call triangular-solve cholesky".split())
 
 
@@ -62,6 +63,9 @@ class Chain:
     """Σ δᵢ² over the roundings of results."""
     sum_squares: float = 0.0
     """Σ δᵢ² over the additions inside of sums."""
+    last: float = 0.0
+    """The largest unit roundoff of the last roundings: of the result's own, and of those that products, conversions and
+    moves of data alone lie behind, which keep the size of an error relative to the number."""
 
     @property
     def weight(self) -> float:
@@ -136,8 +140,30 @@ def _along_paths(
             times = 1.0
         for name in computation_names(instruction.attributes):
             chain = chain.then(worst(known[name].values()), times)
-        found[instruction.name] = chain.then(own_chain(instruction, [operand.shape for operand in operands], bits))
+        own = own_chain(instruction, [operand.shape for operand in operands], bits)
+        last = _last(instruction, own, [found[operand.name] for operand in operands])
+        for name in _called(instruction):
+            last = max(last, known[name][module.by_name[name].root.name].last)
+        found[instruction.name] = attrs.evolve(chain.then(own), last=last)
     return found
+
+
+def _last(instruction: Instruction, own: Chain, operands: Sequence[Chain]) -> float:
+    """`Chain.last` of an instruction, as far as it lies in the instruction's computation."""
+    entry = find_opcode(instruction.opcode)
+    if entry is None or entry.role not in (Role.KERNEL, Role.FORWARD) or not isinstance(instruction.shape, ArrayShape):
+        return 0.0
+    unit = (_widest_unit(instruction.shape) or 0.0) if own.roundings else 0.0
+    if entry.rounding is Rounding.NONE or instruction.opcode in _KEEPS_RELATIVE_ERRORS:
+        return max([unit, *(chain.last for chain in operands)])
+    return unit
+
+
+def _called(instruction: Instruction) -> Iterable[str]:
+    """The computations whose one result is the instruction's."""
+    entry = find_opcode(instruction.opcode)
+    is_call = entry is not None and entry.role is Role.CALL and isinstance(instruction.shape, ArrayShape)
+    return computation_names(instruction.attributes) if is_call else ()
 
 
 def _callees_first(module: Module) -> Iterator[Computation]:

@@ -100,13 +100,14 @@ def derived_tolerance(
     return Tolerance(relative, absolute, derivation=where)
 
 
-def measured_tolerance(narrow: ElementType, wide: ElementType, spread: Spread) -> Tolerance:
+def measured_tolerance(narrow: ElementType, wide: ElementType, spread: Spread, chain: Chain | None = None) -> Tolerance:
     """What rounding explains on a leaf whose elements' spread was measured: that, and the last rounding of each side.
 
-    Numbers below the smallest normal one may be flushed to zero by either.
+    The `chain` that leads to it tells of a last rounding to a narrower type than the leaf's. Numbers below the smallest
+    normal one may be flushed to zero by either.
     """
     roundings = 2 if narrow is wide else 3
-    relative = roundings * unit_roundoff(narrow)
+    relative = roundings * max(unit_roundoff(narrow), chain.last if chain else 0.0)
     absolute = relative * smallest_normal(narrow) + smallest_normal(element_type_of(narrow.compute))
     where = (
         f"{spread.factor:.1f} times what rounding does to each element by itself, as {spread.samples} runs show that "

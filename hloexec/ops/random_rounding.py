@@ -17,9 +17,11 @@ the end, with a step for each term that is not zero. Where terms are no products
 windows, transforms, library calls), operands and result get independent errors of the same size: with n terms, the sum
 of squares of partial sums in random order is n S²/3 + n Σtₖ²/6.
 
-Sums of narrow types may be rounded at each step, or never. Rounding to nearest then has a direction: what is less than
-half a last place of the sum so far is lost, term by term, which no errors by chance would show. So odd seeds add them
-up in that way.
+What is narrow may be rounded more often than the text says, or less. Sums may be rounded at each step, and rounding to
+nearest then has a direction: what is less than half a last place of the sum so far is lost, term by term, which no
+errors by chance would show. And what elementwise instructions hand to one another may stay as wide as it was computed
+(XLA's excess precision), which differs from the nearest number where rounding by chance would hardly ever leave it.
+Odd seeds do both.
 """
 
 from __future__ import annotations
@@ -199,7 +201,7 @@ class RandomRounding:
     keeps_types: bool = True
     """Whether it is given operands as declared, and not in the types that they are added up in."""
     is_odd: bool = False
-    """Whether the seed is: then sums of a narrow type are rounded to it, to nearest, at each step."""
+    """Whether the seed is."""
     kept_bits: int = 0
     """Where the operand is rounded to a format: how many bits of its significand are kept."""
 

@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from hloexec.custom_calls.registry import CustomCall
-from hloexec.dtypes import ElementType
+from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ir import ArrayShape, Computation, Instruction, TupleShape, leaf_shapes
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.contractions import MatrixProduct
@@ -23,7 +23,7 @@ from hloexec.ops.copying import in_order
 from hloexec.ops.flushing import Flushing, flushes
 from hloexec.ops.policy import NumericsPolicy
 from hloexec.ops.product_sums import AddedProduct
-from hloexec.ops.registry import Callee, MemoryOrder, Opcode
+from hloexec.ops.registry import Callee, MemoryOrder, Opcode, find_opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.plan.float_widths import converted, float_types
 from hloexec.plan.trees import Leaf
@@ -247,15 +247,34 @@ def _rounding_at_random(
     from hloexec.ops.random_rounding import random_rounding
 
     assert entry.evaluate is not None
-    rounding, name, summation = Rounding.UNKNOWN, instruction.opcode, None
+    rounding, name, summation, shape = Rounding.UNKNOWN, instruction.opcode, None, instruction.shape
     shapes = tuple(operand.shape for operand in computation.operands_of(instruction))
     if isinstance(entry, Opcode):
         rounding = entry.rounding
+        if seed % 2 and isinstance(shape, ArrayShape) and _may_stay_wide(computation, instruction):
+            shape = shape.with_element_type(element_type_of(shape.element_type.compute))
         if entry.summed is not None:
             summation = entry.summed(**bound(context, computation, instruction, _SUMMED_NEEDS))
     else:
         name = entry.target
-    return random_rounding(name, rounding, entry.evaluate, given, instruction.shape, shapes, summation, seed)
+    return random_rounding(name, rounding, entry.evaluate, given, shape, shapes, summation, seed)
+
+
+def _may_stay_wide(computation: Computation, instruction: Instruction) -> bool:
+    """Whether the result of an elementwise instruction is seen by others of that kind only, so that an implementation
+    may keep it in the type that it is computed in (XLA calls that excess precision)."""
+    users = computation.users[instruction.name]
+    return instruction is not computation.root and all(map(_rounds_elements, (instruction, *users)))
+
+
+def _rounds_elements(instruction: Instruction) -> bool:
+    entry, shape = find_opcode(instruction.opcode), instruction.shape
+    return (
+        entry is not None
+        and entry.rounding in (Rounding.ONCE, Rounding.FUNCTION)
+        and isinstance(shape, ArrayShape)
+        and shape.element_type.is_floating
+    )
 
 
 _SUMMED_NEEDS = frozenset({"attributes", "shape", "operand_shapes", "computations"})

@@ -53,3 +53,21 @@ def test_leaves_have_chains_of_their_own() -> None:
     )
     chains = leaf_chains(hloexec.parse(text))
     assert {index: chain.roundings for index, chain in chains.items()} == {(0,): 0, (1, 0): 1, (1, 1): 0}
+
+
+@pytest.mark.parametrize(
+    ("ways", "unit"),
+    [
+        (["convert(p)", "multiply(a, x)", "negate(b)"], 2.0**-8),
+        (["convert(p)", "add(a, x)", "negate(b)"], 2.0**-24),
+        (["convert(p)", "sqrt(a)", "exponential(b)"], 2.0**-24),
+    ],
+)
+def test_the_last_rounding_is_that_which_products_and_moves_of_data_lie_behind(ways: list[str], unit: float) -> None:
+    """They keep an error as large, relative to the number, as it was; sums and exponentials do not."""
+    lines = "".join(f"  {name} = f32[4] {way}\n" for name, way in zip("abc", ways, strict=True))
+    text = op("f32[4] copy(c)", x="f32[4]", n="bf16[4]").replace(
+        "  ROOT", f"  p = bf16[4] multiply(n, n)\n{lines}  ROOT"
+    )
+    (chain,) = leaf_chains(hloexec.parse(text)).values()
+    assert chain.last == unit

@@ -169,6 +169,26 @@ def test_what_narrow_sums_lose_term_by_term_is_rounding():
     assert hloexec.compare(lost, whole, module=module, inputs=[values]).agrees
 
 
+@pytest.mark.parametrize("step", ["multiply", "add"])
+def test_what_an_implementation_keeps_wide_is_rounding(step):
+    """XLA:CPU does not round what one elementwise instruction hands to the next. That moves elements by up to half a
+    last place of the narrow type, also those which six roundings by chance have left where they are."""
+    text = (
+        "HloModule m\nENTRY e { a = bf16[500] parameter(0)\n b = bf16[500] parameter(1)\n c = f32[500] parameter(2)\n"
+        f" p = bf16[500] multiply(a, b)\n w = f32[500] convert(p)\n ROOT r = f32[500] {step}(w, c) }}"
+    )
+    module = hloexec.parse(text)
+    lhs, rhs = random(2, 500).astype(ml_dtypes.bfloat16)
+    other = random(500).astype(np.float32)
+    product = lhs.astype(np.float32) * rhs.astype(np.float32)
+    kept = product * other if step == "multiply" else product + other
+    rounded = hloexec.run(module, lhs, rhs, other)
+    assert hloexec.compare(kept, rounded, module=module, inputs=[lhs, rhs, other]).agrees
+    off = kept.copy()
+    off[3] += 16 * np.spacing(product.astype(ml_dtypes.bfloat16)[3]).astype(np.float32)
+    assert not hloexec.compare(off, rounded, module=module, inputs=[lhs, rhs, other]).agrees
+
+
 def test_a_format_rounds_up_or_down():
     text = "HloModule m\nENTRY e { a = f32[100] parameter(0)\n ROOT r = f32[100] reduce-precision(a), exponent_bits=8, mantissa_bits=7 }"
     values = random(100).astype(np.float32)
