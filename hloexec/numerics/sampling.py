@@ -11,8 +11,9 @@ from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError
 from hloexec.ir import Module
 from hloexec.numerics.leaves import leaves_of
+from hloexec.numerics.samples import Samples
 from hloexec.numerics.selections import Place, Watcher
-from hloexec.numerics.spread import SAMPLES, Samples, Spread
+from hloexec.numerics.spread import SAMPLES, Spread
 from hloexec.ops.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
 from hloexec.values import Array, Value
 

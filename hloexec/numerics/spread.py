@@ -27,17 +27,13 @@ import warnings
 import attrs
 import numpy as np
 
-from hloexec.dtypes import element_type_of
-from hloexec.numerics.student import digamma, inverse_trigamma, student_quantile, trigamma
+from hloexec.numerics.student import digamma, inverse_trigamma, trigamma
 from hloexec.values import Array
 
-__all__ = ["SAMPLES", "Samples", "Spread"]
+__all__ = ["SAMPLES", "Spread", "moderated"]
 
 SAMPLES = 6
 """Runs that a comparison takes."""
-_CHANCE = 0.01
-"""Of rounding alone exceeding the tolerance of some element of a leaf."""
-_MOST_FACTOR = 6.5
 _FEW = 16
 """Fewer elements than this tell nothing of one another."""
 _SIZES_PER_BINADE = 4
@@ -64,66 +60,7 @@ class Spread:
     """By how many scales rounding may be off."""
 
 
-class Samples:
-    """The first and second moments of a leaf's samples, about the first of them.
-
-    They are kept in the type that its arithmetic is done in, f32 for the most part, so that they take little more
-    memory than a few results do.
-    """
-
-    def __init__(self, first: Array) -> None:
-        self._first = _computed(first)
-        self._sums = np.zeros_like(self._first)
-        self._norms = np.zeros(first.shape, self._first.real.dtype)
-        """Roots of the sums of squares, which overflow no sooner than the samples do."""
-        self._parted = np.isnan(self._first)
-        self.count = 1
-
-    def fits(self, sample: Array) -> bool:
-        """Whether a sample has the extents of the others; dynamic ones may change."""
-        return bool(sample.shape == self._first.shape)
-
-    @property
-    def mean(self) -> Array:
-        """The means of the elements that are always finite; others as they were first."""
-        return np.where(self._parted, self._first, self._first + self._sums / self.count)
-
-    def add(self, sample: Array) -> None:
-        """Take one more sample into account."""
-        with np.errstate(all="ignore"):
-            values = _computed(sample)
-            same = values == self._first
-            distance = np.asarray(values - self._first)
-            distance[same] = 0
-            finite = np.isfinite(distance)
-            self._parted |= ~finite
-            distance[~finite] = 0
-            self._sums += distance
-            np.hypot(self._norms, np.abs(distance), out=self._norms)
-        self.count += 1
-
-    def spread(self) -> Spread:
-        """The scales of the elements; at least two samples must have been given."""
-        with np.errstate(all="ignore"):
-            means = self._sums / self.count
-            # √(Σd² − n d̄²), of which neither square need be a number.
-            shares = np.abs(means) * self._norms.dtype.type(math.sqrt(self.count))
-            scales = np.sqrt(np.maximum(self._norms - shares, 0)) * np.sqrt(self._norms + shares)
-            scales /= self._norms.dtype.type(math.sqrt(self.count - 1))
-            del shares
-            means += self._first
-            scales, degrees = _moderated(np.asarray(scales), np.abs(means), self.count - 1)
-        scales = np.where(self._parted, np.inf, scales)
-        chance = _CHANCE / max(1, int(np.count_nonzero(scales)))
-        return Spread(scales, self.count, degrees, min(_MOST_FACTOR, student_quantile(degrees, chance)))
-
-
-def _computed(values: Array) -> Array:
-    """A copy in the type that arithmetic on it is done in."""
-    return values.astype(element_type_of(values.dtype).compute)
-
-
-def _moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, float]:
+def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, float]:
     """The scales, each drawn towards what the others say of it, and their degrees of freedom."""
     has_size = (magnitudes > 0) & np.isfinite(magnitudes) & np.isfinite(scales)
     known = has_size & (scales > 0)

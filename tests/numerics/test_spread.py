@@ -13,11 +13,17 @@ from hloexec.golden import check_golden, record_golden
 from hloexec.golden.spreads import SPREAD
 from hloexec.numerics import comparing
 from hloexec.numerics.comparison import Verdict
+from hloexec.numerics.samples import Samples
 from hloexec.numerics.sampling import measured_spreads
-from hloexec.numerics.spread import SAMPLES, Samples
+from hloexec.numerics.spread import SAMPLES
 from hloexec.numerics.student import digamma, inverse_trigamma, student_quantile, trigamma
 
 RANDOM = np.random.default_rng(5)
+
+
+@pytest.fixture(autouse=True)
+def same_numbers_whatever_ran_before():
+    RANDOM.bit_generator.state = np.random.default_rng(5).bit_generator.state
 
 
 @pytest.mark.parametrize("chance", [0.3, 1e-3, 1e-8])
@@ -55,6 +61,23 @@ def spread_of(samples):
 def noisy(scales, count, offset=100.0):
     """Samples about a value of 100 whose errors have these standard deviations."""
     return [offset + scales * RANDOM.standard_normal(scales.shape) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.complex64])
+@pytest.mark.parametrize("dimensions", [(), (3, 0), (2, 1 << 19, 3)])
+def test_the_moments_are_those_of_all_samples(kind, dimensions):
+    """Whatever they are kept in: beside what six samples know of a deviation, a hundredth is nothing."""
+    samples = [(3 + RANDOM.standard_normal(dimensions) / 8).astype(kind) for _ in range(SAMPLES)]
+    found = Samples(samples[0])
+    for sample in samples[1:]:
+        found.add(sample)
+    assert np.abs(found.mean - np.mean(samples, axis=0)).max(initial=0) < 0.01
+    scales = found.spread().scales
+    assert scales.shape == dimensions
+    if dimensions == ():
+        assert scales == pytest.approx(np.std(samples, ddof=1), rel=0.02)
+    elif scales.size:
+        assert np.median(scales) == pytest.approx(1 / 8, rel=0.1)
 
 
 def test_scales_that_follow_rows_and_columns_are_found_by_few_samples():
