@@ -77,9 +77,9 @@ def sampled(
             rounding = NumericsPolicy(f"{RANDOM_ROUNDING}:{seed}", bits, rounding_seed=seed)
             observers = [watcher] if places else []
             results = run_devices(module, inputs, numerics=rounding, observers=observers, **options)
-            value: Value = results[0] if len(results) == 1 else tuple(results)
-            for label, array in leaves_of(value, "sampled"):
-                _take(leaves, label, array, seed)
+            _take_leaves(leaves, results, seed)
+            # The next run shall not find them in memory.
+            del results
             for place, found in watcher.found.items():
                 if found is not None and element_type_of(found.dtype).is_integral:
                     whole[place] = found
@@ -91,6 +91,12 @@ def sampled(
     found_keys = {place: Key(array, None) for place, array in whole.items()}
     found_keys |= {place: Key(entry.mean, entry.spread()) for place, entry in keys.items()}
     return Sampled({label: entry.spread() for label, entry in leaves.items()}, found_keys)
+
+
+def _take_leaves(found: dict[str, Samples], results: Sequence[Value], number: int) -> None:
+    """Add the leaves of one run."""
+    for label, array in leaves_of(results[0] if len(results) == 1 else tuple(results), "sampled"):
+        _take(found, label, array, number)
 
 
 def _take(found: dict[Any, Samples], key: Any, array: Array, number: int) -> None:

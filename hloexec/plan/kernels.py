@@ -100,6 +100,8 @@ class InstructionKernel(Kernel):
     """Where set, the float types that the result is converted to, leaf by leaf."""
     is_flushed: bool = False
     """Whether denormal operands and results are flushed to zero."""
+    rounds_at_random: bool = False
+    """Whether `bound` is the entry's function under a policy that does."""
 
     @property
     def is_pure(self) -> bool:
@@ -185,10 +187,8 @@ def instruction_kernel(
     shapes = (*declared, instruction.shape), (*operands, instruction.shape)
     if entry.bind is not None and _is_decided(context.numerics, *shapes, is_elementwise=entry.is_elementwise):
         function = entry.bind(**bound(context, computation, instruction, entry.bind_needs))
-    if function is None:
-        function = _rounding_at_random(context, computation, instruction, entry, given)
-    if function is None:
-        function = partial(entry.evaluate, **given) if given else entry.evaluate
+    rounded = _rounding_at_random(context, computation, instruction, entry, given) if function is None else None
+    function = function or rounded or (partial(entry.evaluate, **given) if given else entry.evaluate)
     found = [shape.element_type for shape in (*operands, instruction.shape) if isinstance(shape, ArrayShape)]
     is_flushed = context.numerics.flushes_denormals and flushes(entry.name, frozenset(found))
     types = None if entry.is_elementwise else _result_types(context, instruction, operands)
@@ -200,6 +200,7 @@ def instruction_kernel(
         result_types=types,
         is_flushed=is_flushed,
         overwrites=entry.overwrites if types is None and not is_flushed else None,
+        rounds_at_random=rounded is not None,
     )
 
 
@@ -295,6 +296,7 @@ def _assembled(
     overwrites: int | None = None,
     result_types: tuple[ElementType | None, ...] | None = None,
     is_flushed: bool = False,
+    rounds_at_random: bool = False,
 ) -> InstructionKernel:
     function = Flushing(bound) if is_flushed else bound
     orders = None if orders is None else tuple(orders)
@@ -302,7 +304,9 @@ def _assembled(
         function = partial(_as_declared, Conversion.to(result_types).function, function)
     if orders:
         function = partial(_in_orders, function, orders)
-    return InstructionKernel(function, overwrites, entry, given, bound, orders, result_types, is_flushed)
+    return InstructionKernel(
+        function, overwrites, entry, given, bound, orders, result_types, is_flushed, rounds_at_random
+    )
 
 
 def _as_declared(convert: Callable[..., Any], kernel: Callable[..., Any], *operands: Any) -> Any:

@@ -39,7 +39,8 @@ def row_form(step: Step, shapes: Sequence[Leaf]) -> RowForm | None:
         return None
     if kernel.entry.is_elementwise:
         return _elementwise(step, kernel, operands, result)
-    if kernel.entry.by_rows is None:
+    if kernel.entry.by_rows is None or kernel.rounds_at_random:
+        # Sums draw the errors of terms by their places in the whole.
         return None
     return kernel.entry.by_rows(
         attributes=step.instruction.attributes,
@@ -62,6 +63,8 @@ def _elementwise(
         return None
     if not result.dimensions:
         return None
+    if kernel.rounds_at_random:
+        return RowForm(prefixes(result.dimensions), lambda _: kernel.function, is_elementwise=True)
     if opcode == "select" and operands[0].rank == 0:
         return None
     if opcode in ("real", "imag") or (opcode == "convert" and operands[0].element_type is result.element_type):
