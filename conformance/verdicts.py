@@ -4,15 +4,19 @@ The programs are those that are recorded on GPUs, on drawn arguments; in a third
 10⁴ to 10³⁰ times as large. What rounding really does to an element is taken from `_TRUTH` runs that round at random,
 with seeds that no comparison uses. A *fault* moves elements by a multiple of that: one of them, a row, or a leaf; or an
 instruction is replaced by another, and what it changes is as far off somewhere. A *clean pair* is the result of the
-module as JAX lowers it, and what XLA:CPU gives, or hloexec for the module that XLA:CPU made of it, or hloexec under the
-`exact` and `xla-cpu` policies.
+module as JAX lowers it, and what XLA:CPU gives, or hloexec for the module that XLA:CPU made of it, or hloexec with
+OpenBLAS's kernels for another processor, or under the `exact` and `xla-cpu` policies.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from functools import cache
+from multiprocessing import get_context
 from typing import Any
 
 import attrs
@@ -37,6 +41,7 @@ _TRUTH = 40
 _OTHER_SEEDS = 1000
 _OUTLIERS = 3
 """In one of so many draws there is one."""
+_OTHER_KERNELS = "Nehalem"
 _SWAPS = (("add", "subtract"), ("subtract", "add"), ("multiply", "add"), ("maximum", "minimum"), ("divide", "multiply"))
 
 
@@ -100,6 +105,7 @@ def studied(name: str, draw: int, faults: int) -> Iterator[Case]:
     sides: dict[str, Any] = {
         "XLA:CPU": dict(zip(expected, theirs, strict=True)),
         "XLA:CPU's module": dict(zip(expected, optimized.values(), strict=True)),
+        "other kernels of BLAS": _elsewhere().submit(_leaves, hloexec.format(module), flat).result(),
         "exact": dict(leaves_of(hloexec.run(module, *flat, numerics="exact"), "exact")),
         "xla-cpu": dict(leaves_of(hloexec.run(module, *flat, numerics="xla-cpu"), "xla-cpu")),
     }
@@ -114,6 +120,22 @@ def studied(name: str, draw: int, faults: int) -> Iterator[Case]:
             found = hloexec.compare(actual, expected, module=module, spreads=spreads)
             is_wrong = found.agrees if size else not found.agrees
             yield Case(where, kind, size, samples, program.type_name, depth, is_wrong, str(found))
+
+
+@cache
+def _elsewhere() -> Executor:
+    """A process whose OpenBLAS takes the kernels of a processor without fused multiply-adds, where it has them."""
+    os.environ["OPENBLAS_CORETYPE"] = _OTHER_KERNELS
+    try:
+        executor = ProcessPoolExecutor(1, get_context("spawn"))
+        executor.submit(os.getpid).result()
+    finally:
+        del os.environ["OPENBLAS_CORETYPE"]
+    return executor
+
+
+def _leaves(text: str, inputs: Sequence[Array]) -> dict[str, Array]:
+    return dict(leaves_of(hloexec.run(hloexec.parse(text), *inputs), ""))
 
 
 def _with_outlier(flat: Sequence[Array], rng: np.random.Generator) -> list[Array]:
