@@ -262,10 +262,12 @@ def _rounding_at_random(
 
 
 def _may_stay_wide(computation: Computation, instruction: Instruction) -> bool:
-    """Whether the result of an elementwise instruction is seen by others of that kind only, so that an implementation
-    may keep it in the type that it is computed in (XLA calls that excess precision)."""
+    """Whether a bf16 or f16 result of an elementwise instruction is seen by others of that kind only, so that an
+    implementation may keep it in the type that it is computed in (XLA calls that excess precision). Who rounds to eight
+    bits means it."""
     users = computation.users[instruction.name]
-    return instruction is not computation.root and all(map(_rounds_elements, (instruction, *users)))
+    is_half = isinstance(instruction.shape, ArrayShape) and instruction.shape.element_type.bits == 16
+    return is_half and instruction is not computation.root and all(map(_rounds_elements, (instruction, *users)))
 
 
 def _rounds_elements(instruction: Instruction) -> bool:
