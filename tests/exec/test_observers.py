@@ -178,3 +178,20 @@ def test_the_end_is_reported_however_recent_the_last_report_is():
         hloexec.run(hloexec.parse(text), np.ones(3, np.float32), observers=[reporter])
         assert reporter.reports[-1].index == reporter.reports[-1].total
         assert reporter.reports[-1].instruction.name == "c"
+
+
+def test_an_asynchronous_call_is_seen_once_at_its_start_and_once_at_its_end():
+    text = """HloModule m
+called { a = f32[4] parameter(0)
+  ROOT n = f32[4] negate(a) }
+ENTRY e { x = f32[4] parameter(0)
+  s = ((f32[4]), f32[4], u32[]) async-start(x), calls=called
+  u = ((f32[4]), f32[4], u32[]) async-update(s)
+  ROOT d = f32[4] async-done(u) }
+"""
+    recorder = Recorder()
+    run(parsed(text), X, observers=[recorder])
+    assert [event.name for event in recorder.events] == ["x", "s/a", "s/n", "s", "u", "d"]
+    (operand,), result, _ = recorder.events[3].value
+    np.testing.assert_array_equal(operand, X)
+    np.testing.assert_array_equal(result, -X)

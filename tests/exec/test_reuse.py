@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec.errors import HloError
-from hloexec.exec import machine, plan_of, run, watching
+from hloexec.exec import machine, plan_of, run, run_devices, watching
 from hloexec.exec.code import compiling
 from hloexec.plan.steps import While
 from hloexec.plan.trees import NO_SLOT
@@ -289,3 +289,41 @@ def test_every_program_gives_the_same_bits_either_way():
                 assert mine.tobytes() == its.tobytes()
         ran += 1
     assert ran > 5
+
+
+ON_DEVICES = {name: lines for name, lines in SHARED.items() if "parameter" not in lines}
+
+
+@pytest.mark.parametrize("name", ON_DEVICES)
+@pytest.mark.parametrize("options", [{}, {"check": True}], ids=["plain", "watched"])
+def test_what_something_else_sees_of_what_devices_hold_each_is_never_overwritten(name, options):
+    module = parsed(HELPERS.replace("BODY", SHARED[name]))
+    inputs = [
+        [np.array([1, 2, 3, 4], np.float32) * sign, np.array([-5, -6], np.float32) * sign, np.int32(start)]
+        for sign, start in ((1, 1), (-1, 1), (3, 0))
+    ]
+    given = [[value.copy() for value in row] for row in inputs]
+    found = run_devices(module, given, replicas=3, **options)
+    for mine, row, kept in zip(found, inputs, given, strict=True):
+        for value, its in zip(flat(mine), flat(run(module, *row, planner=False)), strict=True):
+            np.testing.assert_array_equal(value, its)
+        for value, before in zip(kept, row, strict=True):
+            np.testing.assert_array_equal(value, before)
+
+
+def test_what_devices_share_is_not_overwritten_by_one_of_them():
+    """Devices 0 and 1 have one value, 2 and 3 another, and each updates it elsewhere."""
+    module = parsed("""HloModule m
+ENTRY e { x = f32[4] parameter(0)
+  p = u32[] partition-id()
+  i = s32[] convert(p)
+  y = f32[4] add(x, x)
+  u = f32[1] constant({9})
+  ROOT r = f32[4] dynamic-update-slice(y, u, i) }
+""")
+    x, other = np.arange(4, dtype=np.float32), -np.arange(4, dtype=np.float32)
+    found = run_devices(module, [[x], [x], [other], [other]], partitions=4)
+    for device, value in enumerate(found):
+        expected = 2 * (x if device < 2 else other)
+        expected[device] = 9
+        np.testing.assert_array_equal(value, expected)

@@ -223,3 +223,17 @@ def test_branches_that_some_elements_take_keep_the_type(kind):
     found = callee(text)(chosen, x)
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, np.where(chosen, x, (x + x).astype(dtype)))
+
+
+@pytest.mark.parametrize("movement", ["copy(x)", "reshape(x)"])
+def test_movements_within_a_reducer_round_to_their_type(movement: str) -> None:
+    """1 + 2⁻⁹ lies between two bf16 numbers."""
+    text = (
+        "f { x = f32[] parameter(0)\n y = f32[] parameter(1)\n"
+        f" c = bf16[] {movement}\n d = f32[] convert(c)\n ROOT r = f32[] add(d, y) }}"
+    )
+    x = np.array([1 + 2**-9, -3.03, 1 / 3], np.float32)
+    y = np.zeros(3, np.float32)
+    expected = elementwise(text, x, y)
+    assert (expected != x).all()
+    np.testing.assert_array_equal(callee(text)(x, y), expected)

@@ -475,3 +475,68 @@ def test_nothing_is_counted_as_held_once_a_run_is_over(seed):
         with np.errstate(all="ignore"):
             run_devices(parsed(program.text), program.inputs, statistics=statistics, planner=is_planned)
         assert statistics.live_bytes == 0
+
+
+def test_a_loop_that_is_given_a_part_of_a_buffer_frees_no_more_than_that():
+    """Until the first iteration has replaced the slice, all of what it shows is alive, beside what is made of it."""
+    text = """HloModule m, is_scheduled=true
+body { t = (s32[], f32[250000]) parameter(0)
+  i = s32[] get-tuple-element(t), index=0
+  x = f32[250000] get-tuple-element(t), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  y = f32[250000] concatenate(x), dimensions={0}
+  ROOT o = (s32[], f32[250000]) tuple(j, y) }
+condition { t = (s32[], f32[250000]) parameter(0)
+  i = s32[] get-tuple-element(t), index=0
+  n = s32[] constant(3)
+  ROOT m = pred[] compare(i, n), direction=LT }
+ENTRY e { p = f32[1000000] parameter(0)
+  large = f32[1000000] concatenate(p), dimensions={0}
+  x = f32[250000] slice(large), slice={[0:250000]}
+  z = s32[] constant(0)
+  t = (s32[], f32[250000]) tuple(z, x)
+  w = (s32[], f32[250000]) while(t), condition=condition, body=body
+  ROOT r = f32[250000] get-tuple-element(w), index=1 }
+"""
+    found = counted(text, np.ones(1000000, np.float32)).peak_bytes
+    assert 5 * MB <= found <= entry_peak_bytes(plan_of(parsed(text))) <= 5.1 * MB
+
+
+CHOOSING = {
+    "branches": "c = f32[250000] conditional(n, x, x, x, x), branch_computations={copied, copied, copied, copied}\n"
+    "  h = f32[1] slice(c), slice={[0:1]}\n  ROOT r = (f32[250000], f32[1]) tuple(c, h)",
+    "loops": "s = (s32[], f32[250000]) tuple(z, x)\n  w = (s32[], f32[250000]) while(s), condition=less, body=next\n"
+    "  ROOT r = f32[250000] get-tuple-element(w), index=1",
+}
+
+
+@pytest.mark.parametrize("what", CHOOSING)
+def test_what_devices_make_on_ways_of_their_own_is_estimated_for_each(what: str) -> None:
+    """From values on which they agree: what differs is the way alone."""
+    module = parsed(f"""HloModule m, num_partitions=4
+copied {{ x = f32[250000] parameter(0)
+  ROOT y = f32[250000] concatenate(x), dimensions={{0}} }}
+next {{ s = (s32[], f32[250000]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[250000] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  y = f32[250000] concatenate(x), dimensions={{0}}
+  ROOT t = (s32[], f32[250000]) tuple(j, y) }}
+less {{ s = (s32[], f32[250000]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  p = u32[] partition-id()
+  n = s32[] convert(p)
+  ROOT on = pred[] compare(i, n), direction=LE }}
+ENTRY e {{ x = f32[250000] parameter(0)
+  p = u32[] partition-id()
+  n = s32[] convert(p)
+  z = s32[] constant(0)
+  {CHOOSING[what]} }}
+""")
+    x, statistics = np.ones(250000, np.float32), Statistics()
+    run_devices(module, [[x]], statistics=statistics)
+    assert statistics.peak_bytes >= 4 * MB
+    with pytest.raises(ResourceError, match="on all devices"):
+        run_devices(module, [[x]], memory_limit=4 * MB - 1)

@@ -11,8 +11,10 @@ import pytest
 import hloexec
 from hloexec.exec.running import plan_of
 from hloexec.ir import ArrayShape, Instruction
+from hloexec.plan.memory import entry_peak_bytes
 from hloexec.plan.steps import Plan, While
 from hloexec.plan.trees import NO_SLOT
+from tests.plan.ways import thread_count
 
 TRIPS = 43
 """Neither a multiple of what is computed at a time, nor so few that the loop is walked."""
@@ -221,3 +223,34 @@ def test_a_library_product_keeps_the_other_results_that_something_reads() -> Non
     expected, _ = hloexec.run(module, *inputs, planner=False)
     assert total.tobytes() == expected.tobytes()
     np.testing.assert_array_equal(workspace, np.zeros(64, np.int8))
+
+
+@pytest.mark.parametrize("operands", ["v, v, v", "c, v, v", "v, c, v"])
+def test_a_matrix_that_is_a_factor_too_is_not_added_to_in_place(operands: str) -> None:
+    """Block after block, as later blocks read what earlier ones would have overwritten; by hand and as Python."""
+    gemm = GEMM.replace("BETA", "1").replace("256,192", "256,256").replace("(l, r, sum)", f"({operands})")
+    module = hloexec.parse(f"""HloModule m
+ENTRY e {{ x = f32[256,256] parameter(0)
+  c = f32[256,256] parameter(1)
+  v = f32[256,256] negate(x)
+  {gemm}
+  ROOT r = f32[256,256] negate(next) }}
+""")
+    random = np.random.default_rng(7)
+    inputs = [random.integers(-4, 5, (256, 256)).astype(np.float32) for _ in range(2)]
+    expected = hloexec.run(module, *inputs, planner=False)
+    with thread_count(1):
+        for _ in range(20):
+            assert hloexec.run(module, *inputs).tobytes() == expected.tobytes()
+
+
+def test_products_that_wait_are_estimated() -> None:
+    """Sixteen pairs of operands lie beside the sum, which does not stay in the cache."""
+    sizes = {"256": "1024", "192": "513", "4": "16"}
+    lhs, rhs, step = (re.sub(r"\b(256|192|4)\b", lambda found: sizes[found[0]], part) for part in ADDING["terms first"])
+    text = re.sub(r"\b(256|192)\b", lambda found: sizes[found[0]], LOOP).format(lhs=lhs, rhs=rhs, step=step)
+    plan = plan_of(hloexec.parse(text))
+    entry_peak_bytes(plan)
+    (loop,) = (step for step in plan.steps if isinstance(step.flow, While))
+    assert isinstance(loop.flow, While) and loop.flow.body.body_peak_bytes is not None
+    assert loop.extra_bytes == loop.flow.body.body_peak_bytes + 16 * 4 * 16 * (1024 + 513)

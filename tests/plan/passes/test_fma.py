@@ -224,3 +224,36 @@ def test_plain_runs_contract_the_same_sums() -> None:
     planned = hloexec.run(module, *operands, numerics="xla-cpu")
     assert hloexec.run(module, *operands, numerics="xla-cpu", planner=False).tobytes() == planned.tobytes()
     assert hloexec.run(module, *operands, numerics="ftz", planner=False).tobytes() != planned.tobytes()
+
+
+def test_a_fusion_within_a_fusion_is_part_of_its_loop() -> None:
+    """The product in a fusion within the one that adds to it: with the bits of a single fusion."""
+    nested = f"""HloModule m, is_scheduled=true
+multiplied {{ a = f32[{_SIZE}] parameter(0)
+  b = f32[{_SIZE}] parameter(1)
+  ROOT m = f32[{_SIZE}] multiply(a, b) }}
+added {{ a = f32[{_SIZE}] parameter(0)
+  b = f32[{_SIZE}] parameter(1)
+  c = f32[{_SIZE}] parameter(2)
+  m = f32[{_SIZE}] fusion(a, b), kind=kLoop, calls=multiplied
+  ROOT r = f32[{_SIZE}] add(m, c) }}
+ENTRY e {{ a = f32[{_SIZE}] parameter(0)
+  b = f32[{_SIZE}] parameter(1)
+  c = f32[{_SIZE}] parameter(2)
+  ROOT f = f32[{_SIZE}] fusion(a, b, c), kind=kLoop, calls=added }}
+"""
+    single = nested.replace("fusion(a, b), kind=kLoop, calls=multiplied", "multiply(a, b)")
+    results = [
+        hloexec.run(hloexec.parse(text), *_operands()[:3], numerics=numerics).tobytes()
+        for text, numerics in ((nested, "xla-cpu"), (single, "xla-cpu"), (single, "ftz"))
+    ]
+    assert results[0] == results[1] != results[2]
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_product_that_is_negated_several_times_keeps_its_sign(times: int) -> None:
+    negations = [f"n{number + 1} = negate n{number}" for number in range(times)]
+    text = _module("n0 = multiply p0 p1", *negations, f"r = add n{times} p2")
+    expected, actual = _results(text)
+    assert actual.tobytes() == expected.tobytes()
+    assert actual.tobytes() != hloexec.run(hloexec.parse(text), *_operands(), numerics="ftz").tobytes()

@@ -216,3 +216,47 @@ def test_narrow_types_are_rounded_in_every_iteration() -> None:
     )
     values = [np.linspace(-2, 2, 300).astype(ml_dtypes.bfloat16), np.linspace(3, 1, 300).astype(ml_dtypes.bfloat16)]
     assert differences(RandomProgram(text, [values])) == []
+
+
+def test_a_counter_that_steps_one_beyond_the_largest_number_wraps_around() -> None:
+    """From 125 to 128, which is -128: less than the end, so that the loop goes on from there to 127."""
+    text = loop({"a": "f32[4]"}, "  e = f32[4] sine(a)", "e", counter="s8", first=2, pace=3, trips=126)
+    assert differences(RandomProgram(text, [_inputs(text)]), runs=2) == []
+
+
+def test_a_loop_that_comes_to_rest_and_draws_numbers_in_a_branch_goes_on() -> None:
+    """What it draws leaves no trace in what it carries, but in the numbers that are drawn after it."""
+    text = """HloModule m
+drawn { a = f32[] parameter(0)
+  low = f32[] constant(0)
+  high = f32[] constant(1)
+  ROOT w = f32[] rng(low, high), distribution=rng_uniform }
+kept { a = f32[] parameter(0)
+  ROOT w = f32[] negate(a) }
+body { s = (s32[], f32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  a = f32[] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  n = s32[] add(i, one)
+  yes = pred[] constant(true)
+  w = f32[] conditional(yes, a, a), true_computation=drawn, false_computation=kept
+  zero = f32[] constant(0)
+  nothing = f32[] multiply(w, zero)
+  e = f32[] sign(a)
+  f = f32[] add(e, nothing)
+  ROOT t = (s32[], f32[]) tuple(n, f) }
+condition { s = (s32[], f32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  end = s32[] constant(50)
+  ROOT less = pred[] compare(i, end), direction=LT }
+ENTRY e { a = f32[] parameter(0)
+  z = s32[] constant(0)
+  s = (s32[], f32[]) tuple(z, a)
+  l = (s32[], f32[]) while(s), condition=condition, body=body
+  b = f32[] get-tuple-element(l), index=1
+  low = f32[] constant(0)
+  high = f32[] constant(1)
+  after = f32[] rng(low, high), distribution=rng_uniform
+  ROOT r = (f32[], f32[]) tuple(b, after) }
+"""
+    assert differences(RandomProgram(text, [[np.array(3, np.float32)]]), runs=2) == []

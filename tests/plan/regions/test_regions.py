@@ -528,3 +528,30 @@ ENTRY e { x = f32[64,4096] parameter(0)
     (found,) = _regions(module)
     assert len(found.outputs) == 5
     _same_bits(module, x, y)
+
+
+def test_a_broadcast_that_rounds_its_operand_is_no_repetition_of_it() -> None:
+    """1/3 is no bf16 number, and products with it are others than with the nearest one."""
+    module = hloexec.parse("""HloModule m
+ENTRY e { h = f32[] parameter(0)
+  x = bf16[64,1024] parameter(1)
+  w = bf16[64,1024] broadcast(h), dimensions={}
+  p = bf16[64,1024] multiply(x, w)
+  ROOT r = bf16[64,1024] subtract(p, x) }
+""")
+    assert _regions(module)
+    x = np.linspace(-300, 300, 1 << 16).astype(element_type("bf16").storage).reshape(64, 1024)
+    _same_bits(module, np.array(1 / 3, np.float32), x)
+
+
+def test_a_conversion_to_the_same_type_is_not_lost_when_scratch_is_used_again() -> None:
+    module = hloexec.parse("""HloModule m
+ENTRY e { x = f32[64,1024] parameter(0)
+  t = f32[64,1024] tanh(x)
+  c = f32[64,1024] convert(t)
+  u = f32[64,1024] sine(x)
+  w = f32[64,1024] cosine(u)
+  ROOT r = f32[64,1024] divide(c, w) }
+""")
+    assert _regions(module)
+    _same_bits(module, np.random.default_rng(3).standard_normal((64, 1024), np.float32))
