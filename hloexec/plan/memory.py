@@ -126,6 +126,9 @@ def _peak(
         if total > peak or where is None:
             peak, where = max(total, peak), step
         liveness.leave(step)
+        if liveness.live > peak:
+            # Devices on ways of their own have a result each.
+            peak, where = liveness.live, step
     return peak, where
 
 

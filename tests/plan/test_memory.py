@@ -506,6 +506,8 @@ ENTRY e { p = f32[1000000] parameter(0)
 CHOOSING = {
     "branches": "c = f32[250000] conditional(n, x, x, x, x), branch_computations={copied, copied, copied, copied}\n"
     "  h = f32[1] slice(c), slice={[0:1]}\n  ROOT r = (f32[250000], f32[1]) tuple(c, h)",
+    "branches at the end": "ROOT r = f32[250000] conditional(n, x, x, x, x), branch_computations={copied, copied, "
+    "copied, copied}",
     "loops": "s = (s32[], f32[250000]) tuple(z, x)\n  w = (s32[], f32[250000]) while(s), condition=less, body=next\n"
     "  ROOT r = f32[250000] get-tuple-element(w), index=1",
 }
