@@ -14,9 +14,9 @@ of an element is then ŝ² = (d₀ fit + ν s²)/(d₀ + ν), of one that no sam
 times does not show in half of all sets of six. And error/ŝ follows Student's distribution of d₀ + ν degrees of freedom:
 `factor` is what that exceeds in one leaf in a hundred, if elements are independent, but 6.5 at most. Where so few
 degrees of freedom are left that more would be due, faults of ten times the spread would pass; and what results that are
-rounded to nearest differ by, which is half as much or less, hardly ever needs it (docs/verdicts.md). (Sohier, de Oliveira
-Castro, Févotte, Lathuilière, Petit and Jamond, "Confidence intervals for stochastic arithmetic", 2021, give intervals
-for one result.)
+rounded to nearest differ by, which is half as much or less, hardly ever needs it (docs/verdicts.md). (Sohier, de
+Oliveira Castro, Févotte, Lathuilière, Petit and Jamond, "Confidence intervals for stochastic arithmetic", 2021, give
+intervals for one result.)
 """
 
 from __future__ import annotations
