@@ -19,14 +19,17 @@ _CHANCE = 0.01
 """Of rounding alone exceeding the tolerance of some element of a leaf."""
 _MOST_FACTOR = 6.5
 """Where more would be due, faults of ten spreads would pass; see `hloexec.numerics.spread`."""
-_PART = 1 << 19
+_PART = 1 << 17
 """So many elements are looked at together: their samples are one fit, and take no memory but what is kept of them."""
+_FULL = 127
+"""A share of 1, in eight bits."""
 
 
 class Samples:
     """The first and second moments of a leaf's samples, about the first of them."""
 
     def __init__(self, first: Array) -> None:
+        """The array is kept: it must not change any more."""
         self.count = 1
         self._shape = first.shape
         self._parts = [_Moments(part) for part in _parts(first)]
@@ -45,9 +48,9 @@ class Samples:
 
     def add(self, sample: Array) -> None:
         """Take one more sample into account."""
-        for moments, part in zip(self._parts, _parts(sample), strict=True):
-            moments.add(part)
         self.count += 1
+        for moments, part in zip(self._parts, _parts(sample), strict=True):
+            moments.add(part, self.count)
 
     def spread(self) -> Spread:
         """The scales of the elements; at least two samples must have been given."""
@@ -64,48 +67,65 @@ class Samples:
 
 
 class _Moments:
-    """Those of the elements of one part."""
+    """Those of the elements of one part, of the distances d from the first sample: Σd² as its root, and Σd as a share
+    of the most that it can be, which is √n of that root (Cauchy and Schwarz). Eight bits of each are more than so few
+    samples know of them."""
 
     def __init__(self, first: Array) -> None:
-        entry = element_type_of(first.dtype)
-        self.first = first.copy()
-        self.compute = entry.compute
-        # Eight bits of a moment are more than so few samples know of it.
-        is_short = self.compute == np.float32
-        self._sums = np.zeros(first.shape, ml_dtypes.bfloat16 if is_short else self.compute)
-        self._norms = np.zeros(first.shape, self._sums.real.dtype)
+        self.first = first
+        self.compute = element_type_of(first.dtype).compute
+        self._real = self.compute.type(0).real.dtype
+        self._norms = np.zeros(first.shape, ml_dtypes.bfloat16 if self._real == np.float32 else self._real)
         """Roots of the sums of squares, which overflow no sooner than the samples do; NaN where samples differ in
         whether they are finite, and where they are NaN."""
+        self._shares = np.zeros((*first.shape, self.compute.itemsize // self._real.itemsize), np.int8)
+        """Of real and imaginary parts."""
 
-    def add(self, sample: Array) -> None:
+    def add(self, sample: Array, count: int) -> None:
+        """Take a sample into account, the `count`-th."""
         with np.errstate(all="ignore"):
-            values, first = sample.astype(self.compute), self.first.astype(self.compute)
+            values, first = self._widened(sample), self._widened(self.first)
             distance = np.asarray(values - first)
             distance[values == first] = 0
             sizes = np.asarray(np.abs(distance))
             sizes[~np.isfinite(sizes)] = np.nan
             distance[np.isnan(sizes)] = 0
-            self._sums[...] = self._sums.astype(self.compute) + distance
-            self._norms[...] = np.hypot(self._norms.astype(sizes.dtype), sizes)
+            sums = self._sums(count - 1) + distance
+            self._norms[...] = np.hypot(self._norms.astype(self._real), sizes)
+            shares = sums[..., None].view(self._real) / self._units(count)
+            self._shares[...] = np.clip(np.rint(np.nan_to_num(shares)), -_FULL, _FULL)
 
     def mean(self, count: int) -> Array:
-        means = self._sums.astype(self.compute) / count
-        return np.asarray(np.where(np.isnan(self._norms), 0, means) + self.first.astype(self.compute))
+        means = self._sums(count) / count
+        return np.asarray(np.where(np.isnan(self._norms), 0, means) + self._widened(self.first))
 
     def scales(self, count: int) -> tuple[Array, float]:
         """The elements' scales, and their degrees of freedom."""
         with np.errstate(all="ignore"):
-            norms = self._norms.astype(self.compute.type(0).real.dtype)
+            norms = self._norms.astype(self._real)
             is_parted = np.isnan(norms)
             norms[is_parted] = 0
-            means = self._sums.astype(self.compute) / count
+            means = np.where(is_parted, 0, self._sums(count) / count)
             # √(Σd² − n d̄²), of which neither square need be a number.
-            shares = np.abs(means) * norms.dtype.type(math.sqrt(count))
+            shares = np.abs(means) * self._real.type(math.sqrt(count))
             scales = np.sqrt(np.maximum(norms - shares, 0)) * np.sqrt(norms + shares)
-            scales /= norms.dtype.type(math.sqrt(count - 1))
-            means += self.first.astype(self.compute)
+            scales /= self._real.type(math.sqrt(count - 1))
+            means += self._widened(self.first)
             scales, degrees = moderated(np.asarray(scales), np.abs(means), count - 1)
             return np.where(is_parted, np.inf, scales), degrees
+
+    def _widened(self, values: Array) -> Array:
+        return values.astype(self.compute, copy=False)
+
+    def _units(self, count: int) -> Array:
+        """What one unit of each share stands for."""
+        units: Array = self._norms.astype(self._real) * self._real.type(math.sqrt(count) / _FULL)
+        return units[..., None]
+
+    def _sums(self, count: int) -> Array:
+        # Where a root is infinite or NaN, no share is kept.
+        found = np.where(self._shares == 0, self._real.type(0), self._shares * self._units(count))
+        return found.view(self.compute)[..., 0]
 
 
 def _parts(array: Array) -> Iterator[Array]:
