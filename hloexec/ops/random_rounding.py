@@ -37,153 +37,38 @@ import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
 from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ops.chance import (
+    BLOCK,
+    F64,
+    accumulated,
+    as_parts,
+    chances,
+    doubled,
+    dropped_digits,
+    hashes_of,
+    in_parts,
+    moved,
+    of_hashes,
+    rounded,
+    steps_of,
+)
 from hloexec.ops.common import narrow_aloud, widen
+from hloexec.ops.random_walks import walked
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.threads import in_blocks
-from hloexec.precision import part_type, smallest_normal, unit_roundoff
+from hloexec.precision import part_type, unit_roundoff
 from hloexec.values import Array
 
-__all__ = ["RandomRounding", "cut_by_chance", "random_rounding", "rounded_by_chance", "sum_by_chance"]
+__all__ = ["RandomRounding", "cut_by_chance", "random_rounding"]
 
 _FUNCTION_ERROR = 4.0
 """Errors of functions, in units of roundoff of the type they are computed in; see `hloexec.numerics.error_budget`."""
-_BLOCK = 1 << 13
-"""Elements at a time: what is computed of them stays in the L2 cache."""
-_WORD = (1 << 64) - 1
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_KEY_FACTOR = 0xD6E8FEB86659FD93
-_PLACES = np.arange(2 * _BLOCK, dtype=np.uint64) * _GOLDEN
 _STEPS = 32
 """So many terms XLA:CPU adds one after the other; more of them in blocks."""
 _EVEN = 4
 """Where one operand of a product is so many times larger than the other, the errors of sums stand in the smaller."""
-_F64 = ELEMENT_TYPES["f64"]
-
-
-def rounded_by_chance(exact: Array, entry: ElementType, key: int) -> Array:
-    """f64 or c128 numbers in a floating or complex type that is narrower, up or down by chance."""
-    parts, part = _parts(exact), part_type(entry)
-    found = np.empty(parts.size, part.storage)
-
-    def work(start: int, stop: int) -> None:
-        block = parts[start:stop]
-        found[start:stop] = _rounded(block, part, _hashes(block, key))
-
-    in_blocks(work, parts.size, _BLOCK)
-    return found.view(entry.storage).reshape(exact.shape)
-
-
-def _rounded(exact: Array, entry: ElementType, hashes: Array) -> Array:
-    """f64 numbers in a narrower type, by hashes that are used up.
-
-    The digits that the type has no room for are a fraction of a last place: once random digits in their places are
-    added, to carry or not, they can be cut off.
-    """
-    if entry.bits < 16:
-        return _between_neighbours(exact, entry, hashes * 2.0**-64)
-    dropped = _dropped_digits(entry)
-    hashes >>= np.uint64(64 - dropped)
-    small = np.abs(exact) < smallest_normal(entry)
-    places = np.flatnonzero(small & (exact != 0)) if small.any() else ()
-    chances = hashes[places] * 2.0**-dropped if len(places) else None
-    hashes += exact.view(np.uint64)
-    hashes &= np.uint64(-1 << dropped & _WORD)
-    found: Array = hashes.view(np.float64).astype(np.float32)
-    if entry.mantissa_bits == 7:
-        found = (found.view(np.uint32) >> np.uint32(16)).astype(np.uint16).view(entry.storage)
-    elif entry.bits == 16:
-        found = found.astype(entry.storage)
-    if chances is not None:
-        found[places] = _between_neighbours(exact[places], entry, chances)
-    return found
-
-
-def _between_neighbours(exact: Array, entry: ElementType, chances: Array) -> Array:
-    """`_rounded` where a type's numbers are not as far apart as their digits say; `chances` are in [0, 1)."""
-    near = narrow_aloud(exact, entry)
-    held = widen(near).astype(np.float64)
-    errors = exact - held
-    if entry.bits < 8 or not errors.any():
-        return near
-    bits = near.view(f"i{near.itemsize}")
-    away = (errors > 0) == (bits >= 0)
-    zero = np.where(errors < 0, np.array(-1, bits.dtype) << (8 * bits.itemsize - 1) | 1, np.array(1, bits.dtype))
-    other = np.where(held == 0, zero, bits + np.where(away, 1, -1).astype(bits.dtype)).view(near.dtype)
-    gaps = np.abs(widen(other).astype(np.float64) - held)
-    # Infinities and NaNs on either side compare as false.
-    moved: Array = np.where(np.abs(errors) > chances * gaps, other, near)
-    return moved
-
-
-def _moved(nearest: Array, errors: Array, key: int) -> Array:
-    """f64 numbers, each moved to the next one on the side of its error with a probability in proportion."""
-    moves = np.abs(errors) > _chances(nearest, key) * np.spacing(np.abs(nearest))
-    return np.where(moves, np.nextafter(nearest, np.where(errors > 0, np.inf, -np.inf)), nearest)
-
-
-def _halves(values: Array) -> tuple[Array, Array]:
-    """f64 numbers as sums of two of half the digits (Veltkamp)."""
-    scaled = values * (2.0**27 + 1)
-    high = scaled - (scaled - values)
-    return high, values - high
-
-
-def _jittered(values: Array, amplitude: float, key: int) -> Array:
-    """f64 or c128 numbers with independent relative errors, uniform up to `amplitude`."""
-    parts = _parts(values)
-    found = np.empty_like(parts)
-
-    def work(start: int, stop: int) -> None:
-        block = parts[start:stop]
-        np.multiply(block, 1 + _steps(_hashes(block, key, start)) * amplitude, out=found[start:stop])
-
-    in_blocks(work, parts.size, _BLOCK)
-    return found.view(values.dtype).reshape(values.shape)
-
-
-def _hashes(values: Array, key: int, start: int | None = None) -> Array:
-    """64 bits of chance for each of some f32 or f64 numbers in one dimension.
-
-    They are a hash of the number's bits, the key and, where `start` is the place of the first of them, their places:
-    these are multiplied by odd numbers and added up, the upper half is folded onto the lower one, and the result
-    multiplied once more. Upper bits are the better ones.
-    """
-    hashes: Array = values.view(f"u{values.itemsize}").astype(np.uint64)
-    offset = key * _KEY_FACTOR
-    if start is not None:
-        size = values.size
-        hashes += _PLACES[:size] if size <= _PLACES.size else np.arange(size, dtype=np.uint64) * _GOLDEN
-        offset += start * int(_GOLDEN)
-    hashes += np.uint64(offset & _WORD)
-    hashes *= np.uint64(0xBF58476D1CE4E5B9)
-    hashes ^= hashes >> np.uint64(32)
-    hashes *= np.uint64(0x94D049BB133111EB)
-    return hashes
-
-
-def _steps(hashes: Array) -> Array:
-    """A number in [−1, 1) of the lower half of each hash."""
-    return hashes.astype(np.uint32).view(np.int32) * 2.0**-31
-
-
-def _chances(values: Array, key: int) -> Array:
-    """A number in [0, 1) for each of some f32 or f64 numbers in one dimension."""
-    return _hashes(values, key) * 2.0**-64
-
-
-def _parts(values: Array) -> Array:
-    """The elements in logical order in one dimension; of complex numbers, real and imaginary parts in turns."""
-    flat = np.ascontiguousarray(values).reshape(-1)
-    return flat.view(f"f{flat.itemsize // 2}") if flat.dtype.kind == "c" else flat
-
-
-def _dropped_digits(entry: ElementType) -> int:
-    """How many of f64's binary digits a floating type has no room for; of f64 itself, those of functions' errors."""
-    return 52 - entry.mantissa_bits if entry is not _F64 else 26
-
-
-def _has_fractions(entry: ElementType) -> bool:
-    return entry.is_floating or entry.is_complex
+_LARGEST_WHOLE = 2.0**24
+"""Whole numbers that are smaller are added without errors, in every type that sums are accumulated in."""
 
 
 @attrs.frozen(eq=False)
@@ -217,7 +102,7 @@ class RandomRounding:
         """What an elementwise operation gives, block by block."""
         assert isinstance(self.shape, ArrayShape)
         sizes = operands[0].shape
-        if operands[0].size <= _BLOCK or any(operand.shape != sizes for operand in operands):
+        if operands[0].size <= BLOCK or any(operand.shape != sizes for operand in operands):
             return self._elements(*operands).reshape(np.broadcast_shapes(*(operand.shape for operand in operands)))
         flat = [np.ascontiguousarray(operand).reshape(-1) for operand in operands]
         found = np.empty(flat[0].size, self.shape.element_type.storage)
@@ -225,7 +110,7 @@ class RandomRounding:
         def work(start: int, stop: int) -> None:
             found[start:stop] = self._elements(*(operand[start:stop] for operand in flat))
 
-        in_blocks(work, found.size, _BLOCK)
+        in_blocks(work, found.size, BLOCK)
         return found.reshape(sizes)
 
     def _elements(self, *operands: Array) -> Array:
@@ -233,27 +118,27 @@ class RandomRounding:
         assert isinstance(self.shape, ArrayShape)
         entry = self.shape.element_type
         part = part_type(entry)
-        exact = np.asarray(self.kernel(*map(_doubled, operands)))
-        parts = _parts(exact)
-        hashes = _hashes(parts, self.key)
+        exact = np.asarray(self.kernel(*map(doubled, operands)))
+        parts = as_parts(exact)
+        hashes = hashes_of(parts, self.key)
         if self.rounding is Rounding.FUNCTION:
-            errors = _steps(hashes) * (_FUNCTION_ERROR * unit_roundoff(element_type_of(entry.compute)))
+            errors = steps_of(hashes) * (_FUNCTION_ERROR * unit_roundoff(element_type_of(entry.compute)))
             # What a type holds exactly, as exp 0 and the tanh of large numbers, libraries return as it is.
-            errors *= (parts.view(np.uint64) & np.uint64((1 << _dropped_digits(part)) - 1)) != 0
+            errors *= (parts.view(np.uint64) & np.uint64((1 << dropped_digits(part)) - 1)) != 0
             parts = parts * (1.0 + errors)
-        elif part is _F64:
+        elif part is F64:
             return self._moved_doubles(exact, operands)
-        if part is not _F64:
-            parts = _rounded(parts, part, hashes)
+        if part is not F64:
+            parts = of_hashes(parts, part, hashes)
         return parts.view(entry.storage)
 
     def _moved_doubles(self, nearest: Array, operands: Sequence[Array]) -> Array:
         """f64 results, in one dimension. Sums and products leave an error that is a number itself (Knuth; Dekker); of
         complex numbers it is drawn, as nothing wider is at hand."""
         if nearest.dtype.kind == "c":
-            parts = _parts(nearest)
-            errors = (_chances(parts, self.key + 1) - 0.5) * np.spacing(np.abs(parts))
-            return _moved(parts, errors, self.key).view(nearest.dtype)
+            parts = as_parts(nearest)
+            errors = (chances(parts, self.key + 1) - 0.5) * np.spacing(np.abs(parts))
+            return moved(parts, errors, self.key).view(nearest.dtype)
         if self.opcode not in ("add", "subtract", "multiply"):
             return nearest.reshape(-1)
         lhs, rhs = operands
@@ -264,25 +149,29 @@ class RandomRounding:
             rhs = -rhs if self.opcode == "subtract" else rhs
             back = nearest - lhs
             errors = (lhs - (nearest - back)) + (rhs - back)
-        return _moved(_parts(nearest), _parts(errors), self.key)
+        return moved(as_parts(nearest), as_parts(errors), self.key)
 
     def _formatted(self, operand: Array) -> Array:
         """A number rounded to the nearest of a format goes up or down in proportion once up to half of a last place of
         that format, either way, is added to it; one that the format holds stays as it is."""
         nearest = self.kernel(operand)
-        wide, held = _doubled(operand), _doubled(nearest)
+        wide, held = doubled(operand), doubled(nearest)
         place = np.where(wide == held, 0.0, np.exp2(np.frexp(wide)[1] - 1.0 - self.kept_bits))
-        shifted = wide + place * (_chances(_parts(wide), self.key).reshape(wide.shape) - 0.5)
+        shifted = wide + place * (chances(as_parts(wide), self.key).reshape(wide.shape) - 0.5)
         entry = element_type_of(operand.dtype)
-        return np.asarray(self.kernel(narrow_aloud(shifted, entry) if entry is not _F64 else shifted))
+        return np.asarray(self.kernel(narrow_aloud(shifted, entry) if entry is not F64 else shifted))
+
+    def by_rows(self, kernel: Callable[..., Any], prefix: int) -> RandomRounding:
+        """This for blocks of rows, of which `kernel` makes sums; `prefix` dimensions have become one."""
+        along = tuple(tuple(dimension - prefix + 1 for dimension in dimensions) for dimensions in self.summation.along)
+        return attrs.evolve(self, kernel=kernel, summation=attrs.evolve(self.summation, along=along))
 
     def _rounded_sums(self, *operands: Any) -> Any:
         sums = self.summation
-        is_exact = self.rounding is Rounding.SUM and not sums.is_product and self._adds_exactly(operands)
         is_narrow = self._is_narrow(operands)
         if sums.along and not is_narrow:
-            given = map(_accumulated_type, operands) if is_exact else self._walked(operands)
-            return self._results(self.kernel(*given), self.shape, 0.0)
+            return self._results(self.kernel(*self._walked(operands)), self.shape, 0.0)
+        is_exact = self.rounding is Rounding.SUM and not sums.is_product and self._adds_exactly(operands)
         terms = sums.narrow_steps if is_narrow else sums.terms
         amplitudes = (0.0, 0.0) if is_exact else (math.sqrt(terms / 6), math.sqrt(terms / 3))
         noisy = [
@@ -310,47 +199,44 @@ class RandomRounding:
         entries = [element_type_of(array.dtype) for array in arrays]
         kept = min((entry.mantissa_bits for entry in entries if entry.is_floating), default=0)
         is_stepwise = self.summation.is_stepwise or self._is_narrow(operands)
-        limit = 2.0 ** (kept + 1) if is_stepwise else 2.0**24
+        limit = 2.0 ** (kept + 1) if is_stepwise else _LARGEST_WHOLE
         return largest * self.summation.terms < limit
 
     def _noisy(self, operand: Array, amplitude: float, number: int) -> Array:
         """An operand with independent errors, in the type that it is added up in."""
         entry = element_type_of(operand.dtype)
+        to = entry if self.keeps_types or not entry.is_floating else element_type_of(entry.accumulate)
         if not _has_fractions(entry) or not amplitude:
-            return operand if self.keeps_types else _accumulated_type(operand)
-        noisy = _jittered(_doubled(operand), self._of_units(amplitude, entry), self.key + number)
-        if part_type(entry) is _F64:
-            return noisy
-        to = entry if self.keeps_types else element_type_of(entry.accumulate)
-        return rounded_by_chance(noisy, to, self.key + number + 1)
+            return operand if self.keeps_types else accumulated(operand)
+        return _with_errors(operand, self._of_units(amplitude, entry), to, self.key + number)
 
     def _of_units(self, amplitude: float, entry: ElementType) -> float:
         """So many units of roundoff of the type in which partial sums of numbers of a type are rounded."""
         is_stepwise = self.summation.is_stepwise or (self.summation.narrow_steps > 0 and entry.is_narrow)
         return amplitude * unit_roundoff(entry if is_stepwise else element_type_of(entry.accumulate))
 
-    def _walked(self, operands: Sequence[Array]) -> tuple[Array, ...]:
+    def _walked(self, operands: Sequence[Array]) -> Sequence[Array]:
         """The operands with the errors that adding them, or products of them, leaves in the sums.
 
         Both operands of a product take half of the errors' squares each; but where one is much smaller, or mostly
         zeros, that one takes them all.
         """
         along = self.summation.along
-        terms = [place for place, dimensions in enumerate(along) if dimensions]
-        shares = dict.fromkeys(terms, 1 / math.sqrt(len(terms)))
-        if len(terms) == 2:
-            filled = [np.count_nonzero(operands[place]) / max(1, operands[place].size) for place in terms]
-            sizes = [operands[place].size for place in terms]
-            if min(filled) < 0.5:
-                shares = {terms[int(np.argmin(filled))]: 1.0}
-            elif max(sizes) > _EVEN * min(sizes):
-                shares = {terms[int(np.argmin(sizes))]: 1.0}
-        return tuple(
-            _walk(operand, along[place], shares[place], self.key + 16 + place)
+        has_fractions = [_has_fractions(element_type_of(operand.dtype)) for operand in operands]
+        terms = [place for place, dimensions in enumerate(along) if dimensions and has_fractions[place]]
+        shares, exact = dict.fromkeys(terms, 1.0), 0.0
+        if len(terms) != 2 or isinstance(self.shape, TupleShape):
+            exact = _LARGEST_WHOLE / _largest([operand for place, operand in enumerate(operands) if not along[place]])
+        elif self._adds_exactly(operands):
+            return [accumulated(operand) for operand in operands]
+        else:
+            shares = _shares([operands[place] for place in terms], terms)
+        return [
+            walked(operand, along[place], shares[place], self.key + 16 + place, exact)
             if place in shares
-            else _accumulated_type(operand)
+            else accumulated(operand)
             for place, operand in enumerate(operands)
-        )
+        ]
 
     def _results(self, value: Any, shape: Shape, amplitude: float) -> Any:
         """The leaves of a result, in their declared types, with independent errors of so many units."""
@@ -359,61 +245,77 @@ class RandomRounding:
             return tuple(self._results(part, inner, amplitude) for part, inner in pairs)
         if not isinstance(shape, ArrayShape) or not _has_fractions(shape.element_type):
             return value
-        entry, found = shape.element_type, element_type_of(value.dtype)
-        if not amplitude and found is entry:
+        entry = shape.element_type
+        if not amplitude and element_type_of(value.dtype) is entry:
             return value
-        noisy = _doubled(value)
+        return _with_errors(value, self._of_units(amplitude, entry), entry, self.key)
+
+
+def _largest(initial: Sequence[Array]) -> float:
+    """The largest of the whole numbers that sums begin with, 1 at least; infinite where some are not whole."""
+    if not all(map(_are_whole, initial)):
+        return math.inf
+    return max((float(np.abs(widen(array)).max(initial=1.0)) for array in initial), default=1.0)
+
+
+def _shares(operands: Sequence[Array], places: Sequence[int]) -> dict[int, float]:
+    """Which share of the errors of sums of products either operand takes, by its place."""
+    filled = [np.count_nonzero(operand) / max(1, operand.size) for operand in operands]
+    sizes = [operand.size for operand in operands]
+    if min(filled) < 0.5:
+        return {places[int(np.argmin(filled))]: 1.0}
+    if max(sizes) > _EVEN * min(sizes):
+        return {places[int(np.argmin(sizes))]: 1.0}
+    return dict.fromkeys(places, math.sqrt(0.5))
+
+
+def _with_errors(values: Array, amplitude: float, entry: ElementType, key: int) -> Array:
+    """Floats or complex numbers with independent relative errors, uniform up to `amplitude`, rounded to a type."""
+    part = part_type(entry)
+
+    def compute(exact: Array, start: int) -> Array:
         if amplitude:
-            noisy = _jittered(noisy, self._of_units(amplitude, entry), self.key + 1)
-        return noisy if part_type(entry) is _F64 else rounded_by_chance(noisy, entry, self.key)
+            exact = exact * (1 + steps_of(hashes_of(exact, key + 1, start)) * amplitude)
+        return rounded(exact, part, key)
+
+    return in_parts(values, entry, compute)
 
 
-def _walk(operand: Array, dimensions: Sequence[int], share: float, key: int) -> Array:
-    """An operand in its accumulation type, each element times 1 + a random walk along `dimensions` from the end.
-
-    Steps are uniform within a unit of roundoff. They belong to partial sums: the first term that is not zero makes
-    none. A term that is no power of two has an error of its own, that of its product.
-    """
-    values = _accumulated_type(operand)
-    last = tuple(range(operand.ndim - len(dimensions), operand.ndim))
-    turned = np.moveaxis(values, dimensions, last)
-    length = math.prod(operand.shape[dimension] for dimension in dimensions)
-    pieces = 2 if turned.dtype.kind == "c" else 1
-    parts = _parts(turned).copy() if turned.flags.c_contiguous else _parts(turned)
-    if not parts.size:
-        return operand
-    rows = parts.reshape(-1, length, pieces)
-    step = max(1, _BLOCK // (length * pieces))
-    for start in range(0, len(rows), step):
-        block = rows[start : start + step]
-        block[...] = _walked_rows(block, share, start * length * pieces, key)
-    moved = parts.view(turned.dtype).reshape(turned.shape)
-    return np.moveaxis(moved, last, dimensions)
+def _halves(values: Array) -> tuple[Array, Array]:
+    """f64 numbers as sums of two of half the digits (Veltkamp)."""
+    scaled = values * (2.0**27 + 1)
+    high = scaled - (scaled - values)
+    return high, values - high
 
 
-def _walked_rows(block: Array, share: float, start: int, key: int) -> Array:
-    """`_walk` of f32 or f64 numbers [row, term, part]."""
-    flat = block.reshape(-1)
-    mantissa = 23 if flat.itemsize == 4 else 52
-    unsigned, signed, tiny = (f"u{flat.itemsize}", f"i{flat.itemsize}", 2.0 ** (-126 if mantissa == 23 else -1022))
-    hashes = _hashes(flat, key, start)
-    is_term = block != 0
-    walks = (hashes.astype(np.uint32).view(np.int32) * np.float32(2.0**-31)).reshape(block.shape)
-    walks *= is_term
-    np.put_along_axis(walks, is_term.argmax(axis=1)[:, None], np.float32(0), axis=1)
-    walks = walks[:, ::-1].cumsum(axis=1, dtype=np.float32)[:, ::-1].reshape(-1)
-    fraction = flat.view(unsigned) & np.dtype(unsigned).type((1 << mantissa) - 1)
-    # The upper half of a hash: 16 bits for the error of the term itself, 16 for which way it is rounded.
-    hashes >>= np.uint64(32)
-    upper = hashes.astype(np.uint32)
-    walks += upper.view(np.int16)[::2] * np.float32(2.0**-15) * (fraction != 0)
-    # A unit of roundoff is half a last place of 1, and (1 + fraction)/2 last places of the number.
-    walks *= (fraction.astype(np.float32) * np.float32(2.0 ** -(mantissa + 1)) + np.float32(0.5)) * np.float32(share)
-    moves = np.floor(walks + upper.view(np.uint16)[1::2] * np.float32(2.0**-16) * (walks != 0))
-    sizes = np.abs(flat)
-    moves *= (sizes >= tiny) & (sizes <= 1 / (4 * tiny))
-    moved: Array = flat.view(signed) + moves.astype(signed)
-    return moved.view(flat.dtype).reshape(block.shape)
+def _has_fractions(entry: ElementType) -> bool:
+    return entry.is_floating or entry.is_complex
+
+
+def _are_whole(array: Array) -> bool:
+    """Whether all numbers are whole; the first few tell of most arrays."""
+    for part in (array[(slice(2),) * array.ndim], array):
+        values = widen(part)
+        if not (values == np.rint(values)).all():
+            return False
+    return True
+
+
+def cut_by_chance(array: Array, bits: int, seed: int) -> Array:
+    """f32 numbers with only `bits` explicit bits of their significands kept, rounded up or down by chance."""
+    parts = np.ascontiguousarray(array, np.float32).reshape(-1)
+    key, dropped = zlib.crc32(f"{seed}:operand".encode()), 23 - bits
+    found = np.empty_like(parts)
+
+    def work(start: int, stop: int) -> None:
+        hashes = hashes_of(parts[start:stop], key)
+        hashes >>= np.uint64(64 - dropped)
+        block = parts[start:stop].view(np.uint32)
+        cut = (block + hashes.astype(np.uint32)) & np.uint32(-1 << dropped & 0xFFFFFFFF)
+        found[start:stop] = np.where(np.isfinite(parts[start:stop]), cut, block).view(np.float32)
+
+    in_blocks(work, parts.size, BLOCK)
+    return found.reshape(array.shape)
 
 
 def _added_stepwise(terms: Array, dimensions: Sequence[int], entry: ElementType) -> Array:
@@ -428,53 +330,6 @@ def _added_stepwise(terms: Array, dimensions: Sequence[int], entry: ElementType)
         for step in range(1, count):
             sums = widen(narrow_aloud(sums + blocks[:, step], entry))
     return np.asarray(sums[0])
-
-
-def sum_by_chance(terms: Array, seed: int) -> Array:
-    """The sum of floats along the first dimension, one after the other, in their own type."""
-    entry = element_type_of(terms.dtype)
-    with np.errstate(all="ignore"):
-        total = _walk(terms, (0,), 1.0, zlib.crc32(f"{seed}:sum".encode())).sum(axis=0)
-        return total if element_type_of(total.dtype) is entry else rounded_by_chance(_doubled(total), entry, seed)
-
-
-def cut_by_chance(array: Array, bits: int, seed: int) -> Array:
-    """f32 numbers with only `bits` explicit bits of their significands kept, rounded up or down by chance."""
-    parts = np.ascontiguousarray(array, np.float32).reshape(-1)
-    key, dropped = zlib.crc32(f"{seed}:operand".encode()), 23 - bits
-    found = np.empty_like(parts)
-
-    def work(start: int, stop: int) -> None:
-        hashes = _hashes(parts[start:stop], key)
-        hashes >>= np.uint64(64 - dropped)
-        block = parts[start:stop].view(np.uint32)
-        moved = (block + hashes.astype(np.uint32)) & np.uint32(-1 << dropped & 0xFFFFFFFF)
-        found[start:stop] = np.where(np.isfinite(parts[start:stop]), moved, block).view(np.float32)
-
-    in_blocks(work, parts.size, _BLOCK)
-    return found.reshape(array.shape)
-
-
-def _are_whole(array: Array) -> bool:
-    """Whether all numbers are whole; the first few tell of most arrays."""
-    for part in (array[(slice(2),) * array.ndim], array):
-        values = widen(part)
-        if not (values == np.rint(values)).all():
-            return False
-    return True
-
-
-def _accumulated_type(operand: Array) -> Array:
-    entry = element_type_of(operand.dtype)
-    return operand.astype(entry.accumulate) if entry.is_narrow and entry.is_floating else operand
-
-
-def _doubled(array: Array) -> Array:
-    """An array of floats or complex numbers in f64 or c128; others as they are, in their compute type."""
-    wide = widen(array)
-    if wide.dtype.kind == "f":
-        return wide.astype(np.float64, copy=False)
-    return wide.astype(np.complex128, copy=False) if wide.dtype.kind == "c" else wide
 
 
 def random_rounding(
@@ -516,19 +371,19 @@ def random_rounding(
 def _in_doubles(given: Mapping[str, Any]) -> dict[str, Any]:
     """Keyword arguments of a kernel, with floats declared as f64 and complex numbers as c128."""
 
-    def doubled(entry: ElementType) -> ElementType:
-        return _F64 if entry.is_floating else ELEMENT_TYPES["c128"] if entry.is_complex else entry
+    def wide(entry: ElementType) -> ElementType:
+        return F64 if entry.is_floating else ELEMENT_TYPES["c128"] if entry.is_complex else entry
 
-    return _with_types(given, doubled)
+    return _with_types(given, wide)
 
 
 def _accumulated(given: Mapping[str, Any]) -> dict[str, Any]:
     """Keyword arguments of a kernel, with all types declared as those that sums are accumulated in."""
 
-    def accumulated(entry: ElementType) -> ElementType:
+    def wide(entry: ElementType) -> ElementType:
         return element_type_of(entry.accumulate) if entry.is_floating else entry
 
-    return _with_types(given, accumulated)
+    return _with_types(given, wide)
 
 
 def _with_types(given: Mapping[str, Any], change: Callable[[ElementType], ElementType]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from hloexec.plan.trees import Leaf
 from hloexec.values import flat
 
 if TYPE_CHECKING:
+    from hloexec.ops.random_rounding import RandomRounding
     from hloexec.plan.steps import Plan
 
 __all__ = [
@@ -100,8 +101,8 @@ class InstructionKernel(Kernel):
     """Where set, the float types that the result is converted to, leaf by leaf."""
     is_flushed: bool = False
     """Whether denormal operands and results are flushed to zero."""
-    rounds_at_random: bool = False
-    """Whether `bound` is the entry's function under a policy that does."""
+    random: RandomRounding | None = None
+    """What `bound` is where an opcode's results are rounded at random."""
 
     @property
     def is_pure(self) -> bool:
@@ -200,7 +201,7 @@ def instruction_kernel(
         result_types=types,
         is_flushed=is_flushed,
         overwrites=entry.overwrites if types is None and not is_flushed else None,
-        rounds_at_random=rounded is not None,
+        random=rounded,
     )
 
 
@@ -240,7 +241,7 @@ def _rounding_at_random(
     instruction: Instruction,
     entry: Opcode | CustomCall,
     given: Mapping[str, Any],
-) -> Callable[..., Any] | None:
+) -> RandomRounding | None:
     """The kernel under a policy that rounds at random; None under others, and where nothing rounds."""
     seed = context.numerics.rounding_seed
     if seed is None:
@@ -298,7 +299,7 @@ def _assembled(
     overwrites: int | None = None,
     result_types: tuple[ElementType | None, ...] | None = None,
     is_flushed: bool = False,
-    rounds_at_random: bool = False,
+    random: RandomRounding | None = None,
 ) -> InstructionKernel:
     function = Flushing(bound) if is_flushed else bound
     orders = None if orders is None else tuple(orders)
@@ -306,9 +307,7 @@ def _assembled(
         function = partial(_as_declared, Conversion.to(result_types).function, function)
     if orders:
         function = partial(_in_orders, function, orders)
-    return InstructionKernel(
-        function, overwrites, entry, given, bound, orders, result_types, is_flushed, rounds_at_random
-    )
+    return InstructionKernel(function, overwrites, entry, given, bound, orders, result_types, is_flushed, random)
 
 
 def _as_declared(convert: Callable[..., Any], kernel: Callable[..., Any], *operands: Any) -> Any:

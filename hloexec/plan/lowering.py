@@ -245,7 +245,7 @@ class Lowering:
         shapes = [self.slot_shapes[slot] for slot in slots]
         orders = [self.orders.get(slot) for slot in slots]
         kernel = instruction_kernel(self.context, self.computation, instruction, entry, shapes, orders)
-        tree = map_shape(instruction.shape, self.new_slot)
+        tree = map_shape(kernel.random.shape if kernel.random else instruction.shape, self.new_slot)
         extra = _temporary_bytes(instruction, shapes) if entry.is_elementwise else 0
         self.add(instruction, operands, tree, kernel, extra_bytes=extra)
         if entry.memory_order is not None and isinstance(tree, int) and isinstance(shapes[0], ArrayShape):

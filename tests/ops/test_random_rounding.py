@@ -120,6 +120,46 @@ def test_the_spread_of_sums_is_what_adding_one_after_the_other_does(offset):
     assert 0.4 < np.sqrt(np.mean((one_by_one - left @ right) ** 2 / variance)) < 1
 
 
+SUM = (
+    "HloModule m\n{add}ENTRY e {{ a = f32[{rows},{terms}] parameter(0)\n z = f32[] constant(0)\n"
+    " ROOT s = f32[{rows}] reduce(a, z), dimensions={{1}}, to_apply=add }}"
+)
+
+
+def test_equal_rows_have_equal_sums_and_others_errors_of_their_own():
+    """As on a machine, which adds equal rows alike wherever they stand. 200 pairs of sums over 100 samples have
+    correlations of a tenth, so that more than 0.6 is hardly met; and 0.2 for rows that differ in one term alone."""
+    values = np.tile(random(1, 700), (30, 1)).astype(np.float32)
+    values[10:, 3] = random(20)
+    found = samples(SUM.format(add=ADD.format("f32"), rows=30, terms=700), values, seeds=100)
+    assert (found[:, :10] == found[:, :1]).all()
+    assert len(set(found[:, 0])) > 1
+    errors = np.corrcoef(found[:, 9:], rowvar=False)
+    rest = errors[~np.eye(len(errors), dtype=bool)]
+    assert np.abs(rest).max() < 0.6
+    assert np.abs(rest.mean()) < 0.05
+
+
+@pytest.mark.parametrize("terms", [(1 << 16) - 1, (1 << 16) + 1, 3 << 16])
+def test_long_sums_spread_as_their_partial_sums_do(terms):
+    """Errors of a growing sum are those of its partial sums, whatever is looked at together; the root of a mean over 200
+    samples of 8 sums is known to 2 %."""
+    values = np.ones((8, terms), np.float32) + random(8, terms).astype(np.float32) / 64
+    spread = samples(SUM.format(add=ADD.format("f32"), rows=8, terms=terms), values)
+    partial = values.astype(np.float64).cumsum(axis=1)
+    expected = 2.0**-24 * np.sqrt((partial**2).sum(axis=1) / 3)
+    ratio = spread.std(axis=0, ddof=1) / expected
+    assert np.sqrt(np.mean(ratio**2)) == pytest.approx(1, abs=0.1)
+
+
+def test_sums_of_whole_rows_have_no_errors_whatever_stands_beside_them():
+    values = random(40, 300).astype(np.float32)
+    values[::2] = np.rint(8 * values[::2])
+    found = samples(SUM.format(add=ADD.format("f32"), rows=40, terms=300), values, seeds=20)
+    assert (found[:, ::2] == values[::2].astype(np.float64).sum(axis=1)).all()
+    assert (found[:, 1::2].std(axis=0) > 0).all()
+
+
 def test_sums_in_structured_order_spread_as_their_partial_sums_do():
     """The first half of the terms is about 1, the second about −1: partial sums grow to n/2, and leave errors that no
     spread of the terms' own size explains."""

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import attrs
 
 from hloexec.dtypes import ElementType
 from hloexec.dtypes import element_type as element_type_named
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.choosing import choose_by_mask, mask_type
 from hloexec.ops.registry import Opcode
-from hloexec.ops.rows import RowForm, prefixes, same
+from hloexec.ops.rows import RowForm, prefix_length, prefixes, same
 from hloexec.plan.kernels import InstructionKernel
 from hloexec.plan.steps import Step
 from hloexec.plan.trees import Leaf
+
+if TYPE_CHECKING:
+    from hloexec.ops.random_rounding import RandomRounding
 
 __all__ = ["row_form"]
 
@@ -35,23 +41,35 @@ def row_form(step: Step, shapes: Sequence[Leaf]) -> RowForm | None:
         return None
     by_name = step.scope.computation.by_name
     declared = tuple(by_name[name].shape for name in step.instruction.operands)
-    if [_type(shape) for shape in declared] != [_type(shape) for shape in operands]:
+    if kernel.random is None and [_type(shape) for shape in declared] != [_type(shape) for shape in operands]:
         return None
     if kernel.entry.is_elementwise:
         return _elementwise(step, kernel, operands, result)
-    if kernel.entry.by_rows is None or kernel.rounds_at_random:
-        # Sums draw the errors of terms by their places in the whole.
+    if kernel.entry.by_rows is None:
         return None
-    return kernel.entry.by_rows(
+    form = kernel.entry.by_rows(
         attributes=step.instruction.attributes,
         shape=result,
         operand_shapes=declared,
         computations=kernel.callees,
     )
+    return _sums_at_random(form, kernel.random, operands[0]) if form and kernel.random else form
 
 
 def _type(shape: Shape) -> ElementType | None:
     return shape.element_type if isinstance(shape, ArrayShape) else None
+
+
+def _sums_at_random(form: RowForm, rounding: RandomRounding, operand: ArrayShape) -> RowForm | None:
+    """Sums that draw the errors of their terms, which are the same for blocks of rows where terms are neighbours."""
+    dimensions = rounding.summation.along[0] if rounding.summation.along else ()
+    are_last = dimensions == tuple(range(operand.rank - len(dimensions), operand.rank))
+    if not dimensions or not are_last or operand.element_type.is_narrow:
+        return None
+    return attrs.evolve(
+        form,
+        bind=lambda count: rounding.by_rows(form.bind(count), prefix_length(operand.dimensions, count)),
+    )
 
 
 def _elementwise(
@@ -63,7 +81,7 @@ def _elementwise(
         return None
     if not result.dimensions:
         return None
-    if kernel.rounds_at_random:
+    if kernel.random:
         return RowForm(prefixes(result.dimensions), lambda _: kernel.function, is_elementwise=True)
     if opcode == "select" and operands[0].rank == 0:
         return None

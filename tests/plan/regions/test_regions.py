@@ -38,8 +38,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(region, "_LITTLE_WORK", 0)
 
 
-def _regions(module: Any) -> list[Region]:
-    return [step.kernel.region for step in plan_of(module).steps if isinstance(step.kernel, RegionKernel)]
+def _regions(module: Any, numerics: str = "reference") -> list[Region]:
+    steps = plan_of(module, numerics=numerics).steps
+    return [step.kernel.region for step in steps if isinstance(step.kernel, RegionKernel)]
 
 
 def _same_bits(module: Any, *inputs: Any, **options: Any) -> None:
@@ -247,6 +248,7 @@ def _programs(draw: st.DrawFn) -> tuple[str, list[Any]]:
 def test_random_programs_have_the_same_bits_by_rows(program: tuple[str, list[Any]]) -> None:
     text, inputs = program
     _same_bits(hloexec.parse(text), *inputs)
+    _same_bits(hloexec.parse(text), *inputs, numerics="random-rounding:1")
 
 
 _REDUCTION = """HloModule m
@@ -321,13 +323,14 @@ ENTRY e { x = f32[60,50,40] parameter(0)
 """
 
 
-def test_softmax_is_one_region() -> None:
+@pytest.mark.parametrize("numerics", ["reference", "random-rounding:0"])
+def test_softmax_is_one_region(numerics: str) -> None:
     module = hloexec.parse(_SOFTMAX)
     x = np.random.default_rng(2).normal(size=(60, 50, 40)).astype(np.float32)
-    (found,) = _regions(module)
+    (found,) = _regions(module, numerics)
     assert len(found.parts) == 7
-    assert len(plan_of(module).steps) == 1
-    _same_bits(module, x)
+    assert len(plan_of(module, numerics=numerics).steps) == 1
+    _same_bits(module, x, numerics=numerics)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 0, 1)])
