@@ -93,3 +93,20 @@ ENTRY main {
     (kept_x, kept_y), (x, y) = hloexec.run_devices(hloexec.parse(text), [inputs])
     assert (kept_x.tolist(), kept_y.tolist()) == ([9] * 4, [[9] * 3] * 2)
     assert (x.tolist(), y.tolist()) == ([9, 1, 2, 3], [[9, 3, 4], [9, 9, 9]])
+
+
+def test_the_state_of_a_started_collective_holds_all_of_its_operands() -> None:
+    text = """HloModule m, replica_count=2
+ENTRY e { x = f32[2] parameter(0)
+  y = f32[2] negate(x)
+  s = ((f32[2], f32[2]), (f32[4], f32[4])) all-gather-start(x, y), replica_groups={{0,1}}, dimensions={0}
+  before = (f32[2], f32[2]) get-tuple-element(s), index=0
+  b = f32[2] get-tuple-element(before), index=1
+  d = (f32[4], f32[4]) all-gather-done(s)
+  c = f32[4] get-tuple-element(d), index=1
+  ROOT r = (f32[2], f32[4]) tuple(b, c) }
+"""
+    x = np.arange(4, dtype=np.float32).reshape(2, 2)
+    for row, (before, after) in zip(x, hloexec.run_devices(hloexec.parse(text), [[row] for row in x]), strict=True):
+        np.testing.assert_array_equal(before, -row)
+        np.testing.assert_array_equal(after, -x.reshape(-1))

@@ -125,3 +125,10 @@ def test_shapes_that_do_not_fit_the_number_of_devices_are_refused_in_a_sentence(
         hloexec.run_devices(module, [values])
     assert "%z" in str(caught.value) or "'z'" in str(caught.value)
     assert not any(name in str(caught.value) for name in ("IndexError", "ValueError", "StopIteration", "KeyError"))
+
+
+def test_groups_of_different_sizes_must_all_fit() -> None:
+    gathered = _entry("z = s32[4] all-gather(x), replica_groups={{3},{0,1,2}}, dimensions={0}", x="s32[4]")
+    module = hloexec.parse("HloModule m, replica_count=4\n" + gathered)
+    with pytest.raises(hloexec.InputError, match="%z in computation main does not fit groups of 3 devices"):
+        hloexec.run_devices(module, [[np.zeros(4, np.int32)]] * 4, verify=False)

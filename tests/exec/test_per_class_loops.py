@@ -130,6 +130,19 @@ def test_what_is_alive_is_counted_for_all_devices() -> None:
     assert histories <= statistics.peak_bytes <= histories * 1.25
 
 
+def test_results_are_checked_where_devices_run_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = attrs.evolve(
+        registry.OPCODES["multiply"],
+        evaluate=lambda x, _: x.astype(np.float64),
+        evaluate_needs=frozenset(),
+        bind=None,
+    )
+    monkeypatch.setitem(registry.OPCODES, "multiply", entry)
+    module = hloexec.parse(LOOP.format(step=OWN))
+    with pytest.raises(EvaluationError, match=r"%y .*float64\[64, 64\] as result 0, where the shape is f32\[64,64\]"):
+        hloexec.run_devices(module, inputs(shared=False), check=True, planner=False)
+
+
 @pytest.mark.parametrize("error", [ValueError, hloexec.UnsupportedError])
 def test_an_error_names_the_step_and_the_way_to_it(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
     """Of a fault, the run is repeated as it is written; of what a kernel raises on purpose, it is not."""

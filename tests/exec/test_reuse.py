@@ -327,3 +327,25 @@ ENTRY e { x = f32[4] parameter(0)
         expected = 2 * (x if device < 2 else other)
         expected[device] = 9
         np.testing.assert_array_equal(value, expected)
+
+
+def test_what_two_slots_hold_of_what_devices_have_each_lives_as_long_as_both_need_it():
+    """A branch that gives what it was given makes the operand and the result one; large values are let go of device by
+    device where they are needed for the last time."""
+    module = parsed("""HloModule m
+same { a = f32[1000000] parameter(0)
+  ROOT b = f32[1000000] copy(a) }
+other { a = f32[1000000] parameter(0)
+  ROOT b = f32[1000000] negate(a) }
+ENTRY e { x = f32[1000000] parameter(0)
+  p = pred[] parameter(1)
+  y = f32[1000000] add(x, x)
+  c = f32[1000000] conditional(p, y, y), true_computation=same, false_computation=other
+  z = f32[1000000] reverse(y), dimensions={0}
+  ROOT r = f32[1000000] subtract(c, z) }
+""")
+    rows = [np.full(1_000_000, value, np.float32) for value in (1, 2, 3)]
+    for row in rows:
+        row[0] = 0
+    for row, found in zip(rows, run_devices(module, [[row, np.True_] for row in rows], replicas=3), strict=True):
+        np.testing.assert_array_equal(found, 2 * row - 2 * row[::-1])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.errors import OptimizationWarning
+from hloexec.errors import EvaluationError, OptimizationWarning
 from hloexec.exec import machine
 from hloexec.exec.code import loop_writer, writer
 from hloexec.plan import pipeline
@@ -92,3 +92,14 @@ def test_plans_that_cannot_be_written_are_walked(what: str, monkeypatch: pytest.
 def test_a_run_that_fails_as_planned_is_run_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Region, "__call__", _broken)
     _require_warning_and_same_bits()
+
+
+def test_a_run_that_has_spoken_to_its_host_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host would be told twice."""
+    text = TEXT.replace("  zero = f32[] constant(0)\n  ROOT r", "  k = token[] after-all()\n  o = token[] outfeed(x, k)\n"
+                        "  zero = f32[] constant(0)\n  ROOT r")  # fmt: skip
+    monkeypatch.setattr(Region, "__call__", _broken)
+    out: list[Any] = []
+    with pytest.raises(EvaluationError, match="a fault"):
+        hloexec.run(hloexec.parse(text), X, outfeed=out)
+    assert len(out) <= 1
