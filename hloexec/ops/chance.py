@@ -30,8 +30,10 @@ __all__ = [
     "steps_of",
 ]
 
-BLOCK = 1 << 13
-"""Elements at a time: what is computed of them stays in the L2 cache."""
+BLOCK = 1 << 16
+"""Elements at a time. Less would stay in a core's own cache, but threads would wait for Python's lock more than they
+compute: on two cores, a chain of 17 calls on 64 MB takes 3.0 s in blocks of 2¹³, 1.5 s of 2¹⁵, 1.1 s of 2¹⁶.
+"""
 F64 = ELEMENT_TYPES["f64"]
 _WORD = (1 << 64) - 1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

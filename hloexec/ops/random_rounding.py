@@ -101,14 +101,14 @@ class RandomRounding:
     def _rounded_elements(self, *operands: Array) -> Array:
         """What an elementwise operation gives, block by block."""
         assert isinstance(self.shape, ArrayShape)
-        sizes = operands[0].shape
-        if operands[0].size <= BLOCK or any(operand.shape != sizes for operand in operands):
-            return self._elements(*operands).reshape(np.broadcast_shapes(*(operand.shape for operand in operands)))
-        flat = [np.ascontiguousarray(operand).reshape(-1) for operand in operands]
-        found = np.empty(flat[0].size, self.shape.element_type.storage)
+        sizes = np.broadcast_shapes(*(operand.shape for operand in operands))
+        if math.prod(sizes) <= BLOCK or any(operand.ndim and operand.shape != sizes for operand in operands):
+            return self._elements(*operands).reshape(sizes)
+        flat = [np.ascontiguousarray(operand).reshape(-1) if operand.ndim else operand for operand in operands]
+        found = np.empty(math.prod(sizes), self.shape.element_type.storage)
 
         def work(start: int, stop: int) -> None:
-            found[start:stop] = self._elements(*(operand[start:stop] for operand in flat))
+            found[start:stop] = self._elements(*(each[start:stop] if each.ndim else each for each in flat))
 
         in_blocks(work, found.size, BLOCK)
         return found.reshape(sizes)

@@ -69,12 +69,18 @@ def _walk(rows: Array, targets: Array, share: float, key: int, exact: float) -> 
         if len(starts) > 1:
             hashes = _hashes(terms, key, start)
         hashes *= row_hashes
-        places = np.arange(start, start + terms.shape[1])[:, None]
         steps = hashes.astype(np.uint32).view(np.int32) * np.float32(2.0**-31)
-        steps *= (terms != 0) & (places != firsts) & ~is_exact
+        steps *= terms != 0
+        if len(starts) == 1:
+            np.put_along_axis(steps, firsts, np.float32(0), axis=1)
+        else:
+            steps *= np.arange(start, start + terms.shape[1])[:, None] != firsts
         steps[:, -1:] += walks[:, :1]
         walks = steps[:, ::-1].cumsum(axis=1, dtype=np.float32)[:, ::-1]
-        targets[:, start : start + _PIECE] = _moved(terms, walks, hashes, share, is_exact)
+        moves = _moves(terms, walks, hashes, share)
+        if is_exact.any():
+            moves *= ~is_exact
+        targets[:, start : start + _PIECE] = (terms.view(moves.dtype) + moves).view(terms.dtype)
 
 
 def _hashes(terms: Array, key: int, start: int) -> Array:
@@ -89,23 +95,22 @@ def _are_whole(terms: Array, largest: float) -> Array:
     return found[:, None, None]
 
 
-def _moved(terms: Array, walks: Array, hashes: Array, share: float, is_exact: Array) -> Array:
-    """Terms times 1 plus walks, in units of roundoff, and plus errors of their own."""
+def _moves(terms: Array, walks: Array, hashes: Array, share: float) -> Array:
+    """By how many last places terms change: by walks, in units of roundoff, and errors of their own."""
     mantissa = 23 if terms.itemsize == 4 else 52
-    unsigned, signed, tiny = (f"u{terms.itemsize}", f"i{terms.itemsize}", 2.0 ** (-126 if mantissa == 23 else -1022))
-    fraction = np.ascontiguousarray(terms).view(unsigned) & np.dtype(unsigned).type((1 << mantissa) - 1)
+    unsigned, tiny = np.dtype(f"u{terms.itemsize}").type, 2.0 ** (-126 if mantissa == 23 else -1022)
+    fraction = terms.view(unsigned) & unsigned((1 << mantissa) - 1)
     # The upper half of a hash: 16 bits for the error of the term itself, 16 for which way it is rounded.
     hashes >>= np.uint64(32)
     upper = hashes.astype(np.uint32).reshape(-1)
     own, chance = (upper.view(kind)[place::2].reshape(terms.shape) for kind, place in ((np.int16, 0), (np.uint16, 1)))
-    moves = walks + own * np.float32(2.0**-15) * ((fraction != 0) & ~is_exact)
+    moves: Array = walks + own * np.float32(2.0**-15) * (fraction != 0)
     # A unit of roundoff is half a last place of 1, and (1 + fraction)/2 last places of the number.
     moves *= (fraction.astype(np.float32) * np.float32(2.0 ** -(mantissa + 1)) + np.float32(0.5)) * np.float32(share)
     moves = np.floor(moves + chance * np.float32(2.0**-16) * (moves != 0))
     sizes = np.abs(terms)
     moves *= (sizes >= tiny) & (sizes <= 1 / (4 * tiny))
-    found: Array = np.ascontiguousarray(terms).view(signed) + moves.astype(signed)
-    return found.view(terms.dtype)
+    return moves.astype(f"i{terms.itemsize}")
 
 
 def sum_by_chance(terms: Array, seed: int) -> Array:
