@@ -7,8 +7,9 @@ rounding does to each element, measured (D. S. Parker, "Monte Carlo Arithmetic",
 
 Chance is a hash of the seed, the opcode and the bits of the exact result: neither the order of execution nor other
 elements, other devices or the number of the run have a part in it. So equal results are rounded alike wherever they
-stand, as they are on any machine, and their errors add up as they do there; within sums, places count as well. (Where
-operands hold nothing but small whole numbers, their sums have no errors; so much an element of a sum owes to others.)
+stand, as they are on any machine, and their errors add up as they do there. So do the sums of equal rows of terms; the
+errors of other rows have nothing in common, as a row's own hash is part of all of its terms'. (Where the operands of
+products hold nothing but small whole numbers, their sums have no errors; so much such an element owes to others.)
 
 What implementations are free to do is drawn as well. Functions get an error of up to `_FUNCTION_ERROR` units besides.
 Sums are added in an order that nobody promises: the error of adding t₁ … tₙ one after the other, with relative errors
