@@ -21,10 +21,11 @@ ADD = """add {
 """
 
 
-def run(text: str, devices: int, *, replicas: bool = True) -> list[Any]:
+def run(text: str, devices: int, *, replicas: bool = True, **options: Any) -> list[Any]:
     """The result per device of a module whose one parameter is the device's number, s32[]."""
     header = f"HloModule m, {'replica_count' if replicas else 'num_partitions'}={devices}\n"
-    return hloexec.run_devices(hloexec.parse(header + text), [[np.int32(device)] for device in range(devices)])
+    inputs = [[np.int32(device)] for device in range(devices)]
+    return hloexec.run_devices(hloexec.parse(header + text), inputs, **options)
 
 
 def numbers(outputs: list[Any]) -> list[int]:

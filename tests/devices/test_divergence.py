@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from hloexec.exec.statistics import Statistics
 from tests.devices.diverging import ADD, HANDLE, branch, chosen, looped, numbers, run, summed
 
 pytestmark = pytest.mark.timeout(60)
@@ -248,3 +249,36 @@ def test_a_split_collective_meets_one_that_is_not_split() -> None:
     split = "s = s32[] all-reduce-start(x), replica_groups={{0,1}}, to_apply=add\n  ROOT d = s32[] all-reduce-done(s)"
     text = ADD + branch("whole", "ROOT " + summed("{{0,1}}")) + branch("split", split) + chosen(1, "whole", "split")
     assert numbers(run(text, 2)) == [1, 1]
+
+
+def test_those_who_went_on_without_the_others_join_among_themselves() -> None:
+    """Devices 2 and 3 leave the loop at once, and send to 0 and 1, which wait for that in the loop: so they cannot wait for
+    these. 0 and 1 loop once and twice, then take the long way behind the loop together."""
+    pairs, second = (
+        f"frontend_attributes={{_xla_send_recv_source_target_pairs={p}}}" for p in ("{{2,0},{3,1}}", "{{3,1}}")
+    )
+    body = f"""t = token[] after-all()
+  r = {HANDLE} recv(t), channel_id=1, {pairs}
+  rd = (s32[], token[]) recv-done(r), channel_id=1
+  got = s32[] get-tuple-element(rd), index=0
+  y = s32[] add(v, got)"""
+    times = """one = s32[] constant(1)
+  two = s32[] constant(2)
+  none = s32[] constant(0)
+  receives = pred[] compare(x, two), direction=LT
+  often = s32[] add(x, one)
+  times = s32[] select(receives, often, none)"""
+    sends = "".join(
+        f"""t{number} = token[] after-all()
+  sent{number} = {HANDLE} send(x, t{number}), channel_id=1, {attribute}
+  done{number} = token[] send-done(sent{number}), channel_id=1
+  """
+        for number, attribute in enumerate((pairs, second))
+    )
+    chain = "".join(f"v{number + 1} = s32[] xor(v{number}, x)\n  " for number in range(400))
+    after = f"{sends}v0 = s32[] get-tuple-element(done), index=1\n  {chain}ROOT out = s32[] negate(v400)"
+    statistics = Statistics()
+    text = looped(body, times, after)
+    assert numbers(run(text, 4, statistics=statistics)) == [-2, -7, -2, -3]
+    # Two ways behind the loop, of two devices each.
+    assert 2 * 400 < statistics.steps < 3 * 400

@@ -152,6 +152,24 @@ def test_long_sums_spread_as_their_partial_sums_do(terms):
     assert np.sqrt(np.mean(ratio**2)) == pytest.approx(1, abs=0.1)
 
 
+def test_sums_of_several_operands_have_errors_each_of_its_own_type():
+    """Whole numbers none; floats those of a sum of their own, within a fifth over 40 rows."""
+    text = (
+        "HloModule m\nadd { a = f32[] parameter(0)\n b = s32[] parameter(1)\n c = f32[] parameter(2)\n"
+        " d = s32[] parameter(3)\n e = f32[] add(a, c)\n f = s32[] add(b, d)\n ROOT t = (f32[], s32[]) tuple(e, f) }\n"
+        "ENTRY e { x = f32[40,500] parameter(0)\n n = s32[40,500] parameter(1)\n z = f32[] constant(0)\n"
+        " o = s32[] constant(0)\n ROOT r = (f32[40], s32[40]) reduce(x, n, z, o), dimensions={1}, to_apply=add }"
+    )
+    module = hloexec.parse(text)
+    x, n = 3 + random(40, 500).astype(np.float32), np.arange(20000, dtype=np.int32).reshape(40, 500)
+    runs = [hloexec.run(module, x, n, numerics=f"random-rounding:{seed}") for seed in range(60)]
+    assert all((run[1] == n.sum(axis=1)).all() for run in runs)
+    partial = x.astype(np.float64).cumsum(axis=1)
+    expected = 2.0**-24 * np.sqrt((partial**2).sum(axis=1) / 3)
+    spread = np.array([run[0] for run in runs]).astype(np.float64).std(axis=0, ddof=1)
+    assert np.sqrt(np.mean((spread / expected) ** 2)) == pytest.approx(1, abs=0.2)
+
+
 def test_sums_of_whole_rows_have_no_errors_whatever_stands_beside_them():
     values = random(40, 300).astype(np.float32)
     values[::2] = np.rint(8 * values[::2])
