@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,12 +21,11 @@ __all__ = [
     "doubled",
     "dropped_digits",
     "hashes_of",
-    "in_parts",
     "mixed",
     "moved",
     "of_hashes",
-    "rounded",
     "steps_of",
+    "with_errors",
 ]
 
 BLOCK = 1 << 16
@@ -83,14 +81,16 @@ def as_parts(values: Array) -> Array:
     return flat.view(f"f{flat.itemsize // 2}") if flat.dtype.kind == "c" else flat
 
 
-def in_parts(values: Array, entry: ElementType, compute: Callable[[Array, int], Array]) -> Array:
-    """What `compute` makes, block by block, of the numbers (see `as_parts`) as f64 and the place of the first of them:
-    an array of a floating or complex type in the dimensions of `values`."""
-    parts = as_parts(values)
-    found = np.empty(parts.size, part_type(entry).storage)
+def with_errors(values: Array, amplitude: float, entry: ElementType, key: int) -> Array:
+    """Floats or complex numbers with independent relative errors, uniform up to `amplitude`, rounded to a type."""
+    part, parts = part_type(entry), as_parts(values)
+    found = np.empty(parts.size, part.storage)
 
     def work(start: int, stop: int) -> None:
-        found[start:stop] = compute(doubled(parts[start:stop]), start)
+        exact = doubled(parts[start:stop])
+        if amplitude:
+            exact = exact * (1 + steps_of(hashes_of(exact, key + 1, start)) * amplitude)
+        found[start:stop] = exact if part is F64 else of_hashes(exact, part, hashes_of(exact, key))
 
     in_blocks(work, parts.size, BLOCK)
     return found.view(entry.storage).reshape(values.shape)
@@ -119,11 +119,6 @@ def of_hashes(exact: Array, entry: ElementType, hashes: Array) -> Array:
     if fractions is not None:
         found[places] = _between_neighbours(exact[places], entry, fractions)
     return found
-
-
-def rounded(exact: Array, entry: ElementType, key: int) -> Array:
-    """f64 numbers in one dimension in a floating type, up or down by chance where that is narrower."""
-    return exact if entry is F64 else of_hashes(exact, entry, hashes_of(exact, key))
 
 
 def _between_neighbours(exact: Array, entry: ElementType, fractions: Array) -> Array:

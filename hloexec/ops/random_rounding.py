@@ -47,11 +47,10 @@ from hloexec.ops.chance import (
     doubled,
     dropped_digits,
     hashes_of,
-    in_parts,
     moved,
     of_hashes,
-    rounded,
     steps_of,
+    with_errors,
 )
 from hloexec.ops.common import narrow_aloud, widen
 from hloexec.ops.random_walks import walked
@@ -194,9 +193,9 @@ class RandomRounding:
     def _adds_exactly(self, operands: Sequence[Any]) -> bool:
         """Whether all that is added is whole numbers, so few and small that no partial sum is rounded."""
         arrays = [operand for operand in operands if isinstance(operand, np.ndarray) and operand.size]
-        if any(array.dtype.kind == "c" or not _are_whole(array) for array in arrays):
+        if any(array.dtype.kind == "c" for array in arrays):
             return False
-        largest = math.prod(max(1.0, float(np.abs(widen(array)).max())) for array in arrays)
+        largest = math.prod(map(_largest_whole, arrays))
         entries = [element_type_of(array.dtype) for array in arrays]
         kept = min((entry.mantissa_bits for entry in entries if entry.is_floating), default=0)
         is_stepwise = self.summation.is_stepwise or self._is_narrow(operands)
@@ -209,7 +208,7 @@ class RandomRounding:
         to = entry if self.keeps_types or not entry.is_floating else element_type_of(entry.accumulate)
         if not _has_fractions(entry) or not amplitude:
             return operand if self.keeps_types else accumulated(operand)
-        return _with_errors(operand, self._of_units(amplitude, entry), to, self.key + number)
+        return with_errors(operand, self._of_units(amplitude, entry), to, self.key + number)
 
     def _of_units(self, amplitude: float, entry: ElementType) -> float:
         """So many units of roundoff of the type in which partial sums of numbers of a type are rounded."""
@@ -227,7 +226,8 @@ class RandomRounding:
         terms = [place for place, dimensions in enumerate(along) if dimensions and has_fractions[place]]
         shares, exact = dict.fromkeys(terms, 1.0), 0.0
         if len(terms) != 2 or isinstance(self.shape, TupleShape):
-            exact = _LARGEST_WHOLE / _largest([operand for place, operand in enumerate(operands) if not along[place]])
+            initial = [operand for place, operand in enumerate(operands) if not along[place]]
+            exact = _LARGEST_WHOLE / max(map(_largest_whole, initial), default=1.0)
         elif self._adds_exactly(operands):
             return [accumulated(operand) for operand in operands]
         else:
@@ -249,14 +249,7 @@ class RandomRounding:
         entry = shape.element_type
         if not amplitude and element_type_of(value.dtype) is entry:
             return value
-        return _with_errors(value, self._of_units(amplitude, entry), entry, self.key)
-
-
-def _largest(initial: Sequence[Array]) -> float:
-    """The largest of the whole numbers that sums begin with, 1 at least; infinite where some are not whole."""
-    if not all(map(_are_whole, initial)):
-        return math.inf
-    return max((float(np.abs(widen(array)).max(initial=1.0)) for array in initial), default=1.0)
+        return with_errors(value, self._of_units(amplitude, entry), entry, self.key)
 
 
 def _shares(operands: Sequence[Array], places: Sequence[int]) -> dict[int, float]:
@@ -270,18 +263,6 @@ def _shares(operands: Sequence[Array], places: Sequence[int]) -> dict[int, float
     return dict.fromkeys(places, math.sqrt(0.5))
 
 
-def _with_errors(values: Array, amplitude: float, entry: ElementType, key: int) -> Array:
-    """Floats or complex numbers with independent relative errors, uniform up to `amplitude`, rounded to a type."""
-    part = part_type(entry)
-
-    def compute(exact: Array, start: int) -> Array:
-        if amplitude:
-            exact = exact * (1 + steps_of(hashes_of(exact, key + 1, start)) * amplitude)
-        return rounded(exact, part, key)
-
-    return in_parts(values, entry, compute)
-
-
 def _halves(values: Array) -> tuple[Array, Array]:
     """f64 numbers as sums of two of half the digits (Veltkamp)."""
     scaled = values * (2.0**27 + 1)
@@ -293,13 +274,13 @@ def _has_fractions(entry: ElementType) -> bool:
     return entry.is_floating or entry.is_complex
 
 
-def _are_whole(array: Array) -> bool:
-    """Whether all numbers are whole; the first few tell of most arrays."""
+def _largest_whole(array: Array) -> float:
+    """The largest of whole numbers, 1 at least; infinite where some, mostly among the first few, are not whole."""
     for part in (array[(slice(2),) * array.ndim], array):
         values = widen(part)
         if not (values == np.rint(values)).all():
-            return False
-    return True
+            return math.inf
+    return float(np.abs(values).max(initial=1.0))
 
 
 def cut_by_chance(array: Array, bits: int, seed: int) -> Array:

@@ -9,15 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from hloexec.dtypes import element_type_of
-from hloexec.ops.chance import BLOCK, accumulated, as_parts, in_parts, mixed, rounded
+from hloexec.ops.chance import BLOCK, accumulated, as_parts, mixed, with_errors
 from hloexec.ops.threads import in_blocks
-from hloexec.precision import part_type
 from hloexec.values import Array
 
 __all__ = ["sum_by_chance", "walked"]
 
 _PIECE = 1 << 16
-"""So many terms of a long sum are looked at together."""
+"""So many terms of a long sum are looked at together. Other numbers give other bits."""
 
 
 def walked(operand: Array, dimensions: Sequence[int], share: float, key: int, exact: float = 0.0) -> Array:
@@ -70,11 +69,7 @@ def _walk(rows: Array, targets: Array, share: float, key: int, exact: float) -> 
             hashes = _hashes(terms, key, start)
         hashes *= row_hashes
         steps = hashes.astype(np.uint32).view(np.int32) * np.float32(2.0**-31)
-        steps *= terms != 0
-        if len(starts) == 1:
-            np.put_along_axis(steps, firsts, np.float32(0), axis=1)
-        else:
-            steps *= np.arange(start, start + terms.shape[1])[:, None] != firsts
+        steps *= (terms != 0) & (np.arange(start, start + terms.shape[1])[:, None] != firsts)
         steps[:, -1:] += walks[:, :1]
         walks = steps[:, ::-1].cumsum(axis=1, dtype=np.float32)[:, ::-1]
         moves = _moves(terms, walks, hashes, share)
@@ -120,4 +115,4 @@ def sum_by_chance(terms: Array, seed: int) -> Array:
         total = walked(terms, (0,), 1.0, zlib.crc32(f"{seed}:sum".encode())).sum(axis=0)
         if element_type_of(total.dtype) is entry:
             return np.asarray(total)
-        return in_parts(total, entry, lambda exact, start: rounded(exact, part_type(entry), seed))
+        return with_errors(total, 0.0, entry, seed)

@@ -132,13 +132,16 @@ ENTRY e {{ a = f32[20,30] parameter(0)
     assert hloexec.run(module, *operands, numerics="ftz").tobytes() != expected.tobytes()
 
 
+_MULTIPLIED = f"""multiplied {{ a = f32[{_SIZE}] parameter(0)
+  b = f32[{_SIZE}] parameter(1)
+  ROOT m = f32[{_SIZE}] multiply(a, b) }}
+"""
+
+
 def test_an_optimized_module_is_contracted_within_its_fusions_only() -> None:
     """Fusions, the product in one and the sum in another or in none; and the sum of a product outside of any."""
     text = f"""HloModule m, is_scheduled=true
-multiplied {{ a = f32[{_SIZE}] parameter(0)
-  b = f32[{_SIZE}] parameter(1)
-  ROOT m = f32[{_SIZE}] multiply(a, b) }}
-added {{ a = f32[{_SIZE}] parameter(0)
+{_MULTIPLIED}added {{ a = f32[{_SIZE}] parameter(0)
   b = f32[{_SIZE}] parameter(1)
   c = f32[{_SIZE}] parameter(2)
   m = f32[{_SIZE}] multiply(a, b)
@@ -229,10 +232,7 @@ def test_plain_runs_contract_the_same_sums() -> None:
 def test_a_fusion_within_a_fusion_is_part_of_its_loop() -> None:
     """The product in a fusion within the one that adds to it: with the bits of a single fusion."""
     nested = f"""HloModule m, is_scheduled=true
-multiplied {{ a = f32[{_SIZE}] parameter(0)
-  b = f32[{_SIZE}] parameter(1)
-  ROOT m = f32[{_SIZE}] multiply(a, b) }}
-added {{ a = f32[{_SIZE}] parameter(0)
+{_MULTIPLIED}added {{ a = f32[{_SIZE}] parameter(0)
   b = f32[{_SIZE}] parameter(1)
   c = f32[{_SIZE}] parameter(2)
   m = f32[{_SIZE}] fusion(a, b), kind=kLoop, calls=multiplied
