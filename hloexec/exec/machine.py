@@ -29,7 +29,7 @@ from hloexec.exec.per_class import EachClass
 from hloexec.exec.per_class_loops import Part, lone_frame, parts_of_loop, side_by_side
 from hloexec.exec.scheduler import Scheduler
 from hloexec.exec.tasks import Frame, Loop, Task
-from hloexec.plan.steps import Conditional, DeviceNumber, Exchange, Invocation, Plan, Step, While
+from hloexec.plan.steps import Branch, Conditional, DeviceNumber, Exchange, Invocation, Plan, Step, While
 from hloexec.plan.trees import NO_SLOT, leaves, store
 from hloexec.values import TOKEN
 
@@ -218,11 +218,9 @@ class Machine(Scheduler):
             if type(selector) is Split:
                 chosen = [flow.branches.index(flow.select(value)) for value in selector.values]
                 keys = [chosen[number] for number in selector.classes]
-                self._part(task, step, keys, lambda part, positions, key: self._enter(part, step))
+                self._part(task, step, keys, lambda part, positions, key: self._take(part, step, flow.branches[key]))
                 return None
-            branch = flow.select(selector)
-            arguments = [slots[slot] for slot in step.operands[branch.start : branch.stop]]
-            return self._run(task, step, branch.plan, arguments)
+            return self._take(task, step, flow.select(selector))
         arguments = [slots[slot] for slot in step.operands]
         if isinstance(flow, Invocation):
             return self._run(task, step, flow.plan, arguments)
@@ -234,6 +232,12 @@ class Machine(Scheduler):
                 return self._run_per_class(task, step, *found)
         self._drop(task, step)
         return self._go_round(task, step, Loop(flow, arguments))
+
+    def _take(self, task: Task, step: Step, branch: Branch) -> Task | None:
+        """Run a branch of the conditional that the task is at, or begin it."""
+        slots = task.frames[-1].slots
+        arguments = [slots[slot] for slot in step.operands[branch.start : branch.stop]]
+        return self._run(task, step, branch.plan, arguments)
 
     def _run_per_class(self, task: Task, step: Step, classes: Classes, parts: Sequence[Part]) -> Task | None:
         """Let each class of devices run a loop by itself."""

@@ -7,10 +7,16 @@ from __future__ import annotations
 
 import pytest
 
+from hloexec.exec.observers import Event
 from hloexec.exec.statistics import Statistics
 from tests.devices.diverging import ADD, HANDLE, branch, chosen, looped, numbers, run, summed
 
 pytestmark = pytest.mark.timeout(60)
+
+
+class Watcher:
+    def on_instruction(self, event: Event) -> None:
+        """Having an observer is what matters."""
 
 
 def test_groups_that_agree_meet_within_a_branch() -> None:
@@ -45,6 +51,27 @@ def test_pairs_of_devices_loop_different_numbers_of_times() -> None:
   times = s32[] add(two, more)"""
     expected = [(0 + 1) * 2, (0 + 1) * 2, (2 + 3) * 2**4, (2 + 3) * 2**4]
     assert numbers(run(ADD + looped(body, times), 4)) == expected
+
+
+@pytest.mark.parametrize("first", [0, 5])
+@pytest.mark.parametrize("is_planned", [True, False])
+@pytest.mark.parametrize("is_observed", [True, False])
+def test_devices_of_different_indices_take_one_branch(first: int, is_planned: bool, is_observed: bool) -> None:
+    """An index out of range chooses the last branch, so 1, 2 and 3, or 5 to 8, choose alike."""
+    text = (
+        branch("negated", "ROOT n = s32[] negate(x)")
+        + branch("inverted", "ROOT n = s32[] not(x)")
+        + f"""ENTRY main {{
+  x = s32[] parameter(0)
+  first = s32[] constant({first})
+  index = s32[] add(x, first)
+  ROOT out = s32[] conditional(index, x, x), branch_computations={{negated, inverted}}
+}}
+"""
+    )
+    observers = [Watcher()] if is_observed else []
+    expected = [-x if first + x == 0 else ~x for x in range(4)]
+    assert numbers(run(text, 4, planner=is_planned, observers=observers)) == expected
 
 
 def test_loops_without_communication_join_again_before_a_collective() -> None:
