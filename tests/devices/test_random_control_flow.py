@@ -29,6 +29,7 @@ predicates = st.one_of(
     st.tuples(st.just("team below"), st.integers(0, 3)),
     st.tuples(st.just("device below"), st.integers(0, 5)),
     st.tuples(st.just("odd"), st.just(0)),
+    st.tuples(st.just("team is"), st.integers(0, 2)),
 )
 trip_counts = st.one_of(
     st.tuples(st.just("constant"), st.integers(0, 3)),
@@ -109,13 +110,13 @@ class Writer:
         return name
 
     def _add(self, lines: list[str], value: str, number: int) -> str:
-        result, constant = self.name("v"), self.name("c")
+        result, constant = self.name("v"), self.name("limit")
         lines += [f"{constant} = s32[] constant({number})", f"{result} = s32[] add({value}, {constant})"]
         return result
 
     def _mix(self, lines: list[str], value: str) -> str:
         """3 v + device"""
-        result, constant, product = self.name("v"), self.name("c"), self.name("m")
+        result, constant, product = self.name("v"), self.name("limit"), self.name("m")
         lines += [
             f"{constant} = s32[] constant(3)",
             f"{product} = s32[] multiply({value}, {constant})",
@@ -160,18 +161,22 @@ class Writer:
         return result
 
     def _if(self, lines: list[str], value: str, predicate: Node, yes: list[Node], no: list[Node]) -> str:
-        result, condition, limit = self.name("v"), self.name("p"), self.name("c")
+        result, condition, limit = self.name("v"), self.name("p"), self.name("limit")
         kind, number = predicate
-        compared = {"team below": "team", "device below": "device", "odd": f"{condition}bit"}[kind]
+        compared = {"odd": f"{condition}bit"}.get(kind, kind.split()[0])
         if kind == "odd":
             lines += [f"{condition}one = s32[] constant(1)", f"{condition}bit = s32[] and({value}, {condition}one)"]
-        direction = "NE" if kind == "odd" else "LT"
-        lines += [
-            f"{limit} = s32[] constant({number})",
-            f"{condition} = pred[] compare({compared}, {limit}), direction={direction}",
-            f"{result} = s32[] conditional({condition}, {value}, {value}), "
-            f"true_computation={self.block(yes)}, false_computation={self.block(no)}",
-        ]
+        lines.append(f"{limit} = s32[] constant({number})")
+        branches = self.block(yes), self.block(no)
+        if kind == "team is":
+            # Indices out of range, on both sides, choose the last branch.
+            lines.append(f"{condition} = s32[] subtract({compared}, {limit})")
+            chosen = "branch_computations={{{}, {}}}".format(*branches)
+        else:
+            direction = "NE" if kind == "odd" else "LT"
+            lines.append(f"{condition} = pred[] compare({compared}, {limit}), direction={direction}")
+            chosen = "true_computation={}, false_computation={}".format(*branches)
+        lines.append(f"{result} = s32[] conditional({condition}, {value}, {value}), {chosen}")
         return result
 
     def _loop(self, lines: list[str], value: str, trips: Node, nodes: list[Node]) -> str:
@@ -297,7 +302,12 @@ class Model:
                 value = yield from self._block(node[1], device, value)
             elif kind == "if":
                 (what, number), yes, no = node[1:]
-                holds = {"team below": team < number, "device below": device < number, "odd": value % 2 == 1}[what]
+                holds = {
+                    "team below": team < number,
+                    "device below": device < number,
+                    "odd": value % 2 == 1,
+                    "team is": team == number,
+                }[what]
                 value = yield from self._block(yes if holds else no, device, value)
             else:
                 (what, number), body = node[1:]

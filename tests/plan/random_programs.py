@@ -615,7 +615,10 @@ class _Writer:
 
     def conditional(self, body: _Body) -> None:
         given = self.pick(body.values)
+        how = self.pick(["limit", "limit", "index", "device"])
+        was_in_step, self.is_in_step = self.is_in_step, self.is_in_step and how != "device"
         first, root = self.inner([given], int(self.random.integers(1, 5)))
+        self.is_in_step = was_in_step
         second = _Body(self, f"computation_{self.fresh()}")
         second.emit(given.kind, given.dims, "parameter(0)")
         scalar = self.spread_scalar(second, Value("", root.kind, root.dims)) if root.kind != "pred" else None
@@ -623,14 +626,25 @@ class _Writer:
             body.emit(root.kind, root.dims, f"call({given.name}), to_apply={first}")
             return
         self.computations.append(second.finish(f"copy({scalar.name})", root.shape))
-        limit = body.scalar("s32", "20")
-        choice = body.emit("pred", (), f"compare({self.trip_count(body).name}, {limit.name}), direction=LT", keep=False)
-        body.emit(
-            root.kind,
-            root.dims,
-            f"conditional({choice.name}, {given.name}, {given.name}), true_computation={first}, "
-            f"false_computation={second.name}",
-        )
+        if how == "limit":
+            limit = body.scalar("s32", "20")
+            choice = body.emit(
+                "pred", (), f"compare({self.trip_count(body).name}, {limit.name}), direction=LT", keep=False
+            )
+            branches = f"true_computation={first}, false_computation={second.name}"
+        else:
+            # 2 and more are out of range: they take the last branch, as 1 does.
+            choice = self.index_of_branch(body, how)
+            branches = f"branch_computations={{{first}, {second.name}}}"
+        operands = ", ".join([choice.name, given.name, given.name])
+        body.emit(root.kind, root.dims, f"conditional({operands}), {branches}")
+
+    def index_of_branch(self, body: _Body, how: str) -> Value:
+        if how == "device":
+            device = body.emit("u32", (), "partition-id()", keep=False)
+            return body.emit("s32", (), f"convert({device.name})", keep=False)
+        three = body.scalar("s32", "3")
+        return body.emit("s32", (), f"remainder({self.trip_count(body).name}, {three.name})", keep=False)
 
     def trip_count(self, body: _Body) -> Value:
         """A number that only a run knows, where it is at hand."""
