@@ -615,7 +615,7 @@ class _Writer:
 
     def conditional(self, body: _Body) -> None:
         given = self.pick(body.values)
-        how = self.pick(["limit", "limit", "index", "device"])
+        how = self.pick(["limit", "limit", "index", "device" if self.devices > 1 else "index"])
         was_in_step, self.is_in_step = self.is_in_step, self.is_in_step and how != "device"
         first, root = self.inner([given], int(self.random.integers(1, 5)))
         self.is_in_step = was_in_step
