@@ -28,6 +28,8 @@ class _SingleThreaded:
         self.lock = threading.Lock()
         self.users = 0
         self.is_held = False
+        self.libraries: dict[str, tuple[Callable[[], int], Callable[[int], Any]]] | None = None
+        """What tells and sets the threads of each library, once they have been looked for."""
         self.given_back: dict[str, Callable[[], Any]] = {}
         """For each library what gives it back the threads that it had."""
 
@@ -44,14 +46,25 @@ class _SingleThreaded:
                     give_back()
                 self.given_back.clear()
 
-    def hold(self) -> None:
+    def hold(self, *, is_new: bool = False) -> None:
         with self.lock:
-            for path in openblas_libraries():
-                get, put = openblas_function(path, "get_num_threads"), openblas_function(path, "set_num_threads")
-                if path not in self.given_back and get is not None and put is not None:
+            if is_new or self.libraries is None:
+                # That reads the whole memory map of the process, for about a millisecond.
+                self.libraries = _libraries()
+            for path, (get, put) in self.libraries.items():
+                if path not in self.given_back:
                     self.given_back[path] = partial(put, get())
                     put(1)
             self.is_held = True
+
+
+def _libraries() -> dict[str, tuple[Callable[[], int], Callable[[int], Any]]]:
+    found = {}
+    for path in openblas_libraries():
+        get, put = openblas_function(path, "get_num_threads"), openblas_function(path, "set_num_threads")
+        if get is not None and put is not None:
+            found[path] = get, put
+    return found
 
 
 _limit = _SingleThreaded()
@@ -69,7 +82,7 @@ def hold_blas(*, is_new: bool = False) -> None:
     happens where BLAS is not OpenBLAS.
     """
     if is_new or not _limit.is_held:
-        _limit.hold()
+        _limit.hold(is_new=is_new)
 
 
 def matmul(lhs: Array, rhs: Array, out: Array | None = None) -> Array:

@@ -60,6 +60,27 @@ def test_the_limit_ends_with_an_error(numpys_threads: Threads) -> None:
     assert numpys_threads[0]() == 2
 
 
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit that knows of no library yet."""
+    monkeypatch.setattr(blas, "_limit", blas._SingleThreaded())
+
+
+@pytest.mark.usefixtures("limit")
+def test_libraries_are_looked_for_once_and_where_there_may_be_a_new_one(
+    monkeypatch: pytest.MonkeyPatch, numpys_threads: Threads
+) -> None:
+    found = []
+    monkeypatch.setattr(blas, "openblas_libraries", lambda: found.append(openblas_libraries()) or found[-1])
+    for is_new, searches in ((False, 1), (False, 1), (True, 2), (False, 2)):
+        with single_threaded_blas():
+            hold_blas(is_new=is_new)
+            assert numpys_threads[0]() == 1
+        assert numpys_threads[0]() == 2
+        assert len(found) == searches
+
+
+@pytest.mark.usefixtures("limit")
 def test_without_openblas_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blas, "openblas_libraries", list)
     with single_threaded_blas():
