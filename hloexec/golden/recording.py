@@ -106,7 +106,8 @@ def _spreads(golden: Golden, module: Module, inputs_per_device: Sequence[Sequenc
     """What rounding does to the result's elements; none where checks do not ask for it, or runs do not show it."""
     if golden.has_tolerance or golden.is_bit_for_bit:
         return {}
-    return measured_spreads(module, inputs_per_device, golden.numerics, RECORDED_SAMPLES, **golden.run_options)
+    options = golden.run_options
+    return measured_spreads(module, inputs_per_device, golden.numerics, RECORDED_SAMPLES, has_means=False, **options)
 
 
 def run_golden(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]]) -> Value:

@@ -185,7 +185,8 @@ def _compared(
         tolerance = measured_tolerance(narrow, wide, spread, chain)
     else:
         tolerance = derived_tolerance(narrow, wide, chain, contraction_length)
-    measured = measure(actual, expected, tolerance, None if spread is None else spread.scales)
+    scales, means = (None, None) if spread is None else (spread.scales, spread.means)
+    measured = measure(actual, expected, tolerance, scales, means)
     is_assumed = given is None and spread is None and (narrow.is_floating or narrow.is_complex)
     note = _own_size(measured.mismatches, chain is not None) if measured.mismatches and is_assumed else ""
     return LeafComparison(label, verdict_of(measured), *shapes, actual.size, narrow.name, measured, note)

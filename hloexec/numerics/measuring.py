@@ -68,15 +68,21 @@ class Measured:
     tolerance: Tolerance
 
 
-def measure(actual: Array, expected: Array, tolerance: Tolerance, scales: Array | None = None) -> Measured:
+def measure(
+    actual: Array,
+    expected: Array,
+    tolerance: Tolerance,
+    scales: Array | None = None,
+    means: Array | None = None,
+) -> Measured:
     """Hold an array against another of the same dimensions and of a comparable type.
 
-    `scales`, of the same dimensions, are what a measured tolerance is in units of.
+    `scales`, of the same dimensions, are what a measured tolerance is in units of; `means` are those of samples.
     """
     sizes = _Sizes()
     for mine, its, _ in _pairs(actual, expected):
         sizes.add(mine, its)
-    tally = _Tally(actual, expected, tolerance, sizes, scales)
+    tally = _Tally(actual, expected, tolerance, sizes, scales, means)
     for mine, its, start in _pairs(actual, expected):
         tally.add(mine, its, start)
     return tally.result()
@@ -127,10 +133,16 @@ class _Tally:
     """Everything that is counted, summed up and remembered on the second pass."""
 
     def __init__(
-        self, actual: Array, expected: Array, tolerance: Tolerance, sizes: _Sizes, scales: Array | None
+        self,
+        actual: Array,
+        expected: Array,
+        tolerance: Tolerance,
+        sizes: _Sizes,
+        scales: Array | None,
+        means: Array | None,
     ) -> None:
         self._arrays = (actual, expected)
-        self._own_scales = None if scales is None else scales.reshape(-1)
+        self._measured = [None if array is None else array.reshape(-1) for array in (scales, means)]
         self._narrow = narrower(element_type_of(actual.dtype), element_type_of(expected.dtype))
         self._tolerance = tolerance
         self._scales = (sizes.actual or 1.0, sizes.expected or 1.0)
@@ -187,8 +199,8 @@ class _Tally:
         related = np.isfinite(errors) & np.isfinite(magnitudes) & (magnitudes > 0)
         self._relative.add(errors[related] / magnitudes[related])
         self._add_ulps(ulps)
-        scales = None if self._own_scales is None else self._own_scales[places]
-        found = severities(x, y, errors, ulps, self._tolerance, self._narrow, scales)
+        scales, means = (None if array is None else array[places] for array in self._measured)
+        found = severities(x, y, errors, ulps, self._tolerance, self._narrow, scales, means)
         self._map.add(places, found)
         too_bad = exceeds(found, self._tolerance)
         self._mismatches += int(np.count_nonzero(too_bad))

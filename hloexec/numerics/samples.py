@@ -19,6 +19,8 @@ _CHANCE = 0.01
 """Of rounding alone exceeding the tolerance of some element of a leaf."""
 _MOST_FACTOR = 6.5
 """Where more would be due, faults of ten spreads would pass; see `hloexec.numerics.spread`."""
+_MOST_FACTOR_BY_MEANS = 5.5
+"""The same where both sides are held against the samples' mean, too."""
 _PART = 1 << 17
 """So many elements are looked at together: their samples are one fit, and take no memory but what is kept of them."""
 _FULL = 127
@@ -52,18 +54,19 @@ class Samples:
         for moments, part in zip(self._parts, _parts(sample), strict=True):
             moments.add(part, self.count)
 
-    def spread(self) -> Spread:
-        """The scales of the elements; at least two samples must have been given."""
+    def spread(self, *, has_means: bool = False) -> Spread:
+        """The scales of the elements, and their means if asked for; at least two samples must have been given."""
         scales = np.empty(self._shape, self._parts[0].compute.type(0).real.dtype)
         found = []
         for moments, part in zip(self._parts, _parts(scales), strict=True):
             part[...], degrees = moments.scales(self.count)
             found.append(degrees)
         chance = _CHANCE / max(1, int(np.count_nonzero(scales)))
-        factors = [min(_MOST_FACTOR, student_quantile(degrees, chance)) for degrees in found]
+        most = _MOST_FACTOR_BY_MEANS if has_means else _MOST_FACTOR
+        factors = [min(most, student_quantile(degrees, chance)) for degrees in found]
         for part, factor in zip(_parts(scales), factors, strict=True):
             part *= factor / max(factors)
-        return Spread(scales, self.count, min(found), max(factors))
+        return Spread(scales, self.count, min(found), max(factors), self.mean if has_means else None)
 
 
 class _Moments:

@@ -45,10 +45,12 @@ def measured_spreads(
     inputs: Sequence[Sequence[Value]],
     numerics: str | NumericsPolicy = "reference",
     samples: int = SAMPLES,
+    *,
+    has_means: bool = True,
     **options: Any,
 ) -> dict[str, Spread]:
     """What rounding does to the leaves of a module's result: see `sampled`."""
-    return sampled(module, inputs, numerics, samples, **options).spreads
+    return sampled(module, inputs, numerics, samples, has_means=has_means, **options).spreads
 
 
 def sampled(
@@ -57,6 +59,8 @@ def sampled(
     numerics: str | NumericsPolicy = "reference",
     samples: int = SAMPLES,
     places: Sequence[Place] = (),
+    *,
+    has_means: bool = True,
     **options: Any,
 ) -> Sampled:
     """What rounding does to the leaves of a module's result, and to values at `places` in it, from so many runs with
@@ -90,7 +94,7 @@ def sampled(
         return Sampled()
     found_keys = {place: Key(array, None) for place, array in whole.items()}
     found_keys |= {place: Key(entry.mean, entry.spread()) for place, entry in keys.items()}
-    return Sampled({label: entry.spread() for label, entry in leaves.items()}, found_keys)
+    return Sampled({label: entry.spread(has_means=has_means) for label, entry in leaves.items()}, found_keys)
 
 
 def _take_leaves(found: dict[str, Samples], results: Sequence[Value], number: int) -> None:

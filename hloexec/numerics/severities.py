@@ -31,10 +31,13 @@ def severities(
     tolerance: Tolerance,
     narrow: ElementType,
     scales: Array | None = None,
+    means: Array | None = None,
 ) -> Array:
     """The errors in units of the tolerance, NaN counting as infinite.
 
-    `scales` are the elements' own, where a tolerance was measured (`hloexec.numerics.spread`).
+    `scales` are the elements' own, where a tolerance was measured (`hloexec.numerics.spread`), and `means` those of
+    the samples it was measured by. With them an error is the distance of the side that is farther from the mean, where
+    that is less: two honest sides share an error, while a fault is of one of them.
     """
     if _tolerates_nothing(tolerance):
         return np.where(np.isnan(errors), np.inf, errors)
@@ -44,6 +47,8 @@ def severities(
             # Beyond the largest number, a rounding decides between it and infinity.
             x, y = _clipped(x, narrow), _clipped(y, narrow)
             errors = np.abs(x - y)
+            if means is not None:
+                errors = np.fmin(errors, np.maximum(np.abs(x - means), np.abs(y - means)))
         magnitudes = np.abs(y.astype(np.float64) if y.dtype.kind in "iub" else y)
         allowed = tolerance.rtol * np.where(np.isfinite(magnitudes), magnitudes, 0.0)
         if scales is not None:

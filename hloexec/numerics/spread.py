@@ -58,6 +58,8 @@ class Spread:
     """How many degrees of freedom the scales have."""
     factor: float
     """By how many scales rounding may be off."""
+    means: Array | None = None
+    """Of each element's samples. Where they are known, an error is what both sides make of it (see `severities`)."""
 
 
 def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, float]:

@@ -15,7 +15,7 @@ from hloexec.numerics import comparing
 from hloexec.numerics.comparison import Verdict
 from hloexec.numerics.samples import Samples
 from hloexec.numerics.sampling import measured_spreads
-from hloexec.numerics.spread import SAMPLES
+from hloexec.numerics.spread import SAMPLES, Spread
 from hloexec.numerics.student import digamma, inverse_trigamma, student_quantile, trigamma
 
 RANDOM = np.random.default_rng(5)
@@ -51,11 +51,11 @@ def test_polygammas_are_known_at_halves_and_ones():
         assert inverse_trigamma(trigamma(x)) == pytest.approx(x, rel=1e-9)
 
 
-def spread_of(samples):
+def spread_of(samples, **options):
     found = Samples(samples[0])
     for sample in samples[1:]:
         found.add(sample)
-    return found.spread()
+    return found.spread(**options)
 
 
 def noisy(scales, count, offset=100.0):
@@ -71,7 +71,7 @@ def test_the_moments_are_those_of_all_samples(kind, dimensions):
     found = Samples(samples[0])
     for sample in samples[1:]:
         found.add(sample)
-    assert np.abs(found.mean - np.mean(samples, axis=0)).max(initial=0) < 0.01
+    assert np.abs(found.spread(has_means=True).means - np.mean(samples, axis=0)).max(initial=0) < 0.01
     scales = found.spread().scales
     assert scales.shape == dimensions
     if dimensions == ():
@@ -158,6 +158,32 @@ def test_few_elements_are_judged_by_their_samples_and_those_that_none_moves_by_t
 
 
 # Verdicts
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.complex64])
+def test_two_sides_share_an_error_that_is_too_much_for_one(kind):
+    """Beside 5 of their scales, the last roundings of numbers near 100 are nothing."""
+    scales, means = np.full(5, 0.1, np.float32), np.full(5, 100, kind)
+    actual = means + np.array([0.4, 0.8, -0.1, 0.56, np.nan], np.float32).astype(kind)
+    expected = means - np.array([0.4, 0.0, 0.6, 0.1, 0.0], np.float32).astype(kind)
+    alone, both = (Spread(scales, SAMPLES, 5.0, 5.0, given) for given in (None, means))
+    for spread, wrong in ((alone, [0, 1, 3, 4]), (both, [1, 3, 4])):
+        comparison = hloexec.compare(actual, expected, spreads={"value": spread})
+        found = comparison.leaves[0].measured
+        assert [element.index[0] for element in found.first] == wrong
+        assert found.worst[1].severity == pytest.approx(0.8 / 0.5, rel=0.01)
+    assert comparison.leaves[0].measured.worst[1].absolute_error == pytest.approx(0.8, rel=1e-4)
+
+
+def test_infinite_means_say_nothing():
+    """Where all samples are infinite, the largest number is as good, and any other is not."""
+    samples = [np.array([np.inf, np.inf, 1.0], np.float32)] * SAMPLES
+    spread = spread_of(samples, has_means=True)
+    expected = samples[0]
+    for value, agrees in ((np.inf, True), (np.finfo(np.float32).max, True), (1e30, False), (-np.inf, False)):
+        actual = np.array([value, np.inf, 1.0], np.float32)
+        assert hloexec.compare(actual, expected, spreads={"value": spread}).agrees == agrees, value
+
 
 MODULE = """HloModule layer
 add { a = f32[] parameter(0)
