@@ -6,7 +6,7 @@ against the other's. Blocks whose bits agree cost little more than reading them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -73,11 +73,12 @@ def measure(
     expected: Array,
     tolerance: Tolerance,
     scales: Array | None = None,
-    means: Array | None = None,
+    means: Callable[[Array], Array] | None = None,
 ) -> Measured:
     """Hold an array against another of the same dimensions and of a comparable type.
 
-    `scales`, of the same dimensions, are what a measured tolerance is in units of; `means` are those of samples.
+    `scales`, of the same dimensions, are what a measured tolerance is in units of; `means` give those of samples
+    at flat places.
     """
     sizes = _Sizes()
     for mine, its, _ in _pairs(actual, expected):
@@ -139,10 +140,11 @@ class _Tally:
         tolerance: Tolerance,
         sizes: _Sizes,
         scales: Array | None,
-        means: Array | None,
+        means: Callable[[Array], Array] | None,
     ) -> None:
         self._arrays = (actual, expected)
-        self._measured = [None if array is None else array.reshape(-1) for array in (scales, means)]
+        self._own_scales = None if scales is None else scales.reshape(-1)
+        self._means = means
         self._narrow = narrower(element_type_of(actual.dtype), element_type_of(expected.dtype))
         self._tolerance = tolerance
         self._scales = (sizes.actual or 1.0, sizes.expected or 1.0)
@@ -199,7 +201,8 @@ class _Tally:
         related = np.isfinite(errors) & np.isfinite(magnitudes) & (magnitudes > 0)
         self._relative.add(errors[related] / magnitudes[related])
         self._add_ulps(ulps)
-        scales, means = (None if array is None else array[places] for array in self._measured)
+        scales = None if self._own_scales is None else self._own_scales[places]
+        means = None if self._means is None else self._means(places)
         found = severities(x, y, errors, ulps, self._tolerance, self._narrow, scales, means)
         self._map.add(places, found)
         too_bad = exceeds(found, self._tolerance)

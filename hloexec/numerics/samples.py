@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
+import attrs
 import ml_dtypes
 import numpy as np
 
@@ -26,6 +28,9 @@ _PART = 1 << 17
 _FULL = 127
 """A share of 1, in eight bits."""
 
+Part = tuple[Any, ...]
+"""What indexes a part of a leaf."""
+
 
 class Samples:
     """The first and second moments of a leaf's samples, about the first of them."""
@@ -33,56 +38,73 @@ class Samples:
     def __init__(self, first: Array) -> None:
         """The array is kept: it must not change any more."""
         self.count = 1
-        self._shape = first.shape
-        self._parts = [_Moments(part) for part in _parts(first)]
+        self._moments = _Moments.of(first)
 
     def fits(self, sample: Array) -> bool:
         """Whether a sample has the extents of the others; dynamic ones may change."""
-        return bool(sample.shape == self._shape)
+        return bool(sample.shape == self._moments.first.shape)
 
-    @property
-    def mean(self) -> Array:
-        """The means of the elements that are always finite; others as they were first."""
-        found = np.empty(self._shape, self._parts[0].compute)
-        for moments, part in zip(self._parts, _parts(found), strict=True):
-            part[...] = moments.mean(self.count)
-        return found
+    def means(self, places: Array | None = None) -> Array:
+        """The means of all elements, or of those at places of the flat leaf, where they are always finite; others as
+        they were first."""
+        return (self._moments if places is None else self._moments.at(places)).mean(self.count)
 
     def add(self, sample: Array) -> None:
         """Take one more sample into account."""
         self.count += 1
-        for moments, part in zip(self._parts, _parts(sample), strict=True):
-            moments.add(part, self.count)
+        for where in _parts(sample.shape):
+            self._moments.part(where).add(sample[where], self.count)
 
     def spread(self, *, has_means: bool = False) -> Spread:
         """The scales of the elements, and their means if asked for; at least two samples must have been given."""
-        scales = np.empty(self._shape, self._parts[0].compute.type(0).real.dtype)
+        scales = np.empty(self._moments.first.shape, self._moments.real)
         found = []
-        for moments, part in zip(self._parts, _parts(scales), strict=True):
-            part[...], degrees = moments.scales(self.count)
+        parts = [*_parts(scales.shape)]
+        for where in parts:
+            scales[where], degrees = self._moments.part(where).scales(self.count)
             found.append(degrees)
         chance = _CHANCE / max(1, int(np.count_nonzero(scales)))
         most = _MOST_FACTOR_BY_MEANS if has_means else _MOST_FACTOR
         factors = [min(most, student_quantile(degrees, chance)) for degrees in found]
-        for part, factor in zip(_parts(scales), factors, strict=True):
-            part *= factor / max(factors)
-        return Spread(scales, self.count, min(found), max(factors), self.mean if has_means else None)
+        for where, factor in zip(parts, factors, strict=True):
+            scales[where] *= factor / max(factors)
+        return Spread(scales, self.count, min(found), max(factors), self.means if has_means else None)
 
 
+@attrs.frozen(eq=False)
 class _Moments:
-    """Those of the elements of one part, of the distances d from the first sample: Σd² as its root, and Σd as a share
-    of the most that it can be, which is √n of that root (Cauchy and Schwarz). Eight bits of each are more than so few
-    samples know of them."""
+    """Those of some elements' distances d from the first sample: Σd² as its root, and Σd as a share of the most that it
+    can be, which is √n of that root (Cauchy and Schwarz). Eight bits of each are more than so few samples know of
+    them."""
 
-    def __init__(self, first: Array) -> None:
-        self.first = first
-        self.compute = element_type_of(first.dtype).compute
-        self._real = self.compute.type(0).real.dtype
-        self._norms = np.zeros(first.shape, ml_dtypes.bfloat16 if self._real == np.float32 else self._real)
-        """Roots of the sums of squares, which overflow no sooner than the samples do; NaN where samples differ in
-        whether they are finite, and where they are NaN."""
-        self._shares = np.zeros((*first.shape, self.compute.itemsize // self._real.itemsize), np.int8)
-        """Of real and imaginary parts."""
+    first: Array
+    norms: Array
+    """Roots of the sums of squares, which overflow no sooner than the samples do; NaN where samples differ in whether
+    they are finite, and where they are NaN."""
+    shares: Array
+    """Of real and imaginary parts, which are the last dimension."""
+    compute: np.dtype[Any]
+    """The type that the samples are computed in, and that of its real and imaginary parts."""
+    real: np.dtype[Any]
+
+    @classmethod
+    def of(cls, first: Array) -> _Moments:
+        compute = element_type_of(first.dtype).compute
+        real = compute.type(0).real.dtype
+        norms = np.zeros(first.shape, ml_dtypes.bfloat16 if real == np.float32 else real)
+        shares = np.zeros((*first.shape, compute.itemsize // real.itemsize), np.int8)
+        return cls(np.asarray(first, order="C"), norms, shares, compute, real)
+
+    def part(self, where: Part) -> _Moments:
+        """Views of the moments of a part of the elements."""
+        return attrs.evolve(self, first=self.first[where], norms=self.norms[where], shares=self.shares[where])
+
+    def at(self, places: Array) -> _Moments:
+        """The moments of elements at these places of the flat leaf."""
+        first, norms = self.first.reshape(-1)[places], self.norms.reshape(-1)[places]
+        return attrs.evolve(
+            self, first=first, norms=norms, shares=self.shares.reshape(-1, self.shares.shape[-1])[places]
+        )
 
     def add(self, sample: Array, count: int) -> None:
         """Take a sample into account, the `count`-th."""
@@ -94,25 +116,25 @@ class _Moments:
             sizes[~np.isfinite(sizes)] = np.nan
             distance[np.isnan(sizes)] = 0
             sums = self._sums(count - 1) + distance
-            self._norms[...] = np.hypot(self._norms.astype(self._real), sizes)
-            shares = sums[..., None].view(self._real) / self._units(count)
-            self._shares[...] = np.clip(np.rint(np.nan_to_num(shares)), -_FULL, _FULL)
+            self.norms[...] = np.hypot(self.norms.astype(self.real), sizes)
+            shares = sums[..., None].view(self.real) / self._units(count)
+            self.shares[...] = np.clip(np.rint(np.nan_to_num(shares)), -_FULL, _FULL)
 
     def mean(self, count: int) -> Array:
         means = self._sums(count) / count
-        return np.asarray(np.where(np.isnan(self._norms), 0, means) + self._widened(self.first))
+        return np.asarray(np.where(np.isnan(self.norms), 0, means) + self._widened(self.first))
 
     def scales(self, count: int) -> tuple[Array, float]:
         """The elements' scales, and their degrees of freedom."""
         with np.errstate(all="ignore"):
-            norms = self._norms.astype(self._real)
+            norms = self.norms.astype(self.real)
             is_parted = np.isnan(norms)
             norms[is_parted] = 0
             means = np.where(is_parted, 0, self._sums(count) / count)
             # √(Σd² − n d̄²), of which neither square need be a number.
-            shares = np.abs(means) * self._real.type(math.sqrt(count))
+            shares = np.abs(means) * self.real.type(math.sqrt(count))
             scales = np.sqrt(np.maximum(norms - shares, 0)) * np.sqrt(norms + shares)
-            scales /= self._real.type(math.sqrt(count - 1))
+            scales /= self.real.type(math.sqrt(count - 1))
             means += self._widened(self.first)
             scales, degrees = moderated(np.asarray(scales), np.abs(means), count - 1)
             return np.where(is_parted, np.inf, scales), degrees
@@ -122,23 +144,24 @@ class _Moments:
 
     def _units(self, count: int) -> Array:
         """What one unit of each share stands for."""
-        units: Array = self._norms.astype(self._real) * self._real.type(math.sqrt(count) / _FULL)
+        units: Array = self.norms.astype(self.real) * self.real.type(math.sqrt(count) / _FULL)
         return units[..., None]
 
     def _sums(self, count: int) -> Array:
         # Where a root is infinite or NaN, no share is kept.
-        found = np.where(self._shares == 0, self._real.type(0), self._shares * self._units(count))
+        found = np.where(self.shares == 0, self.real.type(0), self.shares * self._units(count))
         return found.view(self.compute)[..., 0]
 
 
-def _parts(array: Array) -> Iterator[Array]:
-    """Views of an array that have up to `_PART` elements each, of about the same size."""
-    axis = next((axis for axis, size in enumerate(array.shape) if size > 1), None)
-    if array.size <= _PART or axis is None:
-        yield array
+def _parts(shape: tuple[int, ...]) -> Iterator[Part]:
+    """The parts of a leaf that have about `_PART` elements each, or all where it has fewer."""
+    if math.prod(shape) <= _PART:
+        yield (...,)
         return
-    size = array.shape[axis]
-    count = min(size, -(-array.size // _PART))
-    for number in range(count):
-        rows = slice(number * size // count, (number + 1) * size // count)
-        yield from _parts(array[(slice(None),) * axis + (rows,)])
+    axis = next(axis for axis in range(len(shape)) if math.prod(shape[axis + 1 :]) <= _PART)
+    size = shape[axis]
+    count = min(size, -(-math.prod(shape[axis:]) // _PART))
+    for outer in np.ndindex(*shape[:axis]):
+        rows = [slice(number, number + 1) for number in outer]
+        for number in range(count):
+            yield (*rows, slice(number * size // count, (number + 1) * size // count))

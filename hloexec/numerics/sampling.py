@@ -93,7 +93,7 @@ def sampled(
         # It may lack a library call, or memory: what is read off its text does not need to run.
         return Sampled()
     found_keys = {place: Key(array, None) for place, array in whole.items()}
-    found_keys |= {place: Key(entry.mean, entry.spread()) for place, entry in keys.items()}
+    found_keys |= {place: Key(entry.means(), entry.spread()) for place, entry in keys.items()}
     return Sampled({label: entry.spread(has_means=has_means) for label, entry in leaves.items()}, found_keys)
 
 

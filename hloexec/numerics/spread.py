@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 
 import attrs
 import numpy as np
@@ -58,8 +59,9 @@ class Spread:
     """How many degrees of freedom the scales have."""
     factor: float
     """By how many scales rounding may be off."""
-    means: Array | None = None
-    """Of each element's samples. Where they are known, an error is what both sides make of it (see `severities`)."""
+    means: Callable[[Array], Array] | None = None
+    """What gives the means of the samples of elements, by their places in the flat leaf. Where they are known, both
+    sides are held against them, too (`hloexec.numerics.severities`)."""
 
 
 def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, float]:
