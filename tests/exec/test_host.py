@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hloexec.errors import EvaluationError, HloWarning, InputError, UnsupportedError
-from hloexec.exec import plan_of, run, unsupported
+from hloexec.exec import plan_of, run, run_devices, unsupported
 from hloexec.exec.statistics import Statistics
 from hloexec.plan.memory import entry_peak_bytes
 from tests.exec.programs import parsed, run_text
@@ -82,6 +82,35 @@ def test_feeds_run_within_loops_and_branches_in_the_order_of_execution():
     out: list[np.ndarray] = []
     assert run_text(LOOP, infeed=iter(values), outfeed=out) == 7.5
     assert [value.item() for value in out] == [1.5, 4.0]
+
+
+@pytest.mark.parametrize("numbers", [(1, 2, 3), (0, 2), (3,)])
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_devices_in_a_branch_have_the_feeds_of_their_own(numbers, is_planned):
+    text = f"""HloModule m, replica_count=4
+fed {{ x = f32[4] parameter(0)
+  t = token[] after-all()
+  i = (f32[4], token[]) infeed(t)
+  y = f32[4] get-tuple-element(i), index=0
+  u = token[] get-tuple-element(i), index=1
+  s = f32[4] add(x, y)
+  o = token[] outfeed(s, u), outfeed_shape=f32[4]
+  ROOT r = f32[4] copy(y) }}
+same {{ ROOT x = f32[4] parameter(0) }}
+ENTRY e {{ x = f32[4] parameter(0)
+  among = pred[4] constant({{{", ".join(str(int(number in numbers)) for number in range(4))}}})
+  n = u32[] replica-id()
+  one = pred[1] dynamic-slice(among, n), dynamic_slice_sizes={{1}}
+  p = pred[] reshape(one)
+  ROOT r = f32[4] conditional(p, x, x), true_computation=fed, false_computation=same }}
+"""
+    infeed = [[np.full(4, 10.0 + number, np.float32)] if number in numbers else [] for number in range(4)]
+    taken = [[] for _ in range(4)]
+    results = run_devices(parsed(text), [[X]], infeed=infeed, outfeed=taken, planner=is_planned)
+    for number in range(4):
+        is_fed = number in numbers
+        np.testing.assert_array_equal(results[number], infeed[number][0] if is_fed else X)
+        assert [value.tolist() for value in taken[number]] == [(X + 10 + number).tolist()] * is_fed
 
 
 @pytest.mark.parametrize("watched", [False, True])

@@ -10,8 +10,9 @@ import pytest
 
 import hloexec
 from hloexec.errors import InputError
-from hloexec.exec import run
+from hloexec.exec import observers, run
 from tests.exec.programs import COUNTING_LOOP, flat, parsed
+from tests.plan.loops import loop
 from tests.plan.random_programs import random_program
 
 X = np.arange(4, dtype=np.float32)
@@ -105,6 +106,16 @@ def test_progress_ends_with_everything_done():
     last = reporter.reports[-1]
     assert last.index == last.total
     assert last.instruction.name == "loop"
+
+
+def test_progress_goes_on_through_a_long_loop(monkeypatch):
+    monkeypatch.setattr(observers, "_PROGRESS_SECONDS", 0.0)
+    reporter = Reporter()
+    text = loop({"a": "f32[4]"}, "  b = f32[4] sine(a)", "b", trips=1000)
+    run(parsed(text), X, observers=[reporter])
+    iterations = [report.iteration for report in reporter.reports if report.iteration is not None]
+    assert iterations == sorted(iterations)
+    assert np.diff([0, *iterations, 1000]).max() <= 100
 
 
 def test_something_that_observes_nothing_is_refused():

@@ -347,11 +347,17 @@ LOOPED = (
 )
 CHOSEN = "  k = s32[] constant({})\n  r = f32[] conditional(k, x, x), branch_computations={{many, few}}\n"
 BRANCHES = function_of_x("many", MANY) + function_of_x("few", FEW)
+GIVEN = "  g = f32[250000] concatenate(x), dimensions={0}\n"
 PLACES = {
     "the entry": ("", MANY),
     "a call": (function_of_x("f", MANY), "  r = f32[] call(x), to_apply=f\n"),
     "a fusion": (function_of_x("f", MANY), "  r = f32[] fusion(x), kind=kLoop, calls=f\n"),
     "a branch that is taken": (BRANCHES, CHOSEN.format(0)),
+    "a call that frees what it is given": (
+        function_of_x("f", MANY),
+        GIVEN + "  r = f32[] call(g), to_apply=f\n",
+    ),
+    "a branch that frees what it is given": (BRANCHES, GIVEN + CHOSEN.format(0).replace("x, x", "g, g")),
     "a loop's body": (loop_with(MANY, FEW), LOOPED),
     "a loop's condition": (loop_with(FEW, MANY), LOOPED),
 }

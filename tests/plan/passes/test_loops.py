@@ -141,6 +141,11 @@ LOOPS = {
         "  f = f32[] convert(a)\n  w = f32[300] broadcast(f), dimensions={}\n  e = f32[300] add(b, w)",
         "i, e",
     ),
+    "a counter whose next value another leaf takes over, too": loop(
+        {"a": "s32[]", "b": V},
+        "  f = f32[] convert(a)\n  w = f32[300] broadcast(f), dimensions={}\n  e = f32[300] add(b, w)",
+        "next_i, e",
+    ),
     "several counters in a loop whose end only its values tell": loop(
         {"a": "s32[]", "b": V, "c": "s8[]"},
         "  two = s32[] constant(2)\n  j = s32[] add(a, two)\n  five = s8[] constant(5)\n  k = s8[] subtract(c, five)\n"
