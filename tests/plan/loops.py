@@ -26,6 +26,7 @@ def loop(
     results: str | None = None,
     entry: str = "",
     start: str | None = None,
+    computations: str = "",
 ) -> str:
     """A module whose entry runs a loop on its parameters.
 
@@ -33,7 +34,7 @@ def loop(
     by these names. `body` are further instructions, and `following` names the values of the next iteration. The loop
     goes on while `i` compares with `trips` as `direction` says and, where `condition` gives one, `more` is true.
     `entry` are instructions before the loop, on the parameters, and `start` names the values that it begins with (the
-    parameters); `results` names what the entry gives (all of it).
+    parameters); `results` names what the entry gives (all of it). `computations` are those that the body calls.
     """
     state = ", ".join([f"{counter}[]", *carried.values()])
     unpack = f"  state = ({state}) parameter(0)\n  i = {counter}[] get-tuple-element(state), index=0\n"
@@ -52,7 +53,7 @@ def loop(
     out = "".join(f"  out_{name} = {carried[name]} get-tuple-element(end), index={places[name]}\n" for name in names)
     shapes = ", ".join(carried[name] for name in names)
     return (
-        f"HloModule loop\n{_REDUCERS}"
+        f"HloModule loop\n{_REDUCERS}{computations}"
         f"body {{\n{unpack}  pace = {counter}[] constant({pace})\n  next_i = {counter}[] add(i, pace)\n{body}\n"
         f"  ROOT next = ({state}) tuple(next_i, {following})\n}}\n"
         f"condition {{\n{unpack}{test}\n}}\n"

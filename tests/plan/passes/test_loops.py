@@ -180,6 +180,14 @@ LOOPS = {
         first=-3,
         trips=2,
     ),
+    "few iterations of a fusion": loop(
+        {"a": "f32[200,200]"},
+        "  f = f32[200,200] fusion(a), kind=kLoop, calls=fused",
+        "f",
+        trips=3,
+        computations="fused {\n  x = f32[200,200] parameter(0)\n  y = f32[200,200] sine(x)\n"
+        "  ROOT z = f32[200,200] add(x, y)\n}\n",
+    ),
 }
 
 
