@@ -17,6 +17,11 @@ degrees of freedom are left that more would be due, faults of ten times the spre
 rounded to nearest differ by, which is half as much or less, hardly ever needs it (docs/verdicts.md). (Sohier, de
 Oliveira Castro, Févotte, Lathuilière, Petit and Jamond, "Confidence intervals for stochastic arithmetic", 2021, give
 intervals for one result.)
+
+Where the samples' mean m is at hand, the error of two results x and y is the lesser of |x − y| and of the larger of
+|x − m| and |y − m|, and 5.5 is enough. Errors of two honest results are independent: for both to be T apart they need
+half of that each, where one of them alone would need all of it, which for T of four true spreads is fifty times less
+likely; a fault of one side, however, stands out against the mean as much as against the other side.
 """
 
 from __future__ import annotations
