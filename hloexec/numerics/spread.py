@@ -8,15 +8,15 @@ that round to nearest, each in its way, differ by a standard deviation of s at m
 N samples know s² no better than a χ² of ν = N − 1 degrees of freedom does. Elements of one leaf help one another: their
 scales mostly follow their size, their row and their column. A leaf's log s² are fitted by effects of each dimension's
 places and of each quarter of a binade of sizes (medians, so that a row of huge numbers changes nothing but its own
-effect); how far they lie about the fit, beyond what χ² explains, says for how many degrees of freedom d₀ the fit itself
-counts (G. K. Smyth, "Linear models and empirical Bayes methods for assessing differential expression", 2004). The scale
-of an element is then ŝ² = (d₀ fit + ν s²)/(d₀ + ν), of one that no sample has moved, too, as what goes up once in ten
-times does not show in half of all sets of six. And error/ŝ follows Student's distribution of d₀ + ν degrees of freedom:
-`factor` is what that exceeds in one leaf in a hundred, if elements are independent, but 6.5 at most. Where so few
-degrees of freedom are left that more would be due, faults of ten times the spread would pass; and what results that are
-rounded to nearest differ by, which is half as much or less, hardly ever needs it (docs/verdicts.md). (Sohier, de
-Oliveira Castro, Févotte, Lathuilière, Petit and Jamond, "Confidence intervals for stochastic arithmetic", 2021, give
-intervals for one result.)
+effect); how far most of them lie about the fit, beyond what χ² explains, says for how many degrees of freedom d₀ the
+fit itself counts (G. K. Smyth, "Linear models and empirical Bayes methods for assessing differential expression",
+2004). The scale of an element is then ŝ² = (d₀ fit + ν s²)/(d₀ + ν), of one that no sample has moved, too, as what goes
+up once in ten times does not show in half of all sets of six. And error/ŝ follows Student's distribution of d₀ + ν
+degrees of freedom: `factor` is what that exceeds in one leaf in a hundred, if elements are independent, but 6.5 at
+most. Where so few degrees of freedom are left that more would be due, faults of ten times the spread would pass; and
+what results that are rounded to nearest differ by, which is half as much or less, hardly ever needs it
+(docs/verdicts.md). (Sohier, de Oliveira Castro, Févotte, Lathuilière, Petit and Jamond, "Confidence intervals for
+stochastic arithmetic", 2021, give intervals for one result.)
 
 Where the samples' mean m is at hand, the error of two results x and y is the lesser of |x − y| and of the larger of
 |x − m| and |y − m|, and 5.5 is enough. Errors of two honest results are independent: for both to be T apart they need
@@ -47,6 +47,8 @@ _SWEEPS = 3
 _MOST_PRIOR = 4.0
 """So many times as much as its own samples the others may count for an element: one that rounding moves ten times as
 much as its fit says is then held to no less than half of its scale."""
+_FAR = 3.0
+"""So many times the width of the middle half away from it, an element is of another kind than the rest."""
 _UNLIKELY = 4.0
 """An element whose samples vary so many times more than the others make of it is held to what they show: of six samples
 of the others' scale, that happens to one in a thousand."""
@@ -81,8 +83,8 @@ def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, fl
     logs = 2 * np.log(scales)
     sizes = np.floor(_SIZES_PER_BINADE * np.log2(np.where(has_size, magnitudes, 1))).astype(np.int32)
     fitted = _fitted(np.where(known, logs, np.nan), sizes)
-    residuals = (logs - fitted)[known].astype(np.float64)
     half = degrees / 2
+    residuals = _usual((logs - fitted)[known].astype(np.float64), trigamma(half))
     excess = float(np.var(residuals)) - trigamma(half)
     # However well the fit explains most elements, there may be a few that it does not: their own samples count.
     prior = 2 * inverse_trigamma(excess) if excess > 0 else math.inf
@@ -95,6 +97,16 @@ def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, fl
     drawn = np.exp(drawn / 2)
     drawn[kept] = scales[kept]
     return drawn, prior + degrees
+
+
+def _usual(residuals: Array, variance: float) -> Array:
+    """Those that do not lie far outside of the middle half of all: a few elements of other sizes than the rest, in a
+    leaf that has too few to tell sizes apart, say nothing of how well the fit explains the others."""
+    low, high = np.quantile(residuals, (0.25, 0.75))
+    # The middle half of a normal distribution is 1.35 standard deviations wide.
+    reach = _FAR * max(high - low, 1.35 * math.sqrt(variance))
+    usual: Array = residuals[(residuals >= low - reach) & (residuals <= high + reach)]
+    return usual
 
 
 def _fitted(logs: Array, sizes: Array) -> Array:

@@ -153,6 +153,21 @@ def test_elements_that_never_change_have_what_the_others_say_and_those_that_over
     assert 0.3 < np.median(found.scales) < 1.5
 
 
+@pytest.mark.parametrize("outlier", [1e-20, 1e20])
+def test_a_few_elements_of_another_size_take_nothing_from_what_the_rest_say(outlier):
+    """Of thirty elements two never change, and get the scale of the others, whatever two more are."""
+    samples = noisy(np.ones(30), SAMPLES)
+    for sample in samples:
+        sample[3] = sample[7] = 100.0
+    alone = spread_of(samples)
+    for sample in samples:
+        sample[11:13] *= outlier
+    beside = spread_of(samples)
+    assert 0.2 < alone.scales[3] < 2
+    assert beside.scales[[3, 7]] == pytest.approx(alone.scales[[3, 7]], rel=0.3)
+    assert beside.factor == pytest.approx(alone.factor, rel=0.1)
+
+
 def test_few_elements_are_judged_by_their_samples_and_those_that_none_moves_by_their_size():
     found = spread_of([np.array([1.0, 2.0]), np.array([1.1, 2.0]), np.array([0.9, 2.0])])
     assert found.degrees == 2
