@@ -165,11 +165,17 @@ def _float_accumulation(types: Sequence[ElementType]) -> _DType:
 
 
 def operand_rounding(numerics: NumericsPolicy) -> Callable[[Array], Array] | None:
-    """What a policy does to f32 operands of contractions of default precision; None where it leaves them alone."""
+    """What a policy does to f32 operands of contractions of default precision; None where it leaves them alone.
+
+    Tensor cores leave out the last bits of operands that nothing has rounded to TF32 before: so does every other policy
+    that rounds at random.
+    """
     bits = numerics.contraction_operand_mantissa_bits
     if bits is None:
         return None
     if numerics.rounding_seed is not None:
+        if numerics.rounding_seed % 2:
+            return partial(cut_mantissa, bits=bits)
         from hloexec.ops.random_rounding import cut_by_chance
 
         return partial(cut_by_chance, bits=bits, seed=numerics.rounding_seed)
@@ -180,12 +186,22 @@ def round_mantissa(array: Array, bits: int) -> Array:
     """The f32 array with only `bits` explicit bits of its significands kept: rounded to nearest, ties to even."""
     dropped = 23 - bits
     pattern = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    rounded = pattern + (((pattern >> dropped) & 1) + ((1 << (dropped - 1)) - 1))
-    rounded &= np.uint32((0xFFFFFFFF >> dropped) << dropped)
+    return _kept(pattern + (((pattern >> dropped) & 1) + ((1 << (dropped - 1)) - 1)), array, bits)
+
+
+def cut_mantissa(array: Array, bits: int) -> Array:
+    """The f32 array with only `bits` explicit bits of its significands kept: rounded towards zero."""
+    return _kept(np.array(array, np.float32, order="C").view(np.uint32), array, bits)
+
+
+def _kept(pattern: Array, array: Array, bits: int) -> Array:
+    """f32 numbers with the other bits of their patterns cleared; what is NaN in `array` stays as it is there."""
+    pattern &= np.uint32(0xFFFFFFFF << (23 - bits) & 0xFFFFFFFF)
+    found = pattern.view(np.float32)
     nan = np.isnan(array)
     if nan.any():
-        rounded[nan] = pattern[nan]
-    return rounded.view(np.float32)
+        found[nan] = array[nan]
+    return found
 
 
 def multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier) -> None:

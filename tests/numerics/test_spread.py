@@ -253,6 +253,18 @@ def test_another_order_of_sums_is_rounding_and_a_fault_is_not(outlier):
         assert found.leaves[1 - leaf].verdict.agrees
 
 
+@pytest.mark.parametrize(("kept", "agrees"), [(10, True), (8, False)])
+def test_operands_that_a_device_cuts_off_are_rounding_under_tf32(kept, agrees):
+    """Tensor cores leave out what they have no room for: 13 of 23 bits."""
+    x, w, r = layer_inputs()
+    mask = np.uint32(0xFFFFFFFF << (23 - kept) & 0xFFFFFFFF)
+    total = (x.view(np.uint32) & mask).view(np.float32) @ (w.view(np.uint32) & mask).view(np.float32) + r
+    module = hloexec.parse(MODULE)
+    expected = hloexec.run(module, x, w, r, numerics="tf32")
+    actual = total, total.sum(axis=1)
+    assert hloexec.compare(actual, expected, module=module, inputs=[x, w, r], numerics="tf32").agrees == agrees
+
+
 def test_a_large_number_excuses_no_other():
     """Eleven of sixteen rows are half as large again, beside one element of 1e20."""
     expected = RANDOM.standard_normal((16, 16)).astype(np.float32)
