@@ -141,7 +141,6 @@ def _record_one(worker: Worker, program: Any, folder: Path, index: dict[str, Any
         "about": program.about,
         "element_type": program.type_name,
         "rule": program.rule,
-        "condition": program.condition,
         "precision": program.precision,
         "policy": policy_of(index["machine"], program.precision),
         "compiler_options": dict(program.options),

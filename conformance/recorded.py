@@ -1,21 +1,13 @@
 """Recordings that `conformance.record_gpu` made: reading them, and comparing hloexec with what the device computed.
 
 A program's `rule` decides how. "bits": every leaf bit for bit. A decomposition's name: by what it has to reconstruct,
-the recorded outputs as well as hloexec's (`conformance.reconstructions`). "rounded": integers bit for bit; of each
-floating-point leaf r, with B the optimized module's error budget (`conformance.error_budget`) times the program's
-condition, the difference d of the two sides keeps to
-
-    rms(d) ≤ B rms(r)        |dᵢ| ≤ B (2 |rᵢ| + √(2 ln N) rms(r))
-
-A rounding by u at most has a root mean square of u / √3, and those of two sides one of √(2/3) u < u. A single element
-may be rounded up on one side and down on the other, and strays with the sums that it comes from: √(2 ln N) is how far
-out the largest of N normal numbers lies. NaNs and infinities stand in the same places.
+the recorded outputs as well as hloexec's (`conformance.reconstructions`). "rounded": integers bit for bit, and floats
+to within what rounding does to each element, as runs of the module on the recorded inputs show (`hloexec.compare`).
 """
 
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +15,13 @@ import attrs
 import numpy as np
 
 import hloexec
-from conformance.bounds import smallest_normal
-from conformance.error_budget import error_budget
 from conformance.judging import same_bits
 from conformance.reconstructions import RECONSTRUCTIONS, UNIQUE, allowed
 from hloexec import literals
-from hloexec.dtypes import element_type_of
 from hloexec.ir import Module
-from hloexec.numerics.statistics import leaves
+from hloexec.numerics.leaves import leaves_of
 
-__all__ = ["Agreement", "Recording", "RecordingError", "agreement", "load_recordings"]
+__all__ = ["Recording", "RecordingError", "disagreements", "load_recordings"]
 
 Array = np.ndarray[Any, Any]
 
@@ -48,7 +37,6 @@ class Recording:
     name: str
     folder: Path
     rule: str
-    condition: float
     policy: str
 
     def module(self, stage: str = "optimized") -> Module:
@@ -67,14 +55,6 @@ class Recording:
         return [stored[str(number)] for number in range(len(stored))]
 
 
-@attrs.frozen
-class Agreement:
-    """What came of a comparison: what is wrong, and the largest error in units of what is allowed."""
-
-    faults: tuple[str, ...]
-    worst: float
-
-
 def load_recordings(folder: Path) -> list[Recording]:
     """The programs of a recording; none where the folder is not there. Raises RecordingError for a damaged one."""
     index_path = folder / "recording.json"
@@ -85,7 +65,7 @@ def load_recordings(folder: Path) -> list[Recording]:
         if index["format"] != 1:
             raise RecordingError(f"{index_path} is of format {index['format']}; this version reads format 1")
         found = [
-            Recording(name, folder / name, entry["rule"], float(entry["condition"]), entry["policy"])
+            Recording(name, folder / name, entry["rule"], entry["policy"])
             for name, entry in sorted(index["programs"].items())
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -101,78 +81,42 @@ def load_recordings(folder: Path) -> list[Recording]:
     return found
 
 
-def agreement(recording: Recording, stage: str = "optimized") -> Agreement:
-    """Run a recorded module on hloexec, under its policy, and compare with what the device computed."""
+def disagreements(recording: Recording, stage: str = "optimized") -> list[str]:
+    """Run a recorded module on hloexec, under its policy: what is wrong, beside what the device computed."""
     module = recording.module(stage)
     inputs = recording.inputs(module)
     result = hloexec.run(module, *inputs, numerics=recording.policy)
-    actual = [leaf for _, leaf in leaves(result) if isinstance(leaf, np.ndarray)]
-    expected = recording.outputs()
+    labelled = dict(leaves_of(result, recording.name))
+    actual, expected = [*labelled.values()], recording.outputs()
     shapes = [[f"{leaf.dtype}{list(leaf.shape)}" for leaf in side] for side in (actual, expected)]
     if shapes[0] != shapes[1]:
-        return Agreement((f"hloexec has {', '.join(shapes[0])}; recorded are {', '.join(shapes[1])}",), math.inf)
+        return [f"hloexec has {', '.join(shapes[0])}; recorded are {', '.join(shapes[1])}"]
     if recording.rule in RECONSTRUCTIONS:
         return _reconstructed(recording.rule, inputs, actual, expected)
     if recording.rule == "bits":
-        return _merged([_same(index, *pair) for index, pair in enumerate(zip(actual, expected, strict=True))])
-    budget = [recording.condition * error for error in error_budget(module, recording.policy)]
-    return _merged(
-        [
-            _within(index, mine, its, error)
-            for index, (mine, its, error) in enumerate(zip(actual, expected, budget, strict=True))
+        counts = [int(np.count_nonzero(~same_bits(*pair))) for pair in zip(actual, expected, strict=True)]
+        sizes = [leaf.size for leaf in expected]
+        return [
+            f"leaf {index}: {count} of {size} elements have other bits"
+            for index, (count, size) in enumerate(zip(counts, sizes, strict=True))
+            if count
         ]
-    )
+    theirs = dict(zip(labelled, expected, strict=True))
+    comparison = hloexec.compare(labelled, theirs, module=module, inputs=inputs, numerics=recording.policy)
+    return [f"leaf {leaf}" for leaf in comparison.different]
 
 
-def _merged(found: list[Agreement]) -> Agreement:
-    return Agreement(tuple(fault for each in found for fault in each.faults), max(each.worst for each in found))
-
-
-def _same(index: int, mine: Array, its: Array) -> Agreement:
-    differ = int(np.count_nonzero(~same_bits(mine, its)))
-    if not differ:
-        return Agreement((), 0.0)
-    return Agreement((f"leaf {index}: {differ} of {its.size} elements have other bits",), math.inf)
-
-
-def _within(index: int, mine: Array, its: Array, error: float) -> Agreement:
-    entry = element_type_of(its.dtype)
-    if not entry.is_floating and not entry.is_complex:
-        return _same(index, mine, its)
-    wide_type = np.complex128 if entry.is_complex else np.float64
-    ours, theirs = mine.astype(wide_type), its.astype(wide_type)
-    usual = np.isfinite(theirs)
-    if not np.array_equal(ours[~usual], theirs[~usual], equal_nan=True) or not np.isfinite(ours[usual]).all():
-        return Agreement((f"leaf {index}: NaNs or infinities stand in other places",), math.inf)
-    if not usual.any():
-        return Agreement((), 0.0)
-    difference, size = np.abs(ours[usual] - theirs[usual]), np.abs(theirs[usual])
-    # A number below the smallest normal one may be flushed to zero.
-    tiny = smallest_normal(entry)
-    norm = float(np.sqrt(np.mean(size**2)))
-    far = math.sqrt(2 * math.log(max(2, size.size)))
-    whole = float(np.sqrt(np.mean(difference**2))) / (error * norm + tiny)
-    single = float(np.max(difference / (error * (2 * size + far * norm) + tiny)))
-    worst = max(whole, single)
-    if worst <= 1:
-        return Agreement((), worst)
-    what = "root mean square" if whole > 1 else "largest"
-    return Agreement((f"leaf {index}: its {what} difference is {worst:.3g} times what is allowed",), worst)
-
-
-def _reconstructed(rule: str, inputs: list[Any], actual: list[Array], expected: list[Array]) -> Agreement:
+def _reconstructed(rule: str, inputs: list[Any], actual: list[Array], expected: list[Array]) -> list[str]:
     given = [value.astype(np.float64) for value in inputs]
     bound = allowed(given)
-    faults, worst = [], 0.0
+    faults = []
     for side, outputs in (("hloexec's", actual), ("the recorded", expected)):
         residual = max(RECONSTRUCTIONS[rule](given, [leaf.astype(np.float64) for leaf in outputs])) / bound
-        worst = max(worst, residual)
         if not residual <= 1:
             faults.append(f"{side} {rule} leaves {residual:.3g} times the allowed residual")
     for index in UNIQUE.get(rule, ()):
         mine, its = actual[index].astype(np.float64), expected[index].astype(np.float64)
         distance = float(np.abs(mine - its).max() / (2 * bound * np.linalg.norm(given[0])))
-        worst = max(worst, distance)
         if not distance <= 1:
             faults.append(f"leaf {index}: it is {distance:.3g} times as far off as is allowed")
-    return Agreement(tuple(faults), worst)
+    return faults

@@ -53,7 +53,7 @@ def gather_rows(table, rows):
     return table[rows]
 
 
-@program(normal(40, 24), integers(0, 40, 100), normal(100, 24), types="f32 bf16", condition=2.0)
+@program(normal(40, 24), integers(0, 40, 100), normal(100, 24), types="f32 bf16")
 def scatter_add(table, rows, updates):
     """Rows that are added to more than once, in an order that nobody knows."""
     return table.at[rows].add(updates)
@@ -71,7 +71,7 @@ def scatter_unique(values, places, updates):
     return values.at[places].set(updates, unique_indices=True)
 
 
-@program(normal(300, 4), integers(0, 12, 300), condition=2.0)
+@program(normal(300, 4), integers(0, 12, 300))
 def segment_sums(values, segments):
     """Sums of rows by their number."""
     return jax.ops.segment_sum(values, segments, 12)
@@ -90,7 +90,7 @@ def threefry_bits(key):
     return jax.random.bits(typed, (1000,)), jax.random.bits(typed, (333,), np.uint8)
 
 
-@program(_KEY, condition=2.0)
+@program(_KEY)
 def threefry_normal(key):
     """Normal numbers: the inverse error function of uniform ones."""
     return jax.random.normal(jax.random.wrap_key_data(key, impl="threefry2x32"), (40, 50))
@@ -116,25 +116,25 @@ def philox_bits(key):
 # Sums, scans and loops
 
 
-@program(normal(16, 300), types="f32 bf16", condition=2.0)
+@program(normal(16, 300), types="f32 bf16")
 def sums(x):
     """Sums of rows, of columns and of everything."""
     return x.sum(1), x.sum(0), x.sum()
 
 
-@program(normal(8, 500), types="f32 bf16", condition=2.0)
+@program(normal(8, 500), types="f32 bf16")
 def cumulative_sum(x):
     """A prefix sum."""
     return jnp.cumsum(x, 1)
 
 
-@program(normal(8, 100), condition=2.0)
+@program(normal(8, 100))
 def cumulative_logsumexp(x):
     """A prefix sum of exponentials, a prefix maximum and a reversed product."""
     return lax.cumlogsumexp(x, 1), lax.cummax(x, 1), lax.cumprod(1 + x[:, :20] / 8, 1, reverse=True)
 
 
-@program(uniform(0.5, 1, 64, 8), normal(64, 8), condition=2.0)
+@program(uniform(0.5, 1, 64, 8), normal(64, 8))
 def associative_scan(decay, x):
     """A linear recurrence as a tree."""
 
@@ -144,7 +144,7 @@ def associative_scan(decay, x):
     return lax.associative_scan(combine, (decay, x))[1]
 
 
-@program(normal(4, 8), weight(8, 8), normal(12, 4, 8), types="f32 bf16", condition=2.0)
+@program(normal(4, 8), weight(8, 8), normal(12, 4, 8), types="f32 bf16")
 def recurrence(state, w, xs):
     """A scan with a product in its body."""
 
@@ -175,7 +175,7 @@ def branches(x, which):
 # Elementwise
 
 
-@program(uniform(-4, 4, 600), types="f32 bf16 f16", condition=4.0)
+@program(uniform(-4, 4, 600), types="f32 bf16 f16")
 def functions(x):
     """Elementary functions in one kernel each, whose accuracy is the GPU's own."""
     positive = jnp.abs(x) + 0.25

@@ -13,7 +13,7 @@ from conformance.gpu_programs.program import normal, program, weight
 _STEPS = 100
 
 
-@program(weight(24, 6), normal(40, 24), normal(40, 6), types="f32 bf16", condition=4.0)
+@program(weight(24, 6), normal(40, 24), normal(40, 6), types="f32 bf16")
 def descend(weights, x, y):
     """Least squares by gradient descent with momentum: the loss of each step, and where it ends."""
 
@@ -29,7 +29,7 @@ def descend(weights, x, y):
     return lax.scan(step, (weights, jnp.zeros_like(weights)), length=_STEPS)
 
 
-@program(weight(20, 20), normal(100, 8, 20), types="f32 bf16 f16", condition=4.0)
+@program(weight(20, 20), normal(100, 8, 20), types="f32 bf16 f16")
 def recur(weights, xs):
     """A recurrent layer, whose state forgets."""
 
@@ -40,7 +40,7 @@ def recur(weights, xs):
     return lax.scan(cell, jnp.zeros_like(xs[0]), xs)
 
 
-@program(normal(18, 30), types="f32 f16", condition=2.0)
+@program(normal(18, 30), types="f32 f16")
 def diffuse(field):
     """Heat on a torus: every point becomes a mean of itself and its four neighbours."""
 

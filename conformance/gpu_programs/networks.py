@@ -98,7 +98,7 @@ def convolution_f8(x, w):
 # Windows
 
 
-@program(normal(2, 9, 9, 6), normal(2, 5, 5, 6), condition=2.0)
+@program(normal(2, 9, 9, 6), normal(2, 5, 5, 6))
 def pooling_gradients(x, upstream):
     """Maxima and sums over windows, and what their gradients scatter back."""
 
@@ -142,13 +142,13 @@ def attention_cudnn_lengths(q, k, v, lengths):
     )
 
 
-@program(*_HEADS, types="bf16", condition=2.0)
+@program(*_HEADS, types="bf16")
 def attention_cudnn_window(q, k, v):
     """cuDNN's fused attention in a sliding window."""
     return nn.dot_product_attention(q, k, v, is_causal=True, local_window_size=(16, 0), implementation="cudnn")
 
 
-@program(*_HEADS, normal(2, 64, 4, 64), types="bf16 f16", condition=2.0)
+@program(*_HEADS, normal(2, 64, 4, 64), types="bf16 f16")
 def attention_cudnn_gradient(q, k, v, upstream):
     """cuDNN's fused attention, forward and backward, under a causal mask."""
     attend = functools.partial(nn.dot_product_attention, is_causal=True, implementation="cudnn")
@@ -156,13 +156,13 @@ def attention_cudnn_gradient(q, k, v, upstream):
     return result, back(upstream)
 
 
-@program(normal(2, 32, 4, 16), normal(2, 32, 4, 16), normal(2, 32, 4, 16), types="f32 bf16", condition=2.0)
+@program(normal(2, 32, 4, 16), normal(2, 32, 4, 16), normal(2, 32, 4, 16), types="f32 bf16")
 def attention_unfused(q, k, v):
     """Attention as products and a softmax of the compiler's own."""
     return nn.dot_product_attention(q, k, v, is_causal=True, implementation="xla")
 
 
-@program(normal(2, 32, 4, 16), normal(2, 32, 4, 16), normal(2, 32, 4, 16), types="f32", condition=2.0,
+@program(normal(2, 32, 4, 16), normal(2, 32, 4, 16), normal(2, 32, 4, 16), types="f32",
           precision="highest")  # fmt: skip
 def attention_unfused_gradient(q, k, v):
     """The gradient of it."""
@@ -195,7 +195,7 @@ def layer_norm_cudnn(x, scale, bias):
     return _layer_norm(x, scale, bias)
 
 
-@program(normal(32, 64), normal(64, of="f32"), normal(64, of="f32"), normal(32, 64), condition=4.0, options=NORM)
+@program(normal(32, 64), normal(64, of="f32"), normal(64, of="f32"), normal(32, 64), options=NORM)
 def layer_norm_gradient(x, scale, bias, upstream):
     """Its gradient, whose means cancel."""
     result, back = jax.vjp(_layer_norm, x, scale, bias)
@@ -208,7 +208,7 @@ def rms_norm(x, scale):
     return x * lax.rsqrt((x.astype(jnp.float32) ** 2).mean(-1, keepdims=True) + 1e-5).astype(x.dtype) * scale
 
 
-@program(normal(4, 6, 6, 16), normal(16), normal(16), normal(4, 6, 6, 16), condition=4.0)
+@program(normal(4, 6, 6, 16), normal(16), normal(16), normal(4, 6, 6, 16))
 def batch_norm_gradient(x, scale, bias, upstream):
     """Batch normalization in training: statistics over three dimensions, and the gradient."""
 
@@ -220,7 +220,7 @@ def batch_norm_gradient(x, scale, bias, upstream):
     return result, back(upstream)
 
 
-@program(normal(24, 200, scale=3.0), types="f32 bf16", condition=4.0)
+@program(normal(24, 200, scale=3.0), types="f32 bf16")
 def softmax(x):
     """A row-wise softmax and its logarithm, in which a fusion reduces twice."""
     return nn.softmax(x), nn.log_softmax(x)

@@ -96,9 +96,6 @@ class Program:
     draws: Any
     type_name: str
     rule: str = "rounded"
-    condition: float = 1.0
-    """By how much the function magnifies relative errors: cancellation, steep functions. It should be continuous: where
-    a rounding chooses between two branches, or between equal maxima, nothing can be compared."""
     precision: str | None = None
     """What `jax.default_matmul_precision` is set to; None leaves JAX's default (TF32 for f32 on GPUs that have it)."""
     options: Mapping[str, object] = field(default_factory=dict)

@@ -26,7 +26,7 @@ def _descent(loss: Callable[..., Any], parameters: Any, *data: Any) -> Any:
 
 
 @program({"first": weight(24, 32), "bias": normal(32), "second": weight(32, 10)}, normal(16, 24),
-          integers(0, 10, 16), types="f32 bf16", condition=2.0, options=GEMM)  # fmt: skip
+          integers(0, 10, 16), types="f32 bf16", options=GEMM)  # fmt: skip
 def train_mlp(parameters, x, labels):
     """Two dense layers, under Adam in f32."""
 
@@ -46,7 +46,7 @@ def train_mlp(parameters, x, labels):
 @program(
     {"embedding": normal(40, 32), "scale": normal(2, 32), "qkv": weight(2, 32, 96), "out": weight(2, 32, 32),
      "up": weight(2, 32, 64), "down": weight(2, 64, 32)},
-    integers(0, 40, 2, 17), types="f32 bf16", condition=2.0, options=GEMM,
+    integers(0, 40, 2, 17), types="f32 bf16", options=GEMM,
 )  # fmt: skip
 def train_transformer(parameters, words):
     """A decoder of two layers under scan, with checkpoints."""
@@ -71,8 +71,7 @@ def train_transformer(parameters, words):
 
 
 @program({"first": weight(3, 3, 3, 16, fan_in=27), "scale": normal(16), "second": weight(3, 3, 16, 16, fan_in=144),
-           "head": weight(16, 5)}, normal(4, 12, 12, 3), integers(0, 5, 4), types="f32 f16",
-          condition=2.0)  # fmt: skip
+           "head": weight(16, 5)}, normal(4, 12, 12, 3), integers(0, 5, 4), types="f32 f16")  # fmt: skip
 def train_convnet(parameters, images, labels):
     """Convolutions, batch normalization, pooling."""
 
@@ -88,7 +87,7 @@ def train_convnet(parameters, images, labels):
 
 
 @program({"input": weight(8, 48), "hidden": weight(12, 48), "bias": normal(48), "head": weight(12, 6)},
-          normal(10, 4, 8), integers(0, 6, 4), types="f32 bf16", condition=2.0)  # fmt: skip
+          normal(10, 4, 8), integers(0, 6, 4), types="f32 bf16")  # fmt: skip
 def train_lstm(parameters, xs, labels):
     """A scan over time, forward and backward."""
 
@@ -107,7 +106,7 @@ def train_lstm(parameters, xs, labels):
 
 
 @program({"router": weight(16, 4), "up": weight(4, 16, 24), "down": weight(4, 24, 16)}, normal(32, 16),
-          normal(32, 16), condition=2.0, precision="highest")  # fmt: skip
+          normal(32, 16), precision="highest")  # fmt: skip
 def train_mixture_of_experts(parameters, x, target):
     """Tokens sorted by expert, grouped products, results scattered back; f32 throughout, so that routing is stable."""
 
