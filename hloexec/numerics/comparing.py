@@ -73,26 +73,30 @@ def compare(
     given = given_tolerance(atol, rtol, ulp)
     leaves = dict(leaves_of(actual, "actual")), dict(leaves_of(expected, "expected"))
     pairs = list(_paired(*leaves))
-    chains = {} if module is None else _chains(module, numerics, leaves[1])
+    own = {} if module is None else _own_chains(module, numerics)
+    chains = {} if module is None else _chains(module, own, leaves[1])
+    # A module for several devices that exchange nothing may have run on one.
+    devices: dict[str, Any] = {"replicas": 1, "partitions": 1} if own.keys() >= leaves[1].keys() else {}
     indices = IndexLeaves(module, inputs, numerics, selects or {}, given)
 
     @cache
     def runs() -> Sampled:
         if module is None or inputs is None or given is not None:
             return Sampled()
-        return sampled(
-            module, _per_device(inputs), numerics, places=indices.places if _has_other_indices(pairs) else ()
-        )
+        places = indices.places if _has_other_indices(pairs) else ()
+        return sampled(module, _per_device(inputs), numerics, places=places, **devices)
 
+    failure = ""
     if spreads is None:
-        spreads = runs().spreads if _may_round(pairs) else {}
+        spreads, failure = (runs().spreads, runs().failure) if _may_round(pairs) else ({}, "")
     spreads = _by_place(spreads)
+    way = _way_to_know(module, failure)
     found = []
     for label, mine, its in pairs:
         chain = chains.get(label)
         if module is not None and chain is None and mine is not None and its is not None:
             raise InputError(f"the result of {module.name}, {module.entry.result_shape}, has no leaf {label!r}")
-        found.append(_compared(label, mine, its, given, chain, spreads.get(label), contraction_length))
+        found.append(_compared(label, mine, its, given, chain, spreads.get(label), contraction_length, way))
     return Comparison(tuple(indices.settled(found, pairs, spreads, lambda: runs().keys)))
 
 
@@ -109,17 +113,22 @@ def _label(index: tuple[int, ...]) -> str:
     return ".".join(map(str, index)) or "value"
 
 
-def _chains(module: Module, numerics: str, labels: Iterable[str]) -> dict[str, Chain]:
-    """The chains to a module's leaves by label; in front of it, results of several devices have the device's number."""
-    own = {_label(index): chain for index, chain in leaf_chains(module, numerics).items()}
+def _own_chains(module: Module, numerics: str) -> dict[str, Chain]:
+    """The chains to a module's leaves by label."""
+    found = {_label(index): chain for index, chain in leaf_chains(module, numerics).items()}
+    if len(found) == 1:
+        found.setdefault("value", *found.values())
+    return found
+
+
+def _chains(module: Module, own: Mapping[str, Chain], labels: Iterable[str]) -> dict[str, Chain]:
+    """The same with those of results of several devices, which have the device's number in front."""
     found = dict(own)
     if topology_of(module, None, None).count > 1:
         for label in labels:
             device, _, rest = label.partition(".")
             if device.isdecimal() and (rest or "value") in own:
                 found.setdefault(label, own[rest or "value"])
-    if len(own) == 1:
-        found.setdefault("value", *own.values())
     return found
 
 
@@ -162,6 +171,7 @@ def _compared(
     chain: Chain | None,
     spread: Spread | None,
     contraction_length: int | None,
+    way: str,
 ) -> LeafComparison:
     shapes = (_shape_text(actual), _shape_text(expected))
     if actual is None or expected is None:
@@ -188,17 +198,23 @@ def _compared(
     scales, means = (None, None) if spread is None else (spread.scales, spread.means)
     measured = measure(actual, expected, tolerance, scales, means)
     is_assumed = given is None and spread is None and (narrow.is_floating or narrow.is_complex)
-    note = _own_size(measured.mismatches, chain is not None) if measured.mismatches and is_assumed else ""
+    note = _own_size(measured.mismatches, way) if measured.mismatches and is_assumed else ""
     return LeafComparison(label, verdict_of(measured), *shapes, actual.size, narrow.name, measured, note)
 
 
-def _own_size(count: int, has_module: bool) -> str:
+def _way_to_know(module: Module | None, failure: str) -> str:
+    """How to find out what larger numbers were added up to make an element."""
+    if failure:
+        return f"the module does not run on these inputs ({failure}): give --atol"
+    return f"give {'--module and --inputs' if module is None else '--inputs'}, or --atol"
+
+
+def _own_size(count: int, way: str) -> str:
     """What to say of elements that only a scale taken from elsewhere could explain."""
     many = f"{count} element{' is' if count == 1 else 's are'}"
-    what = "--inputs" if has_module else "--module and --inputs"
     return (
         f"{many} off by more than roundings make of their own size; where larger numbers were added up to make them, a "
-        f"run on the inputs shows it: give {what}, or --atol"
+        f"run on the inputs shows it: {way}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import shorten
 from typing import Any
 
 import attrs
@@ -38,6 +39,8 @@ class Sampled:
     """Of the result's leaves of floats, by label."""
     keys: dict[Place, Key] = attrs.field(factory=dict)
     """Of the places that were watched and met once."""
+    failure: str = ""
+    """Why the module does not run, in a line; empty where it does."""
 
 
 def measured_spreads(
@@ -89,9 +92,9 @@ def sampled(
                     whole[place] = found
                 elif found is not None:
                     _take(keys, place, found, seed)
-    except HloError:
+    except HloError as error:
         # It may lack a library call, or memory: what is read off its text does not need to run.
-        return Sampled()
+        return Sampled(failure=shorten(str(error), 200, placeholder=" …"))
     found_keys = {place: Key(array, None) for place, array in whole.items()}
     found_keys |= {place: Key(entry.means(), entry.spread()) for place, entry in keys.items()}
     return Sampled({label: entry.spread(has_means=has_means) for label, entry in leaves.items()}, found_keys)

@@ -318,6 +318,18 @@ def test_a_module_that_does_not_run_is_read():
     found = hloexec.compare(moved, values, module=module, inputs=inputs)
     assert found.leaves[0].tolerance.factor == 0
     assert found.verdict is Verdict.ROUNDING
+    (leaf, _) = hloexec.compare((values[0] + np.float32(1), values[1]), values, module=module, inputs=inputs).leaves
+    assert "the module does not run on these inputs (" in leaf.note
+    assert "nobody_knows" in leaf.note
+
+
+@pytest.mark.parametrize("header", ["num_partitions=4", "replica_count=2"])
+def test_a_module_for_several_devices_that_ran_on_one_is_measured_on_one(header):
+    module, inputs = hloexec.parse(MODULE.replace("HloModule layer", f"HloModule layer, {header}")), layer_inputs(1e12)
+    values = one_after_the_other(*inputs)
+    found = hloexec.compare(values, hloexec.run(module, *inputs), module=module, inputs=inputs)
+    assert found.verdict is Verdict.ROUNDING
+    assert all(leaf.tolerance.factor > 0 for leaf in found.leaves)
 
 
 # Goldens
