@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+import hloexec
 from hloexec.exec.observers import Event
 from hloexec.exec.statistics import Statistics
 from tests.devices.diverging import ADD, HANDLE, branch, chosen, looped, numbers, run, summed
@@ -210,6 +211,26 @@ def test_send_and_recv_move_values_along_their_pairs() -> None:
     text = f"ENTRY main {{\n  x = s32[] parameter(0)\n  {transfers('{{0,1},{1,2},{2,0}}')}  ROOT out = s32[] get-tuple-element(rd), index=0\n}}\n"
     assert numbers(run(text, 3)) == [2, 0, 1]
     assert numbers(run(text, 3, replicas=False)) == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ("{{0,1},{1,2}}", "names {} 2 as a target, but there are 2"),
+        ("{{2,1},{1,0}}", "names {} 2 as a source, but there are 2"),
+        ("{{0,1},{7,0}}", "names {} 7 as a source, but there are 2"),
+        ("{{0,1},{0,0}}", "names {} 0 as a source twice"),
+        ("{{0,1},{1,1}}", "names {} 1 as a target twice"),
+    ],
+)
+@pytest.mark.parametrize("replicas", [True, False])
+def test_pairs_of_a_channel_name_devices_that_are_there_once_at_either_end(
+    pairs: str, message: str, replicas: bool
+) -> None:
+    text = f"ENTRY main {{\n  x = s32[] parameter(0)\n  {transfers(pairs)}}}\n"
+    kind = "replica" if replicas else "partition"
+    with pytest.raises(hloexec.InputError, match=message.format(kind)):
+        run(text, 2, replicas=replicas)
 
 
 def test_a_device_that_nobody_sends_to_receives_zeros() -> None:
