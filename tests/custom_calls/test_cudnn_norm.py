@@ -74,7 +74,8 @@ def test_training_returns_expectation_and_norm_factor_too(sizes, kind):
     axes = tuple(range(1, x.ndim))
     value, expectation, factor, _ = forward(sizes, kind, 3)
     assert (value == forward(sizes, "LAYER_FWD_INFER", 1)[0]).all()
-    assert (np.abs(expectation - x.mean(axes, keepdims=True)) <= 40 * 2.0**-24 * np.abs(x).max()).all()
+    means = [array.mean(axes, keepdims=True) for array in (x, np.abs(x))]
+    assert (np.abs(expectation - means[0]) <= 40 * 2.0**-24 * means[1]).all()
     wanted = 1 / np.sqrt(x.var(axes, keepdims=True) + EPSILON)
     # The variance errs relatively by some 40 roundings and the deviations' share; its inverse root by half of that.
     assert (np.abs(factor / wanted - 1) <= 40 * 2.0**-24 * (1 + 6 * wanted)).all()

@@ -240,12 +240,17 @@ def test_observers_see_the_iterations_of_all_devices_in_their_order() -> None:
     assert len(set(observer.iterations)) > 2
 
 
-@pytest.mark.parametrize(("second", "where"), [(1.0, " failed: "), (2.0, " failed on device 0: ")])
-def test_an_error_names_the_devices_of_its_own_kernel(second, where):
-    """Not those of the kernel before, which ran for each device by itself."""
+@pytest.mark.parametrize(
+    ("second", "least", "where"),
+    [(1.0, 1.0, " failed: "), (2.0, 1.0, " failed on device 0: "), (2.0, 2.0, " failed on device 1: ")],
+)
+def test_an_error_names_the_devices_of_its_own_kernel(second, least, where):
+    """Neither those of the kernel before, which ran for each device by itself, nor those that it ran for before."""
 
-    def fails(_):
-        raise ValueError("no")
+    def fails(operand):
+        if operand.max() >= least:
+            raise ValueError("no")
+        return operand
 
     text = (
         "HloModule m, replica_count=2\nENTRY e { p = f32[8] parameter(0)\n id = u32[] replica-id()\n"

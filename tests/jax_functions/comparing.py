@@ -1,15 +1,19 @@
 """Runs a case on hloexec and on XLA:CPU, and compares.
 
 The bound. A case is also run in f64, by XLA, on the same arguments: `R`. Let `u` be the unit roundoff of the case's type.
-Moving every argument by the factor 1 + u or 1 - u, at random, changes an element of R by `s` (twice the root mean square
-of some draws): how sensitive it is there, its condition. A computation in which `k` roundings follow one another behaves
-like one on arguments that are off by k units, with a result that is rounded k times; and what cancels in between may
-leave a rounding or two of the largest element of the leaf. So hloexec must be within
+Moving every argument by the factor 1 + u or 1 - u, at random, and the weights whose sum's gradient is taken, changes an
+element of R by `s` (twice the root mean square of some draws): how sensitive it is there, its condition. A computation in
+which `k` roundings follow one another behaves like one on arguments that are off by k units, with a result that is rounded
+k times. So hloexec must be within
 
-    k * (s + u |R|) + 4 u max |R|
+    k * (s + u |R|)
 
 of R, element by element, with the case's `roundings` as k. XLA's own result must be, too: otherwise the bound follows from
 a wrong premise, and the row is wrong.
+
+Decompositions are compared by products of their factors. Orthogonal transformations mix a matrix's elements, so that
+their errors are bounded by its norm alone (Higham, "Accuracy and stability of numerical algorithms", chapter 19): 4 u times
+the largest element of its own matrix is added.
 """
 
 from __future__ import annotations
@@ -61,7 +65,9 @@ def assert_runs_as_on_xla(case: Case, type_name: str) -> None:
         roundoff = _roundoff(its.dtype)
         magnitude = np.abs(references[index])
         bound = case.roundings * (sensitivities[index] + roundoff * magnitude)
-        bound += 4 * roundoff * magnitude.max(initial=0, where=np.isfinite(magnitude)) + _SMALLEST_NORMAL
+        if case.invariants is not None:
+            bound += 4 * roundoff * magnitude.max(tuple(range(magnitude.ndim))[-2:], keepdims=True, initial=0)
+        bound += _SMALLEST_NORMAL
         _assert_within(its, references[index], bound, f"XLA's {where}")
         _assert_within(mine, references[index], bound, f"hloexec's {where}")
 
@@ -85,9 +91,11 @@ def _arguments(case: Case, dtype: Any) -> tuple[Any, ...]:
 
 
 def _with_gradients(function: Any) -> Any:
-    """The function's result, and the gradient of a weighted sum of it with respect to its floating-point arguments."""
+    """The function's result, and the gradient of a weighted sum of it with respect to its floating-point arguments.
 
-    def both(*arguments: Any) -> Any:
+    `factors`, of the result's leaves, are what weights are multiplied by."""
+
+    def both(*arguments: Any, factors: Any = None) -> Any:
         numbers = [number for number, argument in enumerate(arguments) if _all_inexact(argument)]
 
         def loss(*inexact: Any) -> Any:
@@ -95,7 +103,8 @@ def _with_gradients(function: Any) -> Any:
             for number, argument in zip(numbers, inexact, strict=True):
                 given[number] = argument
             result = function(*given)
-            return sum(_weighted_sum(leaf) for leaf in jax.tree.leaves(result)), result
+            leaves = jax.tree.leaves(result)
+            return sum(map(_weighted_sum, leaves, factors or [1.0] * len(leaves))), result
 
         differentiated = jax.value_and_grad(loss, argnums=tuple(range(len(numbers))), has_aux=True)
         (_, result), gradients = differentiated(*(arguments[number] for number in numbers))
@@ -104,11 +113,11 @@ def _with_gradients(function: Any) -> Any:
     return both
 
 
-def _weighted_sum(leaf: Any) -> Any:
-    """Weights that every type holds exactly."""
+def _weighted_sum(leaf: Any, factors: Any) -> Any:
+    """Weights that every type holds exactly, but for their factors."""
     if not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return 0.0
-    weights = (np.arange(leaf.size) * 7 % 5 - 1.5).reshape(leaf.shape)
+    weights = (np.arange(leaf.size) * 7 % 5 - 1.5).reshape(leaf.shape) * factors
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
         return (leaf.real * weights.astype(leaf.real.dtype)).sum() + (leaf.imag * weights.astype(leaf.real.dtype)).sum()
     return (leaf * weights.astype(leaf.dtype)).sum()
@@ -128,24 +137,27 @@ def _leaves(result: Any) -> list[Any]:
 
 
 def _reference(case: Case, function: Any, arguments: tuple[Any, ...], dtype: Any) -> tuple[list[Any], list[Any]]:
-    """The result in f64, and how far it moves when the arguments move by a unit of the last place of `dtype`."""
+    """The result in f64, and how far it moves when arguments and weights move by a unit of the last place of `dtype`."""
     with jax.enable_x64(True):
         exact = jax.tree.map(_in_double, arguments)
-        compiled = jax.jit(function, keep_unused=True).lower(*exact).compile()
+        named = {}
+        if case.gradient:
+            named["factors"] = [np.ones(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(case.function, *exact))]
+        compiled = jax.jit(function, keep_unused=True).lower(*exact, **named).compile()
 
-        def run(given: Any) -> list[Any]:
-            results = _leaves(compiled(*given))
+        def run(given: Any, named: Any) -> list[Any]:
+            results = _leaves(compiled(*given, **named))
             if case.invariants is not None:
                 plain = [np.asarray(leaf) for leaf in jax.tree.leaves(given)]
                 results = _leaves(case.invariants(results, plain))
             return results
 
-        references = run(exact)
+        references = run(exact, named)
         squares = [np.zeros(leaf.shape) for leaf in references]
         generator = np.random.default_rng(0)
         for _ in range(_DRAWS):
-            moved = jax.tree.map(lambda leaf: _moved(leaf, _roundoff(dtype), generator), exact)
-            for square, there, here in zip(squares, run(moved), references, strict=True):
+            moved = jax.tree.map(lambda leaf: _moved(leaf, _roundoff(dtype), generator), (exact, named))
+            for square, there, here in zip(squares, run(*moved), references, strict=True):
                 if _is_inexact(here):
                     with np.errstate(invalid="ignore"):
                         square += np.nan_to_num(np.abs(there - here)) ** 2

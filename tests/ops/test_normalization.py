@@ -46,34 +46,64 @@ def column(vector: np.ndarray) -> np.ndarray:
     return vector.reshape(5, 1)
 
 
-def assert_close(actual: np.ndarray, expected: np.ndarray, element_type: str, magnitude: float) -> None:
-    """Sums of n terms and a few more operations in precision u: (n + 10) u times the largest intermediate; then u."""
+def wide(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float64)
+
+
+def assert_close(actual: np.ndarray, expected: np.ndarray, element_type: str, magnitude: np.ndarray) -> None:
+    """Sums of n terms and a few more operations in precision u: (n + 10) u times what they add up; then u."""
     accumulation = min(UNIT[element_type], UNIT["f32"])
     error = np.abs(actual.astype(np.float64) - expected)
     assert actual.dtype == DTYPES[element_type]
     assert np.all(error <= (COUNT + 10) * accumulation * magnitude + UNIT[element_type] * np.abs(expected))
 
 
+def trained(x: np.ndarray, scale: np.ndarray, offset: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """batch-norm-training's three results, each with the magnitude of what is added up to make each element.
+
+    The variance may be E[x²] − E[x]², where the mean's error comes in by 2 |E[x]|; those of the mean m and of the
+    variance v pass on to (x − m) / √(v + ε) by 1 / √(v + ε) and by its own size times 1 / 2 (v + ε).
+    """
+    mean, variance = x.mean((0, 2)), x.var((0, 2))
+    summed = np.abs(x).mean((0, 2))
+    squares = np.square(x).mean((0, 2)) + 2 * np.abs(mean) * summed
+    deviation = np.sqrt(variance + np.float32(EPSILON))
+    normal = (x - column(mean)) / column(deviation)
+    error = (np.abs(x) + column(summed)) / column(deviation)
+    error += np.abs(normal) * (1 + column(squares / (2 * deviation**2)))
+    result = normal * column(scale) + column(offset)
+    return [(result, np.abs(column(scale)) * error + np.abs(column(offset))), (mean, summed), (variance, squares)]
+
+
+def gradient_magnitudes(
+    x: np.ndarray, scale: np.ndarray, mean: np.ndarray, variance: np.ndarray, gradient: np.ndarray
+) -> list[np.ndarray]:
+    """The magnitudes of what batch-norm-grad adds up for each element of its three results: with n = (x − m) / √(v + ε),
+    s / √(v + ε) (g − mean g − n mean (g n)), Σ g n and Σ g."""
+    deviation = np.sqrt(column(variance) + np.float32(EPSILON))
+    normal, g = (np.abs(x) + np.abs(column(mean))) / deviation, np.abs(gradient)
+    products = (g * normal).sum((0, 2))
+    offset = g.sum((0, 2))
+    by_operand = column(scale) / deviation * (g + (column(offset) + normal * column(products)) / COUNT)
+    return [by_operand, products, offset]
+
+
 @pytest.mark.parametrize("element_type", DTYPES)
 def test_training_normalizes_by_the_batch(element_type: str) -> None:
-    operand, scale, offset = random_inputs(element_type, 3)
-    result, mean, variance = evaluate(module("batch-norm-training", element_type, 3), operand, scale, offset)
-    x = operand.astype(np.float64)
-    m, v = x.mean((0, 2)), x.var((0, 2))
-    normal = (x - column(m)) / np.sqrt(column(v) + np.float32(EPSILON))
-    assert_close(mean, m, element_type, np.abs(x).max())
-    assert_close(variance, v, element_type, 2 * np.square(np.abs(x).max() + np.abs(m).max()))
-    expected = normal * column(scale.astype(np.float64)) + column(offset.astype(np.float64))
-    assert_close(result, expected, element_type, 4 * np.abs(x).max() / np.sqrt(v.min()) * (1 + np.abs(normal).max()))
+    inputs = random_inputs(element_type, 3)
+    actual = evaluate(module("batch-norm-training", element_type, 3), *inputs)
+    for mine, (expected, magnitude) in zip(actual, trained(*map(wide, inputs)), strict=True):
+        assert_close(mine, expected, element_type, magnitude)
 
 
 @pytest.mark.parametrize("element_type", DTYPES)
 def test_inference_normalizes_by_what_it_is_given(element_type: str) -> None:
     inputs = random_inputs(element_type, 5)
-    x, scale, offset, mean, variance = (value.astype(np.float64) for value in inputs)
-    expected = column(scale) * (x - column(mean)) / np.sqrt(column(variance) + np.float32(EPSILON)) + column(offset)
+    x, scale, offset, mean, variance = map(wide, inputs)
+    factor = column(scale) / np.sqrt(column(variance) + np.float32(EPSILON))
+    expected = factor * (x - column(mean)) + column(offset)
     actual = evaluate(module("batch-norm-inference", element_type, 5), *inputs)
-    assert_close(actual, expected, element_type, np.abs(expected).max() + np.abs(x).max())
+    assert_close(actual, expected, element_type, factor * (np.abs(x) + column(mean)) + column(offset))
 
 
 def test_the_gradient_is_that_of_the_training_step() -> None:
@@ -109,10 +139,15 @@ def test_results_agree_with_xla(opcode: str, operands: int, element_type: str) -
     if opcode == "batch-norm-grad":
         inputs[-1] = np.cos(np.arange(120)).reshape(SIZES).astype(DTYPES[element_type])
     text = module(opcode, element_type, operands)
-    for mine, its in zip(evaluate(text, *inputs), xla.run_hlo(text, *inputs), strict=True):
-        expected = its.astype(np.float64)
-        # Both sides are within the bound of `assert_close` of the formula; intermediates stay below 100 here.
-        assert_close(mine, expected, element_type, 2 * 100 + np.abs(expected).max())
+    given = [wide(values) for values in inputs]
+    if opcode == "batch-norm-training":
+        magnitudes = [magnitude for _, magnitude in trained(*given)]
+    else:
+        magnitudes = gradient_magnitudes(*given)
+    sides = evaluate(text, *inputs), xla.run_hlo(text, *inputs)
+    for mine, its, magnitude in zip(*sides, magnitudes, strict=True):
+        # Both sides are within the bound of `assert_close` of the formula.
+        assert_close(mine, wide(its), element_type, 2 * magnitude)
 
 
 GOOD = module("batch-norm-training", "f32", 3)
