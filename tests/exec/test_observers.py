@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.errors import InputError
+from hloexec.errors import EvaluationError, InputError
 from hloexec.exec import observers, run
 from tests.exec.programs import COUNTING_LOOP, flat, parsed
 from tests.plan.loops import loop
@@ -99,6 +99,32 @@ def test_observers_change_no_result_and_may_keep_what_they_see():
         assert not any(np.shares_memory(value, leaf) for leaf in watched)
 
 
+def test_observers_see_everything_whoever_ran_the_module_before():
+    module = parsed(FUSED)
+    names = []
+    for _ in range(3):
+        run(module, X)
+        recorder = Recorder()
+        run(module, X, observers=[recorder])
+        names.append([event.name for event in recorder.events])
+    assert names == [["x", "y/a", "y/c", "y/b", "y/m", "y/t", "y", "p", "q", "r"]] * 3
+
+
+def test_an_error_of_an_observer_ends_the_run():
+    """Nothing is run, and shown, a second time."""
+
+    class Stopping(Recorder):
+        def on_instruction(self, event):
+            super().on_instruction(event)
+            if event.name == "y/m":
+                raise ValueError("enough")
+
+    stopping = Stopping()
+    with pytest.raises(EvaluationError, match="enough"):
+        run(parsed(FUSED), X, observers=[stopping])
+    assert [event.name for event in stopping.events] == ["x", "y/a", "y/c", "y/b", "y/m"]
+
+
 def test_progress_ends_with_everything_done():
     reporter = Reporter()
     run(parsed(COUNTING_LOOP), X, observers=[reporter])
@@ -106,6 +132,22 @@ def test_progress_ends_with_everything_done():
     last = reporter.reports[-1]
     assert last.index == last.total
     assert last.instruction.name == "loop"
+
+
+def test_progress_is_reported_in_every_run(monkeypatch):
+    """However often the module has run before, so that it would be run as Python."""
+    monkeypatch.setattr(observers, "_PROGRESS_SECONDS", 0.0)
+    module = parsed(
+        "HloModule m\nENTRY e { x = f32[4] parameter(0)\n  a = f32[4] sine(x)\n  ROOT b = f32[4] cosine(a) }"
+    )
+    found = []
+    for _ in range(40):
+        reporter = Reporter()
+        run(module, X, observers=[reporter])
+        run(module, X)
+        found.append([(report.index, report.total) for report in reporter.reports])
+    assert found[0]
+    assert found == [found[0]] * 40
 
 
 def test_progress_goes_on_through_a_long_loop(monkeypatch):

@@ -141,3 +141,10 @@ def test_a_run_that_does_not_verify_leaves_the_check_to_the_next() -> None:
         hloexec.run(module, np.ones(4, np.float32), verify=False, check=True)
     with pytest.raises(hloexec.VerificationError):
         hloexec.run(module, np.ones(4, np.float32))
+
+
+def test_a_module_that_does_not_verify_is_refused_every_time() -> None:
+    module = hloexec.parse("HloModule m\nENTRY e { x = f32[4] parameter(0)\n  ROOT y = f32[5] add(x, x) }\n")
+    for _ in range(2):
+        with pytest.raises(hloexec.VerificationError):
+            hloexec.run(module, np.ones(4, np.float32))
