@@ -459,3 +459,22 @@ ENTRY e { x = f32[4] parameter(0)
     given = [np.full(4, 101, np.float32), np.array(True)]
     with pytest.raises(UnsupportedError, match="%y in computation first, reached through d:outer / c:first failed"):
         hloexec.run_devices(hloexec.parse(text), [given])
+
+
+@pytest.mark.usefixtures("at_once")
+def test_plans_that_nest_deeper_than_pythons_stack_are_walked() -> None:
+    deepest = 1500
+    text = "HloModule m\n" + "".join(
+        f"b{depth} {{ s = (pred[], f32[4]) parameter(0)\n  p = pred[] get-tuple-element(s), index=0\n"
+        "  x = f32[4] get-tuple-element(s), index=1\n  y = f32[4] add(x, x)\n  q = pred[] not(p)\n"
+        "  t = (pred[], f32[4]) tuple(q, y)\n"
+        + ("  ROOT r = f32[4] negate(y) }\n" if depth == deepest else
+           f"  ROOT r = f32[4] conditional(p, t, t), true_computation=b{depth + 1}, false_computation=b{depth + 1} }}\n")
+        for depth in range(deepest, -1, -1)
+    )  # fmt: skip
+    text += (
+        "ENTRY e { p = pred[] parameter(0)\n  x = f32[4] parameter(1)\n  s = (pred[], f32[4]) tuple(p, x)\n"
+        "  ROOT r = f32[4] conditional(p, s, s), true_computation=b0, false_computation=b0 }\n"
+    )
+    (result,) = require_same(hloexec.parse(text), np.array(True), X)
+    np.testing.assert_array_equal(result, np.full(4, -np.inf, np.float32))

@@ -110,6 +110,27 @@ def test_observers_see_everything_whoever_ran_the_module_before():
     assert names == [["x", "y/a", "y/c", "y/b", "y/m", "y/t", "y", "p", "q", "r"]] * 3
 
 
+@pytest.mark.parametrize("line", ["sine(x)", "reverse(x), dimensions={0}"])
+def test_what_waits_to_be_shown_is_not_overwritten(line):
+    """`a` is computed with `m`, behind the update; `s` is shown behind `a`."""
+    text = f"""HloModule m
+ENTRY e {{ x = f32[300,300] parameter(0)
+  y = f32[2,2] parameter(1)
+  z = s32[] constant(0)
+  a = f32[300,300] add(x, x)
+  s = f32[300,300] {line}
+  d = f32[300,300] dynamic-update-slice(s, y, z, z)
+  ROOT m = f32[300,300] multiply(a, d) }}"""
+    x = np.random.default_rng(0).standard_normal((300, 300), dtype=np.float32)
+    y = np.full((2, 2), 7, np.float32)
+    recorder = Recorder()
+    run(parsed(text), x, y, observers=[recorder])
+    seen = {event.name: event.value for event in recorder.events}
+    expected = np.sin(x, dtype=np.float64) if line.startswith("sine") else x[::-1]
+    np.testing.assert_allclose(seen["s"], expected, rtol=2.0**-22)
+    np.testing.assert_array_equal(seen["d"][:2, :2], y)
+
+
 def test_an_error_of_an_observer_ends_the_run():
     """Nothing is run, and shown, a second time."""
 

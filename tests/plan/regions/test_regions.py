@@ -558,3 +558,23 @@ ENTRY e { x = f32[64,1024] parameter(0)
 """)
     assert _regions(module)
     _same_bits(module, np.random.default_rng(3).standard_normal((64, 1024), np.float32))
+
+
+@pytest.mark.parametrize("rows", [0, 7, 400])
+def test_arrays_of_dynamic_extents_have_the_bits_and_extents_that_they_have_one_by_one(rows):
+    text = """HloModule m
+sum { p = f32[] parameter(0)
+  q = f32[] parameter(1)
+  ROOT s = f32[] add(p, q) }
+ENTRY e { x = f32[400,300] parameter(0)
+  n = s32[] parameter(1)
+  z = f32[] constant(0)
+  a = f32[<=400,300] set-dimension-size(x, n), dimensions={0}
+  b = f32[<=400,300] sine(a)
+  c = f32[<=400,300] add(b, a)
+  d = f32[<=400,300] multiply(c, c)
+  e = f32[<=400] reduce(d, z), dimensions={1}, to_apply=sum
+  f = f32[<=400] negate(e)
+  ROOT r = (f32[<=400], f32[<=400,300]) tuple(f, d) }"""
+    x = np.random.default_rng(0).standard_normal((400, 300), dtype=np.float32)
+    _same_bits(hloexec.parse(text), x, np.int32(rows))
