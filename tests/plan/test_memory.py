@@ -548,3 +548,58 @@ ENTRY e {{ x = f32[250000] parameter(0)
     assert statistics.peak_bytes >= 4 * MB
     with pytest.raises(ResourceError, match="on all devices"):
         run_devices(module, [[x]], memory_limit=4 * MB - 1)
+
+
+def test_results_that_the_caller_or_the_module_holds_are_copied():
+    """A parameter, a view of it and a constant are copied for the caller; the sum is its own."""
+    text = """HloModule m
+ENTRY e { x = f32[250000] parameter(0)
+  v = f32[500,500] reshape(x)
+  c = f32[250000] constant({...})
+  s = f32[250000] add(x, x)
+  ROOT r = (f32[250000], f32[500,500], f32[250000], f32[250000]) tuple(x, v, c, s) }"""
+    x = np.ones(250000, np.float32)
+    module = parsed(text)
+    with pytest.warns(HloWarning, match="elide"):
+        results = run(module, x, memory_limit=4 * MB)
+    assert sum(result.nbytes for result in results) == 4 * MB
+    assert not any(np.shares_memory(result, x) for result in results)
+    with pytest.raises(ResourceError):
+        run(module, x, memory_limit=4 * MB - 1)
+
+
+def test_what_a_loop_allocates_counts_for_each_device():
+    """They go round together, each with a megabyte of its own until it has been added up."""
+    text = """HloModule m, num_partitions=8
+add { p = f32[] parameter(0)
+  q = f32[] parameter(1)
+  ROOT s = f32[] add(p, q) }
+body { s = (s32[], f32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  n = s32[] add(i, one)
+  zero = f32[] constant(0)
+  wide = f32[250000] broadcast(x), dimensions={}
+  copy = f32[250000] concatenate(wide), dimensions={0}
+  sum = f32[] reduce(copy, zero), dimensions={0}, to_apply=add
+  all = f32[] all-reduce(sum), channel_id=1, replica_groups={{0,1,2,3,4,5,6,7}}, use_global_device_ids=true, to_apply=add
+  y = f32[] divide(x, all)
+  ROOT t = (s32[], f32[]) tuple(n, y) }
+going { s = (s32[], f32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  end = s32[] constant(20)
+  ROOT c = pred[] compare(i, end), direction=LT }
+ENTRY e { x = f32[] parameter(0)
+  z = s32[] constant(0)
+  s = (s32[], f32[]) tuple(z, x)
+  w = (s32[], f32[]) while(s), condition=going, body=body
+  ROOT r = f32[] get-tuple-element(w), index=1 }"""
+    inputs = [[np.float32(device + 1)] for device in range(8)]
+    statistics = Statistics()
+    run_devices(parsed(text), inputs, statistics=statistics)
+    assert 8 * MB <= statistics.peak_bytes < 8.01 * MB
+    run_devices(parsed(text), inputs, memory_limit=int(8.01 * MB))
+    with pytest.raises(ResourceError, match="on all devices"):
+        run_devices(parsed(text), inputs, memory_limit=8 * MB - 1)
+    run_devices(parsed(text), [inputs[0]] * 8, memory_limit=int(1.01 * MB))
