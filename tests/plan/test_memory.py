@@ -603,3 +603,22 @@ ENTRY e { x = f32[] parameter(0)
     with pytest.raises(ResourceError, match="on all devices"):
         run_devices(parsed(text), inputs, memory_limit=8 * MB - 1)
     run_devices(parsed(text), [inputs[0]] * 8, memory_limit=int(1.01 * MB))
+
+
+def test_a_refusal_lists_what_is_alive_at_the_peak():
+    text = """HloModule m
+add { p = f32[] parameter(0)
+  q = f32[] parameter(1)
+  ROOT s = f32[] add(p, q) }
+ENTRY e { x = f32[] parameter(0)
+  zero = f32[] constant(0)
+  wide = f32[750000] broadcast(x), dimensions={}
+  early = f32[750000] concatenate(wide), dimensions={0}
+  sum = f32[] reduce(early, zero), dimensions={0}, to_apply=add
+  next = f32[500000] broadcast(sum), dimensions={}
+  late = f32[500000] concatenate(next), dimensions={0}
+  ROOT last = f32[500000] concatenate(late), dimensions={0} }"""
+    with pytest.raises(ResourceError) as refused:
+        run(parsed(text), np.float32(1), memory_limit=4 * MB - 1)
+    assert "at %last" in str(refused.value)
+    assert re.findall(r"f32\[\d+\] of %(\w+)", str(refused.value)) == ["last", "late"]
