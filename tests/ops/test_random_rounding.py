@@ -247,6 +247,35 @@ def test_what_an_implementation_keeps_wide_is_rounding(step):
     assert not hloexec.compare(off, rounded, module=module, inputs=[lhs, rhs, other]).agrees
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["bf16", "f16"])
+def test_results_are_of_their_types_whatever_is_kept_wide(kind, seed):
+    """The module's, and those that fusions hand to their callers."""
+    text = (
+        f"HloModule m\nfused {{ a = {kind}[50] parameter(0)\n b = {kind}[50] multiply(a, a)\n"
+        f" ROOT c = {kind}[50] add(b, a) }}\nENTRY e {{ a = {kind}[50] parameter(0)\n"
+        f" f = {kind}[50] fusion(a), kind=kLoop, calls=fused\n s = {kind}[50] sine(f)\n"
+        f" ROOT n = {kind}[50] negate(s) }}"
+    )
+    seen = []
+
+    class Observer:
+        def on_instruction(self, event):
+            seen.append((event.name, event.value.dtype))
+
+    (values,) = random(1, 50).astype(STORAGE[kind])
+    policy = f"random-rounding:{seed}"
+    result = hloexec.run(hloexec.parse(text), values, numerics=policy, check=True)
+    assert result.dtype == STORAGE[kind]
+    np.testing.assert_array_equal(hloexec.run(hloexec.parse(text), values, numerics=policy, planner=False), result)
+    np.testing.assert_array_equal(
+        hloexec.run(hloexec.parse(text), values, numerics=policy, observers=[Observer()]), result
+    )
+    wide = np.float32 if seed % 2 else STORAGE[kind]
+    assert dict(seen) | {"f/b": wide} == dict(seen)
+    assert {dict(seen)["n"], dict(seen)["a"]} == {np.dtype(STORAGE[kind])}
+
+
 def test_a_format_rounds_up_or_down():
     text = "HloModule m\nENTRY e { a = f32[100] parameter(0)\n ROOT r = f32[100] reduce-precision(a), exponent_bits=8, mantissa_bits=7 }"
     values = random(100).astype(np.float32)

@@ -256,6 +256,30 @@ def test_runs_that_all_devices_together_have_no_room_for_are_refused() -> None:
     run_devices(module, [[x]], memory_limit=6 * MB)
 
 
+def test_what_devices_receive_is_each_ones_own() -> None:
+    pairs = "frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,2},{2,3},{3,0}}}"
+    text = f"""HloModule m, num_partitions=4
+ENTRY e {{
+  x = f32[] parameter(0)
+  t = token[] after-all()
+  r = (f32[], u32[], token[]) recv(t), channel_id=1, {pairs}
+  s = (f32[], u32[], token[]) send(x, t), channel_id=1, {pairs}
+  rd = (f32[], token[]) recv-done(r), channel_id=1
+  sd = token[] send-done(s), channel_id=1
+  f = f32[] get-tuple-element(rd), index=0
+  b = f32[250000] broadcast(f), dimensions={{}}
+  y = f32[250000] concatenate(b), dimensions={{0}}
+  z = f32[250000] concatenate(y), dimensions={{0}}
+  ROOT c = f32[250000] concatenate(z), dimensions={{0}} }}
+"""
+    inputs = [[np.float32(device)] for device in range(4)]
+    statistics = Statistics()
+    run_devices(parsed(text), inputs, statistics=statistics)
+    assert 5 * MB <= statistics.peak_bytes < 5 * MB + 200
+    with pytest.raises(ResourceError, match=r"would take about 5\.\d MB on all devices \(2\.0 MB on one\)"):
+        run_devices(parsed(text), inputs, memory_limit=4 * MB)
+
+
 @pytest.mark.parametrize("is_counted", [False, True])
 @pytest.mark.parametrize("devices", [1, 2])
 def test_results_are_freed_with_the_last_that_refers_to_them(devices, is_counted):
