@@ -255,7 +255,7 @@ def test_results_are_of_their_types_whatever_is_kept_wide(kind, seed):
         f"HloModule m\nfused {{ a = {kind}[50] parameter(0)\n b = {kind}[50] multiply(a, a)\n"
         f" ROOT c = {kind}[50] add(b, a) }}\nENTRY e {{ a = {kind}[50] parameter(0)\n"
         f" f = {kind}[50] fusion(a), kind=kLoop, calls=fused\n s = {kind}[50] sine(f)\n"
-        f" ROOT n = {kind}[50] negate(s) }}"
+        f" ROOT n = {kind}[50] multiply(s, s) }}"
     )
     seen = []
 

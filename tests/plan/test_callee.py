@@ -154,6 +154,32 @@ def test_loops_turn_as_often_as_each_element_wants(numbers):
     assert result.tolist() == [collatz(n) for n in numbers]
 
 
+def test_leaves_of_a_loop_may_not_depend_on_what_it_is_given():
+    text = """body { s = (s32[], s32[], s32[2]) parameter(0)
+  n = s32[] get-tuple-element(s), index=0
+  one = s32[] constant(1)
+  less = s32[] subtract(n, one)
+  seven = s32[] constant(7)
+  pair = s32[2] constant({8, 9})
+  ROOT t = (s32[], s32[], s32[2]) tuple(less, seven, pair) }
+condition { s = (s32[], s32[], s32[2]) parameter(0)
+  n = s32[] get-tuple-element(s), index=0
+  zero = s32[] constant(0)
+  ROOT p = pred[] compare(n, zero), direction=GT }
+f { n = s32[] parameter(0)
+  zeros = s32[2] constant({0, 0})
+  s = (s32[], s32[], s32[2]) tuple(n, n, zeros)
+  w = (s32[], s32[], s32[2]) while(s), condition=condition, body=body
+  last = s32[] get-tuple-element(w), index=1
+  pair = s32[2] get-tuple-element(w), index=2
+  part = s32[1] slice(pair), slice={[1:2]}
+  nine = s32[] reshape(part)
+  ROOT r = s32[] add(last, nine) }
+"""
+    numbers = np.array([[3, 0, -5], [1, 2, 4]], np.int32)
+    np.testing.assert_array_equal(callee(text)(numbers), np.where(numbers > 0, 16, numbers))
+
+
 def test_what_has_dimensions_within_a_scalar_program_is_done_one_by_one():
     text = """g { a = s32[] parameter(0)
   b = s32[] parameter(1)
