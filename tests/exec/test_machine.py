@@ -267,11 +267,16 @@ ENTRY e { x = f32[4] parameter(0)
     assert seen.index("b") < seen.index("a")
 
 
-def test_dead_instructions_do_not_run_even_if_unsupported():
-    text = """HloModule m
-ENTRY e { x = f32[4] parameter(0)
-  dead = f32[4] custom-call(x), custom_call_target="nobody_knows"
-  ROOT r = f32[4] add(x, x) }
+@pytest.mark.parametrize(
+    "line", ['custom-call(x), custom_call_target="nobody_knows"', "fusion(x), kind=kLoop, calls=unsupported"]
+)
+def test_dead_instructions_do_not_run_even_if_unsupported(line):
+    text = f"""HloModule m
+unsupported {{ x = f32[4] parameter(0)
+  ROOT r = f32[4] custom-call(x), custom_call_target="nobody_knows" }}
+ENTRY e {{ x = f32[4] parameter(0)
+  dead = f32[4] {line}
+  ROOT r = f32[4] add(x, x) }}
 """
     np.testing.assert_array_equal(run_text(text, X), 2 * X)
 
