@@ -240,6 +240,41 @@ def test_events_name_the_iteration_of_the_loop_around_however_deep_they_stand():
     assert found == [(turn, f"w[{turn}]:body/y:inner/y:deepest/y") for turn in range(3)]
 
 
+def test_iterations_of_loops_that_are_written_out_keep_their_numbers():
+    """Each within one of the other's."""
+
+    def counting(name: str, lines: str, trips: int) -> str:
+        return (
+            f"{name} {{ s = (s32[], f32[300,300]) parameter(0)\n  i = s32[] get-tuple-element(s), index=0\n"
+            "  x = f32[300,300] get-tuple-element(s), index=1\n  one = s32[] constant(1)\n  n = s32[] add(i, one)\n"
+            f"{lines}  ROOT t = (s32[], f32[300,300]) tuple(n, y) }}\n"
+            f"{name}_goes_on {{ s = (s32[], f32[300,300]) parameter(0)\n  i = s32[] get-tuple-element(s), index=0\n"
+            f"  end = s32[] constant({trips})\n  ROOT c = pred[] compare(i, end), direction=LT }}\n"
+        )
+
+    def looped(name: str) -> str:
+        return (
+            "  z = s32[] constant(0)\n  b = (s32[], f32[300,300]) tuple(z, x)\n"
+            f"  w = (s32[], f32[300,300]) while(b), condition={name}_goes_on, body={name}\n"
+        )
+
+    text = (
+        "HloModule m\n"
+        + counting("inner", "  y = f32[300,300] sine(x)\n", 2)
+        + counting("outer", looped("inner") + "  y = f32[300,300] get-tuple-element(w), index=1\n", 3)
+        + "ENTRY e { x = f32[300,300] parameter(0)\n"
+        + looped("outer")
+        + "  ROOT r = f32[300,300] get-tuple-element(w), index=1 }\n"
+    )
+    recorder = Recorder()
+    run(parsed(text), np.ones((300, 300), np.float32), observers=[recorder])
+    sines = [event for event in recorder.events if event.instruction.opcode == "sine"]
+    assert [event.name for event in sines] == [
+        f"w[{outer}]:outer/w[{inner}]:inner/y" for outer in range(3) for inner in range(2)
+    ]
+    assert [event.iteration for event in sines] == [0, 1] * 3
+
+
 def test_the_end_is_reported_however_recent_the_last_report_is():
     text = (
         "HloModule m\nless { a = f32[] parameter(0)\n  b = f32[] parameter(1)\n"
