@@ -10,7 +10,7 @@ import pytest
 
 import hloexec
 from hloexec.errors import EvaluationError, InputError
-from hloexec.exec import observers, run
+from hloexec.exec import observers, plan_of, run
 from tests.exec.programs import COUNTING_LOOP, flat, parsed
 from tests.plan.loops import loop
 from tests.plan.random_programs import random_program
@@ -260,17 +260,19 @@ def test_iterations_of_loops_that_are_written_out_keep_their_numbers():
 
     text = (
         "HloModule m\n"
-        + counting("inner", "  y = f32[300,300] sine(x)\n", 2)
+        + counting("inner", "  a = f32[300,300] sine(x)\n  y = f32[300,300] add(a, x)\n", 2)
         + counting("outer", looped("inner") + "  y = f32[300,300] get-tuple-element(w), index=1\n", 3)
         + "ENTRY e { x = f32[300,300] parameter(0)\n"
         + looped("outer")
         + "  ROOT r = f32[300,300] get-tuple-element(w), index=1 }\n"
     )
+    module = parsed(text)
+    assert not any(step.flow for step in plan_of(module).steps)
     recorder = Recorder()
-    run(parsed(text), np.ones((300, 300), np.float32), observers=[recorder])
+    run(module, np.ones((300, 300), np.float32), observers=[recorder])
     sines = [event for event in recorder.events if event.instruction.opcode == "sine"]
     assert [event.name for event in sines] == [
-        f"w[{outer}]:outer/w[{inner}]:inner/y" for outer in range(3) for inner in range(2)
+        f"w[{outer}]:outer/w[{inner}]:inner/a" for outer in range(3) for inner in range(2)
     ]
     assert [event.iteration for event in sines] == [0, 1] * 3
 
