@@ -1,0 +1,103 @@
+"""A program of a seed: its parameters, what may come next, its results and its inputs."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tests.plan.random_programs import arithmetic, control_flow, exchanges, movement
+from tests.plan.random_programs.writing import SHAPES, Body, Dims, Maker, RandomProgram, Value, Writer
+
+__all__ = ["random_program"]
+
+_STORAGE = {
+    "f32": np.float32,
+    "f64": np.float64,
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "c64": np.complex64,
+    "s32": np.int32,
+    "u8": np.uint8,
+    "pred": np.bool_,
+}
+
+
+_ANYWHERE: list[Maker] = [
+    *[arithmetic.elementwise] * 7, *[movement.transpose] * 3, *[arithmetic.reduce] * 3, *[arithmetic.dot] * 3,
+    *[movement.move] * 3, *[arithmetic.turned_sum] * 2, movement.update, movement.select, movement.convert,
+    arithmetic.cumulate, arithmetic.by_rows, movement.scatter, movement.gather, movement.sort, arithmetic.convolve,
+    arithmetic.draw, arithmetic.mixed, arithmetic.element_by_element,
+]  # fmt: skip
+"""What stands here several times comes so much more often."""
+
+
+def random_program(seed: int, *, length: int = 12, devices: int | None = None) -> RandomProgram:
+    """The program of a seed: some `length` steps, for as many devices as asked (else mostly one, at times several)."""
+    if devices is None:
+        devices = (1, 1, 1, 1, 1, 1, 2, 4)[seed % 8]
+    return _written(Writer(seed, devices, _makers), length)
+
+
+def _written(writer: Writer, length: int) -> RandomProgram:
+    main = Body(writer, "main")
+    sizes = SHAPES if writer.chance(0.5) else [dims for dims in SHAPES if prod(dims) > 2000]
+    shapes = [(writer.pick(writer.kinds), writer.pick(sizes)) for _ in range(int(writer.random.integers(2, 5)))]
+    inputs = []
+    for number, (kind, dims) in enumerate(shapes):
+        main.emit(kind, dims, f"parameter({number})")
+        inputs.append(_numbers(writer, kind, dims))
+    main.emit("s32", (), f"parameter({len(shapes)})", keep=False)
+    trips = main.lines[-1].split()[0]
+    writer.trips = Value(trips, "s32", ())
+    inputs.append(np.array(writer.random.integers(0, 40), np.int32))
+    writer.fill(main, length)
+    found = _results(writer, main)
+    shape = f"({', '.join(value.shape for value in found)})"
+    text = main.finish(f"tuple({', '.join(value.name for value in found)})", shape)
+    partitions = f", num_partitions={writer.devices}" if writer.devices > 1 else ""
+    module = f"HloModule random{partitions}\n\n" + "\n".join([*writer.computations, text])
+    rows = [list(inputs)]
+    kinds = [*(kind for kind, _ in shapes), "s32"]
+    for _ in range(1, writer.devices):
+        same = writer.chance(0.5)
+        rows.append(
+            [
+                entry if same or not entry.ndim else _numbers(writer, kind, entry.shape)
+                for entry, kind in zip(inputs, kinds, strict=True)
+            ]
+        )
+    return RandomProgram(module, rows)
+
+
+def _makers(writer: Writer) -> list[Maker]:
+    """What may come next."""
+    found = [*_ANYWHERE]
+    if writer.depth < 2:
+        found += [control_flow.call, control_flow.loop, control_flow.conditional]
+    if writer.depth == 0:
+        found += [control_flow.loop, control_flow.loop]
+    if writer.devices > 1 and writer.is_in_step:
+        found += [exchanges.exchange, exchanges.exchange, exchanges.device_number]
+    return found
+
+
+def _results(writer: Writer, body: Body) -> list[Value]:
+    """Some of a body's values, the last among them."""
+    count = min(len(body.values), 10)
+    chosen = {len(body.values) - 1, *map(int, writer.random.integers(0, len(body.values), count))}
+    return [body.values[number] for number in sorted(chosen)]
+
+
+def _numbers(writer: Writer, kind: str, dims: Dims) -> np.ndarray[Any, Any]:
+    if kind == "s32":
+        return writer.random.integers(-9, 10, dims).astype(np.int32)
+    values = writer.random.standard_normal(dims)
+    if kind == "c64":
+        values = values + 1j * writer.random.standard_normal(dims)
+    found = np.asarray(values).astype(_STORAGE[kind])
+    if writer.chance(0.15) and found.size:
+        found.reshape(-1)[int(writer.random.integers(found.size))] = writer.pick([0.0, -0.0, np.inf, 1e-40, 3e4])
+    return found
