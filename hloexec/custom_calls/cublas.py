@@ -21,12 +21,13 @@ from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, narrow, widen
-from hloexec.ops.contractions import Dot, DotAttributes, MatrixProduct, contract, contraction_shape
+from hloexec.ops.contractions import Dot, DotAttributes, MatrixProduct, contract, contraction_shape, product_size
 from hloexec.ops.dot_algorithms import DOT_ALGORITHMS
 from hloexec.ops.elementwise import exact_formula
 from hloexec.ops.elementwise_binary import maximum
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.product_sums import AddedProduct
+from hloexec.ops.traits import ContractionSize
 from hloexec.values import Array
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "check_addends",
     "finished",
     "gemm_config",
+    "gemm_size",
     "plain_product",
     "read_gemm_config",
     "result_type_of",
@@ -166,6 +168,16 @@ def read_gemm_config(config: Mapping[str, Any]) -> GemmConfig:
     )
 
 
+def gemm_size(backend_config: str | None, lhs: ArrayShape, result: ArrayShape) -> ContractionSize | None:
+    """How much a call multiplies, where its config says over which dimensions."""
+    try:
+        numbers = backend_config_field(backend_config, "gemm_backend_config")["dot_dimension_numbers"]
+        dimensions = [int(dimension) for dimension in numbers["lhs_contracting_dimensions"]]
+    except (UnsupportedError, KeyError, TypeError, ValueError):
+        return None
+    return product_size(lhs, dimensions, result)
+
+
 @custom_call("__cublas$gemm", "__cublas$lt$matmul", is_reproducible=True)
 class Gemm:
     """D = activation(alpha · lhs · rhs + beta · C + bias), rounded once
@@ -176,6 +188,12 @@ class Gemm:
     f32 and narrower, f64 under `exact`. Dimensions are those of a dot: batch, free of lhs, free of rhs. Source: XLA,
     GemmBackendConfig.
     """
+
+    @staticmethod
+    def contraction(
+        instruction: Instruction, lhs: ArrayShape, rhs: ArrayShape, result: ArrayShape
+    ) -> ContractionSize | None:
+        return gemm_size(instruction.backend_config, lhs, result)
 
     @staticmethod
     def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:

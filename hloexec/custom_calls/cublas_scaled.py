@@ -15,6 +15,7 @@ from hloexec.custom_calls.cublas import (
     check_addends,
     finished,
     gemm_config,
+    gemm_size,
     plain_product,
     result_type_of,
     workspaces,
@@ -26,6 +27,7 @@ from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, narrow, widen
 from hloexec.ops.contractions import ScaledDot, contraction_shape
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.traits import ContractionSize
 from hloexec.values import Array
 
 __all__ = ["BlockScaledGemm", "ScaledGemm"]
@@ -76,6 +78,12 @@ class ScaledGemm:
     there is one; older versions have scale_c and scale_d before the bias. Results: D, its largest magnitude before
     scale_d (f32[]) where `damax_output`, a workspace. Source: XLA, GemmRewriter; cuBLAS, cublasLtMatmul.
     """
+
+    @staticmethod
+    def contraction(
+        instruction: Instruction, lhs: ArrayShape, rhs: ArrayShape, result: ArrayShape
+    ) -> ContractionSize | None:
+        return gemm_size(instruction.backend_config, lhs, result)
 
     @staticmethod
     def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
@@ -134,6 +142,12 @@ class BlockScaledGemm:
     blocks of 32 in it. Results: D and a workspace. Everything before the one rounding is done in f32, an eight-bit
     D saturates. Source: XLA, BlockScalingRewriter; hipBLASLt, scaled matrix products.
     """
+
+    @staticmethod
+    def contraction(
+        instruction: Instruction, lhs: ArrayShape, rhs: ArrayShape, result: ArrayShape
+    ) -> ContractionSize | None:
+        return gemm_size(instruction.backend_config, lhs, result)
 
     @staticmethod
     def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:

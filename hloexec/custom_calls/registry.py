@@ -17,6 +17,7 @@ from hloexec.errors import EvaluationError, InputError, ShapeError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
 from hloexec.ops.copying import lies_in_order, row_major
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.traits import NO_TRAITS, Traits, traits_with_rules
 
 __all__ = [
     "CUSTOM_CALLS",
@@ -60,6 +61,8 @@ class CustomCall:
     bind: Callable[..., Callable[..., Any] | None] | None = None
     """From `backend_config`, `shape` and `operand_shapes`, by keyword, a function of the operands alone that gives the
     first result as `evaluate` does under the `reference` policy, or None; all other results are then zeros."""
+    traits: Traits = NO_TRAITS
+    """What analyses know of it (`hloexec.ops.traits`)."""
     is_pure: bool = True
     """Whether a call computes the same whenever its operands are the same, and does nothing else."""
 
@@ -137,8 +140,8 @@ def custom_call(*targets: str, is_reproducible: bool = False) -> Callable[[_Entr
     """Register the decorated class as the entry of `targets`.
 
     The class's docstring gives the formula and its source; its static methods `evaluate` or `forwards` and (optional)
-    `infer`, `supports` and `bind` are what they are called. `is_reproducible` says that the `exact`
-    policy may run it.
+    `infer`, `supports`, `bind` and the rules of its traits (`hloexec.ops.traits`) are what they are called.
+    `is_reproducible` says that the `exact` policy may run it.
     """
 
     def decorate(cls: _Entry) -> _Entry:
@@ -150,6 +153,7 @@ def custom_call(*targets: str, is_reproducible: bool = False) -> Callable[[_Entr
                 supports=getattr(cls, "supports", None),
                 forwards=getattr(cls, "forwards", None),
                 bind=getattr(cls, "bind", None),
+                traits=traits_with_rules(NO_TRAITS, cls),
                 is_reproducible=is_reproducible,
                 documentation=inspect.cleandoc(cls.__doc__ or ""),
             )
@@ -166,12 +170,13 @@ def add_custom_call(
     supports: Callable[[Instruction], str | None] | None = None,
     forwards: Callable[[Computation, Instruction], tuple[str, ...]] | None = None,
     bind: Callable[..., Callable[..., Any] | None] | None = None,
+    traits: Traits = NO_TRAITS,
     is_reproducible: bool = False,
     documentation: str,
 ) -> None:
     """Add one built-in entry, for families whose entries are rows of a table."""
     entry = _entry(target, evaluate, infer, supports, is_reproducible, documentation, forwards)
-    CUSTOM_CALLS.add(attrs.evolve(entry, bind=bind))
+    CUSTOM_CALLS.add(attrs.evolve(entry, bind=bind, traits=traits))
 
 
 def find_custom_call(target: str) -> CustomCall | None:

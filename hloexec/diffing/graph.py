@@ -20,8 +20,7 @@ from hloexec.diffing.digests import Digest, digest_of
 from hloexec.errors import ResourceError
 from hloexec.exec.observers import Event
 from hloexec.ir import Computation, Instruction, Module
-from hloexec.ops.registry import Role, find_opcode
-from hloexec.plan.lowering_exchange import FORWARDED
+from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.system_memory import in_units
 from hloexec.tracing.known import KnownArrays
 from hloexec.values import Array, Value, flat
@@ -33,7 +32,9 @@ MOVEMENTS = frozenset("bitcast copy reshape transpose copy-start copy-done rever
 SOURCES = frozenset("parameter constant iota partition-id replica-id rng-get-and-update-state infeed recv-done".split())
 """What computes with no operand."""
 _RENAMING = frozenset(
-    {Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD, Role.TOKEN, Role.CALL, Role.WHILE, Role.CONDITIONAL}
+    {Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD, Role.TOKEN, Role.CALL, Role.WHILE, Role.CONDITIONAL, Role.PART}
+    # Without a kernel, it shows what the computation that it calls has given.
+    | {Role.ASYNC_START}
 )
 
 
@@ -139,9 +140,8 @@ class GraphRecorder:
         self.graph.events += 1
         name = event.name
         scope = name.rpartition("/")[0]
-        entry = find_opcode(event.instruction.opcode)
         arrays = [leaf for leaf in flat(event.value) if isinstance(leaf, np.ndarray)]
-        is_renaming = self._is_renaming(event, entry.role if entry else None)
+        is_renaming = _is_renaming(event)
         holders = self._by_name.setdefault((scope, event.instruction.name), {})
         for device in event.devices:
             if is_renaming:
@@ -159,12 +159,6 @@ class GraphRecorder:
     def held(self, scope: str, name: str, device: int) -> tuple[Node, ...]:
         """The nodes that an instruction of a scope gave on a device; none where it has not run."""
         return self._by_name.get((scope, name), {}).get(device, ())
-
-    def _is_renaming(self, event: Event, role: Role | None) -> bool:
-        if role in _RENAMING or event.instruction.opcode in FORWARDED or (role is Role.PARAMETER and event.path):
-            return True
-        # An asynchronous start without kernel shows what the computation that it calls has given.
-        return event.instruction.opcode == "async-start"
 
     def _known(self, array: Array, event: Event, name: str, device: int) -> Node:
         node = self._by_identity.get((id(array), device))
@@ -219,3 +213,8 @@ class GraphRecorder:
                 held = tuple(self._by_identity[key] for key in keys if key in self._by_identity)
             found.append(held or ())
         return tuple(found)
+
+
+def _is_renaming(event: Event) -> bool:
+    role = role_of(event.instruction)
+    return role in _RENAMING or (role is Role.PARAMETER and bool(event.path))

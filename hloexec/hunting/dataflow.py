@@ -13,9 +13,9 @@ import attrs
 
 from hloexec.exec.observers import PathEntry
 from hloexec.ir import Computation, Instruction, Module, leaf_shapes
+from hloexec.operations import traits_of
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.registry import Role, find_opcode
-from hloexec.plan.lowering_exchange import FORWARDED
+from hloexec.ops.registry import Role, role_of
 
 __all__ = ["Path", "Place", "Sources", "path_of"]
 
@@ -63,16 +63,12 @@ class Sources:
 
     def is_renaming(self, instruction: Instruction) -> bool:
         """Whether the instruction's value is made of others', without arithmetic."""
-        entry = find_opcode(instruction.opcode)
-        return entry is not None and (
-            entry.role in _RENAMING or instruction.opcode in FORWARDED or instruction.opcode in _STARTS
-        )
+        return role_of(instruction) in _RENAMING
 
     def of(self, place: Place) -> list[Place]:
         """The leaves that a leaf is made of."""
         instruction = self.instruction(place)
-        entry = find_opcode(instruction.opcode)
-        role = None if entry is None else entry.role
+        role = role_of(instruction)
         index = place.index
         here = place.path
         if role is Role.PARAMETER:
@@ -81,13 +77,13 @@ class Sources:
             return [Place(here, instruction.operands[index[0]], index[1:])] if index else []
         if role is Role.GET_TUPLE_ELEMENT:
             return [Place(here, instruction.operands[0], (instruction.attributes.index, *index))]
-        if instruction.opcode in FORWARDED:
-            return [Place(here, instruction.operands[0], (*FORWARDED[instruction.opcode], *index))]
+        if role is Role.PART:
+            return [Place(here, instruction.operands[0], (*traits_of(instruction).part, *index))]
         if role is Role.FORWARD:
             return [Place(here, instruction.operands[0], index)]
-        if instruction.opcode == "copy-start":
+        if role is Role.COPY_START:
             return [Place(here, instruction.operands[0])] if index[:1] in ((0,), (1,)) else []
-        if instruction.opcode == "async-start":
+        if role is Role.ASYNC_START:
             if index[:1] == (0,):
                 return [Place(here, instruction.operands[index[1]], index[2:])] if len(index) > 1 else []
             return self._roots(place, index[1:]) if index[:1] == (1,) else []
@@ -124,8 +120,7 @@ class Sources:
         *above, (caller_name, computation, iteration) = place.path
         path = tuple(above)
         caller = self.computation(path).by_name[caller_name]
-        entry = find_opcode(caller.opcode)
-        role = None if entry is None else entry.role
+        role = role_of(caller)
         number = instruction.attributes.number
         if role is Role.WHILE:
             if iteration:
@@ -149,6 +144,8 @@ _RENAMING = frozenset(
         Role.CALL,
         Role.WHILE,
         Role.CONDITIONAL,
+        Role.ASYNC_START,
+        Role.COPY_START,
+        Role.PART,
     }
 )
-_STARTS = ("async-start", "copy-start")

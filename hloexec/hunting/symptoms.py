@@ -29,6 +29,7 @@ from hloexec.exec.observers import Event
 from hloexec.hunting.magnitudes import wide
 from hloexec.ir import ArrayShape, Computation, Instruction
 from hloexec.numerics.statistics import leaves
+from hloexec.operations import traits_of
 from hloexec.ops.registry import find_opcode
 from hloexec.values import Array
 
@@ -52,35 +53,6 @@ class Symptom:
     @property
     def count(self) -> int:
         return int(np.count_nonzero(self.bad))
-
-
-def _zero(array: Array) -> Array:
-    return array == 0  # type: ignore[no-any-return]
-
-
-_POLES: dict[str, tuple[int, Callable[[Array], Array], str]] = {
-    "divide": (1, _zero, "division by zero"),
-    "log": (0, _zero, "logarithm of zero"),
-    "rsqrt": (0, _zero, "reciprocal square root of zero"),
-    "power": (0, _zero, "zero to a negative power"),
-    "log-plus-one": (0, lambda array: array == -1, "log(1 + x) at x = −1"),
-    "atanh": (0, lambda array: np.abs(array) == 1, "inverse hyperbolic tangent of ±1"),
-}
-"""Where functions are infinite: which operand, where it has to be, and what that is called."""
-
-_INVALID = {
-    "log": "logarithm of a negative number",
-    "log-plus-one": "log(1 + x) of x below −1",
-    "sqrt": "square root of a negative number",
-    "rsqrt": "square root of a negative number",
-    "power": "negative number to a fractional power",
-    "divide": "zero divided by zero",
-    "remainder": "remainder of a division by zero",
-    "acos": "arc cosine beyond ±1",
-    "asin": "arc sine beyond ±1",
-    "acosh": "inverse hyperbolic cosine below 1",
-    "atanh": "inverse hyperbolic tangent beyond ±1",
-}
 
 
 def bad_numbers(event: Event, known_finite: Callable[[Array], bool]) -> Symptom | None:
@@ -116,21 +88,20 @@ def bad_numbers(event: Event, known_finite: Callable[[Array], bool]) -> Symptom 
 
 def _described(instruction: Instruction, event: Event, value: Array, bad: Array) -> tuple[str, str]:
     """The kind and the reason of elements that went bad with finite operands."""
-    opcode = instruction.opcode
+    traits = traits_of(instruction)
     if not np.isnan(value[bad]).all():
-        pole = _POLES.get(opcode)
-        if pole is not None:
-            number, is_there, reason = pole
-            operand = event.operands[number]
+        if traits.pole is not None:
+            operand = event.operands[traits.pole.operand]
             assert isinstance(operand, np.ndarray)
-            if (np.broadcast_to(is_there(wide(operand)), bad.shape)[bad] & np.isinf(value[bad])).any():
-                return "pole", reason
+            there = traits.pole.is_at(wide(operand))
+            if (np.broadcast_to(there, bad.shape)[bad] & np.isinf(value[bad])).any():
+                return "pole", traits.pole.reason
         return "overflow", f"overflow of {_type_name(instruction)}"
-    if opcode in ("convert", "reduce-precision"):
+    if traits.converts:
         return "overflow", f"overflow of {_type_name(instruction)}, which has no infinity"
-    entry = find_opcode(opcode)
-    if opcode in _INVALID or (entry is not None and entry.is_elementwise):
-        return "invalid", _INVALID.get(opcode, "invalid operation")
+    entry = find_opcode(instruction.opcode)
+    if traits.invalid is not None or (entry is not None and entry.is_elementwise):
+        return "invalid", traits.invalid or "invalid operation"
     return "invalid", "invalid operation, or overflow in both directions on the way"
 
 
@@ -152,13 +123,13 @@ def losses(event: Event, checks: Sequence[str], share: float) -> Symptom | None:
     arrays: list[Any] = [np.broadcast_to(wide(operand), value.shape) for operand in _same_shape(operands, value)]
     if len(arrays) < len(operands):
         return None
+    traits = traits_of(instruction)
     with np.errstate(all="ignore"):
-        if "overflow" in checks and instruction.opcode == "convert":
+        if "overflow" in checks and traits.converts:
             found.append(_saturation(arrays[0], value))
-        if "underflow" in checks and instruction.opcode in _CANNOT_BE_ZERO and _is_float(value):
-            exact_is_not_zero = _CANNOT_BE_ZERO[instruction.opcode](*arrays)
-            found.append(("underflow", "underflow to zero", exact_is_not_zero & (wide(value) == 0)))
-        if "cancellation" in checks and instruction.opcode in ("add", "subtract") and _is_float(value):
+        if "underflow" in checks and traits.nonzero is not None and _is_float(value):
+            found.append(("underflow", "underflow to zero", traits.nonzero(*arrays) & (wide(value) == 0)))
+        if "cancellation" in checks and traits.cancels and _is_float(value):
             found.append(_cancellation(event.computation, instruction, arrays, wide(value)))
     for kind, reason, bad in found:
         count = np.count_nonzero(bad)
@@ -169,22 +140,6 @@ def losses(event: Event, checks: Sequence[str], share: float) -> Symptom | None:
 
 def _same_shape(operands: Sequence[Any], value: Array) -> list[Array]:
     return [operand for operand in operands if operand.shape in ((), value.shape)]
-
-
-def _finite_and_not_zero(array: Array) -> Array:
-    return np.isfinite(array) & (array != 0)  # type: ignore[no-any-return]
-
-
-_CANNOT_BE_ZERO: dict[str, Callable[..., Array]] = {
-    "convert": lambda x: _finite_and_not_zero(x),
-    "reduce-precision": lambda x, *_: _finite_and_not_zero(x),
-    "exponential": lambda x: np.isfinite(x),
-    "logistic": lambda x: np.isfinite(x),
-    "multiply": lambda x, y: _finite_and_not_zero(x) & _finite_and_not_zero(y),
-    "divide": lambda x, y: _finite_and_not_zero(x) & _finite_and_not_zero(y),
-    "power": lambda x, y: _finite_and_not_zero(x) & np.isfinite(y),
-}
-"""For which operands the exact result is not zero."""
 
 
 def _saturation(operand: Array, value: Array) -> tuple[str, str, Array]:
@@ -240,7 +195,7 @@ def _roundoff(computation: Computation, instruction: Instruction) -> float:
     found = 0.0
     while isinstance(instruction.shape, ArrayShape) and instruction.shape.element_type.is_floating:
         found = max(found, 2.0 ** -(instruction.shape.element_type.mantissa_bits + 1))
-        if instruction.opcode != "convert":
+        if not traits_of(instruction).converts:
             break
         instruction = computation.by_name[instruction.operands[0]]
     return found

@@ -1,6 +1,6 @@
 """Random inputs that respect how each parameter is used, the same on every machine.
 
-`hloexec.inputs.facts` and `hloexec.inputs.tracing` find out what the module asks of its parameters,
+`hloexec.inputs.bounds` and `hloexec.inputs.tracing` find out what the module asks of its parameters,
 `hloexec.inputs.distributions` makes arrays that comply.
 """
 
@@ -13,11 +13,11 @@ from math import prod
 import attrs
 
 from hloexec.errors import InputError, ResourceError
-from hloexec.inputs.demands import Demand
+from hloexec.inputs.bounds import LeafBounds, frame_of, opaque_bounds
 from hloexec.inputs.distributions import DISTRIBUTIONS, random_array
-from hloexec.inputs.facts import Fact, frame_of, opaque_facts
 from hloexec.inputs.tracing import parameter_demands
 from hloexec.ir import ArrayShape, BufferShape, Computation, Module, Shape, TupleShape
+from hloexec.ops.intervals import Demand
 from hloexec.system_memory import in_units, memory_limit_bytes
 from hloexec.values import TOKEN, Array, Token, Value
 from hloexec.verifier import verify as verify_module
@@ -54,7 +54,7 @@ def random_inputs(
         raise InputError(f"a seed is a number from 0 to 2^64 - 1, not {seed}")
     chosen = _computation(module, computation)
     _require_memory(chosen)
-    frame = frame_of(module, chosen, [_parameter_facts(shape) for shape in chosen.parameter_shapes])
+    frame = frame_of(module, chosen, [_parameter_bounds(shape) for shape in chosen.parameter_shapes])
     demands = parameter_demands(module, frame)
     return [
         _random_value(parameter.shape, demands[number], distribution, (seed, number << 32), parameter.name)
@@ -82,8 +82,8 @@ def _require_memory(computation: Computation) -> None:
         )
 
 
-def _parameter_facts(shape: Shape) -> tuple[Fact, ...]:
-    return tuple(attrs.evolve(fact, is_parameter=True) for fact in opaque_facts(shape))
+def _parameter_bounds(shape: Shape) -> LeafBounds:
+    return tuple(attrs.evolve(bounds, is_parameter=True) for bounds in opaque_bounds(shape))
 
 
 def _random_value(

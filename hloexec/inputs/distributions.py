@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from hloexec.dtypes import ElementType, Kind
-from hloexec.inputs.demands import Demand
+from hloexec.ops.intervals import Demand
 from hloexec.values import Array
 
 __all__ = ["DISTRIBUTIONS", "random_array"]

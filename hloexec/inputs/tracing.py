@@ -1,23 +1,25 @@
 """Following what a module needs of its values back to its parameters.
 
-The counterpart of `hloexec.inputs.facts`, backwards: every demand is traced from the instruction that makes it, through
-data movement, arithmetic and tuples, into and out of called computations. Where two uses contradict each other, the
-later one in the program wins.
+The counterpart of `hloexec.inputs.bounds`, backwards: every demand is traced from the instruction that makes it,
+through data movement, arithmetic and tuples, into and out of called computations, by the rules that are traits of
+opcodes. Where two uses contradict each other, the later one in the program wins.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from hloexec.inputs.demands import ANYTHING, BACKWARD, OWN, Demand, Use
-from hloexec.inputs.facts import MOVEMENT, Frame, leaf_count, leaf_offset
-from hloexec.ir import ArrayShape, Computation, Instruction, Module, TupleShape
+from hloexec.costs import contraction_of
+from hloexec.inputs.bounds import Frame, leaf_count, leaf_offset
+from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape
+from hloexec.operations import forwarded_names, traits_of
+from hloexec.ops.intervals import ANYTHING, Demand, Demanded, Use
+from hloexec.ops.registry import Role, role_of
+from hloexec.ops.traits import Index
 
 __all__ = ["parameter_demands"]
-
-_HANDED_OVER = {"copy": 0, "all-gather": 1, "collective-permute": 1, "AsyncCollective": 1}
-"""Which element of the tuple that `X-start` yields, and `X-done` takes, is the result."""
 
 Demands: TypeAlias = tuple[Demand, ...]
 """One demand per leaf of a shape."""
@@ -54,13 +56,8 @@ class _Tracing:
         demands = found.of(instruction)
         if instruction.name in frame.callees:
             self._trace_call(frame, instruction, operands, demands, found, is_condition)
-        match instruction.opcode:
-            case "get-tuple-element" if isinstance(operands[0].shape, TupleShape):
-                found.add(operands[0], leaf_offset(operands[0].shape, instruction.attributes.index), demands)
-            case "tuple" | "sort" | "opt-barrier" | "all-reduce" | "all-reduce-start" | "all-reduce-done":
-                _distribute(demands, operands, found)
-            case _ if not _hand_over(instruction, operands, demands, found):
-                self._apply_rules(frame, instruction, operands, demands, found, is_condition)
+        if not _hand_over(instruction, operands, demands, found):
+            self._apply_rules(frame, instruction, operands, demands, found, is_condition)
 
     def _apply_rules(
         self,
@@ -74,17 +71,17 @@ class _Tracing:
         shapes = tuple(operand.shape for operand in operands if isinstance(operand.shape, ArrayShape))
         if len(shapes) != len(operands):
             return
-        facts = tuple(frame.facts[operand.name][0] for operand in operands)
-        use = Use(instruction, shapes, facts, is_condition, self._module)
-        opcode = instruction.opcode
+        bounds = tuple(frame.bounds[operand.name][0] for operand in operands)
+        use = Use(instruction, shapes, bounds, self._module, is_condition)
+        traits = traits_of(instruction)
         made: list[tuple[int, Demand]] = []
         if len(demands) == 1 and demands[0] != ANYTHING:
-            if opcode in MOVEMENT:
-                made += [(i, demands[0]) for i in MOVEMENT[opcode] or range(len(operands))]
-            elif opcode in BACKWARD:
-                made += BACKWARD[opcode](use, demands[0])
-        if opcode in OWN:
-            made += OWN[opcode](use)
+            if traits.demands_for is not None:
+                made += traits.demands_for(use, demands[0])
+            made += [(number, demands[0]) for number in traits.moved_operands(len(operands))]
+        if traits.demands is not None:
+            made += traits.demands(use)
+        made += _contraction_demands(use)
         for number, demand in made:
             if number < len(operands):
                 found.add(operands[number], 0, (demand,))
@@ -99,19 +96,19 @@ class _Tracing:
         is_condition: bool,
     ) -> None:
         callees = frame.callees[instruction.name]
-        match instruction.opcode:
-            case "while":
+        match role_of(instruction):
+            case Role.WHILE:
                 condition, body = callees
                 found.add(operands[0], 0, self.parameters(condition, (ANYTHING,), is_condition=True)[0])
                 found.add(operands[0], 0, self.parameters(body, demands, is_condition=is_condition)[0])
                 found.add(operands[0], 0, demands)
                 return
-            case "conditional":
+            case Role.CONDITIONAL:
                 found.add(operands[0], 0, (Demand(0, len(callees) - 1),))
                 for branch, operand in zip(callees, operands[1:], strict=False):
                     found.add(operand, 0, self.parameters(branch, demands, is_condition=is_condition)[0])
                 return
-            case "async-start" if isinstance(instruction.shape, TupleShape):
+            case Role.ASYNC_START if isinstance(instruction.shape, TupleShape):
                 offset = leaf_offset(instruction.shape, 1)
                 demands = demands[offset : offset + leaf_count(callees[0].computation.result_shape)]
         wanted = self.parameters(callees[0], demands, is_condition=is_condition)
@@ -123,7 +120,7 @@ class _Demanded:
     """The demands found so far on the values of one computation."""
 
     def __init__(self, computation: Computation) -> None:
-        self._computation = computation
+        self.computation = computation
         self._demands: dict[str, list[Demand]] = {}
 
     def of(self, instruction: Instruction) -> Demands:
@@ -140,8 +137,8 @@ class _Demanded:
 
 
 def _distribute(demands: Demands, operands: Sequence[Instruction], found: _Demanded) -> None:
-    """Hand demands on to operands whose leaves, one operand after the other, they belong to."""
-    if sum(leaf_count(operand.shape) for operand in operands) != len(demands):
+    """Hand demands on to operands whose leaves, one operand after the other, they begin with."""
+    if sum(leaf_count(operand.shape) for operand in operands) > len(demands):
         return
     offset = 0
     for operand in operands:
@@ -151,18 +148,48 @@ def _distribute(demands: Demands, operands: Sequence[Instruction], found: _Deman
 
 
 def _hand_over(instruction: Instruction, operands: Sequence[Instruction], demands: Demands, found: _Demanded) -> bool:
-    """Trace through the start or the done of an asynchronous operation that moves data; False for anything else."""
-    name = instruction.opcode
-    if name == "custom-call" and instruction.attributes is not None:
-        name = instruction.attributes.custom_call_target.replace("Start", "-start").replace("Done", "-done")
-    kind, _, end = name.rpartition("-")
-    element = _HANDED_OVER.get(kind)
-    shape = instruction.shape if end == "start" else operands[0].shape
-    if element is None or not isinstance(shape, TupleShape) or len(shape.elements) <= element:
-        return False
-    offset = leaf_offset(shape, element)
-    if end == "done":
-        found.add(operands[0], offset, demands)
-    else:
-        _distribute(demands[offset : offset + leaf_count(shape.elements[element])], operands, found)
+    """Trace through what hands its operands over, or parts of them; False for anything else."""
+    traits = traits_of(instruction)
+    match role_of(instruction):
+        case Role.GET_TUPLE_ELEMENT:
+            found.add(operands[0], _leaf_at(operands[0].shape, (instruction.attributes.index,)), demands)
+        case Role.PART:
+            found.add(operands[0], _leaf_at(operands[0].shape, traits.part), demands)
+        case Role.FORWARD:
+            found.add(operands[0], 0, demands)
+        case Role.CUSTOM_CALL if names := forwarded_names(found.computation, instruction):
+            _distribute(demands, [found.computation.by_name[name] for name in names], found)
+        case Role.COPY_START:
+            found.add(operands[0], 0, demands[: leaf_count(operands[0].shape)])
+        case Role.ASYNC_START:
+            pass  # traced through the computation that it calls
+        case _ if traits.begins and isinstance(instruction.shape, TupleShape):
+            first = leaf_offset(instruction.shape, 1)
+            _distribute(demands[first : first + leaf_count(instruction.shape.elements[1])], operands, found)
+        case role if role is Role.TUPLE or traits.is_leafwise:
+            _distribute(demands, operands, found)
+        case _:
+            return False
     return True
+
+
+def _leaf_at(shape: Shape, index: Index) -> int:
+    """How many leaves of a shape come before those of its part at an index."""
+    offset = 0
+    for number in index:
+        if not isinstance(shape, TupleShape) or number >= len(shape.elements):
+            return leaf_count(shape) + offset
+        offset += leaf_offset(shape, number)
+        shape = shape.elements[number]
+    return offset
+
+
+def _contraction_demands(use: Use) -> Demanded:
+    """A sum of k products of numbers of size 1 grows to √k; whatever comes from parameters makes up for it."""
+    cost = contraction_of(use.instruction, use.shapes)
+    if cost is None or cost.contracted_size < 2:
+        return []
+    both = use.bounds[0].is_parameter and use.bounds[1].is_parameter
+    root = math.sqrt(cost.contracted_size)
+    scaled = Demand(scale=1 / (math.sqrt(root) if both else root))
+    return [(0, scaled), (1, scaled)]

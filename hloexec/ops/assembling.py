@@ -19,8 +19,10 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, in_type, narrow, require, same_type_ignoring_float_width
 from hloexec.ops.copying import filled
 from hloexec.ops.extents import flags, part, shape_of
+from hloexec.ops.intervals import Bounds, Use
 from hloexec.ops.registry import opcode
 from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
+from hloexec.ops.traits import ALL_OPERANDS, Traits
 from hloexec.values import Array
 
 __all__ = ["ConcatenateAttributes", "IotaAttributes", "PadAttributes"]
@@ -33,7 +35,13 @@ class ConcatenateAttributes:
     dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
 
 
-@opcode("concatenate", operands=(1, None), attributes=ConcatenateAttributes, any_order=True)
+@opcode(
+    "concatenate",
+    operands=(1, None),
+    attributes=ConcatenateAttributes,
+    any_order=True,
+    traits=Traits(moves=ALL_OPERANDS),
+)
 class Concatenate:
     """The operands one after the other along `dimension`   (XLA: Concatenate)"""
 
@@ -89,7 +97,7 @@ class PadAttributes:
     padding: tuple[PaddingDimension, ...] = attribute(Grammar.PADDING)
 
 
-@opcode("pad", operands=2, attributes=PadAttributes, any_order=True)
+@opcode("pad", operands=2, attributes=PadAttributes, any_order=True, traits=Traits(moves=(0, 1)))
 class Pad:
     """out[low + i * (interior + 1)...] = operand[i...], and the padding value elsewhere   (XLA: Pad)
 
@@ -196,6 +204,11 @@ class Iota:
             f"iota_dimension {attributes.iota_dimension} is not a dimension of the result {result}",
         )
         return shape_of(element_type, result.dimensions, flags(result))
+
+    @staticmethod
+    def bounds(use: Use) -> Bounds:
+        sizes = use.shape.dimensions
+        return Bounds(0, max(0, sizes[use.attributes.iota_dimension] - 1) if sizes else 0)
 
     @staticmethod
     def evaluate(*, attributes: IotaAttributes, shape: ArrayShape) -> Array:

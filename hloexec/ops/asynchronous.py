@@ -20,6 +20,7 @@ from hloexec.ops.signatures import (
     require_token,
     require_tuple,
 )
+from hloexec.ops.traits import Traits
 
 __all__ = [
     "AsyncDoneAttributes",
@@ -70,7 +71,13 @@ class OutfeedAttributes:
     outfeed_config: str = attribute(Grammar.STRING, default="")
 
 
-@opcode("async-start", operands=(0, ANY), attributes=AsyncStartAttributes, role=Role.MACHINE)
+@opcode(
+    "async-start",
+    operands=(0, ANY),
+    attributes=AsyncStartAttributes,
+    role=Role.ASYNC_START,
+    traits=Traits(begins=True),
+)
 class AsyncStart:
     """Starts calls(operands...); the value is ((operands...), results, state...)."""
 
@@ -83,7 +90,7 @@ class AsyncStart:
         return shape
 
 
-@opcode("async-update", operands=1, attributes=AsyncDoneAttributes, role=Role.MACHINE)
+@opcode("async-update", operands=1, attributes=AsyncDoneAttributes, role=Role.PART, traits=Traits(aliases=(((), ()),)))
 class AsyncUpdate:
     """The operand, a started operation, some steps later."""
 
@@ -93,7 +100,7 @@ class AsyncUpdate:
         return operand
 
 
-@opcode("async-done", operands=1, attributes=AsyncDoneAttributes, role=Role.MACHINE)
+@opcode("async-done", operands=1, attributes=AsyncDoneAttributes, role=Role.PART, traits=Traits(aliases=(((), (1,)),)))
 class AsyncDone:
     """The results of a started operation."""
 
@@ -102,7 +109,9 @@ class AsyncDone:
         return require_tuple(operand, 2, "the operand of async-done")[1]
 
 
-@opcode("copy-start", operands=1, attributes=CopyStartAttributes, role=Role.MACHINE)
+@opcode(
+    "copy-start", operands=1, attributes=CopyStartAttributes, role=Role.COPY_START, traits=Traits(aliases=(((1,), ()),))
+)
 class CopyStart:
     """Starts a copy; the value is (destination, source, context)."""
 
@@ -114,7 +123,7 @@ class CopyStart:
         return shape
 
 
-@opcode("copy-done", operands=1, role=Role.MACHINE)
+@opcode("copy-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (0,)),)))
 class CopyDone:
     """The destination of a started copy."""
 
@@ -123,7 +132,7 @@ class CopyDone:
         return require_tuple(operand, 2, "the operand of copy-done")[0]
 
 
-@opcode("send", operands=2, attributes=TransferAttributes, role=Role.MACHINE)
+@opcode("send", operands=2, attributes=TransferAttributes, role=Role.MACHINE, traits=Traits(aliases=(((0,), ()),)))
 class Send:
     """Sends the first operand through a channel, after the token; the value is (data, context, token) (XLA: Send)."""
 
@@ -155,7 +164,9 @@ class Recv:
         return TupleShape((data, context, TOKEN_SHAPE))
 
 
-@opcode("recv-done", operands=1, attributes=TransferAttributes, role=Role.MACHINE)
+@opcode(
+    "recv-done", operands=1, attributes=TransferAttributes, role=Role.MACHINE, traits=Traits(aliases=(((0,), (0,)),))
+)
 class RecvDone:
     """(data, token), once the data has arrived."""
 

@@ -25,6 +25,7 @@ from hloexec.ops.data_movement import Reshape
 from hloexec.ops.extents import completed, flags, part, reshaped_extents, shape_of
 from hloexec.ops.registry import MemoryOrder, opcode
 from hloexec.ops.rows import RowForm, prefixes
+from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__: list[str] = []
@@ -33,7 +34,7 @@ _COMBINED = -1
 """The tile dimension written `*`: the dimension joins the next more minor one before tiling."""
 
 
-@opcode("bitcast", operands=1, may_be_view=True)
+@opcode("bitcast", operands=1, may_be_view=True, traits=Traits(moves=(0,), aliases=(((), ()),)))
 class Bitcast:
     """The operand's elements in physical order, as the physical elements of the result   (XLA: "Shapes and layout")
 

@@ -16,8 +16,10 @@ from hloexec.ops.common import array_shape, require
 from hloexec.ops.groups import Members, Results, extent_of, flag, group_size, one_or_all, require_distinct
 from hloexec.ops.groups import channel_id as channel_id_field
 from hloexec.ops.groups import replica_groups as replica_groups_field
+from hloexec.ops.intervals import always
 from hloexec.ops.registry import ANY, Role, opcode
 from hloexec.ops.signatures import U32_SHAPE, one_or_tuple, require_same_shape, require_tuple
+from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = [
@@ -64,7 +66,7 @@ class CollectivePermuteAttributes:
     slice_sizes: tuple[tuple[int, ...], ...] = attribute(Grammar.INT_LIST_LIST, default=())
 
 
-@opcode("all-to-all", operands=(1, ANY), attributes=AllToAllAttributes, role=Role.MACHINE)
+@opcode("all-to-all", operands=(1, ANY), attributes=AllToAllAttributes, role=Role.MACHINE, traits=Traits(moves=(0,)))
 class AllToAll:
     """Device i's part j goes to device j's place i, within each group (XLA: AllToAll)."""
 
@@ -162,7 +164,13 @@ class RaggedAllToAll:
         return results
 
 
-@opcode("collective-broadcast", operands=(1, ANY), attributes=CollectiveBroadcastAttributes, role=Role.MACHINE)
+@opcode(
+    "collective-broadcast",
+    operands=(1, ANY),
+    attributes=CollectiveBroadcastAttributes,
+    role=Role.MACHINE,
+    traits=Traits(moves=(0,), fills=True),
+)
 class CollectiveBroadcast:
     """The value of each group's first device; zeros on devices in no group (XLA: CollectiveBroadcast)."""
 
@@ -180,7 +188,13 @@ class CollectiveBroadcast:
         return dict.fromkeys(members, one_or_all(members[first]))
 
 
-@opcode("collective-permute", operands=(1, ANY), attributes=CollectivePermuteAttributes, role=Role.MACHINE)
+@opcode(
+    "collective-permute",
+    operands=(1, ANY),
+    attributes=CollectivePermuteAttributes,
+    role=Role.MACHINE,
+    traits=Traits(moves=(0,), fills=True),
+)
 class CollectivePermute:
     """Sends each source's value to its target; zeros on devices that are no target (XLA: CollectivePermute)."""
 
@@ -203,7 +217,13 @@ class CollectivePermute:
         return results
 
 
-@opcode("collective-permute-start", operands=(1, ANY), attributes=CollectivePermuteAttributes, role=Role.MACHINE)
+@opcode(
+    "collective-permute-start",
+    operands=(1, ANY),
+    attributes=CollectivePermuteAttributes,
+    role=Role.MACHINE,
+    traits=Traits(begins=True),
+)
 class CollectivePermuteStart:
     """Starts a collective-permute; the value is (operands, results, context...)."""
 
@@ -220,7 +240,7 @@ class CollectivePermuteStart:
     exchange = CollectivePermute.exchange
 
 
-@opcode("collective-permute-done", operands=1, role=Role.MACHINE)
+@opcode("collective-permute-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (1,)),)))
 class CollectivePermuteDone:
     """The results of a started collective-permute."""
 
@@ -229,7 +249,10 @@ class CollectivePermuteDone:
         return require_tuple(operand, 2, "the operand of collective-permute-done")[1]
 
 
-@opcode("partition-id", operands=0, role=Role.MACHINE)
+_MOST_DEVICES = 1 << 20
+
+
+@opcode("partition-id", operands=0, role=Role.PARTITION_ID, traits=Traits(bounds=always(0, _MOST_DEVICES)))
 class PartitionId:
     """The number of this device's partition, u32[]."""
 
@@ -238,7 +261,7 @@ class PartitionId:
         return U32_SHAPE
 
 
-@opcode("replica-id", operands=0, role=Role.MACHINE)
+@opcode("replica-id", operands=0, role=Role.REPLICA_ID, traits=Traits(bounds=always(0, _MOST_DEVICES)))
 class ReplicaId:
     """The number of this device's replica, u32[]."""
 

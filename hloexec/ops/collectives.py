@@ -34,6 +34,7 @@ from hloexec.ops.reducers import recognise, recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, Role, opcode
 from hloexec.ops.signatures import one_or_tuple, require_reducer, require_same_shape, require_tuple, same_type
 from hloexec.ops.threads import in_blocks
+from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["AllGatherAttributes", "AllReduceAttributes", "ReduceScatterAttributes"]
@@ -77,7 +78,14 @@ class ReduceScatterAttributes:
     to_apply: str = attribute(Grammar.COMPUTATION)
 
 
-@opcode("all-gather", operands=(1, ANY), attributes=AllGatherAttributes, role=Role.MACHINE, gives_same=True)
+@opcode(
+    "all-gather",
+    operands=(1, ANY),
+    attributes=AllGatherAttributes,
+    role=Role.MACHINE,
+    gives_same=True,
+    traits=Traits(moves=(0,)),
+)
 class AllGather:
     """Concatenates the operands of a group's devices along `dimensions` (XLA: AllGather)."""
 
@@ -92,7 +100,14 @@ class AllGather:
         return dict.fromkeys(members, whole)
 
 
-@opcode("all-gather-start", operands=(1, ANY), attributes=AllGatherAttributes, role=Role.MACHINE, gives_same=True)
+@opcode(
+    "all-gather-start",
+    operands=(1, ANY),
+    attributes=AllGatherAttributes,
+    role=Role.MACHINE,
+    gives_same=True,
+    traits=Traits(begins=True),
+)
 class AllGatherStart:
     """Starts an all-gather; the value is (operands, results)."""
 
@@ -105,7 +120,7 @@ class AllGatherStart:
     exchange = AllGather.exchange
 
 
-@opcode("all-gather-done", operands=1, role=Role.MACHINE)
+@opcode("all-gather-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (1,)),)))
 class AllGatherDone:
     """The results of a started all-gather."""
 
@@ -114,7 +129,14 @@ class AllGatherDone:
         return require_tuple(operand, 2, "the operand of all-gather-done")[1]
 
 
-@opcode("all-reduce", operands=(1, ANY), attributes=AllReduceAttributes, role=Role.MACHINE, gives_same=True)
+@opcode(
+    "all-reduce",
+    operands=(1, ANY),
+    attributes=AllReduceAttributes,
+    role=Role.MACHINE,
+    gives_same=True,
+    traits=Traits(is_leafwise=True),
+)
 class AllReduce:
     """Folds the operands of a group's devices with `to_apply` (XLA: AllReduce)."""
 
@@ -129,7 +151,14 @@ class AllReduce:
         return dict.fromkeys(members, folded)
 
 
-@opcode("all-reduce-start", operands=(1, ANY), attributes=AllReduceAttributes, role=Role.MACHINE, gives_same=True)
+@opcode(
+    "all-reduce-start",
+    operands=(1, ANY),
+    attributes=AllReduceAttributes,
+    role=Role.MACHINE,
+    gives_same=True,
+    traits=Traits(is_leafwise=True),
+)
 class AllReduceStart:
     """Starts an all-reduce; the value has the shape of the results."""
 
@@ -141,7 +170,7 @@ class AllReduceStart:
     exchange = AllReduce.exchange
 
 
-@opcode("all-reduce-done", operands=1, role=Role.MACHINE)
+@opcode("all-reduce-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), ()),)))
 class AllReduceDone:
     """The results of a started all-reduce."""
 

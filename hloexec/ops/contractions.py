@@ -16,7 +16,7 @@ import numpy as np
 
 from hloexec.dtypes import ElementType
 from hloexec.errors import UnsupportedError
-from hloexec.ir import ArrayShape, Shape
+from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import array_shape, require, widen
@@ -27,6 +27,7 @@ from hloexec.ops.plain_products import is_one_call, plain_matrix_product
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding, Summation
+from hloexec.ops.traits import ContractionSize
 from hloexec.values import Array
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "contract",
     "contraction_shape",
     "free_dimensions",
+    "product_size",
 ]
 
 OPERAND_PRECISIONS = ("default", "high", "highest", "packed_nibble")
@@ -75,6 +77,12 @@ class Dot:
     Types narrower than f32 accumulate in f32 and round once to the declared type; integers are exact modulo its width;
     an `algorithm` decides what the operands are rounded to and what their products add up in. XLA: DotGeneral.
     """
+
+    @staticmethod
+    def contraction(
+        instruction: Instruction, lhs: ArrayShape, rhs: ArrayShape, result: ArrayShape
+    ) -> ContractionSize | None:
+        return product_size(lhs, instruction.attributes.lhs_contracting_dims, result)
 
     @staticmethod
     def infer(lhs: Shape, rhs: Shape, *, attributes: DotAttributes, shape: Shape) -> Shape:
@@ -119,6 +127,14 @@ class Dot:
         # An algorithm rounds its operands first, and would round the errors away.
         along = (contracting, attributes.rhs_contracting_dims) if attributes.algorithm == "unset" else ()
         return Summation(terms, along)
+
+
+def product_size(lhs: ArrayShape, dimensions: Sequence[int], result: ArrayShape) -> ContractionSize | None:
+    """How much a product multiplies that contracts these dimensions of lhs."""
+    if not all(0 <= dimension < lhs.rank for dimension in dimensions):
+        return None
+    contracted = math.prod(lhs.dimensions[dimension] for dimension in dimensions)
+    return ContractionSize(contracted, contracted * result.element_count)
 
 
 @attrs.frozen

@@ -7,14 +7,17 @@ the parser and the printer know them by role.
 from __future__ import annotations
 
 import attrs
+import numpy as np
 
 from hloexec.dtypes import Kind
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Literal, Shape, Sharding, TupleShape, Window
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute
 from hloexec.ops.common import require
+from hloexec.ops.intervals import UNKNOWN, Bounds, Use
 from hloexec.ops.registry import ANY, ProgramShape, Role, opcode
 from hloexec.ops.signatures import TOKEN_SHAPE, require_parameters, require_same_shape, require_token
+from hloexec.ops.traits import Traits
 
 __all__ = [
     "CallAttributes",
@@ -138,6 +141,15 @@ class Constant:
     """The value of a literal (XLA: Constant)."""
 
     @staticmethod
+    def bounds(use: Use) -> Bounds:
+        array = use.attributes.literal.value
+        if not isinstance(array, np.ndarray) or not array.size or array.dtype.kind == "c":
+            return UNKNOWN
+        if array.dtype.isbuiltin != 1 or array.dtype == np.float16:
+            array = array.astype(np.float32)
+        return Bounds(array.min().item() + 0, array.max().item() + 0)
+
+    @staticmethod
     def infer(*, attributes: ConstantAttributes) -> Shape:
         return attributes.literal.shape
 
@@ -250,7 +262,9 @@ class CustomCall:
         return shape
 
 
-@opcode("domain", operands=1, attributes=DomainAttributes, role=Role.FORWARD)
+@opcode(
+    "domain", operands=1, attributes=DomainAttributes, role=Role.FORWARD, traits=Traits(moves=(0,), aliases=(((), ()),))
+)
 class Domain:
     """The operand; the border between two regions of sharding."""
 
@@ -259,7 +273,7 @@ class Domain:
         return operand
 
 
-@opcode("opt-barrier", operands=1, role=Role.FORWARD)
+@opcode("opt-barrier", operands=1, role=Role.FORWARD, traits=Traits(moves=(0,), aliases=(((), ()),)))
 class OptimizationBarrier:
     """The operand; no optimization moves across it (XLA: OptimizationBarrier)."""
 
@@ -268,7 +282,7 @@ class OptimizationBarrier:
         return operand
 
 
-@opcode("add-dependency", operands=2, role=Role.FORWARD)
+@opcode("add-dependency", operands=2, role=Role.FORWARD, traits=Traits(moves=(0,), aliases=(((), ()),)))
 class AddDependency:
     """The first operand, which must not be computed before the second, a token."""
 

@@ -6,6 +6,7 @@ twice, an int64 does so on its way through f64, and a float beyond an integer's 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from operator import methodcaller
@@ -20,9 +21,11 @@ from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_dimensions, widen
 from hloexec.ops.elementwise import ANY_TYPE, FLOAT, elementwise, operands_shape
+from hloexec.ops.intervals import INFINITY, UNKNOWN, Bounds, Use, first_operand_demands
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.threads import in_pieces
+from hloexec.ops.traits import Traits, finite_and_not_zero
 from hloexec.values import Array
 
 __all__ = ["Convert", "ReducePrecisionAttributes", "convert"]
@@ -118,7 +121,41 @@ def _integer_to_float(array: Array, element_type: ElementType) -> Array:
     return narrow(array.astype(wide), element_type)
 
 
-@opcode("convert", operands=1, elementwise=True)
+def _converted_bounds(use: Use, operand: Bounds) -> Bounds:
+    """Conversion is monotonic: the bounds are converted as elements are."""
+    source, target = use.shapes[0].element_type, use.shape.element_type
+    if source.is_complex or target.is_complex:
+        return UNKNOWN
+    if target.kind is Kind.PRED:
+        return Bounds(0, 1)
+    if target.is_integral:
+        if source.is_floating:
+            # NaN becomes 0; numbers beyond the type's range its limits.
+            low, high = (bound if math.isinf(bound) else math.trunc(bound) for bound in (operand.low, operand.high))
+            return Bounds(min(low, 0), max(high, 0), operand.is_parameter)
+        return operand
+    return _rounded_bounds(target, operand)
+
+
+def _rounded_bounds(target: ElementType, operand: Bounds) -> Bounds:
+    """Bounds of floats that are rounded to a type; a type without infinities turns what is beyond it into NaN."""
+    found = widen(convert(np.array([operand.low, operand.high], np.float64), target)).astype(np.float64).tolist()
+    low, high = (
+        given if math.isnan(bound) else bound for given, bound in zip((-INFINITY, INFINITY), found, strict=True)
+    )
+    return Bounds(low, high, operand.is_parameter)
+
+
+def _reduced_bounds(use: Use, operand: Bounds) -> Bounds:
+    """Numbers keep their signs, but may become infinite, or zero."""
+    low = 0 if operand.low >= 0 else -INFINITY
+    return Bounds(low, 0 if operand.high <= 0 else INFINITY, operand.is_parameter)
+
+
+_CONVERTS = Traits(converts=True, demands_for=first_operand_demands, nonzero=finite_and_not_zero)
+
+
+@opcode("convert", operands=1, elementwise=True, traits=attrs.evolve(_CONVERTS, bounds=_converted_bounds))
 class Convert:
     """The operand in the declared element type; see `convert` (XLA: ConvertElementType)."""
 
@@ -135,11 +172,6 @@ class Convert:
     @staticmethod
     def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], attributes: object) -> Callable[..., Array]:
         return _conversion(operand_shapes[0].element_type, shape.element_type)
-
-    @staticmethod
-    def compute(operand: Array, *, shape: ArrayShape) -> Array:
-        # The compute type is an element type, too, in which the operand has the same value.
-        return widen(convert(operand, shape.element_type))
 
 
 @attrs.frozen
@@ -216,6 +248,7 @@ elementwise(
     attributes=ReducePrecisionAttributes,
     rounding=Rounding.FORMAT,
     infer=_infer_reduce_precision,
+    traits=attrs.evolve(_CONVERTS, bounds=_reduced_bounds),
 )
 
 

@@ -6,11 +6,13 @@ and the result and `[group, window..., feature in, feature out]` of the kernel; 
 
 from __future__ import annotations
 
+import math
+
 import attrs
 import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES, Kind
-from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Shape, Window, WindowDimension
+from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape, Window, WindowDimension
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_type_ignoring_float_width
 from hloexec.ops.convolution_forms import convolve
@@ -19,12 +21,15 @@ from hloexec.ops.matrix_product import operand_rounding
 from hloexec.ops.policy import NumericsPolicy
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding, Summation
+from hloexec.ops.traits import ContractionSize
 from hloexec.ops.windows import output_size, require_window
 from hloexec.values import Array
 
 __all__ = ["ConvolutionAttributes"]
 
 _NO_WINDOW = Window()
+_MOST_PAIRS = 1 << 24
+"""Output positions times window taps in one dimension up to which padding is counted exactly."""
 
 
 @attrs.frozen
@@ -51,6 +56,25 @@ class Convolution:
     those of batch group g. Narrow floats accumulate in f32 and round once; integers wrap; of pred, sums are
     disjunctions. Source: XLA, Conv.
     """
+
+    @staticmethod
+    def contraction(
+        instruction: Instruction, lhs: ArrayShape, rhs: ArrayShape, result: ArrayShape
+    ) -> ContractionSize | None:
+        """Taps times input features per element of the result; padding is not multiplied."""
+        numbers: ConvolutionDimensionNumbers = instruction.attributes.dim_labels
+        window = instruction.attributes.window.dimensions
+        ranks = (numbers.input_rank, numbers.kernel_rank, numbers.output_rank)
+        if len(window) != len(numbers.kernel_spatial_dimensions) or (lhs.rank, rhs.rank, result.rank) != ranks:
+            return None
+        features = rhs.dimensions[numbers.kernel_input_feature_dimension]
+        products = features * result.dimensions[numbers.output_batch_dimension]
+        products *= result.dimensions[numbers.output_feature_dimension]
+        spatial = zip(window, numbers.input_spatial_dimensions, numbers.output_spatial_dimensions, strict=True)
+        for dimension, input_dimension, output_dimension in spatial:
+            products *= _meeting_pairs(dimension, lhs.dimensions[input_dimension], result.dimensions[output_dimension])
+        taps = math.prod(rhs.dimensions[dimension] for dimension in numbers.kernel_spatial_dimensions)
+        return ContractionSize(features * taps, products)
 
     @staticmethod
     def infer(lhs: Shape, rhs: Shape, *, attributes: ConvolutionAttributes, shape: Shape) -> Shape:
@@ -231,3 +255,13 @@ def _with_space(view: Array, axis: int) -> Array:
 def _grouped_features(view: Array, groups: int) -> Array:
     """The last dimension split into groups, which go first."""
     return np.moveaxis(view.reshape(*view.shape[:-1], groups, view.shape[-1] // groups), -2, 0)
+
+
+def _meeting_pairs(dimension: WindowDimension, input_size: int, output_size: int) -> int:
+    """Pairs of an output position and a tap that meet an element of the input, in one dimension."""
+    if dimension.size * output_size > _MOST_PAIRS:
+        return dimension.size * output_size
+    starts = np.arange(output_size)[:, None] * dimension.stride - dimension.padding_low
+    positions = starts + np.arange(dimension.size) * dimension.window_dilation
+    inside = (positions >= 0) & (positions <= (input_size - 1) * dimension.base_dilation)
+    return int(np.count_nonzero(inside & (positions % dimension.base_dilation == 0)))

@@ -21,6 +21,7 @@ from hloexec.ops.copying import reshaped, row_major
 from hloexec.ops.extents import flags, part, reshaped_extents, reshaped_flags, shape_of, with_zeros
 from hloexec.ops.registry import MemoryOrder, opcode
 from hloexec.ops.rows import RowForm, RowFunction, behind_prefix, prefix_length, prefixes
+from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = [
@@ -39,7 +40,7 @@ class BroadcastAttributes:
     dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST, default=(), always_printed=True)
 
 
-@opcode("broadcast", operands=1, attributes=BroadcastAttributes, may_be_view=True)
+@opcode("broadcast", operands=1, attributes=BroadcastAttributes, may_be_view=True, traits=Traits(moves=(0,)))
 class Broadcast:
     """out[i...] = operand[i[dimensions[0]], i[dimensions[1]], ...]   (XLA: Broadcast, the in-dimensions form)
 
@@ -114,7 +115,7 @@ class ReshapeAttributes:
     inferred_dimension: int | None = attribute(Grammar.INT, default=None)
 
 
-@opcode("reshape", operands=1, attributes=ReshapeAttributes, may_be_view=True)
+@opcode("reshape", operands=1, attributes=ReshapeAttributes, may_be_view=True, traits=Traits(moves=(0,)))
 class Reshape:
     """The same elements in the same row-major order, in other dimensions   (XLA: Reshape)"""
 
@@ -167,7 +168,7 @@ class TransposeAttributes:
     dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode("transpose", operands=1, attributes=TransposeAttributes, may_be_view=True)
+@opcode("transpose", operands=1, attributes=TransposeAttributes, may_be_view=True, traits=Traits(moves=(0,)))
 class Transpose:
     """out[i[dimensions[0]], i[dimensions[1]], ...] = operand[i...]   (XLA: Transpose)"""
 
@@ -203,7 +204,7 @@ class SliceAttributes:
     slice: tuple[SliceDimension, ...] = attribute(Grammar.SLICE)
 
 
-@opcode("slice", operands=1, attributes=SliceAttributes, may_be_view=True)
+@opcode("slice", operands=1, attributes=SliceAttributes, may_be_view=True, traits=Traits(moves=(0,)))
 class Slice:
     """out[i...] = operand[start + i * stride...]   (XLA: Slice)
 
@@ -267,7 +268,7 @@ class ReverseAttributes:
     dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode("reverse", operands=1, attributes=ReverseAttributes, any_order=True)
+@opcode("reverse", operands=1, attributes=ReverseAttributes, any_order=True, traits=Traits(moves=(0,)))
 class Reverse:
     """out[..., i, ...] = operand[..., size - 1 - i, ...] for each of `dimensions`   (XLA: Rev)"""
 
@@ -286,7 +287,7 @@ class Reverse:
         )
 
 
-@opcode("copy", operands=1, may_be_view=True)
+@opcode("copy", operands=1, may_be_view=True, traits=Traits(moves=(0,)))
 class Copy:
     """out = operand, perhaps in another layout, which is no part of a value   (XLA: Copy)"""
 

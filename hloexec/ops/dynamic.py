@@ -16,7 +16,9 @@ from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.extents import completed, flags, part, shape_of
+from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.registry import ANY, opcode
+from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["DimensionSizeAttributes"]
@@ -45,9 +47,19 @@ class GetDimensionSize:
         return np.array(operand.shape[attributes.dimension], np.int32)
 
 
-@opcode("set-dimension-size", operands=2, attributes=DimensionSizeAttributes, any_order=True)
+@opcode(
+    "set-dimension-size",
+    operands=2,
+    attributes=DimensionSizeAttributes,
+    any_order=True,
+    traits=Traits(moves=(0,), fills=True),
+)
 class SetDimensionSize:
     """out = the operand with `dimension` cut to an s32 size, or enlarged to it with zeros   (XLA: SetDimensionSize)"""
+
+    @staticmethod
+    def demands(use: Use) -> Demanded:
+        yield 1, Demand(0, use.shapes[0].dimensions[use.attributes.dimension])
 
     @staticmethod
     def infer(operand: Shape, size: Shape, *, attributes: DimensionSizeAttributes, shape: Shape) -> ArrayShape:
@@ -74,7 +86,7 @@ class SetDimensionSize:
         return completed(part(operand, map(slice, sizes)), sizes)
 
 
-@opcode("dynamic-reshape", operands=(1, ANY), any_order=True)
+@opcode("dynamic-reshape", operands=(1, ANY), any_order=True, traits=Traits(moves=(0,)))
 class DynamicReshape:
     """The operand's elements in row-major order, in dimensions of the given s32 sizes   (XLA: DynamicReshape)"""
 

@@ -26,6 +26,7 @@ from hloexec.ops.elementwise_binding import around_formula
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import register
 from hloexec.ops.rounding import Rounding
+from hloexec.ops.traits import NO_TRAITS, Traits
 from hloexec.ops.xla_cpu.functions import XLA_CPU_FUNCTIONS
 from hloexec.values import Array
 
@@ -212,6 +213,7 @@ def elementwise(
     infer: Callable[..., Shape] | None = None,
     chosen: Chosen | None = None,
     rounding: Rounding = Rounding.ONCE,
+    traits: Traits = NO_TRAITS,
 ) -> None:
     """Register an elementwise opcode whose operands have one shape, and whose result has it, too.
 
@@ -233,5 +235,6 @@ def elementwise(
         infer=infer or usual,
         evaluate=kernel(compute, name),
         bind=_binding(compute, chosen),
+        traits=traits,
         documentation=documentation,
     )

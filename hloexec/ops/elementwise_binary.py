@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from hloexec.dtypes import Kind
+from hloexec.ops import elementwise_ranges as ranges
 from hloexec.ops.elementwise import ANY_TYPE, FLOAT, FLOAT_OR_COMPLEX, INTEGRAL, NUMBER, ByKind, Formula, elementwise
 from hloexec.ops.elementwise_complex import complex_atan2, complex_divide, complex_power
 from hloexec.ops.elementwise_integer import divide_integers, integer_power, remainder_integers
 from hloexec.ops.rounding import Rounding
+from hloexec.ops.traits import NO_TRAITS, Pole, Traits, finite_and_not_zero
 from hloexec.values import Array
 
 __all__ = ["maximum", "minimum"]
@@ -77,43 +79,105 @@ def _integral(formula: Formula) -> dict[str, Formula]:
     return {"i": formula, "u": formula}
 
 
-_ARITHMETIC: tuple[tuple[str, Formula, frozenset[Kind], str], ...] = (
-    ("add", np.add, ANY_TYPE, "lhs + rhs; integers wrap; of pred, lhs OR rhs (XLA: Add)."),
-    ("subtract", np.subtract, NUMBER, "lhs − rhs; integers wrap (XLA: Sub)."),
-    ("multiply", np.multiply, ANY_TYPE, "lhs · rhs; integers wrap; of pred, lhs AND rhs (XLA: Mul)."),
+_OPERATIONS: tuple[tuple[str, Formula, frozenset[Kind], Rounding, str, Traits], ...] = (
+    (
+        "add",
+        np.add,
+        ANY_TYPE,
+        Rounding.ONCE,
+        "lhs + rhs; integers wrap; of pred, lhs OR rhs (XLA: Add).",
+        Traits(bounds=ranges.add_bounds, demands_for=ranges.add_demands, commutes=True, cancels=True),
+    ),
+    (
+        "subtract",
+        np.subtract,
+        NUMBER,
+        Rounding.ONCE,
+        "lhs − rhs; integers wrap (XLA: Sub).",
+        Traits(bounds=ranges.subtract_bounds, demands_for=ranges.subtract_demands, cancels=True),
+    ),
+    (
+        "multiply",
+        np.multiply,
+        ANY_TYPE,
+        Rounding.ONCE,
+        "lhs · rhs; integers wrap; of pred, lhs AND rhs (XLA: Mul).",
+        Traits(
+            bounds=ranges.multiply_bounds,
+            demands_for=ranges.multiply_demands,
+            commutes=True,
+            nonzero=finite_and_not_zero,
+        ),
+    ),
     (
         "divide",
         ByKind({"f": np.divide, **_integral(divide_integers), "c": complex_divide}),
         NUMBER,
+        Rounding.FUNCTION,
         "lhs / rhs; of integers towards zero, x / 0 = −1 (all ones), INT_MIN / −1 = INT_MIN (XLA: Div).",
+        Traits(
+            bounds=ranges.divide_bounds,
+            demands=ranges.divisor_demands,
+            demands_for=ranges.divide_demands,
+            pole=Pole(1, lambda y: y == 0, "division by zero"),
+            invalid="zero divided by zero",
+            nonzero=finite_and_not_zero,
+        ),
     ),
     (
         "remainder",
         ByKind({"f": np.fmod, **_integral(remainder_integers)}),
         FLOAT | INTEGRAL,
+        Rounding.NONE,
         "lhs − rhs · truncate(lhs / rhs), exact, with the sign of lhs; of integers x rem 0 = x (XLA: Rem).",
+        Traits(
+            bounds=ranges.remainder_bounds,
+            demands=ranges.divisor_demands,
+            demands_for=ranges.remainder_demands,
+            invalid="remainder of a division by zero",
+        ),
     ),
     (
         "power",
         ByKind({"f": _power, **_integral(integer_power), "c": complex_power}),
         NUMBER,
+        Rounding.FUNCTION,
         "lhs to the power rhs; special values as in C's pow; integers wrap, and a negative exponent gives 0 except for "
         "bases ±1 (XLA: Pow; StableHLO: power).",
+        Traits(
+            bounds=ranges.power_bounds,
+            demands=ranges.power_base_demands,
+            demands_for=ranges.power_demands,
+            pole=Pole(0, lambda x: x == 0, "zero to a negative power"),
+            invalid="negative number to a fractional power",
+            nonzero=lambda x, y: finite_and_not_zero(x) & np.isfinite(y),
+        ),
     ),
     (
         "atan2",
         ByKind({"f": np.arctan2, "c": complex_atan2}),
         FLOAT_OR_COMPLEX,
+        Rounding.FUNCTION,
         "The angle of the point (x = rhs, y = lhs), in [−π, π]; complex: −i log((rhs + i lhs) / √(lhs² + rhs²)) "
         "(XLA: Atan2).",
+        NO_TRAITS,
     ),
-    ("maximum", maximum, ANY_TYPE, "The larger one; NaN propagates, max(−0, +0) = +0 (XLA: Max)."),
-    ("minimum", minimum, ANY_TYPE, "The smaller one; NaN propagates, min(+0, −0) = −0 (XLA: Min)."),
+    (
+        "maximum",
+        maximum,
+        ANY_TYPE,
+        Rounding.NONE,
+        "The larger one; NaN propagates, max(−0, +0) = +0 (XLA: Max).",
+        Traits(bounds=ranges.maximum_bounds, demands_for=ranges.same_demands, commutes=True),
+    ),
+    (
+        "minimum",
+        minimum,
+        ANY_TYPE,
+        Rounding.NONE,
+        "The smaller one; NaN propagates, min(+0, −0) = −0 (XLA: Min).",
+        Traits(bounds=ranges.minimum_bounds, demands_for=ranges.same_demands, commutes=True),
+    ),
 )
-_ROUNDINGS = {
-    **dict.fromkeys(("divide", "power", "atan2"), Rounding.FUNCTION),
-    **dict.fromkeys(("remainder", "maximum", "minimum"), Rounding.NONE),
-}
-for _name, _compute, _kinds, _documentation in _ARITHMETIC:
-    _rounding = _ROUNDINGS.get(_name, Rounding.ONCE)
-    elementwise(_name, _compute, _documentation, operands=2, kinds=_kinds, rounding=_rounding)
+for _name, _compute, _kinds, _rounding, _documentation, _traits in _OPERATIONS:
+    elementwise(_name, _compute, _documentation, operands=2, kinds=_kinds, rounding=_rounding, traits=_traits)

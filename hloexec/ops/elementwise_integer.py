@@ -12,8 +12,10 @@ import numpy as np
 
 from hloexec.dtypes import ElementType, Kind
 from hloexec.ir import ArrayShape
+from hloexec.ops import elementwise_ranges as ranges
 from hloexec.ops.elementwise import INTEGRAL, LOGICAL, Formula, elementwise
 from hloexec.ops.threads import in_pieces
+from hloexec.ops.traits import NO_TRAITS, Traits
 from hloexec.values import Array
 
 __all__ = ["divide_integers", "integer_power", "remainder_integers"]
@@ -155,16 +157,19 @@ _BITWISE: tuple[tuple[str, Formula, str], ...] = (
     ("xor", np.bitwise_xor, "lhs XOR rhs, bit by bit (XLA: Xor)."),
 )
 for _name, _compute, _documentation in _BITWISE:
-    elementwise(_name, _compute, _documentation, operands=2, kinds=LOGICAL)
+    elementwise(_name, _compute, _documentation, operands=2, kinds=LOGICAL, traits=Traits(commutes=True))
 
 elementwise("not", np.invert, "NOT operand, bit by bit; pred is negated (XLA: Not).", operands=1, kinds=LOGICAL)
 
-_OF_WIDTH: tuple[tuple[str, Formula, int, str], ...] = (
+_SHIFT = Traits(demands=ranges.shift_demands)
+
+_OF_WIDTH: tuple[tuple[str, Formula, int, str, Traits], ...] = (
     (
         "shift-left",
         _shift_left,
         2,
         "lhs · 2^rhs, wrapping; 0 where rhs, read as unsigned, is the width or more (XLA: ShiftLeft).",
+        _SHIFT,
     ),
     (
         "shift-right-arithmetic",
@@ -172,6 +177,7 @@ _OF_WIDTH: tuple[tuple[str, Formula, int, str], ...] = (
         2,
         "⌊lhs / 2^rhs⌋ of lhs read as signed; the sign where rhs, read as unsigned, is the width or more "
         "(XLA: ShiftRightArithmetic).",
+        _SHIFT,
     ),
     (
         "shift-right-logical",
@@ -179,10 +185,23 @@ _OF_WIDTH: tuple[tuple[str, Formula, int, str], ...] = (
         2,
         "⌊lhs / 2^rhs⌋ of lhs read as unsigned; 0 where rhs, read as unsigned, is the width or more "
         "(XLA: ShiftRightLogical).",
+        _SHIFT,
     ),
-    ("mulhi", _mulhi, 2, "The upper half of the product, which has twice the width (XLA: MulHi)."),
-    ("popcnt", _popcnt, 1, "The number of bits set (XLA: PopulationCount)."),
-    ("count-leading-zeros", _count_leading_zeros, 1, "The number of zero bits above the highest one (XLA: Clz)."),
+    (
+        "mulhi",
+        _mulhi,
+        2,
+        "The upper half of the product, which has twice the width (XLA: MulHi).",
+        Traits(commutes=True),
+    ),
+    ("popcnt", _popcnt, 1, "The number of bits set (XLA: PopulationCount).", NO_TRAITS),
+    (
+        "count-leading-zeros",
+        _count_leading_zeros,
+        1,
+        "The number of zero bits above the highest one (XLA: Clz).",
+        NO_TRAITS,
+    ),
 )
 
 _NUMPYS_SHIFTS = {
@@ -198,7 +217,7 @@ def _numpys_shift(name: str, attributes: object, element_type: ElementType) -> F
     return _NUMPYS_SHIFTS.get((name, element_type.kind))
 
 
-for _name, _compute, _operands, _documentation in _OF_WIDTH:
+for _name, _compute, _operands, _documentation, _traits in _OF_WIDTH:
     elementwise(
         _name,
         _compute,
@@ -206,4 +225,5 @@ for _name, _compute, _operands, _documentation in _OF_WIDTH:
         operands=_operands,
         kinds=INTEGRAL,
         chosen=partial(_numpys_shift, _name),
+        traits=_traits,
     )

@@ -11,14 +11,17 @@ import numpy as np
 from hloexec.dtypes import ElementType, Kind, element_type
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Shape
+from hloexec.ops import elementwise_ranges as ranges
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.choosing import choose
 from hloexec.ops.common import array_shape, require, same_dimensions, same_type_ignoring_float_width
 from hloexec.ops.convert import convert
 from hloexec.ops.elementwise import ANY_TYPE, elementwise, operands_shape
 from hloexec.ops.elementwise_binary import maximum, minimum
+from hloexec.ops.intervals import always
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding
+from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["CompareAttributes", "Select"]
@@ -105,6 +108,7 @@ elementwise(
     attributes=CompareAttributes,
     infer=_infer_compare,
     chosen=_usual_comparison,
+    traits=Traits(bounds=always(0, 1), demands=ranges.compare_demands),
 )
 elementwise(
     "clamp",
@@ -115,10 +119,11 @@ elementwise(
     kinds=ANY_TYPE,
     infer=_infer_clamp,
     rounding=Rounding.NONE,
+    traits=Traits(bounds=ranges.clamp_bounds, demands_for=ranges.clamp_demands),
 )
 
 
-@opcode("select", operands=3, elementwise=True, rounding=Rounding.NONE)
+@opcode("select", operands=3, elementwise=True, rounding=Rounding.NONE, traits=Traits(moves=(1, 2)))
 class Select:
     """on_true where pred, else on_false; a scalar pred chooses the whole array. Any element type (XLA: Select)."""
 
@@ -137,10 +142,6 @@ class Select:
         on_true, on_false = convert(on_true, shape.element_type), convert(on_false, shape.element_type)
         if pred.ndim == 0:
             return on_true if pred else on_false
-        return choose(pred, on_true, on_false)
-
-    @staticmethod
-    def compute(pred: Array, on_true: Array, on_false: Array) -> Array:
         return choose(pred, on_true, on_false)
 
     @staticmethod

@@ -12,6 +12,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, element_type
+from hloexec.ops import elementwise_ranges as ranges
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.choosing import choose
 from hloexec.ops.elementwise import (
@@ -32,8 +33,10 @@ from hloexec.ops.elementwise_complex import (
     complex_sign,
     in_double,
 )
+from hloexec.ops.intervals import INFINITY, Bounds, BoundsRule, always, demand
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.threads import in_pieces
+from hloexec.ops.traits import NO_TRAITS, Pole, Traits
 from hloexec.values import Array
 
 __all__ = ["UnaryAttributes", "erf", "logistic"]
@@ -181,28 +184,106 @@ def _to_pred(_: ElementType) -> ElementType:
     return element_type("pred")
 
 
-# Of floating-point and complex numbers: name, formula, complex formula where it is not NumPy's, definition.
-_FUNCTIONS: tuple[tuple[str, Formula, Formula | None, str], ...] = (
-    ("acos", np.arccos, None, "arc cosine, in [0, π]"),
-    ("acosh", np.arccosh, None, "inverse hyperbolic cosine"),
-    ("asin", np.arcsin, None, "arc sine, in [−π/2, π/2]"),
-    ("asinh", np.arcsinh, None, "inverse hyperbolic sine"),
-    ("atanh", np.arctanh, None, "inverse hyperbolic tangent"),
-    ("cosine", np.cos, None, "cos x (XLA: Cos)"),
-    ("cosh", np.cosh, None, "hyperbolic cosine"),
-    ("exponential", np.exp, None, "eˣ (XLA: Exp)"),
-    ("exponential-minus-one", np.expm1, complex_exponential_minus_one, "eˣ − 1 (XLA: Expm1)"),
-    ("log", np.log, None, "natural logarithm (XLA: Log)"),
-    ("log-plus-one", np.log1p, complex_log_plus_one, "log(1 + x) (XLA: Log1p)"),
-    ("logistic", logistic, complex_logistic, "1 / (1 + e⁻ˣ) (XLA: Logistic)"),
-    ("rsqrt", _rsqrt, complex_rsqrt, "1 / √x; 1 / √−0 = −∞ (XLA: Rsqrt)"),
-    ("sine", np.sin, None, "sin x (XLA: Sin)"),
-    ("sinh", np.sinh, None, "hyperbolic sine"),
-    ("sqrt", np.sqrt, None, "√x (XLA: Sqrt)"),
-    ("tan", np.tan, None, "tan x (XLA: Tan)"),
-    ("tanh", np.tanh, None, "hyperbolic tangent (XLA: Tanh)"),
+_NEGATIVE_ROOT = "square root of a negative number"
+
+# Of floating-point and complex numbers: name, formula, complex formula where it is not NumPy's, definition, traits.
+_FUNCTIONS: tuple[tuple[str, Formula, Formula | None, str, Traits], ...] = (
+    (
+        "acos",
+        np.arccos,
+        None,
+        "arc cosine, in [0, π]",
+        Traits(demands=demand(0, -1, 1), invalid="arc cosine beyond ±1"),
+    ),
+    (
+        "acosh",
+        np.arccosh,
+        None,
+        "inverse hyperbolic cosine",
+        Traits(demands=demand(0, low=1), invalid="inverse hyperbolic cosine below 1"),
+    ),
+    (
+        "asin",
+        np.arcsin,
+        None,
+        "arc sine, in [−π/2, π/2]",
+        Traits(demands=demand(0, -1, 1), invalid="arc sine beyond ±1"),
+    ),
+    ("asinh", np.arcsinh, None, "inverse hyperbolic sine", NO_TRAITS),
+    (
+        "atanh",
+        np.arctanh,
+        None,
+        "inverse hyperbolic tangent",
+        Traits(
+            demands=demand(0, -1, 1),
+            pole=Pole(0, lambda x: np.abs(x) == 1, "inverse hyperbolic tangent of ±1"),
+            invalid="inverse hyperbolic tangent beyond ±1",
+        ),
+    ),
+    ("cosine", np.cos, None, "cos x (XLA: Cos)", Traits(bounds=always(-1, 1))),
+    ("cosh", np.cosh, None, "hyperbolic cosine", NO_TRAITS),
+    ("exponential", np.exp, None, "eˣ (XLA: Exp)", Traits(bounds=always(0, INFINITY), nonzero=np.isfinite)),
+    ("exponential-minus-one", np.expm1, complex_exponential_minus_one, "eˣ − 1 (XLA: Expm1)", NO_TRAITS),
+    (
+        "log",
+        np.log,
+        None,
+        "natural logarithm (XLA: Log)",
+        Traits(
+            demands=demand(0, low=0),
+            pole=Pole(0, lambda x: x == 0, "logarithm of zero"),
+            invalid="logarithm of a negative number",
+        ),
+    ),
+    (
+        "log-plus-one",
+        np.log1p,
+        complex_log_plus_one,
+        "log(1 + x) (XLA: Log1p)",
+        Traits(
+            demands=demand(0, low=-1),
+            pole=Pole(0, lambda x: x == -1, "log(1 + x) at x = −1"),
+            invalid="log(1 + x) of x below −1",
+        ),
+    ),
+    (
+        "logistic",
+        logistic,
+        complex_logistic,
+        "1 / (1 + e⁻ˣ) (XLA: Logistic)",
+        Traits(bounds=always(0, 1), nonzero=np.isfinite),
+    ),
+    (
+        "rsqrt",
+        _rsqrt,
+        complex_rsqrt,
+        "1 / √x; 1 / √−0 = −∞ (XLA: Rsqrt)",
+        Traits(
+            bounds=always(0, INFINITY),
+            demands=demand(0, low=0),
+            pole=Pole(0, lambda x: x == 0, "reciprocal square root of zero"),
+            invalid=_NEGATIVE_ROOT,
+        ),
+    ),
+    ("sine", np.sin, None, "sin x (XLA: Sin)", Traits(bounds=always(-1, 1))),
+    ("sinh", np.sinh, None, "hyperbolic sine", NO_TRAITS),
+    (
+        "sqrt",
+        np.sqrt,
+        None,
+        "√x (XLA: Sqrt)",
+        Traits(
+            bounds=always(0, INFINITY),
+            demands=demand(0, low=0),
+            demands_for=ranges.squared_demands,
+            invalid=_NEGATIVE_ROOT,
+        ),
+    ),
+    ("tan", np.tan, None, "tan x (XLA: Tan)", NO_TRAITS),
+    ("tanh", np.tanh, None, "hyperbolic tangent (XLA: Tanh)", Traits(bounds=always(-1, 1))),
 )
-for _name, _real, _complex, _definition in _FUNCTIONS:
+for _name, _real, _complex, _definition, _traits in _FUNCTIONS:
     elementwise(
         _name,
         _by_kind(_real, _complex or in_double(_real)),
@@ -211,13 +292,14 @@ for _name, _real, _complex, _definition in _FUNCTIONS:
         kinds=FLOAT_OR_COMPLEX,
         attributes=UnaryAttributes,
         rounding=Rounding.FUNCTION,
+        traits=_traits,
     )
 
-_REAL_FUNCTIONS: tuple[tuple[str, Formula, str], ...] = (
-    ("cbrt", np.cbrt, "∛x (XLA: Cbrt)."),
-    ("erf", erf, "2/√π · ∫₀ˣ exp(−t²) dt (XLA: Erf)."),
+_REAL_FUNCTIONS: tuple[tuple[str, Formula, str, Traits], ...] = (
+    ("cbrt", np.cbrt, "∛x (XLA: Cbrt).", Traits(demands_for=ranges.sign_demands)),
+    ("erf", erf, "2/√π · ∫₀ˣ exp(−t²) dt (XLA: Erf).", Traits(bounds=always(-1, 1))),
 )
-for _name, _real, _definition in _REAL_FUNCTIONS:
+for _name, _real, _definition, _traits in _REAL_FUNCTIONS:
     elementwise(
         _name,
         _real,
@@ -226,16 +308,35 @@ for _name, _real, _definition in _REAL_FUNCTIONS:
         kinds=FLOAT,
         attributes=UnaryAttributes,
         rounding=Rounding.FUNCTION,
+        traits=_traits,
     )
 
-_ROUNDING: tuple[tuple[str, Formula, str], ...] = (
-    ("ceil", np.ceil, "⌈x⌉ (XLA: Ceil)."),
-    ("floor", np.floor, "⌊x⌋ (XLA: Floor)."),
-    ("round-nearest-afz", _round_nearest_afz, "The nearest whole number, ties away from zero (XLA: Round)."),
-    ("round-nearest-even", np.rint, "The nearest whole number, ties to even (XLA: RoundNearestEven)."),
+_ROUNDING: tuple[tuple[str, Formula, str, BoundsRule], ...] = (
+    ("ceil", np.ceil, "⌈x⌉ (XLA: Ceil).", lambda _, x: Bounds(x.low, x.high + 1)),
+    ("floor", np.floor, "⌊x⌋ (XLA: Floor).", lambda _, x: Bounds(x.low - 1, x.high)),
+    (
+        "round-nearest-afz",
+        _round_nearest_afz,
+        "The nearest whole number, ties away from zero (XLA: Round).",
+        ranges.nearest_bounds,
+    ),
+    (
+        "round-nearest-even",
+        np.rint,
+        "The nearest whole number, ties to even (XLA: RoundNearestEven).",
+        ranges.nearest_bounds,
+    ),
 )
-for _name, _real, _definition in _ROUNDING:
-    elementwise(_name, _real, _definition, operands=1, kinds=FLOAT, rounding=Rounding.NONE)
+for _name, _real, _definition, _bounds in _ROUNDING:
+    elementwise(
+        _name,
+        _real,
+        _definition,
+        operands=1,
+        kinds=FLOAT,
+        rounding=Rounding.NONE,
+        traits=Traits(bounds=_bounds, demands_for=ranges.same_demands),
+    )
 
 elementwise(
     "abs",
@@ -244,14 +345,24 @@ elementwise(
     operands=1,
     kinds=SIGNED_NUMBER,
     result=component_type,
+    traits=Traits(bounds=ranges.magnitude_bounds),
 )
-elementwise("negate", np.negative, "−x; integers wrap (XLA: Neg).", operands=1, kinds=NUMBER, rounding=Rounding.NONE)
+elementwise(
+    "negate",
+    np.negative,
+    "−x; integers wrap (XLA: Neg).",
+    operands=1,
+    kinds=NUMBER,
+    rounding=Rounding.NONE,
+    traits=Traits(bounds=ranges.negate_bounds, demands_for=ranges.negate_demands),
+)
 elementwise(
     "sign",
     _by_kind(_sign, complex_sign),
     "−1, 0 or 1; −0 and NaN are kept; of complex numbers x / |x| (XLA: Sign).",
     operands=1,
     kinds=SIGNED_NUMBER,
+    traits=Traits(bounds=always(-1, 1)),
 )
 elementwise(
     "is-finite",
@@ -260,4 +371,5 @@ elementwise(
     operands=1,
     kinds=FLOAT,
     result=_to_pred,
+    traits=Traits(bounds=always(0, 1)),
 )

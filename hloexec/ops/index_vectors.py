@@ -13,9 +13,17 @@ import numpy as np
 
 from hloexec.ir import ArrayShape
 from hloexec.ops.common import require, require_distinct_dimensions
+from hloexec.ops.intervals import Demand
 from hloexec.values import Array
 
-__all__ = ["as_int64", "batch_sizes", "require_batching_dims", "require_index_vectors", "start_positions"]
+__all__ = [
+    "as_int64",
+    "batch_sizes",
+    "require_batching_dims",
+    "require_index_vectors",
+    "start_demand",
+    "start_positions",
+]
 
 
 def as_int64(indices: Array) -> Array:
@@ -49,6 +57,12 @@ def batch_sizes(indices: ArrayShape, index_vector_dim: int) -> tuple[tuple[int, 
     kept = [dimension for dimension in range(indices.rank) if dimension != index_vector_dim]
     dynamic = indices.dynamic_dimensions or (False,) * indices.rank
     return tuple(indices.dimensions[k] for k in kept), tuple(dynamic[k] for k in kept)
+
+
+def start_demand(room: Sequence[int]) -> Demand:
+    """The demand on index vectors, given how far windows can start from 0 in each dimension: the tightest bounds of the
+    dimensions in which there is a choice at all."""
+    return Demand(0, min((free for free in room if free > 0), default=0))
 
 
 def require_index_vectors(

@@ -26,8 +26,16 @@ from hloexec.ops.common import (
 )
 from hloexec.ops.copying import row_major
 from hloexec.ops.extents import completed, flags, part, shape_of
-from hloexec.ops.index_vectors import batch_sizes, require_batching_dims, require_index_vectors, start_positions
+from hloexec.ops.index_vectors import (
+    batch_sizes,
+    require_batching_dims,
+    require_index_vectors,
+    start_demand,
+    start_positions,
+)
+from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.registry import ANY, MemoryOrder, opcode
+from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["DynamicSliceAttributes", "GatherAttributes"]
@@ -40,13 +48,19 @@ class DynamicSliceAttributes:
     dynamic_slice_sizes: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode("dynamic-slice", operands=(1, ANY), attributes=DynamicSliceAttributes, may_be_view=True)
+@opcode(
+    "dynamic-slice", operands=(1, ANY), attributes=DynamicSliceAttributes, may_be_view=True, traits=Traits(moves=(0,))
+)
 class DynamicSlice:
     """out[i...] = operand[clamp(0, start, size - dynamic_slice_size) + i...]   (XLA: DynamicSlice)
 
     The starts are one scalar per dimension, or one array of rank 1 that holds them all. A dynamic operand counts with
     its bound, and is zero beyond its extents.
     """
+
+    @staticmethod
+    def demands(use: Use) -> Demanded:
+        return _start_demands(use, 1, use.attributes.dynamic_slice_sizes)
 
     @staticmethod
     def infer(operand: Shape, *start_indices: Shape, attributes: DynamicSliceAttributes) -> ArrayShape:
@@ -82,9 +96,13 @@ class DynamicSlice:
         return order
 
 
-@opcode("dynamic-update-slice", operands=(2, ANY), any_order=True, overwrites=0)
+@opcode("dynamic-update-slice", operands=(2, ANY), any_order=True, overwrites=0, traits=Traits(moves=(0, 1)))
 class DynamicUpdateSlice:
     """out = operand, but out[clamp(0, start, size - update_size) + i...] = update[i...]   (XLA: DynamicUpdateSlice)"""
+
+    @staticmethod
+    def demands(use: Use) -> Demanded:
+        return _start_demands(use, 2, use.shapes[1].dimensions)
 
     @staticmethod
     def infer(operand: Shape, update: Shape, *start_indices: Shape) -> ArrayShape:
@@ -152,6 +170,15 @@ class DynamicUpdateSlice:
 def _writeable(operand: Array) -> Array:
     """A copy in the order in which the operand lies, if it does not repeat elements."""
     return operand.copy(order="K") if any(operand.strides) else row_major(operand)
+
+
+def _start_demands(use: Use, first: int, sizes: Sequence[int]) -> Demanded:
+    """The demands on the starts of a slice, which are the operands from `first` on."""
+    room = [size - taken for size, taken in zip(use.shapes[0].dimensions, sizes, strict=False)]
+    if len(use.shapes) == first + 1 and use.shapes[first].rank == 1:
+        yield first, start_demand(room)
+    else:
+        yield from ((first + number, Demand(0, max(0, free))) for number, free in enumerate(room))
 
 
 def _require_starts(opcode_name: str, operand: ArrayShape, start_indices: tuple[Shape, ...]) -> None:
@@ -229,7 +256,7 @@ class GatherAttributes:
     indices_are_sorted: bool = attribute(Grammar.BOOL, default=False)
 
 
-@opcode("gather", operands=2, attributes=GatherAttributes, any_order=True)
+@opcode("gather", operands=2, attributes=GatherAttributes, any_order=True, traits=Traits(moves=(0,)))
 class Gather:
     """out[batch, offset] = operand[clamp(0, start[batch], size - slice_size) + offset]   (XLA: Gather)
 
@@ -238,6 +265,11 @@ class Gather:
     dimensions `offset_dims` are the operand's dimensions in order, without the collapsed and the batching ones (whose
     slices have size 1); the others are the batch dimensions in order.
     """
+
+    @staticmethod
+    def demands(use: Use) -> Demanded:
+        attributes, sizes = use.attributes, use.shapes[0].dimensions
+        yield 1, start_demand([sizes[d] - attributes.slice_sizes[d] for d in attributes.start_index_map])
 
     @staticmethod
     def infer(operand: Shape, start_indices: Shape, *, attributes: GatherAttributes) -> ArrayShape:

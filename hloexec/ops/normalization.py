@@ -17,8 +17,10 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_type_ignoring_float_width, widen
 from hloexec.ops.exact.doubled import Pair
 from hloexec.ops.exact.normalization import gradients, mean_and_variance, normalized, pair
+from hloexec.ops.intervals import demand
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import opcode
+from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["BatchNormAttributes"]
@@ -65,7 +67,7 @@ class BatchNormTraining:
         return narrow(result, element_type), mean, variance
 
 
-@opcode("batch-norm-inference", operands=5, attributes=BatchNormAttributes)
+@opcode("batch-norm-inference", operands=5, attributes=BatchNormAttributes, traits=Traits(demands=demand(4, low=0)))
 class BatchNormInference:
     """scale · (operand - mean) / sqrt(variance + epsilon) + offset   (XLA: BatchNormInference)"""
 
@@ -96,7 +98,7 @@ class BatchNormInference:
         return narrow(result, element_type_of(operand.dtype))
 
 
-@opcode("batch-norm-grad", operands=5, attributes=BatchNormAttributes)
+@opcode("batch-norm-grad", operands=5, attributes=BatchNormAttributes, traits=Traits(demands=demand(3, low=0)))
 class BatchNormGrad:
     """Gradients of batch-norm-training by operand, scale and offset, for the gradient g of its result.
 

@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, element_type, element_type_of
-from hloexec.ir import ArrayShape, Shape
+from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require
 from hloexec.ops.contractions import (
@@ -18,9 +18,11 @@ from hloexec.ops.contractions import (
     contract,
     contraction_shape,
     free_dimensions,
+    product_size,
 )
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import opcode
+from hloexec.ops.traits import ContractionSize
 from hloexec.values import Array
 
 __all__ = ["RaggedDotAttributes"]
@@ -49,6 +51,12 @@ class RaggedDot:
     may differ along the batch dimensions and those before the ragged one among its kind, and then have them as leading
     dimensions. XLA: RaggedDot.
     """
+
+    @staticmethod
+    def contraction(
+        instruction: Instruction, lhs: ArrayShape, rhs: ArrayShape, result: ArrayShape
+    ) -> ContractionSize | None:
+        return product_size(lhs, instruction.attributes.lhs_contracting_dims, result)
 
     @staticmethod
     def infer(lhs: Shape, rhs: Shape, group_sizes: Shape, *, attributes: RaggedDotAttributes, shape: Shape) -> Shape:

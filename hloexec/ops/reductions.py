@@ -20,9 +20,10 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_dimensions, widen
 from hloexec.ops.copying import in_order
 from hloexec.ops.exact.sums import can_reduce_exactly, reduce_exactly
+from hloexec.ops.intervals import INFINITY, POSITIVE, UNKNOWN, Bounds, Demand, Demanded, Use
 from hloexec.ops.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
-from hloexec.ops.reducers import chooses_by_order, recognise_components
+from hloexec.ops.reducers import chooses_by_order, recognise, recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
@@ -69,6 +70,22 @@ class Reduce:
     Narrow floats are added, multiplied, and compared in f32, and rounded once; any other reducer works step by step in
     the declared types, row-major over the reduced dimensions. XLA: Reduce.
     """
+
+    @staticmethod
+    def bounds(use: Use, *operands: Bounds) -> Bounds:
+        """A sum or product of what is never negative is not; an extremum lies where the elements do."""
+        kind = _only_reducer(use)
+        if kind is None:
+            return UNKNOWN
+        operand, initial = operands
+        if kind in ("maximum", "minimum", "and", "or"):
+            return Bounds(min(operand.low, initial.low), max(operand.high, initial.high))
+        is_positive = kind in ("add", "multiply") and operand.low >= 0 and initial.low >= 0
+        return Bounds(0, INFINITY) if is_positive else UNKNOWN
+
+    @staticmethod
+    def demands_for(use: Use, demand: Demand) -> Demanded:
+        return _reduced_demands(use, demand)
 
     @staticmethod
     def infer(
@@ -199,6 +216,10 @@ class ReduceWindow:
     operand dilated by base_dilation. What lies in padding or between dilated elements is skipped. N operands and N
     initial values as for reduce. XLA: ReduceWindow.
     """
+
+    @staticmethod
+    def demands_for(use: Use, demand: Demand) -> Demanded:
+        return _reduced_demands(use, demand)
 
     @staticmethod
     def infer(
@@ -427,3 +448,16 @@ def _representatives(element_type: ElementType) -> Array:
     if element_type.is_floating:
         return np.array([np.nan, -1, -0.0, 0.0, 1], np.float32).astype(element_type.storage)
     return np.array([0, 1, 2], element_type.compute).astype(element_type.storage)
+
+
+def _only_reducer(use: Use) -> str | None:
+    """The opcode that the computation of a reduction of one operand amounts to."""
+    return recognise(use.module.by_name[use.attributes.to_apply]) if len(use.shapes) == 2 else None
+
+
+def _reduced_demands(use: Use, demand: Demand) -> Demanded:
+    kind = _only_reducer(use)
+    if kind in ("maximum", "minimum"):
+        yield 0, Demand(demand.low, demand.high)
+    elif kind == "add" and demand.low == 0:
+        yield 0, POSITIVE

@@ -14,10 +14,11 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from hloexec.ir import Computation, Shape
+from hloexec.ir import Computation, Instruction, Shape
 from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.rows import RowForm
+from hloexec.ops.traits import NO_TRAITS, Traits, traits_with_rules
 
 __all__ = [
     "ANY",
@@ -31,6 +32,7 @@ __all__ = [
     "keyword_parameters",
     "opcode",
     "register",
+    "role_of",
 ]
 
 ANY: None = None
@@ -58,8 +60,17 @@ class Role(enum.Enum):
     WHILE = enum.auto()
     CONDITIONAL = enum.auto()
     CUSTOM_CALL = enum.auto()
+    ASYNC_START = enum.auto()
+    """Begins the called computation: the result is ((operands...), its results, state...)."""
+    COPY_START = enum.auto()
+    """Begins a copy: the result is (destination, source, state...)."""
+    PART = enum.auto()
+    """The result is the part of the first operand that the trait `aliases` names, as what ends an asynchronous
+    operation gives it."""
+    PARTITION_ID = enum.auto()
+    REPLICA_ID = enum.auto()
     MACHINE = enum.auto()
-    """Needs devices: collectives, asynchronous pairs, send and recv, infeed and outfeed."""
+    """Exchanges values with other devices or with the host: collectives, send and recv, infeed and outfeed."""
 
 
 class Callee(Protocol):
@@ -133,6 +144,8 @@ class Opcode:
     summed: Callable[..., Summation | None] | None
     """Of opcodes whose rounding is SUM: from `attributes`, `shape`, `operand_shapes` and `computations`, by keyword,
     what is added up; None where the reducer adds nothing, or is called step by step and rounds by itself."""
+    traits: Traits
+    """What analyses know of it (`hloexec.ops.traits`)."""
     by_rows: Callable[..., RowForm | None] | None
     """From `attributes`, `shape`, `operand_shapes` and `computations`, by keyword, how an instruction is computed by
     rows (`hloexec.ops.rows`), with the same bits; of operands that lie in row-major order where that matters."""
@@ -163,11 +176,13 @@ def opcode(
     overwrites: int | None = None,
     gives_same: bool = False,
     rounding: Rounding | None = None,
+    traits: Traits = NO_TRAITS,
 ) -> Callable[[_Entry], _Entry]:
     """Register the decorated class as the entry of opcode `name`.
 
     The class's docstring gives the rule and its source; its static methods `infer`, `evaluate`, `bind`,
-    `memory_order`, `by_rows`, `summed` and (collectives) `exchange` are what they are called. `any_order` says that the
+    `memory_order`, `by_rows`, `summed` and (collectives) `exchange` are what they are called, and so are those
+    that are rules of its `traits`: `bounds`, `demands`, `demands_for`. `any_order` says that the
     bits of the result do not depend on how operands lie in memory, which goes without saying of elementwise kernels and
     views.
     """
@@ -192,6 +207,7 @@ def opcode(
             memory_order=getattr(cls, "memory_order", None),
             by_rows=getattr(cls, "by_rows", None),
             summed=getattr(cls, "summed", None),
+            traits=traits_with_rules(traits, cls),
             documentation=inspect.cleandoc(cls.__doc__ or ""),
         )
         return cls
@@ -219,6 +235,7 @@ def register(
     memory_order: Callable[..., MemoryOrder] | None = None,
     by_rows: Callable[..., RowForm | None] | None = None,
     summed: Callable[..., Summation | None] | None = None,
+    traits: Traits = NO_TRAITS,
     documentation: str = "",
 ) -> None:
     """Register an opcode; for tables of opcodes that are one formula each.
@@ -256,6 +273,7 @@ def register(
         bind_needs=keyword_parameters(bind),
         rounding=rounding,
         summed=summed,
+        traits=traits,
         by_rows=by_rows,
         documentation=documentation,
     )
@@ -264,6 +282,12 @@ def register(
 def find_opcode(name: str) -> Opcode | None:
     """The entry of an opcode, or None for one that this version does not know."""
     return OPCODES.get(name)
+
+
+def role_of(instruction: Instruction) -> Role | None:
+    """The role of an instruction's opcode, or None where this version does not know it."""
+    entry = OPCODES.get(instruction.opcode)
+    return None if entry is None else entry.role
 
 
 def keyword_parameters(function: Callable[..., Any] | None) -> frozenset[str]:

@@ -24,7 +24,14 @@ from hloexec.ops.common import (
 )
 from hloexec.ops.copying import row_major
 from hloexec.ops.extents import completed, flags, part, shape_of
-from hloexec.ops.index_vectors import batch_sizes, require_batching_dims, require_index_vectors, start_positions
+from hloexec.ops.index_vectors import (
+    batch_sizes,
+    require_batching_dims,
+    require_index_vectors,
+    start_demand,
+    start_positions,
+)
+from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.reducers import recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
@@ -69,6 +76,20 @@ class Scatter:
     and N update elements and returns N. It works step by step in the declared element types; under the `exact` policy,
     sums are rounded once. (XLA: Scatter)
     """
+
+    @staticmethod
+    def demands(use: Use) -> Demanded:
+        attributes, count = use.attributes, len(use.shapes) // 2
+        operand, updates = use.shapes[0], use.shapes[count + 1]
+        skipped = {*attributes.inserted_window_dims, *attributes.input_batching_dims}
+        inside = (d for d in range(operand.rank) if d not in skipped)
+        sizes = {d: updates.dimensions[u] for d, u in zip(inside, attributes.update_window_dims, strict=False)}
+        free = [operand.dimensions[d] - sizes.get(d, 1) for d in attributes.scatter_dims_to_operand_dims]
+        yield count, start_demand(free)
+
+    @staticmethod
+    def demands_for(use: Use, demand: Demand) -> Demanded:
+        return [(0, demand), (len(use.shapes) - 1, demand)]
 
     @staticmethod
     def infer(*operands: Shape, attributes: ScatterAttributes, computations: tuple[ProgramShape, ...]) -> Shape:

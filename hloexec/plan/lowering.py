@@ -26,7 +26,7 @@ from hloexec.ops.policy import NumericsPolicy
 from hloexec.ops.registry import Callee, MemoryOrder, Role, find_opcode
 from hloexec.plan.float_widths import float_types, needs_conversion, with_type
 from hloexec.plan.kernels import Conversion, Kernel, instruction_kernel, library_kernel
-from hloexec.plan.lowering_exchange import boundary, exchange
+from hloexec.plan.lowering_exchange import boundary, copy_start, device_number, exchange, part
 from hloexec.plan.lowering_flow import conditional, invocation, while_loop
 from hloexec.plan.program import Program, call_reason
 from hloexec.plan.steps import Flow, Mark, Plan, Scope, Step
@@ -300,6 +300,11 @@ _LOWERED = {
     Role.WHILE: while_loop,
     Role.CONDITIONAL: conditional,
     Role.CUSTOM_CALL: Lowering.custom_call,
+    Role.ASYNC_START: invocation,
+    Role.COPY_START: copy_start,
+    Role.PART: part,
+    Role.PARTITION_ID: device_number,
+    Role.REPLICA_ID: device_number,
     Role.MACHINE: exchange,
     Role.KERNEL: Lowering.kernel,
 }

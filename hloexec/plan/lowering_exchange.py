@@ -13,51 +13,45 @@ from hloexec.devices.manual_regions import Crossing
 from hloexec.devices.transfers import FromDevice, FromHost, ToHost, Transfer, transfer_of
 from hloexec.errors import VerificationError
 from hloexec.ir import Instruction, TupleShape
-from hloexec.ops.registry import Opcode, find_opcode
+from hloexec.ops.registry import OPCODES, Opcode, Role, find_opcode, role_of
 from hloexec.plan.float_widths import float_types
 from hloexec.plan.kernels import bound
-from hloexec.plan.lowering_flow import invocation
 from hloexec.plan.steps import Communication, DeviceNumber, Exchange, Step
 from hloexec.plan.trees import SlotTree, map_shape
 
 if TYPE_CHECKING:
     from hloexec.plan.lowering import Lowering
 
-__all__ = ["FORWARDED", "boundary", "exchange"]
-
-FORWARDED = {
-    "all-gather-done": (1,),
-    "all-reduce-done": (),
-    "async-done": (1,),
-    "async-update": (),
-    "collective-permute-done": (1,),
-    "copy-done": (0,),
-}
-"""Machine opcodes that give an element of their operand, at this index."""
-
-_STARTED = frozenset({"all-gather-start", "collective-permute-start"})
-"""Collectives whose value is (operands, results, state...)."""
+__all__ = ["boundary", "copy_start", "device_number", "exchange", "part"]
 
 
 def exchange(lowering: Lowering, instruction: Instruction) -> SlotTree:
     """The value of an instruction of role MACHINE."""
-    opcode = instruction.opcode
-    if opcode in FORWARDED:
-        return lowering.renamed(instruction, lowering.element(instruction, FORWARDED[opcode]))
-    if opcode == "copy-start":
-        operand = lowering.values[instruction.operands[0]]
-        return lowering.renamed(instruction, (operand, operand, *lowering.state(instruction)))
-    if opcode == "async-start":
-        return invocation(lowering, instruction)
-    if opcode in ("partition-id", "replica-id"):
-        return _communication(lowering, instruction, (), DeviceNumber(opcode == "replica-id"))
-    entry = find_opcode(opcode)
+    entry = find_opcode(instruction.opcode)
     if entry is not None and entry.exchange is not None:
         return _collective(lowering, instruction, entry)
     transfer = transfer_of(lowering.computation, instruction)
     if transfer is not None:
         return _transfer(lowering, instruction, transfer)
     return lowering.renamed(instruction, lowering.zeros(instruction))
+
+
+def part(lowering: Lowering, instruction: Instruction) -> SlotTree:
+    """The value of an instruction of role PART."""
+    entry = OPCODES[instruction.opcode]
+    return lowering.renamed(instruction, lowering.element(instruction, entry.traits.part))
+
+
+def copy_start(lowering: Lowering, instruction: Instruction) -> SlotTree:
+    """The value of an instruction of role COPY_START."""
+    operand = lowering.values[instruction.operands[0]]
+    return lowering.renamed(instruction, (operand, operand, *lowering.state(instruction)))
+
+
+def device_number(lowering: Lowering, instruction: Instruction) -> SlotTree:
+    """The value of an instruction of role PARTITION_ID or REPLICA_ID."""
+    is_replica = role_of(instruction) is Role.REPLICA_ID
+    return _communication(lowering, instruction, (), DeviceNumber(is_replica))
 
 
 def boundary(lowering: Lowering, instruction: Instruction, arrays: Sequence[Crossing]) -> SlotTree:
@@ -99,7 +93,7 @@ def _collective(lowering: Lowering, instruction: Instruction, entry: Opcode) -> 
     assert entry.exchange is not None
     operands = lowering.operands(instruction)
     shape = instruction.shape
-    has_state = instruction.opcode in _STARTED
+    has_state = entry.traits.begins
     if has_state and isinstance(shape, TupleShape):
         shape = shape.elements[1]
     types = float_types(shape)

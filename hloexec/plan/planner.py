@@ -22,11 +22,10 @@ from hloexec.errors import HloWarning, InputError, ResourceError, UnsupportedErr
 from hloexec.ir import BufferShape, Computation, Instruction, Module
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.copying import lies_in_order, row_major
-from hloexec.ops.registry import OPCODES
+from hloexec.ops.registry import OPCODES, Role, role_of
 from hloexec.plan.callee import PlanCallee
 from hloexec.plan.float_widths import needs_conversion
 from hloexec.plan.lowering import Lowering
-from hloexec.plan.lowering_exchange import FORWARDED
 from hloexec.plan.pipeline import Options, run_passes
 from hloexec.plan.program import Program, called_computation, require_supported
 from hloexec.plan.steps import Plan, Step
@@ -113,7 +112,7 @@ class _Planner:
                 callee = called_computation(instruction)
                 if callee is not None:
                     call_sites[callee] += 1
-                elif instruction.opcode not in FORWARDED:
+                elif role_of(instruction) is not Role.PART:
                     planned.update(computation_names(instruction.attributes))
         sizes: dict[str, int] = {}
         for computation in order:

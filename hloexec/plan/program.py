@@ -13,7 +13,7 @@ from hloexec.errors import UnsupportedError
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
-from hloexec.ops.registry import Role, find_opcode
+from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.plan.schedule import callees_first, computation_named, effectful_computations, schedule
 
 __all__ = ["Program", "Requirement", "call_reason", "called_computation", "require_supported", "starts", "unsupported"]
@@ -53,7 +53,7 @@ def called_computation(instruction: Instruction) -> str | None:
 
 def starts(instruction: Instruction) -> bool:
     """Whether an instruction starts a computation that goes on by itself."""
-    return instruction.opcode == "async-start"
+    return role_of(instruction) is Role.ASYNC_START
 
 
 class Program:

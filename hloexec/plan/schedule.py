@@ -14,20 +14,7 @@ from hloexec.ir import Computation, Instruction, Module
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, find_opcode
 
-__all__ = ["LOCAL_OPCODES", "callees_first", "computation_named", "effectful_computations", "schedule"]
-
-LOCAL_OPCODES = frozenset(
-    {
-        "async-done",
-        "async-start",
-        "async-update",
-        "copy-done",
-        "copy-start",
-        "partition-id",
-        "replica-id",
-    }
-)
-"""Machine opcodes that do nothing but to return a value."""
+__all__ = ["callees_first", "computation_named", "effectful_computations", "schedule"]
 
 
 def computation_named(module: Module, name: str, instruction: Instruction | None = None) -> Computation:
@@ -89,7 +76,7 @@ def _has_effect(instruction: Instruction, effectful: Iterable[str]) -> bool:
     entry = find_opcode(instruction.opcode)
     if entry is None:
         return True
-    if entry.role is Role.MACHINE and instruction.opcode not in LOCAL_OPCODES:
+    if entry.role is Role.MACHINE:
         return True
     if entry.role is Role.CUSTOM_CALL and instruction.attributes.custom_call_has_side_effect:
         return True

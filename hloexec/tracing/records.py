@@ -10,23 +10,17 @@ import attrs
 from hloexec.exec.observers import Event
 from hloexec.ir import ArrayShape, Instruction, Module
 from hloexec.numerics.statistics import LeafStatistics
-from hloexec.ops.registry import Role, find_opcode
+from hloexec.ops.registry import Role, role_of
 from hloexec.origins import source_text
 
 __all__ = ["VERSION", "array_fields", "event_fields", "is_renaming"]
 
 VERSION = 1
 
-_RENAMING = frozenset(
-    {Role.PARAMETER, Role.CONSTANT, Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD, Role.TOKEN}
-    | {Role.CALL, Role.WHILE, Role.CONDITIONAL, Role.MACHINE}
-)
-
 
 def is_renaming(instruction: Instruction) -> bool:
     """Whether what an instruction gives was there before: given to the module, or made by others that are traced."""
-    entry = find_opcode(instruction.opcode)
-    return entry is not None and entry.role in _RENAMING
+    return role_of(instruction) not in (None, Role.KERNEL, Role.CUSTOM_CALL)
 
 
 def event_fields(number: int, event: Event, module: Module) -> dict[str, Any]:

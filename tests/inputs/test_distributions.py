@@ -15,9 +15,9 @@ import hloexec.ops  # noqa: F401 - fills the registry
 from hloexec.dtypes import ELEMENT_TYPES, element_type
 from hloexec.errors import HloError, InputError, ResourceError
 from hloexec.inputs import DISTRIBUTIONS, random_inputs
-from hloexec.inputs.demands import ANYTHING, Demand
 from hloexec.inputs.distributions import _fixed_normal, random_array
 from hloexec.ir import Module
+from hloexec.ops.intervals import ANYTHING, Demand
 from hloexec.text.parser import parse
 from hloexec.values import TOKEN
 from tests.text.building import module, op

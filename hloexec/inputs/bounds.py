@@ -1,0 +1,194 @@
+"""What is known of every value in a module before it runs: between which bounds its elements lie.
+
+This is interval arithmetic over the IR, from the parameters forward, by the rules that are traits of opcodes; a result
+without a rule is bounded by its element type. Each call of a computation is looked at with what is known of its
+arguments, so a scalar constant that is passed into a fusion stays known there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import attrs
+import ml_dtypes
+
+from hloexec.dtypes import ElementType, Kind
+from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
+from hloexec.operations import traits_of
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.intervals import UNBOUNDED, UNKNOWN, Bounds, Use
+from hloexec.ops.registry import Role, role_of
+
+__all__ = ["Frame", "LeafBounds", "frame_of", "leaf_count", "leaf_offset", "opaque_bounds"]
+
+_DEEPEST_CALL = 60
+
+LeafBounds: TypeAlias = tuple[Bounds, ...]
+"""One per leaf of a shape."""
+
+
+@attrs.frozen(eq=False)
+class Frame:
+    """A computation with what is known of its values when it is called with certain arguments."""
+
+    computation: Computation
+    bounds: dict[str, LeafBounds]
+    callees: dict[str, tuple[Frame, ...]]
+
+
+def leaf_count(shape: Shape) -> int:
+    """How many leaves a shape has."""
+    return sum(1 for _ in leaf_shapes(shape)) if isinstance(shape, TupleShape) else 1
+
+
+def leaf_offset(shape: TupleShape, element: int) -> int:
+    """How many leaves come before an element of a tuple."""
+    return sum(map(leaf_count, shape.elements[:element]))
+
+
+def opaque_bounds(shape: Shape) -> LeafBounds:
+    """What is known of a value of which only the shape is known."""
+    return tuple(map(_type_bounds, (leaf for _, leaf in leaf_shapes(shape))))
+
+
+def frame_of(module: Module, computation: Computation, arguments: Sequence[LeafBounds]) -> Frame:
+    """Look at a computation called with these arguments, and at all that it calls."""
+    return _Analysis(module).frame(computation, tuple(arguments), 0)
+
+
+class _Analysis:
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._known: dict[tuple[str, tuple[LeafBounds, ...]], Frame] = {}
+
+    def frame(self, computation: Computation, arguments: tuple[LeafBounds, ...], depth: int) -> Frame:
+        key = (computation.name, arguments)
+        if key not in self._known:
+            self._known[key] = self._look(computation, arguments, depth)
+        return self._known[key]
+
+    def _look(self, computation: Computation, arguments: tuple[LeafBounds, ...], depth: int) -> Frame:
+        frame = Frame(computation, {}, {})
+        for instruction in computation:
+            operands = [frame.bounds[name] for name in instruction.operands if name in frame.bounds]
+            if len(operands) < len(instruction.operands):
+                found = opaque_bounds(instruction.shape)
+            elif role_of(instruction) is Role.PARAMETER:
+                found = arguments[instruction.attributes.number]
+            else:
+                callees = () if depth >= _DEEPEST_CALL else self._callees(instruction, operands, depth)
+                if callees:
+                    frame.callees[instruction.name] = callees
+                found = self._bounds(computation, instruction, operands, callees)
+            if len(found) != leaf_count(instruction.shape):
+                found = opaque_bounds(instruction.shape)
+            frame.bounds[instruction.name] = found
+        return frame
+
+    def _callees(self, instruction: Instruction, operands: list[LeafBounds], depth: int) -> tuple[Frame, ...]:
+        """The frames of the computations that an instruction of control flow calls."""
+        attributes = instruction.attributes
+        names = tuple(computation_names(attributes))
+        match role_of(instruction):
+            case Role.CALL | Role.ASYNC_START:
+                calls = [(names[0], tuple(operands))]
+            case Role.CONDITIONAL:
+                calls = [(name, (operands[number],)) for number, name in enumerate(names, 1)]
+            case Role.WHILE:
+                carried = self._invariants(attributes.body, operands[0])
+                calls = [(attributes.condition, (carried,)), (attributes.body, (carried,))]
+            case _:
+                return ()
+        return tuple(self.frame(self._module.by_name[name], arguments, depth + 1) for name, arguments in calls)
+
+    def _invariants(self, body_name: str, initial: LeafBounds) -> LeafBounds:
+        """What is known of a loop's carried value in every iteration: only what the body hands through unchanged."""
+        body = self._module.by_name[body_name]
+        shape = body.parameters[0].shape
+        if not isinstance(shape, TupleShape) or role_of(body.root) is not Role.TUPLE:
+            return opaque_bounds(shape)
+        carried: list[Bounds] = []
+        for number, element in enumerate(body.operands_of(body.root)):
+            offset = leaf_offset(shape, number)
+            handed_on = (
+                role_of(element) is Role.GET_TUPLE_ELEMENT
+                and element.attributes.index == number
+                and element.operands[0] == body.parameters[0].name
+            )
+            count = leaf_count(element.shape)
+            carried += initial[offset : offset + count] if handed_on else opaque_bounds(element.shape)
+        return tuple(carried)
+
+    def _bounds(
+        self, computation: Computation, instruction: Instruction, operands: list[LeafBounds], callees: tuple[Frame, ...]
+    ) -> LeafBounds:
+        role, shape = role_of(instruction), instruction.shape
+        if role is Role.CALL and callees:
+            return callees[0].bounds[callees[0].computation.root_name]
+        if role is Role.TUPLE:
+            return tuple(bounds for operand in operands for bounds in operand)
+        if role is Role.GET_TUPLE_ELEMENT:
+            tuple_shape = computation.by_name[instruction.operands[0]].shape
+            if not isinstance(tuple_shape, TupleShape):
+                return ()
+            offset = leaf_offset(tuple_shape, instruction.attributes.index)
+            return operands[0][offset : offset + leaf_count(shape)]
+        shapes = tuple(operand.shape for operand in computation.operands_of(instruction))
+        arrays = tuple(operand for operand in shapes if isinstance(operand, ArrayShape))
+        if not isinstance(shape, ArrayShape) or len(arrays) < len(shapes):
+            return opaque_bounds(shape)
+        use = Use(instruction, arrays, tuple(bounds for (bounds,) in operands), self._module)
+        return (_within_type(_result_bounds(use), shape),)
+
+
+def _result_bounds(use: Use) -> Bounds:
+    """By the rule of the operation, or where it moves elements, the hull of their bounds."""
+    traits = traits_of(use.instruction)
+    if traits.bounds is not None:
+        return traits.bounds(use, *use.bounds)
+    moved = traits.moved_operands(len(use.shapes))
+    if not moved or any(use.shapes[number].element_type != use.shape.element_type for number in moved):
+        return UNKNOWN
+    low = min(use.bounds[number].low for number in moved)
+    high = max(use.bounds[number].high for number in moved)
+    if traits.fills or any(operand.dynamic_dimensions for operand in use.shapes):
+        low, high = min(low, 0), max(high, 0)
+    return Bounds(low, high, all(use.bounds[number].is_parameter for number in moved))
+
+
+def _type_bounds(shape: Any) -> Bounds:
+    """What the element type alone says."""
+    element_type = shape.element_type if isinstance(shape, ArrayShape) else None
+    if element_type is None or not (element_type.is_integral or element_type.kind is Kind.PRED):
+        return UNBOUNDED
+    if element_type.kind is Kind.PRED:
+        return Bounds(0, 1)
+    bits = element_type.bits
+    return (
+        Bounds(0, 2**bits - 1)
+        if element_type.kind is Kind.UNSIGNED
+        else Bounds(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    )
+
+
+def _within_type(bounds: Bounds, shape: ArrayShape) -> Bounds:
+    """The bounds, or those of the type where integers may have wrapped or nothing is known."""
+    limits = _type_bounds(shape)
+    if math.isnan(bounds.low) or math.isnan(bounds.high):
+        return limits
+    if shape.element_type.has_inf:
+        return bounds
+    if shape.element_type.is_floating:
+        return _without_infinities(bounds, shape.element_type)
+    if bounds.low < limits.low or bounds.high > limits.high:
+        return attrs.evolve(limits, is_parameter=bounds.is_parameter)
+    return Bounds(math.ceil(bounds.low), math.floor(bounds.high), bounds.is_parameter)
+
+
+def _without_infinities(bounds: Bounds, element_type: ElementType) -> Bounds:
+    """What is beyond the largest number of such a type becomes that number, or NaN."""
+    largest = float(ml_dtypes.finfo(element_type.storage).max)  # type: ignore[no-untyped-call]
+    low, high = (min(max(bound, -largest), largest) for bound in (bounds.low, bounds.high))
+    return Bounds(low, high, bounds.is_parameter)

@@ -1,0 +1,34 @@
+"""What instructions do, whether hloexec's own opcodes or library calls: their names and traits."""
+
+from __future__ import annotations
+
+from hloexec.custom_calls.registry import find_custom_call
+from hloexec.ir import Computation, Instruction
+from hloexec.ops.registry import Role, find_opcode
+from hloexec.ops.traits import NO_TRAITS, Traits
+
+__all__ = ["forwarded_names", "operation_name", "traits_of"]
+
+
+def operation_name(instruction: Instruction) -> str:
+    """The opcode, or the target of a library call."""
+    entry = find_opcode(instruction.opcode)
+    is_call = entry is not None and entry.role is Role.CUSTOM_CALL
+    return str(instruction.attributes.custom_call_target) if is_call else instruction.opcode
+
+
+def traits_of(instruction: Instruction) -> Traits:
+    """The traits of an instruction's opcode, or of the library call that it is; none of those that are not known."""
+    entry = find_opcode(instruction.opcode)
+    if entry is None or entry.role is not Role.CUSTOM_CALL:
+        return NO_TRAITS if entry is None else entry.traits
+    called = find_custom_call(instruction.attributes.custom_call_target)
+    return NO_TRAITS if called is None else called.traits
+
+
+def forwarded_names(computation: Computation, instruction: Instruction) -> tuple[str, ...]:
+    """The instructions whose values the result of a library call begins with, where it hands values over."""
+    called = find_custom_call(instruction.attributes.custom_call_target)
+    if called is None or called.forwards is None or called.reason_against(instruction) is not None:
+        return ()
+    return called.forwards(computation, instruction)

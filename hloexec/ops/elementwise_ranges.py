@@ -1,0 +1,193 @@
+"""Rules of interval arithmetic for elementwise operations: bounds forward, demands backward (see `intervals`)."""
+
+from __future__ import annotations
+
+import attrs
+
+from hloexec.ops.intervals import ANYTHING, INFINITY, POSITIVE, UNKNOWN, Bounds, Demand, Demanded, Use
+
+__all__ = [
+    "add_bounds",
+    "add_demands",
+    "clamp_bounds",
+    "clamp_demands",
+    "compare_demands",
+    "divide_bounds",
+    "divide_demands",
+    "divisor_demands",
+    "magnitude_bounds",
+    "maximum_bounds",
+    "minimum_bounds",
+    "multiply_bounds",
+    "multiply_demands",
+    "nearest_bounds",
+    "negate_bounds",
+    "negate_demands",
+    "power_base_demands",
+    "power_bounds",
+    "power_demands",
+    "remainder_bounds",
+    "remainder_demands",
+    "same_demands",
+    "shift_demands",
+    "sign_demands",
+    "squared_demands",
+    "subtract_bounds",
+    "subtract_demands",
+]
+
+_MOST_TRIPS = 8
+_LARGEST_DIVISOR = 99
+
+
+def add_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
+    return Bounds(x.low + y.low, x.high + y.high)
+
+
+def add_demands(use: Use, demand: Demand) -> Demanded:
+    """x + y in [low, high]: where y is unknown, both must be as positive (or negative) as the sum."""
+    for number, other in ((0, use.bounds[1]), (1, use.bounds[0])):
+        if other.is_bounded:
+            wanted = Demand(demand.low - other.low, demand.high - other.high)
+        else:
+            wanted = Demand(demand.low - max(other.low, 0), INFINITY) if demand.low == 0 else ANYTHING
+        yield number, attrs.evolve(wanted, is_offset=demand.low == 0 and not other.is_bounded)
+
+
+def subtract_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
+    return Bounds(x.low - y.high, x.high - y.low)
+
+
+def subtract_demands(use: Use, demand: Demand) -> Demanded:
+    x, y = use.bounds
+    if y.is_bounded:
+        yield 0, Demand(demand.low + y.high, demand.high + y.low)
+    if x.is_bounded:
+        yield 1, Demand(x.high - demand.high, x.low - demand.low)
+
+
+def multiply_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
+    corners = [0.0 if a == 0 or b == 0 else a * b for a in (x.low, x.high) for b in (y.low, y.high)]
+    is_square = use.instruction.operands[0] == use.instruction.operands[1]
+    return Bounds(max(0, min(corners)) if is_square else min(corners), max(corners))
+
+
+def multiply_demands(use: Use, demand: Demand) -> Demanded:
+    if use.instruction.operands[0] == use.instruction.operands[1]:
+        return
+    for number, other in ((0, use.bounds[1]), (1, use.bounds[0])):
+        if other.low == other.high and 0 < other.low < INFINITY:
+            yield number, demand.times(1 / other.low)
+        elif other.low >= 0 and 0 < other.high < INFINITY and demand.high < INFINITY and demand.low <= 0:
+            yield number, Demand(0, demand.high / other.high)
+        elif demand.low == 0:
+            yield number, Demand(high=0) if other.high <= 0 else POSITIVE
+
+
+def divide_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
+    return Bounds(0, x.high / y.low) if y.low > 0 and x.low >= 0 else UNKNOWN
+
+
+def divide_demands(use: Use, demand: Demand) -> Demanded:
+    x, y = use.bounds
+    if y.low == y.high and 0 < y.low < INFINITY:
+        yield 0, demand.times(y.low)
+    elif demand.low == 0:
+        yield 0, POSITIVE
+        if x.low >= 0:
+            yield 1, POSITIVE
+
+
+def divisor_demands(use: Use) -> Demanded:
+    yield 1, (Demand(1, _LARGEST_DIVISOR) if use.shapes[1].element_type.is_integral else POSITIVE)
+
+
+def remainder_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
+    return Bounds(0, min(x.high, y.high)) if x.low >= 0 and y.low > 0 else UNKNOWN
+
+
+def remainder_demands(use: Use, demand: Demand) -> Demanded:
+    if demand.low >= 0:
+        yield 0, POSITIVE
+
+
+def power_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
+    if x.low >= 0:
+        return Bounds(0, 1) if x.high <= 1 and y.low >= 0 else Bounds(0, INFINITY)
+    return Bounds(0, INFINITY) if y.low == y.high and y.low % 2 == 0 else UNKNOWN
+
+
+def power_demands(use: Use, demand: Demand) -> Demanded:
+    return [(0, Demand(0, 1)), (1, POSITIVE)] if demand.high == 1 else []
+
+
+def power_base_demands(use: Use) -> Demanded:
+    exponent = use.bounds[1]
+    if not (exponent.low == exponent.high and float(exponent.low).is_integer()):
+        yield 0, POSITIVE
+
+
+def maximum_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
+    return Bounds(max(x.low, y.low), max(x.high, y.high))
+
+
+def minimum_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
+    return Bounds(min(x.low, y.low), min(x.high, y.high))
+
+
+def same_demands(use: Use, demand: Demand) -> Demanded:
+    yield from ((i, Demand(demand.low, demand.high)) for i in range(len(use.shapes)))
+
+
+def clamp_bounds(use: Use, low: Bounds, x: Bounds, high: Bounds) -> Bounds:
+    return Bounds(min(max(x.low, low.low), high.low), min(max(x.high, low.high), high.high))
+
+
+def clamp_demands(use: Use, demand: Demand) -> Demanded:
+    yield 1, Demand(demand.low, demand.high)
+
+
+def negate_bounds(use: Use, x: Bounds) -> Bounds:
+    return Bounds(-x.high, -x.low)
+
+
+def negate_demands(use: Use, demand: Demand) -> Demanded:
+    yield 0, Demand(-demand.high, -demand.low)
+
+
+def magnitude_bounds(use: Use, x: Bounds) -> Bounds:
+    return Bounds(0 if x.low <= 0 <= x.high else min(abs(x.low), abs(x.high)), max(abs(x.low), abs(x.high)))
+
+
+def nearest_bounds(use: Use, x: Bounds) -> Bounds:
+    return Bounds(x.low - 0.5, x.high + 0.5)
+
+
+def sign_demands(use: Use, demand: Demand) -> Demanded:
+    """Of odd functions: a result that is not negative is one of an operand that is not."""
+    return [(0, POSITIVE)] if demand.low == 0 else []
+
+
+def squared_demands(use: Use, demand: Demand) -> Demanded:
+    if 0 <= demand.high < INFINITY:
+        yield 0, Demand(0, demand.high * demand.high)
+
+
+def shift_demands(use: Use) -> Demanded:
+    yield 1, Demand(0, use.shapes[0].element_type.bits - 1)
+
+
+def compare_demands(use: Use) -> Demanded:
+    """Integers compared with an iota lie in its range; what decides over a loop keeps it short."""
+    if not use.shapes[0].element_type.is_integral:
+        return
+    for number, other in ((0, use.bounds[1]), (1, use.bounds[0])):
+        if not use.is_condition:
+            if other.low < other.high < 2**30 and other.low > -(2**30):
+                yield number, Demand(other.low, other.high)
+        elif other.low == other.high:
+            counts_up = (use.attributes.direction in ("GT", "GE")) == (number == 1)
+            few = -_MOST_TRIPS if counts_up else _MOST_TRIPS
+            yield number, Demand(min(other.low, other.low + few), max(other.low, other.low + few))
+        else:
+            yield number, Demand(0, _MOST_TRIPS)

@@ -1,0 +1,134 @@
+"""Interval arithmetic: between which bounds elements lie, and in which they should.
+
+`Bounds` go forward: what is known of a result where bounds of the operands are. A `Demand` goes backward: what an
+instruction needs of its operands so that its result is of use, as an index within bounds or a number above zero under
+a root. Entries of opcodes refer to the rules here (`hloexec.ops.traits`); rules with attributes of their own stand
+beside them.
+
+A bounds rule gives `UNKNOWN` where it cannot tell, and need not know the element type: where integers may have wrapped,
+what it gives is dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import attrs
+
+from hloexec.ir import ArrayShape, Instruction, Module
+
+__all__ = [
+    "ANYTHING",
+    "INFINITY",
+    "POSITIVE",
+    "UNBOUNDED",
+    "UNKNOWN",
+    "BackwardRule",
+    "Bounds",
+    "BoundsRule",
+    "Demand",
+    "DemandRule",
+    "Demanded",
+    "Use",
+    "always",
+    "demand",
+    "first_operand_demands",
+]
+
+INFINITY = math.inf
+
+
+@attrs.frozen(cache_hash=True)
+class Bounds:
+    """All elements of an array lie in [low, high], or are NaN."""
+
+    low: float = -INFINITY
+    high: float = INFINITY
+    is_parameter: bool = False
+    """Whether the elements are moved out of parameters."""
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.low > -INFINITY and self.high < INFINITY
+
+
+UNBOUNDED = Bounds()
+UNKNOWN = Bounds(math.nan, math.nan)
+"""Whatever the element type allows."""
+
+
+@attrs.frozen(cache_hash=True)
+class Demand:
+    """Elements should lie in [low, high]; where nothing bounds them, floats should have the given standard deviation.
+
+    `is_offset` marks what is added to something so that the sum is positive; where it is a scalar, it is the epsilon of
+    a normalization or an optimizer.
+    """
+
+    low: float = -INFINITY
+    high: float = INFINITY
+    scale: float = 1.0
+    is_offset: bool = False
+
+    def merge(self, other: Demand) -> Demand:
+        """Both demands; the bounds of this one alone where they contradict each other."""
+        low, high = max(self.low, other.low), min(self.high, other.high)
+        if low > high:
+            low, high = self.low, self.high
+        return Demand(low, high, min(self.scale, other.scale), self.is_offset or other.is_offset)
+
+    def times(self, factor: float) -> Demand:
+        """The demand on what becomes these elements when it is divided by a positive factor."""
+        return Demand(self.low * factor, self.high * factor)
+
+
+ANYTHING = Demand()
+POSITIVE = Demand(low=0)
+
+
+@attrs.frozen
+class Use:
+    """An instruction as rules see it: operands that are arrays, and the bounds of their elements."""
+
+    instruction: Instruction
+    shapes: tuple[ArrayShape, ...]
+    bounds: tuple[Bounds, ...]
+    module: Module
+    is_condition: bool = False
+    """Whether the instruction decides how often a loop runs."""
+
+    @property
+    def shape(self) -> Any:
+        return self.instruction.shape
+
+    @property
+    def attributes(self) -> Any:
+        return self.instruction.attributes
+
+
+Demanded: TypeAlias = Iterable[tuple[int, Demand]]
+"""Demands, each with the number of the operand."""
+BoundsRule: TypeAlias = Callable[..., Bounds]
+"""From a `Use` and the bounds of each operand, those of the result."""
+DemandRule: TypeAlias = Callable[[Use], Demanded]
+"""What an instruction demands of its operands, whatever happens to its result."""
+BackwardRule: TypeAlias = Callable[[Use, Demand], Demanded]
+"""What a demand on the result asks of the operands."""
+
+
+def always(low: float, high: float) -> BoundsRule:
+    """The rule of results that lie in [low, high], whatever the operands are."""
+    return lambda use, *operands: Bounds(low, high)
+
+
+def demand(number: int, low: float = -INFINITY, high: float = INFINITY) -> DemandRule:
+    """The rule of instructions of which one operand must lie in [low, high]."""
+    made = Demand(low, high)
+    return lambda use: [(number, made)]
+
+
+def first_operand_demands(use: Use, demand: Demand) -> Demanded:
+    """The rule of instructions whose result is their first operand but for rounding."""
+    return [(0, demand)]

@@ -1,0 +1,121 @@
+"""Traits: what analyses of modules know of an opcode, or of a library call, without knowing its name.
+
+Every trait has a default under which an analysis is right of anything, if less precise: no bounds, no demands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import attrs
+import numpy as np
+
+from hloexec.ir import ArrayShape, Instruction
+from hloexec.ops.intervals import BackwardRule, BoundsRule, DemandRule
+from hloexec.values import Array
+
+__all__ = [
+    "ALL_OPERANDS",
+    "NO_TRAITS",
+    "ContractionSize",
+    "Index",
+    "Pole",
+    "Traits",
+    "finite_and_not_zero",
+    "traits_with_rules",
+]
+
+Index: TypeAlias = tuple[int, ...]
+"""Where in a nested tuple."""
+
+ALL_OPERANDS: tuple[int, ...] = ()
+
+
+@attrs.frozen(eq=False)
+class Pole:
+    """Where a function is infinite."""
+
+    operand: int
+    is_at: Callable[[Array], Array]
+    """From the operand's elements, which of them lie there."""
+    reason: str
+    """A noun phrase: what it is called."""
+
+
+def finite_and_not_zero(*operands: Array) -> Array:
+    """Where every operand is a number other than zero: a `nonzero` rule of products."""
+    found = np.isfinite(operands[0]) & (operands[0] != 0)
+    for operand in operands[1:]:
+        found &= np.isfinite(operand) & (operand != 0)
+    return np.asarray(found)
+
+
+@attrs.frozen
+class ContractionSize:
+    """How much a contraction multiplies."""
+
+    contracted: int
+    """The number of products that each element of the result adds up."""
+    products: int
+    """Those of all elements, without the ones that fall into padding."""
+
+
+ContractionRule: TypeAlias = Callable[[Instruction, ArrayShape, ArrayShape, ArrayShape], ContractionSize | None]
+"""From an instruction and the shapes of lhs, rhs and (first) result; None where it does not say enough."""
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Traits:
+    """What is known of what an instruction does."""
+
+    moves: tuple[int, ...] | None = None
+    """The operands of whose elements the result consists, each element as it was; `ALL_OPERANDS`, or None where
+    elements are computed."""
+    fills: bool = False
+    """Whether some elements of what it moves may be zeros of its own."""
+    is_leafwise: bool = False
+    """Whether leaf k of the result is made of operand k, and is of its kind and size."""
+    aliases: tuple[tuple[Index, Index], ...] = ()
+    """At which indices of the result which parts of the first operand show: as they are, in the same memory."""
+    begins: bool = False
+    """Whether the result is (what is given, what comes of it, state...) of an operation that goes on."""
+    bounds: BoundsRule | None = None
+    """Between which bounds the elements of an array lie that is computed, not moved."""
+    demands: DemandRule | None = None
+    """In which bounds elements of operands must lie, and how large they should be."""
+    demands_for: BackwardRule | None = None
+    """In which bounds they must lie so that the result lies in those that are demanded of it."""
+
+    contraction: ContractionRule | None = None
+    commutes: bool = False
+    """Whether the result is the same when the two operands change places."""
+    converts: bool = False
+    """Whether the result is the first operand in another format, as near as that has it."""
+    cancels: bool = False
+    """Whether the result is the sum or the difference of the operands, which may be far smaller than they are."""
+    pole: Pole | None = None
+    invalid: str | None = None
+    """A noun phrase: why a result is NaN though every operand is finite."""
+    nonzero: Callable[..., Array] | None = None
+    """From the operands' elements, where the exact result is a number other than zero."""
+
+    @property
+    def part(self) -> Index:
+        """Of what gives a part of its operand, which one."""
+        return self.aliases[0][1]
+
+    def moved_operands(self, count: int) -> tuple[int, ...]:
+        """The numbers of the operands, of `count`, of whose elements the result consists."""
+        if self.moves is None:
+            return ()
+        return tuple(number for number in self.moves or range(count) if number < count)
+
+
+NO_TRAITS = Traits()
+_RULES = ("bounds", "contraction", "demands", "demands_for")
+
+
+def traits_with_rules(traits: Traits, entry: type) -> Traits:
+    """The traits with the rules that the class of an entry has as static methods."""
+    return attrs.evolve(traits, **{name: getattr(entry, name) for name in _RULES if hasattr(entry, name)})
