@@ -20,6 +20,7 @@ from hloexec.ops.common import array_shape, in_type, narrow, require, same_type_
 from hloexec.ops.copying import filled
 from hloexec.ops.extents import flags, part, shape_of
 from hloexec.ops.intervals import Bounds, Use
+from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
 from hloexec.ops.traits import ALL_OPERANDS, Traits
@@ -44,6 +45,8 @@ class ConcatenateAttributes:
 )
 class Concatenate:
     """The operands one after the other along `dimension`   (XLA: Concatenate)"""
+
+    probe = Probe("T[4] concatenate(a0, a1), dimensions={0}", ("T[2]", "T[2]"))
 
     @staticmethod
     def infer(*operands: Shape, attributes: ConcatenateAttributes) -> ArrayShape:
@@ -103,6 +106,8 @@ class Pad:
 
     Negative low and high padding crops, after interior padding was inserted.
     """
+
+    probe = Probe("T[4] pad(a0, a1), padding=1_1", ("T[2]", "T[]"))
 
     @staticmethod
     def infer(operand: Shape, padding_value: Shape, *, attributes: PadAttributes) -> ArrayShape:
@@ -190,6 +195,8 @@ class IotaAttributes:
 @opcode("iota", operands=0, attributes=IotaAttributes, any_order=True)
 class Iota:
     """out[i...] = i[iota_dimension], converted to the declared element type   (XLA: Iota)"""
+
+    probe = Probe("T[2] iota(), iota_dimension=0")
 
     @staticmethod
     def infer(*, attributes: IotaAttributes, shape: Shape) -> ArrayShape:

@@ -23,6 +23,7 @@ from hloexec.ops.common import array_shape, require
 from hloexec.ops.copying import reshaped
 from hloexec.ops.data_movement import Reshape
 from hloexec.ops.extents import completed, flags, part, reshaped_extents, shape_of
+from hloexec.ops.probes import Probe
 from hloexec.ops.registry import MemoryOrder, opcode
 from hloexec.ops.rows import RowForm, prefixes
 from hloexec.ops.traits import Traits
@@ -41,6 +42,8 @@ class Bitcast:
     Layouts left out are row-major. The result may be smaller than the operand: it is the front of it then. Tiles count
     only where both sides have as many elements with padding; otherwise both are read without.
     """
+
+    probe = Probe("T[2] bitcast(a0)", ("T[2]",))
 
     @staticmethod
     def infer(operand: Shape, *, shape: Shape) -> ArrayShape:
@@ -275,6 +278,8 @@ class BitcastConvert:
     A narrower type adds a minor dimension that holds the parts of each element, least significant first; a wider one
     takes such a dimension away.
     """
+
+    probe = Probe("T[2] bitcast-convert(a0)", ("T[2]",))
 
     @staticmethod
     def infer(operand: Shape, *, shape: Shape) -> ArrayShape:

@@ -25,6 +25,7 @@ from hloexec.ops.exact.products import ExactMultiplier
 from hloexec.ops.matrix_product import Multiplier, default_multiplier, exactly, matrix_product, operand_rounding
 from hloexec.ops.plain_products import is_one_call, plain_matrix_product
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.traits import ContractionSize
@@ -77,6 +78,8 @@ class Dot:
     Types narrower than f32 accumulate in f32 and round once to the declared type; integers are exact modulo its width;
     an `algorithm` decides what the operands are rounded to and what their products add up in. XLA: DotGeneral.
     """
+
+    probe = Probe("T[2,2] dot(a0, a1), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ("T[2,3]", "T[3,2]"))
 
     @staticmethod
     def contraction(
@@ -162,6 +165,11 @@ class ScaledDot:
     Along every dimension the size of a scale divides that of its operand, and the quotient is how long a block is. The
     scaled operands are f32, exactly so for the 4- and 8-bit types with power-of-two scales. XLA: ScaledDot.
     """
+
+    probe = Probe(
+        "f32[2,2] scaled-dot(a0, a1, a2, a3), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        ("T[2,4]", "T[4,2]", "f8e8m0fnu[2,2]", "f8e8m0fnu[2,2]"),
+    )
 
     @staticmethod
     def infer(

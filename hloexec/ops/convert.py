@@ -22,6 +22,7 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_dimensions, widen
 from hloexec.ops.elementwise import ANY_TYPE, FLOAT, elementwise, operands_shape
 from hloexec.ops.intervals import INFINITY, UNKNOWN, Bounds, Use, first_operand_demands
+from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.threads import in_pieces
@@ -159,6 +160,8 @@ _CONVERTS = Traits(converts=True, demands_for=first_operand_demands, nonzero=fin
 class Convert:
     """The operand in the declared element type; see `convert` (XLA: ConvertElementType)."""
 
+    probe = Probe("T[2] convert(a0)", ("T[2]",))
+
     @staticmethod
     def infer(operand: Shape, *, shape: Shape) -> ArrayShape:
         source = operands_shape("convert", (operand,), ANY_TYPE)
@@ -248,7 +251,11 @@ elementwise(
     attributes=ReducePrecisionAttributes,
     rounding=Rounding.FORMAT,
     infer=_infer_reduce_precision,
-    traits=attrs.evolve(_CONVERTS, bounds=_reduced_bounds),
+    traits=attrs.evolve(
+        _CONVERTS,
+        bounds=_reduced_bounds,
+        probe=Probe("T[2] reduce-precision(a0), exponent_bits=5, mantissa_bits=2", ("T[2]",)),
+    ),
 )
 
 
@@ -296,4 +303,5 @@ elementwise(
     operands=2,
     kinds=FLOAT,
     infer=_infer_stochastic_convert,
+    traits=Traits(probe=Probe("s8[2] stochastic-convert(a0, a1)", ("T[2]", "U[2]"))),
 )

@@ -19,6 +19,7 @@ from hloexec.ops.convolution_forms import convolve
 from hloexec.ops.convolution_views import ConvolutionViews
 from hloexec.ops.matrix_product import operand_rounding
 from hloexec.ops.policy import NumericsPolicy
+from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.traits import ContractionSize
@@ -56,6 +57,8 @@ class Convolution:
     those of batch group g. Narrow floats accumulate in f32 and round once; integers wrap; of pred, sums are
     disjunctions. Source: XLA, Conv.
     """
+
+    probe = Probe("T[2,4] convolution(a0, a1), dim_labels=bf_io->bf", ("T[2,3]", "T[3,4]"))
 
     @staticmethod
     def contraction(

@@ -19,6 +19,7 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, braced, require, require_distinct_dimensions
 from hloexec.ops.copying import reshaped, row_major
 from hloexec.ops.extents import flags, part, reshaped_extents, reshaped_flags, shape_of, with_zeros
+from hloexec.ops.probes import Probe
 from hloexec.ops.registry import MemoryOrder, opcode
 from hloexec.ops.rows import RowForm, RowFunction, behind_prefix, prefix_length, prefixes
 from hloexec.ops.traits import Traits
@@ -47,6 +48,8 @@ class Broadcast:
     The result's dimensions that `dimensions` does not name are new, and of any size. `dimensions` need not be sorted:
     the operand is transposed by it then, as in XLA's evaluator.
     """
+
+    probe = Probe("T[3,2] broadcast(a0), dimensions={1}", ("T[2]",))
 
     @staticmethod
     def infer(operand: Shape, *, attributes: BroadcastAttributes, shape: Shape) -> ArrayShape:
@@ -119,6 +122,8 @@ class ReshapeAttributes:
 class Reshape:
     """The same elements in the same row-major order, in other dimensions   (XLA: Reshape)"""
 
+    probe = Probe("T[2,1] reshape(a0)", ("T[2]",))
+
     @staticmethod
     def infer(operand: Shape, *, attributes: ReshapeAttributes, shape: Shape) -> ArrayShape:
         source = array_shape(operand, "the operand of reshape")
@@ -172,6 +177,8 @@ class TransposeAttributes:
 class Transpose:
     """out[i[dimensions[0]], i[dimensions[1]], ...] = operand[i...]   (XLA: Transpose)"""
 
+    probe = Probe("T[3,2] transpose(a0), dimensions={1,0}", ("T[2,3]",))
+
     @staticmethod
     def infer(operand: Shape, *, attributes: TransposeAttributes) -> ArrayShape:
         source = array_shape(operand, "the operand of transpose")
@@ -211,6 +218,8 @@ class Slice:
     Of a dynamic dimension the result keeps what lies within the runtime extent; a slice of one element is static, and
     zero where that element lies beyond it.
     """
+
+    probe = Probe("T[1] slice(a0), slice={[0:1]}", ("T[2]",))
 
     @staticmethod
     def infer(operand: Shape, *, attributes: SliceAttributes) -> ArrayShape:
@@ -272,6 +281,8 @@ class ReverseAttributes:
 class Reverse:
     """out[..., i, ...] = operand[..., size - 1 - i, ...] for each of `dimensions`   (XLA: Rev)"""
 
+    probe = Probe("T[2] reverse(a0), dimensions={0}", ("T[2]",))
+
     @staticmethod
     def infer(operand: Shape, *, attributes: ReverseAttributes) -> ArrayShape:
         source = array_shape(operand, "the operand of reverse")
@@ -290,6 +301,8 @@ class Reverse:
 @opcode("copy", operands=1, may_be_view=True, traits=Traits(moves=(0,)))
 class Copy:
     """out = operand, perhaps in another layout, which is no part of a value   (XLA: Copy)"""
+
+    probe = Probe("T[2] copy(a0)", ("T[2]",))
 
     @staticmethod
     def infer(operand: Shape) -> Shape:

@@ -17,6 +17,7 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.extents import completed, flags, part, shape_of
 from hloexec.ops.intervals import Demand, Demanded, Use
+from hloexec.ops.probes import Probe
 from hloexec.ops.registry import ANY, opcode
 from hloexec.ops.traits import Traits
 from hloexec.values import Array
@@ -37,6 +38,8 @@ class DimensionSizeAttributes:
 class GetDimensionSize:
     """out = the runtime extent of `dimension`, as an s32 scalar   (XLA: GetDimensionSize)"""
 
+    probe = Probe("s32[] get-dimension-size(a0), dimensions={0}", ("T[2]",))
+
     @staticmethod
     def infer(operand: Shape, *, attributes: DimensionSizeAttributes) -> ArrayShape:
         _require_dimension("get-dimension-size", array_shape(operand, "the operand of get-dimension-size"), attributes)
@@ -56,6 +59,8 @@ class GetDimensionSize:
 )
 class SetDimensionSize:
     """out = the operand with `dimension` cut to an s32 size, or enlarged to it with zeros   (XLA: SetDimensionSize)"""
+
+    probe = Probe("T[<=2] set-dimension-size(a0, a1), dimensions={0}", ("T[2]", "s32[]"))
 
     @staticmethod
     def demands(use: Use) -> Demanded:
@@ -89,6 +94,8 @@ class SetDimensionSize:
 @opcode("dynamic-reshape", operands=(1, ANY), any_order=True, traits=Traits(moves=(0,)))
 class DynamicReshape:
     """The operand's elements in row-major order, in dimensions of the given s32 sizes   (XLA: DynamicReshape)"""
+
+    probe = Probe("T[2] dynamic-reshape(a0, a1)", ("T[2]", "s32[]"))
 
     @staticmethod
     def infer(operand: Shape, *sizes: Shape, shape: Shape) -> ArrayShape:

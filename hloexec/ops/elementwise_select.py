@@ -19,6 +19,7 @@ from hloexec.ops.convert import convert
 from hloexec.ops.elementwise import ANY_TYPE, elementwise, operands_shape
 from hloexec.ops.elementwise_binary import maximum, minimum
 from hloexec.ops.intervals import always
+from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Traits
@@ -108,7 +109,11 @@ elementwise(
     attributes=CompareAttributes,
     infer=_infer_compare,
     chosen=_usual_comparison,
-    traits=Traits(bounds=always(0, 1), demands=ranges.compare_demands),
+    traits=Traits(
+        bounds=always(0, 1),
+        demands=ranges.compare_demands,
+        probe=Probe("pred[2] compare(a0, a1), direction=EQ", ("T[2]", "T[2]")),
+    ),
 )
 elementwise(
     "clamp",
@@ -126,6 +131,8 @@ elementwise(
 @opcode("select", operands=3, elementwise=True, rounding=Rounding.NONE, traits=Traits(moves=(1, 2)))
 class Select:
     """on_true where pred, else on_false; a scalar pred chooses the whole array. Any element type (XLA: Select)."""
+
+    probe = Probe("T[2] select(a0, a1, a2)", ("pred[2]", "T[2]", "T[2]"))
 
     @staticmethod
     def infer(pred: Shape, on_true: Shape, on_false: Shape) -> ArrayShape:

@@ -15,6 +15,7 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require
 from hloexec.ops.exact.fourier import fourier_transform
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.threads import in_blocks
@@ -51,6 +52,12 @@ class Fft:
     side). Under `exact` a real or an imaginary part is within 0.5 + 2⁻²⁰ ULP, plus 2⁻⁹⁰ of the sum of magnitudes.
     Source: XLA, Fft.
     """
+
+    probe = Probe(
+        "T[2] fft(a0), fft_type=FFT, fft_length={2}",
+        ("T[2]",),
+        otherwise=Probe("C[2] fft(a0), fft_type=RFFT, fft_length={2}", ("T[2]",)),
+    )
 
     @staticmethod
     def infer(operand: Shape, *, attributes: FftAttributes) -> Shape:

@@ -34,6 +34,7 @@ from hloexec.ops.index_vectors import (
     start_positions,
 )
 from hloexec.ops.intervals import Demand, Demanded, Use
+from hloexec.ops.probes import Probe
 from hloexec.ops.registry import ANY, MemoryOrder, opcode
 from hloexec.ops.traits import Traits
 from hloexec.values import Array
@@ -57,6 +58,8 @@ class DynamicSlice:
     The starts are one scalar per dimension, or one array of rank 1 that holds them all. A dynamic operand counts with
     its bound, and is zero beyond its extents.
     """
+
+    probe = Probe("T[1] dynamic-slice(a0, a1), dynamic_slice_sizes={1}", ("T[2]", "s32[]"))
 
     @staticmethod
     def demands(use: Use) -> Demanded:
@@ -99,6 +102,8 @@ class DynamicSlice:
 @opcode("dynamic-update-slice", operands=(2, ANY), any_order=True, overwrites=0, traits=Traits(moves=(0, 1)))
 class DynamicUpdateSlice:
     """out = operand, but out[clamp(0, start, size - update_size) + i...] = update[i...]   (XLA: DynamicUpdateSlice)"""
+
+    probe = Probe("T[2] dynamic-update-slice(a0, a1, a2)", ("T[2]", "T[1]", "s32[]"))
 
     @staticmethod
     def demands(use: Use) -> Demanded:
@@ -265,6 +270,12 @@ class Gather:
     dimensions `offset_dims` are the operand's dimensions in order, without the collapsed and the batching ones (whose
     slices have size 1); the others are the batch dimensions in order.
     """
+
+    probe = Probe(
+        "T[2] gather(a0, a1), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, "
+        "slice_sizes={1}",
+        ("T[3]", "s32[2,1]"),
+    )
 
     @staticmethod
     def demands(use: Use) -> Demanded:

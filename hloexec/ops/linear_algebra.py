@@ -13,6 +13,7 @@ from hloexec.ops.common import array_shape, narrow, require, same_type_ignoring_
 from hloexec.ops.exact.triangular import lower_factors as exact_lower_factors
 from hloexec.ops.exact.triangular import solution as exact_solution
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.values import Array
 
@@ -48,6 +49,8 @@ class Cholesky:
     `hloexec.ops.exact.triangular` for the bound). Source: XLA, Cholesky.
     """
 
+    probe = Probe("T[2,2] cholesky(a0), lower=true", ("T[2,2]",))
+
     @staticmethod
     def infer(operand: Shape) -> Shape:
         return _square(operand, "the operand of cholesky")
@@ -71,6 +74,8 @@ class TriangularSolve:
     [batch..., n, m], or [batch..., m, n] for the right side. Any floating or complex type. Under `exact` f32 and
     narrower compute in f64 (see `hloexec.ops.exact.triangular` for the bound). Source: XLA, TriangularSolve.
     """
+
+    probe = Probe("T[2,1] triangular-solve(a0, a1), left_side=true, transpose_a=NO_TRANSPOSE", ("T[2,2]", "T[2,1]"))
 
     @staticmethod
     def infer(a: Shape, b: Shape, *, attributes: TriangularSolveAttributes) -> Shape:

@@ -19,6 +19,7 @@ from hloexec.ops.exact.doubled import Pair
 from hloexec.ops.exact.normalization import gradients, mean_and_variance, normalized, pair
 from hloexec.ops.intervals import demand
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.traits import Traits
 from hloexec.values import Array
@@ -39,6 +40,11 @@ class BatchNormTraining:
     Mean and (biased) variance are per feature. Narrow floats compute in f32 and round each result once. Source: XLA,
     BatchNormTraining.
     """
+
+    probe = Probe(
+        "(T[2,3], T[3], T[3]) batch-norm-training(a0, a1, a2), epsilon=0, feature_index=1",
+        ("T[2,3]", "T[3]", "T[3]"),
+    )
 
     @staticmethod
     def infer(operand: Shape, scale: Shape, offset: Shape, *, attributes: BatchNormAttributes) -> Shape:
@@ -70,6 +76,11 @@ class BatchNormTraining:
 @opcode("batch-norm-inference", operands=5, attributes=BatchNormAttributes, traits=Traits(demands=demand(4, low=0)))
 class BatchNormInference:
     """scale · (operand - mean) / sqrt(variance + epsilon) + offset   (XLA: BatchNormInference)"""
+
+    probe = Probe(
+        "T[2,3] batch-norm-inference(a0, a1, a2, a3, a4), epsilon=0, feature_index=1",
+        ("T[2,3]", "T[3]", "T[3]", "T[3]", "T[3]"),
+    )
 
     @staticmethod
     def infer(
@@ -106,6 +117,11 @@ class BatchNormGrad:
     grad_offset = sum(g), grad_scale = sum(g · x̂), and
     grad_operand = scale / sqrt(variance + epsilon) · (g - mean(g) - x̂ · mean(g · x̂)). Source: XLA, BatchNormGrad.
     """
+
+    probe = Probe(
+        "(T[2,3], T[3], T[3]) batch-norm-grad(a0, a1, a2, a3, a4), epsilon=0, feature_index=1",
+        ("T[2,3]", "T[3]", "T[3]", "T[3]", "T[2,3]"),
+    )
 
     @staticmethod
     def infer(

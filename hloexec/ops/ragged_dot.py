@@ -21,6 +21,7 @@ from hloexec.ops.contractions import (
     product_size,
 )
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.traits import ContractionSize
 from hloexec.values import Array
@@ -51,6 +52,12 @@ class RaggedDot:
     may differ along the batch dimensions and those before the ragged one among its kind, and then have them as leading
     dimensions. XLA: RaggedDot.
     """
+
+    probe = Probe(
+        "T[2,2] ragged-dot(a0, a1, a2), lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0}, "
+        "rhs_group_dims={0}",
+        ("T[2,3]", "T[1,3,2]", "s32[1]"),
+    )
 
     @staticmethod
     def contraction(

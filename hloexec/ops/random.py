@@ -22,6 +22,7 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.bit_generators import PHILOX_WORDS, philox_4x32, threefry_2x32
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.signatures import require_same_shape, require_tuple, same_type
 from hloexec.values import Array
@@ -89,6 +90,8 @@ class RngBitGenerator:
     XLA, RngBitGenerator.
     """
 
+    probe = Probe("(u64[2], T[2]) rng-bit-generator(a0), algorithm=rng_default", ("u64[2]",))
+
     @staticmethod
     def infer(state: Shape, *, attributes: RngBitGeneratorAttributes, shape: Shape) -> Shape:
         array = array_shape(state, "the state of rng-bit-generator")
@@ -140,6 +143,8 @@ class RngBitGenerator:
 class RngGetAndUpdateState:
     """The counter of the run's generator, low part first, which then advances by `delta`; see `seeded`."""
 
+    probe = Probe("T[2] rng-get-and-update-state(), delta=1")
+
     @staticmethod
     def infer(*, shape: Shape) -> Shape:
         array = array_shape(shape, "rng-get-and-update-state")
@@ -164,6 +169,8 @@ class Rng:
     a and b are scalars of the result's type: any float; for the uniform distribution also integers. See `seeded` for
     where the numbers come from. Source: XLA, RngUniform and RngNormal.
     """
+
+    probe = Probe("T[2] rng(a0, a1), distribution=rng_uniform", ("T[]", "T[]"))
 
     @staticmethod
     def infer(a: Shape, b: Shape, *, attributes: RngAttributes, shape: Shape) -> Shape:

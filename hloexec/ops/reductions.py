@@ -23,6 +23,7 @@ from hloexec.ops.exact.sums import can_reduce_exactly, reduce_exactly
 from hloexec.ops.intervals import INFINITY, POSITIVE, UNKNOWN, Bounds, Demand, Demanded, Use
 from hloexec.ops.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.probes import REDUCER, Probe
 from hloexec.ops.reducers import chooses_by_order, recognise, recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.rounding import Rounding, Summation
@@ -70,6 +71,8 @@ class Reduce:
     Narrow floats are added, multiplied, and compared in f32, and rounded once; any other reducer works step by step in
     the declared types, row-major over the reduced dimensions. XLA: Reduce.
     """
+
+    probe = Probe("T[] reduce(a0, a1), dimensions={0}, to_apply=c", ("T[2]", "T[]"), REDUCER)
 
     @staticmethod
     def bounds(use: Use, *operands: Bounds) -> Bounds:
@@ -217,6 +220,8 @@ class ReduceWindow:
     initial values as for reduce. XLA: ReduceWindow.
     """
 
+    probe = Probe("T[2] reduce-window(a0, a1), window={size=1}, to_apply=c", ("T[2]", "T[]"), REDUCER)
+
     @staticmethod
     def demands_for(use: Use, demand: Demand) -> Demanded:
         return _reduced_demands(use, demand)
@@ -275,6 +280,8 @@ class ReduceWindow:
 @opcode("map", operands=(0, ANY), attributes=MapAttributes, rounding=Rounding.NONE)
 class Map:
     """out[i...] = computation(operand 0[i...], operand 1[i...], …)   (XLA: Map)"""
+
+    probe = Probe("T[2] map(a0, a1), dimensions={0}, to_apply=c", ("T[2]", "T[2]"), REDUCER)
 
     @staticmethod
     def infer(*operands: Shape, attributes: MapAttributes, computations: Sequence[ProgramShape]) -> Shape:

@@ -11,6 +11,7 @@ from hloexec.ir import ArrayShape, Computation, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.probes import Probe
 from hloexec.ops.reducers import recognise_value
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.rounding import Rounding
@@ -39,6 +40,12 @@ class Scan:
     dimension, and the carries; its results are slices of the outputs, and the next carries. With `is_reverse` the last
     slice comes first. Steps run in this order even where `is_associative`.
     """
+
+    probe = Probe(
+        "(T[3,2], T[2]) scan(a0, a1), dimensions={0}, num_carries=1, to_apply=c",
+        ("T[3,2]", "T[2]"),
+        "c { x = T[2] parameter(0) y = T[2] parameter(1) ROOT r = (T[2], T[2]) tuple(x, y) }",
+    )
 
     @staticmethod
     def infer(*operands: Shape, attributes: ScanAttributes, computations: tuple[ProgramShape, ...]) -> Shape:

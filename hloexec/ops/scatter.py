@@ -33,6 +33,7 @@ from hloexec.ops.index_vectors import (
 )
 from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.probes import REDUCER, Probe
 from hloexec.ops.reducers import recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.rounding import Rounding, Summation
@@ -76,6 +77,13 @@ class Scatter:
     and N update elements and returns N. It works step by step in the declared element types; under the `exact` policy,
     sums are rounded once. (XLA: Scatter)
     """
+
+    probe = Probe(
+        "T[3] scatter(a0, a1, a2), update_window_dims={}, inserted_window_dims={0}, "
+        "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=c",
+        ("T[3]", "s32[2,1]", "T[2]"),
+        REDUCER,
+    )
 
     @staticmethod
     def demands(use: Use) -> Demanded:

@@ -16,6 +16,7 @@ from hloexec.ops.elementwise_select import CompareAttributes
 from hloexec.ops.exact.sums import add_by_key
 from hloexec.ops.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.pooling_gradient import PREFERENCES, Preference, add_at_extrema
+from hloexec.ops.probes import REDUCER, SELECT, Probe
 from hloexec.ops.reducers import recognise
 from hloexec.ops.registry import Callee, ProgramShape, opcode
 from hloexec.ops.rounding import Rounding, Summation
@@ -44,6 +45,12 @@ class SelectAndScatter:
     at the places found, each step rounded to the result's type; under `exact` a sum is rounded once. Source: XLA,
     SelectAndScatter.
     """
+
+    probe = Probe(
+        "T[2] select-and-scatter(a0, a1, a2), window={size=1}, select=s, scatter=c",
+        ("T[2]", "T[2]", "T[]"),
+        f"{SELECT}\n{REDUCER}",
+    )
 
     @staticmethod
     def infer(

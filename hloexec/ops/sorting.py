@@ -19,6 +19,7 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_dimensions
 from hloexec.ops.comparators import Keys, keys_of, order_key
 from hloexec.ops.copying import reshaped
+from hloexec.ops.probes import COMPARATOR, Probe
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.signatures import one_or_tuple, require_scalar_comparison
 from hloexec.ops.threads import in_blocks
@@ -50,6 +51,8 @@ class Sort:
     Always stable, which an unstable sort may be. A comparator that is no strict weak order gives some permutation.
     Source: XLA, Sort.
     """
+
+    probe = Probe("T[2] sort(a0), dimensions={0}, to_apply=c", ("T[2]",), COMPARATOR)
 
     @staticmethod
     def infer(*operands: Shape, attributes: SortAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
@@ -90,6 +93,8 @@ class TopK:
     operand [..., n] gives values [..., k] and s32 indices [..., k], k ≤ n. Elements are compared in total order (-NaN
     first, +NaN last, -0 before +0); among equal ones the lower index comes first. Source: XLA, TopK.
     """
+
+    probe = Probe("(T[2,1], s32[2,1]) topk(a0), k=1", ("T[2,3]",))
 
     @staticmethod
     def infer(operand: Shape, *, attributes: TopKAttributes) -> Shape:

@@ -13,6 +13,7 @@ import numpy as np
 
 from hloexec.ir import ArrayShape, Instruction
 from hloexec.ops.intervals import BackwardRule, BoundsRule, DemandRule
+from hloexec.ops.probes import Probe
 from hloexec.values import Array
 
 __all__ = [
@@ -100,6 +101,9 @@ class Traits:
     nonzero: Callable[..., Array] | None = None
     """From the operands' elements, where the exact result is a number other than zero."""
 
+    probe: Probe | None = None
+    """What shows which element types it takes, where it does not take operands of one shape and no attributes."""
+
     @property
     def part(self) -> Index:
         """Of what gives a part of its operand, which one."""
@@ -113,9 +117,9 @@ class Traits:
 
 
 NO_TRAITS = Traits()
-_RULES = ("bounds", "contraction", "demands", "demands_for")
+_RULES = ("bounds", "contraction", "demands", "demands_for", "probe")
 
 
 def traits_with_rules(traits: Traits, entry: type) -> Traits:
-    """The traits with the rules that the class of an entry has as static methods."""
+    """The traits with the rules that the class of an entry has as static methods, and its probe."""
     return attrs.evolve(traits, **{name: getattr(entry, name) for name in _RULES if hasattr(entry, name)})
