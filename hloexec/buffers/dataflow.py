@@ -14,10 +14,11 @@ import attrs
 from hloexec.buffers.flattening import FlatSchedule
 from hloexec.buffers.sizes import subshapes
 from hloexec.ir import Computation, Instruction, Module, Shape, TupleShape
+from hloexec.operations import traits_of
+from hloexec.ops.registry import Role, role_of
+from hloexec.ops.traits import Index
 
 __all__ = ["Dataflow", "Index", "Place", "Value", "analyse"]
-
-Index = tuple[int, ...]
 
 
 @attrs.frozen
@@ -62,37 +63,6 @@ class Dataflow:
         return found
 
 
-_FORWARDED: dict[str, tuple[tuple[Index, Index], ...]] = {
-    "add-dependency": (((), ()),),
-    "all-gather-done": (((), (1,)),),
-    "all-reduce-done": (((), ()),),
-    "async-done": (((), (1,)),),
-    "async-update": (((), ()),),
-    "bitcast": (((), ()),),
-    "collective-permute-done": (((), (1,)),),
-    "copy-done": (((), (0,)),),
-    "copy-start": (((1,), ()),),
-    "domain": (((), ()),),
-    "opt-barrier": (((), ()),),
-    "recv-done": (((0,), (0,)),),
-    "send": (((0,), ()),),
-}
-"""Per opcode, at which indices of its result the first operand shows, and which part of it."""
-
-_STARTS = ("all-gather-start", "async-start", "collective-permute-start")
-"""Element 0 of the result shows the operands: itself where there is one, else one each within it."""
-
-_OWN_TABLES = (
-    "all-gather-done",
-    "all-gather-start",
-    "async-done",
-    "async-start",
-    "async-update",
-    "collective-permute-done",
-)
-"""These show the leaves of what they pass on in tables of pointers of their own."""
-
-
 class _Node:
     """What shows at a place: a value, or one of the inputs of a merge, which may turn out to be all the same."""
 
@@ -131,14 +101,14 @@ class _Analysis:
                 else:
                     self._merge(computation, parameter)
         for computation, instruction in self._flat.sequence:
-            if instruction.opcode != "parameter":
+            if role_of(instruction) is not Role.PARAMETER:
                 self._visit(computation, instruction)
         resolved = _resolve(self._merges)
         return self._dataflow(resolved)
 
     def _show(self, computation: Computation, instruction: Instruction, forwarded: dict[Index, _Shown]) -> None:
         """Record what shows at an instruction: parts of other instructions, and values of its own elsewhere."""
-        own_tables = instruction.opcode in _OWN_TABLES
+        own_tables = traits_of(instruction).owns_tuple
         shown: _Shown = {}
         for index, shape in subshapes(instruction.shape):
             node = None
@@ -166,12 +136,12 @@ class _Analysis:
         self._shown[computation.name, instruction.name] = shown
 
     def _visit(self, computation: Computation, instruction: Instruction) -> None:
-        match instruction.opcode:
-            case "while":
+        match role_of(instruction):
+            case Role.WHILE:
                 self._while(computation, instruction)
-            case "conditional":
+            case Role.CONDITIONAL:
                 self._conditional(computation, instruction)
-            case "call":
+            case Role.CALL if not traits_of(instruction).fuses:
                 callee = self._module.by_name[instruction.attributes.to_apply]
                 self._pass(computation, instruction.operands, callee)
                 self._show(computation, instruction, {(): self._root(callee)})
@@ -181,27 +151,28 @@ class _Analysis:
     def _forwarded(self, computation: Computation, instruction: Instruction) -> dict[Index, _Shown]:
         """By index of the result, the parts of operands or callees that show there and below."""
         operands = [self._shown[computation.name, name] for name in instruction.operands]
-        opcode = instruction.opcode
-        if opcode == "tuple":
+        role, traits = role_of(instruction), traits_of(instruction)
+        if role is Role.TUPLE:
             return {(i,): operand for i, operand in enumerate(operands)}
-        if opcode == "get-tuple-element":
+        if role is Role.GET_TUPLE_ELEMENT:
             return {(): _part(operands[0], (instruction.attributes.index,))}
-        if opcode == "copy" and isinstance(instruction.shape, TupleShape):
+        if instruction.opcode == "copy" and isinstance(instruction.shape, TupleShape):
             return {(i,): _part(operands[0], (i,)) for i in range(len(instruction.shape.elements))}
-        if opcode in _STARTS:
+        if traits.begins:
             return self._started(computation, instruction, operands)
-        return {index: _part(operands[0], source) for index, source in _FORWARDED.get(opcode, ())}
+        return {index: _part(operands[0], source) for index, source in traits.aliases}
 
     def _started(
         self, computation: Computation, instruction: Instruction, operands: list[_Shown]
     ) -> dict[Index, _Shown]:
         shape = instruction.shape
         first = shape.elements[0] if isinstance(shape, TupleShape) and shape.elements else None
-        is_nested = instruction.opcode == "async-start" or (
+        is_call = role_of(instruction) is Role.ASYNC_START
+        is_nested = is_call or (
             len(operands) > 1 and isinstance(first, TupleShape) and len(first.elements) == len(operands)
         )
         found: dict[Index, _Shown] = {(0, i) if is_nested else (0,): operand for i, operand in enumerate(operands)}
-        if instruction.opcode == "async-start":
+        if is_call:
             callee = self._module.by_name[instruction.attributes.calls]
             self._pass(computation, instruction.operands, callee)
             found[(1,)] = self._root(callee)

@@ -11,6 +11,9 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from hloexec.ir import Computation, Instruction, Module
+from hloexec.operations import traits_of
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.registry import Role, role_of
 from hloexec.plan.schedule import callees_first, computation_named, effectful_computations, schedule
 
 __all__ = ["FlatSchedule", "flatten", "listed_callees"]
@@ -38,15 +41,11 @@ class FlatSchedule:
 def listed_callees(instruction: Instruction) -> tuple[str, ...]:
     """The computations whose instructions are in the schedule beside those of their caller, in its order."""
     attributes = instruction.attributes
-    match instruction.opcode:
-        case "call":
-            return (attributes.to_apply,)
-        case "while":
+    match role_of(instruction):
+        case Role.WHILE:
             return (attributes.condition, attributes.body)
-        case "conditional":
-            return tuple(attributes.branches)
-        case "async-start":
-            return (attributes.calls,)
+        case Role.CALL | Role.CONDITIONAL | Role.ASYNC_START if not traits_of(instruction).fuses:
+            return tuple(computation_names(attributes))
     return ()
 
 
@@ -76,7 +75,7 @@ def flatten(module: Module) -> FlatSchedule:
         starts[computation.name] = len(sequence)
         for instruction in instructions(computation):
             for name in listed_callees(instruction):
-                if instruction.opcode == "async-start":
+                if role_of(instruction) is Role.ASYNC_START:
                     asynchronous.setdefault(name, (computation, instruction))
                 if name not in starts:
                     yield computation_named(module, name, instruction)

@@ -16,6 +16,8 @@ from hloexec.buffers.dataflow import Dataflow, Place
 from hloexec.buffers.flattening import FlatSchedule
 from hloexec.buffers.sharing import shared_buffers
 from hloexec.ir import Instruction, Module
+from hloexec.operations import traits_of
+from hloexec.ops.registry import Role, role_of
 
 __all__ = ["Lifetimes", "lifetimes"]
 
@@ -40,7 +42,7 @@ def lifetimes(module: Module, flat: FlatSchedule, dataflow: Dataflow) -> Lifetim
         place = value.place
         computation = module.by_name[place.computation]
         time = flat.times[place.computation, place.instruction]
-        is_parameter = value.instruction.opcode == "parameter"
+        is_parameter = role_of(value.instruction) is Role.PARAMETER
         start = flat.spans[computation.name][0] if is_parameter else time
         end = flat.spans[computation.name][1] if place.instruction == computation.root_name else time
         end = max(end, async_ends.get(place.computation, -1))
@@ -72,8 +74,8 @@ def _users(flat: FlatSchedule) -> _Users:
     return found
 
 
-_READS_TABLE = ("copy", "get-tuple-element")
-_PASSES = ("domain", "tuple")
+_READS_TABLE = ("copy",)
+_PASSES = ("domain",)
 
 
 def _last_uses(module: Module, flat: FlatSchedule, users: _Users, places: Iterable[Place]) -> tuple[int, int]:
@@ -86,14 +88,18 @@ def _last_uses(module: Module, flat: FlatSchedule, users: _Users, places: Iterab
     last = taken_over = -1
     for place in places:
         for user in users.get((place.computation, place.instruction), ()):
-            if user.opcode in _PASSES or user.opcode == "call" or (user.opcode in _READS_TABLE and place.index):
+            role = role_of(user)
+            is_call = role is Role.CALL and not traits_of(user).fuses
+            if is_call or role is Role.TUPLE or user.opcode in _PASSES:
+                continue
+            if place.index and (role is Role.GET_TUPLE_ELEMENT or user.opcode in _READS_TABLE):
                 continue
             read = left = flat.times[place.computation, user.name]
-            if user.opcode == "while":
+            if role is Role.WHILE:
                 body = module.by_name[user.attributes.body]
                 read = flat.times[body.name, body.parameters[0].name]
                 left = flat.spans[user.attributes.condition][0]
-            elif user.opcode == "conditional" and place.instruction != user.operands[0]:
+            elif role is Role.CONDITIONAL and place.instruction != user.operands[0]:
                 branches = zip(user.attributes.branches, user.operands[1:], strict=False)
                 left = max(flat.spans[branch][0] for branch, operand in branches if operand == place.instruction)
             last, taken_over = max(last, read), max(taken_over, left)
@@ -103,9 +109,9 @@ def _last_uses(module: Module, flat: FlatSchedule, users: _Users, places: Iterab
 def _async_end(flat: FlatSchedule, computation: str, users: _Users) -> int:
     """What an asynchronous computation holds is held until the operation is done."""
     caller, current = flat.async_callers[computation]
-    while current.opcode != "async-done":
+    while role_of(current) is Role.ASYNC_START or traits_of(current).part == ():
         followers = users.get((caller.name, current.name), ())
-        following = [user for user in followers if user.opcode in ("async-update", "async-done")]
+        following = [user for user in followers if role_of(user) is Role.PART]
         if not following:
             return flat.spans[computation][1]
         current = following[0]

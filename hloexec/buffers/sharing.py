@@ -11,15 +11,10 @@ from hloexec.buffers.dataflow import Dataflow, Index, Place
 from hloexec.buffers.flattening import FlatSchedule
 from hloexec.buffers.sizes import subshapes
 from hloexec.ir import Computation, Instruction, Module, TupleShape
+from hloexec.operations import traits_of
+from hloexec.ops.registry import Role, role_of
 
 __all__ = ["in_place_pairs", "shared_buffers"]
-
-_UPDATED: dict[str, tuple[int, Index]] = {
-    "dynamic-update-slice": (0, ()),
-    "scatter": (0, ()),
-    "set-dimension-size": (0, ()),
-}
-"""Per opcode, the operand whose buffer the whole result takes over, and which part of the operand."""
 
 
 def shared_buffers(
@@ -56,11 +51,12 @@ def _joined(module: Module, computation: Computation, instruction: Instruction) 
     """Pairs of places that hand one buffer from one to the other."""
     attributes = instruction.attributes
     others: list[tuple[str, str]] = []
-    if instruction.opcode == "while":
+    role = role_of(instruction)
+    if role is Role.WHILE:
         body, condition = module.by_name[attributes.body], module.by_name[attributes.condition]
         others = [(computation.name, instruction.operands[0]), (body.name, body.root_name)]
         others += [(callee.name, callee.parameters[0].name) for callee in (body, condition) if callee.parameters]
-    elif instruction.opcode == "conditional":
+    elif role is Role.CONDITIONAL:
         others = [(name, module.by_name[name].root_name) for name in attributes.branches]
     if others:
         for index, _ in subshapes(instruction.shape):
@@ -70,19 +66,15 @@ def _joined(module: Module, computation: Computation, instruction: Instruction) 
 
 def in_place_pairs(module: Module, instruction: Instruction) -> Iterator[tuple[int, Index, Index]]:
     """What an instruction updates in place: number and part of the operand, and part of the result."""
-    opcode = instruction.opcode
-    if opcode in _UPDATED:
-        if opcode == "scatter" and isinstance(instruction.shape, TupleShape):
-            yield from ((i, (), (i,)) for i in range(len(instruction.shape.elements)))
-        else:
-            yield (*_UPDATED[opcode], ())
-    elif opcode == "all-reduce-start":
-        count = len(instruction.operands)
-        yield from ((i, (), () if count == 1 else (i,)) for i in range(count))
-    elif opcode in ("fusion", "custom-call"):
+    traits = traits_of(instruction)
+    if traits.in_place:
+        shape = instruction.shape
+        count = len(shape.elements) if isinstance(shape, TupleShape) else 0
+        yield from ((number, (), (number,)) for number in range(count)) if count else [(0, (), ())]
+    elif traits.fuses or role_of(instruction) is Role.CUSTOM_CALL:
         stated = instruction.attributes.output_to_operand_aliasing
         yield from ((alias.operand_number, alias.operand_index, alias.output_index) for alias in stated)
-        if opcode == "fusion":
+        if traits.fuses:
             taken = {alias.output_index for alias in stated}
             yield from (pair for pair in _fusion_pairs(module, instruction) if pair[2] not in taken)
 
@@ -97,9 +89,9 @@ def _fusion_pairs(module: Module, fusion: Instruction) -> Iterator[tuple[int, In
             continue
         source, source_index = _through_tuples(fused, fused.root, index)
         updated = _updated_operand(module, fused, source, source_index)
-        if updated is not None and updated[0].opcode == "fusion":
+        if updated is not None and traits_of(updated[0]).fuses:
             updated = _updated_operand(module, fused, *updated) or updated
-        if updated is not None and updated[0].opcode == "parameter":
+        if updated is not None and role_of(updated[0]) is Role.PARAMETER:
             yield updated[0].attributes.number, updated[1], index
 
 
@@ -117,9 +109,9 @@ def _updated_operand(
 def _through_tuples(fused: Computation, instruction: Instruction, index: Index) -> tuple[Instruction, Index]:
     """Where what shows at a place comes from, through tuples and get-tuple-elements."""
     while True:
-        if instruction.opcode == "tuple" and index:
+        if role_of(instruction) is Role.TUPLE and index:
             instruction, index = fused.by_name[instruction.operands[index[0]]], index[1:]
-        elif instruction.opcode == "get-tuple-element":
+        elif role_of(instruction) is Role.GET_TUPLE_ELEMENT:
             index = (instruction.attributes.index, *index)
             instruction = fused.by_name[instruction.operands[0]]
         else:

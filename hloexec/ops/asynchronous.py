@@ -76,7 +76,7 @@ class OutfeedAttributes:
     operands=(0, ANY),
     attributes=AsyncStartAttributes,
     role=Role.ASYNC_START,
-    traits=Traits(begins=True),
+    traits=Traits(begins=True, owns_tuple=True),
 )
 class AsyncStart:
     """Starts calls(operands...); the value is ((operands...), results, state...)."""
@@ -90,7 +90,13 @@ class AsyncStart:
         return shape
 
 
-@opcode("async-update", operands=1, attributes=AsyncDoneAttributes, role=Role.PART, traits=Traits(aliases=(((), ()),)))
+@opcode(
+    "async-update",
+    operands=1,
+    attributes=AsyncDoneAttributes,
+    role=Role.PART,
+    traits=Traits(aliases=(((), ()),), owns_tuple=True),
+)
 class AsyncUpdate:
     """The operand, a started operation, some steps later."""
 
@@ -100,7 +106,13 @@ class AsyncUpdate:
         return operand
 
 
-@opcode("async-done", operands=1, attributes=AsyncDoneAttributes, role=Role.PART, traits=Traits(aliases=(((), (1,)),)))
+@opcode(
+    "async-done",
+    operands=1,
+    attributes=AsyncDoneAttributes,
+    role=Role.PART,
+    traits=Traits(aliases=(((), (1,)),), owns_tuple=True),
+)
 class AsyncDone:
     """The results of a started operation."""
 

@@ -222,7 +222,7 @@ class CollectivePermute:
     operands=(1, ANY),
     attributes=CollectivePermuteAttributes,
     role=Role.MACHINE,
-    traits=Traits(begins=True),
+    traits=Traits(begins=True, owns_tuple=True),
 )
 class CollectivePermuteStart:
     """Starts a collective-permute; the value is (operands, results, context...)."""
@@ -240,7 +240,7 @@ class CollectivePermuteStart:
     exchange = CollectivePermute.exchange
 
 
-@opcode("collective-permute-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (1,)),)))
+@opcode("collective-permute-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (1,)),), owns_tuple=True))
 class CollectivePermuteDone:
     """The results of a started collective-permute."""
 

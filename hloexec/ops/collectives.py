@@ -106,7 +106,7 @@ class AllGather:
     attributes=AllGatherAttributes,
     role=Role.MACHINE,
     gives_same=True,
-    traits=Traits(begins=True),
+    traits=Traits(begins=True, owns_tuple=True),
 )
 class AllGatherStart:
     """Starts an all-gather; the value is (operands, results)."""
@@ -120,7 +120,7 @@ class AllGatherStart:
     exchange = AllGather.exchange
 
 
-@opcode("all-gather-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (1,)),)))
+@opcode("all-gather-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (1,)),), owns_tuple=True))
 class AllGatherDone:
     """The results of a started all-gather."""
 
@@ -157,7 +157,7 @@ class AllReduce:
     attributes=AllReduceAttributes,
     role=Role.MACHINE,
     gives_same=True,
-    traits=Traits(is_leafwise=True),
+    traits=Traits(is_leafwise=True, in_place=True),
 )
 class AllReduceStart:
     """Starts an all-reduce; the value has the shape of the results."""

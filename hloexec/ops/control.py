@@ -189,7 +189,7 @@ class Call:
         return computations[0].result
 
 
-@opcode("fusion", operands=(0, ANY), attributes=FusionAttributes, role=Role.CALL)
+@opcode("fusion", operands=(0, ANY), attributes=FusionAttributes, role=Role.CALL, traits=Traits(fuses=True))
 class Fusion:
     """calls(operands...): instructions that a backend compiles as one kernel; `kind` changes no value."""
 

@@ -55,7 +55,7 @@ class GetDimensionSize:
     operands=2,
     attributes=DimensionSizeAttributes,
     any_order=True,
-    traits=Traits(moves=(0,), fills=True),
+    traits=Traits(moves=(0,), fills=True, in_place=True),
 )
 class SetDimensionSize:
     """out = the operand with `dimension` cut to an s32 size, or enlarged to it with zeros   (XLA: SetDimensionSize)"""

@@ -99,7 +99,9 @@ class DynamicSlice:
         return order
 
 
-@opcode("dynamic-update-slice", operands=(2, ANY), any_order=True, overwrites=0, traits=Traits(moves=(0, 1)))
+@opcode(
+    "dynamic-update-slice", operands=(2, ANY), any_order=True, overwrites=0, traits=Traits(moves=(0, 1), in_place=True)
+)
 class DynamicUpdateSlice:
     """out = operand, but out[clamp(0, start, size - update_size) + i...] = update[i...]   (XLA: DynamicUpdateSlice)"""
 

@@ -38,6 +38,7 @@ from hloexec.ops.reducers import recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.scatter_combining import combine
+from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["ScatterAttributes"]
@@ -65,6 +66,7 @@ class ScatterAttributes:
     any_order=True,
     overwrites=0,
     rounding=Rounding.SUM,
+    traits=Traits(in_place=True),
 )
 class Scatter:
     """out = operand; for each batch in order: out[start[batch] + window] = f(out[…], updates[batch, window])

@@ -81,6 +81,12 @@ class Traits:
     """At which indices of the result which parts of the first operand show: as they are, in the same memory."""
     begins: bool = False
     """Whether the result is (what is given, what comes of it, state...) of an operation that goes on."""
+    owns_tuple: bool = False
+    """Whether what it begins or hands over lies in a tuple (a table of pointers) of its own."""
+    in_place: bool = False
+    """Whether the result takes over the memory of operand 0, or its leaf k that of operand k."""
+    fuses: bool = False
+    """Whether the called computation is a part of the instruction, and its values have no place of their own."""
     bounds: BoundsRule | None = None
     """Between which bounds the elements of an array lie that is computed, not moved."""
     demands: DemandRule | None = None
