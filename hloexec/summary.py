@@ -14,6 +14,7 @@ from hloexec.costs import contraction_of, trip_count_of
 from hloexec.devices.topology import device_counts
 from hloexec.ir import ArrayShape, Instruction, Literal, Module, Shape, leaf_shapes
 from hloexec.ops.attributes import computation_names
+from hloexec.ops.registry import Role, role_of
 from hloexec.plan.program import Requirement, unsupported
 from hloexec.verifier import Note, verify
 
@@ -88,8 +89,8 @@ def summarize(module: Module) -> Summary:
     """Look a module over. Raises VerificationError where it is not well-formed."""
     notes = verify(module)
     instructions = [instruction for computation in module for instruction in computation]
-    literals = [instruction.attributes.literal for instruction in instructions if instruction.opcode == "constant"]
-    loops = [instruction for instruction in instructions if instruction.opcode == "while"]
+    literals = [instruction.attributes.literal for instruction in instructions if role_of(instruction) is Role.CONSTANT]
+    loops = [instruction for instruction in instructions if role_of(instruction) is Role.WHILE]
     replica_count, num_partitions = device_counts(module)
     return Summary(
         name=module.name,
@@ -124,7 +125,7 @@ def _histogram(counter: Counter[str]) -> dict[str, int]:
 
 def _targets(instructions: Iterable[Instruction]) -> Iterator[str]:
     for instruction in instructions:
-        if instruction.opcode == "custom-call":
+        if role_of(instruction) is Role.CUSTOM_CALL:
             yield instruction.attributes.custom_call_target
 
 
@@ -181,6 +182,6 @@ def run_counts(module: Module, entry: str | None = None) -> dict[str, int]:
 def _calls(module: Module, name: str) -> Iterator[tuple[str, int]]:
     """The computations that a computation calls, and how often per run of it."""
     for instruction in module.by_name[name]:
-        trips = trip_count_of(instruction) if instruction.opcode == "while" else 1
+        trips = trip_count_of(instruction) if role_of(instruction) is Role.WHILE else 1
         for callee in computation_names(instruction.attributes):
             yield callee, 1 if trips is None else trips

@@ -24,6 +24,7 @@ from hloexec.diffing.judging import Judge
 from hloexec.diffing.replay import Replay, State, is_movement
 from hloexec.diffing.trials import Remedy, Trials
 from hloexec.numerics.ulps import wide
+from hloexec.ops.registry import Role, role_of
 from hloexec.values import Array
 
 __all__ = ["Blame", "Blamed"]
@@ -161,7 +162,7 @@ class Blame:
         for number in sorted(seen):
             node = self._replay.graph.nodes[number]
             key = (*node.instance.static, node.leaf)
-            is_constant = node.instance.opcode == "constant" and node.digest.is_uniform
+            is_constant = role_of(node.instance.instruction) is Role.CONSTANT and node.digest.is_uniform
             if key not in known and node.instance.static not in blamed and not is_constant:
                 known.add(key)
                 suspects.append(node)

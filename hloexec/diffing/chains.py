@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hloexec.diffing.graph import Instance, Node
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
 from hloexec.numerics.error_budget import Chain, chains_of, own_chain, summing, worst
+from hloexec.operations import traits_of
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
 from hloexec.precision import unit_roundoff
@@ -39,7 +40,7 @@ class InstructionChains:
     def _own(self, instruction: Instruction, instance: Instance) -> Chain:
         computation = instance.computation
         shapes = [operand.shape for operand in computation.operands_of(instruction)]
-        if instruction.opcode == "convert":
+        if traits_of(instruction).converts:
             source, result = shapes[0], instruction.shape
             types = [getattr(shape, "element_type", None) for shape in (source, result)]
             if all(kind is not None and kind.is_floating for kind in types) and unit_roundoff(

@@ -23,7 +23,7 @@ from hloexec.errors import HloError
 from hloexec.exec.observers import Event
 from hloexec.exec.running import run_devices
 from hloexec.ir import Computation, Instruction, Module, Shape, TupleShape
-from hloexec.ops.registry import Role, find_opcode
+from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.values import TOKEN, Array, Value, flat
 
 __all__ = ["ControlRecorder", "control_findings"]
@@ -82,7 +82,7 @@ class ControlRecorder:
     def decisions(self, module: Module, holds: Holds) -> Iterator[Decision]:
         """What was decided, in the order in which the loops and conditionals ended."""
         for control in self.controls:
-            if control.instruction.opcode != "while":
+            if role_of(control.instruction) is not Role.WHILE:
                 nodes = holds(control.scope, control.instruction.operands[0], control.device)
                 if len(nodes) == 1:
                     yield Decision(control, int(nodes[0].value), _cause(nodes[0]), 0)
@@ -116,7 +116,7 @@ def control_findings(
     for entry in mine:
         values = _made_of(entry.cause, state)
         others = known.get((entry.control.instruction.opcode, values), [])
-        is_loop = entry.control.instruction.opcode == "while"
+        is_loop = role_of(entry.control.instruction) is Role.WHILE
         if (
             values
             and others
@@ -131,7 +131,7 @@ def control_findings(
         Finding(control.place, None, None, True, "another branch gives what it should")
         for control in recorder.controls
         if first is not None
-        and control.instruction.opcode != "while"
+        and role_of(control.instruction) is not Role.WHILE
         and first.device == control.device
         and first.path.startswith(f"{control.name}:")
         and _should_go_elsewhere(after, control, holds, index, options)
@@ -163,7 +163,7 @@ def _constants(node: Node) -> dict[int, Node]:
     for entry in node.instance.inputs:
         while entry.instance.opcode in _PASSING_ON and len(entry.instance.inputs) == 1:
             entry = entry.instance.inputs[0]
-        if entry.instance.opcode == "constant":
+        if role_of(entry.instance.instruction) is Role.CONSTANT:
             found[entry.digest.in_order] = entry
     return found
 
@@ -172,7 +172,7 @@ def _first_decisions(decisions: Sequence[Decision]) -> list[Decision]:
     """The first decision of each loop."""
     found: dict[int, Decision] = {}
     for decision in decisions:
-        if decision.control.instruction.opcode == "while":
+        if role_of(decision.control.instruction) is Role.WHILE:
             found.setdefault(id(decision.control), decision)
     return list(found.values())
 
@@ -180,7 +180,7 @@ def _first_decisions(decisions: Sequence[Decision]) -> list[Decision]:
 def _cause(node: Node) -> Node:
     """The node that a scalar is but for conversions."""
     while node.instance.opcode in _PASSING_ON:
-        varying = [entry for entry in node.instance.inputs if entry.instance.opcode != "constant"]
+        varying = [entry for entry in node.instance.inputs if role_of(entry.instance.instruction) is not Role.CONSTANT]
         if len(varying) != 1:
             break
         node = varying[0]
@@ -192,7 +192,7 @@ def _made_of(node: Node, state: State | None) -> frozenset[tuple[int, int]]:
     found = set()
     for entry in node.instance.inputs:
         entry = _cause(entry)
-        if entry.instance.opcode != "constant":
+        if role_of(entry.instance.instruction) is not Role.CONSTANT:
             match = None if state is None else state.matches[entry.number]
             digest = entry.digest if match is None else match.node.digest
             found.add((digest.count, digest.in_any_order))

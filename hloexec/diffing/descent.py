@@ -14,6 +14,9 @@ from hloexec.diffing.graph import Instance, Node
 from hloexec.diffing.judging import Judge
 from hloexec.diffing.replay import State, is_movement, source_of
 from hloexec.diffing.trials import Remedy, Trials
+from hloexec.ir import Instruction
+from hloexec.operations import traits_of
+from hloexec.ops.registry import Role, role_of
 
 __all__ = ["Descent"]
 
@@ -23,10 +26,6 @@ _MOST_OPERANDS = 4
 """Of operands that correspond to none, each may go with each; of more than this, for the sake of time, the first."""
 _FEW_STEPS = 12
 """A step that is missing, or one too many, is a few instructions: behind more values than this it is not looked for."""
-_COMMUTATIVE = frozenset("add multiply maximum minimum and or xor".split())
-"""The opcodes whose operands may change places."""
-_SPREADING = frozenset("broadcast reshape bitcast convert copy".split())
-"""The opcodes that stand between a constant of one number and what computes with it."""
 
 
 class Descent:
@@ -75,7 +74,7 @@ class Descent:
         if mine.digest.count != its.digest.count:
             return [(entry, its) for entry in first[:1]] + [(mine, entry) for entry in second[:1]]
         is_alike = mine.instance.opcode == its.instance.opcode and len(first) == len(second)
-        if is_alike and mine.instance.opcode not in _COMMUTATIVE:
+        if is_alike and not traits_of(mine.instance.instruction).commutes:
             return list(zip(first, second, strict=True))
         rest = list(second)
         left = []
@@ -125,10 +124,10 @@ def _operands(instance: Instance) -> list[Node]:
 def _is_own(user: Node, operand: Node) -> bool:
     """Whether an operand is a constant of one number that no loop hands on, so that it belongs to the user."""
     source = operand
-    while source.instance.opcode in _SPREADING and source.instance.inputs:
+    while _only_spreads(source.instance.instruction) and source.instance.inputs:
         source = source.instance.inputs[0]
     return (
-        source.instance.opcode == "constant"
+        role_of(source.instance.instruction) is Role.CONSTANT
         and source.digest.is_uniform
         and _loop_of(source.instance) == _loop_of(user.instance)
     )
@@ -136,7 +135,7 @@ def _is_own(user: Node, operand: Node) -> bool:
 
 def _is_given(node: Node) -> bool:
     """Whether a value is one of the module's inputs."""
-    return node.instance.opcode == "parameter" and not node.instance.scope
+    return role_of(node.instance.instruction) is Role.PARAMETER and not node.instance.scope
 
 
 def _loop_of(instance: Instance) -> str:
@@ -159,3 +158,9 @@ def _is_made_of(node: Node, other: Node) -> bool:
                 seen.add(entry.number)
                 pending.append(entry)
     return False
+
+
+def _only_spreads(instruction: Instruction) -> bool:
+    """Whether an instruction may stand between a constant of one number and what computes with it."""
+    traits = traits_of(instruction)
+    return traits.moves == (0,) or traits.converts

@@ -15,6 +15,7 @@ from hloexec.diffing.digests import Digest
 from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.matching import Match
 from hloexec.diffing.replay import State
+from hloexec.ops.registry import Role, role_of
 from hloexec.values import Array
 
 __all__ = ["partings"]
@@ -80,7 +81,7 @@ def _source(node: Node) -> Node:
 
 
 def _is_constant(node: Node) -> bool:
-    return node.instance.opcode == "constant"
+    return role_of(node.instance.instruction) is Role.CONSTANT
 
 
 def _signature(node: Node, state: State | None) -> _Signature:

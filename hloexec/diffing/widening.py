@@ -12,6 +12,7 @@ from hloexec.diffing.graph import MOVEMENTS, Graph, Instance, Node
 from hloexec.diffing.matching import Match
 from hloexec.diffing.replay import State
 from hloexec.dtypes import element_type_of
+from hloexec.operations import traits_of
 from hloexec.precision import unit_roundoff
 
 __all__ = ["match_through_rounding"]
@@ -43,7 +44,7 @@ def _rounded(user: Instance, node: Node, state: State, settled: dict[int, Match]
     (result,) = user.results
     if user.opcode in MOVEMENTS:
         return settled.get(result.number)
-    if user.opcode != "convert":
+    if not traits_of(user.instruction).converts:
         return None
     wide, narrow = element_type_of(node.value.dtype), element_type_of(result.value.dtype)
     if not (wide.is_floating and narrow.is_floating) or unit_roundoff(narrow) <= unit_roundoff(wide):

@@ -13,15 +13,13 @@ import attrs
 
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Instruction, Module, Shape, TupleShape
+from hloexec.operations import traits_of
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.control import ParameterAttributes
-from hloexec.ops.registry import Role, find_opcode
+from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.plan.schedule import callees_first
 
 __all__ = ["Slice", "slice_module", "slice_of"]
-
-_STATEFUL = frozenset({"rng", "rng-get-and-update-state", "infeed", "recv-done", "send-done", "outfeed"})
-"""What gives other values in another run, or by itself: it is cut."""
 
 
 @attrs.frozen
@@ -62,24 +60,23 @@ def slice_of(
     if depth is not None and depth < 1:
         raise InputError(f"depth must be at least 1, but is {depth}")
     root = by_name[target]
-    if root.opcode == "parameter":
+    if role_of(root) is Role.PARAMETER:
         raise InputError(f"%{target} is a parameter of {computation.name}: nothing computes it there")
     if target in given:
         raise InputError(f"%{target} is the instruction to extract, and cannot be given at once")
-    if root.opcode.endswith("-start") or root.opcode in ("send", "recv", *_STATEFUL):
+    if traits_of(root).opens or _is_unrepeatable(root):
         raise InputError(f"%{target} is a {root.opcode}, which cannot be the result of a module; extract what uses it")
 
     def is_cut(instruction: Instruction, steps: int) -> bool:
-        entry = find_opcode(instruction.opcode)
-        role = None if entry is None else entry.role
+        role, opens = role_of(instruction), traits_of(instruction).opens
         if role is Role.CONSTANT:
             return bool(instruction.attributes.literal.is_elided)
-        if role is Role.PARAMETER or instruction.name in given or instruction.opcode in _STATEFUL:
+        if role is Role.PARAMETER or instruction.name in given or _is_unrepeatable(instruction):
             return True
         if not keep_devices and _needs_devices(instruction):
-            return not instruction.opcode.endswith("-start")
+            return not opens
         # A start without its done, and the other way round, are no program.
-        return depth is not None and steps >= depth and not instruction.opcode.endswith(("-start", "-update"))
+        return depth is not None and steps >= depth and not opens
 
     inside: set[str] = set()
     boundary: set[str] = set()
@@ -133,12 +130,12 @@ def slice_module(module: Module, slice_: Slice, shapes: Mapping[str, Shape] | No
                 )
             )
         elif name in inside:
-            if instruction.opcode != "after-all" and _is_token(instruction.shape):
+            if role_of(instruction) is not Role.TOKEN and _is_token(instruction.shape):
                 instruction = _first_token(instruction, inside)
             predecessors = tuple(other for other in instruction.control_predecessors if other in inside)
             instructions.append(attrs.evolve(instruction, control_predecessors=predecessors, span=None))
     # Where the text has an instruction before its operands, a parameter still may stand first.
-    instructions.sort(key=lambda entry: entry.opcode != "parameter")
+    instructions.sort(key=lambda entry: role_of(entry) is not Role.PARAMETER)
     entry = Computation(
         name=slice_.computation.name,
         instructions=tuple(instructions),
@@ -183,9 +180,17 @@ def needs_devices(slice_: Slice, module: Module) -> bool:
 
 def _needs_devices(instruction: Instruction) -> bool:
     entry = find_opcode(instruction.opcode)
-    if instruction.opcode in ("partition-id", "replica-id", "send", "recv"):
-        return True
-    return entry is not None and entry.exchange is not None
+    if entry is None or entry.role is not Role.MACHINE:
+        return entry is not None and entry.role in (Role.PARTITION_ID, Role.REPLICA_ID)
+    return entry.exchange is not None or entry.traits.opens
+
+
+def _is_unrepeatable(instruction: Instruction) -> bool:
+    """Whether it gives other values in another run, or does something besides: it is cut."""
+    entry = find_opcode(instruction.opcode)
+    if entry is None or entry.role is not Role.MACHINE:
+        return entry is not None and not entry.is_pure
+    return entry.exchange is None and not entry.traits.opens
 
 
 def _open_tuples(computation: Computation, target: str, inside: set[str], boundary: set[str]) -> None:
@@ -201,7 +206,7 @@ def _open_tuples(computation: Computation, target: str, inside: set[str], bounda
         if not isinstance(by_name[name].shape, TupleShape):
             continue
         its_users = users.get(name, [])
-        if target in its_users or any(by_name[user].opcode != "get-tuple-element" for user in its_users):
+        if target in its_users or any(role_of(by_name[user]) is not Role.GET_TUPLE_ELEMENT for user in its_users):
             continue
         boundary.discard(name)
         inside.difference_update(its_users)

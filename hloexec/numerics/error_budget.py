@@ -30,7 +30,7 @@ from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, leaf
 from hloexec.numerics.trip_counts import loop_trips
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
-from hloexec.ops.registry import Role, find_opcode
+from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.ops.rounding import Rounding
 from hloexec.precision import unit_roundoff
 
@@ -108,7 +108,7 @@ def leaf_chains(module: Module, policy: str | NumericsPolicy = "reference") -> d
     stack: list[tuple[tuple[int, ...], Instruction]] = [((), entry.root)]
     while stack:
         index, instruction = stack.pop()
-        if instruction.opcode == "tuple":
+        if role_of(instruction) is Role.TUPLE:
             parts = list(enumerate(entry.operands_of(instruction)))
             stack.extend(((*index, number), part) for number, part in reversed(parts))
         else:
@@ -133,7 +133,7 @@ def _along_paths(
     for instruction in _operands_first(computation):
         operands = computation.operands_of(instruction)
         chain = worst(found[operand.name] for operand in operands)
-        if instruction.opcode == "while":
+        if role_of(instruction) is Role.WHILE:
             trips = loop_trips(module, computation, instruction)
             times = float(_UNKNOWN_TRIPS if trips is None else trips)
         else:

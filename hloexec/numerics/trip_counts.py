@@ -10,6 +10,8 @@ import numpy as np
 
 from hloexec.costs import trip_count_of
 from hloexec.ir import Computation, Instruction, Module
+from hloexec.operations import traits_of
+from hloexec.ops.registry import Role, role_of
 
 __all__ = ["loop_trips"]
 
@@ -35,7 +37,7 @@ def loop_trips(module: Module, computation: Computation, loop: Instruction) -> i
         counter, limit = limit, counter
     index = _element(condition, counter)
     initial = computation.operands_of(loop)[0]
-    if index is None or body.root.opcode != "tuple" or initial.opcode != "tuple":
+    if index is None or Role.TUPLE is not role_of(body.root) or Role.TUPLE is not role_of(initial):
         return None
     first = _constant(computation, computation.operands_of(initial)[index])
     step = _step(body, index)
@@ -50,7 +52,7 @@ def loop_trips(module: Module, computation: Computation, loop: Instruction) -> i
 
 def _behind_copies(computation: Computation, instruction: Instruction) -> Instruction:
     for _ in range(_MOST_STEPS):
-        if instruction.opcode not in ("copy", "reshape", "bitcast", "opt-barrier"):
+        if not traits_of(instruction).rearranges:
             break
         instruction = computation.operands_of(instruction)[0]
     return instruction
@@ -59,16 +61,16 @@ def _behind_copies(computation: Computation, instruction: Instruction) -> Instru
 def _element(computation: Computation, instruction: Instruction) -> int | None:
     """Which element of the computation's only parameter a value is."""
     instruction = _behind_copies(computation, instruction)
-    if instruction.opcode != "get-tuple-element":
+    if role_of(instruction) is not Role.GET_TUPLE_ELEMENT:
         return None
     source = computation.operands_of(instruction)[0]
-    return int(instruction.attributes.index) if source.opcode == "parameter" else None
+    return int(instruction.attributes.index) if role_of(source) is Role.PARAMETER else None
 
 
 def _constant(computation: Computation, instruction: Instruction) -> int | None:
     """The value of an integral constant."""
     instruction = _behind_copies(computation, instruction)
-    if instruction.opcode != "constant":
+    if role_of(instruction) is not Role.CONSTANT:
         return None
     value = instruction.attributes.literal.value
     is_integer = isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "iu"

@@ -76,7 +76,7 @@ class OutfeedAttributes:
     operands=(0, ANY),
     attributes=AsyncStartAttributes,
     role=Role.ASYNC_START,
-    traits=Traits(begins=True, owns_tuple=True),
+    traits=Traits(begins=True, opens=True, owns_tuple=True),
 )
 class AsyncStart:
     """Starts calls(operands...); the value is ((operands...), results, state...)."""
@@ -95,7 +95,7 @@ class AsyncStart:
     operands=1,
     attributes=AsyncDoneAttributes,
     role=Role.PART,
-    traits=Traits(aliases=(((), ()),), owns_tuple=True),
+    traits=Traits(aliases=(((), ()),), opens=True, owns_tuple=True),
 )
 class AsyncUpdate:
     """The operand, a started operation, some steps later."""
@@ -122,7 +122,11 @@ class AsyncDone:
 
 
 @opcode(
-    "copy-start", operands=1, attributes=CopyStartAttributes, role=Role.COPY_START, traits=Traits(aliases=(((1,), ()),))
+    "copy-start",
+    operands=1,
+    attributes=CopyStartAttributes,
+    role=Role.COPY_START,
+    traits=Traits(aliases=(((1,), ()),), opens=True),
 )
 class CopyStart:
     """Starts a copy; the value is (destination, source, context)."""
@@ -144,7 +148,13 @@ class CopyDone:
         return require_tuple(operand, 2, "the operand of copy-done")[0]
 
 
-@opcode("send", operands=2, attributes=TransferAttributes, role=Role.MACHINE, traits=Traits(aliases=(((0,), ()),)))
+@opcode(
+    "send",
+    operands=2,
+    attributes=TransferAttributes,
+    role=Role.MACHINE,
+    traits=Traits(aliases=(((0,), ()),), opens=True),
+)
 class Send:
     """Sends the first operand through a channel, after the token; the value is (data, context, token) (XLA: Send)."""
 
@@ -164,7 +174,7 @@ class SendDone:
         return TOKEN_SHAPE
 
 
-@opcode("recv", operands=1, attributes=TransferAttributes, role=Role.MACHINE)
+@opcode("recv", operands=1, attributes=TransferAttributes, role=Role.MACHINE, traits=Traits(opens=True))
 class Recv:
     """Asks for data from a channel, after the token; the value is (data, context, token) (XLA: Recv)."""
 

@@ -66,7 +66,13 @@ class CollectivePermuteAttributes:
     slice_sizes: tuple[tuple[int, ...], ...] = attribute(Grammar.INT_LIST_LIST, default=())
 
 
-@opcode("all-to-all", operands=(1, ANY), attributes=AllToAllAttributes, role=Role.MACHINE, traits=Traits(moves=(0,)))
+@opcode(
+    "all-to-all",
+    operands=(1, ANY),
+    attributes=AllToAllAttributes,
+    role=Role.MACHINE,
+    traits=Traits(moves=(0,), crosses_devices=True),
+)
 class AllToAll:
     """Device i's part j goes to device j's place i, within each group (XLA: AllToAll)."""
 
@@ -169,7 +175,7 @@ class RaggedAllToAll:
     operands=(1, ANY),
     attributes=CollectiveBroadcastAttributes,
     role=Role.MACHINE,
-    traits=Traits(moves=(0,), fills=True),
+    traits=Traits(moves=(0,), fills=True, crosses_devices=True),
 )
 class CollectiveBroadcast:
     """The value of each group's first device; zeros on devices in no group (XLA: CollectiveBroadcast)."""
@@ -193,7 +199,7 @@ class CollectiveBroadcast:
     operands=(1, ANY),
     attributes=CollectivePermuteAttributes,
     role=Role.MACHINE,
-    traits=Traits(moves=(0,), fills=True),
+    traits=Traits(moves=(0,), fills=True, crosses_devices=True),
 )
 class CollectivePermute:
     """Sends each source's value to its target; zeros on devices that are no target (XLA: CollectivePermute)."""
@@ -222,7 +228,7 @@ class CollectivePermute:
     operands=(1, ANY),
     attributes=CollectivePermuteAttributes,
     role=Role.MACHINE,
-    traits=Traits(begins=True, owns_tuple=True),
+    traits=Traits(begins=True, opens=True, owns_tuple=True),
 )
 class CollectivePermuteStart:
     """Starts a collective-permute; the value is (operands, results, context...)."""

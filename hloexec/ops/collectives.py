@@ -84,7 +84,7 @@ class ReduceScatterAttributes:
     attributes=AllGatherAttributes,
     role=Role.MACHINE,
     gives_same=True,
-    traits=Traits(moves=(0,)),
+    traits=Traits(moves=(0,), crosses_devices=True),
 )
 class AllGather:
     """Concatenates the operands of a group's devices along `dimensions` (XLA: AllGather)."""
@@ -106,7 +106,7 @@ class AllGather:
     attributes=AllGatherAttributes,
     role=Role.MACHINE,
     gives_same=True,
-    traits=Traits(begins=True, owns_tuple=True),
+    traits=Traits(begins=True, opens=True, owns_tuple=True),
 )
 class AllGatherStart:
     """Starts an all-gather; the value is (operands, results)."""
@@ -157,7 +157,7 @@ class AllReduce:
     attributes=AllReduceAttributes,
     role=Role.MACHINE,
     gives_same=True,
-    traits=Traits(is_leafwise=True, in_place=True),
+    traits=Traits(is_leafwise=True, in_place=True, opens=True),
 )
 class AllReduceStart:
     """Starts an all-reduce; the value has the shape of the results."""

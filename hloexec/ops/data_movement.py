@@ -41,7 +41,9 @@ class BroadcastAttributes:
     dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST, default=(), always_printed=True)
 
 
-@opcode("broadcast", operands=1, attributes=BroadcastAttributes, may_be_view=True, traits=Traits(moves=(0,)))
+@opcode(
+    "broadcast", operands=1, attributes=BroadcastAttributes, may_be_view=True, traits=Traits(moves=(0,), repeats=True)
+)
 class Broadcast:
     """out[i...] = operand[i[dimensions[0]], i[dimensions[1]], ...]   (XLA: Broadcast, the in-dimensions form)
 

@@ -263,7 +263,7 @@ class GatherAttributes:
     indices_are_sorted: bool = attribute(Grammar.BOOL, default=False)
 
 
-@opcode("gather", operands=2, attributes=GatherAttributes, any_order=True, traits=Traits(moves=(0,)))
+@opcode("gather", operands=2, attributes=GatherAttributes, any_order=True, traits=Traits(moves=(0,), repeats=True))
 class Gather:
     """out[batch, offset] = operand[clamp(0, start[batch], size - slice_size) + offset]   (XLA: Gather)
 

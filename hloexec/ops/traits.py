@@ -73,6 +73,10 @@ class Traits:
     moves: tuple[int, ...] | None = None
     """The operands of whose elements the result consists, each element as it was; `ALL_OPERANDS`, or None where
     elements are computed."""
+    repeats: bool = False
+    """Whether an element of what it moves may show at several places."""
+    crosses_devices: bool = False
+    """Whether it moves elements of the same operands on other devices."""
     fills: bool = False
     """Whether some elements of what it moves may be zeros of its own."""
     is_leafwise: bool = False
@@ -81,6 +85,8 @@ class Traits:
     """At which indices of the result which parts of the first operand show: as they are, in the same memory."""
     begins: bool = False
     """Whether the result is (what is given, what comes of it, state...) of an operation that goes on."""
+    opens: bool = False
+    """Whether another instruction has to end what it begins."""
     owns_tuple: bool = False
     """Whether what it begins or hands over lies in a tuple (a table of pointers) of its own."""
     in_place: bool = False
@@ -114,6 +120,11 @@ class Traits:
     def part(self) -> Index:
         """Of what gives a part of its operand, which one."""
         return self.aliases[0][1]
+
+    @property
+    def rearranges(self) -> bool:
+        """Whether the result consists of elements of the first operand, none of them twice."""
+        return self.moves == (0,) and not (self.repeats or self.fills or self.crosses_devices)
 
     def moved_operands(self, count: int) -> tuple[int, ...]:
         """The numbers of the operands, of `count`, of whose elements the result consists."""

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import attrs
 
 from hloexec.ir import ArrayShape
+from hloexec.operations import traits_of
 from hloexec.ops.flushing import Flushing
 from hloexec.ops.xla_cpu.multiply_add import multiply_add
 from hloexec.plan.kernels import Kernel
@@ -24,9 +25,6 @@ from hloexec.plan.trees import Leaf
 from hloexec.values import Array
 
 __all__ = ["with_fused_multiply_adds"]
-
-_MOVES = frozenset({"bitcast", "copy", "reshape", "reverse", "slice", "transpose"})
-"""What moves the elements of one array and leaves none to be computed outside of the loop, as a broadcast may."""
 
 
 @attrs.frozen(eq=False)
@@ -90,7 +88,7 @@ def _product(step: Step, loop: Scope | None, operand: _Product | None) -> _Produ
         return _Product(step.operands, loop, frozenset({step.result}))
     if step.instruction.opcode == "negate" and operand is not None:
         return attrs.evolve(operand, slots=operand.slots | {step.result}, is_negative=not operand.is_negative)
-    if step.instruction.opcode in _MOVES and operand is not None:
+    if traits_of(step.instruction).rearranges and len(step.operands) == 1 and operand is not None:
         return attrs.evolve(operand, slots=operand.slots | {step.result}, moves=(*operand.moves, step))
     return None
 
@@ -117,7 +115,7 @@ def _fusion(scope: Scope) -> Scope | None:
     found = None
     current: Scope | None = scope
     while current is not None:
-        if current.caller is not None and current.caller.opcode == "fusion":
+        if current.caller is not None and traits_of(current.caller).fuses:
             found = current
         current = current.parent
     return found
