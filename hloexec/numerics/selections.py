@@ -18,14 +18,16 @@ import numpy as np
 from hloexec.exec import run
 from hloexec.exec.observers import Event
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
+from hloexec.operations import operation_name, traits_of
+from hloexec.ops.attributes import computation_names
 from hloexec.ops.reducers import chooses_by_order
+from hloexec.ops.registry import Role, role_of
 from hloexec.values import Array, Value
 
 __all__ = ["Place", "Selection", "Watcher", "apply_steps", "observed_sources", "selections_of"]
 
 _MOST_STEPS = 10_000
-_TOP_K_TARGETS = ("TopK", "__gpu$TopK")
-_FORWARDING = frozenset({"copy", "opt-barrier", "add-dependency", "domain"})
+_TOP_K = ("topk", "TopK", "__gpu$TopK")
 
 
 @attrs.frozen
@@ -81,28 +83,20 @@ def _origin(module: Module, place: Place) -> tuple[Place, tuple[tuple[str, Any],
     """The instruction that makes a value, behind all that only moves it as a whole; and how to undo the moving."""
     steps: list[tuple[str, Any]] = []
     for _ in range(_MOST_STEPS):
-        instruction, opcode = place.instruction, place.instruction.opcode
-        if opcode == "get-tuple-element":
-            place = place.operand(0, (instruction.attributes.index, *place.element))
-        elif opcode == "tuple" and place.element:
-            place = place.operand(place.element[0], place.element[1:])
-        elif opcode in _FORWARDING:
-            place = place.operand(0, place.element)
-        elif opcode == "convert" and _is_integral(instruction) and _is_integral(place.operand(0).instruction):
-            place = place.operand(0)
-        elif opcode in ("fusion", "call"):
-            name = instruction.attributes.calls if opcode == "fusion" else instruction.attributes.to_apply
-            inner = module.by_name[name]
-            place = Place(inner, inner.root, place.element, (*place.callers, (place.computation, instruction)))
-        elif opcode == "parameter" and place.callers:
-            place = _argument(place)
-        elif opcode == "reshape" or (opcode == "bitcast" and _is_plain_bitcast(place)):
-            place = place.operand(0)
-            steps.append(("reshape", _dimensions(place.instruction)))
-        elif opcode == "transpose":
+        inner = _shown(module, place)
+        if inner is not None:
+            place = inner
+            continue
+        instruction = place.instruction
+        if _keeps_order(place):
+            before = place.operand(0)
+            if _dimensions(before.instruction) != _dimensions(instruction):
+                steps.append(("reshape", _dimensions(before.instruction)))
+            place = before
+        elif instruction.opcode == "transpose":
             steps.append(("transpose", tuple(np.argsort(instruction.attributes.dimensions).tolist())))
             place = place.operand(0)
-        elif opcode == "slice":
+        elif instruction.opcode == "slice":
             # Whole in all other dimensions, or the values would not lie beside the indices any more: seen to later.
             place = place.operand(0)
         else:
@@ -110,11 +104,34 @@ def _origin(module: Module, place: Place) -> tuple[Place, tuple[tuple[str, Any],
     return place, tuple(steps)
 
 
-def _argument(place: Place) -> Place:
-    """What the caller gives for the parameter that a place is."""
-    computation, caller = place.callers[-1]
-    operand = computation.by_name[caller.operands[place.instruction.attributes.number]]
-    return Place(computation, operand, place.element, place.callers[:-1])
+def _shown(module: Module, place: Place) -> Place | None:
+    """The place whose value an instruction shows as it is: a part of a tuple, a call's result, its argument."""
+    instruction = place.instruction
+    match role_of(instruction):
+        case Role.GET_TUPLE_ELEMENT:
+            return place.operand(0, (instruction.attributes.index, *place.element))
+        case Role.TUPLE if place.element:
+            return place.operand(place.element[0], place.element[1:])
+        case Role.FORWARD:
+            return place.operand(0, place.element)
+        case Role.CALL:
+            (name,) = computation_names(instruction.attributes)
+            inner = module.by_name[name]
+            return Place(inner, inner.root, place.element, (*place.callers, (place.computation, instruction)))
+        case Role.PARAMETER if place.callers:
+            computation, caller = place.callers[-1]
+            operand = computation.by_name[caller.operands[instruction.attributes.number]]
+            return Place(computation, operand, place.element, place.callers[:-1])
+    return None
+
+
+def _keeps_order(place: Place) -> bool:
+    """Whether an instruction gives the elements of its operand, as they are, in the same order."""
+    instruction = place.instruction
+    traits = traits_of(instruction)
+    if traits.converts:
+        return _is_integral(instruction) and _is_integral(place.operand(0).instruction)
+    return traits.keeps_order or (instruction.opcode == "bitcast" and _is_plain_bitcast(place))
 
 
 def _selection(module: Module, place: Place, steps: tuple[tuple[str, Any], ...]) -> Selection | None:
@@ -124,9 +141,7 @@ def _selection(module: Module, place: Place, steps: tuple[tuple[str, Any], ...])
         return None
     number = place.element[0]
     operands = [place.operand(k) for k in range(len(instruction.operands))]
-    if instruction.opcode == "topk" or (
-        instruction.opcode == "custom-call" and instruction.attributes.custom_call_target in _TOP_K_TARGETS
-    ):
+    if operation_name(instruction) in _TOP_K:
         last = len(_dimensions(operands[0].instruction)) - 1
         return Selection((operands[0],), last, True, steps, False, None, instruction) if number == 1 else None
     if instruction.opcode == "sort":
@@ -157,39 +172,31 @@ def _compared(comparator: Computation) -> set[int]:
 def _counts_along(module: Module, place: Place, dimension: int) -> bool:
     """Whether a value is 0, 1, 2, … along a dimension."""
     for _ in range(_MOST_STEPS):
-        instruction, opcode = place.instruction, place.instruction.opcode
-        if opcode == "iota":
+        inner = _shown(module, place)
+        if inner is not None:
+            place = inner
+            continue
+        instruction = place.instruction
+        if instruction.opcode == "iota":
             return bool(instruction.attributes.iota_dimension == dimension)
-        if opcode == "constant":
+        if role_of(instruction) is Role.CONSTANT:
             return _is_counting(instruction.attributes.literal.value, dimension)
-        if opcode == "broadcast":
+        if instruction.opcode == "broadcast":
             dimensions = instruction.attributes.dimensions
             if dimension not in dimensions:
                 return False
             dimension = dimensions.index(dimension)
-            place = place.operand(0)
-        elif opcode == "transpose":
+        elif instruction.opcode == "transpose":
             dimension = instruction.attributes.dimensions[dimension]
-            place = place.operand(0)
-        elif opcode == "reshape" or (opcode == "bitcast" and _is_plain_bitcast(place)):
-            mapped = _before_reshape(_dimensions(place.operand(0).instruction), _dimensions(instruction), dimension)
+        elif _keeps_order(place):
+            sizes = _dimensions(place.operand(0).instruction), _dimensions(instruction)
+            mapped = dimension if sizes[0] == sizes[1] else _before_reshape(*sizes, dimension)
             if mapped is None:
                 return False
-            dimension, place = mapped, place.operand(0)
-        elif opcode == "parameter" and place.callers:
-            place = _argument(place)
-        elif opcode in _FORWARDING or (opcode == "convert" and _is_integral(place.operand(0).instruction)):
-            place = place.operand(0)
-        elif opcode == "get-tuple-element":
-            place = place.operand(0, (instruction.attributes.index, *place.element))
-        elif opcode == "tuple" and place.element:
-            place = place.operand(place.element[0], place.element[1:])
-        elif opcode in ("fusion", "call"):
-            name = instruction.attributes.calls if opcode == "fusion" else instruction.attributes.to_apply
-            inner = module.by_name[name]
-            place = Place(inner, inner.root, place.element, (*place.callers, (place.computation, instruction)))
+            dimension = mapped
         else:
             return False
+        place = place.operand(0)
     return False
 
 

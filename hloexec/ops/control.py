@@ -262,8 +262,15 @@ class CustomCall:
         return shape
 
 
+_FORWARDS = Traits(moves=(0,), keeps_order=True, aliases=(((), ()),))
+
+
 @opcode(
-    "domain", operands=1, attributes=DomainAttributes, role=Role.FORWARD, traits=Traits(moves=(0,), aliases=(((), ()),))
+    "domain",
+    operands=1,
+    attributes=DomainAttributes,
+    role=Role.FORWARD,
+    traits=_FORWARDS,
 )
 class Domain:
     """The operand; the border between two regions of sharding."""
@@ -273,7 +280,7 @@ class Domain:
         return operand
 
 
-@opcode("opt-barrier", operands=1, role=Role.FORWARD, traits=Traits(moves=(0,), aliases=(((), ()),)))
+@opcode("opt-barrier", operands=1, role=Role.FORWARD, traits=_FORWARDS)
 class OptimizationBarrier:
     """The operand; no optimization moves across it (XLA: OptimizationBarrier)."""
 
@@ -282,7 +289,7 @@ class OptimizationBarrier:
         return operand
 
 
-@opcode("add-dependency", operands=2, role=Role.FORWARD, traits=Traits(moves=(0,), aliases=(((), ()),)))
+@opcode("add-dependency", operands=2, role=Role.FORWARD, traits=_FORWARDS)
 class AddDependency:
     """The first operand, which must not be computed before the second, a token."""
 

@@ -153,7 +153,7 @@ def _reduced_bounds(use: Use, operand: Bounds) -> Bounds:
     return Bounds(low, 0 if operand.high <= 0 else INFINITY, operand.is_parameter)
 
 
-_CONVERTS = Traits(converts=True, demands_for=first_operand_demands, nonzero=finite_and_not_zero)
+_CONVERTS = Traits(converts=True, keeps_order=True, demands_for=first_operand_demands, nonzero=finite_and_not_zero)
 
 
 @opcode("convert", operands=1, elementwise=True, traits=attrs.evolve(_CONVERTS, bounds=_converted_bounds))

@@ -120,7 +120,9 @@ class ReshapeAttributes:
     inferred_dimension: int | None = attribute(Grammar.INT, default=None)
 
 
-@opcode("reshape", operands=1, attributes=ReshapeAttributes, may_be_view=True, traits=Traits(moves=(0,)))
+@opcode(
+    "reshape", operands=1, attributes=ReshapeAttributes, may_be_view=True, traits=Traits(moves=(0,), keeps_order=True)
+)
 class Reshape:
     """The same elements in the same row-major order, in other dimensions   (XLA: Reshape)"""
 
@@ -300,7 +302,7 @@ class Reverse:
         )
 
 
-@opcode("copy", operands=1, may_be_view=True, traits=Traits(moves=(0,)))
+@opcode("copy", operands=1, may_be_view=True, traits=Traits(moves=(0,), keeps_order=True))
 class Copy:
     """out = operand, perhaps in another layout, which is no part of a value   (XLA: Copy)"""
 

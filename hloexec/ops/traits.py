@@ -75,6 +75,8 @@ class Traits:
     elements are computed."""
     repeats: bool = False
     """Whether an element of what it moves may show at several places."""
+    keeps_order: bool = False
+    """Whether the result holds the elements of the first operand in the same, row-major order, if perhaps converted."""
     crosses_devices: bool = False
     """Whether it moves elements of the same operands on other devices."""
     fills: bool = False
