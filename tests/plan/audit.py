@@ -196,7 +196,7 @@ class Audit:
             return self._computation(f"{here}:{branch.name}/", branch, [operand], device)
         if role is Role.TOKEN:
             return self.seen[here, device]
-        if role is Role.MACHINE:
+        if role in (Role.MACHINE, Role.PART, Role.PARTITION_ID, Role.REPLICA_ID):
             return self._exchanged(prefix, instruction, operands, device)
         if not OPCODES[instruction.opcode].is_pure:
             return self.seen[here, device]
