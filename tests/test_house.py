@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hloexec.ops  # noqa: F401 - fills the registry
+from hloexec.ops.registry import OPCODES
+
 ROOT = Path(__file__).resolve().parents[1]
 MOST_LINES = 60
 MOST_FILES = 30
@@ -30,6 +33,87 @@ hloexec.run(module, x)
 sys.setprofile(None)
 print("\\n".join(sorted(entered)))
 """
+
+
+OPCODE_NAMES = {
+    "buffers/dataflow.py": "copy",
+    "buffers/live_ranges.py": "copy domain",
+    "cli/host_values.py": "infeed outfeed",
+    "devices/transfers.py": "infeed outfeed recv recv-done send send-done",
+    "diffing/control.py": "bitcast broadcast clamp convert copy not reshape",
+    "diffing/frontier.py": "bitcast broadcast copy negate not reshape reverse transpose",
+    "exec/code/writer.py": "constant select",
+    "exec/host.py": "infeed outfeed",
+    "exec/running.py": "infeed outfeed",
+    "extraction/slicing.py": "after-all parameter",
+    "hunting/hunter.py": "select",
+    "ir/instruction.py": "parameter",
+    "numerics/error_budget.py": "abs all-reduce cbrt cholesky convert convolution custom-call divide dot fft map multiply "
+    "ragged-dot reduce reduce-scatter reduce-window rsqrt scan scatter select-and-scatter sqrt triangular-solve",
+    "numerics/selections.py": "bitcast broadcast iota reduce slice sort topk transpose",
+    "numerics/trip_counts.py": "add compare",
+    "plan/lowering_exchange.py": "send",
+    "plan/passes/accumulate.py": "transpose",
+    "plan/passes/buffers.py": "dot",
+    "plan/passes/fma.py": "add multiply negate subtract",
+    "plan/passes/fuse.py": "broadcast fusion iota",
+    "plan/passes/hoist.py": "broadcast",
+    "plan/passes/induction.py": "add compare",
+    "plan/program.py": "custom-call",
+    "plan/regions/row_forms.py": "convert imag real reduce-precision select stochastic-convert",
+    "text/asynchronous.py": "async-done async-start async-update",
+    "text/instructions.py": "async-start",
+    "text/state.py": "parameter",
+    "verifier/shapes.py": "async-start async-update",
+}
+"""Which files outside of the entries name opcodes. What is known of an opcode belongs into its entry: take from these,
+do not add."""
+NO_OPCODES = {
+    "__init__.py": "compare",
+    "cli/__init__.py": "compare",
+    "cli/compare.py": "compare",
+    "cli/diff.py": "select",
+    "cli/run_options.py": "iota",
+    "diffing/correspondence.py": "parameter",
+    "diffing/digests.py": "complex",
+    "diffing/judging.py": "complex",
+    "diffing/matching.py": "complex",
+    "dtypes.py": "complex",
+    "inputs/distributions.py": "iota",
+    "ir/buffer_assignment.py": "constant parameter",
+    "npz.py": "tuple",
+    "numerics/comparing.py": "compare",
+    "numerics/selections.py": "reshape",
+    "plan/lowering_flow.py": "conditional",
+    "report/comparison.py": "cosine",
+    "report/hunts.py": "maximum minimum",
+    "report/traces.py": "slice",
+    "sharding.py": "tuple",
+    "text/buffer_assignment.py": "constant parameter",
+    "text/buffer_assignment_printer.py": "constant parameter",
+    "text/geometry.py": "pad",
+    "text/shardings.py": "iota",
+    "tracing/reading.py": "maximum minimum",
+    "tracing/running.py": "select",
+}
+"""Words that mean something else where they stand: commands, names of arrays' statistics, XLA's buffer assignment."""
+PROSE = {"and", "or", "parameter"}
+"""Words that sentences are put together of."""
+
+
+def test_opcodes_are_named_by_their_entries_alone() -> None:
+    root, found = ROOT / "hloexec", {}
+    for path in root.rglob("*.py"):
+        place = path.relative_to(root)
+        if place.parts[0] in ("ops", "custom_calls"):
+            continue
+        tree = ast.parse(path.read_text())
+        strings = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) is str]
+        named = {word for words in map(str.split, strings) if words and {*words} <= {*OPCODES} for word in words}
+        other = {word for table in (OPCODE_NAMES, NO_OPCODES) for word in table.get(place.as_posix(), "").split()}
+        if named - other - PROSE:
+            found[place.as_posix()] = sorted(named - other - PROSE)
+    assert found == {}
 
 
 def test_functions_that_make_and_run_plans_are_short() -> None:

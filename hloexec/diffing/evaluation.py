@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 
 from hloexec.devices.topology import Topology
-from hloexec.diffing.graph import SOURCES, Instance, Node
+from hloexec.diffing.graph import Instance, Node
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError
 from hloexec.exec.running import run_devices
@@ -40,7 +40,7 @@ class Evaluator:
 
     def results(self, instance: Instance, values: Values) -> list[Array] | None:
         """What an instance gives where node n has the value values[n]; None where it cannot be run again."""
-        if instance.opcode in SOURCES:
+        if instance.is_source:
             return None
         if instance.others:
             devices = range(self._topology.count)

@@ -20,17 +20,14 @@ from hloexec.diffing.digests import Digest, digest_of
 from hloexec.errors import ResourceError
 from hloexec.exec.observers import Event
 from hloexec.ir import Computation, Instruction, Module
+from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.system_memory import in_units
 from hloexec.tracing.known import KnownArrays
 from hloexec.values import Array, Value, flat
 
-__all__ = ["MOVEMENTS", "SOURCES", "Graph", "GraphRecorder", "Instance", "Node"]
+__all__ = ["Graph", "GraphRecorder", "Instance", "Node"]
 
-MOVEMENTS = frozenset("bitcast copy reshape transpose copy-start copy-done reverse".split())
-"""What gives its operand's elements in another order."""
-SOURCES = frozenset("parameter constant iota partition-id replica-id rng-get-and-update-state infeed recv-done".split())
-"""What computes with no operand."""
 _RENAMING = frozenset(
     {Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD, Role.TOKEN, Role.CALL, Role.WHILE, Role.CONDITIONAL, Role.PART}
     # Without a kernel, it shows what the computation that it calls has given.
@@ -83,6 +80,22 @@ class Instance:
         else:
             found = [node for part in self.operands for node in part]
         return tuple(dict.fromkeys(found))
+
+    @property
+    def is_movement(self) -> bool:
+        """Whether the result is the operand's elements, perhaps in another order."""
+        if role_of(self.instruction) in (Role.COPY_START, Role.PART):
+            return True
+        is_rearranged = len(self.operands) == 1 and traits_of(self.instruction).rearranges
+        return is_rearranged and self.results[0].digest.count == self.inputs[0].digest.count
+
+    @property
+    def is_source(self) -> bool:
+        """Whether the results come from outside, or out of nothing."""
+        entry = find_opcode(self.opcode)
+        return entry is not None and (
+            entry.maximum_operands == 0 or (entry.role is Role.MACHINE and entry.exchange is None)
+        )
 
     @property
     def static(self) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from hloexec.diffing.bounds import Bounds
 from hloexec.diffing.chains import NO_CHAIN, InstructionChains
 from hloexec.diffing.digests import Digest, digest_of
 from hloexec.diffing.evaluation import Evaluator
-from hloexec.diffing.graph import MOVEMENTS, Graph, Instance, Node
+from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.matching import Index, Match
 from hloexec.numerics.error_budget import Chain, worst
 from hloexec.tracing.known import KnownArrays
@@ -210,7 +210,7 @@ def digest_same(first: Digest, second: Digest) -> bool:
 
 def is_movement(node: Node) -> bool:
     """Whether a node only holds its operand's numbers."""
-    return node.instance.opcode in MOVEMENTS
+    return node.instance.is_movement
 
 
 def source_of(node: Node) -> Node:

@@ -16,7 +16,7 @@ from hloexec.diffing.control import ControlRecorder, control_findings
 from hloexec.diffing.correspondence import Correspondence, correspondence_of
 from hloexec.diffing.evaluation import Evaluator
 from hloexec.diffing.findings import Diff, Finding, Pair, Place, Verdict
-from hloexec.diffing.graph import SOURCES, Graph, GraphRecorder, Node
+from hloexec.diffing.graph import Graph, GraphRecorder, Node
 from hloexec.diffing.matching import Index
 from hloexec.diffing.picture import picture_of
 from hloexec.diffing.replay import Replay, State
@@ -34,14 +34,12 @@ from hloexec.numerics.sampling import measured_spreads
 from hloexec.numerics.spread import Spread
 from hloexec.numerics.tolerances import required_equality
 from hloexec.numerics.ulps import same_bits
+from hloexec.operations import traits_of
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
 from hloexec.system_memory import memory_limit_bytes
 from hloexec.values import Value
 
 __all__ = ["diff"]
-
-_TRIVIAL = SOURCES | frozenset("broadcast copy copy-start copy-done bitcast get-tuple-element tuple".split())
-
 
 _NOWHERE = "no instruction is off by more than its roundings explain, this one comes nearest to it"
 
@@ -192,7 +190,11 @@ def _outputs(
 
 
 def _tells_something(node: Node) -> bool:
-    return node.instance.opcode not in _TRIVIAL and not node.digest.is_uniform and node.digest.count > 1
+    """Whether it is computed, not given or moved, and more than one number often repeated."""
+    instance = node.instance
+    is_moved = len(instance.operands) == 1 and traits_of(instance.instruction).moves == (0,)
+    is_given = instance.is_source or instance.is_movement or is_moved
+    return not is_given and not node.digest.is_uniform and node.digest.count > 1
 
 
 def _pairs(graph: Graph, state: State) -> list[Pair]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from hloexec.diffing.graph import MOVEMENTS, Graph, Instance, Node
+from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.matching import Match
 from hloexec.diffing.replay import State
 from hloexec.dtypes import element_type_of
@@ -42,7 +42,7 @@ def _rounded(user: Instance, node: Node, state: State, settled: dict[int, Match]
     if len(user.results) != 1:
         return None
     (result,) = user.results
-    if user.opcode in MOVEMENTS:
+    if user.is_movement:
         return settled.get(result.number)
     if not traits_of(user.instruction).converts:
         return None

@@ -196,6 +196,7 @@ class IotaAttributes:
 class Iota:
     """out[i...] = i[iota_dimension], converted to the declared element type   (XLA: Iota)"""
 
+    states_shape = True
     probe = Probe("T[2] iota(), iota_dimension=0")
 
     @staticmethod

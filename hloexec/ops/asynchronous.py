@@ -81,6 +81,8 @@ class OutfeedAttributes:
 class AsyncStart:
     """Starts calls(operands...); the value is ((operands...), results, state...)."""
 
+    states_shape = True
+
     @staticmethod
     def infer(*operands: Shape, shape: Shape, computations: tuple[ProgramShape, ...]) -> Shape:
         require_parameters(computations[0], operands, "the computation of async-start")
@@ -100,6 +102,8 @@ class AsyncStart:
 class AsyncUpdate:
     """The operand, a started operation, some steps later."""
 
+    states_shape = True
+
     @staticmethod
     def infer(operand: Shape) -> Shape:
         require_tuple(operand, 2, "the operand of async-update")
@@ -116,6 +120,8 @@ class AsyncUpdate:
 class AsyncDone:
     """The results of a started operation."""
 
+    states_shape = True
+
     @staticmethod
     def infer(operand: Shape) -> Shape:
         return require_tuple(operand, 2, "the operand of async-done")[1]
@@ -131,6 +137,8 @@ class AsyncDone:
 class CopyStart:
     """Starts a copy; the value is (destination, source, context)."""
 
+    states_shape = True
+
     @staticmethod
     def infer(operand: Shape, *, shape: Shape) -> Shape:
         destination, source, *_ = require_tuple(shape, 2, "copy-start")
@@ -142,6 +150,8 @@ class CopyStart:
 @opcode("copy-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (0,)),)))
 class CopyDone:
     """The destination of a started copy."""
+
+    states_shape = True
 
     @staticmethod
     def infer(operand: Shape) -> Shape:
@@ -158,6 +168,8 @@ class CopyDone:
 class Send:
     """Sends the first operand through a channel, after the token; the value is (data, context, token) (XLA: Send)."""
 
+    states_shape = True
+
     @staticmethod
     def infer(data: Shape, token: Shape) -> Shape:
         require_token(token, "operand 1 of send")
@@ -168,6 +180,8 @@ class Send:
 class SendDone:
     """A token, once the data has left."""
 
+    states_shape = True
+
     @staticmethod
     def infer(operand: Shape) -> Shape:
         require_token(_handle(operand, "send-done")[2], "element 2 of the operand of send-done")
@@ -177,6 +191,8 @@ class SendDone:
 @opcode("recv", operands=1, attributes=TransferAttributes, role=Role.MACHINE, traits=Traits(opens=True))
 class Recv:
     """Asks for data from a channel, after the token; the value is (data, context, token) (XLA: Recv)."""
+
+    states_shape = True
 
     @staticmethod
     def infer(token: Shape, *, shape: Shape) -> Shape:
@@ -192,6 +208,8 @@ class Recv:
 class RecvDone:
     """(data, token), once the data has arrived."""
 
+    states_shape = True
+
     @staticmethod
     def infer(operand: Shape) -> Shape:
         return TupleShape((_handle(operand, "recv-done")[0], TOKEN_SHAPE))
@@ -200,6 +218,8 @@ class RecvDone:
 @opcode("infeed", operands=1, attributes=InfeedAttributes, role=Role.MACHINE)
 class Infeed:
     """(data, token): the next value that the host feeds (XLA: Infeed)."""
+
+    states_shape = True
 
     @staticmethod
     def infer(token: Shape, *, shape: Shape) -> Shape:
@@ -212,6 +232,8 @@ class Infeed:
 @opcode("outfeed", operands=2, attributes=OutfeedAttributes, role=Role.MACHINE)
 class Outfeed:
     """Hands the first operand to the host, after the token (XLA: Outfeed)."""
+
+    states_shape = True
 
     @staticmethod
     def infer(data: Shape, token: Shape, *, attributes: OutfeedAttributes) -> Shape:

@@ -43,6 +43,7 @@ class Bitcast:
     only where both sides have as many elements with padding; otherwise both are read without.
     """
 
+    states_shape = True
     probe = Probe("T[2] bitcast(a0)", ("T[2]",))
 
     @staticmethod
@@ -279,6 +280,7 @@ class BitcastConvert:
     takes such a dimension away.
     """
 
+    states_shape = True
     probe = Probe("T[2] bitcast-convert(a0)", ("T[2]",))
 
     @staticmethod

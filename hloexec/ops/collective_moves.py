@@ -76,6 +76,8 @@ class CollectivePermuteAttributes:
 class AllToAll:
     """Device i's part j goes to device j's place i, within each group (XLA: AllToAll)."""
 
+    states_shape = True
+
     @staticmethod
     def infer(*operands: Shape, attributes: AllToAllAttributes, shape: Shape) -> Shape:
         groups = attributes.replica_groups
@@ -126,6 +128,8 @@ class RaggedAllToAll:
     """Rows input_offsets[j] … + send_sizes[j] of the input go to rows output_offsets[j] … of device j's output
     (XLA: RaggedAllToAll).
     """
+
+    states_shape = True
 
     @staticmethod
     def infer(operand: Shape, output: Shape, *offsets: Shape, attributes: RaggedAllToAllAttributes) -> Shape:
@@ -180,6 +184,8 @@ class RaggedAllToAll:
 class CollectiveBroadcast:
     """The value of each group's first device; zeros on devices in no group (XLA: CollectiveBroadcast)."""
 
+    states_shape = True
+
     @staticmethod
     def infer(*operands: Shape, attributes: CollectiveBroadcastAttributes) -> Shape:
         require_distinct(attributes.replica_groups, "collective-broadcast")
@@ -203,6 +209,8 @@ class CollectiveBroadcast:
 )
 class CollectivePermute:
     """Sends each source's value to its target; zeros on devices that are no target (XLA: CollectivePermute)."""
+
+    states_shape = True
 
     @staticmethod
     def infer(*operands: Shape, attributes: CollectivePermuteAttributes) -> Shape:
@@ -233,6 +241,8 @@ class CollectivePermute:
 class CollectivePermuteStart:
     """Starts a collective-permute; the value is (operands, results, context...)."""
 
+    states_shape = True
+
     @staticmethod
     def infer(*operands: Shape, attributes: CollectivePermuteAttributes, shape: Shape) -> Shape:
         result = _permuted(operands, attributes, "collective-permute-start")
@@ -249,6 +259,8 @@ class CollectivePermuteStart:
 @opcode("collective-permute-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (1,)),), owns_tuple=True))
 class CollectivePermuteDone:
     """The results of a started collective-permute."""
+
+    states_shape = True
 
     @staticmethod
     def infer(operand: Shape) -> Shape:

@@ -89,6 +89,8 @@ class ReduceScatterAttributes:
 class AllGather:
     """Concatenates the operands of a group's devices along `dimensions` (XLA: AllGather)."""
 
+    states_shape = True
+
     @staticmethod
     def infer(*operands: Shape, attributes: AllGatherAttributes, shape: Shape) -> Shape:
         return _gathered(operands, shape, attributes, "all-gather")
@@ -111,6 +113,8 @@ class AllGather:
 class AllGatherStart:
     """Starts an all-gather; the value is (operands, results)."""
 
+    states_shape = True
+
     @staticmethod
     def infer(*operands: Shape, attributes: AllGatherAttributes, shape: Shape) -> Shape:
         parts = require_tuple(shape, 2, "all-gather-start")
@@ -123,6 +127,8 @@ class AllGatherStart:
 @opcode("all-gather-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (1,)),), owns_tuple=True))
 class AllGatherDone:
     """The results of a started all-gather."""
+
+    states_shape = True
 
     @staticmethod
     def infer(operand: Shape) -> Shape:
@@ -139,6 +145,8 @@ class AllGatherDone:
 )
 class AllReduce:
     """Folds the operands of a group's devices with `to_apply` (XLA: AllReduce)."""
+
+    states_shape = True
 
     @staticmethod
     def infer(*operands: Shape, attributes: AllReduceAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
@@ -162,6 +170,8 @@ class AllReduce:
 class AllReduceStart:
     """Starts an all-reduce; the value has the shape of the results."""
 
+    states_shape = True
+
     @staticmethod
     def infer(*operands: Shape, attributes: AllReduceAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
         _require_reduction(operands, attributes.replica_groups, computations[0], "all-reduce-start")
@@ -174,6 +184,8 @@ class AllReduceStart:
 class AllReduceDone:
     """The results of a started all-reduce."""
 
+    states_shape = True
+
     @staticmethod
     def infer(operand: Shape) -> Shape:
         return operand
@@ -182,6 +194,8 @@ class AllReduceDone:
 @opcode("reduce-scatter", operands=(1, ANY), attributes=ReduceScatterAttributes, role=Role.MACHINE)
 class ReduceScatter:
     """An all-reduce, of which each device keeps its part along `dimensions` (XLA: ReduceScatter)."""
+
+    states_shape = True
 
     @staticmethod
     def infer(

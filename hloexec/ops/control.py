@@ -130,6 +130,8 @@ class CustomCallAttributes:
 class Parameter:
     """The computation's argument of the given number (XLA: Parameter)."""
 
+    states_shape = True
+
     @staticmethod
     def infer(*, attributes: ParameterAttributes, shape: Shape) -> Shape:
         require(attributes.number >= 0, f"a parameter's number must not be negative, but is {attributes.number}")
@@ -139,6 +141,8 @@ class Parameter:
 @opcode("constant", operands=0, attributes=ConstantAttributes, role=Role.CONSTANT)
 class Constant:
     """The value of a literal (XLA: Constant)."""
+
+    states_shape = True
 
     @staticmethod
     def bounds(use: Use) -> Bounds:
@@ -192,6 +196,8 @@ class Call:
 @opcode("fusion", operands=(0, ANY), attributes=FusionAttributes, role=Role.CALL, traits=Traits(fuses=True))
 class Fusion:
     """calls(operands...): instructions that a backend compiles as one kernel; `kind` changes no value."""
+
+    states_shape = True
 
     @staticmethod
     def infer(*operands: Shape, computations: tuple[ProgramShape, ...]) -> Shape:
@@ -248,6 +254,8 @@ class Conditional:
 @opcode("custom-call", operands=(0, ANY), attributes=CustomCallAttributes, role=Role.CUSTOM_CALL)
 class CustomCall:
     """The library routine `custom_call_target` on the operands (XLA: CustomCall)."""
+
+    states_shape = True
 
     @staticmethod
     def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:

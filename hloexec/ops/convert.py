@@ -160,6 +160,7 @@ _CONVERTS = Traits(converts=True, keeps_order=True, demands_for=first_operand_de
 class Convert:
     """The operand in the declared element type; see `convert` (XLA: ConvertElementType)."""
 
+    states_shape = True
     probe = Probe("T[2] convert(a0)", ("T[2]",))
 
     @staticmethod
@@ -254,6 +255,7 @@ elementwise(
     traits=attrs.evolve(
         _CONVERTS,
         bounds=_reduced_bounds,
+        states_shape=True,
         probe=Probe("T[2] reduce-precision(a0), exponent_bits=5, mantissa_bits=2", ("T[2]",)),
     ),
 )
@@ -303,5 +305,5 @@ elementwise(
     operands=2,
     kinds=FLOAT,
     infer=_infer_stochastic_convert,
-    traits=Traits(probe=Probe("s8[2] stochastic-convert(a0, a1)", ("T[2]", "U[2]"))),
+    traits=Traits(states_shape=True, probe=Probe("s8[2] stochastic-convert(a0, a1)", ("T[2]", "U[2]"))),
 )

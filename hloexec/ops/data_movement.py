@@ -126,6 +126,7 @@ class ReshapeAttributes:
 class Reshape:
     """The same elements in the same row-major order, in other dimensions   (XLA: Reshape)"""
 
+    states_shape = True
     probe = Probe("T[2,1] reshape(a0)", ("T[2]",))
 
     @staticmethod
@@ -223,6 +224,7 @@ class Slice:
     zero where that element lies beyond it.
     """
 
+    states_shape = True
     probe = Probe("T[1] slice(a0), slice={[0:1]}", ("T[2]",))
 
     @staticmethod

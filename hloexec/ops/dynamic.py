@@ -95,6 +95,7 @@ class SetDimensionSize:
 class DynamicReshape:
     """The operand's elements in row-major order, in dimensions of the given s32 sizes   (XLA: DynamicReshape)"""
 
+    states_shape = True
     probe = Probe("T[2] dynamic-reshape(a0, a1)", ("T[2]", "s32[]"))
 
     @staticmethod

@@ -59,6 +59,7 @@ class DynamicSlice:
     its bound, and is zero beyond its extents.
     """
 
+    states_shape = True
     probe = Probe("T[1] dynamic-slice(a0, a1), dynamic_slice_sizes={1}", ("T[2]", "s32[]"))
 
     @staticmethod
@@ -105,6 +106,7 @@ class DynamicSlice:
 class DynamicUpdateSlice:
     """out = operand, but out[clamp(0, start, size - update_size) + i...] = update[i...]   (XLA: DynamicUpdateSlice)"""
 
+    states_shape = True
     probe = Probe("T[2] dynamic-update-slice(a0, a1, a2)", ("T[2]", "T[1]", "s32[]"))
 
     @staticmethod

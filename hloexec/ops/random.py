@@ -90,6 +90,7 @@ class RngBitGenerator:
     XLA, RngBitGenerator.
     """
 
+    states_shape = True
     probe = Probe("(u64[2], T[2]) rng-bit-generator(a0), algorithm=rng_default", ("u64[2]",))
 
     @staticmethod
@@ -143,6 +144,7 @@ class RngBitGenerator:
 class RngGetAndUpdateState:
     """The counter of the run's generator, low part first, which then advances by `delta`; see `seeded`."""
 
+    states_shape = True
     probe = Probe("T[2] rng-get-and-update-state(), delta=1")
 
     @staticmethod
@@ -170,6 +172,7 @@ class Rng:
     where the numbers come from. Source: XLA, RngUniform and RngNormal.
     """
 
+    states_shape = True
     probe = Probe("T[2] rng(a0, a1), distribution=rng_uniform", ("T[]", "T[]"))
 
     @staticmethod

@@ -115,6 +115,8 @@ class Traits:
     nonzero: Callable[..., Array] | None = None
     """From the operands' elements, where the exact result is a number other than zero."""
 
+    states_shape: bool = False
+    """Whether texts always state the shape of the result, even where a rule would tell it: XLA's parser demands it."""
     probe: Probe | None = None
     """What shows which element types it takes, where it does not take operands of one shape and no attributes."""
 
@@ -136,9 +138,9 @@ class Traits:
 
 
 NO_TRAITS = Traits()
-_RULES = ("bounds", "contraction", "demands", "demands_for", "probe")
+_IN_ENTRIES = ("bounds", "contraction", "demands", "demands_for", "probe", "states_shape")
 
 
 def traits_with_rules(traits: Traits, entry: type) -> Traits:
-    """The traits with the rules that the class of an entry has as static methods, and its probe."""
-    return attrs.evolve(traits, **{name: getattr(entry, name) for name in _RULES if hasattr(entry, name)})
+    """The traits with the rules that the class of an entry has as static methods, and what else it says."""
+    return attrs.evolve(traits, **{name: getattr(entry, name) for name in _IN_ENTRIES if hasattr(entry, name)})

@@ -22,16 +22,6 @@ _SPACE = r"[ \t\n\r]*+"
 _OPERAND = re.compile(rf"{_SPACE}(?:({ARRAY_PATTERN}) )?%?({NAME_PATTERN}){_SPACE}([,)])")
 _PLAIN_IMMEDIATE = re.compile(r"\(([a-z0-9.+\-]{1,32}+)\)")
 
-# The text of these states the shape, though some rules would tell it: so does XLA's parser.
-_STATED_SHAPES = frozenset(
-    "all-gather all-gather-done all-gather-start all-reduce all-reduce-done all-reduce-start all-to-all async-done "
-    "async-start async-update bitcast bitcast-convert collective-broadcast collective-permute collective-permute-done "
-    "collective-permute-start constant convert copy-done copy-start custom-call dynamic-reshape dynamic-slice "
-    "dynamic-update-slice fusion infeed iota outfeed parameter ragged-all-to-all recv recv-done reduce-precision "
-    "reduce-scatter reshape rng rng-bit-generator rng-get-and-update-state send send-done slice "
-    "stochastic-convert".split()
-)
-
 
 class OperandParser:
     """Reads what stands between the parentheses of an instruction."""
@@ -242,7 +232,7 @@ class OperandParser:
     ) -> Shape:
         """The shape that an instruction without one has by the rule of its opcode."""
         lexer = self._lexer
-        if entry.infer is None or entry.name in _STATED_SHAPES:
+        if entry.infer is None or entry.traits.states_shape:
             lexer.fail(f"the shape of a {entry.name} cannot be inferred; it must be given", start)
         shapes: list[Shape] = []
         for name in operands:
