@@ -1,0 +1,174 @@
+"""An opcode, or a library call, that one file registers is known to every part of hloexec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.custom_calls import registry as library_calls
+from hloexec.element_types import accepted_element_types
+from hloexec.exec import plan_of
+from hloexec.inputs.bounds import frame_of
+from hloexec.ir import ArrayShape, Instruction, Shape
+from hloexec.numerics.error_budget import leaf_chains
+from hloexec.ops.contractions import product_size
+from hloexec.ops.elementwise import FLOAT, elementwise
+from hloexec.ops.intervals import Bounds
+from hloexec.ops.intervals import demand as demanding
+from hloexec.ops.probes import Probe
+from hloexec.ops.registry import OPCODES, MemoryOrder, opcode
+from hloexec.ops.traits import ContractionSize, Pole, Traits
+from hloexec.plan.regions.region import RegionKernel
+from hloexec.values import Array
+
+N = 300_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _new_entries() -> Iterator[None]:
+    elementwise(
+        "cot",
+        lambda x: np.divide(1, np.tan(x)),
+        "1 / tan x.",
+        operands=1,
+        kinds=FLOAT,
+        traits=Traits(demands=demanding(0, 1, 2), pole=Pole(0, lambda x: x == 0, "cotangent of zero")),
+    )
+
+    @opcode("swap-halves", operands=1, any_order=True, traits=Traits(moves=(0,)))
+    class SwapHalves:
+        """out = the second half of the operand along dimension 0, then the first."""
+
+        probe = Probe("T[2] swap-halves(a0)", ("T[2]",))
+
+        @staticmethod
+        def infer(operand: Shape) -> Shape:
+            return operand
+
+        @staticmethod
+        def evaluate(operand: Array) -> Array:
+            return np.roll(operand, operand.shape[0] // 2, axis=0)
+
+        @staticmethod
+        def memory_order(order: MemoryOrder, **_: Any) -> MemoryOrder:
+            return order
+
+    @library_calls.custom_call("acme$product", is_reproducible=True)
+    class Product:
+        """lhs · rhs, of matrices."""
+
+        @staticmethod
+        def infer(lhs: Shape, rhs: Shape) -> Shape:
+            assert isinstance(lhs, ArrayShape) and isinstance(rhs, ArrayShape)
+            return ArrayShape(lhs.element_type, (lhs.dimensions[0], rhs.dimensions[1]))
+
+        @staticmethod
+        def evaluate(lhs: Array, rhs: Array) -> Array:
+            return np.asarray(lhs @ rhs)
+
+        @staticmethod
+        def contraction(
+            instruction: Instruction, lhs: ArrayShape, rhs: ArrayShape, result: ArrayShape
+        ) -> ContractionSize | None:
+            return product_size(lhs, (1,), result)
+
+    yield
+    for name in ("cot", "swap-halves"):
+        del OPCODES[name]
+    del library_calls.CUSTOM_CALLS._entries["acme$product"]
+
+
+CHAIN = f"""HloModule chain
+ENTRY e {{
+  x = f32[{N}] parameter(0)
+  double = f32[{N}] add(x, x)
+  cot = f32[{N}] cot(double)
+  swapped = f32[{N}] swap-halves(cot)
+  ROOT r = f32[{N}] multiply(swapped, double)
+}}
+"""
+PRODUCT = """HloModule product
+ENTRY e {
+  lhs = f32[8,64] parameter(0)
+  rhs = f32[64,4] parameter(1)
+  ROOT r = f32[8,4] custom-call(lhs, rhs), custom_call_target="acme$product"
+}
+"""
+
+
+def test_text_with_a_new_opcode_is_read_verified_and_printed() -> None:
+    for text in (CHAIN, PRODUCT):
+        module = hloexec.parse(text, strict=True)
+        hloexec.verify(module)
+        assert hloexec.parse(hloexec.format(module)) == module
+    wrong = hloexec.parse(CHAIN.replace(f"cot = f32[{N}]", f"cot = f32[{N + 1}]"))
+    with pytest.raises(hloexec.VerificationError, match="cot"):
+        hloexec.verify(wrong)
+    wrong = hloexec.parse(PRODUCT.replace("ROOT r = f32[8,4]", "ROOT r = f32[8,5]"))
+    with pytest.raises(hloexec.VerificationError, match="acme"):
+        hloexec.verify(wrong)
+
+
+def test_it_runs_and_joins_fused_regions() -> None:
+    module, x = hloexec.parse(CHAIN), np.linspace(0.1, 0.7, N, dtype=np.float32)
+    regions = [step.kernel for step in plan_of(module).steps if isinstance(step.kernel, RegionKernel)]
+    assert regions
+    expected = np.roll(1 / np.tan(2 * x), N // 2) * (2 * x)
+    np.testing.assert_array_equal(hloexec.run(module, x), expected)
+    np.testing.assert_array_equal(hloexec.run(module, x, planner=False), expected)
+
+
+def test_its_poles_are_named_where_numbers_go_bad() -> None:
+    x = np.full(N, 0.5, np.float32)
+    x[7] = 0
+    finding = hloexec.find_nan(hloexec.parse(CHAIN), [[x]], first=True).finding
+    assert finding is not None
+    assert (finding.instruction, finding.reason) == ("cot", "cotangent of zero")
+
+
+def test_it_is_traced_and_found_by_diff(tmp_path: Path) -> None:
+    x = np.linspace(0.1, 0.7, N, dtype=np.float32)
+    hloexec.trace(hloexec.parse(CHAIN), [[x]], tmp_path / "trace")
+    assert {record.name for record in hloexec.read_trace(tmp_path / "trace")} >= {"cot", "swapped"}
+    small = CHAIN.replace(str(N), "300")
+    found = hloexec.diff(hloexec.parse(small), hloexec.parse(small.replace(" cot(", " tan(")), [x[:300]])
+    assert [finding.after.instruction for finding in found.findings] == ["cot"]
+    found = hloexec.diff(hloexec.parse(small), hloexec.parse(small.replace(" swap-halves(", " copy(")), [x[:300]])
+    assert [finding.after.instruction for finding in found.findings] == ["swapped"]
+
+
+def test_inputs_meet_its_demands_and_bounds_follow_it() -> None:
+    direct = hloexec.parse("HloModule m\nENTRY e { x = f32[99] parameter(0) ROOT r = f32[99] cot(x) }")
+    (x,) = hloexec.random_inputs(direct)
+    assert (x >= 1).all() and (x <= 2).all()
+    moved = hloexec.parse("HloModule m\nENTRY e { x = s32[4] constant({3, 5, 4, 3}) ROOT r = s32[4] swap-halves(x) }")
+    assert frame_of(moved, moved.entry, []).bounds["r"] == (Bounds(3, 5),)
+    lhs, rhs = hloexec.random_inputs(hloexec.parse(PRODUCT))
+    assert 0.2 < np.std(lhs) * np.sqrt(8) ** 0.5 / 2 < 2
+    assert np.std(lhs @ rhs) < 2
+
+
+def test_memory_error_budget_and_element_types_know_it() -> None:
+    module = hloexec.parse(CHAIN)
+    assert hloexec.memory_usage(module).peak.bytes >= 3 * 4 * N
+    (chain,) = leaf_chains(module).values()
+    assert chain.roundings == 3, "the sum, the cotangent and the product: moving rounds nothing"
+    accepted = accepted_element_types(OPCODES["cot"]), accepted_element_types(OPCODES["swap-halves"])
+    assert accepted[0] is not None and {str(entry) for entry in accepted[0]} >= {"f32", "bf16", "f64"}
+    assert "s32" not in {str(entry) for entry in accepted[0]}
+    assert accepted[1] is not None and len(accepted[1]) > len(accepted[0])
+
+
+def test_an_entry_without_traits_loses_precision_alone() -> None:
+    elementwise("plain", np.cos, "cos x.", operands=1, kinds=FLOAT)
+    try:
+        module = hloexec.parse("HloModule m\nENTRY e { x = f32[9] parameter(0) ROOT r = f32[9] plain(x) }")
+        assert frame_of(module, module.entry, [(Bounds(0, 1),)]).bounds["r"] == (Bounds(),)
+        hloexec.run(module, hloexec.random_inputs(module)[0])
+    finally:
+        del OPCODES["plain"]
