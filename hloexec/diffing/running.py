@@ -36,6 +36,7 @@ from hloexec.numerics.tolerances import required_equality
 from hloexec.numerics.ulps import same_bits
 from hloexec.operations import traits_of
 from hloexec.ops.policy import NumericsPolicy, numerics_policy
+from hloexec.ops.registry import Role, role_of
 from hloexec.system_memory import memory_limit_bytes
 from hloexec.values import Value
 
@@ -190,11 +191,15 @@ def _outputs(
 
 
 def _tells_something(node: Node) -> bool:
-    """Whether it is computed, not given or moved, and more than one number often repeated."""
+    """Whether it is not a source, a copy or a repetition, nor one number often."""
     instance = node.instance
-    is_moved = len(instance.operands) == 1 and traits_of(instance.instruction).moves == (0,)
-    is_given = instance.is_source or instance.is_movement or is_moved
-    return not is_given and not node.digest.is_uniform and node.digest.count > 1
+    role, traits = role_of(instance.instruction), traits_of(instance.instruction)
+    before = instance.inputs[0].value.shape if instance.inputs else None
+    is_same = traits.keeps_order and not traits.converts and node.value.shape == before
+    is_shown = role is Role.COPY_START or (traits.moves == (0,) and bool(traits.aliases or is_same))
+    is_repeated = traits.repeats and len(instance.operands) == 1
+    is_known = instance.is_source or is_shown or is_repeated
+    return not is_known and not node.digest.is_uniform and node.digest.count > 1
 
 
 def _pairs(graph: Graph, state: State) -> list[Pair]:
