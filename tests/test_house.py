@@ -12,6 +12,8 @@ from hloexec.ops.registry import OPCODES
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_LINES = 60
+MOST_MODULES = 15
+"""Files of a package of operations or library calls, beside its `__init__.py`."""
 MOST_FILES = 30
 """Files of hloexec's that the first run of one instruction may enter."""
 
@@ -114,6 +116,13 @@ def test_opcodes_are_named_by_their_entries_alone() -> None:
         if named - other - PROSE:
             found[place.as_posix()] = sorted(named - other - PROSE)
     assert found == {}
+
+
+def test_rooms_of_operations_are_small_and_say_what_lives_there() -> None:
+    folders = [path.parent for name in ("ops", "custom_calls") for path in (ROOT / "hloexec" / name).rglob("*.py")]
+    for folder in {*folders}:
+        assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= MOST_MODULES, folder
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
 
 
 def test_functions_that_make_and_run_plans_are_short() -> None:

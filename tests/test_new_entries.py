@@ -16,8 +16,8 @@ from hloexec.exec import plan_of
 from hloexec.inputs.bounds import frame_of
 from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.numerics.error_budget import leaf_chains
-from hloexec.ops.contractions import product_size
-from hloexec.ops.elementwise import FLOAT, elementwise
+from hloexec.ops.contraction.dot import product_size
+from hloexec.ops.elementwise.declaration import FLOAT, elementwise
 from hloexec.ops.intervals import Bounds
 from hloexec.ops.intervals import demand as demanding
 from hloexec.ops.probes import Probe

@@ -101,7 +101,7 @@ def _compared(
     from hloexec import literals
     from hloexec.dtypes import element_type_of
     from hloexec.ir import ArrayShape
-    from hloexec.ops.policy import numerics_policy
+    from hloexec.ops.policies.policy import numerics_policy
     from hloexec.results import read_result, result_shapes
 
     try:

@@ -50,7 +50,7 @@ def command(
     from hloexec.cli.progress import ProgressBar
     from hloexec.diffing import diff
     from hloexec.loading import load
-    from hloexec.ops.policy import numerics_policy
+    from hloexec.ops.policies.policy import numerics_policy
 
     policies = []
     for option, name in (("--numerics-before", numerics_before), ("--numerics-after", numerics_after)):

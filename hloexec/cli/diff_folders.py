@@ -14,7 +14,7 @@ from hloexec.cli.run_options import RunOptions
 
 if TYPE_CHECKING:
     from hloexec.ir import Module
-    from hloexec.ops.policy import NumericsPolicy
+    from hloexec.ops.policies.policy import NumericsPolicy
     from hloexec.values import Value
 
 __all__ = ["diff_dumps"]

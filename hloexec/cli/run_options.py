@@ -88,7 +88,7 @@ class RunOptions:
         Raises click.BadParameter where one is unknown.
         """
         from hloexec import literals
-        from hloexec.ops.policy import numerics_policy
+        from hloexec.ops.policies.policy import numerics_policy
 
         elided = self.elided
         is_file = elided.lower().endswith((".npz", ".npy"))

@@ -16,10 +16,10 @@ import numpy as np
 
 from hloexec.dtypes import Kind, element_type, element_type_of
 from hloexec.ops.common import widen
-from hloexec.ops.contractions import DotAttributes, contract
-from hloexec.ops.elementwise import exact_formula
-from hloexec.ops.exact.sums import reduce_exactly
-from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.contraction.dot import DotAttributes, contract
+from hloexec.ops.elementwise.declaration import exact_formula
+from hloexec.ops.policies.exact.sums import reduce_exactly
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
 
 __all__ = ["Band", "Gradients", "Sequence", "Weights", "attention", "attention_gradients", "working_type"]

@@ -10,12 +10,12 @@ from math import frexp
 
 import numpy as np
 
-from hloexec.custom_calls.matrix_routines import shapes_of
+from hloexec.custom_calls.linalg.matrix_routines import shapes_of
 from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.common import array_shape, narrow, require, widen
-from hloexec.ops.convert import convert
+from hloexec.ops.elementwise.convert import convert
 from hloexec.values import Array
 
 __all__: list[str] = []

@@ -11,7 +11,7 @@ import numpy as np
 
 from hloexec.custom_calls.backend_config import checked_json
 from hloexec.custom_calls.ffi import checked_attributes
-from hloexec.custom_calls.matrix_routines import shapes_of
+from hloexec.custom_calls.linalg.matrix_routines import shapes_of
 from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import UnsupportedError

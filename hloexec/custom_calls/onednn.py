@@ -20,9 +20,9 @@ from hloexec.dtypes import ElementType, element_type_of
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, narrow, widen
-from hloexec.ops.contractions import DotAttributes, contract
-from hloexec.ops.elementwise_unary import erf, logistic
-from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.contraction.dot import DotAttributes, contract
+from hloexec.ops.elementwise.functions import erf, logistic
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
 
 __all__: list[str] = []

@@ -11,8 +11,8 @@ from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
-from hloexec.ops.bit_generators import threefry_2x32_words
 from hloexec.ops.common import array_shape, require
+from hloexec.ops.random.bit_generators import threefry_2x32_words
 from hloexec.values import Array
 
 __all__: list[str] = []

@@ -15,8 +15,8 @@ import numpy as np
 
 from hloexec.errors import EvaluationError, InputError, ShapeError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
-from hloexec.ops.copying import lies_in_order, row_major
-from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.movement.copying import lies_in_order, row_major
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.traits import NO_TRAITS, Traits, traits_with_rules
 
 __all__ = [

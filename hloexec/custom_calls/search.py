@@ -14,7 +14,7 @@ from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape
 from hloexec.ops.registry import Callee
-from hloexec.ops.sorting import first_indices
+from hloexec.ops.sorting.sort import first_indices
 from hloexec.values import Array
 
 __all__: list[str] = []

@@ -9,7 +9,7 @@ from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
 from hloexec.numerics.error_budget import Chain, chains_of, own_chain, summing, worst
 from hloexec.operations import traits_of
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.policy import NumericsPolicy, numerics_policy
+from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.precision import unit_roundoff
 
 __all__ = ["NO_CHAIN", "InstructionChains", "on_the_way", "path_chain"]

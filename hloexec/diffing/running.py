@@ -35,7 +35,7 @@ from hloexec.numerics.spread import Spread
 from hloexec.numerics.tolerances import required_equality
 from hloexec.numerics.ulps import same_bits
 from hloexec.operations import traits_of
-from hloexec.ops.policy import NumericsPolicy, numerics_policy
+from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.ops.registry import Role, role_of
 from hloexec.system_memory import memory_limit_bytes
 from hloexec.values import Value

@@ -16,7 +16,7 @@ from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Shape, TupleShape
 from hloexec.ops.common import narrow
-from hloexec.ops.copying import lies_in_order, row_major
+from hloexec.ops.movement.copying import lies_in_order, row_major
 from hloexec.plan.steps import Plan
 from hloexec.plan.trees import fits, map_shape, unflatten
 from hloexec.values import TOKEN, Token, Value

@@ -24,8 +24,8 @@ from hloexec.exec.observers import UNOBSERVED, Attached, attach
 from hloexec.exec.participation import require_devices
 from hloexec.ir import Computation, Module
 from hloexec.ops.blas import single_threaded_blas
-from hloexec.ops.policy import NumericsPolicy, numerics_policy
-from hloexec.ops.random import seeded
+from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.ops.random.rng import seeded
 from hloexec.plan.memory import require_memory
 from hloexec.plan.optimization_errors import warn_of_failure
 from hloexec.plan.pipeline import Options

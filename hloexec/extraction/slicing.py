@@ -15,7 +15,7 @@ from hloexec.errors import InputError
 from hloexec.ir import Computation, Instruction, Module, Shape, TupleShape
 from hloexec.operations import traits_of
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.control import ParameterAttributes
+from hloexec.ops.control.flow import ParameterAttributes
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.plan.schedule import callees_first
 

@@ -21,7 +21,7 @@ import attrs
 
 from hloexec.errors import InputError, UnsupportedError
 from hloexec.ir import Module
-from hloexec.ops.policy import numerics_policy
+from hloexec.ops.policies.policy import numerics_policy
 from hloexec.text import format as format_module
 
 __all__ = [

@@ -29,7 +29,7 @@ from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, leaf_shapes
 from hloexec.numerics.trip_counts import loop_trips
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.policy import NumericsPolicy, numerics_policy
+from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.ops.rounding import Rounding
 from hloexec.precision import unit_roundoff

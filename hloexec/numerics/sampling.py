@@ -15,7 +15,7 @@ from hloexec.numerics.leaves import leaves_of
 from hloexec.numerics.samples import Samples
 from hloexec.numerics.selections import Place, Watcher
 from hloexec.numerics.spread import SAMPLES, Spread
-from hloexec.ops.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
+from hloexec.ops.policies.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
 from hloexec.values import Array, Value
 
 __all__ = ["Key", "Sampled", "measured_spreads", "sampled"]

@@ -20,7 +20,7 @@ from hloexec.exec.observers import Event
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
 from hloexec.operations import operation_name, traits_of
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.reducers import chooses_by_order
+from hloexec.ops.reduction.reducers import chooses_by_order
 from hloexec.ops.registry import Role, role_of
 from hloexec.values import Array, Value
 

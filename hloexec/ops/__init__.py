@@ -1,61 +1,32 @@
-"""The operations: one entry per opcode, one file per family. Importing this package fills the registry."""
+"""The operations: one entry per opcode, one room per family. Importing this package fills the registry."""
 
-from hloexec.ops import (
-    assembling,
-    asynchronous,
-    bitcast,
-    collective_moves,
-    collectives,
-    contractions,
-    control,
-    convert,
-    convolution,
-    data_movement,
-    dynamic,
-    elementwise_binary,
-    elementwise_complex,
-    elementwise_integer,
-    elementwise_select,
-    elementwise_unary,
-    fourier,
-    indexing,
-    linear_algebra,
-    normalization,
-    ragged_dot,
-    random,
-    reductions,
-    scan,
-    scatter,
-    select_and_scatter,
-    sorting,
-)
-
-__all__ = [
-    "assembling",
-    "asynchronous",
-    "bitcast",
-    "collective_moves",
-    "collectives",
-    "contractions",
-    "control",
-    "convert",
-    "convolution",
-    "data_movement",
-    "dynamic",
-    "elementwise_binary",
-    "elementwise_complex",
-    "elementwise_integer",
-    "elementwise_select",
-    "elementwise_unary",
-    "fourier",
-    "indexing",
-    "linear_algebra",
-    "normalization",
-    "ragged_dot",
-    "random",
-    "reductions",
-    "scan",
-    "scatter",
-    "select_and_scatter",
-    "sorting",
-]
+import hloexec.ops.collective.all_reduce
+import hloexec.ops.collective.permute
+import hloexec.ops.contraction.dot
+import hloexec.ops.contraction.ragged_dot
+import hloexec.ops.control.asynchronous
+import hloexec.ops.control.flow
+import hloexec.ops.convolution.convolution
+import hloexec.ops.elementwise.arithmetic
+import hloexec.ops.elementwise.complex_numbers
+import hloexec.ops.elementwise.convert
+import hloexec.ops.elementwise.functions
+import hloexec.ops.elementwise.integers
+import hloexec.ops.elementwise.map
+import hloexec.ops.elementwise.selection
+import hloexec.ops.indexing.dynamic_slice
+import hloexec.ops.indexing.gather
+import hloexec.ops.indexing.scatter
+import hloexec.ops.linalg.fourier
+import hloexec.ops.linalg.triangular
+import hloexec.ops.movement.assembly
+import hloexec.ops.movement.bitcast
+import hloexec.ops.movement.dynamic_shapes
+import hloexec.ops.movement.strided
+import hloexec.ops.random.rng
+import hloexec.ops.reduction.batch_norm
+import hloexec.ops.reduction.reduce
+import hloexec.ops.reduction.reduce_window
+import hloexec.ops.reduction.scan
+import hloexec.ops.reduction.select_and_scatter
+import hloexec.ops.sorting.sort

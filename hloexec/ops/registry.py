@@ -116,7 +116,7 @@ class Opcode:
     evaluate_needs: frozenset[str]
     is_elementwise: bool
     exchange: Callable[..., Any] | None
-    """Collectives only: the kernel, from what the members of a group hold to what they get; see `hloexec.ops.groups`.
+    """Collectives only: the kernel, from what the members of a group hold to what they get; see `collective.groups`.
     It takes the keyword-only arguments of `evaluate`."""
     exchange_needs: frozenset[str]
     gives_same: bool

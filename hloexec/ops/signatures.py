@@ -10,13 +10,16 @@ from collections.abc import Sequence
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, BufferShape, Shape, TupleShape
-from hloexec.ops.common import require
+from hloexec.ir import ArrayShape, BufferShape, Computation, Shape, TupleShape
+from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.registry import ProgramShape
+from hloexec.values import Array
 
 __all__ = [
     "TOKEN_SHAPE",
     "U32_SHAPE",
+    "as_parameters",
+    "cast",
     "one_or_tuple",
     "require_parameters",
     "require_reducer",
@@ -120,3 +123,14 @@ def require_reducer(program: ProgramShape, operands: Sequence[ArrayShape], what:
     for k, result in enumerate(results):
         require_same_shape(parameters[k], result, f"parameter {k} of {what}")
         require_same_shape(parameters[count + k], result, f"parameter {count + k} of {what}")
+
+
+def as_parameters(arrays: Sequence[Array], computation: Computation) -> list[Array]:
+    """The arrays in the element types of a computation's first parameters; floats may differ in width."""
+    shapes = (array_shape(shape, "a parameter") for shape in computation.parameter_shapes)
+    return [cast(array, shape.element_type) for array, shape in zip(arrays, shapes, strict=False)]
+
+
+def cast(array: Array, element_type: ElementType) -> Array:
+    """An array of the same kind of element type in another width."""
+    return array if array.dtype == element_type.storage else narrow(widen(array), element_type)

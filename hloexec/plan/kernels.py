@@ -18,11 +18,11 @@ from hloexec.custom_calls.registry import CustomCall
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ir import ArrayShape, Computation, Instruction, TupleShape, leaf_shapes
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.contractions import MatrixProduct
-from hloexec.ops.copying import in_order
-from hloexec.ops.flushing import Flushing, flushes
-from hloexec.ops.policy import NumericsPolicy
-from hloexec.ops.product_sums import AddedProduct
+from hloexec.ops.contraction.dot import MatrixProduct
+from hloexec.ops.contraction.product_sums import AddedProduct
+from hloexec.ops.movement.copying import in_order
+from hloexec.ops.policies.flushing import Flushing, flushes
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Callee, MemoryOrder, Opcode, find_opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.plan.float_widths import converted, float_types
@@ -30,7 +30,7 @@ from hloexec.plan.trees import Leaf
 from hloexec.values import flat
 
 if TYPE_CHECKING:
-    from hloexec.ops.random_rounding import RandomRounding
+    from hloexec.ops.policies.random_rounding import RandomRounding
     from hloexec.plan.steps import Plan
 
 __all__ = [
@@ -246,7 +246,7 @@ def _rounding_at_random(
     seed = context.numerics.rounding_seed
     if seed is None:
         return None
-    from hloexec.ops.random_rounding import random_rounding
+    from hloexec.ops.policies.random_rounding import random_rounding
 
     assert entry.evaluate is not None
     rounding, name, summation, shape = Rounding.UNKNOWN, instruction.opcode, None, instruction.shape

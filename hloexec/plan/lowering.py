@@ -22,7 +22,7 @@ from hloexec.devices.transfers import HostTransfer
 from hloexec.dtypes import ElementType
 from hloexec.errors import VerificationError
 from hloexec.ir import ArrayShape, Computation, Instruction, Literal, TupleShape
-from hloexec.ops.policy import NumericsPolicy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Callee, MemoryOrder, Role, find_opcode
 from hloexec.plan.float_widths import float_types, needs_conversion, with_type
 from hloexec.plan.kernels import Conversion, Kernel, instruction_kernel, library_kernel

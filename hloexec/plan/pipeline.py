@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from hloexec.ops.policy import NumericsPolicy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.plan.liveness import with_lifetimes
 from hloexec.plan.optimization_errors import warn_of_failure
 from hloexec.plan.regions import LEAST_BYTES

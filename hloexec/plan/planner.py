@@ -21,7 +21,7 @@ from hloexec.dtypes import ElementType
 from hloexec.errors import HloWarning, InputError, ResourceError, UnsupportedError
 from hloexec.ir import BufferShape, Computation, Instruction, Module
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.copying import lies_in_order, row_major
+from hloexec.ops.movement.copying import lies_in_order, row_major
 from hloexec.ops.registry import OPCODES, Role, role_of
 from hloexec.plan.callee import PlanCallee
 from hloexec.plan.float_widths import needs_conversion

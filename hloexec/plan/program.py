@@ -12,7 +12,7 @@ from hloexec.devices.transfers import TRANSFERS, reason_against
 from hloexec.errors import UnsupportedError
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.plan.schedule import callees_first, computation_named, effectful_computations, schedule
 

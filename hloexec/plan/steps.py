@@ -165,7 +165,7 @@ class Exchange:
     """The step is a collective: groups of devices exchange values."""
 
     function: Callable[..., Any]
-    """The bound kernel, from the operands of a group's members to their results (`hloexec.ops.groups`)."""
+    """The bound kernel, from the operands of a group's members to their results (`hloexec.ops.collective.groups`)."""
     callees: tuple[Any, ...] = ()
     """The computations that it calls, as kernels see them."""
     groups: Callable[[Topology], list[Group]] | None = None

@@ -18,7 +18,7 @@ from hloexec.exec.running import plan_of, run_devices
 from hloexec.files import open_atomically
 from hloexec.folders import new_folder, require_new_folder, require_room
 from hloexec.ir import Computation, Module
-from hloexec.ops.policy import numerics_policy
+from hloexec.ops.policies.policy import numerics_policy
 from hloexec.ops.registry import find_opcode
 from hloexec.plan.program import Program
 from hloexec.summary import run_counts

@@ -15,7 +15,7 @@ import attrs
 
 from hloexec.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.control import ParameterAttributes
+from hloexec.ops.control.flow import ParameterAttributes
 from hloexec.ops.registry import OPCODES
 from tests.bug_farm.editing import Draft, Where, array
 from tests.bug_farm.naming import uniquely_named

@@ -13,7 +13,7 @@ import attrs
 
 from hloexec.ir import Computation, Instruction, TupleShape
 from hloexec.numerics.trip_counts import loop_trips
-from hloexec.ops.control import CallAttributes, FusionAttributes, GetTupleElementAttributes, ParameterAttributes
+from hloexec.ops.control.flow import CallAttributes, FusionAttributes, GetTupleElementAttributes, ParameterAttributes
 from hloexec.ops.registry import OPCODES, Role
 from tests.bug_farm.editing import Draft
 

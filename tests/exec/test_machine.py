@@ -16,7 +16,7 @@ from hloexec.errors import EvaluationError, HloWarning, UnsupportedError, Verifi
 from hloexec.exec import run, running
 from hloexec.exec.machine import Machine
 from hloexec.ops import registry
-from hloexec.ops.policy import REFERENCE
+from hloexec.ops.policies.policy import REFERENCE
 from hloexec.plan.pipeline import Options
 from hloexec.plan.planner import build
 from tests.exec.programs import COUNTING_LOOP, agree_with_xla, flat, parsed, run_text

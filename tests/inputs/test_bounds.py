@@ -11,7 +11,7 @@ import hloexec
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.element_types import accepted_element_types
 from hloexec.inputs.bounds import frame_of
-from hloexec.ops.convert import convert
+from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.intervals import Bounds
 from hloexec.ops.registry import OPCODES
 

@@ -13,7 +13,7 @@ import hloexec.ops  # noqa: F401  (fills the registry)
 from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Module, Shape, TupleShape
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import OPCODES, ProgramShape, Role
 from hloexec.text import parse
 from hloexec.values import TOKEN, Token

@@ -18,8 +18,8 @@ from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.common import in_type
-from hloexec.ops.flushing import Flushing, flushes
-from hloexec.ops.policy import numerics_policy
+from hloexec.ops.policies.flushing import Flushing, flushes
+from hloexec.ops.policies.policy import numerics_policy
 from hloexec.ops.registry import OPCODES, Role
 
 __all__ = ["Audit", "evaluate"]

@@ -8,7 +8,7 @@ import pytest
 
 from hloexec.errors import VerificationError
 from hloexec.exec import plan_of, run
-from hloexec.ops.policy import REFERENCE
+from hloexec.ops.policies.policy import REFERENCE
 from hloexec.plan.pipeline import Options
 from hloexec.plan.planner import build
 from hloexec.plan.steps import Invocation

@@ -17,7 +17,7 @@ from hloexec.exec.statistics import Statistics
 from hloexec.ir import Module
 from hloexec.ops import threads
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.policy import RANDOM_ROUNDING
+from hloexec.ops.policies.policy import RANDOM_ROUNDING
 from hloexec.plan.regions import region
 from tests.plan.audit import Audit
 from tests.plan.random_programs import RandomProgram

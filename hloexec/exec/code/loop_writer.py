@@ -17,7 +17,7 @@ import numpy as np
 from hloexec.exec.code.code import Code, Line
 from hloexec.exec.code.writer import Values, Writer
 from hloexec.ir import ArrayShape
-from hloexec.ops.product_sums import AddedProduct, ProductSum
+from hloexec.ops.contraction.product_sums import AddedProduct, ProductSum
 from hloexec.plan.passes.induction import trip_count
 from hloexec.plan.steps import Counter, Limit, Plan, Step, While
 from hloexec.values import Array

@@ -2,7 +2,7 @@
 
 Gradients of weights are added up so, in the loop that goes back through a sequence. By themselves, product and sum read
 and write a matrix three times; together once, a block at a time, with the same two roundings. Where nothing else in the
-loop reads the sum, several products may wait and be added at a time (`hloexec.ops.product_sums`).
+loop reads the sum, several products may wait and be added at a time (`hloexec.ops.contraction.product_sums`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from hloexec.ir import ArrayShape
-from hloexec.ops.product_sums import AddedProduct
+from hloexec.ops.contraction.product_sums import AddedProduct
 from hloexec.plan.kernels import InstructionKernel, Kernel
 from hloexec.plan.steps import Plan, Step, While
 

@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 
 from hloexec.ir import ArrayShape, Instruction, TupleShape
-from hloexec.ops.policy import NumericsPolicy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.rows import RowForm, prefixes
 from hloexec.plan.regions import LEAST_BYTES
 from hloexec.plan.regions.block_program import Part

@@ -15,8 +15,8 @@ import numpy as np
 
 from hloexec.dtypes import element_type
 from hloexec.ir import ArrayShape
-from hloexec.ops.choosing import choose_by_mask, mask_into, mask_of
 from hloexec.ops.common import narrow_into
+from hloexec.ops.elementwise.choosing import choose_by_mask, mask_into, mask_of
 from hloexec.ops.rows import RowForm, behind_prefix, same
 from hloexec.plan.regions.part_order import in_order_of_use
 from hloexec.plan.regions.places import Operation, Places, Value

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.ops.copying import lies_in_order
+from hloexec.ops.movement.copying import lies_in_order
 from hloexec.ops.rows import behind_prefix, prefix_length
 from hloexec.ops.threads import core_count, in_blocks
 from hloexec.plan.kernels import Kernel

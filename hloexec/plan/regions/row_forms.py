@@ -10,7 +10,7 @@ import attrs
 from hloexec.dtypes import ElementType
 from hloexec.dtypes import element_type as element_type_named
 from hloexec.ir import ArrayShape, Shape
-from hloexec.ops.choosing import choose_by_mask, mask_type
+from hloexec.ops.elementwise.choosing import choose_by_mask, mask_type
 from hloexec.ops.registry import Opcode
 from hloexec.ops.rows import RowForm, prefix_length, prefixes, same
 from hloexec.plan.kernels import InstructionKernel
@@ -18,7 +18,7 @@ from hloexec.plan.steps import Step
 from hloexec.plan.trees import Leaf
 
 if TYPE_CHECKING:
-    from hloexec.ops.random_rounding import RandomRounding
+    from hloexec.ops.policies.random_rounding import RandomRounding
 
 __all__ = ["row_form"]
 

@@ -1,0 +1,116 @@
+"""Calls that compute nothing: shardings, layouts, memory placement, buffers, and orders of side effects.
+
+They hand on their operands, or make something whose contents nobody may rely on: zeros here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hloexec.custom_calls.registry import custom_call
+from hloexec.errors import EvaluationError, ShapeError
+from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
+from hloexec.ops.common import require
+from hloexec.ops.control.annotations import ANNOTATIONS
+from hloexec.values import TOKEN, Array, Token
+
+__all__ = ["Annotation"]
+
+
+def _contents(shape: Shape) -> Shape:
+    """The shape as if buffers were arrays."""
+    return shape.element if isinstance(shape, BufferShape) else shape
+
+
+@custom_call(*ANNOTATIONS, is_reproducible=True)
+class Annotation:
+    """out = operand: how it is partitioned, laid out, which memory holds it, or how large it gets (SetBound).
+
+    Source: XLA, sharding_propagation.cc, layout_assignment.cc, host_memory_offload_annotations.h; Shardy, round trip
+    through HLO.
+    """
+
+    @staticmethod
+    def evaluate(operand: Any) -> Any:
+        return operand
+
+    @staticmethod
+    def infer(operand: Shape) -> Shape:
+        return operand
+
+
+@custom_call("Pin", "Unpin", is_reproducible=True)
+class Pin:
+    """out = operand, an array that became a buffer, which may be written in place (Pin), or the reverse (Unpin).
+
+    Source: XLA, hlo_instruction_utils and buffer types (`b(f32[8])`).
+    """
+
+    @staticmethod
+    def infer(operand: Shape, *, shape: Shape) -> Shape:
+        before, after = _contents(operand), _contents(shape)
+        require(before.compatible(after), f"a buffer of {before} cannot be one of {after}")
+        return shape
+
+    @staticmethod
+    def evaluate(operand: Array) -> Array:
+        return operand
+
+
+@custom_call(
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "xla.sdy.GlobalToLocalShape",
+    "xla.sdy.LocalToGlobalShape",
+    is_reproducible=True,
+)
+class ShardBorder:
+    """The operands, where a region in which devices see their own shards begins or ends.
+
+    Where the whole array is every device's shard, nothing happens; elsewhere devices cut their shards out of it, or put
+    it together (`hloexec.devices.manual_regions`). Source: XLA, SPMD partitioner; Shardy, round trip through HLO.
+    """
+
+    @staticmethod
+    def forwards(computation: Computation, instruction: Instruction) -> tuple[str, ...]:
+        return instruction.operands
+
+
+@custom_call("AllocateBuffer", "CreateBuffer", "NopReturnToken", "xla.sdy.ShardingGroup", is_reproducible=True)
+class Nothing:
+    """Zeros of the declared shape, tokens where it has tokens: memory that was reserved and not written.
+
+    XLA puts AllocateBuffer and NopReturnToken in the place of collectives and of transfers when it flattens control
+    flow for measurements; ShardingGroup gives an empty tuple. Source: XLA, collective_ops_utils; Shardy.
+    """
+
+    @staticmethod
+    def evaluate(*operands: Any, shape: Shape) -> Any:
+        return _zeros(shape)
+
+
+@custom_call("shape_assertion", is_reproducible=True)
+class ShapeAssertion:
+    """An empty tuple, or EvaluationError where the first operand is false.
+
+    JAX checks so what an exported function assumes of dimensions that were unknown; the other operands are the numbers
+    of its message. Source: JAX, shape polymorphism.
+    """
+
+    @staticmethod
+    def evaluate(*operands: Array, shape: Shape) -> Any:
+        if operands and not np.all(operands[0]):
+            values = ", ".join(str(operand) for operand in operands[1:])
+            raise EvaluationError(f"the module asserts something of its shapes that does not hold ({values})")
+        return _zeros(shape)
+
+
+def _zeros(shape: Shape) -> Array | Token | tuple[Any, ...]:
+    if isinstance(shape, TupleShape):
+        return tuple(_zeros(element) for element in shape.elements)
+    contents = _contents(shape)
+    if not isinstance(contents, ArrayShape):
+        raise ShapeError(f"a buffer cannot hold {shape}")
+    return np.zeros(contents.dimensions, contents.element_type.storage) if contents.is_array else TOKEN

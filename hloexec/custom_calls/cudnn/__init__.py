@@ -1,0 +1,1 @@
+"""cuDNN: attention, convolutions, layer normalization, block-scaled products."""

@@ -1,0 +1,287 @@
+"""cuDNN's fused attention, forward and backward, of types of 16 bits and more.
+
+Source: XLA, cudnn_custom_call_compiler.cc; JAX, fused_attention_stablehlo.py; cuDNN frontend, Attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hloexec.custom_calls import attention as softmax
+from hloexec.custom_calls.cudnn import attention_unfused as unfused
+from hloexec.custom_calls.cudnn.attention_config import KINDS, AttentionConfig, attention_config
+from hloexec.custom_calls.cudnn.attention_results import result_count, results_of, rounded_results
+from hloexec.custom_calls.cudnn.attention_sequences import Batch, four_dimensions, heads_first, paged, tokens
+from hloexec.custom_calls.cudnn.fields import refused_by, require_floating, require_named
+from hloexec.custom_calls.registry import custom_call
+from hloexec.dtypes import element_type_of
+from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
+from hloexec.ir import ArrayShape, Instruction, Shape
+from hloexec.ops.common import array_shape, narrow, require, widen
+from hloexec.ops.control.flow import CustomCallAttributes
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.values import Array
+
+__all__ = ["check_heads"]
+
+
+def _check(instruction: Instruction) -> None:
+    attributes = instruction.attributes
+    attention_config(attributes.custom_call_target, instruction.backend_config)
+    if attributes.called_computations or attributes.to_apply:
+        raise UnsupportedError("it calls a computation, to modify its scores")
+
+
+_INTEGERS = ("query lengths", "key lengths", "query offsets", "key offsets", "key pages", "value pages")
+
+
+def _operand_names(config: AttentionConfig) -> list[str]:
+    """The operands in order."""
+    kind = config.kind
+    names = ["queries", "keys", "values"]
+    if kind.is_backward:
+        names += ["statistics", "output gradient"]
+    # The older form has the mask before the bias, of which the gradient has no need.
+    names += ["mask"] * kind.has_mask
+    names += ["bias"] * (kind.has_bias and (config.is_flash or not kind.is_backward))
+    names += ["output"] * (kind.is_backward and config.is_flash)
+    names += ["query lengths", "key lengths"] * config.has_lengths
+    names += ["query offsets", "key offsets"] * config.is_packed
+    names += ["key pages", "value pages"] * config.is_paged
+    return names
+
+
+def _named_shapes(operands: Sequence[Shape], config: AttentionConfig) -> dict[str, ArrayShape]:
+    names = _operand_names(config)
+    require_named(operands, names, "the attention", ShapeError)
+    shapes = {name: array_shape(shape, f"{name} of the attention") for name, shape in zip(names, operands, strict=True)}
+    require_floating((shape for name, shape in shapes.items() if name not in _INTEGERS), "the attention")
+    return shapes
+
+
+def _named(operands: Sequence[Array], config: AttentionConfig) -> dict[str, Array]:
+    names = _operand_names(config)
+    require_named(operands, names, "the attention", EvaluationError)
+    return dict(zip(names, operands, strict=True))
+
+
+def check_heads(queries: tuple[int, ...], keys: tuple[int, ...], values: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """Batch, heads, queries and keys of operands [batch, heads, rows, depth]; ShapeError where they do not fit."""
+    require(
+        queries[0] == keys[0] == values[0]
+        and keys[1:3] == values[1:3]
+        and queries[3] == keys[3]
+        and keys[1] > 0
+        and queries[1] % keys[1] == 0,
+        f"queries, keys and values of the attention do not fit each other: as batch, heads, rows and depth they are "
+        f"{list(queries)}, {list(keys)} and {list(values)}",
+    )
+    return queries[0], queries[1], queries[2], keys[2]
+
+
+def _sizes(shapes: dict[str, ArrayShape], config: AttentionConfig) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Batch, heads, queries, keys; keys' batch, heads, rows, depth; the depth of values. ShapeError where none fit."""
+    queries, keys, values = (
+        config.placements[role].shape(shapes[role], role) for role in ("queries", "keys", "values")
+    )
+    if config.is_paged:
+        for name in ("key pages", "value pages"):
+            table = shapes[name]
+            require(
+                table.element_type.is_integral
+                and table.rank == 4
+                and table.dimensions[0] == queries[0]
+                and table.dimensions[1::2] == (1, 1),
+                f"the {name} of the attention must be [{queries[0]}, 1, blocks, 1], but are {table}",
+            )
+        keys, values = (
+            (queries[0], blocks[1], shapes[name].dimensions[2] * blocks[2], blocks[3])
+            for blocks, name in ((keys, "key pages"), (values, "value pages"))
+        )
+    batch, heads, rows, columns = check_heads(queries, keys, values)
+    for name in ("bias", "mask"):
+        if name in shapes:
+            found = (
+                shapes[name].dimensions
+                if len(shapes[name].dimensions) != 3
+                else (shapes[name].dimensions[0], 1, *shapes[name].dimensions[1:])
+            )
+            require(
+                len(found) == 4
+                and all(size in (1, most) for size, most in zip(found, (batch, heads, rows, columns), strict=True)),
+                f"the {name} of the attention must broadcast to {[batch, heads, rows, columns]}, but is {shapes[name]}",
+            )
+    for name in ("query lengths", "key lengths"):
+        if name in shapes:
+            count = shapes[name].element_count
+            require(
+                shapes[name].element_type.is_integral and (count == batch or (config.is_packed and count % batch == 0)),
+                f"the {name} of the attention must be {batch} integers (more where packed), but are {shapes[name]}",
+            )
+    for name in ("query offsets", "key offsets"):
+        if name in shapes:
+            require(
+                shapes[name].element_type.is_integral
+                and shapes[name].element_count >= shapes["query lengths"].element_count
+                and shapes["query lengths"].element_count == shapes["key lengths"].element_count,
+                f"the {name} of the attention must be as many as there are sequences, but are {shapes[name]}",
+            )
+    return (batch, heads, rows, columns), keys, values[3]
+
+
+@custom_call(*(target for target, kind in KINDS.items() if not kind.is_backward and not kind.is_8_bit))
+class Attention:
+    """softmax(fmha_scale · q · kᵀ + bias, hidden keys left out) · v, computed in f32 and rounded once
+
+    Operands: q, k, v, in the order of dimensions that the config's dimension numbers tell, heads of k and v being
+    shared where they are fewer; the bias, broadcast to [batch, heads, queries, keys]; with padding, lengths of queries
+    and keys [batch]; with max_seg_per_batch, such lengths and where each sequence starts, in elements; with
+    is_paged_attention, lengths and tables [batch, 1, blocks, 1] of the blocks that k and v consist of. Query i sees the
+    keys up to i where there is a causal mask, those from i − window + 1 where there is a window. Results: [batch,
+    heads, queries, depth of v]; in training, the log-sum-exp of every query's scores (f32); scratch memory (u8, zeros).
+    Outside of a sequence there are zeros, and −∞ as the log-sum-exp.
+
+    The older form, without is_flash_attention: a mask multiplies the scores, after the bias; in training, the
+    probabilities [batch, heads, queries, keys] are the second result; BmmBmm has no softmax at all. Source: XLA,
+    cudnn_fused_mha_rewriter.cc, cuda_dnn.cc; cuDNN frontend, Attention.
+    """
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: CustomCallAttributes, backend_config: str | None, shape: Shape) -> Shape:
+        config = attention_config(attributes.custom_call_target, backend_config)
+        shapes = _named_shapes(operands, config)
+        (batch, heads, rows, columns), _, depth = _sizes(shapes, config)
+        expected: list[tuple[int, ...]] = [(batch, heads, rows, depth)]
+        if result_count(shape) > 1:
+            count = shapes["query lengths"].element_count if config.is_packed else batch
+            expected.append((count, heads, rows) if config.is_flash else (batch, heads, rows, columns))
+        return results_of(shape, expected, "the attention")
+
+    supports = refused_by(_check)
+
+    @staticmethod
+    def evaluate(
+        *operands: Array,
+        attributes: CustomCallAttributes,
+        backend_config: str | None,
+        shape: Shape,
+        numerics: NumericsPolicy = REFERENCE,
+    ) -> Array | tuple[Array, ...]:
+        config = attention_config(attributes.custom_call_target, backend_config)
+        named = _named(operands, config)
+        queries, keys, values = (
+            config.placements[role].canonical(named[role]) for role in ("queries", "keys", "values")
+        )
+        if not config.is_flash:
+            results = unfused.forward(queries, keys, values, named.get("mask"), named.get("bias"), config, numerics)
+            return rounded_results(results, shape, narrow)
+        if config.is_paged:
+            keys, values = paged(keys, named["key pages"]), paged(values, named["value pages"])
+        lengths = [named[name] for name in named if "lengths" in name or "offsets" in name]
+        batch = Batch(queries, keys, values, four_dimensions(named.get("bias")), lengths, config, numerics)
+        count, heads, rows, _ = queries.shape
+        dtype = element_type_of(queries.dtype).accumulate
+        output = np.zeros((count * rows, heads, values.shape[3]), dtype)
+        sums = np.full((lengths[0].size if config.is_packed else count, heads, rows), -np.inf, dtype)
+        for stretch, sequence in batch.sequences():
+            value, weights = softmax.attention(sequence)
+            output[stretch.queries] = value
+            sums[stretch.row, :, : stretch.length] = weights.log_sum_exp
+        return rounded_results([heads_first(output, count), sums], shape, narrow)
+
+
+@custom_call(*(target for target, kind in KINDS.items() if kind.is_backward and not kind.is_8_bit))
+class AttentionBackward:
+    """The gradients of attention with respect to q, k, v and the bias, computed in f32 and each rounded once
+
+    Operands: q, k, v, the log-sum-exps that forward left, the output's gradient, the bias, the output, and lengths and
+    offsets as forward's. The log-sum-exps and the output are used as given. Results: gradients of q, k and v, [batch,
+    heads, rows, depth] whatever the order of dimensions of q, k and v; of the bias (where there is one and the call
+    declares it), summed over the dimensions along which it was broadcast; scratch memory (u8, zeros). Outside of a
+    sequence gradients are 0.
+
+    The older form, without is_flash_attention, is given probabilities in place of log-sum-exps, the mask, and no bias
+    or output. After the gradient of v it returns that of the scores before they were scaled [batch, heads, queries,
+    keys], and that of a bias, summed over the batch, last. Source: XLA, cudnn_fused_mha_rewriter.cc, cuda_dnn.cc;
+    FlashAttention-2, algorithm 2.
+    """
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: CustomCallAttributes, backend_config: str | None, shape: Shape) -> Shape:
+        config = attention_config(attributes.custom_call_target, backend_config)
+        shapes = _named_shapes(operands, config)
+        (batch, heads, rows, columns), keys, depth = _sizes(shapes, config)
+        for name in ("output gradient", *(["output"] if config.is_flash else [])):
+            found = config.placements["output"].shape(shapes[name], f"the {name} of the attention")
+            require(
+                found == (batch, heads, rows, depth),
+                f"the {name} of the attention must be {[batch, heads, rows, depth]}, but is {shapes[name]}",
+            )
+        left = shapes["statistics"]
+        if config.is_flash:
+            count = shapes["query lengths"].element_count if config.is_packed else batch
+            fits = left.element_count == count * heads * rows
+        else:
+            fits = config.placements["probabilities"].shape(left, "what forward left") == (batch, heads, rows, columns)
+        require(fits, f"what forward left does not fit attention of {[batch, heads, rows, columns]}: it is {left}")
+        expected: list[tuple[int, ...]] = [
+            (batch, heads, rows, keys[3]),
+            (batch, keys[1], columns, keys[3]),
+            (batch, keys[1], columns, depth),
+        ]
+        if not config.is_flash:
+            expected.append((batch, heads, rows, columns))
+        if config.kind.has_bias and result_count(shape) > len(expected):
+            expected.append(shapes["bias"].dimensions if config.is_flash else (1, heads, rows, columns))
+        return results_of(shape, expected, "the attention's gradient")
+
+    supports = refused_by(_check)
+
+    @staticmethod
+    def evaluate(
+        *operands: Array,
+        attributes: CustomCallAttributes,
+        backend_config: str | None,
+        shape: Shape,
+        numerics: NumericsPolicy = REFERENCE,
+    ) -> Array | tuple[Array, ...]:
+        config = attention_config(attributes.custom_call_target, backend_config)
+        named = _named(operands, config)
+        places = config.placements
+        queries, keys, values = (places[role].canonical(named[role]) for role in ("queries", "keys", "values"))
+        gradient = places["output"].canonical(named["output gradient"])
+        if not config.is_flash:
+            probabilities = places["probabilities"].canonical(named["statistics"])
+            results = unfused.backward(
+                queries, keys, values, probabilities, gradient, named.get("mask"), config, numerics
+            )
+            return rounded_results(results, shape, narrow)
+        lengths = [named[name] for name in named if "lengths" in name or "offsets" in name]
+        bias = four_dimensions(named.get("bias"))
+        batch = Batch(queries, keys, values, bias, lengths, config, numerics)
+        count, heads, rows, _ = queries.shape
+        dtype = element_type_of(queries.dtype).accumulate
+        sums = widen(named["statistics"]).astype(dtype, copy=False).reshape(-1, heads, rows)
+        outer, output = tokens(gradient), tokens(places["output"].canonical(named["output"]))
+        gradients = [np.zeros(tokens(array).shape, dtype) for array in (queries, keys, values)]
+        bias_gradient = None if bias is None else np.zeros(bias.shape, dtype)
+        for stretch, sequence in batch.sequences():
+            here = stretch.queries
+            weights = softmax.Weights(sums[stretch.row, :, : stretch.length], None)
+            found = softmax.attention_gradients(sequence, weights, output[here], outer[here])
+            gradients[0][here] = found.queries
+            gradients[1][stretch.keys], gradients[2][stretch.keys] = found.keys, found.values
+            if bias_gradient is not None and found.bias is not None:
+                _add_summed(bias_gradient[stretch.row if len(bias_gradient) > 1 else 0], found.bias)
+        results = [heads_first(flat, count) for flat in gradients]
+        results += [bias_gradient] if bias_gradient is not None else []
+        return rounded_results(results, shape, narrow)
+
+
+def _add_summed(total: Array, gradient: Array) -> None:
+    """Add `[heads, queries, keys]` to the gradient of a bias, summed over the dimensions that it does not have."""
+    summed = tuple(axis for axis, size in enumerate(total.shape) if size == 1 and gradient.shape[axis] != 1)
+    part = gradient.sum(summed, keepdims=True)
+    total[tuple(slice(size) for size in part.shape)] += part

@@ -1,0 +1,177 @@
+"""Block-scaled products: `__op$block_scaled_dot`, as JAX writes it, and the cuDNN call that XLA makes of it.
+
+Every 32 (scales of f8e8m0fnu) or 16 (f8e4m3fn) neighbours along the contracted dimension, the last one, share a scale.
+Source: XLA, block_scaling_rewriter.h; JAX, scaled_matmul_stablehlo.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hloexec.custom_calls.cudnn.fields import Fields, refused_by, require_count, result_shapes, with_scratch
+from hloexec.custom_calls.registry import custom_call
+from hloexec.dtypes import ELEMENT_TYPES, ElementType
+from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
+from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.ops.common import array_shape, require
+from hloexec.ops.contraction.dot import DotAttributes, ScaledDot
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.values import Array
+
+__all__: list[str] = []
+
+_BLOCKS = {"f8e8m0fnu": 32, "f8e4m3fn": 16}
+"""How many elements share a scale of cuDNN's, by the scale's type."""
+_ROWS, _COLUMNS = 128, 4
+"""cuDNN's scales come in tiles of so many rows and blocks."""
+
+
+def _numbers(rank: int) -> DotAttributes:
+    batch = tuple(range(rank - 2))
+    return DotAttributes(
+        lhs_batch_dims=batch,
+        lhs_contracting_dims=(rank - 1,),
+        rhs_batch_dims=batch,
+        rhs_contracting_dims=(rank - 1,),
+    )
+
+
+def _check(instruction: Instruction) -> None:
+    """The config only restates what shapes say; UnsupportedError where it says something else."""
+    config = instruction.backend_config
+    try:
+        whole: Any = json.loads(config) if config else {}
+    except (ValueError, RecursionError) as error:
+        raise UnsupportedError(f"its backend_config is not JSON ({error})") from None
+    inner = whole.get("scaled_dot_backend_config", {}) if isinstance(whole, dict) else None
+    if not isinstance(inner, dict):
+        raise UnsupportedError("its backend_config must be an object with scaled_dot_backend_config")
+    result = result_shapes(instruction.shape, "block_scaled_dot")[0]
+    batch = list(range(result.rank - 2))
+    fields = Fields(inner)
+    for name in inner:
+        if name in ("lhs_batch_dimensions", "rhs_batch_dimensions"):
+            if list(fields.whole_list(name)) != batch:
+                raise UnsupportedError(f"its {name} are {inner[name]}, but must be {batch} for a result of {result}")
+        elif name == "dequantize_type":
+            if str(inner[name]).lower() != result.element_type.name:
+                raise UnsupportedError(
+                    f"its dequantize_type is {inner[name]}, but its result has {result.element_type}"
+                )
+        else:
+            raise UnsupportedError(f"its scaled_dot_backend_config has the field {name}, which hloexec does not know")
+
+
+def _product_shape(lhs: ArrayShape, rhs: ArrayShape, scales: Sequence[ArrayShape], result: ElementType) -> ArrayShape:
+    """The shape of the product, or ShapeError."""
+    require(
+        lhs.rank == rhs.rank and lhs.rank in (2, 3),
+        f"the operands of a block-scaled product must have two or three dimensions, but are {lhs} and {rhs}",
+    )
+    for operand, scale in zip((lhs, rhs), scales, strict=True):
+        require(
+            scale.rank == operand.rank and scale.dimensions[:-1] == operand.dimensions[:-1],
+            f"the scales {scale} of a block-scaled product must have the dimensions of {operand}, but for the last one",
+        )
+    found = ScaledDot.infer(lhs, rhs, *scales, attributes=_numbers(lhs.rank), shape=ArrayShape(result))
+    assert isinstance(found, ArrayShape)
+    return found
+
+
+@custom_call("__op$block_scaled_dot")
+class BlockScaledDot:
+    """out[b, m, n] = sum over k of lhs[b, m, k] · lhs_scale[b, m, k/block] · rhs[b, n, k] · rhs_scale[b, n, k/block]
+
+    Operands: lhs, rhs, lhs_scale and perhaps rhs_scale; b may be missing. The block is as long as the operand's last
+    dimension over the scale's. Products add up in f32 and are rounded once. Source: XLA, block_scaling_rewriter.h.
+    """
+
+    @staticmethod
+    def infer(*operands: Shape, shape: Shape) -> Shape:
+        require_count(operands, (3, 4), "block_scaled_dot", ShapeError)
+        lhs, rhs, *scales = (array_shape(o, f"operand {n} of block_scaled_dot") for n, o in enumerate(operands))
+        if len(scales) == 1:
+            scales.append(ArrayShape(ELEMENT_TYPES["f32"], (*rhs.dimensions[:-1], 1)))
+        return _product_shape(lhs, rhs, scales, array_shape(shape, "the result of block_scaled_dot").element_type)
+
+    supports = refused_by(_check)
+
+    @staticmethod
+    def evaluate(*operands: Array, shape: Shape, numerics: NumericsPolicy = REFERENCE) -> Array:
+        require_count(operands, (3, 4), "block_scaled_dot", EvaluationError)
+        lhs, rhs, *scales = operands
+        if len(scales) == 1:
+            scales.append(np.ones((1,) * rhs.ndim, np.float32))
+        declared = array_shape(shape, "the result of block_scaled_dot")
+        return ScaledDot.evaluate(lhs, rhs, *scales, attributes=_numbers(lhs.ndim), shape=declared, numerics=numerics)
+
+
+def _scale_dimensions(operand: ArrayShape, scale: ArrayShape) -> tuple[int, ...]:
+    """Those of cuDNN's scales without padding, or ShapeError where the padded ones do not fit the operand."""
+    block = _BLOCKS.get(scale.element_type.name)
+    if block is None:
+        raise ShapeError(f"the scales of __cudnn$blockScaledDot must be of {' or '.join(_BLOCKS)}, but are {scale}")
+    require(
+        operand.rank in (2, 3) and operand.dimensions[-1] % block == 0,
+        f"an operand of __cudnn$blockScaledDot must have two or three dimensions, the last a multiple of {block} by "
+        f"its scales' type, but is {operand}",
+    )
+    *batch, rows, depth = operand.dimensions
+    plain = (*batch, rows, depth // block)
+    padded = (*batch, -(-rows // _ROWS) * _ROWS, -(-plain[-1] // _COLUMNS) * _COLUMNS)
+    require(
+        scale.dimensions == padded,
+        f"the scales of {operand} must be padded to {list(padded)}, tiles of {_ROWS} × {_COLUMNS}, but are {scale}",
+    )
+    return plain
+
+
+def _unswizzled(scale: Array, sizes: tuple[int, ...]) -> Array:
+    """The scales in order: a tile of 128 rows × 4 blocks lies as 32 × 4 × 4, of row = 32 · second + first."""
+    *batch, rows, columns = scale.shape
+    tiles = scale.reshape(-1, rows // _ROWS, columns // _COLUMNS, 32, 4, 4)
+    plain = tiles.transpose(0, 1, 4, 3, 2, 5).reshape(*batch, rows, columns)
+    return plain[(..., slice(sizes[-2]), slice(sizes[-1]))]
+
+
+@custom_call("__cudnn$blockScaledDot")
+class CudnnBlockScaledDot:
+    """The product that `__op$block_scaled_dot` is, of scales padded and shuffled for the tensor cores
+
+    Scales of f8e8m0fnu cover 32 elements, those of f8e4m3fn 16. They are padded to tiles of 128 rows × 4 blocks, a tile
+    of which lies in memory as [row mod 32, row / 32, block]. Results: the product and scratch memory (u8, zeros).
+    Source: XLA, block_scaling_rewriter.cc (PrepareScalingOperand).
+    """
+
+    @staticmethod
+    def infer(*operands: Shape, shape: Shape) -> Shape:
+        require_count(operands, (4,), "__cudnn$blockScaledDot", ShapeError)
+        lhs, rhs, *scales = (array_shape(o, f"operand {n} of blockScaledDot") for n, o in enumerate(operands))
+        plain = [
+            ArrayShape(scale.element_type, _scale_dimensions(operand, scale))
+            for operand, scale in zip((lhs, rhs), scales, strict=True)
+        ]
+        declared = result_shapes(shape, "blockScaledDot")[0]
+        product = _product_shape(lhs, rhs, plain, declared.element_type)
+        return TupleShape((product, *shape.elements[1:])) if isinstance(shape, TupleShape) else product
+
+    supports = refused_by(_check)
+
+    @staticmethod
+    def evaluate(
+        *operands: Array, shape: Shape, operand_shapes: Sequence[Shape], numerics: NumericsPolicy = REFERENCE
+    ) -> Array | tuple[Array, ...]:
+        require_count(operands, (4,), "__cudnn$blockScaledDot", EvaluationError)
+        lhs, rhs, *scales = operands
+        shapes = [array_shape(operand, "an operand of blockScaledDot") for operand in operand_shapes]
+        plain = [
+            _unswizzled(scale, _scale_dimensions(operand, of_scale))
+            for scale, operand, of_scale in zip(scales, shapes[:2], shapes[2:], strict=True)
+        ]
+        declared = result_shapes(shape, "blockScaledDot")[0]
+        value = ScaledDot.evaluate(lhs, rhs, *plain, attributes=_numbers(lhs.ndim), shape=declared, numerics=numerics)
+        return with_scratch([value], shape)

@@ -1,0 +1,336 @@
+"""cuDNN's convolutions: forward, the two gradients, and forward with bias, side input and activation.
+
+The window, dim_labels and feature_group_count stand on the call and always describe the forward convolution, whose
+input, filter and output are x, w and y; a gradient's call takes y's gradient and gives that of x or of w. Source: XLA,
+conv_rewriter.cc and cudnn_fused_conv_rewriter.h; cuDNN, cudnnConvolutionBiasActivationForward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from hloexec.custom_calls.cudnn.fields import (
+    Fields,
+    read_fields,
+    refused_by,
+    require_count,
+    result_shapes,
+    saturating,
+    with_scratch,
+)
+from hloexec.custom_calls.cudnn.geometry import Geometry, accumulation_type, geometry
+from hloexec.custom_calls.cudnn.layouts import unreordered_bias, unreordered_filter
+from hloexec.custom_calls.registry import custom_call
+from hloexec.dtypes import ElementType, element_type_of
+from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
+from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.ops.common import array_shape, require, widen
+from hloexec.ops.control.flow import CustomCallAttributes
+from hloexec.ops.elementwise.arithmetic import maximum, minimum
+from hloexec.ops.elementwise.convert import convert
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.values import Array
+
+__all__ = ["ACTIVATIONS", "CONVOLUTION_FIELDS", "declared_like", "elu", "operand_shapes_of", "relu"]
+
+# `algorithm`, with `tensor_ops_enabled` and `scratch_size` in older dumps, chooses among kernels; that is rounding.
+CONVOLUTION_FIELDS = (
+    "algorithm tensor_ops_enabled scratch_size conv_result_scale activation_mode side_input_scale leakyrelu_alpha "
+    "reordered_int8_nchw_vect serialized_graph"
+).split()
+_MODES = "kNone kSigmoid kRelu kRelu6 kReluX kTanh kBandPass kElu kLeakyRelu kGeluExact".split()
+
+
+def relu(x: Array) -> Array:
+    return maximum(x, np.zeros_like(x))
+
+
+def elu(x: Array) -> Array:
+    return np.where(x > 0, x, np.expm1(x))
+
+
+ACTIVATIONS: Mapping[str, Callable[[Array, float], Array]] = {
+    "kNone": lambda x, slope: x,
+    "kRelu": lambda x, slope: relu(x),
+    "kRelu6": lambda x, slope: minimum(relu(x), np.full_like(x, 6)),
+    "kElu": lambda x, slope: elu(x),
+    "kLeakyRelu": lambda x, slope: np.where(x > 0, x, x.dtype.type(slope) * x),
+}
+
+
+@attrs.frozen
+class _Config:
+    """What a `cudnn_conv_backend_config` says about values."""
+
+    scale: float
+    side_scale: float
+    mode: str
+    slope: float
+    is_reordered: bool
+
+
+def _config(fields: Fields) -> _Config:
+    mode = fields.word("activation_mode", _MODES)
+    if mode not in ACTIVATIONS:
+        raise UnsupportedError(f"its activation_mode is {mode}; hloexec has {', '.join(ACTIVATIONS)}")
+    if fields.values.get("serialized_graph"):
+        raise UnsupportedError("it has a serialized_graph, which is for __cudnn$convForwardGraph")
+    if "conv_result_scale" not in fields.values:
+        raise UnsupportedError("its cudnn_conv_backend_config lacks conv_result_scale")
+    return _Config(
+        fields.number("conv_result_scale"),
+        fields.number("side_input_scale"),
+        mode,
+        fields.number("leakyrelu_alpha"),
+        fields.flag("reordered_int8_nchw_vect"),
+    )
+
+
+def _fused_config(backend_config: str | None) -> _Config:
+    return _config(read_fields(backend_config, "cudnn_conv_backend_config", CONVOLUTION_FIELDS))
+
+
+def _plain_config(backend_config: str | None, *, may_be_reordered: bool) -> _Config:
+    """The config of a call without bias; nothing may follow the convolution."""
+    config = _fused_config(backend_config)
+    for name, value, wanted in (
+        ("conv_result_scale", config.scale, 1.0),
+        ("side_input_scale", config.side_scale, 0.0),
+        ("activation_mode", config.mode, "kNone"),
+    ):
+        if value != wanted:
+            raise UnsupportedError(f"its {name} is {value}, but a call without a bias can only have {wanted}")
+    if config.is_reordered and not may_be_reordered:
+        raise UnsupportedError("its filter is reordered (reordered_int8_nchw_vect), which gradients cannot have")
+    return config
+
+
+def operand_shapes_of(operands: Sequence[Shape], counts: tuple[int, ...], what: str) -> list[ArrayShape]:
+    """The operands' shapes, or ShapeError where there are not as many as one of `counts`."""
+    require_count(operands, counts, what, ShapeError)
+    return [array_shape(operand, f"operand {number} of {what}") for number, operand in enumerate(operands)]
+
+
+def declared_like(result: ArrayShape, shape: Shape, *more: ArrayShape) -> Shape:
+    """The declared shape with the first leaves replaced by what was inferred."""
+    if not isinstance(shape, TupleShape):
+        return result
+    return TupleShape((result, *more, *shape.elements[1 + len(more) :]))
+
+
+def _rounded(total: Array, result: ElementType) -> Array:
+    """A sum in the accumulation type, rounded once."""
+    if total.dtype == result.storage:
+        return total
+    return convert(total, result) if total.dtype.kind == "i" and result.is_floating else saturating(total, result)
+
+
+def _sum(geometry: Geometry, inputs: Array, kernel: Array, result: ElementType, numerics: NumericsPolicy) -> Array:
+    """y with its vectors merged; sums of integers and those that must saturate are rounded after the kernel."""
+    wide = accumulation_type(inputs)
+    direct = wide.is_floating and result.is_floating and result.bits > 8
+    return _rounded(geometry.forward(inputs, kernel, result if direct else wide, numerics), result)
+
+
+def _check_forward(instruction: Instruction) -> None:
+    _plain_config(instruction.backend_config, may_be_reordered=True)
+    geometry(instruction.attributes)
+
+
+def _check_gradient(instruction: Instruction) -> None:
+    _plain_config(instruction.backend_config, may_be_reordered=False)
+    geometry(instruction.attributes).without_vectors("gradients")
+
+
+def _check_fused(instruction: Instruction) -> None:
+    _fused_config(instruction.backend_config)
+    geometry(instruction.attributes)
+
+
+@custom_call("__cudnn$convForward", is_reproducible=True)
+class Forward:
+    """y = conv(x, w), rounded once
+
+    The result is a tuple of y and scratch memory (u8, zeros). Integers add up in s32 and saturate; floats add up in
+    f32, or f64. Operands and results may hold vectors of features (`?` in dim_labels), filters may be reordered for
+    int8x32. Source: XLA, conv_rewriter.cc, cudnn_vectorize_convolutions.cc.
+    """
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
+        inputs, kernel = operand_shapes_of(operands, (2,), "convForward")
+        declared = result_shapes(shape, "convForward")[0]
+        return declared_like(geometry(attributes).output_shape(inputs, kernel, declared), shape)
+
+    supports = refused_by(_check_forward)
+
+    @staticmethod
+    def evaluate(
+        *operands: Array,
+        attributes: CustomCallAttributes,
+        backend_config: str | None,
+        shape: Shape,
+        numerics: NumericsPolicy = REFERENCE,
+    ) -> Array | tuple[Array, ...]:
+        require_count(operands, (2,), "convForward", EvaluationError)
+        config, found = _plain_config(backend_config, may_be_reordered=True), geometry(attributes)
+        inputs, kernel = operands
+        declared = result_shapes(shape, "convForward")[0]
+        if config.is_reordered and attributes.dim_labels is not None:
+            kernel = unreordered_filter(kernel, attributes.dim_labels)
+        value = _sum(found, inputs, kernel, declared.element_type, numerics)
+        return with_scratch([_with_vectors(value, found, declared)], shape)
+
+
+def _with_vectors(value: Array, found: Geometry, declared: ArrayShape) -> Array:
+    vector = found.output.vector
+    return value if vector is None else found.output.split(value, declared.dimensions[vector])
+
+
+@custom_call("__cudnn$convBackwardInput", is_reproducible=True)
+class BackwardInput:
+    """dx = the gradient of conv(x, w) with respect to x, given dy and w, rounded once
+
+    Operands: dy (the output of dim_labels), w. Result: dx (the input of dim_labels) and scratch memory (u8, zeros). The
+    window and the feature groups are the forward convolution's. Source: XLA, conv_rewriter.cc (MatchBackwardInput).
+    """
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
+        gradient, kernel = operand_shapes_of(operands, (2,), "convBackwardInput")
+        declared = result_shapes(shape, "convBackwardInput")[0]
+        output = (
+            geometry(attributes)
+            .without_vectors("gradients")
+            .output_shape(declared.with_element_type(kernel.element_type), kernel, gradient)
+        )
+        _require_gradient(gradient, output)
+        return declared_like(declared, shape)
+
+    supports = refused_by(_check_gradient)
+
+    @staticmethod
+    def evaluate(
+        *operands: Array,
+        attributes: CustomCallAttributes,
+        backend_config: str | None,
+        shape: Shape,
+        numerics: NumericsPolicy = REFERENCE,
+    ) -> Array | tuple[Array, ...]:
+        require_count(operands, (2,), "convBackwardInput", EvaluationError)
+        _plain_config(backend_config, may_be_reordered=False)
+        declared = result_shapes(shape, "convBackwardInput")[0]
+        found = geometry(attributes).without_vectors("gradients")
+        gradient, kernel = operands
+        value = found.input_gradient(gradient, kernel, declared.dimensions, declared.element_type, numerics)
+        return with_scratch([value], shape)
+
+
+@custom_call("__cudnn$convBackwardFilter", is_reproducible=True)
+class BackwardFilter:
+    """dw = the gradient of conv(x, w) with respect to w, given x and dy, rounded once
+
+    Operands: x (the input of dim_labels), dy (the output). Result: dw (the filter of dim_labels) and scratch memory
+    (u8, zeros). The window and the feature groups are the forward convolution's. Source: XLA, conv_rewriter.cc
+    (MatchBackwardFilter).
+    """
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
+        inputs, gradient = operand_shapes_of(operands, (2,), "convBackwardFilter")
+        declared = result_shapes(shape, "convBackwardFilter")[0]
+        output = (
+            geometry(attributes)
+            .without_vectors("gradients")
+            .output_shape(inputs, declared.with_element_type(inputs.element_type), gradient)
+        )
+        _require_gradient(gradient, output)
+        return declared_like(declared, shape)
+
+    supports = refused_by(_check_gradient)
+
+    @staticmethod
+    def evaluate(
+        *operands: Array,
+        attributes: CustomCallAttributes,
+        backend_config: str | None,
+        shape: Shape,
+        numerics: NumericsPolicy = REFERENCE,
+    ) -> Array | tuple[Array, ...]:
+        require_count(operands, (2,), "convBackwardFilter", EvaluationError)
+        _plain_config(backend_config, may_be_reordered=False)
+        declared = result_shapes(shape, "convBackwardFilter")[0]
+        found = geometry(attributes).without_vectors("gradients")
+        inputs, gradient = operands
+        value = found.filter_gradient(inputs, gradient, declared.element_type, numerics)
+        return with_scratch([value], shape)
+
+
+def _require_gradient(gradient: ArrayShape, output: ArrayShape) -> None:
+    require(
+        gradient.dimensions == output.dimensions,
+        f"the gradient of the convolution's output must have dimensions {list(output.dimensions)}, but is {gradient}",
+    )
+
+
+@custom_call("__cudnn$convBiasActivationForward")
+class BiasActivationForward:
+    """y = activation(conv_result_scale · conv(x, w) + side_input_scale · side + bias), rounded once
+
+    Operands: x, w, the bias [features of y], and perhaps the side input, of y's shape. The activation is kNone, kRelu,
+    kRelu6, kElu (exp(v) − 1 below 0) or kLeakyRelu (leakyrelu_alpha · v below 0). Everything up to the rounding is done
+    in f32 (f64 for f64) after the sums, those of integers in s32; integers round to nearest and saturate. Result: y and
+    scratch memory (u8, zeros). Source: XLA, cudnn_fused_conv_rewriter.h; cuDNN, cudnnConvolutionBiasActivationForward.
+    """
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
+        inputs, kernel, bias, *side = operand_shapes_of(operands, (3, 4), "convBiasActivationForward")
+        declared = result_shapes(shape, "convBiasActivationForward")[0]
+        found = geometry(attributes)
+        result = found.output_shape(inputs, kernel, declared)
+        features = kernel.dimensions[found.kernel.labelled[0]]
+        require(
+            bias.dimensions == (features,) and bias.element_type.is_floating,
+            f"the bias of the convolution must be {features} floating-point numbers, but is {bias}",
+        )
+        require(
+            not side or (side[0].dimensions == result.dimensions and not side[0].element_type.is_complex),
+            f"the side input of the convolution must have the result's shape {result}, but is {(side or [bias])[0]}",
+        )
+        return declared_like(result, shape)
+
+    supports = refused_by(_check_fused)
+
+    @staticmethod
+    def evaluate(
+        *operands: Array,
+        attributes: CustomCallAttributes,
+        backend_config: str | None,
+        shape: Shape,
+        numerics: NumericsPolicy = REFERENCE,
+    ) -> Array | tuple[Array, ...]:
+        require_count(operands, (3, 4), "convBiasActivationForward", EvaluationError)
+        config, found = _fused_config(backend_config), geometry(attributes)
+        inputs, kernel, bias, *side = operands
+        if config.side_scale and not side:
+            raise EvaluationError(f"the convolution has side_input_scale {config.side_scale}, but no side input")
+        declared = result_shapes(shape, "convBiasActivationForward")[0]
+        if config.is_reordered and attributes.dim_labels is not None:
+            kernel, bias = unreordered_filter(kernel, attributes.dim_labels), unreordered_bias(bias)
+        total = found.forward(inputs, kernel, accumulation_type(inputs), numerics)
+        dtype = element_type_of(inputs.dtype).accumulate if total.dtype.kind == "f" else np.dtype(np.float32)
+        with np.errstate(all="ignore"):
+            value = dtype.type(config.scale) * total.astype(dtype, copy=False)
+            if side and config.side_scale:
+                addend = widen(found.output.merge(side[0])).astype(dtype, copy=False)
+                value = value + dtype.type(config.side_scale) * addend
+            along_features = [1] * value.ndim
+            along_features[found.attributes.dim_labels.output_feature_dimension] = bias.size
+            value = value + widen(bias).astype(dtype, copy=False).reshape(along_features)
+            value = ACTIVATIONS[config.mode](value, config.slope)
+        rounded = _rounded(np.asarray(value), declared.element_type)
+        return with_scratch([_with_vectors(rounded, found, declared)], shape)

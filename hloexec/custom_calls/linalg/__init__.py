@@ -1,0 +1,1 @@
+"""Linear algebra: LAPACK, cuSOLVER, cuSPARSE, XLA's own decompositions."""

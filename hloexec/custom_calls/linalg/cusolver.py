@@ -1,0 +1,353 @@
+"""cuSOLVER's dense routines and their siblings in other libraries, by way of LAPACK's.
+
+Values are what LAPACK gives: factors that are unique but for signs, phases or the bases of equal eigenvalues may differ
+from a GPU's in just that. `info` is LAPACK's: 0 where all went well. What a library destroys is zero here. Source:
+jaxlib, gpu/solver_kernels_ffi, gpu/hybrid_kernels, gpu/blas_kernels; NVIDIA, cuSOLVER and cuBLAS; AMD, hipSOLVER.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hloexec.custom_calls.linalg import lapack, lapack_spectral
+from hloexec.custom_calls.linalg.matrix_routines import Call
+from hloexec.custom_calls.linalg.solver_calls import FLAGS, Descriptor, Options, Spelling, enumeration, register_solver
+from hloexec.errors import UnsupportedError
+from hloexec.values import Array
+
+__all__: list[str] = []
+
+_SOURCE = "LAPACK Users' Guide; jaxlib, gpu/solver_kernels_ffi; NVIDIA, cuSOLVER."
+_INFO = "info[]:s32"
+
+_UPLO = enumeration({0: "L", 1: "U", 121: "U", 122: "L"})
+_SIDE = enumeration({0: "L", 1: "R", 141: "L", 142: "R"})
+_TRANS = enumeration({0: "N", 1: "T", 2: "C", 111: "N", 112: "T", 113: "C"})
+_DIAG = enumeration({0: "N", 1: "U", 131: "N", 132: "U"})
+_WANTS_VECTORS = enumeration({0: False, 1: True, 201: False, 202: True})
+_ECONOMIC = enumeration({0: False, 1: True})
+
+
+def _always(text: str) -> Callable[[Options], str]:
+    return lambda options: text
+
+
+def _no_options(found: Options) -> Options:
+    return {}
+
+
+def _uplo(found: Options) -> Options:
+    return {"uplo": "L" if found["lower"] else "U"}
+
+
+def _older_uplo(found: Options) -> Options:
+    return {"uplo": _UPLO(found, "uplo")}
+
+
+register_solver(
+    "getrf",
+    "a[m,n]",
+    Spelling("solver_getrf_ffi", {}, _no_options, _always(f"a[m,n] ipiv[r]:s32 {_INFO}")),
+    Spelling(
+        "solver_getrf",
+        Descriptor("iiiii", "type batch m n lwork"),
+        _no_options,
+        _always(f"a[m,n] ipiv[r]:s32 {_INFO}"),
+    ),
+    Spelling(
+        "blas_getrf_batched", Descriptor("iii", "type batch n"), _no_options, _always(f"a[m,n] ipiv[r]:s32 {_INFO}")
+    ),
+    compute=lapack.getrf,
+    source=_SOURCE,
+)
+
+register_solver(
+    "geqrf",
+    "a[m,n]",
+    Spelling("solver_geqrf_ffi", {}, _no_options, _always("a[m,n] tau[r]")),
+    Spelling(
+        "solver_geqrf",
+        Descriptor("iiiii", "type batch m n lwork"),
+        _no_options,
+        _always(f"a[m,n] tau[r] {_INFO}"),
+    ),
+    Spelling("blas_geqrf_batched", Descriptor("iiii", "type batch m n"), _no_options, _always("a[m,n] tau[r]")),
+    compute=lapack.geqrf,
+    source=_SOURCE,
+)
+
+register_solver(
+    {"real": "orgqr", "complex": "ungqr"},
+    "a[m,n] tau[k]",
+    Spelling("solver_orgqr_ffi", {}, _no_options, _always("a[m,n]")),
+    Spelling("solver_orgqr", Descriptor("iiiiii", "type batch m n k lwork"), _no_options, _always(f"a[m,n] {_INFO}")),
+    compute=lapack.orgqr,
+    source=_SOURCE,
+)
+
+register_solver(
+    {"real": "ormqr", "complex": "unmqr"},
+    "a[p,q] tau[k] c[m,n]",
+    Spelling("solver_ormqr_ffi", {"left": FLAGS, "transpose": FLAGS}, dict, _always("c[m,n]")),
+    compute=lapack.ormqr,
+    source=_SOURCE,
+)
+
+register_solver(
+    "potrf",
+    "a[n,n]",
+    Spelling("solver_potrf_ffi", {"lower": FLAGS}, _uplo, _always(f"a[n,n] {_INFO}")),
+    Spelling(
+        "solver_potrf",
+        Descriptor("iiqqi", "type uplo batch n lwork", shorter=("iiqq",)),
+        _older_uplo,
+        _always(f"a[n,n] {_INFO}"),
+    ),
+    compute=lapack.potrf,
+    source=_SOURCE,
+)
+
+
+def _eigenvectors(uplo: Callable[[Options], Options]) -> Callable[[Options], Options]:
+    return lambda found: {"mode": "V", **uplo(found)}
+
+
+register_solver(
+    {"real": "syevd", "complex": "heevd"},
+    "a[n,n]",
+    # The algorithm (0: by size, 1: QR, 2: Jacobi's) changes errors, not what is computed.
+    Spelling(
+        "solver_syevd_ffi",
+        {"algorithm": (0, 1, 2), "lower": FLAGS},
+        _eigenvectors(_uplo),
+        _always(f"a[n,n] w[n]:real {_INFO}"),
+    ),
+    *(
+        Spelling(
+            name,
+            Descriptor("iiiii", "type uplo batch n lwork"),
+            _eigenvectors(_older_uplo),
+            _always(f"a[n,n] w[n]:real {_INFO}"),
+        )
+        for name in ("solver_syevd", "solver_syevj")
+    ),
+    compute=lapack_spectral.syevd,
+    source=_SOURCE,
+)
+
+register_solver(
+    {"real": "sytrd", "complex": "hetrd"},
+    "a[n,n]",
+    Spelling(
+        "solver_sytrd_ffi",
+        {"lower": FLAGS},
+        _uplo,
+        _always(f"a[n,n] d[n]:real e[n-1]:real tau[n-1] {_INFO}"),
+    ),
+    Spelling(
+        "solver_sytrd",
+        Descriptor("iiiiii", "type uplo batch n lda lwork"),
+        _older_uplo,
+        _always(f"a[n,n] d[n]:real e[n-1]:real tau[n-1] {_INFO}"),
+    ),
+    compute=lapack_spectral.sytrd,
+    source=_SOURCE,
+)
+
+
+# Singular values
+
+
+def _svd_options(found: Options) -> Options:
+    mode = "N" if not found["compute_uv"] else "A" if found["full_matrices"] else "S"
+    return {"mode": mode, "is_transposed": found.get("transposed", False)}
+
+
+def _svd_results(options: Options) -> str:
+    """Where the library is given the transposed matrix, the factors come in the reverse order."""
+    if options["mode"] == "N":
+        return f"a[m,n] s[r]:real _ _ {_INFO}"
+    u, vt = ("u[m,m]", "vt[n,n]") if options["mode"] == "A" else ("u[m,r]", "vt[r,n]")
+    factors = f"{vt} {u}" if options["is_transposed"] else f"{u} {vt}"
+    return f"a[m,n] s[r]:real {factors} {_INFO}"
+
+
+def _jacobi_results(options: Options) -> str:
+    """The factors have room for all vectors even where none are wanted."""
+    factors = {"A": "u[m,m] v[n,n]", "S": "u[m,r] v[n,r]"}.get(options["mode"], "_ _")
+    return f"a[m,n] s[r]:real {factors} {_INFO}"
+
+
+def _older_svd_options(found: Options) -> Options:
+    mode, other = (chr(found[name] & 127) for name in ("jobu", "jobvt"))
+    if mode != other or mode not in "NSA":
+        raise UnsupportedError(f"its backend_config has jobu = {mode!r} and jobvt = {other!r}")
+    return {"mode": mode}
+
+
+def _older_jacobi_options(found: Options) -> Options:
+    if not _WANTS_VECTORS(found, "jobz"):
+        return {"mode": "N"}
+    return {"mode": "S" if _ECONOMIC(found, "econ") else "A"}
+
+
+def _gesvd(call: Call, a: Array) -> Mapping[str, Any]:
+    """a = u diag(s) vt, s descending; all of u and vt (full_matrices), the first min(m, n) columns and rows, or none
+    (where not compute_uv). The first result is where a was, destroyed: zeros here.
+
+    cuSOLVER wants m ≥ n, and is given the transposed matrix otherwise: vt comes before u then.
+    """
+    found = dict(lapack_spectral.gesvd(call, a))
+    if "u" in found:
+        names = ("vt", "u") if a.shape[0] < a.shape[1] else ("u", "vt")
+        found |= {"first": found[names[0]], "second": found[names[1]]}
+    return found
+
+
+def _gesvdj(call: Call, a: Array) -> Mapping[str, Any]:
+    """a = u diag(s) vᴴ, s descending; all of u and v (full_matrices), the first min(m, n) columns of them, or none
+    (where not compute_uv). The first result is where a was, destroyed: zeros here."""
+    found = dict(lapack_spectral.gesdd(call, a))
+    if "vt" in found:
+        found["v"] = found["vt"].conj().T
+    return found
+
+
+_SVD_ATTRIBUTES = {"compute_uv": FLAGS, "full_matrices": FLAGS}
+
+register_solver(
+    "gesvd",
+    "a[m,n]",
+    Spelling("solver_gesvd_ffi", {**_SVD_ATTRIBUTES, "transposed": FLAGS}, _svd_options, _svd_results),
+    # The sizes in the structure are those of the matrix that the library sees, transposed where m < n.
+    Spelling(
+        "solver_gesvd",
+        Descriptor("iiiiibb", "type batch more fewer lwork jobu jobvt"),
+        _older_svd_options,
+        _always(f"a[m,n] s[r]:real first[p,q] second[x,y] {_INFO}"),
+    ),
+    compute=_gesvd,
+    source=_SOURCE,
+)
+
+register_solver(
+    "gesdd",
+    "a[m,n]",
+    Spelling("solver_gesdd_ffi", {**_SVD_ATTRIBUTES, "transposed": FLAGS}, _svd_options, _svd_results),
+    compute=lapack_spectral.gesdd,
+    source=_SOURCE,
+)
+
+register_solver(
+    "gesdd",
+    "a[m,n]",
+    Spelling("solver_gesvdj_ffi", _SVD_ATTRIBUTES, _svd_options, _jacobi_results),
+    Spelling("solver_gesvdp_ffi", _SVD_ATTRIBUTES, _svd_options, _jacobi_results),
+    Spelling(
+        "solver_gesvdj",
+        Descriptor("iiiiiii", "type batch m n lwork jobz econ"),
+        _older_jacobi_options,
+        _jacobi_results,
+    ),
+    compute=_gesvdj,
+    source=_SOURCE,
+)
+
+
+# Eigenvalues of general matrices, and what JAX computes on the host beside a GPU
+
+
+def _eig_options(found: Options) -> Options:
+    return {f"compute_{side}": "V" if found[side] else "N" for side in ("left", "right")}
+
+
+def _geev(call: Call, a: Array) -> Mapping[str, Any]:
+    """a vr = vr diag(w) and vlᴴ a = diag(w) vlᴴ, vectors of length 1; those that are not asked for are zero.
+
+    Vectors of a real matrix are packed: a conjugate pair's are re ± i im of the two columns. A matrix that is not
+    finite gives NaN and info −4. The first result is where a was, destroyed: zeros here.
+    """
+    if not np.isfinite(a).all():
+        return {name: part for name, part in lapack_spectral.geev(call, a).items() if name in ("w", "info")}
+    wanted = {side: call.options[f"compute_{side}"] == "V" for side in ("left", "right")}
+    flags = {"compute_vl": wanted["left"], "compute_vr": wanted["right"]}
+    *values, vl, vr, info = call.lapack(a, **flags, lwork=call.workspace(len(a), **flags))
+    found: dict[str, Any] = {"w": values[0] if len(values) == 1 else values[0] + 1j * values[1], "info": info}
+    return found | ({"vl": vl} if wanted["left"] else {}) | ({"vr": vr} if wanted["right"] else {})
+
+
+_SIDES = {"left": FLAGS, "right": FLAGS}
+_MAGMA = ("auto", "off", "on")
+"""Which library computes: MAGMA on a GPU, or LAPACK on its host."""
+
+register_solver(
+    "geev",
+    "a[n,n]",
+    Spelling("solver_geev_ffi", _SIDES, _eig_options, _always(f"a[n,n] w[n]:complex vl[n,n] vr[n,n] {_INFO}")),
+    compute=_geev,
+    source=_SOURCE,
+)
+
+for _kind, _values in (("real", "wr[n] wi[n]"), ("complex", "w[n]")):
+    register_solver(
+        {_kind: "geev"},
+        "a[n,n]",
+        Spelling(
+            f"hybrid_eig_{_kind[:4]}",
+            {**_SIDES, "magma": _MAGMA},
+            _eig_options,
+            _always(f"{_values} vl[n,n]:complex vr[n,n]:complex {_INFO}"),
+        ),
+        compute=lapack_spectral.geev,
+        source="LAPACK, xGEEV; jaxlib, gpu/hybrid_kernels; MAGMA.",
+    )
+
+register_solver(
+    "geqp3",
+    "a[m,n] jpvt[n]:s32",
+    Spelling("hybrid_geqp3", {"magma": _MAGMA}, _no_options, _always("a[m,n] jpvt[n]:s32 tau[r]")),
+    compute=lapack.geqp3,
+    source="LAPACK, xGEQP3; jaxlib, gpu/hybrid_kernels; MAGMA.",
+)
+
+
+# Systems of equations
+
+
+def _trsm_options(found: Options) -> Options:
+    return {
+        "side": _SIDE(found, "side"),
+        "uplo": _UPLO(found, "uplo"),
+        "trans_x": _TRANS(found, "trans"),
+        "diag": _DIAG(found, "diag"),
+    }
+
+
+register_solver(
+    "trsm",
+    "a[k,k] b[m,n]",
+    Spelling(
+        "blas_trsm_batched",
+        Descriptor("iiiiiiii", "type batch m n side uplo trans diag"),
+        _trsm_options,
+        _always("b[m,n]"),
+    ),
+    compute=lapack.trsm,
+    source="NVIDIA, cublas<t>trsmBatched; jaxlib, gpu/blas_kernels.",
+    scipy_module="blas",
+)
+
+register_solver(
+    "gtsv",
+    "dl[n] d[n] du[n] b[n,k]",
+    Spelling("sparse_gtsv2_ffi", {}, _no_options, _always("b[n,k]")),
+    *(
+        Spelling(f"sparse_gtsv2_{name}", Descriptor("iii", "n k ldb"), _no_options, _always("b[n,k]"))
+        for name in ("f32", "f64")
+    ),
+    compute=lapack.gtsv,
+    source="NVIDIA, cusparse<t>gtsv2; LAPACK, xGTSV; jaxlib, gpu/sparse_kernels.",
+)

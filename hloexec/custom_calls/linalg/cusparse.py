@@ -1,0 +1,326 @@
+"""cuSPARSE's products and conversions of sparse matrices, and cuSOLVER's sparse systems of equations.
+
+jaxlib packs what the library must know into a C structure, the whole backend_config of older calls and the attribute
+`opaque` of typed ones. Sizes in it must be those of the shapes; types are the shapes', whatever the structure says.
+Source: jaxlib, gpu/sparse_kernels; NVIDIA, cuSPARSE, generic API; AMD, hipSPARSE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.custom_calls.ffi import bytes_of_attribute, checked_attributes
+from hloexec.custom_calls.linalg.matrix_routines import reason_without_scipy, shapes_of
+from hloexec.custom_calls.linalg.solver_calls import Descriptor, enumeration
+from hloexec.custom_calls.linalg.sparse import checked_indices, row_indices, sparse_product
+from hloexec.custom_calls.registry import add_custom_call, custom_call
+from hloexec.errors import EvaluationError, UnsupportedError
+from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.ops.common import array_shape, require
+from hloexec.values import Array
+
+__all__: list[str] = []
+
+
+def _structures(members: str) -> tuple[Descriptor, Descriptor]:
+    """The structure of today, and that of versions that knew no batches; all members are integers."""
+    today = members.split()
+    older = [name for name in today if "batch" not in name]
+    return Descriptor("i" * len(today), members), Descriptor("i" * len(older), " ".join(older))
+
+
+_SPARSE = "value_type index_type rows cols nnz batch_count batch_stride"
+_CONVERSION = _structures(_SPARSE)
+_VECTOR_PRODUCT = _structures(f"{_SPARSE} x_type x_size y_type y_size op")
+_MATRIX_PRODUCT = _structures(
+    f"{_SPARSE} b_type b_rows b_cols b_batch_count b_batch_stride c_type c_rows c_cols c_batch_count c_batch_stride op"
+)
+
+_OPERATION = enumeration({0: "N", 1: "T", 2: "C"})
+
+
+def _members(descriptors: Sequence[Descriptor], is_typed: bool, backend_config: str | None) -> dict[str, Any]:
+    data = (backend_config or "").encode("utf-8", "surrogateescape")
+    if is_typed:
+        data = bytes_of_attribute(str(checked_attributes(backend_config, {"opaque": _is_text})["opaque"]))
+    fitting = [descriptor for descriptor in descriptors if 4 * len(descriptor.layout) == len(data)]
+    members = (fitting or descriptors)[0].read(data)
+    for name in members:
+        if name.endswith("batch_count") and members[name] != 1:
+            raise UnsupportedError(f"{name} of its backend_config is {members[name]}, which hloexec does not support")
+    if "op" in members:
+        members["op"] = _OPERATION(members, "op")
+    return members
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+@attrs.frozen
+class _Format:
+    """How the places of elements are given by two index arrays."""
+
+    names: tuple[str, str]
+    rows_and_columns: Callable[[Array, Array, int, int, int], tuple[Array, Array]]
+    """From the two arrays, the number of elements, of rows and of columns; only elements in rows."""
+
+
+def _csr_places(indices: Array, indptr: Array, elements: int, rows: int, cols: int) -> tuple[Array, Array]:
+    row_of = row_indices(indptr, elements)
+    return row_of, checked_indices(indices[: len(row_of)], cols, "columns")
+
+
+def _coo_places(row: Array, col: Array, elements: int, rows: int, cols: int) -> tuple[Array, Array]:
+    return checked_indices(row, rows, "rows"), checked_indices(col, cols, "columns")
+
+
+_FORMATS = {"csr": _Format(("indices", "indptr"), _csr_places), "coo": _Format(("row", "col"), _coo_places)}
+
+
+@attrs.frozen
+class _Target:
+    """One of the calls, in one format and spelling."""
+
+    format: _Format
+    is_typed: bool
+    descriptors: tuple[Descriptor, ...]
+    infer_values: Callable[..., tuple[ArrayShape, ...]]
+    """The results' shapes, from the members and the operands' shapes."""
+    compute: Callable[..., tuple[Array, ...]]
+
+    def members(self, backend_config: str | None) -> dict[str, Any]:
+        return _members(self.descriptors, self.is_typed, backend_config)
+
+    def supports(self, instruction: Instruction) -> str | None:
+        try:
+            self.members(instruction.backend_config)
+        except UnsupportedError as error:
+            return error.message
+        return None
+
+    def infer(self, *operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
+        arrays = [array_shape(operand, "an operand of a sparse call") for operand in operands]
+        results = self.infer_values(self.members(backend_config), self.format, arrays, shape)
+        declared = shape.elements if isinstance(shape, TupleShape) else (shape,)
+        workspaces = declared[len(results) :]
+        require(
+            len(declared) >= len(results),
+            f"a sparse call gives {len(results)} results and a workspace, but is declared as {shape}",
+        )
+        return TupleShape((*results, *workspaces)) if isinstance(shape, TupleShape) else results[0]
+
+    def evaluate(self, *operands: Array, backend_config: str | None, shape: Shape) -> Any:
+        inferred = self.infer(*shapes_of(operands), backend_config=backend_config, shape=shape)
+        results = self.compute(self.members(backend_config), self.format, operands, inferred)
+        if not isinstance(inferred, TupleShape):
+            return results[0]
+        workspaces = (array_shape(leaf, "a workspace") for leaf in inferred.elements[len(results) :])
+        return (*results, *(np.zeros(leaf.dimensions, leaf.element_type.storage) for leaf in workspaces))
+
+
+def _check_sparse(members: Mapping[str, Any], kind: _Format, arrays: Sequence[ArrayShape]) -> None:
+    """data [nnz] and its two index arrays against the sizes that the structure gives."""
+    rows, nnz = members["rows"], members["nnz"]
+    lengths = (nnz, nnz, rows + 1 if kind.names[1] == "indptr" else nnz)
+    for name, array, length in zip(("data", *kind.names), arrays, lengths, strict=False):
+        require(
+            array.dimensions == (length,),
+            f"{name} of a sparse matrix of {rows} rows and {nnz} elements must have {length} elements, but is {array}",
+        )
+        require(
+            name == "data" or array.element_type.is_integral,
+            f"{name} of a sparse matrix must be integers, but is {array}",
+        )
+
+
+def _infer_product(
+    members: Mapping[str, Any], kind: _Format, arrays: Sequence[ArrayShape], shape: Shape
+) -> tuple[ArrayShape, ...]:
+    require(len(arrays) == 4, f"a sparse product takes data, two index arrays and rhs, but {len(arrays)} operands")
+    _check_sparse(members, kind, arrays)
+    rows, cols = (members["rows"], members["cols"])[:: -1 if members["op"] != "N" else 1]
+    data, rhs = arrays[0], arrays[3]
+    rank = 2 if "b_rows" in members else 1
+    require(
+        rhs.rank == rank and rhs.dimensions[0] == cols and rhs.element_type is data.element_type,
+        f"a sparse matrix of {data.element_type} with {cols} columns cannot be multiplied with {rhs}",
+    )
+    sizes = (members["b_rows"], members["b_cols"]) if rank == 2 else (members["x_size"],)
+    require(
+        rhs.dimensions == sizes, f"the backend_config of a sparse product has rhs of {list(sizes)}, but it is {rhs}"
+    )
+    return (ArrayShape(data.element_type, (rows, *rhs.dimensions[1:])),)
+
+
+def _product(
+    members: Mapping[str, Any], kind: _Format, operands: Sequence[Array], inferred: Shape
+) -> tuple[Array, ...]:
+    """A · rhs, Aᵀ · rhs or Aᴴ · rhs."""
+    data, first, second, rhs = operands
+    rows, columns = kind.rows_and_columns(first, second, len(data), members["rows"], members["cols"])
+    size = members["rows"]
+    if members["op"] != "N":
+        rows, columns, size = columns, rows, members["cols"]
+    values = data[: len(rows)]
+    return (sparse_product(values.conj() if members["op"] == "C" else values, rows, columns, rhs, size),)
+
+
+def _infer_dense(
+    members: Mapping[str, Any], kind: _Format, arrays: Sequence[ArrayShape], shape: Shape
+) -> tuple[ArrayShape, ...]:
+    require(len(arrays) == 3, f"a sparse matrix is data and two index arrays, but there are {len(arrays)} operands")
+    _check_sparse(members, kind, arrays)
+    return (ArrayShape(arrays[0].element_type, (members["rows"], members["cols"])),)
+
+
+def _to_dense(
+    members: Mapping[str, Any], kind: _Format, operands: Sequence[Array], inferred: Shape
+) -> tuple[Array, ...]:
+    """The matrix with all its zeros; of elements at one place, the last."""
+    data, first, second = operands
+    dense = np.zeros((members["rows"], members["cols"]), data.dtype)
+    places = kind.rows_and_columns(first, second, len(data), *dense.shape)
+    dense[places] = data[: len(places[0])]
+    return (dense,)
+
+
+def _infer_sparse(
+    members: Mapping[str, Any], kind: _Format, arrays: Sequence[ArrayShape], shape: Shape
+) -> tuple[ArrayShape, ...]:
+    require(len(arrays) == 1, f"one dense matrix is made sparse, but there are {len(arrays)} operands")
+    dense = arrays[0]
+    require(
+        dense.dimensions == (members["rows"], members["cols"]),
+        f"the backend_config of a sparse call has {members['rows']} rows and {members['cols']} columns, but the matrix "
+        f"is {dense}",
+    )
+    declared = shape.elements if isinstance(shape, TupleShape) else (shape,)
+    require(len(declared) >= 3, f"a sparse matrix is data and two index arrays, but {shape} is declared")
+    parts = [array_shape(part, "a part of a sparse matrix") for part in declared[:3]]
+    _check_sparse(members, kind, parts)
+    require(
+        parts[0].element_type is dense.element_type,
+        f"the elements of a sparse {dense} cannot be {parts[0].element_type}",
+    )
+    return tuple(ArrayShape(part.element_type, part.dimensions) for part in parts)
+
+
+def _from_dense(
+    members: Mapping[str, Any], kind: _Format, operands: Sequence[Array], inferred: Shape
+) -> tuple[Array, ...]:
+    """The elements that are not zero, row by row; zeros where there is room for more."""
+    (dense,) = operands
+    rows, columns = np.nonzero(dense)
+    if len(rows) > members["nnz"]:
+        raise EvaluationError(
+            f"a matrix has {len(rows)} elements that are not zero, but there is room for {members['nnz']}"
+        )
+    assert isinstance(inferred, TupleShape)
+    shapes = [array_shape(part, "a part of a sparse matrix") for part in inferred.elements[:3]]
+    data, first, second = (np.zeros(part.dimensions, part.element_type.storage) for part in shapes)
+    data[: len(rows)] = dense[rows, columns]
+    if kind.names == ("row", "col"):
+        first[: len(rows)], second[: len(rows)] = rows, columns
+    else:
+        first[: len(rows)] = columns
+        second[...] = np.searchsorted(rows, np.arange(len(dense) + 1))
+    return data, first, second
+
+
+_CALLS: dict[str, Any] = {
+    "matvec": (_VECTOR_PRODUCT, _infer_product, _product),
+    "matmat": (_MATRIX_PRODUCT, _infer_product, _product),
+    "todense": (_CONVERSION, _infer_dense, _to_dense),
+    "fromdense": (_CONVERSION, _infer_sparse, _from_dense),
+}
+
+for _vendor in ("cu", "hip", "oneapi"):
+    for _format_name, _format in _FORMATS.items():
+        for _name, (_layouts, _infer, _compute) in _CALLS.items():
+            for _suffix in ("", "_ffi"):
+                _target = _Target(_format, bool(_suffix), _layouts, _infer, _compute)
+                add_custom_call(
+                    f"{_vendor}sparse_{_format_name}_{_name}{_suffix}",
+                    _target.evaluate,
+                    infer=_target.infer,
+                    supports=_target.supports,
+                    documentation=f"{_compute.__doc__}\n\nSource: jaxlib, gpu/sparse_kernels; NVIDIA, cuSPARSE.",
+                )
+
+
+@custom_call("cusolver_csrlsvqr_ffi", "cusolver_csrlsvqr")
+class SparseSolve:
+    """x with A x = b for a sparse square matrix; EvaluationError where it is singular.
+
+    data [nnz], indices s32 [nnz], indptr s32 [n + 1] (the older call has them in the order data, indptr, indices), b
+    [n]. `reorder` and `tol` say how the library goes about it: SuperLU does it here. Source: jaxlib,
+    gpu/solver_kernels_ffi; NVIDIA, cusolverSp<t>csrlsvqr.
+    """
+
+    @staticmethod
+    def supports(instruction: Instruction) -> str | None:
+        try:
+            _solve_members(instruction.attributes, instruction.backend_config)
+        except UnsupportedError as error:
+            return error.message
+        return reason_without_scipy()
+
+    @staticmethod
+    def infer(
+        data: Shape, second: Shape, third: Shape, b: Shape, *, attributes: Any, backend_config: str | None
+    ) -> Shape:
+        indices, indptr = (second, third) if _is_typed_solve(attributes) else (third, second)
+        right, values = array_shape(b, "b of a sparse system"), array_shape(data, "data of a sparse system")
+        require(
+            right.rank == values.rank == 1
+            and right.element_type is values.element_type
+            and right.element_type.name in ("f32", "f64", "c64", "c128"),
+            f"data and b of a sparse system must be vectors of f32, f64, c64 or c128, but are {values} and {right}",
+        )
+        members = _solve_members(attributes, backend_config)
+        sizes = {"rows": members.get("n", right.dimensions[0]), "nnz": members.get("nnz", values.dimensions[0])}
+        require(right.dimensions == (sizes["rows"],), f"the system has {sizes['rows']} equations, but b is {right}")
+        parts = [array_shape(part, "an index array") for part in (data, indices, indptr)]
+        _check_sparse(sizes, _FORMATS["csr"], parts)
+        return ArrayShape(right.element_type, right.dimensions)
+
+    @staticmethod
+    def evaluate(
+        data: Array, second: Array, third: Array, b: Array, *, attributes: Any, backend_config: str | None
+    ) -> Array:
+        shapes = shapes_of([data, second, third, b])
+        SparseSolve.infer(*shapes, attributes=attributes, backend_config=backend_config)
+        indices, indptr = (second, third) if _is_typed_solve(attributes) else (third, second)
+        if not b.size:
+            return b
+        rows, columns = _csr_places(indices, indptr, len(data), len(b), len(b))
+        from scipy.sparse import coo_matrix
+        from scipy.sparse.linalg import splu
+
+        matrix = coo_matrix((data[: len(rows)], (rows, columns)), shape=(len(b), len(b))).tocsc()
+        try:
+            solution = splu(matrix).solve(b)
+        except RuntimeError:
+            raise EvaluationError("the matrix of a sparse system of equations is singular") from None
+        return np.asarray(solution, b.dtype)
+
+
+def _is_typed_solve(attributes: Any) -> bool:
+    return bool(attributes.custom_call_target.endswith("_ffi"))
+
+
+def _solve_members(attributes: Any, backend_config: str | None) -> Mapping[str, Any]:
+    """The sizes, where the call gives them apart from the shapes; what remains decides how, not what."""
+    if _is_typed_solve(attributes):
+        checked_attributes(backend_config, {"reorder": (0, 1, 2, 3), "tol": _is_number})
+        return {}
+    return Descriptor("iiiid", "type n nnz reorder tol").read((backend_config or "").encode("utf-8", "surrogateescape"))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

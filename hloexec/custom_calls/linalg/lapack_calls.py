@@ -1,0 +1,171 @@
+"""How a LAPACK routine becomes the entries of its custom-call targets on CPUs.
+
+jaxlib's CPU calls come in two spellings. The typed one, `lapack_sgetrf_ffi`, takes arrays and says the rest in
+attributes; the older one, `lapack_sgetrf`, takes sizes, flags and letters as scalar operands before the arrays, and has
+workspaces among its results. Either is brought to one function of one matrix (see matrix_routines).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from hloexec.custom_calls.ffi import AttributeValue, checked_attributes
+from hloexec.custom_calls.linalg.matrix_routines import (
+    PRECISIONS,
+    Call,
+    Field,
+    MatrixRoutine,
+    fields_of,
+    reason_without_scipy,
+    shapes_of,
+)
+from hloexec.custom_calls.registry import add_custom_call
+from hloexec.errors import UnsupportedError
+from hloexec.ir import Instruction, Shape
+from hloexec.ops.common import array_shape, require
+from hloexec.values import Array
+
+__all__ = ["Call", "Older", "letters", "routine"]
+
+
+@attrs.frozen
+class Older:
+    """A routine's spelling with scalar operands."""
+
+    scalars: str
+    """Their names in order."""
+    options: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    """From the scalars to the typed spelling's attributes."""
+    results: Mapping[str, str] | str = ""
+    """The names of the results, workspaces as `_`; by default those of the typed spelling. More workspaces follow."""
+    library: str = "lapack"
+
+
+@attrs.frozen(eq=False)
+class _Target:
+    """One target."""
+
+    routine: MatrixRoutine
+    options: Mapping[str, Any]
+    older: Older | None
+
+    @property
+    def scalar_count(self) -> int:
+        return len(self.older.scalars.split()) if self.older else 0
+
+    def supports(self, instruction: Instruction) -> str | None:
+        try:
+            self.typed_options(instruction.backend_config)
+        except UnsupportedError as error:
+            return error.message
+        return reason_without_scipy()
+
+    def typed_options(self, backend_config: str | None) -> Mapping[str, Any]:
+        if self.older is not None:
+            return {}
+        found = checked_attributes(backend_config, self.options)
+        return {name: _letter(value) if _is_letters(self.options[name]) else value for name, value in found.items()}
+
+    def infer(self, *operands: Shape, shape: Shape) -> Shape:
+        """The declared shape, where sizes, ranks and element types are those of the routine."""
+        target, count = self.routine.target, self.scalar_count + len(self.routine.operands)
+        require(len(operands) == count, f"{target} must have {count} operands, but has {len(operands)}")
+        for number, scalar in enumerate(operands[: self.scalar_count]):
+            array = array_shape(scalar, f"operand {number} of {target}")
+            require(array.rank == 0, f"operand {number} of {target} must be a scalar, but has shape {array}")
+        return self.routine.check(operands[self.scalar_count :], shape)
+
+    def evaluate(self, *operands: Array, backend_config: str | None, shape: Shape) -> Any:
+        self.infer(*shapes_of(operands), shape=shape)
+        options = self.typed_options(backend_config)
+        if self.older is not None:
+            scalars = dict(zip(self.older.scalars.split(), operands[: self.scalar_count], strict=True))
+            options = self.older.options({name: value.item() for name, value in scalars.items()})
+        return self.routine.run(operands[self.scalar_count :], options, shape)
+
+
+def letters(allowed: str) -> Callable[[AttributeValue], bool]:
+    """The values of an attribute that is one of these letters, written as its number."""
+    return _Letters(allowed)
+
+
+@attrs.frozen
+class _Letters:
+    allowed: str
+
+    def __call__(self, value: AttributeValue) -> bool:
+        return isinstance(value, int) and _letter(value) in self.allowed
+
+
+def routine(
+    names: Mapping[str, str] | str,
+    operands: str,
+    results: Mapping[str, str] | str,
+    *,
+    options: Mapping[str, Any] | None = None,
+    older: Older | None = None,
+    scipy_module: str = "lapack",
+) -> Callable[[Callable[..., Mapping[str, Any]]], Callable[..., Mapping[str, Any]]]:
+    """Register the decorated function, of one matrix, as the entries of a routine in all precisions and spellings.
+
+    `names` and `results` may differ between `real` and `complex`. Operands and results are written `a[m,n] tau[r]`,
+    where a letter is a size that an earlier one fixes and `r` is min(m, n), with `:real`, `:complex` or an element type
+    where it is not the routine's own. The function is given a `Call` and the operands, and returns the results by name;
+    what it leaves out is zero.
+    """
+
+    def decorate(function: Callable[..., Mapping[str, Any]]) -> Callable[..., Mapping[str, Any]]:
+        documentation = inspect.getdoc(function) or ""
+        for precision, scalar in PRECISIONS.items():
+            kind = "complex" if precision in "cz" else "real"
+            name, fields = _for(names, kind), fields_of(_for(results, kind))
+            sourced = f"{documentation}\n\nSource: LAPACK, {precision.upper()}{name.upper()}; jaxlib, jaxlib/lapack.py."
+            typed = MatrixRoutine(
+                target=f"lapack_{precision}{name}_ffi",
+                scipy_name=f"{scipy_module}.{precision}{name}",
+                scalar=scalar,
+                operands=tuple(field for field in fields_of(operands) if field is not None),
+                results=fields,
+                compute=function,
+            )
+            _add(_Target(typed, options or {}, None), sourced)
+            if older is not None:
+                ordered = _in_order(_for(older.results, kind), fields)
+                target = f"{older.library}_{precision}{name}"
+                with_scalars = attrs.evolve(typed, target=target, results=ordered, allows_workspaces=True)
+                _add(_Target(with_scalars, {}, older), sourced)
+        return function
+
+    return decorate
+
+
+def _for(texts: Mapping[str, str] | str, kind: str) -> str:
+    return texts if isinstance(texts, str) else texts[kind]
+
+
+def _in_order(names: str, fields: Sequence[Field | None]) -> tuple[Field | None, ...]:
+    """The results in the older spelling's order; `info` may be new to it."""
+    by_name = {field.name: field for field in (*fields_of("info[]:s32"), *fields) if field is not None}
+    return tuple(by_name.get(name) for name in names.split()) or tuple(fields)
+
+
+def _add(target: _Target, documentation: str) -> None:
+    add_custom_call(
+        target.routine.target,
+        target.evaluate,
+        infer=target.infer,
+        supports=target.supports,
+        documentation=documentation,
+    )
+
+
+def _is_letters(values: Any) -> bool:
+    return isinstance(values, _Letters)
+
+
+def _letter(value: AttributeValue) -> str:
+    return chr(value) if isinstance(value, int) and 0 <= value < 128 else "?"

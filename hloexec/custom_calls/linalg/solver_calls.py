@@ -1,0 +1,224 @@
+"""How a matrix routine becomes the entries of its custom-call targets on GPUs.
+
+jaxlib's GPU calls come in two spellings. The typed one, `cusolver_getrf_ffi`, says what it wants in attributes. The
+older one, `cusolver_getrf`, says it in a C structure, byte by byte in the backend_config, and has workspaces among its
+results. One name serves all element types. AMD's (`hipsolver_…`) and Intel's (`oneapisolver_…`) libraries have the
+same calls by other names, and their own numbers for the same enumerations.
+"""
+
+from __future__ import annotations
+
+import inspect
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import attrs
+
+from hloexec.custom_calls.ffi import checked_attributes
+from hloexec.custom_calls.linalg.matrix_routines import (
+    PRECISIONS,
+    MatrixRoutine,
+    fields_of,
+    reason_without_scipy,
+    shapes_of,
+)
+from hloexec.custom_calls.registry import add_custom_call
+from hloexec.errors import UnsupportedError
+from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.ops.common import array_shape, require
+from hloexec.values import Array
+
+__all__ = ["FLAGS", "Descriptor", "Options", "Spelling", "enumeration", "reason_against_layouts", "register_solver"]
+
+Options = Mapping[str, Any]
+
+VENDORS = ("cu", "hip", "oneapi")
+"""What targets begin with: NVIDIA's, AMD's and Intel's."""
+
+FLAGS = (True, False)
+
+_TYPES = tuple(PRECISIONS.values())
+
+
+@attrs.frozen
+class Descriptor:
+    """The C structure of an older call: `struct` codes, and its members' names in order.
+
+    Members that repeat what the shapes say (type, batch, m, n, k) must agree with them. The sizes of workspaces and
+    leading dimensions change no value.
+    """
+
+    layout: str
+    members: str
+    shorter: tuple[str, ...] = ()
+    """Layouts of versions that lack the last members."""
+
+    def read(self, data: bytes) -> dict[str, Any]:
+        """The members; UnsupportedError for a structure of another size."""
+        for layout in (self.layout, *self.shorter):
+            # C pads a structure to a multiple of its largest member.
+            if len(data) in (struct.calcsize(f"@{layout}"), struct.calcsize(f"@{layout}0q")):
+                return dict(zip(self.members.split(), struct.unpack_from(f"@{layout}", data), strict=False))
+        raise UnsupportedError(
+            f"its backend_config must be a structure of {struct.calcsize('@' + self.layout)} bytes ({self.members}), "
+            f"but has {len(data)}"
+        )
+
+
+def enumeration(values: Mapping[int, Any]) -> Callable[[Options, str], Any]:
+    """Reads a member that is one of an enumeration's numbers; vendors number from other bases, so none is ambiguous."""
+
+    def read(members: Options, name: str) -> Any:
+        if members[name] not in values:
+            raise UnsupportedError(f"{name} of its backend_config is {members[name]}, which hloexec does not know")
+        return values[members[name]]
+
+    return read
+
+
+@attrs.frozen
+class Spelling:
+    """One way to write a call.
+
+    `read` gives LAPACK's options from the attributes or members, `results` the results for these options.
+    """
+
+    name: str
+    """What follows the vendor: `solver_getrf_ffi`."""
+    attributes: Mapping[str, Any] | Descriptor
+    read: Callable[[Options], Options]
+    results: Callable[[Options], str]
+
+    @property
+    def is_typed(self) -> bool:
+        return not isinstance(self.attributes, Descriptor)
+
+    def members(self, backend_config: str | None) -> Mapping[str, Any]:
+        if isinstance(self.attributes, Descriptor):
+            return self.attributes.read((backend_config or "").encode("utf-8", "surrogateescape"))
+        return checked_attributes(backend_config, self.attributes)
+
+
+@attrs.frozen(eq=False)
+class _Target:
+    target: str
+    spelling: Spelling
+    names: Mapping[str, str]
+    """SciPy's names of the routine, for `real` and `complex`; one may be missing."""
+    operands: str
+    compute: Callable[..., Mapping[str, Any]]
+    scipy_module: str
+
+    def options(self, backend_config: str | None) -> Options:
+        return self.spelling.read(self.spelling.members(backend_config))
+
+    def supports(self, instruction: Instruction) -> str | None:
+        try:
+            options = self.options(instruction.backend_config)
+        except UnsupportedError as error:
+            return error.message
+        by_columns = not options.get("is_transposed", False)
+        return reason_against_layouts(instruction, by_columns) or reason_without_scipy()
+
+    def infer(self, *operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
+        routine = self._routine(operands, self.options(backend_config))
+        routine.check(operands, shape)
+        if not self.spelling.is_typed:
+            self._check_members(operands, self.spelling.members(backend_config))
+        return shape
+
+    def evaluate(self, *operands: Array, backend_config: str | None, shape: Shape) -> Any:
+        shapes = shapes_of(operands)
+        self.infer(*shapes, backend_config=backend_config, shape=shape)
+        options = self.options(backend_config)
+        return self._routine(shapes, options).run(operands, options, shape)
+
+    def _routine(self, operands: Sequence[Shape], options: Options) -> MatrixRoutine:
+        require(bool(operands), f"{self.target} must have operands")
+        scalar = array_shape(operands[0], f"an operand of {self.target}").element_type.name
+        kind = "complex" if scalar in ("c64", "c128") else "real"
+        taken = [name for name in _TYPES if ("complex" if name.startswith("c") else "real") in self.names]
+        require(scalar in taken, f"{self.target} must be given one of {', '.join(taken)}, but its type is {scalar}")
+        return _routine(self, scalar, self.names[kind], self.spelling.results(options))
+
+    def _check_members(self, operands: Sequence[Shape], members: Mapping[str, Any]) -> None:
+        arrays = [array_shape(operand, f"an operand of {self.target}") for operand in operands]
+        known = _known_sizes(arrays, fields_of(self.operands))
+        for name in ("type", "batch", "m", "n", "k"):
+            require(
+                name not in members or name not in known or members[name] == known[name],
+                f"the backend_config of {self.target} has {name} = {members.get(name)}, but its operands have "
+                f"{name} = {known.get(name)}",
+            )
+
+
+def reason_against_layouts(instruction: Instruction, by_columns: bool) -> str | None:
+    """Why matrices that lie in memory as declared are others to the library, which knows only columns, or rows.
+
+    Matrices are the arrays of most dimensions; those without a layout, or of one row or column, are as they ought.
+    """
+    shape = instruction.shape
+    results = shape.elements if isinstance(shape, TupleShape) else (shape,)
+    operands = instruction.attributes.operand_layout_constraints or ()
+    arrays = [array for array in (*operands, *results) if isinstance(array, ArrayShape)]
+    rank = max((array.rank for array in arrays), default=0)
+    for array in arrays:
+        if array.rank < max(rank, 2) or array.layout is None or 1 in array.dimensions[-2:]:
+            continue
+        if array.layout.minor_to_major[:1] not in ((), (rank - 1 - by_columns,)):
+            order = "columns" if by_columns else "rows"
+            return f"its library goes by {order}, but {array} does not lie so in memory"
+    return None
+
+
+@lru_cache(maxsize=512)
+def _routine(target: _Target, scalar: str, name: str, results: str) -> MatrixRoutine:
+    letter = next(letter for letter, element in PRECISIONS.items() if element == scalar)
+    return MatrixRoutine(
+        target=target.target,
+        scipy_name=f"{target.scipy_module}.{letter}{name}",
+        scalar=scalar,
+        operands=tuple(field for field in fields_of(target.operands) if field is not None),
+        results=fields_of(results),
+        compute=target.compute,
+        allows_workspaces=not target.spelling.is_typed,
+    )
+
+
+def _known_sizes(arrays: Sequence[ArrayShape], fields: Sequence[Any]) -> dict[str, int]:
+    sizes = {"type": _TYPES.index(arrays[0].element_type.name)}
+    sizes["batch"] = prod(arrays[0].dimensions[: arrays[0].rank - len(fields[0].dims)])
+    for field, array in zip(fields, arrays, strict=True):
+        own = array.dimensions[array.rank - len(field.dims) :]
+        sizes |= {name: size for name, size in zip(field.dims, own, strict=True) if name not in sizes}
+    return sizes
+
+
+def register_solver(
+    names: Mapping[str, str] | str,
+    operands: str,
+    *spellings: Spelling,
+    compute: Callable[..., Mapping[str, Any]],
+    source: str,
+    scipy_module: str = "lapack",
+) -> None:
+    """Register a routine of one matrix under all vendors' names for its spellings.
+
+    `names` are SciPy's, by `real` and `complex` where they differ; `operands` and results are written as `fields_of`
+    reads them. `compute` is given a `Call` and the matrices. Its docstring is the entries'.
+    """
+    by_kind = {"real": names, "complex": names} if isinstance(names, str) else names
+    documentation = f"{inspect.getdoc(compute) or ''}\n\nSource: {source}"
+    for spelling in spellings:
+        for vendor in VENDORS:
+            target = _Target(f"{vendor}{spelling.name}", spelling, by_kind, operands, compute, scipy_module)
+            add_custom_call(
+                target.target,
+                target.evaluate,
+                infer=target.infer,
+                supports=target.supports,
+                documentation=documentation,
+            )

@@ -1,0 +1,1 @@
+"""Calls that only TPU dumps hold."""

@@ -1,0 +1,1 @@
+"""Transformer Engine: attention, products, normalizations, activations, quantization."""

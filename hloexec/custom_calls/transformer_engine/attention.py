@@ -1,0 +1,220 @@
+"""Transformer Engine's fused attention, which runs on cuDNN: forward and backward.
+
+Source: TransformerEngine, jax/csrc/extensions/attention.cpp, jax/cpp_extensions/attention.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from hloexec.custom_calls import attention as softmax
+from hloexec.custom_calls.registry import custom_call
+from hloexec.custom_calls.transformer_engine.configs import checked, leaves, reason, zeros
+from hloexec.custom_calls.transformer_engine.sequences import (
+    AttentionConfig,
+    Batch,
+    Layout,
+    Sizes,
+    attention_config,
+    attention_sizes,
+    check_auxiliary,
+    holds_probabilities,
+)
+from hloexec.dtypes import element_type_of
+from hloexec.errors import EvaluationError, ShapeError
+from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.ops.common import array_shape, narrow, widen
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.values import Array
+
+__all__ = ["FusedAttentionBackward", "FusedAttentionForward"]
+
+
+def _supports(instruction: Instruction) -> str | None:
+    found = reason(attention_config)(instruction)
+    shape = instruction.shape
+    first = shape.elements[0] if isinstance(shape, TupleShape) and shape.elements else shape
+    if (
+        found is None
+        and isinstance(first, ArrayShape)
+        and not (first.element_type.is_floating and first.element_type.bits >= 16)
+    ):
+        return f"attention in {first.element_type} needs scales that the call does not have"
+    return found
+
+
+def _sink(config: AttentionConfig, offset: Array | None, heads: int) -> Array | None:
+    """The score of the key that newer softmaxes add: 0, or learned."""
+    if config.softmax == "vanilla":
+        return None
+    if config.softmax == "off by one" or offset is None:
+        return np.zeros(heads, np.float32)
+    if offset.size != heads:
+        raise EvaluationError(f"the softmax's offset must have {heads} elements, but has {offset.size}")
+    return offset.reshape(heads)
+
+
+def _infer_sizes(operands: Sequence[Shape], config: AttentionConfig, count: int) -> tuple[list[ArrayShape], Sizes]:
+    arrays = [array_shape(operand, f"operand {number} of the attention") for number, operand in enumerate(operands)]
+    if len(arrays) < count:
+        raise ShapeError(f"the attention must have at least {count} operands by its attributes, but has {len(arrays)}")
+    return arrays, attention_sizes([array.dimensions for array in arrays], config.layout)
+
+
+@custom_call("te_fused_attn_forward_ffi", is_reproducible=True)
+class FusedAttentionForward:
+    """softmax(scale · q · kᵀ + bias, hidden keys left out) · v, computed in f32 and rounded once
+
+    Operands: q, k, v by the layout, bias, softmax offset (where there is a `softmax_type`), seed, running sums of query
+    and key lengths, offsets of queries and keys, and four that only say how the lengths came about. Results: the output
+    [batch..., s, heads, e]; log-sum-exps [batch..., heads, s, 1] in f32 (or probabilities [batch..., heads, s, t] where
+    declared so); where there is a `return_max_logit`, an empty array; the state of the random numbers, seed and offset
+    0; a workspace. What lies outside of a sequence gives 0, and −∞ as its log-sum-exp. Source: TransformerEngine,
+    jax/csrc/extensions/attention.cpp (FusedAttnForwardFFI).
+    """
+
+    supports = staticmethod(_supports)
+
+    @staticmethod
+    def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
+        config = attention_config(backend_config)
+        arrays, sizes = _infer_sizes(operands, config, 9 + config.has_softmax_offset)
+        declared = leaves(shape, 4 + config.has_largest, "the attention")
+        check_auxiliary(declared[1], sizes, config)
+        return TupleShape((ArrayShape(arrays[0].element_type, sizes.output), *declared[1:]))
+
+    @staticmethod
+    def evaluate(
+        *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
+    ) -> tuple[Array, ...]:
+        config = attention_config(backend_config)
+        declared = checked(FusedAttentionForward.infer, operands, backend_config, shape)
+        rest = list(operands[4:])
+        offset = rest.pop(0) if config.has_softmax_offset else None
+        seed, *lengths = rest
+        batch = Batch(operands, lengths[:4], config)
+        sizes = batch.sizes
+        output = np.zeros(
+            (prod(sizes.batch) * sizes.queries, sizes.heads, sizes.value_depth), declared[0].element_type.storage
+        )
+        auxiliary_type = declared[1].element_type
+        has_probabilities = holds_probabilities(declared[1].dimensions, sizes, config, auxiliary_type.name == "f32")
+        auxiliary = np.full(declared[1].dimensions, 0 if has_probabilities else -np.inf, auxiliary_type.compute)
+        places = batch.sums_by_sequence(auxiliary)
+        for number, sequence in batch.sequences(_sink(config, offset, sizes.heads), numerics):
+            value, weights = softmax.attention(sequence, with_probabilities=has_probabilities)
+            output[batch.query_stretches[number]] = narrow(value, declared[0].element_type)
+            place = places[number]
+            if weights.probabilities is not None:
+                place[..., : len(sequence.keys)] = weights.probabilities
+            else:
+                place[...] = weights.log_sum_exp.reshape(place.shape)
+        state = 2 + config.has_largest
+        return (
+            output.reshape(declared[0].dimensions),
+            narrow(auxiliary, auxiliary_type),
+            *zeros(declared[2:state]),
+            _random_state(seed, declared[state]),
+            *zeros(declared[state + 1 :]),
+        )
+
+
+def _random_state(seed: Array, shape: ArrayShape) -> Array:
+    """The seed's 64 bits, and 0: how many random numbers the process used before, which matters with dropout alone."""
+    state = zeros([shape])[0]
+    count = min(2, seed.size, state.size)
+    state.reshape(-1)[:count] = seed.reshape(-1)[:count]
+    return state
+
+
+@custom_call("te_fused_attn_backward_ffi", is_reproducible=True)
+class FusedAttentionBackward:
+    """The gradients of attention with respect to q, k, v, the bias and the softmax's offset
+
+    Operands: q, k, v, bias, softmax offset (where there is a `softmax_type`), then what forward left (log-sum-exps or
+    probabilities, state of the random numbers, output), the output's gradient, and lengths and offsets as in forward.
+    The given log-sum-exps and output are used, not computed again. Results: gradients of the shapes of q, k, v, bias
+    and (where it is an operand) the offset; a workspace. They are computed in f32 and rounded once; outside of
+    sequences they are 0. Source: TransformerEngine, jax/csrc/extensions/attention.cpp (FusedAttnBackwardFFI).
+    """
+
+    supports = staticmethod(_supports)
+
+    @staticmethod
+    def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
+        config = attention_config(backend_config)
+        count = 4 + config.has_softmax_offset
+        arrays, sizes = _infer_sizes(operands, config, count + 8)
+        check_auxiliary(arrays[count], sizes, config)
+        for name, array in zip(("output", "output's gradient"), arrays[count + 2 : count + 4], strict=True):
+            if array.dimensions != sizes.output:
+                raise ShapeError(f"the attention's {name} must have dimensions {list(sizes.output)}, but is {array}")
+        declared = leaves(shape, count + 1, "the attention's gradient")
+        gradients = (ArrayShape(array.element_type, array.dimensions) for array in arrays[:count])
+        return TupleShape((*gradients, *declared[count:]))
+
+    @staticmethod
+    def evaluate(
+        *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
+    ) -> tuple[Array, ...]:
+        config = attention_config(backend_config)
+        count = 4 + config.has_softmax_offset
+        declared = checked(FusedAttentionBackward.infer, operands, backend_config, shape)
+        auxiliary, _, output, output_gradient, *lengths = operands[count:]
+        batch = Batch(operands, lengths[:4], config)
+        sizes = batch.sizes
+        flat = [array.reshape(-1, sizes.heads, sizes.value_depth) for array in (output, output_gradient)]
+        has_probabilities = holds_probabilities(
+            auxiliary.shape, sizes, config, element_type_of(auxiliary.dtype).name == "f32"
+        )
+        dtype = softmax.working_type(operands[0], numerics)
+        queries, keys, values = (np.zeros(array.shape, dtype) for array in (batch.queries, batch.keys, batch.values))
+        bias = None if batch.bias is None else np.zeros(batch.bias.shape, dtype)
+        sink = _sink(config, operands[4] if config.has_softmax_offset else None, sizes.heads)
+        sink_gradient = np.zeros(sizes.heads, dtype)
+        places = batch.sums_by_sequence(auxiliary)
+        for number, sequence in batch.sequences(sink, numerics):
+            here, there = batch.query_stretches[number], batch.key_stretches[number]
+            left = widen(places[number])
+            if has_probabilities:
+                weights = softmax.Weights(np.zeros(left.shape[:2], dtype), left[..., : len(sequence.keys)])
+            else:
+                weights = softmax.Weights(left.reshape(left.shape[:2]).astype(dtype, copy=False), None)
+            found = softmax.attention_gradients(sequence, weights, flat[0][here], flat[1][here])
+            queries[here], keys[there], values[there] = found.queries, found.keys, found.values
+            if bias is not None and found.bias is not None:
+                _add_along_broadcast(bias[number if len(bias) > 1 else 0], found.bias)
+            if found.sink is not None:
+                sink_gradient += found.sink
+        results = _packed([queries, keys, values], operands, config.layout)
+        # cuDNN has the gradient of a learned offset alone.
+        results.append(np.zeros(operands[3].shape, dtype) if bias is None else bias)
+        if config.has_softmax_offset:
+            results.append(sink_gradient if config.softmax == "learnable" else np.zeros(operands[4].shape, dtype))
+        gradients = [
+            narrow(result, leaf.element_type).reshape(leaf.dimensions)
+            for result, leaf in zip(results, declared[:count], strict=True)
+        ]
+        return (*gradients, *zeros(declared[count:]))
+
+
+def _packed(gradients: list[Array], operands: Sequence[Array], layout: Layout) -> list[Array]:
+    """The gradients of q, k and v as the layout has them; operands that those stand for are 0."""
+    if layout.packed == 1:
+        return gradients
+    first = 3 - layout.packed
+    rest = [np.zeros(array.shape, gradients[0].dtype) for array in operands[first + 1 : 3]]
+    return [*gradients[:first], np.stack(gradients[first:], 1), *rest]
+
+
+def _add_along_broadcast(total: Array, gradient: Array) -> None:
+    """Add a gradient [heads, s, t] to that of the bias, summed over the dimensions along which it was broadcast.
+
+    Where sequences are shorter than the bias, so is the gradient.
+    """
+    summed = tuple(axis for axis, size in enumerate(total.shape) if size == 1 and gradient.shape[axis] != 1)
+    part = gradient.sum(summed, keepdims=True)
+    total[tuple(slice(size) for size in part.shape)] += part

@@ -1,0 +1,1 @@
+"""Operations in which several devices take part."""

@@ -1,0 +1,326 @@
+"""Collectives that concatenate or fold what several devices hold: all-gather, all-reduce, reduce-scatter.
+
+A fold goes through the members in the order of their group: narrow floats are added, multiplied and compared in f32 and
+rounded once at the end; any other reducer works step by step in the declared type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType, element_type_of
+from hloexec.ir import ReplicaGroups, Shape, TupleShape
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.collective.groups import (
+    Members,
+    Results,
+    declared_results,
+    extent_of,
+    flag,
+    group_size,
+    one_or_all,
+    require_distinct,
+)
+from hloexec.ops.collective.groups import channel_id as channel_id_field
+from hloexec.ops.collective.groups import replica_groups as replica_groups_field
+from hloexec.ops.common import array_shape, narrow, require, widen
+from hloexec.ops.policies.exact.sums import can_reduce_exactly, reduce_exactly
+from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, accumulation_dtype
+from hloexec.ops.reduction.reducers import recognise, recognise_components
+from hloexec.ops.registry import ANY, Callee, ProgramShape, Role, opcode
+from hloexec.ops.signatures import one_or_tuple, require_reducer, require_same_shape, require_tuple, same_type
+from hloexec.ops.threads import in_blocks
+from hloexec.ops.traits import Traits
+from hloexec.values import Array
+
+__all__ = ["AllGatherAttributes", "AllReduceAttributes", "ReduceScatterAttributes"]
+
+_BLOCK = 1 << 15
+"""So many elements are combined at a time: they stay in the cache while all members' are added."""
+_MODES = ("cross_replica", "cross_partition", "cross_replica_and_partition", "flattened_id")
+
+
+@attrs.frozen
+class AllGatherAttributes:
+    channel_id: int | None = channel_id_field()
+    replica_groups: ReplicaGroups = replica_groups_field()
+    constrain_layout: bool = flag()
+    dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
+    use_global_device_ids: bool = flag()
+
+
+@attrs.frozen
+class AllReduceAttributes:
+    """`mode` stood in dumps for some weeks and has no effect."""
+
+    channel_id: int | None = channel_id_field()
+    replica_groups: ReplicaGroups = replica_groups_field()
+    constrain_layout: bool = flag()
+    use_global_device_ids: bool = flag()
+    mode: str | None = attribute(Grammar.ENUM, default=None, choices=_MODES)
+    to_apply: str = attribute(Grammar.COMPUTATION)
+
+
+@attrs.frozen
+class ReduceScatterAttributes:
+    """`mode` stood in dumps for some weeks and has no effect."""
+
+    channel_id: int | None = channel_id_field()
+    replica_groups: ReplicaGroups = replica_groups_field()
+    constrain_layout: bool = flag()
+    use_global_device_ids: bool = flag()
+    mode: str | None = attribute(Grammar.ENUM, default=None, choices=_MODES)
+    dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
+    to_apply: str = attribute(Grammar.COMPUTATION)
+
+
+@opcode(
+    "all-gather",
+    operands=(1, ANY),
+    attributes=AllGatherAttributes,
+    role=Role.MACHINE,
+    gives_same=True,
+    traits=Traits(moves=(0,), crosses_devices=True),
+)
+class AllGather:
+    """Concatenates the operands of a group's devices along `dimensions` (XLA: AllGather)."""
+
+    states_shape = True
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: AllGatherAttributes, shape: Shape) -> Shape:
+        return _gathered(operands, shape, attributes, "all-gather")
+
+    @staticmethod
+    def exchange(members: Members, *, attributes: AllGatherAttributes) -> Results:
+        parts = zip(*members.values(), strict=True)
+        whole = one_or_all([np.concatenate(arrays, attributes.dimension) for arrays in parts])
+        return dict.fromkeys(members, whole)
+
+
+@opcode(
+    "all-gather-start",
+    operands=(1, ANY),
+    attributes=AllGatherAttributes,
+    role=Role.MACHINE,
+    gives_same=True,
+    traits=Traits(begins=True, opens=True, owns_tuple=True),
+)
+class AllGatherStart:
+    """Starts an all-gather; the value is (operands, results)."""
+
+    states_shape = True
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: AllGatherAttributes, shape: Shape) -> Shape:
+        parts = require_tuple(shape, 2, "all-gather-start")
+        require_same_shape(parts[0], one_or_tuple(operands), "element 0 of all-gather-start, its operands,")
+        return TupleShape((parts[0], _gathered(operands, parts[1], attributes, "all-gather-start"), *parts[2:]))
+
+    exchange = AllGather.exchange
+
+
+@opcode("all-gather-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (1,)),), owns_tuple=True))
+class AllGatherDone:
+    """The results of a started all-gather."""
+
+    states_shape = True
+
+    @staticmethod
+    def infer(operand: Shape) -> Shape:
+        return require_tuple(operand, 2, "the operand of all-gather-done")[1]
+
+
+@opcode(
+    "all-reduce",
+    operands=(1, ANY),
+    attributes=AllReduceAttributes,
+    role=Role.MACHINE,
+    gives_same=True,
+    traits=Traits(is_leafwise=True),
+)
+class AllReduce:
+    """Folds the operands of a group's devices with `to_apply` (XLA: AllReduce)."""
+
+    states_shape = True
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: AllReduceAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
+        _require_reduction(operands, attributes.replica_groups, computations[0], "all-reduce")
+        return one_or_tuple(operands)
+
+    @staticmethod
+    def exchange(members: Members, *, computations: Sequence[Callee], numerics: NumericsPolicy) -> Results:
+        folded = one_or_all(_folded(list(members.values()), computations[0], numerics))
+        return dict.fromkeys(members, folded)
+
+
+@opcode(
+    "all-reduce-start",
+    operands=(1, ANY),
+    attributes=AllReduceAttributes,
+    role=Role.MACHINE,
+    gives_same=True,
+    traits=Traits(is_leafwise=True, in_place=True, opens=True),
+)
+class AllReduceStart:
+    """Starts an all-reduce; the value has the shape of the results."""
+
+    states_shape = True
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: AllReduceAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
+        _require_reduction(operands, attributes.replica_groups, computations[0], "all-reduce-start")
+        return one_or_tuple(operands)
+
+    exchange = AllReduce.exchange
+
+
+@opcode("all-reduce-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), ()),)))
+class AllReduceDone:
+    """The results of a started all-reduce."""
+
+    states_shape = True
+
+    @staticmethod
+    def infer(operand: Shape) -> Shape:
+        return operand
+
+
+@opcode("reduce-scatter", operands=(1, ANY), attributes=ReduceScatterAttributes, role=Role.MACHINE)
+class ReduceScatter:
+    """An all-reduce, of which each device keeps its part along `dimensions` (XLA: ReduceScatter)."""
+
+    states_shape = True
+
+    @staticmethod
+    def infer(
+        *operands: Shape, attributes: ReduceScatterAttributes, shape: Shape, computations: tuple[ProgramShape, ...]
+    ) -> Shape:
+        _require_reduction(operands, attributes.replica_groups, computations[0], "reduce-scatter")
+        results = declared_results(shape, len(operands), "reduce-scatter")
+        for number, (operand, result) in enumerate(zip(operands, results, strict=True)):
+            _require_parts(result, operand, attributes, f"result {number} of reduce-scatter", "a part of its operand")
+        return shape
+
+    @staticmethod
+    def exchange(
+        members: Members,
+        *,
+        attributes: ReduceScatterAttributes,
+        computations: Sequence[Callee],
+        numerics: NumericsPolicy,
+    ) -> Results:
+        folded = _folded(list(members.values()), computations[0], numerics)
+        parts = [np.array_split(whole, len(members), attributes.dimension) for whole in folded]
+        # Copies, as a part of an array would keep all of it alive.
+        return {member: one_or_all([part[k].copy() for part in parts]) for k, member in enumerate(members)}
+
+
+def _require_parts(
+    part: Shape, whole: Shape, attributes: AllGatherAttributes | ReduceScatterAttributes, what: str, expected: str
+) -> None:
+    """`whole` must be a group's `part`s one after the other along the dimension."""
+    opcode_name = what.rpartition(" ")[2]
+    small, large = array_shape(part, what), array_shape(whole, what)
+    dimension, size = attributes.dimension, group_size(attributes.replica_groups, opcode_name)
+    extent = extent_of(small, dimension, what)
+    others = [number for number in range(small.rank) if number != dimension]
+    same = small.rank == large.rank and all(small.dimensions[i] == large.dimensions[i] for i in others)
+    total = large.dimensions[dimension] if same else -1
+    # A channel without global device numbers brings in all partitions of the replicas that the groups list.
+    is_exact = size is not None and (attributes.channel_id is None or attributes.use_global_device_ids)
+    unit = extent * (size or 1)
+    fits = total == unit if is_exact else total % max(unit, 1) == 0
+    require(
+        same and fits and same_type(small.element_type, large.element_type),
+        f"{what} must be {expected} along dimension {dimension} with {size or 'some number of'} devices in a group, "
+        f"but the shapes are {part} and {whole}",
+    )
+
+
+def _gathered(operands: tuple[Shape, ...], shape: Shape, attributes: AllGatherAttributes, opcode_name: str) -> Shape:
+    results = declared_results(shape, len(operands), opcode_name)
+    for number, (operand, result) in enumerate(zip(operands, results, strict=True)):
+        _require_parts(operand, result, attributes, f"operand {number} of {opcode_name}", "a part of its result")
+    return shape
+
+
+def _require_reduction(
+    operands: tuple[Shape, ...], groups: ReplicaGroups, program: ProgramShape, opcode_name: str
+) -> None:
+    """Operands must be arrays, and the computation must combine two scalars of their type.
+
+    One computation of two scalars serves all operands, even where they differ in type.
+    """
+    arrays = [array_shape(operand, f"operand {number} of {opcode_name}") for number, operand in enumerate(operands)]
+    require_distinct(groups, opcode_name)
+    reduced = arrays if len(program.parameters) == 2 * len(arrays) else arrays[:1]
+    require_reducer(program, reduced, f"to_apply of {opcode_name}")
+
+
+def _folded(members: Sequence[Sequence[Array]], callee: Callee, numerics: NumericsPolicy) -> list[Array]:
+    """The operands of all members combined, one after the other in the order of the members."""
+    computation = callee.computation
+    count = len(members[0])
+    if len(members) == 1:
+        return list(members[0])
+    is_shared = len(computation.parameters) == 2
+    names = (recognise(computation),) * count if is_shared else recognise_components(computation)
+    if names is not None and all(name in KNOWN_REDUCERS for name in names):
+        columns = zip(*members, strict=True)
+        return [_combined(column, name, numerics) for column, name in zip(columns, names, strict=True) if name]
+    if is_shared:
+        return [_called([[operand] for operand in column], callee)[0] for column in zip(*members, strict=True)]
+    return _called(members, callee)
+
+
+def _combined(operands: Sequence[Array], name: str, numerics: NumericsPolicy) -> Array:
+    """One operand of each member, by a reducer that is one usual operation."""
+    element_type = element_type_of(operands[0].dtype)
+    reducer = KNOWN_REDUCERS[name]
+    dtype = accumulation_dtype(element_type, element_type)
+    if numerics.is_exact and can_reduce_exactly(name, element_type):
+        init = narrow(np.asarray(reducer.identity(dtype), dtype), element_type)
+        return reduce_exactly(name, np.stack(operands), (0,), init, element_type)
+
+    if numerics.rounding_seed is not None and name == "add" and (element_type.is_floating or element_type.is_complex):
+        from hloexec.ops.policies.random_walks import sum_by_chance
+
+        return sum_by_chance(np.stack(operands), numerics.rounding_seed)
+
+    def combined(arrays: Sequence[Array]) -> Array:
+        total = widen(arrays[0]).astype(dtype, copy=False)
+        for array in arrays[1:]:
+            total = reducer.combine(total, widen(array).astype(dtype, copy=False))
+        return narrow(np.asarray(total), element_type)
+
+    if operands[0].size <= _BLOCK or not all(operand.flags.c_contiguous for operand in operands):
+        return combined(operands)
+    result = np.empty(operands[0].shape, element_type.storage)
+    into, rows = result.reshape(-1), [operand.reshape(-1) for operand in operands]
+
+    def combine_block(start: int, stop: int) -> None:
+        into[start:stop] = combined([row[start:stop] for row in rows])
+
+    in_blocks(combine_block, into.size, _BLOCK)
+    return result
+
+
+def _called(members: Sequence[Sequence[Array]], callee: Callee) -> list[Array]:
+    """The operands of all members, by a reducer that is called with what is accumulated and the next member's."""
+    total = list(members[0])
+    types = [element_type_of(array.dtype) for array in total]
+    for operands in members[1:]:
+        result = callee(*total, *operands)
+        found = result if isinstance(result, tuple) else (result,)
+        total = [_of_type(value, entry) for value, entry in zip(found, types, strict=True)]
+    return total
+
+
+def _of_type(value: Array, element_type: ElementType) -> Array:
+    return value if value.dtype == element_type.storage else narrow(widen(value), element_type)

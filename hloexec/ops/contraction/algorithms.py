@@ -1,0 +1,69 @@
+"""What the `algorithm` of a dot means: what its operands are rounded to, and what their products add up in.
+
+A name is `dot_<lhs>_<rhs>_<accumulation>`. An operand that holds more than one rounding keeps is split: x3, x6 and x9
+count the products of parts (high, middle, low) that are added up, the small ones first. Source: StableHLO, dot_general,
+"algorithm"; XLA, PrecisionConfig.Algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from hloexec.dtypes import ElementType, element_type
+from hloexec.ops.common import narrow, widen
+from hloexec.ops.contraction.matrix_product import FloatMultiplier, OperandSplit, round_mantissa
+from hloexec.values import Array
+
+__all__ = ["DOT_ALGORITHMS", "algorithm_multiplier"]
+
+
+def _round_trip(array: Array, entry: ElementType) -> Array:
+    return widen(narrow(array, entry))
+
+
+_BF16: Callable[[Array], Array] = partial(_round_trip, entry=element_type("bf16"))
+_F16: Callable[[Array], Array] = partial(_round_trip, entry=element_type("f16"))
+_TF32: Callable[[Array], Array] = partial(round_mantissa, bits=10)
+
+_HIGH_AND_MIDDLE = ((1, 0), (0, 1), (0, 0))
+_WITHOUT_THE_SMALLEST = ((1, 1), (2, 0), (0, 2), (1, 0), (0, 1), (0, 0))
+_ALL_NINE = ((2, 2), (2, 1), (1, 2), *_WITHOUT_THE_SMALLEST)
+
+_PLAIN = FloatMultiplier(np.dtype(np.float32))
+
+
+def _rounded(round_to: Callable[[Array], Array], sum_type: str | None = None) -> FloatMultiplier:
+    split = OperandSplit(round_to)
+    return FloatMultiplier(np.dtype(np.float32), split, None if sum_type is None else element_type(sum_type))
+
+
+def _terms(round_to: Callable[[Array], Array], terms: int, pairs: tuple[tuple[int, int], ...]) -> FloatMultiplier:
+    return FloatMultiplier(np.dtype(np.float32), OperandSplit(round_to, terms, pairs))
+
+
+_MULTIPLIERS = {
+    "dot_any_f8_any_f8_f32": _PLAIN,
+    "dot_any_f8_any_f8_f32_fast_accum": _PLAIN,
+    "dot_f16_f16_f16": _rounded(_F16, "f16"),
+    "dot_f16_f16_f32": _rounded(_F16),
+    "dot_bf16_bf16_bf16": _rounded(_BF16, "bf16"),
+    "dot_bf16_bf16_f32": _rounded(_BF16),
+    "dot_bf16_bf16_f32_x3": _terms(_BF16, 2, _HIGH_AND_MIDDLE),
+    "dot_bf16_bf16_f32_x6": _terms(_BF16, 3, _WITHOUT_THE_SMALLEST),
+    "dot_bf16_bf16_f32_x9": _terms(_BF16, 3, _ALL_NINE),
+    "dot_tf32_tf32_f32": _rounded(_TF32),
+    "dot_tf32_tf32_f32_x3": _terms(_TF32, 2, _HIGH_AND_MIDDLE),
+    "dot_f32_f32_f32": _PLAIN,
+    "dot_f64_f64_f64": FloatMultiplier(np.dtype(np.float64)),
+}
+
+DOT_ALGORITHMS = ("unset", *_MULTIPLIERS)
+"""The words that `algorithm=` takes; `unset` leaves it to the types."""
+
+
+def algorithm_multiplier(algorithm: str) -> FloatMultiplier:
+    """How a dot with this algorithm multiplies; KeyError for `unset` and words that are not in DOT_ALGORITHMS."""
+    return _MULTIPLIERS[algorithm]

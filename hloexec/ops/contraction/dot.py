@@ -1,0 +1,362 @@
+"""Contractions: dot and scaled-dot, and what the others of the family build on.
+
+A contraction sorts the dimensions of its operands into batch, free and contracting ones, views both as stacks of
+matrices and multiplies those; `matrix_product` has the numerics. The result's dimensions are the batch dimensions, then
+the free ones of lhs, then those of rhs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType
+from hloexec.errors import UnsupportedError
+from hloexec.ir import ArrayShape, Instruction, Shape
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.blas import matmul
+from hloexec.ops.common import array_shape, require, widen
+from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS, algorithm_multiplier
+from hloexec.ops.contraction.matrix_product import (
+    Multiplier,
+    default_multiplier,
+    exactly,
+    matrix_product,
+    operand_rounding,
+)
+from hloexec.ops.contraction.plain_products import is_one_call, plain_matrix_product
+from hloexec.ops.policies.exact.products import ExactMultiplier
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.probes import Probe
+from hloexec.ops.registry import opcode
+from hloexec.ops.rounding import Rounding, Summation
+from hloexec.ops.traits import ContractionSize
+from hloexec.values import Array
+
+__all__ = [
+    "OPERAND_PRECISIONS",
+    "DimensionNumbers",
+    "Dot",
+    "DotAttributes",
+    "MatrixProduct",
+    "contract",
+    "contraction_shape",
+    "free_dimensions",
+    "product_size",
+]
+
+OPERAND_PRECISIONS = ("default", "high", "highest", "packed_nibble")
+
+
+@attrs.frozen
+class DotAttributes:
+    """Which dimensions are contracted, which are batch dimensions, and how precisely."""
+
+    lhs_batch_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
+    lhs_contracting_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
+    rhs_batch_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
+    rhs_contracting_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
+    operand_precision: tuple[str, ...] = attribute(Grammar.ENUM_LIST, default=(), choices=OPERAND_PRECISIONS)
+    algorithm: str = attribute(Grammar.ENUM, default="unset", choices=DOT_ALGORITHMS)
+
+
+class DimensionNumbers(Protocol):
+    """Anything that says which dimensions are batch dimensions and which are contracted."""
+
+    @property
+    def lhs_batch_dims(self) -> tuple[int, ...]: ...
+    @property
+    def lhs_contracting_dims(self) -> tuple[int, ...]: ...
+    @property
+    def rhs_batch_dims(self) -> tuple[int, ...]: ...
+    @property
+    def rhs_contracting_dims(self) -> tuple[int, ...]: ...
+
+
+@opcode("dot", operands=2, attributes=DotAttributes, rounding=Rounding.SUM)
+class Dot:
+    """out[b..., m..., n...] = sum over k... of lhs[b..., m..., k...] * rhs[b..., n..., k...]
+
+    Types narrower than f32 accumulate in f32 and round once to the declared type; integers are exact modulo its width;
+    an `algorithm` decides what the operands are rounded to and what their products add up in. XLA: DotGeneral.
+    """
+
+    probe = Probe("T[2,2] dot(a0, a1), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ("T[2,3]", "T[3,2]"))
+
+    @staticmethod
+    def contraction(
+        instruction: Instruction, lhs: ArrayShape, rhs: ArrayShape, result: ArrayShape
+    ) -> ContractionSize | None:
+        return product_size(lhs, instruction.attributes.lhs_contracting_dims, result)
+
+    @staticmethod
+    def infer(lhs: Shape, rhs: Shape, *, attributes: DotAttributes, shape: Shape) -> Shape:
+        result = array_shape(shape, "the result of dot")
+        operands = array_shape(lhs, "lhs of dot"), array_shape(rhs, "rhs of dot")
+        return contraction_shape(*operands, attributes, result.element_type)
+
+    @staticmethod
+    def evaluate(
+        lhs: Array, rhs: Array, *, attributes: DotAttributes, shape: ArrayShape, numerics: NumericsPolicy = REFERENCE
+    ) -> Array:
+        return contract(
+            lhs,
+            rhs,
+            attributes,
+            shape.element_type,
+            precision=attributes.operand_precision,
+            algorithm=attributes.algorithm,
+            numerics=numerics,
+        )
+
+    @staticmethod
+    def bind(
+        *, attributes: DotAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+    ) -> MatrixProduct | None:
+        """The kernel for two matrices of one type that BLAS multiplies; None for all others."""
+        types = {operand.element_type for operand in (*operand_shapes, shape)}
+        contracting = (*attributes.lhs_contracting_dims, *attributes.rhs_contracting_dims)
+        is_usual = attributes.algorithm == "unset" and "packed_nibble" not in attributes.operand_precision
+        if len(types) > 1 or next(iter(types)).name not in ("f32", "f64") or not is_usual or len(contracting) != 2:
+            return None
+        if attributes.lhs_batch_dims or any(operand.rank != 2 for operand in operand_shapes):
+            return None
+        rows, columns = shape.dimensions
+        terms = operand_shapes[0].dimensions[contracting[0]]
+        return MatrixProduct(contracting[0] == 0, contracting[1] == 1, is_one_call(rows, terms, columns))
+
+    @staticmethod
+    def summed(*, attributes: DotAttributes, operand_shapes: tuple[ArrayShape, ...], **_: Any) -> Summation:
+        contracting = attributes.lhs_contracting_dims
+        terms = math.prod(operand_shapes[0].dimensions[dimension] for dimension in contracting)
+        # An algorithm rounds its operands first, and would round the errors away.
+        along = (contracting, attributes.rhs_contracting_dims) if attributes.algorithm == "unset" else ()
+        return Summation(terms, along)
+
+
+def product_size(lhs: ArrayShape, dimensions: Sequence[int], result: ArrayShape) -> ContractionSize | None:
+    """How much a product multiplies that contracts these dimensions of lhs."""
+    if not all(0 <= dimension < lhs.rank for dimension in dimensions):
+        return None
+    contracted = math.prod(lhs.dimensions[dimension] for dimension in dimensions)
+    return ContractionSize(contracted, contracted * result.element_count)
+
+
+@attrs.frozen
+class MatrixProduct:
+    """The kernel for lhs · rhs of matrices of one type that BLAS multiplies; either may have to be transposed first."""
+
+    transposes_lhs: bool
+    transposes_rhs: bool
+    is_one_call: bool
+    """Whether it takes a single call of BLAS."""
+
+    def __call__(self, lhs: Array, rhs: Array, out: Array | None = None) -> Array:
+        multiply = matmul if self.is_one_call else plain_matrix_product
+        return multiply(*self.turned(lhs, rhs), out)
+
+    def turned(self, lhs: Array, rhs: Array) -> tuple[Array, Array]:
+        """The operands as `[rows, terms]` and `[terms, columns]`."""
+        return lhs.T if self.transposes_lhs else lhs, rhs.T if self.transposes_rhs else rhs
+
+
+@opcode("scaled-dot", operands=4, attributes=DotAttributes)
+class ScaledDot:
+    """dot(lhs · lhs_scale, rhs · rhs_scale), each scale's element covering a block of its operand.
+
+    Along every dimension the size of a scale divides that of its operand, and the quotient is how long a block is. The
+    scaled operands are f32, exactly so for the 4- and 8-bit types with power-of-two scales. XLA: ScaledDot.
+    """
+
+    probe = Probe(
+        "f32[2,2] scaled-dot(a0, a1, a2, a3), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        ("T[2,4]", "T[4,2]", "f8e8m0fnu[2,2]", "f8e8m0fnu[2,2]"),
+    )
+
+    @staticmethod
+    def infer(
+        lhs: Shape, rhs: Shape, lhs_scale: Shape, rhs_scale: Shape, *, attributes: DotAttributes, shape: Shape
+    ) -> Shape:
+        result = array_shape(shape, "the result of scaled-dot")
+        operands = array_shape(lhs, "lhs of scaled-dot"), array_shape(rhs, "rhs of scaled-dot")
+        for name, operand, scale in zip(("lhs", "rhs"), operands, (lhs_scale, rhs_scale), strict=True):
+            block = array_shape(scale, f"the scale of {name} of scaled-dot")
+            require(
+                operand.element_type.is_floating and block.element_type.is_floating,
+                f"scaled-dot takes floating-point operands and scales, but {name} is {operand}, its scale {block}",
+            )
+            require(
+                block.rank == operand.rank
+                and all(
+                    size == length or (length > 0 and size % length == 0)
+                    for size, length in zip(operand.dimensions, block.dimensions, strict=True)
+                ),
+                f"the dimensions of the scale {block} must divide those of {name}, which is {operand}",
+            )
+        return contraction_shape(*operands, attributes, result.element_type)
+
+    @staticmethod
+    def evaluate(
+        lhs: Array,
+        rhs: Array,
+        lhs_scale: Array,
+        rhs_scale: Array,
+        *,
+        attributes: DotAttributes,
+        shape: ArrayShape,
+        numerics: NumericsPolicy = REFERENCE,
+    ) -> Array:
+        dtype = np.float64 if numerics.is_exact else np.float32
+        return contract(
+            _scaled(lhs, lhs_scale, dtype),
+            _scaled(rhs, rhs_scale, dtype),
+            attributes,
+            shape.element_type,
+            precision=attributes.operand_precision,
+            algorithm=attributes.algorithm,
+            numerics=numerics,
+        )
+
+
+def contraction_shape(lhs: ArrayShape, rhs: ArrayShape, numbers: DimensionNumbers, result: ElementType) -> ArrayShape:
+    """The shape of a contraction, or ShapeError where the dimension numbers do not fit the operands."""
+    sides = (
+        ("lhs", lhs, numbers.lhs_batch_dims, numbers.lhs_contracting_dims),
+        ("rhs", rhs, numbers.rhs_batch_dims, numbers.rhs_contracting_dims),
+    )
+    for side, shape, batch, contracting in sides:
+        dims = batch + contracting
+        require(
+            all(0 <= dim < shape.rank for dim in dims),
+            f"{side} has shape {shape}, so its batch and contracting dimensions must lie in [0, {shape.rank}), "
+            f"but are {list(batch)} and {list(contracting)}",
+        )
+        require(
+            len(set(dims)) == len(dims),
+            f"the batch dimensions {list(batch)} and contracting dimensions {list(contracting)} of {side} must differ",
+        )
+    for kind in ("batch", "contracting"):
+        mine, its = getattr(numbers, f"lhs_{kind}_dims"), getattr(numbers, f"rhs_{kind}_dims")
+        require(
+            len(mine) == len(its),
+            f"lhs and rhs must have equally many {kind} dimensions, but have {len(mine)} and {len(its)}",
+        )
+        for i, j in zip(mine, its, strict=True):
+            require(
+                lhs.dimensions[i] == rhs.dimensions[j] or -1 in (lhs.dimensions[i], rhs.dimensions[j]),
+                f"{kind} dimension {i} of lhs and {j} of rhs must have the same size, "
+                f"but the operands have shapes {lhs} and {rhs}",
+            )
+    kept = [(lhs, dim) for dim in numbers.lhs_batch_dims]
+    for _, shape, batch, contracting in sides:
+        kept += [(shape, dim) for dim in free_dimensions(shape.rank, batch, contracting)]
+    dynamic = tuple(bool(shape.dynamic_dimensions) and shape.dynamic_dimensions[dim] for shape, dim in kept)
+    dimensions = tuple(shape.dimensions[dim] for shape, dim in kept)
+    return ArrayShape(result, dimensions, dynamic_dimensions=dynamic if any(dynamic) else ())
+
+
+def contract(
+    lhs: Array,
+    rhs: Array,
+    numbers: DimensionNumbers,
+    result_type: ElementType,
+    *,
+    precision: tuple[str, ...] = (),
+    algorithm: str = "unset",
+    numerics: NumericsPolicy = REFERENCE,
+) -> Array:
+    """The contraction of two arrays, as `Dot` defines it."""
+    lhs, rhs = _cut_to_common_extents(lhs, rhs, numbers)
+    lhs_batch, rhs_batch = numbers.lhs_batch_dims, numbers.rhs_batch_dims
+    lhs_contracting, rhs_contracting = _mergeable_order(lhs, rhs, numbers)
+    lhs_free = free_dimensions(lhs.ndim, lhs_batch, lhs_contracting)
+    rhs_free = free_dimensions(rhs.ndim, rhs_batch, rhs_contracting)
+    result_dimensions = [lhs.shape[dim] for dim in (*lhs_batch, *lhs_free)] + [rhs.shape[dim] for dim in rhs_free]
+    lhs_matrices = _matrices(lhs, lhs_batch, lhs_free, lhs_contracting)
+    rhs_matrices = _matrices(rhs, rhs_batch, rhs_contracting, rhs_free)
+    multiplier = _multiplier(lhs_matrices, rhs_matrices, result_type, precision, algorithm, numerics)
+    return matrix_product(lhs_matrices, rhs_matrices, result_type, multiplier).reshape(result_dimensions)
+
+
+def free_dimensions(rank: int, batch: Sequence[int], contracting: Sequence[int]) -> list[int]:
+    """The dimensions that are neither batch nor contracting ones, in order."""
+    return [dim for dim in range(rank) if dim not in batch and dim not in contracting]
+
+
+def _matrices(array: Array, batch: Sequence[int], rows: Sequence[int], columns: Sequence[int]) -> Array:
+    """The array as `[batch..., rows, columns]`, several dimensions merged into one; a view where strides allow."""
+    sizes = [array.shape[dim] for dim in batch]
+    merged = [math.prod(array.shape[dim] for dim in dims) for dims in (rows, columns)]
+    matrices = array.transpose(*batch, *rows, *columns).reshape(sizes + merged)
+    # BLAS wants neighbours in one of the two dimensions; without, older NumPy multiplies in a slow loop of its own.
+    has_neighbours = array.itemsize in matrices.strides[-2:]
+    return matrices if has_neighbours else np.ascontiguousarray(matrices)
+
+
+def _mergeable_order(lhs: Array, rhs: Array, numbers: DimensionNumbers) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The contracting dimensions in an order in which they merge without a copy of the larger operand, if there is one.
+
+    A sum does not care in which order its terms are numbered.
+    """
+    pairs = list(zip(numbers.lhs_contracting_dims, numbers.rhs_contracting_dims, strict=True))
+    if len(pairs) > 1:
+        if lhs.size >= rhs.size:
+            pairs.sort(key=lambda pair: -abs(lhs.strides[pair[0]]))
+        else:
+            pairs.sort(key=lambda pair: -abs(rhs.strides[pair[1]]))
+    return tuple(mine for mine, _ in pairs), tuple(its for _, its in pairs)
+
+
+def _cut_to_common_extents(lhs: Array, rhs: Array, numbers: DimensionNumbers) -> tuple[Array, Array]:
+    """Operands whose paired dimensions agree: where one is dynamic, what lies beyond its extent contributes nothing."""
+    pairs = zip(
+        numbers.lhs_batch_dims + numbers.lhs_contracting_dims,
+        numbers.rhs_batch_dims + numbers.rhs_contracting_dims,
+        strict=True,
+    )
+    for i, j in pairs:
+        if lhs.shape[i] != rhs.shape[j]:
+            extent = min(lhs.shape[i], rhs.shape[j])
+            lhs, rhs = _first(lhs, i, extent), _first(rhs, j, extent)
+    return lhs, rhs
+
+
+def _first(array: Array, dimension: int, extent: int) -> Array:
+    return array[(slice(None),) * dimension + (slice(extent),)]
+
+
+def _multiplier(
+    lhs: Array,
+    rhs: Array,
+    result_type: ElementType,
+    precision: tuple[str, ...],
+    algorithm: str,
+    numerics: NumericsPolicy,
+) -> Multiplier | ExactMultiplier:
+    """How the instruction's algorithm and precision and the policy say that the operands are multiplied."""
+    if "packed_nibble" in precision:
+        raise UnsupportedError(
+            "an operand has the precision packed_nibble: each of its elements holds two numbers of four bits, and "
+            "TPU compilers alone know how they are multiplied"
+        )
+    if algorithm != "unset":
+        chosen: Multiplier = algorithm_multiplier(algorithm)
+    else:
+        is_default = all(word == "default" for word in precision)
+        rounding = operand_rounding(numerics) if is_default else None
+        chosen = default_multiplier(lhs, rhs, result_type, rounding)
+    return exactly(chosen) if numerics.is_exact else chosen
+
+
+def _scaled(operand: Array, scale: Array, dtype: type[np.floating[Any]]) -> Array:
+    """The operand times its scale, each element of which covers a block, in f32 or (exactly) in f64."""
+    wide = widen(scale)
+    for dimension, (size, length) in enumerate(zip(operand.shape, scale.shape, strict=True)):
+        if length not in (1, size):
+            wide = np.repeat(wide, size // length, dimension)
+    with np.errstate(all="ignore"):
+        return np.multiply(widen(operand), wide, dtype=dtype)

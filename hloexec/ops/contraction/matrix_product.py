@@ -1,0 +1,322 @@
+"""The numerics of contractions: how two stacks of matrices are multiplied, and how often the result is rounded.
+
+Everything here works on `[batch..., m, k]` times `[batch..., k, n]`. A `Multiplier` says how: it prepares each operand
+(widens it, rounds it, splits it into parts that BLAS multiplies as wanted) and multiplies prepared operands. Operands
+that need preparing are prepared block by block, so that a bf16 weight is never widened whole; which blocks depends on
+shapes and element types alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeAlias
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType, element_type_of
+from hloexec.ops.blas import matmul
+from hloexec.ops.common import narrow, narrow_into, rounds_directly, widen
+from hloexec.ops.contraction.integer_products import integer_multiplier
+from hloexec.ops.contraction.plain_products import plain_matrix_product
+from hloexec.ops.contraction.product_blocks import batch_blocks, even_step
+from hloexec.ops.elementwise.convert import convert
+from hloexec.ops.policies.exact.products import ExactMultiplier, exact_matrix_product
+from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.threads import in_blocks
+from hloexec.values import Array
+
+__all__ = [
+    "FloatMultiplier",
+    "Multiplier",
+    "OperandSplit",
+    "default_multiplier",
+    "exactly",
+    "matrix_product",
+    "multiply_into",
+    "operand_rounding",
+    "round_mantissa",
+]
+
+_BLOCK_BYTES = 4 << 20
+"""Scratch for one prepared block: small enough to stay in a last-level cache."""
+_BLOCK_BYTES_LIMIT = 64 << 20
+"""What a block may grow to where smaller ones would starve BLAS of rows."""
+_BLOCK_ROWS = 256
+"""Rows (or columns) that keep BLAS busy."""
+
+_DType: TypeAlias = np.dtype[Any]
+_F32 = np.dtype(np.float32)
+_F64 = np.dtype(np.float64)
+_FIRST_TERMS = ((0, 0),)
+
+
+class Multiplier(Protocol):
+    """How to multiply: `product(prepare(lhs), prepare(rhs))` is the result before it is rounded."""
+
+    @property
+    def scratch_dtype(self) -> _DType:
+        """The type that operands are prepared in."""
+
+    def prepare(self, operand: Array) -> tuple[Array, ...]:
+        """The operand in the parts that `product` multiplies; a tuple of only itself where there is nothing to do."""
+
+    def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
+        """The product of prepared operands, in a type that `narrow` takes to the result's."""
+
+
+@attrs.frozen
+class OperandSplit:
+    """How a float operand is rounded before it is multiplied.
+
+    It becomes the sum of `terms` numbers, each the rest that the ones before leave, rounded by `round_to`; the products
+    of the given `pairs` of terms are added up in that order.
+    """
+
+    round_to: Callable[[Array], Array]
+    terms: int = 1
+    pairs: tuple[tuple[int, int], ...] = _FIRST_TERMS
+    only_f32: bool = False
+    """Whether operands of other types are left alone."""
+
+
+@attrs.frozen
+class FloatMultiplier:
+    """Floating-point or complex products: one BLAS call per pair of terms, added up in the type `accumulate`."""
+
+    accumulate: _DType
+    split: OperandSplit | None = None
+    sum_type: ElementType | None = None
+    """Where set, the sum is rounded to this type before it is rounded to the result's."""
+
+    @property
+    def scratch_dtype(self) -> _DType:
+        return self.accumulate
+
+    def is_plain(self, *dtypes: _DType) -> bool:
+        """Whether operands and result of these types need neither preparing nor rounding."""
+        return self.split is None and self.sum_type is None and all(dtype == self.accumulate for dtype in dtypes)
+
+    def gives(self, dtype: _DType) -> bool:
+        """Whether one BLAS call on prepared operands gives the result in this type, without further rounding."""
+        has_one_pair = self.split is None or self.split.pairs == _FIRST_TERMS
+        return has_one_pair and self.sum_type is None and dtype == self.accumulate
+
+    def prepare(self, operand: Array) -> tuple[Array, ...]:
+        wide = widen(operand)
+        if self.split is None or (self.split.only_f32 and operand.dtype != _F32):
+            return (wide.astype(self.accumulate, copy=False),)
+        return tuple(_terms(wide.astype(self.accumulate, copy=False), self.split))
+
+    def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
+        pairs = _FIRST_TERMS if self.split is None else self.split.pairs
+        with np.errstate(all="ignore"):
+            total, *others = (plain_matrix_product(lhs[i], rhs[j]) for i, j in pairs)
+            for other in others:
+                total += other
+        return total if self.sum_type is None else widen(narrow(total, self.sum_type))
+
+
+def exactly(multiplier: Multiplier | ExactMultiplier) -> Multiplier | ExactMultiplier:
+    """The multiplier for the `exact` policy: the same products added up without error; integers' are so anyway."""
+    if not isinstance(multiplier, FloatMultiplier):
+        return multiplier
+    pairs = _FIRST_TERMS if multiplier.split is None else multiplier.split.pairs
+    return ExactMultiplier(multiplier.prepare, pairs, multiplier.sum_type)
+
+
+def matrix_product(lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier | ExactMultiplier) -> Array:
+    """`[batch..., m, k]` times `[batch..., k, n]` as `[batch..., m, n]` of `result_type`, rounded once.
+
+    The batch dimensions of both must be the same. Strides are free.
+    """
+    if isinstance(multiplier, ExactMultiplier):
+        return convert(exact_matrix_product(lhs, rhs, result_type, multiplier), result_type)
+    result = np.empty((*lhs.shape[:-1], rhs.shape[-1]), result_type.storage)
+    with np.errstate(all="ignore"):
+        multiply_into(result, lhs, rhs, result_type, multiplier)
+    return result
+
+
+def default_multiplier(
+    lhs: Array, rhs: Array, result_type: ElementType, f32_rounding: Callable[[Array], Array] | None = None
+) -> Multiplier:
+    """The multiplier for operands `[batch..., m, k]` and `[batch..., k, n]` whose instruction says nothing special.
+
+    Anything complex accumulates in complex numbers, anything floating in f32 or, where f64 takes part, in f64; integers
+    are exact modulo the width of the result. `f32_rounding` is the policy's rounding of f32 operands.
+    """
+    types = (element_type_of(lhs.dtype), element_type_of(rhs.dtype), result_type)
+    if any(entry.is_floating or entry.is_complex for entry in types):
+        dtype = _float_accumulation(types)
+        if f32_rounding is None or dtype.kind == "c":
+            return FloatMultiplier(dtype)
+        return FloatMultiplier(dtype, OperandSplit(f32_rounding, only_f32=True))
+    return integer_multiplier(lhs, rhs, result_type)
+
+
+def _float_accumulation(types: Sequence[ElementType]) -> _DType:
+    """f32, f64, c64 or c128: as wide as the widest of the types, complex where one of them is."""
+    is_complex = any(entry.is_complex for entry in types)
+    is_double = any(entry.storage in (_F64, np.complex128) for entry in types)
+    return np.dtype((np.float32, np.float64, np.complex64, np.complex128)[2 * is_complex + is_double])
+
+
+def operand_rounding(numerics: NumericsPolicy) -> Callable[[Array], Array] | None:
+    """What a policy does to f32 operands of contractions of default precision; None where it leaves them alone.
+
+    Tensor cores leave out the last bits of operands that nothing has rounded to TF32 before: so does every other policy
+    that rounds at random.
+    """
+    bits = numerics.contraction_operand_mantissa_bits
+    if bits is None:
+        return None
+    if numerics.rounding_seed is not None:
+        if numerics.rounding_seed % 2:
+            return partial(cut_mantissa, bits=bits)
+        from hloexec.ops.policies.random_rounding import cut_by_chance
+
+        return partial(cut_by_chance, bits=bits, seed=numerics.rounding_seed)
+    return partial(round_mantissa, bits=bits)
+
+
+def round_mantissa(array: Array, bits: int) -> Array:
+    """The f32 array with only `bits` explicit bits of its significands kept: rounded to nearest, ties to even."""
+    dropped = 23 - bits
+    pattern = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    return _kept(pattern + (((pattern >> dropped) & 1) + ((1 << (dropped - 1)) - 1)), array, bits)
+
+
+def cut_mantissa(array: Array, bits: int) -> Array:
+    """The f32 array with only `bits` explicit bits of its significands kept: rounded towards zero."""
+    return _kept(np.array(array, np.float32, order="C").view(np.uint32), array, bits)
+
+
+def _kept(pattern: Array, array: Array, bits: int) -> Array:
+    """f32 numbers with the other bits of their patterns cleared; what is NaN in `array` stays as it is there."""
+    pattern &= np.uint32(0xFFFFFFFF << (23 - bits) & 0xFFFFFFFF)
+    found = pattern.view(np.float32)
+    nan = np.isnan(array)
+    if nan.any():
+        found[nan] = array[nan]
+    return found
+
+
+def multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier) -> None:
+    """Fill `result` with a product, as `matrix_product` gives it.
+
+    Block by block, each small enough once it is prepared. Blocks follow from shapes and element types alone; where
+    there are several, the cores share them, and each prepares its operands, multiplies and rounds in its own cache.
+    """
+    if isinstance(multiplier, FloatMultiplier) and multiplier.is_plain(lhs.dtype, rhs.dtype, result.dtype):
+        plain_matrix_product(lhs, rhs, result)
+        return
+    if result.ndim > 2:
+        count = max(1, math.prod(result.shape[:-2]))
+        item_bytes = multiplier.scratch_dtype.itemsize * (lhs.size + rhs.size + result.size) // count
+        if item_bytes > _BLOCK_BYTES:
+            for index in np.ndindex(result.shape[:-2]):
+                multiply_into(result[index], lhs[index], rhs[index], result_type, multiplier)
+            return
+        blocks = batch_blocks(result.shape[:-2], item_bytes)
+
+        def multiply(start: int, stop: int) -> None:
+            for index in blocks[start:stop]:
+                operands = _prepare(lhs[index], multiplier), _prepare(rhs[index], multiplier)
+                _multiply_prepared(result[index], *operands, result_type, multiplier)
+
+        in_blocks(multiply, len(blocks), 1)
+        return
+    (rows, length), columns = lhs.shape, rhs.shape[1]
+    row_step, column_step = _block_sizes(lhs, rhs, result_type, multiplier)
+    if columns >= rows:
+        column_step = min(column_step, even_step(columns, rows * length))
+        for start in range(0, rows, row_step):
+            part = slice(start, start + row_step)
+            _by_columns(result[part], lhs[part], rhs, result_type, multiplier, column_step)
+    else:
+        row_step = min(row_step, even_step(rows, columns * length))
+        for start in range(0, columns, column_step):
+            part = slice(start, start + column_step)
+            _by_rows(result[:, part], lhs, rhs[:, part], result_type, multiplier, row_step)
+
+
+def _by_columns(
+    result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier, step: int
+) -> None:
+    """All of lhs times some columns of rhs at a time."""
+    prepared = _prepare(lhs, multiplier)
+
+    def multiply(start: int, stop: int) -> None:
+        others = _prepare(rhs[:, start:stop], multiplier)
+        _multiply_prepared(result[:, start:stop], prepared, others, result_type, multiplier)
+
+    in_blocks(multiply, rhs.shape[1], step)
+
+
+def _by_rows(
+    result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier, step: int
+) -> None:
+    """Some rows of lhs at a time times all of rhs."""
+    prepared = _prepare(rhs, multiplier)
+
+    def multiply(start: int, stop: int) -> None:
+        others = _prepare(lhs[start:stop], multiplier)
+        _multiply_prepared(result[start:stop], others, prepared, result_type, multiplier)
+
+    in_blocks(multiply, lhs.shape[0], step)
+
+
+def _multiply_prepared(
+    result: Array, lhs: tuple[Array, ...], rhs: tuple[Array, ...], result_type: ElementType, multiplier: Multiplier
+) -> None:
+    with np.errstate(all="ignore"):
+        if isinstance(multiplier, FloatMultiplier) and multiplier.gives(result_type.storage):
+            matmul(lhs[0], rhs[0], result)
+            return
+        product = multiplier.product(lhs, rhs)
+        if result_type.is_floating and rounds_directly(product.dtype, result_type):
+            narrow_into(product, result)
+        else:
+            result[...] = convert(product, result_type)
+
+
+def _block_sizes(lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier) -> tuple[int, int]:
+    """How many rows of `lhs` and columns of `rhs` make a block.
+
+    An operand that needs no preparing is not divided, nor is a result that needs no rounding. The blocks of the other
+    are large, since all of them are prepared anew for each block of rows; with few rows or columns there is one such
+    block at most, and small ones stay in the cache.
+    """
+    itemsize = multiplier.scratch_dtype.itemsize
+    (rows, length), columns = lhs.shape, rhs.shape[1]
+    few = min(rows, columns) <= _BLOCK_ROWS
+    block_bytes = _BLOCK_BYTES if few else _BLOCK_BYTES_LIMIT
+    most = max(_BLOCK_ROWS if not few else 1, block_bytes // max(1, length * itemsize))
+    in_floats = multiplier if isinstance(multiplier, FloatMultiplier) else None
+    row_step = rows if in_floats and in_floats.is_plain(lhs.dtype) else most
+    column_step = columns if in_floats and in_floats.is_plain(rhs.dtype) else most
+    if in_floats is None or not in_floats.gives(result_type.storage):
+        row_step, column_step = min(row_step, rows), min(column_step, columns)
+        column_step = min(column_step, max(_BLOCK_ROWS, _BLOCK_BYTES_LIMIT // max(1, row_step * itemsize)))
+        row_step = min(row_step, max(_BLOCK_ROWS, _BLOCK_BYTES_LIMIT // max(1, column_step * itemsize)))
+    return max(1, row_step), max(1, column_step)
+
+
+def _prepare(operand: Array, multiplier: Multiplier) -> tuple[Array, ...]:
+    """The prepared operand; a transposed one is read and written in the order in which it lies in memory."""
+    if abs(operand.strides[-2]) >= abs(operand.strides[-1]):
+        return multiplier.prepare(operand)
+    return tuple(part.swapaxes(-1, -2) for part in multiplier.prepare(operand.swapaxes(-1, -2)))
+
+
+def _terms(operand: Array, split: OperandSplit) -> Iterator[Array]:
+    """The terms whose sum approximates `operand`; what is not finite stands in the first alone."""
+    rest = operand
+    with np.errstate(all="ignore"):
+        for _ in range(split.terms):
+            term = split.round_to(rest)
+            yield term
+            rest = np.where(np.isfinite(term), rest - term, 0).astype(operand.dtype, copy=False)

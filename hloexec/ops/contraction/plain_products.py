@@ -1,0 +1,220 @@
+"""Matrix products that BLAS computes as they stand, in the ways that are fastest for OpenBLAS.
+
+OpenBLAS copies both operands of a product into an order of its own, block by block, before it multiplies. Where one of
+them has few rows, copying the other takes longer than everything else. With its AVX-512 kernels OpenBLAS leaves the
+copy out for small products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from hloexec.openblas import openblas_kernels
+from hloexec.ops.blas import matmul
+from hloexec.ops.contraction.product_blocks import LEAST_SHARED, batch_blocks, blocks_of
+from hloexec.ops.threads import in_blocks
+from hloexec.values import Array
+
+__all__ = ["is_one_call", "plain_matrix_product", "products_plus"]
+
+_FEW_ROWS = 32
+_TURNED_ELEMENTS = 1 << 16
+
+_COPYLESS_KERNELS = frozenset({"skylakex", "cooperlake", "sapphirerapids"})
+_COPYLESS_PRODUCTS = 1_000_000
+"""So many multiplications these kernels do without a copy."""
+_COPYLESS_TURNED_ELEMENTS, _COPYLESS_TURNED_LENGTH = 1200, 64
+"""Where rhs is transposed, only for results of at most so many elements; sums of fewer terms make too many slabs."""
+_SLAB_PRODUCTS = 3 << 19
+"""Two threads that copy are as fast with more as one that does not."""
+_SLAB_COLUMNS = 16
+
+_TILE_LENGTH, _TILE_COLUMNS = 256, 128
+_TILES = 4
+"""Tiles that a thread multiplies at a time, side by side."""
+_TILED_ELEMENTS = 1 << 20
+"""Smaller matrices stay in the cache."""
+_SEVERAL = 8
+"""So many items of a stack keep cores busy that each multiply one of them."""
+
+
+def plain_matrix_product(lhs: Array, rhs: Array, out: Array | None = None) -> Array:
+    """lhs · rhs, of matrices of one type that BLAS multiplies, or of stacks `[batch..., m, k]` and `[batch..., k, n]`.
+
+    The result is in `out` where that is given. The order of the sums depends on shapes, on which dimension of either
+    operand is the minor one, and on the kernels of BLAS.
+    """
+    result = np.empty((*lhs.shape[:-1], rhs.shape[-1]), lhs.dtype) if out is None else out
+    if lhs.ndim > 2:
+        _multiply_stacks(lhs, rhs, result)
+    elif _can_be_tiled(lhs, rhs):
+        _multiply_in_tiles(lhs, rhs, result)
+    else:
+        blocks = blocks_of(len(lhs), len(rhs), rhs.shape[1])
+        if blocks.is_whole:
+            _multiply_whole(lhs, rhs, result)
+        else:
+            blocks.on_all_cores(lambda rows, columns: _multiply(lhs[rows], rhs[:, columns], result[rows, columns]))
+    return result
+
+
+def is_one_call(rows: int, terms: int, columns: int) -> bool:
+    """Whether `plain_matrix_product` of matrices of these sizes is one call of `matmul`, in whatever order they lie."""
+    return blocks_of(rows, terms, columns).is_whole and not _has_few_rows(rows, terms * columns)
+
+
+def products_plus(
+    products: Sequence[tuple[Array, Array]],
+    addend: Array,
+    out: Array | None = None,
+    *,
+    is_addend_first: bool = False,
+) -> Array:
+    """addend + lhs · rhs + …, of matrices of one type and products of one shape, in `out`, which may be `addend`.
+
+    The same bits as if each product was rounded and then added, of NaNs, too, where `is_addend_first` says which
+    operand of the sums the addend is; but they are added block by block, while a block lies in the cache.
+    """
+
+    def combine(part: Array, addend: Array, target: Array | None) -> Array:
+        total: Array = np.add(addend, part, out=target) if is_addend_first else np.add(part, addend, out=target)
+        return total
+
+    lhs, rhs = products[0]
+    blocks = blocks_of(len(lhs), len(rhs), rhs.shape[1])
+    if blocks.is_whole or _can_be_tiled(lhs, rhs):
+        for lhs, rhs in products:
+            addend = out = combine(plain_matrix_product(lhs, rhs), addend, out)
+        return addend
+    result = np.empty(addend.shape, addend.dtype) if out is None else out
+
+    def add(rows: slice, columns: slice) -> None:
+        total, target = addend[rows, columns], result[rows, columns]
+        part = np.empty(target.shape, target.dtype)
+        # Several sums are faster where rows of the block follow one another in memory.
+        sums = target if len(products) == 1 else np.empty_like(part)
+        for lhs, rhs in products:
+            _multiply(lhs[rows], rhs[:, columns], part)
+            total = combine(part, total, sums)
+        if sums is not target:
+            target[...] = sums
+
+    blocks.on_all_cores(add, len(products))
+    return result
+
+
+def _multiply_stacks(lhs: Array, rhs: Array, result: Array) -> None:
+    """Fill a stack, item by item where these are large and few, else with several items at a time."""
+    count = prod(result.shape[:-2])
+    if not count:
+        return
+    if count < _SEVERAL and lhs.shape[-2] * lhs.shape[-1] * rhs.shape[-1] >= LEAST_SHARED:
+        for index in np.ndindex(result.shape[:-2]):
+            plain_matrix_product(lhs[index], rhs[index], result[index])
+        return
+    parts = batch_blocks(result.shape[:-2], lhs.itemsize * (lhs.size + rhs.size + result.size) // count)
+
+    def multiply(start: int, stop: int) -> None:
+        for index in parts[start:stop]:
+            matmul(lhs[index], rhs[index], result[index])
+
+    in_blocks(multiply, len(parts), 1)
+
+
+def _multiply_whole(lhs: Array, rhs: Array, result: Array) -> None:
+    """Fill a product that is one block."""
+    slabs = _slabs(lhs, rhs)
+    if slabs > 1:
+        _multiply_in_slabs(lhs, rhs, slabs, result)
+    else:
+        _multiply(lhs, rhs, result)
+
+
+def _multiply(lhs: Array, rhs: Array, result: Array) -> None:
+    """Fill a block by one call of BLAS."""
+    if _is_faster_turned(lhs, rhs):
+        result[...] = matmul(rhs.T, lhs.T).T
+    else:
+        matmul(lhs, rhs, result)
+
+
+def _is_faster_turned(lhs: Array, rhs: Array) -> bool:
+    """Whether rhsᵀ · lhsᵀ takes OpenBLAS's AVX-512 kernels less time: rhs is transposed, and lhs has few rows."""
+    return _has_few_rows(lhs.shape[0], rhs.size) and 2 * rhs.shape[0] >= rhs.shape[1] and rhs.strides[0] == rhs.itemsize
+
+
+def _has_few_rows(rows: int, other_size: int) -> bool:
+    """Whether copying the other operand, of so many elements, would take longer than everything else."""
+    return 2 <= rows <= _FEW_ROWS and other_size >= _TURNED_ELEMENTS
+
+
+def _slabs(lhs: Array, rhs: Array) -> int:
+    """The number of slabs, each some columns of rhs, in which BLAS multiplies without a copy; 1 for the whole."""
+    is_turned = not rhs.flags.c_contiguous
+    is_dense = rhs.flags.c_contiguous or rhs.flags.f_contiguous
+    if rhs.dtype != np.float32 or not is_dense or not _has_few_rows(lhs.shape[0], rhs.size):
+        return 1
+    return _fewest_slabs(lhs.shape[0], *rhs.shape, is_turned) if openblas_kernels() in _COPYLESS_KERNELS else 1
+
+
+@lru_cache(maxsize=4096)
+def _fewest_slabs(rows: int, length: int, columns: int, is_turned: bool) -> int:
+    """`_slabs` by sizes: 1 where no number of slabs will do, too."""
+    if not _COPYLESS_PRODUCTS < rows * length * columns <= _SLAB_PRODUCTS:
+        return 1
+    if is_turned and length < _COPYLESS_TURNED_LENGTH:
+        return 1
+    most_columns = _COPYLESS_PRODUCTS // (rows * length)
+    if is_turned:
+        most_columns = min(most_columns, _COPYLESS_TURNED_ELEMENTS // rows)
+    counts = range(2, columns // _SLAB_COLUMNS + 1)
+    return next((count for count in counts if not columns % count and columns // count <= most_columns), 1)
+
+
+def _multiply_in_slabs(lhs: Array, rhs: Array, count: int, result: Array) -> None:
+    """Fill a product, some columns of rhs after the other."""
+    rows, length = lhs.shape[0], rhs.shape[0]
+    if rhs.flags.c_contiguous:
+        slabs = rhs.reshape(length, count, -1).transpose(1, 0, 2)
+    else:
+        slabs = rhs.T.reshape(count, -1, length).transpose(0, 2, 1)
+    parts = result.reshape(rows, count, -1).transpose(1, 0, 2) if result.flags.c_contiguous else None
+    product = matmul(lhs, slabs, parts)
+    if parts is None:
+        result[...] = product.transpose(1, 0, 2).reshape(result.shape)
+
+
+def _can_be_tiled(lhs: Array, rhs: Array) -> bool:
+    length, columns = rhs.shape
+    return (
+        2 <= lhs.shape[0] <= _FEW_ROWS
+        and rhs.size >= _TILED_ELEMENTS
+        and rhs.dtype == np.float32
+        and not length % _TILE_LENGTH
+        and not columns % _TILE_COLUMNS
+        and (rhs.flags.c_contiguous or rhs.flags.f_contiguous)
+        and lhs.shape[0] * _TILE_LENGTH * _TILE_COLUMNS <= _COPYLESS_PRODUCTS
+        and openblas_kernels() in _COPYLESS_KERNELS
+    )
+
+
+def _multiply_in_tiles(lhs: Array, rhs: Array, result: Array) -> None:
+    """Fill a product with sums of products of tiles of rhs, each so small that BLAS does not copy it."""
+    rows, (length, columns) = lhs.shape[0], rhs.shape
+    down, across = length // _TILE_LENGTH, columns // _TILE_COLUMNS
+    pieces = np.ascontiguousarray(lhs.T).reshape(down, 1, _TILE_LENGTH, rows)
+    if rhs.flags.c_contiguous:
+        tiles = rhs.reshape(down, _TILE_LENGTH, across, _TILE_COLUMNS).transpose(0, 2, 3, 1)
+    else:
+        tiles = rhs.T.reshape(across, _TILE_COLUMNS, down, _TILE_LENGTH).transpose(2, 0, 1, 3)
+
+    def work(start: int, stop: int) -> None:
+        products = matmul(tiles[:, start:stop], pieces)
+        sums = np.add.reduce(products, axis=0).reshape(-1, rows)
+        result[:, start * _TILE_COLUMNS : stop * _TILE_COLUMNS] = sums.T
+
+    in_blocks(work, across, _TILES)

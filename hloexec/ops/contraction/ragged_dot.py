@@ -1,0 +1,220 @@
+"""ragged-dot: a dot of groups of different sizes, as mixtures of experts need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType, element_type, element_type_of
+from hloexec.ir import ArrayShape, Instruction, Shape
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import array_shape, narrow, require
+from hloexec.ops.contraction.dot import (
+    OPERAND_PRECISIONS,
+    DimensionNumbers,
+    contract,
+    contraction_shape,
+    free_dimensions,
+    product_size,
+)
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.probes import Probe
+from hloexec.ops.registry import opcode
+from hloexec.ops.traits import ContractionSize
+from hloexec.values import Array
+
+__all__ = ["RaggedDotAttributes"]
+
+
+@attrs.frozen
+class RaggedDotAttributes:
+    """A dot's dimensions, and which of them the group sizes divide."""
+
+    lhs_batch_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
+    lhs_contracting_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
+    rhs_batch_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
+    rhs_contracting_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
+    lhs_ragged_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
+    rhs_group_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
+    operand_precision: tuple[str, ...] = attribute(Grammar.ENUM_LIST, default=(), choices=OPERAND_PRECISIONS)
+
+
+@opcode("ragged-dot", operands=3, attributes=RaggedDotAttributes)
+class RaggedDot:
+    """A dot whose ragged dimension of lhs consists of groups, `group_sizes[g]` long, one after the other.
+
+    Which dimension that is decides what the groups do. A free dimension: group g is multiplied with rhs[g], g counting
+    along the group dimension; what follows the last group gives zeros. A contracting dimension: the result has a new
+    first dimension, and its entry g sums over group g only. A batch dimension: the groups change nothing. Group sizes
+    may differ along the batch dimensions and those before the ragged one among its kind, and then have them as leading
+    dimensions. XLA: RaggedDot.
+    """
+
+    probe = Probe(
+        "T[2,2] ragged-dot(a0, a1, a2), lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0}, "
+        "rhs_group_dims={0}",
+        ("T[2,3]", "T[1,3,2]", "s32[1]"),
+    )
+
+    @staticmethod
+    def contraction(
+        instruction: Instruction, lhs: ArrayShape, rhs: ArrayShape, result: ArrayShape
+    ) -> ContractionSize | None:
+        return product_size(lhs, instruction.attributes.lhs_contracting_dims, result)
+
+    @staticmethod
+    def infer(lhs: Shape, rhs: Shape, group_sizes: Shape, *, attributes: RaggedDotAttributes, shape: Shape) -> Shape:
+        result = array_shape(shape, "the result of ragged-dot")
+        operands = array_shape(lhs, "lhs of ragged-dot"), array_shape(rhs, "rhs of ragged-dot")
+        groups = array_shape(group_sizes, "the group sizes of ragged-dot")
+        return _ragged_shape(*operands, groups, attributes, result.element_type)
+
+    @staticmethod
+    def evaluate(
+        lhs: Array,
+        rhs: Array,
+        group_sizes: Array,
+        *,
+        attributes: RaggedDotAttributes,
+        shape: ArrayShape,
+        numerics: NumericsPolicy = REFERENCE,
+    ) -> Array:
+        (ragged,) = attributes.lhs_ragged_dims
+
+        result_type = shape.element_type
+
+        def dot(left: Array, right: Array, numbers: DimensionNumbers, to: ElementType) -> Array:
+            precision = attributes.operand_precision
+            return contract(left, right, numbers, to, precision=precision, numerics=numerics)
+
+        if ragged in attributes.lhs_batch_dims:
+            return dot(lhs, rhs, attributes, result_type)
+        sizes = _result_sizes(lhs, rhs, group_sizes, attributes)
+        if ragged in attributes.lhs_contracting_dims:
+            # Where group sizes differ along contracting dimensions, a group is a sum over those.
+            wide = element_type_of(result_type.accumulate)
+            if numerics.is_exact and wide.is_floating:
+                wide = element_type("f64")
+            total = np.zeros(sizes, wide.storage)
+            for group, lhs_index, rhs_index, result_index in _groups(lhs, rhs, group_sizes, attributes):
+                total[(group, *result_index)] += dot(lhs[lhs_index], rhs[rhs_index], attributes, wide)
+            return narrow(total, result_type)
+        numbers = _without_group_dimension(attributes)
+        result = np.zeros(sizes, result_type.storage)
+        for _, lhs_index, rhs_index, result_index in _groups(lhs, rhs, group_sizes, attributes):
+            result[result_index] = dot(lhs[lhs_index], rhs[rhs_index], numbers, result_type)
+        return result
+
+
+def _ragged_shape(
+    lhs: ArrayShape, rhs: ArrayShape, group_sizes: ArrayShape, attributes: RaggedDotAttributes, result: ElementType
+) -> ArrayShape:
+    require(len(attributes.lhs_ragged_dims) == 1, "ragged-dot must have exactly one ragged dimension of lhs")
+    (ragged,) = attributes.lhs_ragged_dims
+    require(0 <= ragged < lhs.rank, f"the ragged dimension {ragged} must lie in [0, {lhs.rank}), lhs being {lhs}")
+    require(group_sizes.rank > 0, f"group sizes must have at least one dimension, but are {group_sizes}")
+    count = group_sizes.dimensions[-1]
+    leading = [lhs.dimensions[dim] for dim in _dimensions_before_ragged(lhs.rank, attributes)]
+    require(
+        group_sizes.rank == 1 or list(group_sizes.dimensions[:-1]) == leading,
+        f"group sizes must have shape [{count}] or {[*leading, count]}, but are {group_sizes}",
+    )
+    is_free = ragged not in attributes.lhs_batch_dims + attributes.lhs_contracting_dims
+    require(
+        len(attributes.rhs_group_dims) == is_free,
+        f"rhs must have {'one group dimension' if is_free else 'no group dimension'} where the ragged dimension of lhs "
+        f"is {'free' if is_free else 'batch or contracting'}, but has {list(attributes.rhs_group_dims)}",
+    )
+    if is_free:
+        (group,) = attributes.rhs_group_dims
+        require(
+            0 <= group < rhs.rank and group not in attributes.rhs_batch_dims + attributes.rhs_contracting_dims,
+            f"the group dimension {group} must be a free dimension of rhs, which is {rhs}",
+        )
+        require(
+            rhs.dimensions[group] == count,
+            f"the group dimension {group} of rhs must have size {count}, as there are group sizes, but rhs is {rhs}",
+        )
+        rhs = _without_dimension(rhs, group)
+    dot = contraction_shape(lhs, rhs, _without_group_dimension(attributes), result)
+    if ragged not in attributes.lhs_contracting_dims:
+        return dot
+    dynamic = (False, *dot.dynamic_dimensions) if dot.dynamic_dimensions else ()
+    return ArrayShape(result, (count, *dot.dimensions), dynamic_dimensions=dynamic)
+
+
+def _dimensions_before_ragged(rank: int, attributes: RaggedDotAttributes) -> list[int]:
+    """The dimensions of lhs along which group sizes may differ: batch, then those of its kind before the ragged one."""
+    (ragged,) = attributes.lhs_ragged_dims
+    batch, contracting = list(attributes.lhs_batch_dims), list(attributes.lhs_contracting_dims)
+    if ragged in batch:
+        return batch[: batch.index(ragged)]
+    kind = contracting if ragged in contracting else free_dimensions(rank, batch, contracting)
+    return batch + kind[: kind.index(ragged)]
+
+
+def _without_dimension(shape: ArrayShape, dimension: int) -> ArrayShape:
+    dynamic = shape.dynamic_dimensions
+    return ArrayShape(
+        shape.element_type,
+        shape.dimensions[:dimension] + shape.dimensions[dimension + 1 :],
+        dynamic_dimensions=dynamic[:dimension] + dynamic[dimension + 1 :],
+    )
+
+
+def _without_group_dimension(attributes: RaggedDotAttributes) -> RaggedDotAttributes:
+    """The dimension numbers of one group's dot, in which rhs has lost its group dimension."""
+    if not attributes.rhs_group_dims:
+        return attributes
+    (group,) = attributes.rhs_group_dims
+    return attrs.evolve(
+        attributes,
+        rhs_batch_dims=tuple(dim - (dim > group) for dim in attributes.rhs_batch_dims),
+        rhs_contracting_dims=tuple(dim - (dim > group) for dim in attributes.rhs_contracting_dims),
+    )
+
+
+def _result_sizes(lhs: Array, rhs: Array, group_sizes: Array, attributes: RaggedDotAttributes) -> list[int]:
+    """The sizes of the result of a ragged dimension that is no batch dimension."""
+    batch, contracting = attributes.lhs_batch_dims, attributes.lhs_contracting_dims
+    rhs_gone = (*attributes.rhs_contracting_dims, *attributes.rhs_group_dims)
+    sizes = [lhs.shape[dim] for dim in (*batch, *free_dimensions(lhs.ndim, batch, contracting))]
+    sizes += [rhs.shape[dim] for dim in free_dimensions(rhs.ndim, attributes.rhs_batch_dims, rhs_gone)]
+    return sizes if attributes.rhs_group_dims else [group_sizes.shape[-1], *sizes]
+
+
+_Index: TypeAlias = tuple[int | slice, ...]
+
+
+def _groups(
+    lhs: Array, rhs: Array, group_sizes: Array, attributes: RaggedDotAttributes
+) -> Iterator[tuple[int, _Index, _Index, _Index]]:
+    """Each group's number and its part of lhs, of rhs, and of the result (without the group dimension of that).
+
+    Where group sizes differ along leading dimensions, each position along those is a group of its own, whose dimensions
+    keep size 1.
+    """
+    (ragged,) = attributes.lhs_ragged_dims
+    batch, contracting = attributes.lhs_batch_dims, attributes.lhs_contracting_dims
+    leading = _dimensions_before_ragged(lhs.ndim, attributes) if group_sizes.ndim > 1 else []
+    result_dims = [*batch, *free_dimensions(lhs.ndim, batch, contracting)]
+    rhs_partner = dict(
+        zip(batch + contracting, attributes.rhs_batch_dims + attributes.rhs_contracting_dims, strict=True)
+    )
+    extent = lhs.shape[ragged]
+    for position in np.ndindex(*group_sizes.shape[:-1]):
+        ends = np.clip(np.cumsum(group_sizes[position].astype(np.int64)), 0, extent)
+        starts = np.concatenate([[0], ends[:-1]])
+        for group, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            part = dict(zip(leading, (slice(i, i + 1) for i in position), strict=True)) | {ragged: slice(start, end)}
+            rhs_part: dict[int, int | slice] = {rhs_partner[dim]: at for dim, at in part.items() if dim in rhs_partner}
+            rhs_part |= dict.fromkeys(attributes.rhs_group_dims, group)
+            yield (
+                group,
+                tuple(part.get(dim, slice(None)) for dim in range(lhs.ndim)),
+                tuple(rhs_part.get(dim, slice(None)) for dim in range(rhs.ndim)),
+                tuple(part.get(dim, slice(None)) for dim in result_dims),
+            )

@@ -1,0 +1,1 @@
+"""Opcodes that a plan treats by role: calls, loops, branches, tuples, asynchronous pairs."""

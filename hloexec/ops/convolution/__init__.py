@@ -1,0 +1,1 @@
+"""Convolution, in the forms that shapes and strides allow."""

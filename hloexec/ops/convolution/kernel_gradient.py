@@ -1,0 +1,141 @@
+"""Convolution with a window larger than the result: the gradient of a kernel, as training steps write it.
+
+The window is an image then, and most of the sum runs over its places. Blocks of places are multiplied one after the
+other and added up, so that neither operand is ever copied whole. Which products are added up in which order follows
+from shapes and strides alone.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import attrs
+import numpy as np
+
+from hloexec.ops.blas import matmul
+from hloexec.ops.common import narrow
+from hloexec.ops.convolution.views import ConvolutionViews
+from hloexec.ops.threads import in_blocks
+from hloexec.values import Array
+
+__all__ = ["kernel_gradient"]
+
+_BLOCK_BYTES = 512 << 10
+"""What windows see of one block of the sum: it stays in a core's own cache."""
+_BLOCK_TERMS = 512
+"""Terms of one block that make adding up cheap beside multiplying, even if they take more."""
+_PARTIAL_BYTES = 2 << 20
+"""Results up to this size are added up from several partial sums, made at the same time."""
+_PARTIAL_SUMS = 8
+_PART_ROWS = 256
+"""Larger results fall into parts of so many rows."""
+
+
+def kernel_gradient(work: ConvolutionViews) -> None:
+    """Fill `work.result`; the base dilation is 1."""
+    groups, batch = work.inputs.shape[:2]
+    rows, outputs = batch * math.prod(work.sizes), work.kernel.shape[-1]
+    itemsize = work.accumulation_type.storage.itemsize
+    if groups * rows * outputs * itemsize <= _PARTIAL_BYTES:
+        sums = _Sums(work, slice(None), tuple(map(range, work.sizes)))
+        blocks = sums.blocks()
+        step = -(-len(blocks) // _PARTIAL_SUMS)
+        partial = [sums.of(())] * -(-len(blocks) // step)
+
+        def add(start: int, stop: int) -> None:
+            partial[start // step] = sums.of(blocks[start:stop])
+
+        in_blocks(add, len(blocks), step)
+        total = partial[0]
+        for other in partial[1:]:
+            total += other
+        sums.store(total)
+        return
+    step = max(1, min(batch, max(_PART_ROWS, batch // 4)))
+    parts = [
+        _Sums(work, slice(start, start + step), tuple(range(place, place + 1) for place in places))
+        for start in range(0, batch, step)
+        for places in product(*map(range, work.sizes))
+    ]
+
+    def fill(start: int, stop: int) -> None:
+        for part in parts[start:stop]:
+            part.store(part.of(part.blocks()))
+
+    in_blocks(fill, len(parts), 1)
+
+
+@attrs.frozen
+class _Sums:
+    """The sums for some of the batch at some places of the result."""
+
+    work: ConvolutionViews
+    images: slice
+    places: tuple[range, ...]
+
+    @property
+    def rows(self) -> int:
+        batch = len(range(self.work.inputs.shape[1])[self.images])
+        return batch * math.prod(map(len, self.places))
+
+    def blocks(self) -> list[tuple[slice, range]]:
+        """Features and lines (along the window's first dimension) of blocks of terms."""
+        lines, features = self.work.window[0], self.work.kernel.shape[-2]
+        per_line = math.prod(self.work.window[1:])
+        term_bytes = self.work.inputs.shape[0] * self.rows * self.work.accumulation_type.storage.itemsize
+        terms = max(_BLOCK_TERMS, _BLOCK_BYTES // term_bytes)
+        if self._has_features_outside:
+            line_step = min(lines, max(1, terms // per_line))
+            feature_step = max(1, terms // (per_line * lines)) if line_step == lines else 1
+        else:
+            line_step, feature_step = min(lines, max(1, terms // (per_line * features))), features
+        return [
+            (slice(feature, feature + feature_step), range(lines)[line : line + line_step])
+            for feature in range(0, features, feature_step)
+            for line in range(0, lines, line_step)
+        ]
+
+    def of(self, blocks: list[tuple[slice, range]] | tuple[()]) -> Array:
+        """`[group, place and image, feature out]`: the sum over some blocks of terms, one after the other."""
+        groups, outputs = self.work.kernel.shape[0], self.work.kernel.shape[-1]
+        total = np.zeros((groups, self.rows, outputs), self.work.accumulation_type.storage)
+        for number, block in enumerate(blocks):
+            lhs, rhs = self._operands(*block)
+            if number == 0:
+                matmul(lhs, rhs, total)
+            else:
+                total += matmul(lhs, rhs)
+        return total
+
+    def store(self, total: Array) -> None:
+        target = self.work.result[:, self.images]
+        target = target[(slice(None), slice(None), *(slice(place.start, place.stop) for place in self.places))]
+        # From [group, place..., image, feature out]
+        shape = (target.shape[0], *target.shape[2:-1], target.shape[1], target.shape[-1])
+        target[...] = np.moveaxis(narrow(total, self.work.result_type).reshape(shape), -2, 1)
+
+    @property
+    def _has_features_outside(self) -> bool:
+        """Whether the kernel's window dimensions lie within its input features, as in batches of images."""
+        kernel = self.work.kernel
+        return abs(kernel.strides[-2]) >= max(map(abs, kernel.strides[1:-2]))
+
+    def _operands(self, features: slice, lines: range) -> tuple[Array, Array]:
+        """`[group, row, term]` and `[group, term, feature out]`, prepared for multiplication."""
+        work = self.work
+        rank = len(work.sizes)
+        taps = (lines, *map(range, work.window[1:]))
+        seen = work.seen(self.images, self.places, taps, features, work.preparation(work.inputs))
+        kernel = work.kernel[:, lines.start : lines.stop, ..., features, :]
+        rows = (*range(2, rank + 2), 1)
+        terms: tuple[int, ...] = tuple(range(rank + 2, 2 * rank + 3))
+        if self._has_features_outside:
+            terms = (terms[-1], *terms[:-1])
+            kernel = np.moveaxis(kernel, -2, 1)
+        length = math.prod(kernel.shape[1:-1])
+        if work.inputs.shape[1] > 1 and abs(seen.strides[1]) <= abs(work.inputs.strides[-2]):
+            lhs = seen.transpose(0, *terms, *rows).reshape(seen.shape[0], length, self.rows).swapaxes(-1, -2)
+        else:
+            lhs = seen.transpose(0, *rows, *terms).reshape(seen.shape[0], self.rows, length)
+        return lhs, work.prepared(kernel.reshape(kernel.shape[0], length, kernel.shape[-1]))

@@ -1,0 +1,225 @@
+"""What the forms of convolution share: views of the operands, and what windows see of the input.
+
+Every form works on views in one order of dimensions, and writes to one of the result. Padding is stored for a block at
+a time, dilation of the input never: a convolution on a dilated input falls into convolutions on the input as it is, one
+per phase of the dilation, each with the taps that meet elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise, product
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType, element_type_of
+from hloexec.ir import WindowDimension
+from hloexec.ops.blas import matmul
+from hloexec.ops.common import narrow, widen
+from hloexec.ops.contraction.matrix_product import FloatMultiplier, default_multiplier
+from hloexec.ops.windows import part_of_windows, visits
+from hloexec.values import Array
+
+__all__ = ["ConvolutionViews", "merges_into_rows", "phases", "store"]
+
+
+@attrs.frozen
+class ConvolutionViews:
+    """One convolution on views."""
+
+    inputs: Array
+    """`[group, batch, spatial..., feature in]`, with one spatial dimension at least."""
+    kernel: Array
+    """`[group, window..., feature in, feature out]`, reversed dimensions turned round."""
+    result: Array
+    """`[group, batch, spatial..., feature out]` in the result's storage type, to be filled."""
+    dimensions: tuple[WindowDimension, ...]
+    """Their `padding_high` and `window_reversal` count no more: `result` and `kernel` are as these make them."""
+    result_type: ElementType
+    f32_rounding: Callable[[Array], Array] | None = None
+    is_exact: bool = False
+    """Whether each output is one sum, rounded once, whatever that costs."""
+
+    @property
+    def accumulation_type(self) -> ElementType:
+        """The element type in which products are added up."""
+        if self.result_type.is_integral:
+            return element_type_of(self.result_type.compute)
+        types = (element_type_of(self.inputs.dtype), element_type_of(self.kernel.dtype), self.result_type)
+        wide = [entry.accumulate for entry in types if entry.is_floating or entry.is_complex]
+        return element_type_of(np.result_type(np.float32, *wide))
+
+    def preparation(self, operand: Array) -> Callable[[Array], Array] | None:
+        """What is done to an operand, elementwise, before it is multiplied in the accumulation type."""
+        accumulation = self.accumulation_type.storage
+        if self.result_type.is_integral:
+            return None if operand.dtype == accumulation else lambda block: widen(block).astype(accumulation)
+        multiplier = default_multiplier(self.inputs, self.kernel, self.accumulation_type, self.f32_rounding)
+        assert isinstance(multiplier, FloatMultiplier)
+        if multiplier.split is None and operand.dtype == accumulation:
+            return None
+        return lambda block: multiplier.prepare(block)[0]
+
+    def prepared(self, operand: Array) -> Array:
+        prepare = self.preparation(operand)
+        return operand if prepare is None else prepare(operand)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of the result's spatial dimensions."""
+        return tuple(self.result.shape[2:-1])
+
+    @property
+    def window(self) -> tuple[int, ...]:
+        return tuple(self.kernel.shape[1:-2])
+
+    @property
+    def has_features_inside(self) -> bool:
+        """Whether features of the input lie closer in memory than neighbours in space."""
+        spatial = (
+            abs(stride)
+            for size, stride in zip(self.inputs.shape[2:-1], self.inputs.strides[2:-1], strict=True)
+            if size > 1
+        )
+        return abs(self.inputs.strides[-1]) <= min(spatial, default=self.inputs.strides[-1])
+
+    def taps(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
+        """For each tap that meets elements: its position, the outputs it adds to, and the inputs it reads for them."""
+        per_dimension = [
+            [(tap, visit) for tap, visit in enumerate(visits(extent, size, dimension)) if visit is not None]
+            for extent, size, dimension in zip(self.inputs.shape[2:-1], self.sizes, self.dimensions, strict=True)
+        ]
+        for combination in product(*per_dimension):
+            yield (
+                tuple(tap for tap, _ in combination),
+                tuple(visit[0] for _, visit in combination),
+                tuple(visit[1] for _, visit in combination),
+            )
+
+    def block(self, groups: slice, images: slice, lines: range) -> ConvolutionViews:
+        """The convolution that fills part of the result; lines are those of the first spatial dimension.
+
+        Of the input no more is left than is read for them. The base dilation is 1.
+        """
+        window = attrs.evolve(self.dimensions[0], size=self.window[0])
+        elements, first = part_of_windows(self.inputs.shape[2], lines, window)
+        return attrs.evolve(
+            self,
+            inputs=self.inputs[groups, images, elements],
+            kernel=self.kernel[groups],
+            result=self.result[groups, images, lines.start : lines.stop],
+            dimensions=(first, *self.dimensions[1:]),
+        )
+
+    def seen(
+        self,
+        images: slice,
+        places: Sequence[range],
+        taps: Sequence[range],
+        features: slice,
+        prepare: Callable[[Array], Array] | None,
+    ) -> Array:
+        """What windows see: a view `[group, image, place..., tap..., feature]` of the input, or of a block of it.
+
+        The base dilation is 1. Where windows reach into the padding, or with `prepare`, which is applied elementwise
+        and keeps zeros, the part of the input that they read is copied, zeros around it.
+        """
+        block = self.inputs[:, images, ..., features]
+        shape, target, source, steps, spacings = [], [], [], [], []
+        for extent, dimension, place, tap in zip(block.shape[2:-1], self.dimensions, places, taps, strict=True):
+            start = place.start * dimension.stride + tap.start * dimension.window_dilation - dimension.padding_low
+            length = (len(place) - 1) * dimension.stride + (len(tap) - 1) * dimension.window_dilation + 1
+            low = min(max(0, start), extent)
+            high = max(low, min(extent, start + length))
+            shape.append(length)
+            source.append(slice(low, high))
+            target.append(slice(low - start, high - start))
+            steps.append(dimension.stride)
+            spacings.append(dimension.window_dilation)
+        every = slice(None)
+        whole = (every, every, *source)
+        if any(place.stop - place.start < length for place, length in zip(target, shape, strict=True)):
+            prepared = block[whole] if prepare is None else prepare(block[whole])
+            padded = np.zeros((*block.shape[:2], *shape, block.shape[-1]), prepared.dtype)
+            padded[(every, every, *target)] = prepared
+        else:
+            padded = block[whole] if prepare is None else prepare(block[whole])
+        return _windows(padded, places, taps, steps, spacings)
+
+
+def _windows(
+    padded: Array, places: Sequence[range], taps: Sequence[range], steps: Sequence[int], spacings: Sequence[int]
+) -> Array:
+    """Windows as a view `[group, image, place..., tap..., feature]` of what they see."""
+    group, image, *strides, feature = padded.strides
+    shape = (*padded.shape[:2], *map(len, places), *map(len, taps), padded.shape[-1])
+    moves = (stride * step for stride, step in zip(strides, steps, strict=True))
+    shifts = (stride * spacing for stride, spacing in zip(strides, spacings, strict=True))
+    # NumPy makes strided views of its own types only.
+    raw = padded if padded.dtype.isbuiltin == 1 else padded.view(f"u{padded.itemsize}")
+    view = np.lib.stride_tricks.as_strided(raw, shape, (group, image, *moves, *shifts, feature), writeable=False)
+    return view.view(padded.dtype)
+
+
+def store(lhs: Array, rhs: Array, target: Array, result_type: ElementType) -> None:
+    """Fill `target[group, row..., column]` with `lhs[group, row, length]` times `rhs[group, length, column]`."""
+    if merges_into_rows(target[0]) and target.dtype == lhs.dtype:
+        matmul(lhs, rhs, target.reshape(*lhs.shape[:2], rhs.shape[-1]))
+    else:
+        target[...] = narrow(matmul(lhs, rhs), result_type).reshape(target.shape)
+
+
+def merges_into_rows(view: Array) -> bool:
+    """Whether all dimensions but the last become one without a copy."""
+    counted = [(size, stride) for size, stride in zip(view.shape[:-1], view.strides[:-1], strict=True) if size > 1]
+    return all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(counted))
+
+
+def phases(work: ConvolutionViews) -> Iterator[ConvolutionViews]:
+    """The convolutions on the undilated input that together fill the result; where no tap meets an element, zeros.
+
+    Output x and tap t meet an element of the input dilated by d where x·stride + t·window_dilation − padding_low is a
+    multiple of d: along each dimension, every so many outputs share every so many taps.
+    """
+    if all(dimension.base_dilation == 1 for dimension in work.dimensions):
+        yield work
+        return
+    per_dimension = [
+        list(_phases_along(dimension, size, taps))
+        for dimension, size, taps in zip(work.dimensions, work.sizes, work.window, strict=True)
+    ]
+    every = slice(None)
+    for combination in product(*per_dimension):
+        places = tuple(place for place, _, _ in combination)
+        taps: tuple[Any, ...] = tuple(tap for _, tap, _ in combination)
+        part = work.result[(every, every, *places)]
+        if not part.size:
+            continue
+        kernel = work.kernel[(every, *taps)]
+        if math.prod(kernel.shape[1:-2]) == 0:
+            part[...] = 0
+            continue
+        yield attrs.evolve(work, kernel=kernel, result=part, dimensions=tuple(found for _, _, found in combination))
+
+
+def _phases_along(dimension: WindowDimension, size: int, taps: int) -> Iterator[tuple[slice, slice, WindowDimension]]:
+    """The outputs of a phase, its taps, and the window that they are on the undilated input."""
+    base = dimension.base_dilation
+    period = base // math.gcd(dimension.stride, base)
+    spacing = base // math.gcd(dimension.window_dilation, base)
+    for phase in range(min(period, size)):
+        offsets = (
+            phase * dimension.stride + tap * dimension.window_dilation - dimension.padding_low for tap in range(taps)
+        )
+        first, offset = next(((tap, offset) for tap, offset in enumerate(offsets) if offset % base == 0), (taps, 0))
+        met = len(range(first, taps, spacing))
+        window = WindowDimension(
+            max(1, met),
+            stride=dimension.stride * period // base,
+            padding_low=-(offset // base),
+            window_dilation=dimension.window_dilation * spacing // base,
+        )
+        yield slice(phase, None, period), slice(first, None, spacing), window

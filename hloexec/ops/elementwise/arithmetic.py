@@ -1,0 +1,192 @@
+"""Arithmetic of two operands: add, subtract, multiply, divide, remainder, power, atan2, maximum, minimum."""
+
+from __future__ import annotations
+
+from math import copysign
+from typing import Any
+
+import numpy as np
+
+from hloexec.dtypes import Kind
+from hloexec.ops.elementwise import ranges
+from hloexec.ops.elementwise.complex_numbers import complex_atan2, complex_divide, complex_power
+from hloexec.ops.elementwise.declaration import (
+    ANY_TYPE,
+    FLOAT,
+    FLOAT_OR_COMPLEX,
+    INTEGRAL,
+    NUMBER,
+    ByKind,
+    Formula,
+    elementwise,
+)
+from hloexec.ops.elementwise.integers import divide_integers, integer_power, remainder_integers
+from hloexec.ops.rounding import Rounding
+from hloexec.ops.traits import NO_TRAITS, Pole, Traits, finite_and_not_zero
+from hloexec.values import Array
+
+__all__ = ["maximum", "minimum"]
+
+
+def maximum(lhs: Array, rhs: Array) -> Array:
+    """The larger one; NaN where either is NaN; max(−0, +0) = +0; complex numbers compare by (real, imag)."""
+    return _extremum(lhs, rhs, np.maximum, np.bitwise_and)
+
+
+def minimum(lhs: Array, rhs: Array) -> Array:
+    """The smaller one; NaN where either is NaN; min(+0, −0) = −0; complex numbers compare by (real, imag)."""
+    return _extremum(lhs, rhs, np.minimum, np.bitwise_or)
+
+
+def _extremum(lhs: Array, rhs: Array, select: Any, combine: Any) -> Array:
+    """`select` for all but zeros of different signs, among which NumPy's choice is arbitrary.
+
+    Equal numbers have equal bits, zeros aside; AND of the bits of two zeros gives −0 only where both are, OR where
+    either is.
+    """
+    result: Array = np.asarray(select(lhs, rhs))
+    if result.dtype.kind == "f" and _may_be_zero(lhs) and _may_be_zero(rhs):
+        if select is np.maximum and (_is_positive_zero(lhs) or _is_positive_zero(rhs)):
+            # What is zero now was −0 or +0 against +0, and −0 + 0 = +0.
+            return np.add(result, 0, out=result)
+        ties = lhs == rhs
+        if ties.any():
+            bits = f"u{result.dtype.itemsize}"
+            combine(lhs.view(bits), rhs.view(bits), out=result.view(bits), where=ties)
+    return result
+
+
+def _power(base: Array, exponent: Array) -> Array:
+    """base to the power exponent, squares rounded once.
+
+    NumPy has other formulas for an exponent that is repeated by strides of 0, which are right for squares alone (√x is
+    not x to the power ½ at −0 and −∞), and round otherwise than its general one. Here each element goes by its own.
+    """
+    if exponent.size and not any(exponent.strides):
+        if exponent.item(0) == 2:
+            return np.asarray(np.multiply(base, base))
+        exponent = np.full(np.broadcast_shapes(base.shape, exponent.shape), exponent[(0,) * exponent.ndim])
+        return np.asarray(np.power(base, exponent))
+    result = np.asarray(np.power(base, exponent))
+    squares = exponent == 2
+    if squares.any():
+        np.multiply(base, base, out=result, where=squares)
+    return result
+
+
+def _may_be_zero(array: Array) -> bool:
+    """False where the array is one number, repeated by strides of 0, that is not zero."""
+    return not array.size or any(array.strides) or bool(array.item(0) == 0)
+
+
+def _is_positive_zero(array: Array) -> bool:
+    """Whether the array is +0, repeated by strides of 0."""
+    return array.size > 0 and not any(array.strides) and not array.item(0) and copysign(1, array.item(0)) > 0
+
+
+def _integral(formula: Formula) -> dict[str, Formula]:
+    return {"i": formula, "u": formula}
+
+
+_OPERATIONS: tuple[tuple[str, Formula, frozenset[Kind], Rounding, str, Traits], ...] = (
+    (
+        "add",
+        np.add,
+        ANY_TYPE,
+        Rounding.ONCE,
+        "lhs + rhs; integers wrap; of pred, lhs OR rhs (XLA: Add).",
+        Traits(bounds=ranges.add_bounds, demands_for=ranges.add_demands, commutes=True, cancels=True),
+    ),
+    (
+        "subtract",
+        np.subtract,
+        NUMBER,
+        Rounding.ONCE,
+        "lhs − rhs; integers wrap (XLA: Sub).",
+        Traits(bounds=ranges.subtract_bounds, demands_for=ranges.subtract_demands, cancels=True),
+    ),
+    (
+        "multiply",
+        np.multiply,
+        ANY_TYPE,
+        Rounding.ONCE,
+        "lhs · rhs; integers wrap; of pred, lhs AND rhs (XLA: Mul).",
+        Traits(
+            bounds=ranges.multiply_bounds,
+            demands_for=ranges.multiply_demands,
+            commutes=True,
+            nonzero=finite_and_not_zero,
+        ),
+    ),
+    (
+        "divide",
+        ByKind({"f": np.divide, **_integral(divide_integers), "c": complex_divide}),
+        NUMBER,
+        Rounding.FUNCTION,
+        "lhs / rhs; of integers towards zero, x / 0 = −1 (all ones), INT_MIN / −1 = INT_MIN (XLA: Div).",
+        Traits(
+            bounds=ranges.divide_bounds,
+            demands=ranges.divisor_demands,
+            demands_for=ranges.divide_demands,
+            pole=Pole(1, lambda y: y == 0, "division by zero"),
+            invalid="zero divided by zero",
+            nonzero=finite_and_not_zero,
+        ),
+    ),
+    (
+        "remainder",
+        ByKind({"f": np.fmod, **_integral(remainder_integers)}),
+        FLOAT | INTEGRAL,
+        Rounding.NONE,
+        "lhs − rhs · truncate(lhs / rhs), exact, with the sign of lhs; of integers x rem 0 = x (XLA: Rem).",
+        Traits(
+            bounds=ranges.remainder_bounds,
+            demands=ranges.divisor_demands,
+            demands_for=ranges.remainder_demands,
+            invalid="remainder of a division by zero",
+        ),
+    ),
+    (
+        "power",
+        ByKind({"f": _power, **_integral(integer_power), "c": complex_power}),
+        NUMBER,
+        Rounding.FUNCTION,
+        "lhs to the power rhs; special values as in C's pow; integers wrap, and a negative exponent gives 0 except for "
+        "bases ±1 (XLA: Pow; StableHLO: power).",
+        Traits(
+            bounds=ranges.power_bounds,
+            demands=ranges.power_base_demands,
+            demands_for=ranges.power_demands,
+            pole=Pole(0, lambda x: x == 0, "zero to a negative power"),
+            invalid="negative number to a fractional power",
+            nonzero=lambda x, y: finite_and_not_zero(x) & np.isfinite(y),
+        ),
+    ),
+    (
+        "atan2",
+        ByKind({"f": np.arctan2, "c": complex_atan2}),
+        FLOAT_OR_COMPLEX,
+        Rounding.FUNCTION,
+        "The angle of the point (x = rhs, y = lhs), in [−π, π]; complex: −i log((rhs + i lhs) / √(lhs² + rhs²)) "
+        "(XLA: Atan2).",
+        NO_TRAITS,
+    ),
+    (
+        "maximum",
+        maximum,
+        ANY_TYPE,
+        Rounding.NONE,
+        "The larger one; NaN propagates, max(−0, +0) = +0 (XLA: Max).",
+        Traits(bounds=ranges.maximum_bounds, demands_for=ranges.same_demands, commutes=True),
+    ),
+    (
+        "minimum",
+        minimum,
+        ANY_TYPE,
+        Rounding.NONE,
+        "The smaller one; NaN propagates, min(+0, −0) = −0 (XLA: Min).",
+        Traits(bounds=ranges.minimum_bounds, demands_for=ranges.same_demands, commutes=True),
+    ),
+)
+for _name, _compute, _kinds, _rounding, _documentation, _traits in _OPERATIONS:
+    elementwise(_name, _compute, _documentation, operands=2, kinds=_kinds, rounding=_rounding, traits=_traits)

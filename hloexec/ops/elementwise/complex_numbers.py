@@ -1,0 +1,152 @@
+"""Operations that make or split complex numbers, and the formulas of complex arithmetic that NumPy lacks.
+
+Special values follow C99's Annex G, as NumPy's functions do; XLA gives NaN for some of them. c64 is computed in c128
+and rounded once when it is narrowed (`in_double`), so only c128 depends on the care a formula takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hloexec.dtypes import element_type
+from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.common import require
+from hloexec.ops.complex_parts import from_parts, with_infinities
+from hloexec.ops.elementwise.declaration import FLOAT, FLOAT_OR_COMPLEX, component_type, elementwise, operands_shape
+from hloexec.ops.rounding import Rounding
+from hloexec.values import Array
+
+__all__ = [
+    "complex_atan2",
+    "complex_divide",
+    "complex_exponential_minus_one",
+    "complex_log_plus_one",
+    "complex_logistic",
+    "complex_power",
+    "complex_rsqrt",
+    "complex_sign",
+    "in_double",
+]
+
+_WITH_PARTS = {"f32": "c64", "f64": "c128"}
+
+
+def in_double(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """The complex formula with its operands taken to c128 first."""
+
+    def compute(*operands: Array) -> Any:
+        return formula(*(operand.astype(np.complex128, copy=False) for operand in operands))
+
+    return compute
+
+
+def complex_sign(operand: Array) -> Array:
+    """z / |z|; zeros are kept with their signs."""
+    return np.where(operand == 0, operand, np.sign(operand))
+
+
+@in_double
+def complex_divide(lhs: Array, rhs: Array) -> Array:
+    """lhs / rhs by Smith's method, with infinities recovered from NaN."""
+    return with_infinities(np.divide(lhs, rhs), lhs, rhs)
+
+
+@in_double
+def complex_power(base: Array, exponent: Array) -> Array:
+    """exp(exponent · log(base)); z⁰ = 1."""
+    return np.asarray(np.power(base, exponent))
+
+
+@in_double
+def complex_atan2(lhs: Array, rhs: Array) -> Array:
+    """−i log((rhs + i lhs) / √(lhs² + rhs²)).
+
+    It differs from arctan(lhs / rhs), which keeps small results accurate, by a multiple of π; the formula says which.
+    """
+    by_log = -1j * np.log(complex_divide(rhs + 1j * lhs, np.sqrt(lhs * lhs + rhs * rhs)))
+    by_arctan = np.arctan(complex_divide(lhs, rhs))
+    turns = np.rint((by_log.real - by_arctan.real) / np.pi)
+    combined = from_parts(by_arctan.real + np.pi * turns, by_arctan.imag)
+    return np.where(np.isfinite(combined), combined, by_log)
+
+
+@in_double
+def complex_rsqrt(operand: Array) -> Array:
+    """1 / √z."""
+    return complex_divide(np.ones_like(operand), np.sqrt(operand))  # type: ignore[no-any-return]
+
+
+@in_double
+def complex_logistic(operand: Array) -> Array:
+    """1 / (1 + exp(−z)), in the left half plane as exp(z) / (1 + exp(z)), which does not overflow."""
+    left = operand.real < 0
+    power = np.exp(np.where(left, operand, -operand))
+    return complex_divide(np.where(left, power, np.ones_like(power)), 1 + power)  # type: ignore[no-any-return]
+
+
+@in_double
+def complex_exponential_minus_one(operand: Array) -> Array:
+    """exp(z) − 1, with real part expm1(x) cos y − 2 sin²(y/2), which does not cancel for small z."""
+    x, y = operand.real, operand.imag
+    power = np.exp(operand)
+    half_sine = np.sin(y / 2)
+    near = np.expm1(x) * np.cos(y) - 2 * half_sine * half_sine
+    # Beyond 2^53 the 1 is lost, and exp(z) does not overflow before its parts do; exp(−∞ + iy) is 0 for any y.
+    real = np.where(np.abs(x) < 40, near, power.real - 1)
+    on_axis = y == 0
+    return from_parts(np.where(on_axis, np.expm1(x), real), np.where(on_axis, y, power.imag))
+
+
+@in_double
+def complex_log_plus_one(operand: Array) -> Array:
+    """log(1 + z), near 0 with real part ½ log1p(x(2 + x) + y²), which does not cancel."""
+    x, y = operand.real, operand.imag
+    far = np.log(1 + operand)
+    near = np.log1p(x * (2 + x) + y * y) / 2
+    real = np.where(np.maximum(np.abs(x), np.abs(y)) < 0.5, near, far.real)
+    return from_parts(real, np.arctan2(y, 1 + x))
+
+
+def _real(operand: Array) -> Array:
+    return operand.real if operand.dtype.kind == "c" else operand
+
+
+def _imag(operand: Array) -> Array:
+    return operand.imag if operand.dtype.kind == "c" else np.zeros_like(operand)
+
+
+def _infer_complex(real: Shape, imag: Shape) -> ArrayShape:
+    common = operands_shape("complex", (real, imag), FLOAT)
+    require(
+        common.element_type.name in _WITH_PARTS,
+        f"the operands of complex must be of f32 or f64, but have shapes {real} and {imag}",
+    )
+    return common.with_element_type(element_type(_WITH_PARTS[common.element_type.name]))
+
+
+for _name, _compute, _documentation in (
+    ("real", _real, "The real part; of floats, the operand (XLA: Real)."),
+    ("imag", _imag, "The imaginary part; of floats, zeros (XLA: Imag)."),
+):
+    elementwise(
+        _name,
+        _compute,
+        _documentation,
+        operands=1,
+        kinds=FLOAT_OR_COMPLEX,
+        result=component_type,
+        rounding=Rounding.NONE,
+    )
+
+elementwise(
+    "complex",
+    from_parts,
+    "real + i imag, of f32 or f64 parts (XLA: Complex).",
+    operands=2,
+    kinds=FLOAT,
+    infer=_infer_complex,
+    rounding=Rounding.NONE,
+)

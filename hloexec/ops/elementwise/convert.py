@@ -1,0 +1,309 @@
+"""Conversion between element types: convert, reduce-precision, stochastic-convert.
+
+Every conversion rounds once. NumPy's and ml_dtypes' own are used where they are right: f64 → bf16 by ml_dtypes rounds
+twice, an int64 does so on its way through f64, and a float beyond an integer's range is undefined in NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from operator import methodcaller
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType, Kind, element_type_of
+from hloexec.errors import UnsupportedError
+from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import array_shape, narrow, require, same_dimensions, widen
+from hloexec.ops.elementwise.declaration import ANY_TYPE, FLOAT, elementwise, operands_shape
+from hloexec.ops.intervals import INFINITY, UNKNOWN, Bounds, Use, first_operand_demands
+from hloexec.ops.probes import Probe
+from hloexec.ops.registry import opcode
+from hloexec.ops.rounding import Rounding
+from hloexec.ops.threads import in_pieces
+from hloexec.ops.traits import Traits, finite_and_not_zero
+from hloexec.values import Array
+
+__all__ = ["Convert", "ReducePrecisionAttributes", "convert"]
+
+
+def convert(array: Array, element_type: ElementType) -> Array:
+    """The array in another element type.
+
+    Floats: nearest, ties to even; overflow gives what the type has for it: inf, NaN or (f4e2m1fn) the largest number.
+    Float to integer: truncated, saturated, NaN → 0. Integers wrap. To pred: whether it is not zero. Complex to real
+    drops the imaginary part. Source: XLA, ConvertElementType, and XLA:CPU for narrow types.
+    """
+    array = np.asarray(array)
+    if array.dtype == element_type.storage:
+        return array
+    source = element_type_of(array.dtype)
+    with np.errstate(all="ignore"):
+        if element_type.kind is Kind.PRED:
+            return np.asarray(np.not_equal(widen(array), 0))
+        if element_type.is_complex:
+            return _to_complex(array, element_type)
+        if source.is_complex:
+            return convert(array.real, element_type)
+        if source.kind is Kind.PRED:
+            return narrow(array.astype(element_type.compute), element_type)
+        if element_type.is_integral:
+            if source.is_floating:
+                return narrow(_float_to_integer(widen(array), element_type), element_type)
+            return narrow(widen(array), element_type)
+        if source.is_floating:
+            return narrow(widen(array), element_type)
+        return _integer_to_float(widen(array), element_type)
+
+
+def _conversion(source: ElementType, target: ElementType) -> Callable[..., Array]:
+    """`convert` from one element type to another."""
+    is_plain = not source.is_narrow and not target.is_narrow and target.kind is not Kind.PRED
+    is_number = source.kind is not Kind.COMPLEX and not (source.is_floating and target.is_integral)
+    if source is not target and (
+        (is_plain and is_number and not target.is_complex) or (source.name, target.name) in _NUMPY_ROUNDS_ONCE
+    ):
+        return methodcaller("astype", target.storage)
+    return partial(convert, element_type=target)
+
+
+_NUMPY_ROUNDS_ONCE = frozenset({("bf16", "f32"), ("f32", "bf16"), ("f32", "f16")})
+
+
+def _to_complex(array: Array, element_type: ElementType) -> Array:
+    source = element_type_of(array.dtype)
+    if source.is_complex:
+        return array.astype(element_type.storage)
+    result = np.zeros(array.shape, element_type.storage)
+    result.real = convert(array, element_type_of(result.real.dtype))
+    return result
+
+
+def _float_to_integer(array: Array, element_type: ElementType) -> Array:
+    """f32 or f64 to the compute type of an integer type, truncated, saturated; NaN → 0."""
+    dtype = element_type.compute
+    width = element_type.bits - (element_type.kind is Kind.SIGNED)
+    above = array.dtype.type(2.0**width)
+    below = -above if element_type.kind is Kind.SIGNED else array.dtype.type(0)
+    # NaN is neither the smallest nor the largest number, so that no comparison holds where there is one.
+    smallest, largest = (array.min(), array.max()) if array.size else (below, below)
+    if smallest >= below and largest < above:
+        return array.astype(dtype)
+    inside = np.asarray(np.clip(array, below, np.nextafter(above, below)))
+    if smallest != smallest:
+        inside[np.isnan(inside)] = 0
+    result = inside.astype(dtype)
+    if not largest < above:
+        np.copyto(result, np.array((1 << width) - 1, dtype), where=array >= above)
+    return result
+
+
+def _integer_to_float(array: Array, element_type: ElementType) -> Array:
+    """Integers of 8 to 64 bits to any float type, rounded once."""
+    dtype = element_type.storage
+    if element_type.bits >= 32:
+        return array.astype(dtype)
+    itemsize = array.dtype.itemsize
+    if itemsize <= 2 or not array.size or (array.min() >= -(2**24) and array.max() <= 2**24):
+        return narrow(array.astype(np.float32), element_type)
+    # Rounded to odd where its lowest bits are too many, a number lies on the same side of every tie of a narrow type:
+    # at bit 8 beyond 2^24, for an f32, or at bit 11 beyond 2^53, for an f64.
+    limit, dropped, wide = (2.0**24, 8, np.float32) if itemsize == 4 else (2.0**53, 11, np.float64)
+    inexact = np.abs(array.astype(np.float64)) >= limit
+    if inexact.any():
+        mask = (1 << dropped) - 1
+        odd = (array | np.asarray((array & mask) != 0, array.dtype) << dropped) & ~np.asarray(mask, array.dtype)
+        array = np.where(inexact, odd, array)
+    return narrow(array.astype(wide), element_type)
+
+
+def _converted_bounds(use: Use, operand: Bounds) -> Bounds:
+    """Conversion is monotonic: the bounds are converted as elements are."""
+    source, target = use.shapes[0].element_type, use.shape.element_type
+    if source.is_complex or target.is_complex:
+        return UNKNOWN
+    if target.kind is Kind.PRED:
+        return Bounds(0, 1)
+    if target.is_integral:
+        if source.is_floating:
+            # NaN becomes 0; numbers beyond the type's range its limits.
+            low, high = (bound if math.isinf(bound) else math.trunc(bound) for bound in (operand.low, operand.high))
+            return Bounds(min(low, 0), max(high, 0), operand.is_parameter)
+        return operand
+    return _rounded_bounds(target, operand)
+
+
+def _rounded_bounds(target: ElementType, operand: Bounds) -> Bounds:
+    """Bounds of floats that are rounded to a type; a type without infinities turns what is beyond it into NaN."""
+    found = widen(convert(np.array([operand.low, operand.high], np.float64), target)).astype(np.float64).tolist()
+    low, high = (
+        given if math.isnan(bound) else bound for given, bound in zip((-INFINITY, INFINITY), found, strict=True)
+    )
+    return Bounds(low, high, operand.is_parameter)
+
+
+def _reduced_bounds(use: Use, operand: Bounds) -> Bounds:
+    """Numbers keep their signs, but may become infinite, or zero."""
+    low = 0 if operand.low >= 0 else -INFINITY
+    return Bounds(low, 0 if operand.high <= 0 else INFINITY, operand.is_parameter)
+
+
+_CONVERTS = Traits(converts=True, keeps_order=True, demands_for=first_operand_demands, nonzero=finite_and_not_zero)
+
+
+@opcode("convert", operands=1, elementwise=True, traits=attrs.evolve(_CONVERTS, bounds=_converted_bounds))
+class Convert:
+    """The operand in the declared element type; see `convert` (XLA: ConvertElementType)."""
+
+    states_shape = True
+    probe = Probe("T[2] convert(a0)", ("T[2]",))
+
+    @staticmethod
+    def infer(operand: Shape, *, shape: Shape) -> ArrayShape:
+        source = operands_shape("convert", (operand,), ANY_TYPE)
+        result = array_shape(shape, "the result of convert")
+        return source.with_element_type(result.element_type)
+
+    @staticmethod
+    def evaluate(operand: Array, *, shape: ArrayShape) -> Array:
+        return convert(operand, shape.element_type)
+
+    @staticmethod
+    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], attributes: object) -> Callable[..., Array]:
+        return _conversion(operand_shapes[0].element_type, shape.element_type)
+
+
+@attrs.frozen
+class ReducePrecisionAttributes:
+    """The format whose precision the operand is reduced to."""
+
+    exponent_bits: int = attribute(Grammar.INT)
+    mantissa_bits: int = attribute(Grammar.INT)
+
+
+def _infer_reduce_precision(operand: Shape, *, attributes: ReducePrecisionAttributes) -> ArrayShape:
+    require(
+        attributes.exponent_bits >= 1,
+        f"reduce-precision needs exponent_bits of 1 or more, but they are {attributes.exponent_bits}",
+    )
+    require(
+        attributes.mantissa_bits >= 0,
+        f"reduce-precision needs mantissa_bits of 0 or more, but they are {attributes.mantissa_bits}",
+    )
+    return operands_shape("reduce-precision", (operand,), FLOAT)
+
+
+def _reduce_precision(
+    operand: Array, *, attributes: ReducePrecisionAttributes, operand_shapes: tuple[ArrayShape, ...]
+) -> Array:
+    return in_pieces(partial(_reduced, attributes, operand_shapes[0].element_type), operand.dtype, operand)
+
+
+def _reduced(attributes: ReducePrecisionAttributes, element_type: ElementType, operand: Array) -> Array:
+    """The operand, which holds values of an element type in its compute type, in a narrower format."""
+    word = operand.dtype.itemsize * 8
+    mantissa, exponent = (23, 8) if word == 32 else (52, 11)
+    unsigned: Any = np.dtype(f"u{word // 8}").type
+    infinity = unsigned((1 << exponent) - 1) << unsigned(mantissa)
+    bits = operand.view(unsigned)
+    magnitude = bits & unsigned((1 << (word - 1)) - 1)
+    has_nan = bool(magnitude.size) and magnitude.max() > infinity
+    if attributes.mantissa_bits < element_type.mantissa_bits:
+        dropped = unsigned(mantissa - attributes.mantissa_bits)
+        tie = magnitude >> dropped
+        tie &= unsigned(1)
+        tie += (unsigned(1) << (dropped - unsigned(1))) - unsigned(1)
+        magnitude += tie
+        magnitude &= ~((unsigned(1) << dropped) - unsigned(1))
+    if attributes.exponent_bits < element_type.exponent_bits:
+        bias = (1 << (exponent - 1)) - 1
+        reach = (1 << (attributes.exponent_bits - 1)) - 1
+        too_large = unsigned(bias + reach + 1) << unsigned(mantissa)
+        smallest_normal = unsigned(bias - reach + 1) << unsigned(mantissa)
+        np.copyto(magnitude, infinity, where=magnitude >= too_large)
+        magnitude *= magnitude >= smallest_normal
+    elif (
+        attributes.exponent_bits == element_type.exponent_bits < exponent
+        and attributes.mantissa_bits < element_type.mantissa_bits
+    ):
+        # The operand's own denormals are normal numbers of the compute type: their last place does not move with them.
+        pattern = np.array([1 << element_type.mantissa_bits], f"u{element_type.byte_size}")
+        smallest = widen(pattern.view(element_type.storage))[0]
+        step = smallest * operand.dtype.type(2.0**-attributes.mantissa_bits)
+        rounded = np.abs(np.rint(operand / step) * step).view(unsigned)
+        magnitude = np.where(np.abs(operand) < smallest, rounded, magnitude)
+    result: Array = np.copysign(magnitude.view(operand.dtype), operand)
+    return np.where(np.isnan(operand), operand, result) if has_nan else result
+
+
+elementwise(
+    "reduce-precision",
+    _reduce_precision,
+    "The operand as if converted to a float of exponent_bits and mantissa_bits and back: the mantissa is rounded to "
+    "nearest, ties to even, then numbers too large become infinite and those below the smallest normal number zero "
+    "(XLA: ReducePrecision).",
+    operands=1,
+    kinds=FLOAT,
+    attributes=ReducePrecisionAttributes,
+    rounding=Rounding.FORMAT,
+    infer=_infer_reduce_precision,
+    traits=attrs.evolve(
+        _CONVERTS,
+        bounds=_reduced_bounds,
+        states_shape=True,
+        probe=Probe("T[2] reduce-precision(a0), exponent_bits=5, mantissa_bits=2", ("T[2]",)),
+    ),
+)
+
+
+def _infer_stochastic_convert(operand: Shape, random: Shape, *, shape: Shape) -> ArrayShape:
+    value = operands_shape("stochastic-convert", (operand,), FLOAT)
+    number = array_shape(random, "operand 1 of stochastic-convert")
+    require(
+        number.element_type.kind is Kind.UNSIGNED and number.element_type.bits == value.element_type.bits,
+        f"operand 1 of stochastic-convert must be of unsigned integers as wide as {value.element_type}, but has "
+        f"shape {number}",
+    )
+    result = array_shape(shape, "the result of stochastic-convert")
+    return same_dimensions(value, number, "the operands of stochastic-convert").with_element_type(result.element_type)
+
+
+def _stochastic_convert(
+    operand: Array, random: Array, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+) -> Array:
+    source, target = (entry.element_type for entry in (operand_shapes[0], shape))
+    if target.kind is not Kind.SIGNED:
+        raise UnsupportedError(f"stochastic-convert is defined to signed integers only, not from {source} to {target}")
+    function = partial(_stochastically_rounded, source.bits, target)
+    return in_pieces(function, target.compute, operand, random)
+
+
+def _stochastically_rounded(bits: int, target: ElementType, operand: Array, random: Array) -> Array:
+    # Below 2^bits, where nothing is lost: a fraction that is not 0 leaves the whole number room to grow by one, and a
+    # fixed-point number of as many bits as the float has takes what is left of its mantissa. What infinities and NaN
+    # have for a fraction makes no difference.
+    rounded = np.abs(operand)
+    fraction = np.copy(rounded)
+    np.trunc(rounded, out=rounded)
+    fraction -= rounded
+    fraction *= fraction.dtype.type(2.0**bits)
+    rounded += random < fraction.astype(random.dtype)
+    return _float_to_integer(np.copysign(rounded, operand, out=rounded), target)
+
+
+elementwise(
+    "stochastic-convert",
+    _stochastic_convert,
+    "A float to a signed integer, rounded away from zero with a probability equal to the fraction: |x| is truncated, "
+    "and one is added where the fraction, as a fixed-point number of as many bits as operand 1 has, is larger than "
+    "operand 1. Saturates; NaN → 0 (XLA: StochasticConvert).",
+    operands=2,
+    kinds=FLOAT,
+    infer=_infer_stochastic_convert,
+    traits=Traits(states_shape=True, probe=Probe("s8[2] stochastic-convert(a0, a1)", ("T[2]", "U[2]"))),
+)

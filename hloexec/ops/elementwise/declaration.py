@@ -1,0 +1,240 @@
+"""How elementwise operations are declared: a formula on compute types, the element types it takes, a shape rule.
+
+`elementwise(...)` turns a formula into an entry of the registry. The kernel around every formula is the same: widen
+the operands to their compute types, apply the formula, narrow the result to the declared element type, with NumPy's
+warnings off. A formula may be chained with others without that kernel, provided each result is narrowed before the next
+one.
+
+A formula takes arrays of at least one dimension, and, as keyword-only arguments and only where it declares them, the
+`attributes`, `shape` and `operand_shapes` of the instruction (a few depend on widths that the compute type hides).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType, Kind, element_type
+from hloexec.errors import ShapeError
+from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.common import array_shape, narrow, same_dimensions, same_type_ignoring_float_width, widen
+from hloexec.ops.elementwise.binding import around_formula
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.policies.xla_cpu.functions import XLA_CPU_FUNCTIONS
+from hloexec.ops.registry import register
+from hloexec.ops.rounding import Rounding
+from hloexec.ops.traits import NO_TRAITS, Traits
+from hloexec.values import Array
+
+__all__ = [
+    "ANY_TYPE",
+    "COMPLEX",
+    "FLOAT",
+    "FLOAT_OR_COMPLEX",
+    "INTEGRAL",
+    "LOGICAL",
+    "NUMBER",
+    "SIGNED_NUMBER",
+    "ByKind",
+    "Formula",
+    "component_type",
+    "elementwise",
+    "exact_formula",
+    "kernel",
+    "operands_shape",
+    "require_kind",
+    "same_type",
+]
+
+Kinds = frozenset[Kind]
+
+INTEGRAL: Kinds = frozenset({Kind.SIGNED, Kind.UNSIGNED})
+LOGICAL: Kinds = INTEGRAL | {Kind.PRED}
+FLOAT: Kinds = frozenset({Kind.FLOAT})
+COMPLEX: Kinds = frozenset({Kind.COMPLEX})
+FLOAT_OR_COMPLEX: Kinds = FLOAT | COMPLEX
+SIGNED_NUMBER: Kinds = FLOAT_OR_COMPLEX | {Kind.SIGNED}
+NUMBER: Kinds = FLOAT_OR_COMPLEX | INTEGRAL
+ANY_TYPE: Kinds = NUMBER | {Kind.PRED}
+
+_WORDS = {
+    Kind.PRED: "pred",
+    Kind.SIGNED: "signed integers",
+    Kind.UNSIGNED: "unsigned integers",
+    Kind.FLOAT: "floating-point numbers",
+    Kind.COMPLEX: "complex numbers",
+}
+
+_COMPONENTS = {"c64": "f32", "c128": "f64"}
+
+Formula = Callable[..., Any]
+"""Compute-type arrays to a compute-type array."""
+Chosen = Callable[[Any, ElementType], Formula | None]
+
+
+@attrs.frozen(eq=False)
+class ByKind:
+    """A formula that the kind of the first operand's NumPy type selects, as NumPy writes kinds."""
+
+    formulas: dict[str, Formula]
+
+    def __call__(self, *operands: Array) -> Any:
+        return self.formulas[operands[0].dtype.kind](*operands)
+
+
+def same_type(operand_type: ElementType) -> ElementType:
+    """The result type of operations that keep their operands' type."""
+    return operand_type
+
+
+def component_type(operand_type: ElementType) -> ElementType:
+    """The type of a complex number's parts; other types are their own."""
+    name = _COMPONENTS.get(operand_type.name)
+    return operand_type if name is None else element_type(name)
+
+
+def require_kind(shape: ArrayShape, kinds: Kinds, what: str) -> None:
+    """Raise ShapeError unless the element type of `shape` is of one of `kinds`."""
+    if shape.element_type.kind not in kinds:
+        expected = ", ".join(words for kind, words in _WORDS.items() if kind in kinds)
+        raise ShapeError(f"{what} must be of {expected}, but has shape {shape}")
+
+
+def operands_shape(name: str, operands: tuple[Shape, ...], kinds: Kinds) -> ArrayShape:
+    """The common shape of the operands of opcode `name`: same dimensions, and the same element type (of `kinds`).
+
+    Floats may differ in width, as optimized modules have them; the result is then of the widest.
+    """
+    result = array_shape(operands[0], f"operand 0 of {name}")
+    require_kind(result, kinds, f"operand 0 of {name}")
+    for index, operand in enumerate(operands[1:], 1):
+        other = array_shape(operand, f"operand {index} of {name}")
+        common = same_type_ignoring_float_width(result, other, f"the operands of {name}")
+        result = same_dimensions(result, other, f"the operands of {name}").with_element_type(common)
+    return (
+        result
+        if result.layout is None
+        else ArrayShape(result.element_type, result.dimensions, dynamic_dimensions=result.dynamic_dimensions)
+    )
+
+
+def kernel(compute: Formula, name: str | None = None) -> Callable[..., Array]:
+    """The `evaluate` of an elementwise opcode: widen, compute, narrow.
+
+    By the opcode's `name` the `exact` and `xla-cpu` policies find formulas of their own.
+    """
+    needs = _needs(compute)
+
+    def evaluate(
+        *operands: Array,
+        attributes: Any,
+        shape: ArrayShape,
+        operand_shapes: tuple[ArrayShape, ...],
+        numerics: NumericsPolicy = REFERENCE,
+    ) -> Array:
+        if numerics.is_exact:
+            exact = exact_formula(name, operand_shapes[0].element_type.kind)
+            if exact is not None:
+                return _evaluate_exactly(exact, operands, shape)
+        given = {"attributes": attributes, "shape": shape, "operand_shapes": operand_shapes}
+        with np.errstate(all="ignore"):
+            # NumPy turns arrays without dimensions into scalars; formulas shall not have to know.
+            arrays = [widen(operand.reshape(1) if operand.ndim == 0 else operand) for operand in operands]
+            if numerics.has_xla_cpu_functions and name in XLA_CPU_FUNCTIONS and arrays[0].dtype == np.float32:
+                result = XLA_CPU_FUNCTIONS[name](*arrays)
+            else:
+                result = compute(*arrays, **{need: given[need] for need in needs})
+            result = narrow(result, shape.element_type)
+        return result.reshape(()) if all(operand.ndim == 0 for operand in operands) else result
+
+    return evaluate
+
+
+def _needs(compute: Formula) -> frozenset[str]:
+    """The names of a formula's keyword-only parameters."""
+    code = compute.__code__ if hasattr(compute, "__code__") else None
+    start = 0 if code is None else code.co_argcount
+    return frozenset() if code is None else frozenset(code.co_varnames[start : start + code.co_kwonlyargcount])
+
+
+def _binding(compute: Formula, chosen: Chosen | None) -> Callable[..., Formula]:
+    """The `bind` of an elementwise opcode; `chosen` gives the formula for an instruction's attributes and the element
+    type of its first operand, if there is one that does not depend on anything else."""
+    needs = _needs(compute)
+
+    def bind(*, attributes: Any, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Formula:
+        formula = None if chosen is None else chosen(attributes, operand_shapes[0].element_type)
+        if formula is None:
+            given = {"attributes": attributes, "shape": shape, "operand_shapes": operand_shapes}
+            formula = partial(compute, **{need: given[need] for need in needs}) if needs else compute
+        if isinstance(formula, ByKind):
+            formula = formula.formulas[operand_shapes[0].element_type.compute.kind]
+        return around_formula(formula, shape, operand_shapes)
+
+    return bind
+
+
+@cache
+def exact_formula(name: str | None, kind: Kind) -> Formula | None:
+    """The formula of an opcode under the `exact` policy for operands of this kind, where it has one of its own."""
+    # Its tables take a third of a second to compute, so that they wait until someone asks.
+    from hloexec.ops.policies.exact.formulas import EXACT_FORMULAS
+
+    return EXACT_FORMULAS.get(kind, {}).get(name or "")
+
+
+def _evaluate_exactly(formula: Formula, operands: Sequence[Array], shape: ArrayShape) -> Array:
+    """A formula of f64 numbers, rounded once: narrow floats' products may be denormal in f32, and round twice there."""
+    with np.errstate(all="ignore"):
+        arrays = [_widen_exactly(operand.reshape(1) if operand.ndim == 0 else operand) for operand in operands]
+        result = narrow(np.asarray(formula(*arrays)), shape.element_type)
+    return result.reshape(operands[0].shape)
+
+
+def _widen_exactly(array: Array) -> Array:
+    wide = widen(array)
+    is_narrow_float = wide is not array and wide.dtype == np.float32
+    return wide.astype(np.float64) if is_narrow_float else wide
+
+
+def elementwise(
+    name: str,
+    compute: Formula,
+    documentation: str,
+    *,
+    operands: int,
+    kinds: Kinds,
+    result: Callable[[ElementType], ElementType] = same_type,
+    attributes: type | None = None,
+    infer: Callable[..., Shape] | None = None,
+    chosen: Chosen | None = None,
+    rounding: Rounding = Rounding.ONCE,
+    traits: Traits = NO_TRAITS,
+) -> None:
+    """Register an elementwise opcode whose operands have one shape, and whose result has it, too.
+
+    `kinds` are the element types it takes, `result` its element type for the operands'; `infer` replaces the usual
+    shape rule; `chosen` gives a simpler formula for an instruction's attributes and the element type of its first
+    operand, or None.
+    """
+
+    def usual(*shapes: Shape) -> ArrayShape:
+        common = operands_shape(name, shapes, kinds)
+        return common.with_element_type(result(common.element_type))
+
+    register(
+        name,
+        operands=operands,
+        attributes=attributes,
+        elementwise=True,
+        rounding=rounding,
+        infer=infer or usual,
+        evaluate=kernel(compute, name),
+        bind=_binding(compute, chosen),
+        traits=traits,
+        documentation=documentation,
+    )

@@ -1,0 +1,229 @@
+"""Operations on the bits of integers, and integer division, remainder and power.
+
+Types of 1, 2 and 4 bits compute in 8 and wrap when they are narrowed; only formulas that see the upper bits of a word
+need the true width, which they take from `operand_shapes`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from hloexec.dtypes import ElementType, Kind
+from hloexec.ir import ArrayShape
+from hloexec.ops.elementwise import ranges
+from hloexec.ops.elementwise.declaration import INTEGRAL, LOGICAL, Formula, elementwise
+from hloexec.ops.threads import in_pieces
+from hloexec.ops.traits import NO_TRAITS, Traits
+from hloexec.values import Array
+
+__all__ = ["divide_integers", "integer_power", "remainder_integers"]
+
+
+def divide_integers(lhs: Array, rhs: Array) -> Array:
+    """⌊|lhs / rhs|⌋ with the sign of the quotient; x / 0 = −1 (all ones); INT_MIN / −1 = INT_MIN (it wraps)."""
+    zero = rhs == 0
+    divisor = np.where(zero, np.ones_like(rhs), rhs)
+    if lhs.itemsize <= 4:
+        # Far faster, and exact: a quotient that is not whole is 2^-32 or more away from the next whole number, and
+        # smaller than 2^32, so that an f64 of 53 bits does not round onto it. INT_MIN / -1 wraps in the second cast.
+        quotient = np.divide(lhs, divisor, dtype=np.float64).astype(np.int64).astype(lhs.dtype)
+    else:
+        # NumPy rounds down; a multiple of the divisor needs no rounding.
+        quotient = (lhs - np.fmod(lhs, divisor)) // divisor
+    return np.where(zero, np.array(-1).astype(lhs.dtype), quotient)
+
+
+def remainder_integers(lhs: Array, rhs: Array) -> Array:
+    """lhs − rhs · (lhs / rhs), which has the sign of lhs; x rem 0 = x; INT_MIN rem −1 = 0."""
+    zero = rhs == 0
+    return np.where(zero, lhs, np.fmod(lhs, np.where(zero, np.ones_like(rhs), rhs)))
+
+
+def integer_power(base: Array, exponent: Array) -> Array:
+    """base to the power exponent, wrapping; 0⁰ = 1.
+
+    A negative exponent gives the reciprocal's integer part: ±1 for base ±1, else 0 (for base 0, too). By squaring: one
+    step per bit of the largest exponent.
+    """
+    remaining = exponent
+    if exponent.dtype.kind == "i":
+        negative = exponent < 0
+        if negative.any():
+            odd = (exponent & 1) == 1
+            unit = np.where(np.abs(base) == 1, np.where(odd, base, np.ones_like(base)), np.zeros_like(base))
+            return np.where(negative, unit, integer_power(base, np.where(negative, np.zeros_like(exponent), exponent)))
+    result = np.ones_like(base)
+    factor = base
+    while True:
+        result = np.where((remaining & 1) == 1, result * factor, result)
+        remaining = remaining >> 1
+        if not remaining.any():
+            return result
+        factor = factor * factor
+
+
+def _as_unsigned(array: Array) -> Array:
+    """The same bits as unsigned integers."""
+    return array.view(f"u{array.dtype.itemsize}")
+
+
+def _as_signed(array: Array) -> Array:
+    """The same bits as signed integers."""
+    return array.view(f"i{array.dtype.itemsize}")
+
+
+def _bits_of(array: Array, shape: ArrayShape) -> Array:
+    """The bits of each element, unsigned, with those beyond the element type's width cleared."""
+    bits = _as_unsigned(array)
+    width = shape.element_type.bits
+    return bits if width >= 8 else bits & np.uint8((1 << width) - 1)
+
+
+def _shift_right_arithmetic(operand: Array, amount: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:
+    element_type = operand_shapes[0].element_type
+    value = _as_signed(operand)
+    if element_type.kind is Kind.UNSIGNED and element_type.bits < 8:
+        unused = 8 - element_type.bits
+        value = (value << unused) >> unused
+    return np.right_shift(value, _as_signed(amount)).view(operand.dtype)
+
+
+def _shift_right_logical(operand: Array, amount: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:
+    shifted = np.right_shift(_bits_of(operand, operand_shapes[0]), _bits_of(amount, operand_shapes[1]))
+    return shifted.view(operand.dtype)
+
+
+def _shift_left(operand: Array, amount: Array) -> Array:
+    return np.left_shift(_as_unsigned(operand), _as_unsigned(amount)).view(operand.dtype)
+
+
+def _popcnt(operand: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:
+    bits = _bits_of(operand, operand_shapes[0])
+    return in_pieces(np.bitwise_count, bits.dtype, bits).astype(bits.dtype, copy=False).view(operand.dtype)
+
+
+def _count_leading_zeros(operand: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:
+    count = partial(_leading_zeros, operand_shapes[0].element_type.bits)
+    counted = in_pieces(count, _as_unsigned(operand).dtype, _bits_of(operand, operand_shapes[0]))
+    return counted.astype(_as_unsigned(operand).dtype, copy=False).view(operand.dtype)
+
+
+def _leading_zeros(width: int, bits: Array) -> Array:
+    """The number of zeros above the highest bit of unsigned integers of `width` bits, as unsigned integers."""
+    if bits.itemsize < 4:
+        bits = bits.astype(np.uint32)
+    # The exponent of a float tells where its highest bit is. Without the bit below that one, rounding cannot carry.
+    # One half stands for no bit at all, and changes no other exponent.
+    highest = bits >> 1
+    np.invert(highest, out=highest)
+    highest &= bits
+    number = highest.astype(f"f{bits.itemsize}")
+    number += number.dtype.type(0.5)
+    mantissa_bits, exponent_of_half = (23, 126) if bits.itemsize == 4 else (52, 1022)
+    exponent = number.view(bits.dtype)
+    exponent >>= mantissa_bits
+    np.subtract(width + exponent_of_half, exponent, out=exponent)
+    return exponent
+
+
+def _mulhi(lhs: Array, rhs: Array, *, operand_shapes: tuple[ArrayShape, ...]) -> Array:
+    width = operand_shapes[0].element_type.bits
+    if width < 64:
+        wide = np.int64 if lhs.dtype.kind == "i" else np.uint64
+        return ((lhs.astype(wide) * rhs.astype(wide)) >> width).astype(lhs.dtype)
+    high = _mulhi_unsigned(_as_unsigned(lhs), _as_unsigned(rhs)).view(lhs.dtype)
+    if lhs.dtype.kind == "i":
+        # Read as unsigned, a negative factor is 2⁶⁴ too large: that added the other factor to the upper half.
+        high = high - np.where(lhs < 0, rhs, np.int64(0)) - np.where(rhs < 0, lhs, np.int64(0))
+    return high
+
+
+def _mulhi_unsigned(lhs: Array, rhs: Array) -> Array:
+    """The upper 64 bits of the product of two u64, by schoolbook multiplication of 32-bit halves."""
+    half, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
+    lhs_low, lhs_high, rhs_low, rhs_high = lhs & mask, lhs >> half, rhs & mask, rhs >> half
+    carry = (lhs_low * rhs_low) >> half
+    middle = lhs_high * rhs_low + carry
+    other = lhs_low * rhs_high + (middle & mask)
+    result: Array = lhs_high * rhs_high + (middle >> half) + (other >> half)
+    return result
+
+
+_BITWISE: tuple[tuple[str, Formula, str], ...] = (
+    ("and", np.bitwise_and, "lhs AND rhs, bit by bit (XLA: And)."),
+    ("or", np.bitwise_or, "lhs OR rhs, bit by bit (XLA: Or)."),
+    ("xor", np.bitwise_xor, "lhs XOR rhs, bit by bit (XLA: Xor)."),
+)
+for _name, _compute, _documentation in _BITWISE:
+    elementwise(_name, _compute, _documentation, operands=2, kinds=LOGICAL, traits=Traits(commutes=True))
+
+elementwise("not", np.invert, "NOT operand, bit by bit; pred is negated (XLA: Not).", operands=1, kinds=LOGICAL)
+
+_SHIFT = Traits(demands=ranges.shift_demands)
+
+_OF_WIDTH: tuple[tuple[str, Formula, int, str, Traits], ...] = (
+    (
+        "shift-left",
+        _shift_left,
+        2,
+        "lhs · 2^rhs, wrapping; 0 where rhs, read as unsigned, is the width or more (XLA: ShiftLeft).",
+        _SHIFT,
+    ),
+    (
+        "shift-right-arithmetic",
+        _shift_right_arithmetic,
+        2,
+        "⌊lhs / 2^rhs⌋ of lhs read as signed; the sign where rhs, read as unsigned, is the width or more "
+        "(XLA: ShiftRightArithmetic).",
+        _SHIFT,
+    ),
+    (
+        "shift-right-logical",
+        _shift_right_logical,
+        2,
+        "⌊lhs / 2^rhs⌋ of lhs read as unsigned; 0 where rhs, read as unsigned, is the width or more "
+        "(XLA: ShiftRightLogical).",
+        _SHIFT,
+    ),
+    (
+        "mulhi",
+        _mulhi,
+        2,
+        "The upper half of the product, which has twice the width (XLA: MulHi).",
+        Traits(commutes=True),
+    ),
+    ("popcnt", _popcnt, 1, "The number of bits set (XLA: PopulationCount).", NO_TRAITS),
+    (
+        "count-leading-zeros",
+        _count_leading_zeros,
+        1,
+        "The number of zero bits above the highest one (XLA: Clz).",
+        NO_TRAITS,
+    ),
+)
+
+_NUMPYS_SHIFTS = {
+    ("shift-left", Kind.UNSIGNED): np.left_shift,
+    ("shift-right-logical", Kind.UNSIGNED): np.right_shift,
+    ("shift-right-arithmetic", Kind.SIGNED): np.right_shift,
+}
+"""Where NumPy's function is the operation as it stands: it gives 0, or the sign, for amounts beyond its type's width,
+and integers narrower than that have no bits beyond their own, or copies of the sign."""
+
+
+def _numpys_shift(name: str, attributes: object, element_type: ElementType) -> Formula | None:
+    return _NUMPYS_SHIFTS.get((name, element_type.kind))
+
+
+for _name, _compute, _operands, _documentation, _traits in _OF_WIDTH:
+    elementwise(
+        _name,
+        _compute,
+        _documentation,
+        operands=_operands,
+        kinds=INTEGRAL,
+        chosen=partial(_numpys_shift, _name),
+        traits=_traits,
+    )

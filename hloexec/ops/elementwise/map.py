@@ -1,0 +1,66 @@
+"""map: a computation of scalars, applied to the elements at each place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import array_shape, require, same_dimensions
+from hloexec.ops.probes import REDUCER, Probe
+from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.rounding import Rounding
+from hloexec.ops.signatures import as_parameters, cast, same_type
+from hloexec.values import Array
+
+__all__ = ["Map"]
+
+
+@attrs.frozen
+class MapAttributes:
+    """All dimensions in order (the text may leave them out), and the computation."""
+
+    dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
+    to_apply: str = attribute(Grammar.COMPUTATION)
+
+
+@opcode("map", operands=(0, ANY), attributes=MapAttributes, rounding=Rounding.NONE)
+class Map:
+    """out[i...] = computation(operand 0[i...], operand 1[i...], …)   (XLA: Map)"""
+
+    probe = Probe("T[2] map(a0, a1), dimensions={0}, to_apply=c", ("T[2]", "T[2]"), REDUCER)
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: MapAttributes, computations: Sequence[ProgramShape]) -> Shape:
+        require(len(operands) > 0, "map must have at least one operand")
+        arrays = [array_shape(operand, f"operand {number} of map") for number, operand in enumerate(operands)]
+        (program,) = computations
+        require(
+            len(program.parameters) == len(arrays),
+            f"the computation of map takes {len(program.parameters)} parameters, but map has {len(arrays)} operands",
+        )
+        result = arrays[0]
+        for number, (array, parameter) in enumerate(zip(arrays, program.parameters, strict=True)):
+            result = same_dimensions(result, array, "the operands of map")
+            scalar = array_shape(parameter, f"parameter {number} of the computation of map")
+            require(
+                scalar.rank == 0 and same_type(scalar.element_type, array.element_type),
+                f"parameter {number} of the computation of map must be {array.element_type}[], but is {scalar}",
+            )
+        require(
+            attributes.dimensions in ((), tuple(range(result.rank))),
+            f"map must name all {result.rank} dimensions in order, but names {list(attributes.dimensions)}",
+        )
+        value = array_shape(program.result, "the result of the computation of map")
+        require(value.rank == 0, f"the computation of map must return a scalar, but returns {value}")
+        return result.with_element_type(value.element_type)
+
+    @staticmethod
+    def evaluate(*operands: Array, shape: ArrayShape, computations: Sequence[Callee]) -> Array:
+        (callee,) = computations
+        if operands[0].size == 0:
+            return np.empty(operands[0].shape, shape.element_type.storage)
+        return cast(callee(*as_parameters(operands, callee.computation)), shape.element_type)

@@ -1,0 +1,160 @@
+"""Comparison, and what chooses between values: select and clamp."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType, Kind, element_type
+from hloexec.errors import ShapeError
+from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import array_shape, require, same_dimensions, same_type_ignoring_float_width
+from hloexec.ops.elementwise import ranges
+from hloexec.ops.elementwise.arithmetic import maximum, minimum
+from hloexec.ops.elementwise.choosing import choose
+from hloexec.ops.elementwise.convert import convert
+from hloexec.ops.elementwise.declaration import ANY_TYPE, elementwise, operands_shape
+from hloexec.ops.intervals import always
+from hloexec.ops.probes import Probe
+from hloexec.ops.registry import opcode
+from hloexec.ops.rounding import Rounding
+from hloexec.ops.traits import Traits
+from hloexec.values import Array
+
+__all__ = ["CompareAttributes", "Select"]
+
+_DIRECTIONS: dict[str, Any] = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "GE": np.greater_equal,
+    "GT": np.greater,
+    "LE": np.less_equal,
+    "LT": np.less,
+}
+
+_TYPES_BY_KIND = {
+    Kind.PRED: ("UNSIGNED",),
+    Kind.SIGNED: ("SIGNED",),
+    Kind.UNSIGNED: ("UNSIGNED",),
+    Kind.FLOAT: ("FLOAT", "TOTALORDER"),
+    Kind.COMPLEX: ("FLOAT",),
+}
+
+
+@attrs.frozen
+class CompareAttributes:
+    """`direction=LT, type=TOTALORDER`; without `type`, the usual comparison of the element type."""
+
+    direction: str = attribute(Grammar.ENUM, choices=_DIRECTIONS)
+    type: str | None = attribute(Grammar.ENUM, default=None, choices=("FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"))
+
+
+def _infer_compare(lhs: Shape, rhs: Shape, *, attributes: CompareAttributes) -> ArrayShape:
+    common = operands_shape("compare", (lhs, rhs), ANY_TYPE)
+    expected = _TYPES_BY_KIND[common.element_type.kind]
+    if attributes.type is not None and attributes.type not in expected:
+        raise ShapeError(
+            f"a compare of {common.element_type} has type {' or '.join(expected)}, but {attributes.type} is given"
+        )
+    return common.with_element_type(element_type("pred"))
+
+
+def _compare(lhs: Array, rhs: Array, *, attributes: CompareAttributes) -> Array:
+    if attributes.type == "TOTALORDER":
+        lhs, rhs = _total_order_key(lhs), _total_order_key(rhs)
+    return _DIRECTIONS[attributes.direction](lhs, rhs)  # type: ignore[no-any-return]
+
+
+def _usual_comparison(attributes: CompareAttributes, _: ElementType) -> Any:
+    return None if attributes.type == "TOTALORDER" else _DIRECTIONS[attributes.direction]
+
+
+def _total_order_key(array: Array) -> Array:
+    """Integers in the order −NaN < −∞ < … < −0 < +0 < … < +∞ < +NaN.
+
+    The bits of a float are sign and magnitude: as two's complement, the magnitudes of negative numbers count down.
+    """
+    bits = array.view(f"i{array.dtype.itemsize}")
+    key: Array = bits ^ ((bits >> (8 * bits.dtype.itemsize - 1)) & np.iinfo(bits.dtype).max)
+    return key
+
+
+def _infer_clamp(low: Shape, operand: Shape, high: Shape) -> ArrayShape:
+    middle = operands_shape("clamp", (operand,), ANY_TYPE)
+    for shape, what in ((low, "min"), (high, "max")):
+        bound = array_shape(shape, f"the {what} of clamp")
+        if bound.rank == 0:
+            bound = ArrayShape(bound.element_type, middle.dimensions)
+        together = f"operand and {what} of clamp"
+        common = same_type_ignoring_float_width(middle, bound, together)
+        middle = same_dimensions(middle, bound, together).with_element_type(common)
+    return middle
+
+
+def _clamp(low: Array, operand: Array, high: Array) -> Array:
+    return minimum(high, maximum(low, operand))
+
+
+elementwise(
+    "compare",
+    _compare,
+    "Whether lhs and rhs are in the relation `direction`. FLOAT: IEEE 754, NaN is unordered; TOTALORDER: NaNs are "
+    "beyond the infinities by their signs, and −0 < +0; complex numbers compare by (real, imag) (XLA: Compare).",
+    operands=2,
+    kinds=ANY_TYPE,
+    attributes=CompareAttributes,
+    infer=_infer_compare,
+    chosen=_usual_comparison,
+    traits=Traits(
+        bounds=always(0, 1),
+        demands=ranges.compare_demands,
+        probe=Probe("pred[2] compare(a0, a1), direction=EQ", ("T[2]", "T[2]")),
+    ),
+)
+elementwise(
+    "clamp",
+    _clamp,
+    "min(max(operand, low), high), of operands low, operand, high; the bounds may be scalars; NaN in any gives NaN "
+    "(XLA: Clamp).",
+    operands=3,
+    kinds=ANY_TYPE,
+    infer=_infer_clamp,
+    rounding=Rounding.NONE,
+    traits=Traits(bounds=ranges.clamp_bounds, demands_for=ranges.clamp_demands),
+)
+
+
+@opcode("select", operands=3, elementwise=True, rounding=Rounding.NONE, traits=Traits(moves=(1, 2)))
+class Select:
+    """on_true where pred, else on_false; a scalar pred chooses the whole array. Any element type (XLA: Select)."""
+
+    probe = Probe("T[2] select(a0, a1, a2)", ("pred[2]", "T[2]", "T[2]"))
+
+    @staticmethod
+    def infer(pred: Shape, on_true: Shape, on_false: Shape) -> ArrayShape:
+        result = operands_shape("select", (on_true, on_false), ANY_TYPE)
+        choice = array_shape(pred, "operand 0 of select")
+        require(choice.element_type.kind is Kind.PRED, f"operand 0 of select must be of pred, but has shape {choice}")
+        if choice.rank == 0:
+            return result
+        return same_dimensions(result, choice, "pred and the other operands of select")
+
+    @staticmethod
+    def evaluate(pred: Array, on_true: Array, on_false: Array, *, shape: ArrayShape) -> Array:
+        # No-ops, unless float precisions are mixed.
+        on_true, on_false = convert(on_true, shape.element_type), convert(on_false, shape.element_type)
+        if pred.ndim == 0:
+            return on_true if pred else on_false
+        return choose(pred, on_true, on_false)
+
+    @staticmethod
+    def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], attributes: object) -> Any:
+        if operand_shapes[0].rank == shape.rank and all(
+            operand.element_type is shape.element_type for operand in operand_shapes[1:]
+        ):
+            return choose
+        return partial(Select.evaluate, shape=shape)

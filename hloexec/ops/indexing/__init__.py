@@ -1,0 +1,1 @@
+"""Reading and writing at computed positions: dynamic slices, gather, scatter."""

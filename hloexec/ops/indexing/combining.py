@@ -1,0 +1,212 @@
+"""How scatter combines updates with rows of its targets: by whole-array operations where the combiner is a usual one,
+else by rounds, each of which gives every row its next update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+
+from hloexec.dtypes import ElementType, Kind, element_type_of
+from hloexec.ops.common import array_shape, in_type, narrow, widen
+from hloexec.ops.elementwise.arithmetic import maximum, minimum
+from hloexec.ops.policies.exact.sums import add_by_key
+from hloexec.ops.reduction.reducers import recognise_components
+from hloexec.ops.registry import Callee
+from hloexec.ops.sorting.sort import stable_argsort
+from hloexec.ops.threads import in_blocks
+from hloexec.values import Array
+
+__all__ = ["combine"]
+
+
+def combine(targets: list[Array], keys: Array, pieces: list[Array], combiner: Callee, *, is_exact: bool) -> None:
+    """`targets[keys] = combiner(targets[keys], pieces)`, one piece after the other, in place.
+
+    Where it `is_exact`, sums are rounded once, and products of complex numbers, which NumPy does not round alike on all
+    processors, are the combiner's own.
+    """
+    names = recognise_components(combiner.computation)
+    with np.errstate(all="ignore"):
+        if names is None or (is_exact and "multiply" in names and any(target.dtype.kind == "c" for target in targets)):
+            _combine_by_rounds(targets, keys, pieces, combiner)
+            return
+        for name, target, piece in zip(names, targets, pieces, strict=True):
+            element_type = element_type_of(target.dtype)
+            if is_exact and name == "add" and not element_type.is_integral and element_type.kind is not Kind.PRED:
+                add_by_key(target, keys, piece, element_type)
+            else:
+                _combine_recognised(name, target, keys, piece)
+
+
+# By measurement: rows so long are worth a call of NumPy's each, and rounds of so many keys are worth one.
+_LONG_ROW = 16
+_FEWEST_KEYS = 16
+_BLOCK_ELEMENTS = 1 << 16
+
+_UFUNCS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def _combine_recognised(name: str, target: Array, keys: Array, pieces: Array) -> None:
+    """`combine` for one operand and an operation that `recognise` knows."""
+    element_type = element_type_of(target.dtype)
+    row = prod(pieces.shape[1:])
+    if name == "first":
+        return
+    if name == "second":
+        # NumPy assigns in order, so the last of several pieces for a row stays.
+        integers = f"u{target.itemsize}" if target.itemsize <= 8 else target.dtype
+        target.view(integers)[keys] = pieces.view(integers)
+    elif row >= _LONG_ROW:
+        _combine_rows(_step(name, element_type), target, keys, pieces, element_type)
+    elif element_type.is_narrow and element_type.is_floating and name in ("add", "multiply"):
+        _combine_narrow_floats(name, target, keys, pieces, element_type)
+    elif len(keys) * 4 < len(target):
+        # What needs another form of the target shall need it of the rows that change only.
+        rows, places = np.unique(keys, return_inverse=True)
+        part = target[rows]
+        _combine_elements(name, part, places, pieces, element_type)
+        target[rows] = part
+    else:
+        _combine_elements(name, target, keys, pieces, element_type)
+
+
+def _combine_elements(name: str, target: Array, keys: Array, pieces: Array, element_type: ElementType) -> None:
+    """`combine` for rows of few elements, of all types that need no rounding."""
+    ufunc = _UFUNCS[name]
+    if element_type.is_floating and name in ("minimum", "maximum"):
+        ordered = _ordered_integers(target, name)
+        _at(ufunc, ordered, keys, _ordered_integers(pieces, name))
+        target[...] = _from_ordered_integers(ordered, element_type)
+    elif element_type.is_narrow:
+        # Integers: wrapping once at the end is wrapping at each step.
+        wide = widen(target)
+        _at(ufunc, wide, keys, widen(pieces))
+        target[...] = narrow(wide, element_type)
+    else:
+        _at(ufunc, target, keys, pieces)
+
+
+def _at(ufunc: np.ufunc, target: Array, keys: Array, pieces: Array) -> None:
+    """`ufunc.at(target, keys, pieces)`, element by element where that is possible, which NumPy is faster at."""
+    row = prod(pieces.shape[1:])
+    if target.flags.c_contiguous:
+        target = target.reshape(-1)
+        keys = keys if row == 1 else (keys[:, None] * row + np.arange(row)).reshape(-1)
+        pieces = pieces.reshape(-1)
+    ufunc.at(target, keys, pieces)
+
+
+def _combine_narrow_floats(name: str, target: Array, keys: Array, pieces: Array, element_type: ElementType) -> None:
+    """`combine` for rows of few elements: by rounds, as long as these are of many keys."""
+    ufunc, wide = _UFUNCS[name], widen(pieces)
+    order, ends = _rounds(keys)
+    begin = 0
+    for end in ends:
+        if end - begin < _FEWEST_KEYS and element_type.bits == 16:
+            # These types' own sums and products, of one element at a time, are those of f32, rounded.
+            rest = order[begin:]
+            ufunc.at(target, keys[rest], pieces[rest])
+            return
+        chosen = order[begin:end]
+        rows = keys[chosen]
+        target[rows] = narrow(ufunc(widen(target[rows]), wide[chosen]), element_type)
+        begin = end
+
+
+def _step(name: str, element_type: ElementType) -> Callable[[Array, Array], Array]:
+    """The operation on arrays of the compute type, as it stands where floats are exact or zeros have signs."""
+    if element_type.is_floating and name in ("minimum", "maximum"):
+        return {"minimum": minimum, "maximum": maximum}[name]
+    return _UFUNCS[name]
+
+
+def _combine_rows(
+    step: Callable[[Array, Array], Array], target: Array, keys: Array, pieces: Array, element_type: ElementType
+) -> None:
+    """`combine` for long rows: rounds, as long as these are of many keys; then key by key, piece by piece."""
+    order, ends = _rounds(keys)
+    block = max(1, _BLOCK_ELEMENTS // prod(pieces.shape[1:]))
+    begin = 0
+    for end in ends:
+        if end - begin < _FEWEST_KEYS < len(ends):
+            break
+        chosen = order[begin:end]
+
+        def update(start: int, stop: int, chosen: Array = chosen) -> None:
+            numbers = chosen[start:stop]
+            rows = keys[numbers]
+            found, given = _rows(target, rows), _rows(pieces, numbers)
+            target[rows] = narrow(step(widen(found), widen(given)), element_type)
+
+        in_blocks(update, len(chosen), block)
+        begin = end
+    rest = order[begin:]
+    for key in np.unique(keys[rest]):
+        total = widen(target[key])
+        for piece in widen(pieces[rest[keys[rest] == key]]):
+            total = step(total, piece)
+            if element_type.is_narrow:
+                total = widen(narrow(total, element_type))
+        target[key] = narrow(total, element_type)
+
+
+def _rows(array: Array, numbers: Array) -> Array:
+    """Some rows of an array, by numbers that are known to be in bounds: not to look saves half the time."""
+    return np.take(array, numbers, axis=0, mode="clip") if array.flags.c_contiguous else array[numbers]
+
+
+def _combine_by_rounds(targets: list[Array], keys: Array, pieces: list[Array], combiner: Callee) -> None:
+    """`combine` for any computation: round k applies the k-th piece of every row at once."""
+    parameters = [array_shape(shape, "a parameter").element_type for shape in combiner.computation.parameter_shapes]
+    order, ends = _rounds(keys)
+    for begin, end in pairwise((0, *ends)):
+        chosen = order[begin:end]
+        rows = keys[chosen]
+        arguments = [target[rows] for target in targets] + [piece[chosen] for piece in pieces]
+        results = combiner(*(in_type(*pair) for pair in zip(arguments, parameters, strict=True)))
+        for target, result in zip(targets, results if isinstance(results, tuple) else (results,), strict=True):
+            target[rows] = in_type(result, element_type_of(target.dtype))
+
+
+def _rounds(keys: Array) -> tuple[Array, list[int]]:
+    """The positions of each key's first occurrence, then of each key's second, and so on, and where each round ends."""
+    order = stable_argsort(keys)
+    ordered = keys[order]
+    begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    if len(begins) == len(keys):
+        return order, [len(keys)]
+    lengths = np.diff(begins, append=len(keys))
+    occurrence = np.arange(len(keys)) - np.repeat(begins, lengths)
+    ends: list[int] = np.cumsum(np.bincount(occurrence)).tolist()
+    return order[stable_argsort(occurrence)], ends
+
+
+def _ordered_integers(values: Array, name: str) -> Array:
+    """Floats as integers in the same order, with -0 below +0, and NaN where `name` (minimum or maximum) takes it."""
+    wide = widen(values)
+    integers = np.dtype(f"i{wide.itemsize}")
+    limits = np.iinfo(integers)
+    bits = wide.view(integers)
+    ordered = np.where(bits < 0, bits ^ limits.max, bits)
+    ordered[np.isnan(wide)] = limits.max if name == "maximum" else limits.min
+    return ordered
+
+
+def _from_ordered_integers(ordered: Array, element_type: ElementType) -> Array:
+    """The inverse of `_ordered_integers`."""
+    limits = np.iinfo(ordered.dtype)
+    wide = np.where(ordered < 0, ordered ^ limits.max, ordered).view(element_type.compute)
+    wide[(ordered == limits.max) | (ordered == limits.min)] = np.nan
+    return narrow(wide, element_type)

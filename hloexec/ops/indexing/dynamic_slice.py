@@ -1,0 +1,242 @@
+"""dynamic-slice and dynamic-update-slice: reading and writing one window at computed positions.
+
+A window that would leave the operand is moved back until it fits. Starts may be of any integer type.
+Source: XLA, "Operation semantics".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import (
+    array_shape,
+    in_type,
+    require,
+    same_type_ignoring_float_width,
+)
+from hloexec.ops.indexing.index_vectors import (
+    start_demand,
+)
+from hloexec.ops.intervals import Demand, Demanded, Use
+from hloexec.ops.movement.copying import row_major
+from hloexec.ops.movement.extents import completed, flags, part, shape_of
+from hloexec.ops.probes import Probe
+from hloexec.ops.registry import ANY, MemoryOrder, opcode
+from hloexec.ops.traits import Traits
+from hloexec.values import Array
+
+__all__ = ["DynamicSliceAttributes"]
+
+
+@attrs.frozen
+class DynamicSliceAttributes:
+    """The size of the slice in each dimension."""
+
+    dynamic_slice_sizes: tuple[int, ...] = attribute(Grammar.INT_LIST)
+
+
+@opcode(
+    "dynamic-slice", operands=(1, ANY), attributes=DynamicSliceAttributes, may_be_view=True, traits=Traits(moves=(0,))
+)
+class DynamicSlice:
+    """out[i...] = operand[clamp(0, start, size - dynamic_slice_size) + i...]   (XLA: DynamicSlice)
+
+    The starts are one scalar per dimension, or one array of rank 1 that holds them all. A dynamic operand counts with
+    its bound, and is zero beyond its extents.
+    """
+
+    states_shape = True
+    probe = Probe("T[1] dynamic-slice(a0, a1), dynamic_slice_sizes={1}", ("T[2]", "s32[]"))
+
+    @staticmethod
+    def demands(use: Use) -> Demanded:
+        return _start_demands(use, 1, use.attributes.dynamic_slice_sizes)
+
+    @staticmethod
+    def infer(operand: Shape, *start_indices: Shape, attributes: DynamicSliceAttributes) -> ArrayShape:
+        source = array_shape(operand, "the operand of dynamic-slice")
+        _require_starts("dynamic-slice", source, start_indices)
+        sizes = attributes.dynamic_slice_sizes
+        require(
+            len(sizes) == source.rank and all(0 <= a <= b for a, b in zip(sizes, source.dimensions, strict=True)),
+            f"dynamic_slice_sizes {list(sizes)} must give each dimension of the operand {source} a size within it",
+        )
+        return shape_of(source.element_type, sizes)
+
+    @staticmethod
+    def evaluate(
+        operand: Array,
+        *start_indices: Array,
+        attributes: DynamicSliceAttributes,
+        operand_shapes: tuple[ArrayShape, ...],
+    ) -> Array:
+        operand = completed(operand, operand_shapes[0].dimensions)
+        return part(operand, _window(operand.shape, start_indices, attributes.dynamic_slice_sizes))
+
+    @staticmethod
+    def bind(
+        *, attributes: DynamicSliceAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+    ) -> Callable[..., Array]:
+        operand, *starts = operand_shapes
+        index = _bound_window(operand.dimensions, starts, attributes.dynamic_slice_sizes)
+        return lambda operand, *start_indices: operand[index(start_indices)]
+
+    @staticmethod
+    def memory_order(order: MemoryOrder, **_: Any) -> MemoryOrder:
+        return order
+
+
+@opcode(
+    "dynamic-update-slice", operands=(2, ANY), any_order=True, overwrites=0, traits=Traits(moves=(0, 1), in_place=True)
+)
+class DynamicUpdateSlice:
+    """out = operand, but out[clamp(0, start, size - update_size) + i...] = update[i...]   (XLA: DynamicUpdateSlice)"""
+
+    states_shape = True
+    probe = Probe("T[2] dynamic-update-slice(a0, a1, a2)", ("T[2]", "T[1]", "s32[]"))
+
+    @staticmethod
+    def demands(use: Use) -> Demanded:
+        return _start_demands(use, 2, use.shapes[1].dimensions)
+
+    @staticmethod
+    def infer(operand: Shape, update: Shape, *start_indices: Shape) -> ArrayShape:
+        source = array_shape(operand, "the operand of dynamic-update-slice")
+        window = array_shape(update, "the update of dynamic-update-slice")
+        same_type_ignoring_float_width(source, window, "the operand and the update of dynamic-update-slice")
+        _require_starts("dynamic-update-slice", source, start_indices)
+        require(
+            window.rank == source.rank
+            and all(a <= b for a, b in zip(window.dimensions, source.dimensions, strict=True)),
+            f"the update of dynamic-update-slice must fit into the operand, but is {window} and the operand {source}",
+        )
+        dynamic = tuple(
+            mine or (its and window.dimensions[axis] == source.dimensions[axis])
+            for axis, (mine, its) in enumerate(zip(flags(source), flags(window), strict=True))
+        )
+        return shape_of(source.element_type, source.dimensions, dynamic)
+
+    @staticmethod
+    def evaluate(
+        operand: Array,
+        update: Array,
+        *start_indices: Array,
+        shape: ArrayShape,
+        operand_shapes: tuple[ArrayShape, ...],
+        out: Array | None = None,
+    ) -> Array:
+        bound, update_bound = operand_shapes[0].dimensions, operand_shapes[1].dimensions
+        operand, update = in_type(operand, shape.element_type), in_type(update, shape.element_type)
+        if update.shape == bound:
+            return update
+        start = [part.start for part in _window(bound, start_indices, update_bound)]
+        if operand.shape != bound:
+            result = completed(operand, bound)
+        else:
+            result = operand if operand is out else _writeable(operand)
+        result[tuple(slice(first, first + size) for first, size in zip(start, update.shape, strict=True))] = update
+        if not shape.dynamic_dimensions:
+            return result
+        # An update of a whole dimension brings its own extent along.
+        extents = (
+            update.shape[axis] if update_bound[axis] == size else operand.shape[axis] for axis, size in enumerate(bound)
+        )
+        return part(result, map(slice, extents))
+
+    @staticmethod
+    def bind(
+        *, attributes: object, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+    ) -> Callable[..., Array] | None:
+        operand, update, *starts = operand_shapes
+        if not operand.element_type is update.element_type is shape.element_type:
+            return None
+        if update.dimensions == operand.dimensions:
+            return lambda operand, update, *start_indices, out=None: update
+        index = _bound_window(operand.dimensions, starts, update.dimensions)
+
+        def evaluate(operand: Array, update: Array, *start_indices: Array, out: Array | None = None) -> Array:
+            result = _writeable(operand) if out is None else out
+            result[index(start_indices)] = update
+            return result
+
+        return evaluate
+
+
+def _writeable(operand: Array) -> Array:
+    """A copy in the order in which the operand lies, if it does not repeat elements."""
+    return operand.copy(order="K") if any(operand.strides) else row_major(operand)
+
+
+def _start_demands(use: Use, first: int, sizes: Sequence[int]) -> Demanded:
+    """The demands on the starts of a slice, which are the operands from `first` on."""
+    room = [size - taken for size, taken in zip(use.shapes[0].dimensions, sizes, strict=False)]
+    if len(use.shapes) == first + 1 and use.shapes[first].rank == 1:
+        yield first, start_demand(room)
+    else:
+        yield from ((first + number, Demand(0, max(0, free))) for number, free in enumerate(room))
+
+
+def _require_starts(opcode_name: str, operand: ArrayShape, start_indices: tuple[Shape, ...]) -> None:
+    """Raise ShapeError unless the starts are integer scalars, one per dimension, or one array that holds them all."""
+    starts = [array_shape(start, f"a start index of {opcode_name}") for start in start_indices]
+    for start in starts:
+        require(
+            start.element_type.is_integral, f"the start indices of {opcode_name} must be integers, but one is {start}"
+        )
+    if len(starts) == 1 and starts[0].rank == 1:
+        require(
+            starts[0].dimensions == (operand.rank,),
+            f"the start indices of {opcode_name} must have one element per dimension of the operand {operand}, but are "
+            f"{starts[0]}",
+        )
+        return
+    require(
+        len(starts) == operand.rank,
+        f"{opcode_name} must have one start index per dimension of its operand {operand}, but has {len(starts)}",
+    )
+    for start in starts:
+        require(start.rank == 0, f"the start indices of {opcode_name} must be scalars, but one is {start}")
+        require(
+            start.element_type is starts[0].element_type,
+            f"the start indices of {opcode_name} must have one element type, but have {starts[0]} and {start}",
+        )
+
+
+def _window(sizes: tuple[int, ...], start_indices: tuple[Array, ...], window: tuple[int, ...]) -> tuple[slice, ...]:
+    """Where a window of an array lies after clamping."""
+    is_vector = len(start_indices) == 1 and start_indices[0].ndim == 1
+    starts = start_indices[0] if is_vector else start_indices
+    found = []
+    for start, size, extent in zip(starts, sizes, window, strict=True):
+        first = 0 if extent == size else min(max(int(start), 0), size - extent)
+        found.append(slice(first, first + extent))
+    return tuple(found)
+
+
+def _bound_window(
+    sizes: tuple[int, ...], starts: Sequence[ArrayShape], window: tuple[int, ...]
+) -> Callable[[tuple[Array, ...]], Any]:
+    """From start indices to an index, what `_window` gives for arrays of these sizes; mostly one dimension moves."""
+    is_vector = len(starts) == 1 and starts[0].rank == 1
+    moving = [axis for axis, size in enumerate(sizes) if window[axis] != size]
+    if is_vector or len(moving) != 1:
+        return lambda start_indices: (*_window(sizes, start_indices, window), ...)
+    (axis,) = moving
+    extent, last = window[axis], sizes[axis] - window[axis]
+    before = (slice(None),) * axis
+
+    def index(start_indices: tuple[Array, ...]) -> slice | tuple[slice, ...]:
+        first = int(start_indices[axis])
+        if first < 0:
+            first = 0
+        elif first > last:
+            first = last
+        where = slice(first, first + extent)
+        return (*before, where) if before else where
+
+    return index

@@ -1,0 +1,199 @@
+"""gather: reading windows at computed positions.
+
+A window that would leave the operand is moved back until it fits. Starts may be of any integer type.
+Source: XLA, "Operation semantics".
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import attrs
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from hloexec.dtypes import element_type_of
+from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import (
+    array_shape,
+    require,
+    require_distinct_dimensions,
+)
+from hloexec.ops.indexing.index_vectors import (
+    batch_sizes,
+    require_batching_dims,
+    require_index_vectors,
+    start_demand,
+    start_positions,
+)
+from hloexec.ops.intervals import Demanded, Use
+from hloexec.ops.movement.extents import completed, flags, part, shape_of
+from hloexec.ops.probes import Probe
+from hloexec.ops.registry import opcode
+from hloexec.ops.traits import Traits
+from hloexec.values import Array
+
+__all__ = ["GatherAttributes"]
+
+
+@attrs.frozen
+class GatherAttributes:
+    """Which dimensions of operand, start_indices and result correspond."""
+
+    offset_dims: tuple[int, ...] = attribute(Grammar.INT_LIST)
+    collapsed_slice_dims: tuple[int, ...] = attribute(Grammar.INT_LIST)
+    start_index_map: tuple[int, ...] = attribute(Grammar.INT_LIST)
+    operand_batching_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
+    start_indices_batching_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
+    index_vector_dim: int = attribute(Grammar.INT)
+    slice_sizes: tuple[int, ...] = attribute(Grammar.INT_LIST)
+    indices_are_sorted: bool = attribute(Grammar.BOOL, default=False)
+
+
+@opcode("gather", operands=2, attributes=GatherAttributes, any_order=True, traits=Traits(moves=(0,), repeats=True))
+class Gather:
+    """out[batch, offset] = operand[clamp(0, start[batch], size - slice_size) + offset]   (XLA: Gather)
+
+    `start[batch]` is the index vector at `batch`, its component k counting in operand dimension `start_index_map[k]`;
+    an operand batching dimension starts at the position of its batch dimension, any other dimension at 0. Result
+    dimensions `offset_dims` are the operand's dimensions in order, without the collapsed and the batching ones (whose
+    slices have size 1); the others are the batch dimensions in order.
+    """
+
+    probe = Probe(
+        "T[2] gather(a0, a1), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, "
+        "slice_sizes={1}",
+        ("T[3]", "s32[2,1]"),
+    )
+
+    @staticmethod
+    def demands(use: Use) -> Demanded:
+        attributes, sizes = use.attributes, use.shapes[0].dimensions
+        yield 1, start_demand([sizes[d] - attributes.slice_sizes[d] for d in attributes.start_index_map])
+
+    @staticmethod
+    def infer(operand: Shape, start_indices: Shape, *, attributes: GatherAttributes) -> ArrayShape:
+        source = array_shape(operand, "the operand of gather")
+        indices = array_shape(start_indices, "the start indices of gather")
+        collapsed, batching = attributes.collapsed_slice_dims, attributes.operand_batching_dims
+        offset_dims, sizes = attributes.offset_dims, attributes.slice_sizes
+        require_index_vectors(
+            "gather", "start_indices", indices, attributes.index_vector_dim, source, "start_index_map",
+            attributes.start_index_map,
+        )  # fmt: skip
+        require_batching_dims(
+            "gather", source, "operand_batching_dims", batching, indices, "start_indices_batching_dims",
+            attributes.start_indices_batching_dims, attributes.index_vector_dim,
+        )  # fmt: skip
+        require_distinct_dimensions(collapsed, source.rank, "gather's collapsed_slice_dims")
+        for name, dimensions in (("collapsed_slice_dims", collapsed), ("offset_dims", offset_dims)):
+            require(list(dimensions) == sorted(dimensions), f"gather's {name} must be sorted, but are {dimensions}")
+        for name, dimensions in (("collapsed_slice_dims", collapsed), ("start_index_map", attributes.start_index_map)):
+            require(
+                not set(dimensions) & set(batching),
+                f"gather's {name} {dimensions} and operand_batching_dims {batching} must have no dimension in common",
+            )
+        require(
+            len(sizes) == source.rank and all(0 <= a <= b for a, b in zip(sizes, source.dimensions, strict=True)),
+            f"gather's slice_sizes {list(sizes)} must give each dimension of the operand {source} a size within it",
+        )
+        for dimension in (*collapsed, *batching):
+            require(
+                sizes[dimension] <= 1,
+                f"gather leaves out operand dimension {dimension}, so its slice size must be 1, but is "
+                f"{sizes[dimension]}",
+            )
+        kept = [d for d in range(source.rank) if d not in collapsed and d not in batching]
+        require(
+            len(offset_dims) == len(kept),
+            f"gather's offset_dims must name a result dimension for each of the {len(kept)} operand dimensions that "
+            f"are neither collapsed nor batching, but name {len(offset_dims)}",
+        )
+        batch, batch_dynamic = batch_sizes(indices, attributes.index_vector_dim)
+        rank = len(batch) + len(kept)
+        require_distinct_dimensions(offset_dims, rank, "gather's offset_dims")
+        dynamic = flags(source)
+        windows = iter([(sizes[d], dynamic[d] and sizes[d] == source.dimensions[d]) for d in kept])
+        batches = iter(zip(batch, batch_dynamic, strict=True))
+        result = [next(windows) if axis in offset_dims else next(batches) for axis in range(rank)]
+        return shape_of(source.element_type, tuple(size for size, _ in result), tuple(flag for _, flag in result))
+
+    @staticmethod
+    def evaluate(
+        operand: Array, start_indices: Array, *, attributes: GatherAttributes, operand_shapes: tuple[ArrayShape, ...]
+    ) -> Array:
+        bound, sizes = operand_shapes[0].dimensions, attributes.slice_sizes
+        if operand.shape != bound:
+            # A dynamic dimension that is taken whole keeps its extent; any other counts with its bound.
+            whole = tuple(
+                extent if size == full else full for extent, size, full in zip(operand.shape, sizes, bound, strict=True)
+            )
+            sizes = tuple(map(min, sizes, whole))
+            operand = completed(operand, whole)
+        starts, batch = start_positions(
+            start_indices,
+            attributes.index_vector_dim,
+            attributes.start_index_map,
+            attributes.operand_batching_dims,
+            attributes.start_indices_batching_dims,
+        )
+        clamped = {
+            dimension: _clamped(start, operand.shape[dimension] - sizes[dimension])
+            for dimension, start in starts.items()
+            if sizes[dimension] < operand.shape[dimension]
+        }
+        windows = _windows_at(operand, clamped, batch, sizes)
+        dropped = (*attributes.collapsed_slice_dims, *attributes.operand_batching_dims)
+        kept = [size for dimension, size in enumerate(sizes) if dimension not in dropped]
+        rank = len(batch) + len(kept)
+        if not windows.size:
+            # Slices of size 0 of a collapsed dimension have no element to give: XLA leaves zeros.
+            windows = np.zeros((*batch, *kept), operand.dtype)
+        order = [axis for axis in range(rank) if axis not in attributes.offset_dims] + list(attributes.offset_dims)
+        return windows.reshape((*batch, *kept)).transpose(np.argsort(order))
+
+
+def _clamped(start: Array, limit: int) -> Array:
+    if start.size and start.min() >= 0 and start.max() <= limit:
+        return start
+    return np.clip(start, 0, limit)
+
+
+def _windows_at(operand: Array, starts: dict[int, Array], batch: tuple[int, ...], sizes: tuple[int, ...]) -> Array:
+    """out[batch..., i...] = operand[starts[batch] + i...] for windows of `sizes` that lie within the operand.
+
+    `starts` holds the operand dimensions in which windows differ.
+    """
+    moving = sorted(starts)
+    fixed = part(operand, (slice(None if axis in starts else size) for axis, size in enumerate(sizes)))
+    if not moving or not prod(batch) * prod(sizes):
+        return np.broadcast_to(part(fixed, map(slice, sizes)), (*batch, *sizes))
+    first, last = moving[0], moving[-1] + 1
+    if fixed.flags.c_contiguous and moving == list(range(first, last)) and all(sizes[axis] == 1 for axis in moving):
+        return _rows_at(fixed, first, last, starts, batch, sizes)
+    # as_strided rebuilds the type from its name, which types that NumPy lacks do not survive.
+    bits = fixed.view(f"u{fixed.itemsize}") if element_type_of(fixed.dtype).is_narrow else fixed
+    windows = as_strided(
+        bits,
+        (*(bits.shape[axis] - sizes[axis] + 1 for axis in moving), *sizes),
+        (*(bits.strides[axis] for axis in moving), *bits.strides),
+    )
+    found: Array = windows[tuple(np.broadcast_to(starts[axis], batch) for axis in moving)]
+    return found.view(operand.dtype)
+
+
+def _rows_at(
+    operand: Array, first: int, last: int, starts: dict[int, Array], batch: tuple[int, ...], sizes: tuple[int, ...]
+) -> Array:
+    """`_windows_at` for windows of one element in the adjacent dimensions [first, last) of a contiguous operand."""
+    leading, trailing = operand.shape[:first], operand.shape[last:]
+    position = starts[first]
+    for axis in range(first + 1, last):
+        position = position * operand.shape[axis] + starts[axis]
+    table = operand.reshape(prod(leading), prod(operand.shape[first:last]), prod(trailing))
+    # The positions are in range: `wrap` is what NumPy does fastest.
+    taken = table.take(np.broadcast_to(position, batch), axis=1, mode="wrap")
+    taken = taken.reshape((*leading, *batch, *trailing))
+    order = (*range(first, first + len(batch)), *range(first), *range(first + len(batch), taken.ndim))
+    return taken.transpose(order).reshape((*batch, *sizes))

@@ -1,0 +1,344 @@
+"""scatter: combining windows of updates into operands at computed positions.
+
+All windows are rows: the operand is turned so that the dimensions in which windows start at different places come first
+and become one, and each window is cut into the pieces that fall into one row each. What is left is `table[key] =
+f(table[key], piece)` for a list of keys and pieces, in order. Source: XLA, "Operation semantics", Scatter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import attrs
+import numpy as np
+
+from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import (
+    array_shape,
+    in_type,
+    require,
+    require_distinct_dimensions,
+    same_type_ignoring_float_width,
+)
+from hloexec.ops.indexing.combining import combine
+from hloexec.ops.indexing.index_vectors import (
+    batch_sizes,
+    require_batching_dims,
+    require_index_vectors,
+    start_demand,
+    start_positions,
+)
+from hloexec.ops.intervals import Demand, Demanded, Use
+from hloexec.ops.movement.copying import row_major
+from hloexec.ops.movement.extents import completed, flags, part, shape_of
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.probes import REDUCER, Probe
+from hloexec.ops.reduction.reducers import recognise_components
+from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.rounding import Rounding, Summation
+from hloexec.ops.traits import Traits
+from hloexec.values import Array
+
+__all__ = ["ScatterAttributes"]
+
+
+@attrs.frozen
+class ScatterAttributes:
+    """Which dimensions of operands, scatter indices and updates correspond."""
+
+    update_window_dims: tuple[int, ...] = attribute(Grammar.INT_LIST)
+    inserted_window_dims: tuple[int, ...] = attribute(Grammar.INT_LIST)
+    scatter_dims_to_operand_dims: tuple[int, ...] = attribute(Grammar.INT_LIST)
+    input_batching_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
+    scatter_indices_batching_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
+    index_vector_dim: int = attribute(Grammar.INT)
+    indices_are_sorted: bool = attribute(Grammar.BOOL, default=False)
+    unique_indices: bool = attribute(Grammar.BOOL, default=False)
+    to_apply: str = attribute(Grammar.COMPUTATION)
+
+
+@opcode(
+    "scatter",
+    operands=(3, ANY),
+    attributes=ScatterAttributes,
+    any_order=True,
+    overwrites=0,
+    rounding=Rounding.SUM,
+    traits=Traits(in_place=True),
+)
+class Scatter:
+    """out = operand; for each batch in order: out[start[batch] + window] = f(out[…], updates[batch, window])
+
+    `start[batch]` is the index vector at `batch`, its component k counting in operand dimension
+    `scatter_dims_to_operand_dims[k]`; an input batching dimension starts at the position of its batch dimension, any
+    other dimension at 0. Updates dimensions `update_window_dims` are the operand's dimensions in order, without the
+    inserted and the batching ones (of window size 1); the others are the batch dimensions in order. A window that does
+    not fit into the operand whole is skipped. The operands are N operands, the indices and N updates; f takes N current
+    and N update elements and returns N. It works step by step in the declared element types; under the `exact` policy,
+    sums are rounded once. (XLA: Scatter)
+    """
+
+    probe = Probe(
+        "T[3] scatter(a0, a1, a2), update_window_dims={}, inserted_window_dims={0}, "
+        "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=c",
+        ("T[3]", "s32[2,1]", "T[2]"),
+        REDUCER,
+    )
+
+    @staticmethod
+    def demands(use: Use) -> Demanded:
+        attributes, count = use.attributes, len(use.shapes) // 2
+        operand, updates = use.shapes[0], use.shapes[count + 1]
+        skipped = {*attributes.inserted_window_dims, *attributes.input_batching_dims}
+        inside = (d for d in range(operand.rank) if d not in skipped)
+        sizes = {d: updates.dimensions[u] for d, u in zip(inside, attributes.update_window_dims, strict=False)}
+        free = [operand.dimensions[d] - sizes.get(d, 1) for d in attributes.scatter_dims_to_operand_dims]
+        yield count, start_demand(free)
+
+    @staticmethod
+    def demands_for(use: Use, demand: Demand) -> Demanded:
+        return [(0, demand), (len(use.shapes) - 1, demand)]
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: ScatterAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
+        count = len(operands) // 2
+        require(
+            len(operands) == 2 * count + 1,
+            "scatter takes N operands, the indices and N updates, so an odd number of operands, but has "
+            f"{len(operands)}",
+        )
+        arrays = [array_shape(operand, f"operand {i} of scatter") for i, operand in enumerate(operands)]
+        sources, indices, updates = arrays[:count], arrays[count], arrays[count + 1 :]
+        for source, update in zip(sources, updates, strict=True):
+            _require_dimensions(source, indices, update, attributes)
+            require(
+                source.dimensions == sources[0].dimensions and update.dimensions == updates[0].dimensions,
+                "the operands of scatter must have the same dimensions, and so must the updates, but there are "
+                f"{sources[0]} with {updates[0]} and {source} with {update}",
+            )
+        _require_combiner(computations[0], sources, updates)
+        results = tuple(shape_of(source.element_type, source.dimensions, flags(source)) for source in sources)
+        return results[0] if count == 1 else TupleShape(results)
+
+    @staticmethod
+    def evaluate(
+        *operands: Array,
+        attributes: ScatterAttributes,
+        shape: Shape,
+        operand_shapes: tuple[ArrayShape, ...],
+        computations: tuple[Callee, ...],
+        numerics: NumericsPolicy = REFERENCE,
+        out: Array | None = None,
+    ) -> Array | tuple[Array, ...]:
+        count = len(operands) // 2
+        extents, bound = operands[0].shape, operand_shapes[0].dimensions
+        declared = shape.elements if isinstance(shape, TupleShape) else (shape,)
+        types = [array_shape(each, "the result of scatter").element_type for each in declared]
+        sources = [completed(in_type(*pair), bound) for pair in zip(operands[:count], types, strict=True)]
+        updates = [in_type(*pair) for pair in zip(operands[count + 1 :], types, strict=True)]
+        placement = _place(operands[count], updates[0].shape, bound, attributes)
+        results: Sequence[Array] = sources
+        if placement is not None:
+            if placement.has_leading_rows:
+                results = [
+                    source if source is out and source.flags.c_contiguous else row_major(source) for source in sources
+                ]
+                tables = [placement.rows(result) for result in results]
+            else:
+                tables = [placement.table(source) for source in sources]
+                results = [placement.restored(table) for table in tables]
+            pieces = [placement.pieces(update) for update in updates]
+            targets = [placement.target(table) for table in tables]
+            combine(targets, placement.keys, pieces, computations[0], is_exact=numerics.is_exact)
+        if extents != bound:
+            results = [part(result, map(slice, extents)) for result in results]
+        return tuple(results) if isinstance(shape, TupleShape) else results[0]
+
+    @staticmethod
+    def summed(
+        *, operand_shapes: tuple[ArrayShape, ...], computations: tuple[Callee, ...], **_: object
+    ) -> Summation | None:
+        """Four times as many terms as a place has on average, since places are not met equally often."""
+        names = recognise_components(computations[0].computation) or ()
+        terms = 4 * max(1.0, operand_shapes[-1].element_count / max(1, operand_shapes[0].element_count))
+        is_product = "multiply" in names
+        is_summed = is_product or "add" in names
+        return Summation(terms, is_stepwise=True, is_product=is_product) if is_summed else None
+
+
+def _require_dimensions(
+    source: ArrayShape, indices: ArrayShape, update: ArrayShape, attributes: ScatterAttributes
+) -> None:
+    """Raise ShapeError unless the dimensions of one operand, the indices and its updates correspond."""
+    inserted, batching = attributes.inserted_window_dims, attributes.input_batching_dims
+    window_dims, to_operand = attributes.update_window_dims, attributes.scatter_dims_to_operand_dims
+    require_index_vectors(
+        "scatter", "indices", indices, attributes.index_vector_dim, source, "scatter_dims_to_operand_dims", to_operand
+    )
+    require_batching_dims(
+        "scatter", source, "input_batching_dims", batching, indices, "scatter_indices_batching_dims",
+        attributes.scatter_indices_batching_dims, attributes.index_vector_dim,
+    )  # fmt: skip
+    require_distinct_dimensions(inserted, source.rank, "scatter's inserted_window_dims")
+    for name, dimensions in (("inserted_window_dims", inserted), ("update_window_dims", window_dims)):
+        require(list(dimensions) == sorted(dimensions), f"scatter's {name} must be sorted, but are {dimensions}")
+    for name, dimensions in (("inserted_window_dims", inserted), ("scatter_dims_to_operand_dims", to_operand)):
+        require(
+            not set(dimensions) & set(batching),
+            f"scatter's {name} {dimensions} and input_batching_dims {batching} must have no dimension in common",
+        )
+    kept = [dimension for dimension in range(source.rank) if dimension not in inserted and dimension not in batching]
+    require(
+        len(window_dims) == len(kept),
+        f"scatter's update_window_dims must name an updates dimension for each of the {len(kept)} operand dimensions "
+        f"that are neither inserted nor batching, but name {len(window_dims)}",
+    )
+    batch, _ = batch_sizes(indices, attributes.index_vector_dim)
+    require(
+        update.rank == len(batch) + len(kept),
+        f"the updates of scatter must have rank {len(batch) + len(kept)}, one dimension for each of the {len(batch)} "
+        f"batch dimensions of the indices {indices} and the {len(kept)} window dimensions, but are {update}",
+    )
+    require_distinct_dimensions(window_dims, update.rank, "scatter's update_window_dims")
+    for mine, its in zip(window_dims, kept, strict=True):
+        require(
+            update.dimensions[mine] <= source.dimensions[its],
+            f"scatter's windows must not exceed the operand, but updates dimension {mine} in {update} is larger than "
+            f"operand dimension {its} in {source}",
+        )
+    found = tuple(size for dimension, size in enumerate(update.dimensions) if dimension not in window_dims)
+    require(
+        found == batch,
+        f"the batch dimensions of scatter's updates {update} have sizes {list(found)}, but those of the indices "
+        f"{indices} have {list(batch)}",
+    )
+
+
+def _require_combiner(combiner: ProgramShape, sources: list[ArrayShape], updates: list[ArrayShape]) -> None:
+    """Raise ShapeError unless the computation combines N current and N update elements into N elements."""
+    count = len(sources)
+    require(
+        len(combiner.parameters) == 2 * count,
+        f"scatter's computation must take {2 * count} parameters, but takes {len(combiner.parameters)}",
+    )
+    result = combiner.result
+    results = result.elements if isinstance(result, TupleShape) else (result,)
+    require(
+        len(results) == count and (count == 1 or isinstance(result, TupleShape)),
+        f"scatter's computation must return {count} scalars, but returns {result}",
+    )
+    pairs = zip((*results, *combiner.parameters), (*sources, *sources, *updates), strict=True)
+    for scalar, array in pairs:
+        element = array_shape(scalar, "a parameter or result of scatter's computation")
+        require(
+            element.rank == 0,
+            f"the parameters and results of scatter's computation must be scalars, but one is {element}",
+        )
+        same_type_ignoring_float_width(
+            element, ArrayShape(array.element_type), "the elements that scatter combines and its computation"
+        )
+
+
+@attrs.frozen
+class _Placement:
+    """Where updates go: the operand as a table of rows, each window as one piece per row that it touches."""
+
+    sizes: tuple[int, ...]
+    """Of the operand."""
+    window: tuple[int, ...]
+    """Window sizes by operand dimension."""
+    moving: tuple[int, ...]
+    """The operand dimensions in which windows start at different places: together they number the rows."""
+    resting: tuple[int, ...]
+    """The other operand dimensions: those of a row."""
+    update_axes: tuple[int, ...]
+    """The updates' dimensions, batch dimensions first."""
+    fitting: Array | None
+    """The numbers of the windows that fit, where some do not."""
+    keys: Array
+    """The row of each piece."""
+
+    @property
+    def has_leading_rows(self) -> bool:
+        """Whether a row-major operand is a table of rows as it lies."""
+        return self.moving == tuple(range(len(self.moving)))
+
+    def table(self, operand: Array) -> Array:
+        """A copy of the operand as `[rows, resting dimensions...]`."""
+        return self.rows(row_major(operand.transpose(*self.moving, *self.resting)))
+
+    def rows(self, turned: Array) -> Array:
+        """`[moving dimensions..., resting dimensions...]` as `[rows, resting dimensions...]`; a view if row-major."""
+        return turned.reshape(prod(turned.shape[: len(self.moving)]), *turned.shape[len(self.moving) :])
+
+    def target(self, table: Array) -> Array:
+        """The part of a table that windows reach."""
+        return table[(slice(None), *(slice(self.window[axis]) for axis in self.resting))]
+
+    def pieces(self, updates: Array) -> Array:
+        """Updates as `[keys, resting dimensions...]`."""
+        windows = updates.transpose(self.update_axes).reshape(-1, *self.window)
+        if self.fitting is not None:
+            windows = windows[self.fitting]
+        windows = windows.transpose(0, *(axis + 1 for axis in (*self.moving, *self.resting)))
+        return windows.reshape(len(self.keys), *windows.shape[1 + len(self.moving) :])
+
+    def restored(self, table: Array) -> Array:
+        """A table as an array of the operand's shape."""
+        axes = (*self.moving, *self.resting)
+        return table.reshape([self.sizes[axis] for axis in axes]).transpose(np.argsort(axes))
+
+
+def _fitting(limits: dict[int, tuple[Array, int]], batch: tuple[int, ...]) -> Array | None:
+    """The numbers of the windows that start between 0 and the limit in each dimension; None where all do."""
+    outside = {
+        axis: (start, limit) for axis, (start, limit) in limits.items() if start.min() < 0 or start.max() > limit
+    }
+    if not outside:
+        return None
+    fits = np.ones(batch, np.bool_)
+    for start, limit in outside.values():
+        fits &= (start >= 0) & (start <= limit)
+    return np.flatnonzero(fits)
+
+
+def _place(
+    indices: Array, update_sizes: tuple[int, ...], sizes: tuple[int, ...], attributes: ScatterAttributes
+) -> _Placement | None:
+    """The placement of updates in an operand of `sizes`, or None where no window fits."""
+    left_out = {*attributes.inserted_window_dims, *attributes.input_batching_dims}
+    window_dims = iter(attributes.update_window_dims)
+    window = tuple(1 if axis in left_out else update_sizes[next(window_dims)] for axis in range(len(sizes)))
+    starts, batch = start_positions(
+        indices,
+        attributes.index_vector_dim,
+        attributes.scatter_dims_to_operand_dims,
+        attributes.input_batching_dims,
+        attributes.scatter_indices_batching_dims,
+    )
+    if not prod(batch) or not prod(window):
+        return None
+    fitting = _fitting({axis: (start, sizes[axis] - window[axis]) for axis, start in starts.items()}, batch)
+    if fitting is not None and not fitting.size:
+        return None
+    moving = tuple(sorted(axis for axis in starts if window[axis] < sizes[axis]))
+    first: Array = np.zeros((), np.int64)
+    offset: Array = np.zeros(1, np.int64)
+    for number, axis in enumerate(moving):
+        first = first * sizes[axis] + starts[axis] if number else starts[axis]
+        offset = np.add.outer(offset * sizes[axis], np.arange(window[axis])).reshape(-1)
+    first = np.broadcast_to(first, batch).reshape(-1)
+    first = first if fitting is None else first[fitting]
+    keys = first if len(offset) == 1 else np.add.outer(first, offset).reshape(-1)
+    batch_axes = [axis for axis in range(len(update_sizes)) if axis not in attributes.update_window_dims]
+    return _Placement(
+        sizes=sizes,
+        window=window,
+        moving=moving,
+        resting=tuple(axis for axis in range(len(sizes)) if axis not in moving),
+        update_axes=(*batch_axes, *attributes.update_window_dims),
+        fitting=fitting,
+        keys=keys,
+    )

@@ -1,0 +1,1 @@
+"""Cholesky, triangular systems and Fourier transforms."""

@@ -1,0 +1,1 @@
+"""Operations that move elements and compute nothing: views by strides, concatenation, padding, bitcasts."""

@@ -1,0 +1,237 @@
+"""Arrays put together anew: concatenate, pad, iota.
+
+Strides over one operand cannot express these, a pad that only crops aside, so their results are new arrays. Sizes come
+from the arrays themselves, not from declared shapes, so that bounded-dynamic operands (arrays of their runtime extents)
+are put together like any others. Source of the rules: XLA, "Operation semantics".
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType
+from hloexec.ir import ArrayShape, PaddingDimension, Shape
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import array_shape, in_type, narrow, require, same_type_ignoring_float_width
+from hloexec.ops.intervals import Bounds, Use
+from hloexec.ops.movement.copying import filled
+from hloexec.ops.movement.extents import flags, part, shape_of
+from hloexec.ops.probes import Probe
+from hloexec.ops.registry import opcode
+from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
+from hloexec.ops.traits import ALL_OPERANDS, Traits
+from hloexec.values import Array
+
+__all__ = ["ConcatenateAttributes", "IotaAttributes", "PadAttributes"]
+
+
+@attrs.frozen
+class ConcatenateAttributes:
+    """The dimension along which the operands follow one another."""
+
+    dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
+
+
+@opcode(
+    "concatenate",
+    operands=(1, None),
+    attributes=ConcatenateAttributes,
+    any_order=True,
+    traits=Traits(moves=ALL_OPERANDS),
+)
+class Concatenate:
+    """The operands one after the other along `dimension`   (XLA: Concatenate)"""
+
+    probe = Probe("T[4] concatenate(a0, a1), dimensions={0}", ("T[2]", "T[2]"))
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: ConcatenateAttributes) -> ArrayShape:
+        sources = [array_shape(operand, f"operand {i} of concatenate") for i, operand in enumerate(operands)]
+        first, dimension = sources[0], attributes.dimension
+        require(0 <= dimension < first.rank, f"concatenate's dimension {dimension} is not one of its operand {first}")
+        element_type = first.element_type
+        for i, source in enumerate(sources[1:], start=1):
+            what = f"operands 0 and {i} of concatenate"
+            element_type = same_type_ignoring_float_width(first.with_element_type(element_type), source, what)
+            require(
+                source.rank == first.rank
+                and all(
+                    mine == its
+                    for k, (mine, its) in enumerate(zip(first.dimensions, source.dimensions, strict=True))
+                    if k != dimension
+                ),
+                f"{what} may differ in dimension {dimension} only, but are {first} and {source}",
+            )
+        sizes = list(first.dimensions)
+        sizes[dimension] = sum(source.dimensions[dimension] for source in sources)
+        dynamic = tuple(map(any, zip(*map(flags, sources), strict=True)))
+        return shape_of(element_type, tuple(sizes), dynamic)
+
+    @staticmethod
+    def evaluate(*operands: Array, attributes: ConcatenateAttributes, shape: ArrayShape) -> Array:
+        axis = attributes.dimension
+        sizes = list(operands[0].shape)
+        sizes[axis] = sum(operand.shape[axis] for operand in operands)
+        result = np.empty(sizes, shape.element_type.storage)
+        return np.concatenate([in_type(operand, shape.element_type) for operand in operands], axis, out=result)
+
+    @staticmethod
+    def by_rows(
+        *, attributes: ConcatenateAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any
+    ) -> RowForm | None:
+        if {operand.element_type for operand in operand_shapes} != {shape.element_type}:
+            return None
+
+        def bind(count: int) -> RowFunction:
+            behind = attributes.dimension - prefix_length(shape.dimensions, count) + 1
+            return partial(Concatenate.evaluate, attributes=attrs.evolve(attributes, dimension=behind), shape=shape)
+
+        return RowForm(prefixes(shape.dimensions[: attributes.dimension]), bind)
+
+
+@attrs.frozen
+class PadAttributes:
+    """Low, high and interior padding per dimension."""
+
+    padding: tuple[PaddingDimension, ...] = attribute(Grammar.PADDING)
+
+
+@opcode("pad", operands=2, attributes=PadAttributes, any_order=True, traits=Traits(moves=(0, 1)))
+class Pad:
+    """out[low + i * (interior + 1)...] = operand[i...], and the padding value elsewhere   (XLA: Pad)
+
+    Negative low and high padding crops, after interior padding was inserted.
+    """
+
+    probe = Probe("T[4] pad(a0, a1), padding=1_1", ("T[2]", "T[]"))
+
+    @staticmethod
+    def infer(operand: Shape, padding_value: Shape, *, attributes: PadAttributes) -> ArrayShape:
+        source = array_shape(operand, "the operand of pad")
+        value = array_shape(padding_value, "the padding value of pad")
+        require(value.rank == 0, f"the padding value of pad must be a scalar, but is {value}")
+        element_type = same_type_ignoring_float_width(source, value, "the operand and the padding value of pad")
+        require(
+            len(attributes.padding) == source.rank,
+            f"pad must give the padding of each dimension of its operand {source}, but gives {len(attributes.padding)}",
+        )
+        sizes = []
+        for dimension, (size, entry) in enumerate(zip(source.dimensions, attributes.padding, strict=True)):
+            require(
+                entry.interior_padding >= 0,
+                f"pad's interior padding of dimension {dimension} must not be negative, but is "
+                f"{entry.interior_padding}",
+            )
+            padded = _padded_size(size, entry)
+            require(padded >= 0, f"pad gives dimension {dimension} of its operand {source} the negative size {padded}")
+            sizes.append(padded)
+        return shape_of(element_type, tuple(sizes), flags(source))
+
+    @staticmethod
+    def evaluate(operand: Array, padding_value: Array, *, attributes: PadAttributes, shape: ArrayShape) -> Array:
+        operand = in_type(operand, shape.element_type)
+        sizes = tuple(
+            max(0, _padded_size(size, entry)) for size, entry in zip(operand.shape, attributes.padding, strict=True)
+        )
+        placed = [
+            _placement(size, padded, entry)
+            for size, padded, entry in zip(operand.shape, sizes, attributes.padding, strict=True)
+        ]
+        source = part(operand, (kept for kept, _ in placed))
+        if source.shape == sizes:
+            return source
+        result = filled(sizes, in_type(padding_value, shape.element_type))
+        result[tuple(target for _, target in placed)] = source
+        return result
+
+    @staticmethod
+    def by_rows(
+        *, attributes: PadAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any
+    ) -> RowForm | None:
+        padding = attributes.padding
+        if {operand.element_type for operand in operand_shapes} != {shape.element_type}:
+            return None
+        if all(max(entry.edge_padding_low, entry.edge_padding_high, entry.interior_padding) <= 0 for entry in padding):
+            # A crop is a view of the operand.
+            return None
+        whole = next(axis for axis, entry in enumerate(padding) if entry != _NO_PADDING)
+
+        def bind(count: int) -> RowFunction:
+            behind = padding[prefix_length(shape.dimensions, count) :]
+            changed = attrs.evolve(attributes, padding=(_NO_PADDING, *behind))
+            return partial(Pad.evaluate, attributes=changed, shape=shape)
+
+        return RowForm(prefixes(shape.dimensions[:whole]), bind)
+
+
+_NO_PADDING = PaddingDimension(0, 0, 0)
+
+
+def _padded_size(size: int, entry: PaddingDimension) -> int:
+    return size + entry.edge_padding_low + entry.edge_padding_high + max(size - 1, 0) * entry.interior_padding
+
+
+def _placement(size: int, padded: int, entry: PaddingDimension) -> tuple[slice, slice]:
+    """Which elements of an operand dimension survive cropping, and where they go in the result."""
+    low, step = entry.edge_padding_low, entry.interior_padding + 1
+    first = max(0, -(low // step))
+    last = min(size - 1, (padded - 1 - low) // step)
+    if last < first:
+        return slice(0, 0), slice(0, 0)
+    return slice(first, last + 1), slice(low + first * step, low + last * step + 1, step)
+
+
+@attrs.frozen
+class IotaAttributes:
+    """The dimension along which the numbers grow."""
+
+    iota_dimension: int = attribute(Grammar.INT)
+
+
+@opcode("iota", operands=0, attributes=IotaAttributes, any_order=True)
+class Iota:
+    """out[i...] = i[iota_dimension], converted to the declared element type   (XLA: Iota)"""
+
+    states_shape = True
+    probe = Probe("T[2] iota(), iota_dimension=0")
+
+    @staticmethod
+    def infer(*, attributes: IotaAttributes, shape: Shape) -> ArrayShape:
+        result = array_shape(shape, "the result of iota")
+        element_type = result.element_type
+        require(
+            element_type.is_integral or element_type.is_floating or element_type.is_complex,
+            f"iota must have an integer, floating-point or complex element type, but is {result}",
+        )
+        require(
+            0 <= attributes.iota_dimension < result.rank,
+            f"iota_dimension {attributes.iota_dimension} is not a dimension of the result {result}",
+        )
+        return shape_of(element_type, result.dimensions, flags(result))
+
+    @staticmethod
+    def bounds(use: Use) -> Bounds:
+        sizes = use.shape.dimensions
+        return Bounds(0, max(0, sizes[use.attributes.iota_dimension] - 1) if sizes else 0)
+
+    @staticmethod
+    def evaluate(*, attributes: IotaAttributes, shape: ArrayShape) -> Array:
+        axis = attributes.iota_dimension
+        numbers = _numbers(shape.dimensions[axis], shape.element_type)
+        trailing = (None,) * (shape.rank - 1 - axis)
+        return np.broadcast_to(numbers[(slice(None), *trailing)], shape.dimensions)
+
+
+def _numbers(size: int, element_type: ElementType) -> Array:
+    """0, 1, …, size - 1 in an element type; integers wrap, floats round."""
+    if element_type.storage.kind in "iu" and size <= np.iinfo(element_type.storage).max:
+        return np.arange(size, dtype=element_type.storage)
+    if element_type.is_integral:
+        return narrow(np.arange(size, dtype=np.int64), element_type)
+    if element_type.is_complex:
+        return np.arange(size).astype(element_type.storage)
+    return narrow(np.arange(size, dtype=np.float64), element_type)

@@ -1,0 +1,364 @@
+"""bitcast and bitcast-convert: the same bits, seen as another shape.
+
+`bitcast` is the one operation that computes with layouts. The physical order of an array is its dimensions from major
+to minor; each tile then splits the minor dimensions into blocks, padding them to whole ones: `[m, n]` with tile `(t,
+u)` is stored as `[⌈m/t⌉, ⌈n/u⌉, t, u]`. Source: XLA, "Shapes and layout", "Tiled layout".
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import chain
+from math import prod
+from operator import methodcaller
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType, Kind, element_type_of
+from hloexec.errors import UnsupportedError
+from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.common import array_shape, require
+from hloexec.ops.movement.copying import reshaped
+from hloexec.ops.movement.extents import completed, flags, part, reshaped_extents, shape_of
+from hloexec.ops.movement.strided import Reshape
+from hloexec.ops.probes import Probe
+from hloexec.ops.registry import MemoryOrder, opcode
+from hloexec.ops.rows import RowForm, prefixes
+from hloexec.ops.traits import Traits
+from hloexec.values import Array
+
+__all__: list[str] = []
+
+_COMBINED = -1
+"""The tile dimension written `*`: the dimension joins the next more minor one before tiling."""
+
+
+@opcode("bitcast", operands=1, may_be_view=True, traits=Traits(moves=(0,), aliases=(((), ()),)))
+class Bitcast:
+    """The operand's elements in physical order, as the physical elements of the result   (XLA: "Shapes and layout")
+
+    Layouts left out are row-major. The result may be smaller than the operand: it is the front of it then. Tiles count
+    only where both sides have as many elements with padding; otherwise both are read without.
+    """
+
+    states_shape = True
+    probe = Probe("T[2] bitcast(a0)", ("T[2]",))
+
+    @staticmethod
+    def infer(operand: Shape, *, shape: Shape) -> ArrayShape:
+        source = array_shape(operand, "the operand of bitcast")
+        result = array_shape(shape, "the result of bitcast")
+        _plan(source, result)
+        return shape_of(result.element_type, result.dimensions, flags(result))
+
+    @staticmethod
+    def evaluate(operand: Array, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Array:
+        (source,) = operand_shapes
+        if shape.dynamic_dimensions or source.dynamic_dimensions:
+            return _dynamic_bitcast(operand, source, shape)
+        plan = _plan(source, shape)
+        physical = _tiled(operand.transpose(plan.major_to_minor), plan.tiling)
+        if plan.is_same_width:
+            if plan.is_whole:
+                physical = reshaped(physical, plan.result_tiling.sizes)
+            else:
+                physical = physical.reshape(-1)[: prod(plan.result_tiling.sizes)].reshape(plan.result_tiling.sizes)
+            physical = _reinterpreted(physical, shape.element_type)
+        else:
+            content = _bytes(physical.reshape(-1))
+            physical = _from_bytes(content, shape.element_type)[: prod(plan.result_tiling.sizes)]
+            physical = physical.reshape(plan.result_tiling.sizes)
+        return _untiled(physical, plan.result_tiling).transpose(plan.result_axes)
+
+    @staticmethod
+    def memory_order(
+        order: MemoryOrder, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any
+    ) -> MemoryOrder:
+        (source,) = operand_shapes
+        if _tiles(source) or _tiles(shape) or shape.dynamic_dimensions or source.dynamic_dimensions:
+            return tuple(range(shape.rank))
+        return _major_to_minor(shape)
+
+    @staticmethod
+    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any) -> RowForm | None:
+        (source,) = operand_shapes
+        is_reshape = (
+            source.element_type is shape.element_type
+            and source.element_count == shape.element_count
+            and not any(_tiles(each) or _major_to_minor(each) != tuple(range(each.rank)) for each in (source, shape))
+        )
+        return Reshape.by_rows(shape=shape, operand_shapes=operand_shapes) if is_reshape else None
+
+
+@attrs.frozen
+class _Split:
+    """One tile: the minor dimensions `minor` of an array become `counts` blocks of `tile` elements each."""
+
+    sizes: tuple[int, ...]
+    """Before the split, dimensions joined by `*`."""
+    counts: tuple[int, ...]
+    tile: tuple[int, ...]
+
+    @property
+    def leading(self) -> tuple[int, ...]:
+        return self.sizes[: len(self.sizes) - len(self.tile)]
+
+    @property
+    def minor(self) -> tuple[int, ...]:
+        return self.sizes[len(self.sizes) - len(self.tile) :]
+
+    @property
+    def padded(self) -> tuple[int, ...]:
+        return (*self.leading, *(count * size for count, size in zip(self.counts, self.tile, strict=True)))
+
+    @property
+    def paired(self) -> tuple[int, ...]:
+        """The split shape with each block count beside its block size."""
+        return (*self.leading, *chain.from_iterable(zip(self.counts, self.tile, strict=True)))
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        return (*self.leading, *self.counts, *self.tile)
+
+
+@attrs.frozen
+class _Tiling:
+    """The tiles of a layout applied one after the other to dimensions in major-to-minor order."""
+
+    logical: tuple[int, ...]
+    splits: tuple[_Split, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The dimensions as stored, padding included."""
+        return self.splits[-1].result if self.splits else self.logical
+
+
+@attrs.frozen
+class _Plan:
+    major_to_minor: tuple[int, ...]
+    """The operand's dimensions in physical order."""
+    tiling: _Tiling
+    result_tiling: _Tiling
+    result_axes: tuple[int, ...]
+    """Where in physical order each result dimension lies."""
+    is_whole: bool
+    is_same_width: bool
+
+
+@lru_cache(maxsize=4096)
+def _plan(source: ArrayShape, result: ArrayShape) -> _Plan:
+    """How to read a bitcast; ShapeError where the result needs more elements than the operand has."""
+    order, result_order = _major_to_minor(source), _major_to_minor(result)
+    sizes = tuple(source.dimensions[axis] for axis in order)
+    result_sizes = tuple(result.dimensions[axis] for axis in result_order)
+    tiles, result_tiles = _tiles(source), _tiles(result)
+    if _same_tiles(sizes, tiles, result_sizes, result_tiles):
+        tiles = result_tiles = ()
+    tiling, result_tiling = _tiling(sizes, tiles), _tiling(result_sizes, result_tiles)
+    bits, result_bits = source.element_type.bits, result.element_type.bits
+    if prod(tiling.sizes) * bits != prod(result_tiling.sizes) * result_bits:
+        tiling, result_tiling = _tiling(sizes, ()), _tiling(result_sizes, ())
+    available, needed = prod(sizes) * bits, prod(result_sizes) * result_bits
+    padded, result_padded = prod(tiling.sizes) * bits, prod(result_tiling.sizes) * result_bits
+    require(
+        padded >= result_padded,
+        f"a bitcast must not need more bits than its operand has, but the operand {source} has {available} and the "
+        f"result {result} needs {needed}",
+    )
+    return _Plan(
+        major_to_minor=order,
+        tiling=tiling,
+        result_tiling=result_tiling,
+        result_axes=tuple(int(axis) for axis in np.argsort(result_order)),
+        is_whole=padded == result_padded,
+        is_same_width=bits == result_bits,
+    )
+
+
+def _major_to_minor(shape: ArrayShape) -> tuple[int, ...]:
+    minor_to_major = shape.layout.minor_to_major if shape.layout else ()
+    if not minor_to_major:
+        return tuple(range(shape.rank))
+    require(
+        sorted(minor_to_major) == list(range(shape.rank)),
+        f"the layout of {shape} must order its {shape.rank} dimensions, but orders {list(minor_to_major)}",
+    )
+    return minor_to_major[::-1]
+
+
+def _tiles(shape: ArrayShape) -> tuple[tuple[int, ...], ...]:
+    tiles = shape.layout.tiles if shape.layout else ()
+    for tile in tiles:
+        sizes = ",".join("*" if size == _COMBINED else str(size) for size in tile)
+        require(
+            all(size > 0 or size == _COMBINED for size in tile) and tile[-1:] != (_COMBINED,),
+            f"the tile ({sizes}) in the layout of {shape} needs positive sizes, or * where a dimension joins the next",
+        )
+    return tiles
+
+
+def _same_tiles(
+    sizes: tuple[int, ...],
+    tiles: tuple[tuple[int, ...], ...],
+    result_sizes: tuple[int, ...],
+    result_tiles: tuple[tuple[int, ...], ...],
+) -> bool:
+    """Whether tiling does the same on both sides and may be left out: same tiles of the same minor dimensions."""
+    reach = max(map(len, tiles), default=0)
+    return (
+        tiles == result_tiles
+        and min(len(sizes), len(result_sizes)) >= reach
+        and sizes[len(sizes) - reach :] == result_sizes[len(result_sizes) - reach :]
+    )
+
+
+def _tiling(sizes: tuple[int, ...], tiles: tuple[tuple[int, ...], ...]) -> _Tiling:
+    """The steps of tiling dimensions in major-to-minor order."""
+    splits: list[_Split] = []
+    current = sizes
+    for tile in tiles:
+        current = (1,) * (len(tile) - len(current)) + current
+        joined = list(current[: len(current) - len(tile)])
+        block: list[int] = []
+        carried = 1
+        for size, extent in zip(current[len(current) - len(tile) :], tile, strict=True):
+            carried *= size
+            if extent != _COMBINED:
+                joined.append(carried)
+                block.append(extent)
+                carried = 1
+        minor = joined[len(joined) - len(block) :]
+        counts = tuple(-(-size // extent) for size, extent in zip(minor, block, strict=True))
+        split = _Split(tuple(joined), counts, tuple(block))
+        splits.append(split)
+        current = split.result
+    return _Tiling(sizes, tuple(splits))
+
+
+def _tiled(array: Array, tiling: _Tiling) -> Array:
+    """The array as stored; padding is zero."""
+    for split in tiling.splits:
+        array = completed(array.reshape(split.sizes), split.padded).reshape(split.paired)
+        array = array.transpose(_unpaired_axes(len(split.leading), len(split.tile)))
+    return array
+
+
+def _untiled(array: Array, tiling: _Tiling) -> Array:
+    """The inverse of `_tiled`: padding is dropped."""
+    for position in reversed(range(len(tiling.splits))):
+        split = tiling.splits[position]
+        array = array.transpose(np.argsort(_unpaired_axes(len(split.leading), len(split.tile)))).reshape(split.padded)
+        array = part(array, map(slice, split.sizes))
+        array = array.reshape(tiling.splits[position - 1].result if position else tiling.logical)
+    return array
+
+
+def _unpaired_axes(leading: int, tiled: int) -> tuple[int, ...]:
+    """The transposition from (count, block) pairs to all counts followed by all blocks."""
+    end = leading + 2 * tiled
+    return (*range(leading), *range(leading, end, 2), *range(leading + 1, end, 2))
+
+
+def _dynamic_bitcast(operand: Array, source: ArrayShape, shape: ArrayShape) -> Array:
+    """A bitcast of runtime extents: supported where it is a reshape, i.e. without tiles and in row-major order."""
+    for side in (source, shape):
+        if _major_to_minor(side) != tuple(range(side.rank)) or _tiles(side):
+            raise UnsupportedError(
+                f"bitcast from {source} to {shape}: dynamic dimensions are supported in row-major layouts without tiles"
+            )
+    return _reinterpreted(operand.reshape(reshaped_extents(operand.shape, source, shape)), shape.element_type)
+
+
+@opcode("bitcast-convert", operands=1, may_be_view=True)
+class BitcastConvert:
+    """The operand's bits as another element type   (XLA: BitcastConvertType)
+
+    A narrower type adds a minor dimension that holds the parts of each element, least significant first; a wider one
+    takes such a dimension away.
+    """
+
+    states_shape = True
+    probe = Probe("T[2] bitcast-convert(a0)", ("T[2]",))
+
+    @staticmethod
+    def infer(operand: Shape, *, shape: Shape) -> ArrayShape:
+        source = array_shape(operand, "the operand of bitcast-convert")
+        element_type = array_shape(shape, "the result of bitcast-convert").element_type
+        require(
+            source.element_type.is_complex == element_type.is_complex,
+            f"bitcast-convert does not convert between real and complex numbers, but the operand is {source} and the "
+            f"result {shape}",
+        )
+        bits, result_bits = source.element_type.bits, element_type.bits
+        require(
+            max(bits, result_bits) % min(bits, result_bits) == 0,
+            f"bitcast-convert needs widths of which one divides the other, but {source.element_type} has {bits} bits "
+            f"and {element_type} {result_bits}",
+        )
+        dimensions, dynamic = source.dimensions, flags(source)
+        if bits > result_bits:
+            return shape_of(element_type, (*dimensions, bits // result_bits), (*dynamic, False))
+        if bits == result_bits:
+            return shape_of(element_type, dimensions, dynamic)
+        ratio = result_bits // bits
+        require(
+            dimensions[-1:] == (ratio,),
+            f"bitcast-convert to the wider {element_type} needs a last dimension of size {ratio}, but the operand is "
+            f"{source}",
+        )
+        return shape_of(element_type, dimensions[:-1], dynamic[:-1])
+
+    @staticmethod
+    def evaluate(operand: Array, *, shape: ArrayShape) -> Array:
+        bits, result_bits = element_type_of(operand.dtype).bits, shape.element_type.bits
+        if bits == result_bits:
+            return _reinterpreted(operand, shape.element_type)
+        sizes = (*operand.shape, bits // result_bits) if bits > result_bits else operand.shape[:-1]
+        return _from_bytes(_bytes(operand.reshape(-1)), shape.element_type).reshape(sizes)
+
+    @staticmethod
+    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any) -> RowForm | None:
+        source, target = operand_shapes[0].element_type, shape.element_type
+        is_plain = source.bits == target.bits and source.byte_size == target.byte_size
+        if not is_plain or source is target or Kind.PRED in (source.kind, target.kind):
+            return None
+        return RowForm(prefixes(shape.dimensions), lambda _: methodcaller("view", target.storage), is_view=True)
+
+
+def _reinterpreted(array: Array, element_type: ElementType) -> Array:
+    """The bits of an array as an element type of the same width."""
+    return array if array.dtype == element_type.storage else _viewed(array, element_type)
+
+
+def _bytes(flat: Array) -> Array:
+    """The bytes of a flat array, elements of fewer than eight bits packed, least significant first."""
+    bits = element_type_of(flat.dtype).bits
+    content = np.ascontiguousarray(flat).view(np.uint8)
+    if bits >= 8:
+        return content
+    per_byte = 8 // bits
+    groups = completed(content, (-(-len(content) // per_byte) * per_byte,)).reshape(-1, per_byte)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    packed: Array = np.bitwise_or.reduce((groups & ((1 << bits) - 1)) << shifts, axis=1)
+    return packed
+
+
+def _from_bytes(content: Array, element_type: ElementType) -> Array:
+    """The flat array whose bytes are `content`; the inverse of `_bytes`."""
+    bits = element_type.bits
+    if bits >= 8:
+        whole = len(content) // element_type.byte_size * element_type.byte_size
+        return _viewed(content[:whole], element_type)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    parts: Array = (content[:, None] >> shifts) & ((1 << bits) - 1)
+    return parts.reshape(-1).view(element_type.storage)
+
+
+def _viewed(array: Array, element_type: ElementType) -> Array:
+    """The memory of an array as an element type; a pred is true where its byte is not 0."""
+    if element_type.kind is Kind.PRED:
+        return np.not_equal(array.view(np.uint8), 0)
+    return array.view(element_type.storage)

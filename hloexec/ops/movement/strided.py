@@ -1,0 +1,323 @@
+"""Moving a whole array: broadcast, reshape, transpose, slice, reverse, copy.
+
+Every element of the result is an element of the operand. Where strides can express the movement the result is a view of
+the operand. Sizes come from the arrays themselves, not from declared shapes, so that a
+bounded-dynamic operand (an array of its runtime extents) moves like any other. Source of the rules: XLA, "Operation
+semantics".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.ir import ArrayShape, Shape, SliceDimension
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import array_shape, braced, require, require_distinct_dimensions
+from hloexec.ops.movement.copying import reshaped, row_major
+from hloexec.ops.movement.extents import flags, part, reshaped_extents, reshaped_flags, shape_of, with_zeros
+from hloexec.ops.probes import Probe
+from hloexec.ops.registry import MemoryOrder, opcode
+from hloexec.ops.rows import RowForm, RowFunction, behind_prefix, prefix_length, prefixes
+from hloexec.ops.traits import Traits
+from hloexec.values import Array
+
+__all__ = [
+    "BroadcastAttributes",
+    "ReshapeAttributes",
+    "ReverseAttributes",
+    "SliceAttributes",
+    "TransposeAttributes",
+]
+
+
+@attrs.frozen
+class BroadcastAttributes:
+    """Operand dimension i becomes result dimension `dimensions[i]`; a scalar's may be left out."""
+
+    dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST, default=(), always_printed=True)
+
+
+@opcode(
+    "broadcast", operands=1, attributes=BroadcastAttributes, may_be_view=True, traits=Traits(moves=(0,), repeats=True)
+)
+class Broadcast:
+    """out[i...] = operand[i[dimensions[0]], i[dimensions[1]], ...]   (XLA: Broadcast, the in-dimensions form)
+
+    The result's dimensions that `dimensions` does not name are new, and of any size. `dimensions` need not be sorted:
+    the operand is transposed by it then, as in XLA's evaluator.
+    """
+
+    probe = Probe("T[3,2] broadcast(a0), dimensions={1}", ("T[2]",))
+
+    @staticmethod
+    def infer(operand: Shape, *, attributes: BroadcastAttributes, shape: Shape) -> ArrayShape:
+        source = array_shape(operand, "the operand of broadcast")
+        result = array_shape(shape, "the result of broadcast")
+        dimensions = attributes.dimensions
+        require(
+            len(dimensions) == source.rank,
+            f"broadcast's dimensions {braced(dimensions)} must name one result dimension for each of the "
+            f"{source.rank} dimensions of its operand {source}",
+        )
+        require_distinct_dimensions(dimensions, result.rank, "broadcast's dimensions")
+        for axis, dimension in enumerate(dimensions):
+            require(
+                source.dimensions[axis] == result.dimensions[dimension],
+                f"broadcast maps operand dimension {axis} to result dimension {dimension}, so they must be of one "
+                f"size, but the operand is {source} and the result {result}",
+            )
+            require(
+                flags(source)[axis] == flags(result)[dimension],
+                f"broadcast maps operand dimension {axis} to result dimension {dimension}, so both must be dynamic or "
+                f"neither, but the operand is {source} and the result {result}",
+            )
+        return shape_of(source.element_type, result.dimensions, flags(result))
+
+    @staticmethod
+    def evaluate(operand: Array, *, attributes: BroadcastAttributes, shape: ArrayShape) -> Array:
+        dimensions = attributes.dimensions
+        if not dimensions:
+            return np.broadcast_to(operand, shape.dimensions)
+        sizes = list(shape.dimensions)
+        for axis, dimension in enumerate(dimensions):
+            sizes[dimension] = operand.shape[axis]
+        aligned = operand.transpose(sorted(range(operand.ndim), key=dimensions.__getitem__))
+        fill = tuple(slice(None) if dimension in dimensions else None for dimension in range(len(sizes)))
+        return np.broadcast_to(aligned[fill], sizes)
+
+    @staticmethod
+    def by_rows(
+        *, attributes: BroadcastAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any
+    ) -> RowForm | None:
+        sizes, dimensions = operand_shapes[0].dimensions, attributes.dimensions
+        if list(dimensions) != sorted(dimensions):
+            return None
+        shared = next((axis for axis, dimension in enumerate(dimensions) if dimension != axis), len(dimensions))
+        # Dimensions behind the prefix stay behind it.
+        rows = frozenset(
+            count
+            for count in prefixes(sizes[:shared])
+            if prefix_length(sizes, count) == prefix_length(shape.dimensions, count)
+        )
+
+        def bind(count: int) -> RowFunction:
+            length = prefix_length(shape.dimensions, count)
+            fill = tuple(slice(None) if dimension in dimensions else None for dimension in range(length, shape.rank))
+            row = shape.dimensions[length:]
+            return lambda block: np.broadcast_to(block[slice(None), *fill], (block.shape[0], *row))
+
+        return RowForm(rows, bind, is_view=True)
+
+
+@attrs.frozen
+class ReshapeAttributes:
+    """`inferred_dimension` says which result dimension is dynamic where a dynamic operand dimension is split."""
+
+    inferred_dimension: int | None = attribute(Grammar.INT, default=None)
+
+
+@opcode(
+    "reshape", operands=1, attributes=ReshapeAttributes, may_be_view=True, traits=Traits(moves=(0,), keeps_order=True)
+)
+class Reshape:
+    """The same elements in the same row-major order, in other dimensions   (XLA: Reshape)"""
+
+    states_shape = True
+    probe = Probe("T[2,1] reshape(a0)", ("T[2]",))
+
+    @staticmethod
+    def infer(operand: Shape, *, attributes: ReshapeAttributes, shape: Shape) -> ArrayShape:
+        source = array_shape(operand, "the operand of reshape")
+        result = array_shape(shape, "the result of reshape")
+        require(
+            source.element_count == result.element_count,
+            f"reshape must keep the number of elements, but the operand {source} has {source.element_count} and the "
+            f"result {result} has {result.element_count}",
+        )
+        inferred = attributes.inferred_dimension
+        require(
+            inferred is None or 0 <= inferred < result.rank,
+            f"reshape's inferred_dimension {inferred} is not a dimension of its result {result}",
+        )
+        return shape_of(source.element_type, result.dimensions, reshaped_flags(source, result))
+
+    @staticmethod
+    def evaluate(operand: Array, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Array:
+        if shape.dynamic_dimensions or operand_shapes[0].dynamic_dimensions:
+            return reshaped(operand, reshaped_extents(operand.shape, operand_shapes[0], shape))
+        return reshaped(operand, shape.dimensions)
+
+    @staticmethod
+    def bind(
+        *, attributes: ReshapeAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+    ) -> Callable[[Array], Array] | None:
+        sizes = shape.dimensions
+        if not sizes:
+            return None
+        return lambda operand: operand.reshape(sizes) if operand.flags.c_contiguous else reshaped(operand, sizes)
+
+    @staticmethod
+    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any) -> RowForm:
+        rows = prefixes(operand_shapes[0].dimensions) & prefixes(shape.dimensions)
+
+        def bind(count: int) -> RowFunction:
+            row = behind_prefix(shape.dimensions, count)
+            return lambda block: block.reshape((block.shape[0], *row))
+
+        return RowForm(rows, bind, is_view=True)
+
+
+@attrs.frozen
+class TransposeAttributes:
+    """Result dimension i is operand dimension `dimensions[i]`."""
+
+    dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST)
+
+
+@opcode("transpose", operands=1, attributes=TransposeAttributes, may_be_view=True, traits=Traits(moves=(0,)))
+class Transpose:
+    """out[i[dimensions[0]], i[dimensions[1]], ...] = operand[i...]   (XLA: Transpose)"""
+
+    probe = Probe("T[3,2] transpose(a0), dimensions={1,0}", ("T[2,3]",))
+
+    @staticmethod
+    def infer(operand: Shape, *, attributes: TransposeAttributes) -> ArrayShape:
+        source = array_shape(operand, "the operand of transpose")
+        dimensions = attributes.dimensions
+        require(
+            sorted(dimensions) == list(range(source.rank)),
+            f"transpose's dimensions {braced(dimensions)} must be a permutation of the dimensions of its operand "
+            f"{source}",
+        )
+        dynamic = flags(source)
+        return shape_of(
+            source.element_type,
+            tuple(source.dimensions[dimension] for dimension in dimensions),
+            tuple(dynamic[dimension] for dimension in dimensions),
+        )
+
+    @staticmethod
+    def evaluate(operand: Array, *, attributes: TransposeAttributes) -> Array:
+        return operand.transpose(attributes.dimensions)
+
+    @staticmethod
+    def memory_order(order: MemoryOrder, *, attributes: TransposeAttributes, **_: Any) -> MemoryOrder:
+        return tuple(map(attributes.dimensions.index, order))
+
+
+@attrs.frozen
+class SliceAttributes:
+    """One range `[start:limit:stride]` per dimension."""
+
+    slice: tuple[SliceDimension, ...] = attribute(Grammar.SLICE)
+
+
+@opcode("slice", operands=1, attributes=SliceAttributes, may_be_view=True, traits=Traits(moves=(0,)))
+class Slice:
+    """out[i...] = operand[start + i * stride...]   (XLA: Slice)
+
+    Of a dynamic dimension the result keeps what lies within the runtime extent; a slice of one element is static, and
+    zero where that element lies beyond it.
+    """
+
+    states_shape = True
+    probe = Probe("T[1] slice(a0), slice={[0:1]}", ("T[2]",))
+
+    @staticmethod
+    def infer(operand: Shape, *, attributes: SliceAttributes) -> ArrayShape:
+        source = array_shape(operand, "the operand of slice")
+        require(
+            len(attributes.slice) == source.rank,
+            f"slice must give one range per dimension of its operand {source}, but gives {len(attributes.slice)}",
+        )
+        for dimension, entry in enumerate(attributes.slice):
+            where = f"slice's range [{entry.start}:{entry.limit}:{entry.stride}] of dimension {dimension}"
+            require(entry.stride > 0, f"{where} must have a positive stride")
+            require(
+                0 <= entry.start <= entry.limit <= source.dimensions[dimension],
+                f"{where} must satisfy 0 <= start <= limit <= {source.dimensions[dimension]}, the size in {source}",
+            )
+        sizes = tuple(len(range(entry.start, entry.limit, entry.stride)) for entry in attributes.slice)
+        dynamic = tuple(flag and size != 1 for flag, size in zip(flags(source), sizes, strict=True))
+        return shape_of(source.element_type, sizes, dynamic)
+
+    @staticmethod
+    def evaluate(operand: Array, *, attributes: SliceAttributes, shape: ArrayShape) -> Array:
+        result = part(operand, (slice(entry.start, entry.limit, entry.stride) for entry in attributes.slice))
+        return result if result.shape == shape.dimensions else with_zeros(result, shape)
+
+    @staticmethod
+    def bind(
+        *, attributes: SliceAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
+    ) -> Callable[[Array], Array] | None:
+        index = tuple(slice(entry.start, entry.limit, entry.stride) for entry in attributes.slice)
+        return (lambda operand: operand[index]) if index else None
+
+    @staticmethod
+    def by_rows(
+        *, attributes: SliceAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any
+    ) -> RowForm:
+        sizes = operand_shapes[0].dimensions
+        whole = next((axis for axis, size in enumerate(sizes) if size != shape.dimensions[axis]), len(sizes))
+        slices = [slice(entry.start, entry.limit, entry.stride) for entry in attributes.slice]
+
+        def bind(count: int) -> RowFunction:
+            index = (slice(None), *slices[prefix_length(shape.dimensions, count) :])
+            return lambda block: block[index]
+
+        return RowForm(prefixes(sizes[:whole]), bind, is_view=True)
+
+    @staticmethod
+    def memory_order(order: MemoryOrder, **_: Any) -> MemoryOrder:
+        return order
+
+
+@attrs.frozen
+class ReverseAttributes:
+    """The dimensions that are turned around."""
+
+    dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST)
+
+
+@opcode("reverse", operands=1, attributes=ReverseAttributes, any_order=True, traits=Traits(moves=(0,)))
+class Reverse:
+    """out[..., i, ...] = operand[..., size - 1 - i, ...] for each of `dimensions`   (XLA: Rev)"""
+
+    probe = Probe("T[2] reverse(a0), dimensions={0}", ("T[2]",))
+
+    @staticmethod
+    def infer(operand: Shape, *, attributes: ReverseAttributes) -> ArrayShape:
+        source = array_shape(operand, "the operand of reverse")
+        require_distinct_dimensions(attributes.dimensions, source.rank, "reverse's dimensions")
+        return shape_of(source.element_type, source.dimensions, flags(source))
+
+    @staticmethod
+    def evaluate(operand: Array, *, attributes: ReverseAttributes) -> Array:
+        turned = set(attributes.dimensions)
+        # A view with negative strides would send NumPy's functions down other paths, which round otherwise.
+        return row_major(
+            part(operand, (slice(None, None, -1 if axis in turned else None) for axis in range(operand.ndim)))
+        )
+
+
+@opcode("copy", operands=1, may_be_view=True, traits=Traits(moves=(0,), keeps_order=True))
+class Copy:
+    """out = operand, perhaps in another layout, which is no part of a value   (XLA: Copy)"""
+
+    probe = Probe("T[2] copy(a0)", ("T[2]",))
+
+    @staticmethod
+    def infer(operand: Shape) -> Shape:
+        return operand
+
+    @staticmethod
+    def evaluate(operand: Array) -> Array:
+        return operand
+
+    @staticmethod
+    def memory_order(order: MemoryOrder, **_: Any) -> MemoryOrder:
+        return order

@@ -1,0 +1,1 @@
+"""Numerics policies, and the arithmetic that each brings along."""

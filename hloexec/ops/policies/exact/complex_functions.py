@@ -1,0 +1,365 @@
+"""Functions of complex numbers, on parts: (real, imag) in f64 to (real, imag) in f64.
+
+NumPy's own complex arithmetic may fuse multiplications and additions where the processor can, so even products are
+spelled out. Within a few ULP of f64 in each part wherever the formulas do not cancel, which leaves c64 two rounded
+numbers. Where to cut the planes and how not to cancel: W. Kahan, "Branch cuts for complex elementary functions" (1987).
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hloexec.ops.policies.exact import doubled
+from hloexec.ops.policies.exact.arcs import arc_tangent, arc_tangent_of_point
+from hloexec.ops.policies.exact.doubled import Pair, power_of_two, scaled, two_product
+from hloexec.ops.policies.exact.exponentials import (
+    cosh,
+    exponential_minus_one,
+    exponential_pair,
+    sinh,
+)
+from hloexec.ops.policies.exact.fixed_point import LN2, parts
+from hloexec.ops.policies.exact.logarithms import inverse_hyperbolic_sine, log_pair, log_plus_one, log_plus_one_pair
+from hloexec.ops.policies.exact.roots import hypotenuse_pair
+from hloexec.ops.policies.exact.trigonometry import cos, sin, sin_and_cos_pairs, tan
+from hloexec.values import Array
+
+__all__ = [
+    "absolute",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan2",
+    "atanh",
+    "cosine",
+    "divide",
+    "expm1",
+    "exponential",
+    "hyperbolic_cosine",
+    "hyperbolic_sine",
+    "hyperbolic_tangent",
+    "log",
+    "log1p",
+    "logistic",
+    "multiply",
+    "power",
+    "rsqrt",
+    "sign",
+    "sine",
+    "square_root",
+    "tangent",
+]
+
+Parts: TypeAlias = tuple[Array, Array]
+
+_LN2, _LN2_LOW = parts(LN2, 42)
+
+
+def _sum_of_products(a: Array, b: Array, c: Array, d: Array) -> Array:
+    """a b + c d: rounded once while all is finite and not tiny, else as f64 adds it up."""
+    high, low = doubled.add(two_product(a, b), two_product(c, d))
+    total = high + low
+    plain: Array = a * b + c * d
+    return np.where(np.isfinite(total) & (np.abs(plain) > 2.0**-900), total, plain)
+
+
+def multiply(a: Array, b: Array, c: Array, d: Array) -> Parts:
+    """(a + ib) (c + id) = (ac − bd) + i (ad + bc)."""
+    return _sum_of_products(a, c, -b, d), _sum_of_products(a, d, b, c)
+
+
+def _to_unit(a: Array, b: Array) -> tuple[Array, Array, Array]:
+    """Finite numbers divided by the power of two that takes the larger one into [½, 1), and that power's exponent."""
+    largest = np.maximum(np.abs(a), np.abs(b))
+    exponent = np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1].astype(np.int64)
+    half = (-exponent) >> 1
+    first, second = power_of_two(half), power_of_two(-exponent - half)
+    return a * first * second, b * first * second, exponent
+
+
+def _quotient(a: Array, b: Array, c: Array, d: Array) -> Parts:
+    """(a + ib) / (c + id) = ((ac + bd) + i (bc − ad)) / (c² + d²), of numbers scaled into the unit box."""
+    a, b, above = _to_unit(a, b)
+    c, d, below = _to_unit(c, d)
+    denominator = doubled.add(two_product(c, c), two_product(d, d))
+    real = doubled.divide(doubled.add(two_product(a, c), two_product(b, d)), denominator)
+    imag = doubled.divide(doubled.add(two_product(b, c), two_product(-a, d)), denominator)
+    return tuple(scaled(high + low, np.clip(above - below, -2000, 2000)) for high, low in (real, imag))  # type: ignore[return-value]
+
+
+def divide(a: Array, b: Array, c: Array, d: Array) -> Parts:
+    """(a + ib) / (c + id); infinities are recovered from NaN as the default policy does."""
+    from hloexec.ops.complex_parts import from_parts, with_infinities
+
+    quotient = with_infinities(from_parts(*_quotient(a, b, c, d)), from_parts(a, b), from_parts(c, d))
+    return quotient.real, quotient.imag
+
+
+def absolute(x: Array, y: Array) -> Array:
+    """√(x² + y²), infinite where a part is, rounded once."""
+    infinite = np.isinf(x) | np.isinf(y)
+    finite = np.isfinite(x) & np.isfinite(y)
+    (high, low), k = hypotenuse_pair(np.where(finite, x, 0.0), np.where(finite, y, 0.0))
+    return np.where(infinite, np.inf, np.where(finite, scaled(high + low, k), np.nan))
+
+
+def sign(x: Array, y: Array) -> Parts:
+    """z / |z|; zeros are kept."""
+    finite = np.isfinite(x) & np.isfinite(y) & ((x != 0) | (y != 0))
+    unit_x, unit_y, _ = _to_unit(np.where(finite, x, 1.0), np.where(finite, y, 1.0))
+    (high, low), k = hypotenuse_pair(unit_x, unit_y)
+    scale = power_of_two(k)
+    length = high * scale, low * scale
+    results = []
+    for part, whole in ((unit_x, x), (unit_y, y)):
+        top, bottom = doubled.divide((part, 0.0), length)
+        plain = np.where((x == 0) & (y == 0), whole, whole / absolute(x, y))
+        results.append(np.where(finite, np.where(part == 0, whole, top + bottom), plain))
+    return results[0], results[1]
+
+
+def square_root(x: Array, y: Array) -> Parts:
+    """t = √((|z| + |x|) / 2) is one part, y / 2t the other, and the real one is not negative (limits: C99, G.6.4.2)."""
+    finite = np.isfinite(x) & np.isfinite(y)
+    a, b, exponent = _to_unit(np.where(finite, x, 0.0), np.where(finite, y, 0.0))
+    # An even power of two has a root; the numbers are from ¼ to 1 then.
+    odd = exponent & 1
+    a, b = a * power_of_two(-odd), b * power_of_two(-odd)
+    (high, low), k = hypotenuse_pair(a, b)
+    scale = power_of_two(k)
+    larger = doubled.square_root(
+        doubled.multiply(doubled.add((high * scale, low * scale), (np.abs(a), 0.0)), (np.full_like(a, 0.5), 0.0))
+    )
+    nonzero = larger[0] != 0
+    smaller = doubled.divide((0.5 * np.abs(b), 0.0), (np.where(nonzero, larger[0], 1.0), larger[1]))
+    half = (exponent + odd) >> 1
+    t, s = scaled(larger[0] + larger[1], half), scaled(smaller[0] + smaller[1], half)
+    right = ~np.signbit(x)
+    real, imag = np.where(right, t, s), np.copysign(np.where(right, s, t), y)
+    real = np.where(
+        finite, real, np.where(np.isinf(y), np.inf, np.where(np.isinf(x), np.where(right, np.inf, 0.0), np.nan))
+    )
+    real = np.where(~finite & np.isinf(x) & ~right & np.isnan(y), np.nan, real)
+    limit = np.where(np.isinf(y), y, np.where(np.isnan(y), np.nan, np.where(right, 0.0 * y, np.copysign(np.inf, y))))
+    limit = np.where(np.isnan(y) & np.isinf(x) & ~right, np.inf, np.where(np.isnan(x) & ~np.isinf(y), np.nan, limit))
+    return real, np.where(finite, imag, limit)
+
+
+def rsqrt(x: Array, y: Array) -> Parts:
+    """1 / √z."""
+    return divide(np.ones_like(x), np.zeros_like(x), *square_root(x, y))
+
+
+def exponential(x: Array, y: Array) -> Parts:
+    """eˣ (cos y + i sin y); 0 where eˣ is; real where y is 0."""
+    finite = np.isfinite(x) & np.isfinite(y)
+    (m, m_low), k = exponential_pair((np.where(finite, x, 0.0), 0.0))
+    sine_pair, cosine_pair = sin_and_cos_pairs(np.where(finite, y, 0.0))
+    k = np.clip(k, -2040, 2040)
+    real, imag = (scaled(np.add(*doubled.multiply((m, m_low), part)), k) for part in (cosine_pair, sine_pair))
+    real, imag = np.where(finite, real, np.nan), np.where(finite, np.where(y == 0, y, imag), np.nan)
+    if finite.all():
+        return real, imag
+    vanishes = x == -np.inf
+    grows = (x == np.inf) & np.isfinite(y)
+    safe = np.where(np.isfinite(y), y, 0.0)
+    limits = np.where(vanishes, 0.0, np.inf)
+    known = vanishes | grows
+    real = np.where(known, np.copysign(limits, cos(safe)), np.where((x == np.inf) & ~grows, np.inf, real))
+    imag = np.where(known & (y != 0), np.copysign(limits, sin(safe)), np.where(y == 0, y, imag))
+    return real, imag
+
+
+def expm1(x: Array, y: Array) -> Parts:
+    """eᶻ − 1, near 0 with real part expm1(x) cos y − 2 sin²(y / 2), which does not cancel for small z."""
+    real, imag = exponential(x, y)
+    half = sin(y * 0.5)
+    near = exponential_minus_one(x) * cos(y) - 2 * half * half
+    real = np.where(np.abs(x) < 40, near, real - 1)
+    return np.where(y == 0, exponential_minus_one(x), real), imag
+
+
+def _log_of_length(x: Array, y: Array) -> Pair:
+    """log √(x² + y²) as a pair for finite parts that are not both zero."""
+    (high, low), k = hypotenuse_pair(x, y)
+    near = np.abs(k) < 500
+    scale = power_of_two(np.where(near, k, 0))
+    logarithm = log_pair((high * scale, low * scale), precise=True)
+    rest = np.where(near, 0, k).astype(np.float64)
+    return doubled.add(logarithm, (rest * _LN2, rest * _LN2_LOW))
+
+
+def log(x: Array, y: Array) -> Parts:
+    """log |z| + i arg z."""
+    usual = np.isfinite(x) & np.isfinite(y) & ((x != 0) | (y != 0))
+    high, low = _log_of_length(np.where(usual, x, 1.0), np.where(usual, y, 0.0))
+    infinite = np.isinf(x) | np.isinf(y)
+    limit = np.where(infinite, np.inf, np.where((x == 0) & (y == 0), -np.inf, np.nan))
+    return np.where(usual, high + low, limit), arc_tangent_of_point(y, x)
+
+
+def log1p(x: Array, y: Array) -> Parts:
+    """log(1 + z): right of −½, as far as 2, with real part ½ log1p(x (2 + x) + y²), else by log of 1 + z."""
+    near = (x > -0.5) & (x < 2) & (np.abs(y) < 2)
+    a, b = np.where(near, x, 0.0), np.where(near, y, 0.0)
+    square = doubled.add(two_product(a, a), two_product(b, b))
+    high, low = log_plus_one_pair(doubled.add(square, (2 * a, 0.0)))
+    tiny = np.maximum(np.abs(x), np.abs(y)) < 2.0**-400
+    real = np.where(tiny, x, 0.5 * (high + low))
+    far, angle = log(1 + x, y)
+    return np.where(near, real, far), angle
+
+
+def logistic(x: Array, y: Array) -> Parts:
+    """1 / (1 + e⁻ᶻ), in the left half plane as eᶻ / (1 + eᶻ), which does not overflow."""
+    left = x < 0
+    a, b = exponential(np.where(left, x, -x), np.where(left, y, -y))
+    return divide(np.where(left, a, 1.0), np.where(left, b, 0.0), 1 + a, b)
+
+
+def power(x: Array, y: Array, u: Array, v: Array) -> Parts:
+    """e^(w log z); z⁰ = 1; 0 to a power of positive real part is 0."""
+    real, imag = exponential(*multiply(u, v, *log(x, y)))
+    zero, one = (x == 0) & (y == 0), (u == 0) & (v == 0)
+    real = np.where(zero, np.where((u > 0), 0.0, np.nan), real)
+    imag = np.where(zero, np.where((u > 0), 0.0, np.nan), imag)
+    return np.where(one, 1.0, real), np.where(one, 0.0, imag)
+
+
+def hyperbolic_sine(x: Array, y: Array) -> Parts:
+    """sinh x cos y + i cosh x sin y."""
+    return _hyperbolic(x, y, sinh, cosh)
+
+
+def hyperbolic_cosine(x: Array, y: Array) -> Parts:
+    """cosh x cos y + i sinh x sin y."""
+    return _hyperbolic(x, y, cosh, sinh)
+
+
+def _hyperbolic(x: Array, y: Array, first: Any, second: Any) -> Parts:
+    # Where cosh overflows, its product with a small sine may not: half of the exponential first.
+    large = np.abs(x) > 700
+    shifted = np.where(large, np.copysign(np.abs(x) - 64, x), x)
+    real, imag = first(shifted) * cos(y), second(shifted) * np.where(y == 0, y, sin(y))
+    if large.any():
+        grown = _E_TO_64
+        real, imag = np.where(large, real * grown, real), np.where(large, imag * grown, imag)
+    # On the axis ∞ · 0 is 0.
+    return real, np.where(y == 0, np.copysign(1.0, second(x)) * y, imag)
+
+
+_E_TO_64 = float.fromhex("0x1.425982cf597cdp+92")
+"""e⁶⁴; large results are good to 2 ULP."""
+
+
+def sine(x: Array, y: Array) -> Parts:
+    """−i sinh(iz)."""
+    a, b = hyperbolic_sine(-y, x)
+    return b, -a
+
+
+def cosine(x: Array, y: Array) -> Parts:
+    """cosh(iz)."""
+    return hyperbolic_cosine(-y, x)
+
+
+def hyperbolic_tangent(x: Array, y: Array) -> Parts:
+    """(β ρ s + i t) / (1 + β s²) with t = tan y, β = 1 + t², s = sinh x, ρ = cosh x.
+
+    Far out it is ±1 + 4i sin y cos y e^−2|x|.
+    """
+    far = np.abs(x) > 20
+    t, s = tan(y), sinh(np.where(far, 1.0, x))
+    beta = 1 + t * t
+    denominator = 1 + beta * s * s
+    real, imag = beta * np.sqrt(1 + s * s) * s / denominator, t / denominator
+    if far.any():
+        (m, m_low), k = exponential_pair((-2 * np.clip(np.abs(x), 20.0, 700.0), 0.0))
+        small = 4 * sin(y) * cos(y) * scaled(m + m_low, k)
+        real, imag = np.where(far, np.copysign(1.0, x), real), np.where(far, np.where(np.isfinite(y), small, 0.0), imag)
+    return np.where((x == 0) & np.isfinite(y), x, real), np.where(y == 0, y, imag)
+
+
+def tangent(x: Array, y: Array) -> Parts:
+    """−i tanh(iz)."""
+    a, b = hyperbolic_tangent(-y, x)
+    return b, -a
+
+
+def _imag_of_conjugate_product(a: Parts, b: Parts) -> Array:
+    """The imaginary part of ā b."""
+    return _sum_of_products(a[0], b[1], -a[1], b[0])
+
+
+def _real_of_conjugate_product(a: Parts, b: Parts) -> Array:
+    """The real part of ā b."""
+    return _sum_of_products(a[0], b[0], a[1], b[1])
+
+
+def asin(x: Array, y: Array) -> Parts:
+    """arctan(x / Re(√(1 − z) √(1 + z))) + i arsinh(Im(conj(√(1 − z)) √(1 + z)))."""
+    below, above = square_root(1 - x, -y), square_root(1 + x, y)
+    real = arc_tangent_of_point(x, _sum_of_products(below[0], above[0], -below[1], above[1]))
+    imag = np.copysign(inverse_hyperbolic_sine(_imag_of_conjugate_product(below, above)), y)
+    return real, imag
+
+
+def acos(x: Array, y: Array) -> Parts:
+    """2 arctan(Re √(1 − z) / Re √(1 + z)) + i arsinh(Im(conj(√(1 + z)) √(1 − z)))."""
+    below, above = square_root(1 - x, -y), square_root(1 + x, y)
+    imag = np.copysign(inverse_hyperbolic_sine(_imag_of_conjugate_product(above, below)), -y)
+    return 2 * arc_tangent_of_point(below[0], above[0]), imag
+
+
+def acosh(x: Array, y: Array) -> Parts:
+    """arsinh(Re(conj(√(z − 1)) √(z + 1))) + 2i arctan(Im √(z − 1) / Re √(z + 1))."""
+    below, above = square_root(x - 1, y), square_root(x + 1, y)
+    real = inverse_hyperbolic_sine(_real_of_conjugate_product(below, above))
+    return real, 2 * arc_tangent_of_point(below[1], above[0])
+
+
+def asinh(x: Array, y: Array) -> Parts:
+    """−i arcsin(iz)."""
+    a, b = asin(-y, x)
+    return b, -a
+
+
+def atanh(x: Array, y: Array) -> Parts:
+    """¼ log1p(4x / ((1 − x)² + y²)) + ½ i arg((1 − x)(1 + x) − y² + 2iy), of |x| with its sign put back."""
+    a = np.abs(x)
+    huge = np.maximum(a, np.abs(y)) > 2.0**100
+    b, c = np.where(huge, 0.0, a), np.where(huge, 0.0, y)
+    u = 1 - b
+    real = 0.25 * log_plus_one(4 * b / (u * u + c * c))
+    imag = 0.5 * arc_tangent_of_point(2 * c, _sum_of_products(u, 1 + b, -c, c))
+    # Far out atanh z is 1 / z ± iπ/2.
+    size = absolute(a, y)
+    real = np.where(huge, np.where(np.isinf(size), 0.0, (a / size) / size), real)
+    imag = np.where(huge, np.copysign(_HALF_PI, y), imag)
+    nan = np.isnan(x) | np.isnan(y)
+    return np.where(nan, np.nan, np.copysign(real, x)), np.where(
+        nan, np.nan, np.where(y == 0, np.copysign(imag, y), imag)
+    )
+
+
+_HALF_PI = float(arc_tangent(np.array([np.inf]))[0])
+
+
+def atan2(a: Array, b: Array, c: Array, d: Array) -> Parts:
+    """−i log((rhs + i lhs) / √(lhs² + rhs²)) of lhs = a + ib and rhs = c + id.
+
+    It differs from arctan w = −i artanh(iw), w = lhs / rhs, which keeps small results accurate, by a multiple of π.
+    """
+    squares = [multiply(*pair, *pair) for pair in ((a, b), (c, d))]
+    root = square_root(squares[0][0] + squares[1][0], squares[0][1] + squares[1][1])
+    real, imag = log(*divide(c - b, d + a, *root))
+    by_log = imag, -real
+    w = divide(a, b, c, d)
+    imag, real = atanh(-w[1], w[0])
+    turns = np.rint((by_log[0] - real) / (2 * _HALF_PI))
+    by_arctan = real + 2 * _HALF_PI * turns, -imag
+    finite = np.isfinite(by_arctan[0]) & np.isfinite(by_arctan[1])
+    return np.where(finite, by_arctan[0], by_log[0]), np.where(finite, by_arctan[1], by_log[1])

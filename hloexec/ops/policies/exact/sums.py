@@ -1,0 +1,186 @@
+"""Sums and products of many numbers as pairs of f64, along a tree that only the number of terms decides.
+
+A tree of depth d adds d · 2⁻¹⁰⁰ of the sum of magnitudes to the error. Products keep their exponents apart, and
+overflow only where the result does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+
+from hloexec.dtypes import ElementType
+from hloexec.ops.common import narrow, widen
+from hloexec.ops.policies.exact import doubled
+from hloexec.ops.policies.exact.doubled import Pair, scaled
+from hloexec.values import Array
+
+__all__ = ["add_by_key", "add_pairs", "can_reduce_exactly", "kept_finite", "reduce_exactly", "sum_pairs"]
+
+_CHUNK = 1 << 17
+"""Terms that are widened at a time."""
+_ROW = 1 << 16
+"""Longer rows are added up in pieces of this length first."""
+
+Terms: TypeAlias = tuple[Array, ...]
+"""Numbers in as many parts as a combination needs, the terms along the last axis."""
+
+
+def add_pairs(x: Pair, y: Pair) -> Pair:
+    """x + y; what is infinite or NaN has the low part 0."""
+    return kept_finite(doubled.add(x, y), x[0] + y[0])
+
+
+def kept_finite(pair: Pair, plain: Array) -> Pair:
+    """The pair, or (plain, 0) where the plain value is infinite or NaN: arithmetic of pairs makes NaN of either."""
+    finite = np.isfinite(plain)
+    return pair if finite.all() else doubled.where(finite, pair, (plain, 0.0))
+
+
+def _add(x: Terms, y: Terms) -> Terms:
+    return add_pairs((x[0], x[1]), (y[0], y[1]))
+
+
+def _multiply(x: Terms, y: Terms) -> Terms:
+    """The product of pairs times powers of two, the high parts kept in [½, 1)."""
+    high, low = kept_finite(doubled.multiply((x[0], x[1]), (y[0], y[1])), x[0] * y[0])
+    mantissa, exponent = np.frexp(high)
+    shift = exponent.astype(np.int64)
+    return mantissa, low * doubled.power_of_two(-shift), x[2] + y[2] + shift
+
+
+def _sum_terms(array: Array) -> Terms:
+    return array, np.zeros_like(array)
+
+
+def _product_terms(array: Array) -> Terms:
+    mantissa, exponent = np.frexp(array)
+    return mantissa, np.zeros_like(array), exponent.astype(np.int64)
+
+
+def _product_value(terms: Terms) -> Array:
+    high, low, exponent = terms
+    return scaled(high + low, np.clip(exponent, -2040, 2040))
+
+
+_Operation: TypeAlias = tuple[Callable[[Array], Terms], Callable[[Terms, Terms], Terms], Callable[[Terms], Array]]
+
+_OPERATIONS: dict[str, _Operation] = {
+    "add": (_sum_terms, _add, lambda terms: terms[0] + terms[1]),
+    "multiply": (_product_terms, _multiply, _product_value),
+}
+
+
+def can_reduce_exactly(name: str, element_type: ElementType) -> bool:
+    """Whether `reduce_exactly` has this operation on this element type."""
+    return (element_type.is_floating and name in _OPERATIONS) or (element_type.is_complex and name == "add")
+
+
+def reduce_exactly(
+    name: str, array: Array, dimensions: Sequence[int], init_value: Array, result_type: ElementType
+) -> Array:
+    """All elements along `dimensions` added or multiplied, with `init_value` (a scalar) too, and rounded once."""
+    if array.dtype.kind == "c":
+        result = np.empty([size for d, size in enumerate(array.shape) if d not in dimensions], np.complex128)
+        result.real = _reduced(name, array.real, dimensions, init_value.real)
+        result.imag = _reduced(name, array.imag, dimensions, init_value.imag)
+        return narrow(result, result_type)
+    return narrow(_reduced(name, array, dimensions, init_value), result_type)
+
+
+def _reduced(name: str, array: Array, dimensions: Sequence[int], init_value: Array) -> Array:
+    kept = [dimension for dimension in range(array.ndim) if dimension not in dimensions]
+    sizes = [array.shape[dimension] for dimension in kept]
+    length = prod(array.shape[dimension] for dimension in dimensions)
+    rows = array.transpose(*kept, *sorted(dimensions)).reshape(prod(sizes), length)
+    init = float(widen(init_value.reshape(1))[0])
+    result = np.empty(prod(sizes))
+    step = max(1, _CHUNK // max(1, length))
+    with np.errstate(all="ignore"):
+        for start in range(0, len(result), step):
+            result[start : start + step] = _reduced_rows(_OPERATIONS[name], rows[start : start + step], init)
+            if name == "add":
+                _keep_negative_zeros(result[start : start + step], rows[start : start + step], init)
+    return result.reshape(sizes)
+
+
+def _reduced_rows(operation: _Operation, rows: Array, init: float) -> Array:
+    to_terms, combine, value = operation
+    pieces = [_fold(to_terms(piece), combine) for piece in _pieces(rows)]
+    pieces.append(to_terms(np.full((len(rows), 1), init)))
+    together = tuple(np.concatenate(parts, axis=-1) for parts in zip(*pieces, strict=True))
+    return value(_fold(together, combine))[:, 0]
+
+
+def _pieces(rows: Array) -> Iterator[Array]:
+    for start in range(0, rows.shape[1], _ROW):
+        yield widen(rows[:, start : start + _ROW]).astype(np.float64)
+
+
+def _fold(terms: Terms, combine: Callable[[Terms, Terms], Terms]) -> Terms:
+    """Combine the first half of the terms with the second until one is left; an odd one waits."""
+    while (length := terms[0].shape[-1]) > 1:
+        half = length // 2
+        combined = combine(
+            tuple(part[..., :half] for part in terms), tuple(part[..., half : 2 * half] for part in terms)
+        )
+        if length % 2:
+            combined = tuple(
+                np.concatenate([new, old[..., -1:]], axis=-1) for new, old in zip(combined, terms, strict=True)
+            )
+        terms = combined
+    return terms
+
+
+def sum_pairs(terms: Pair) -> Pair:
+    """The sums of pairs along the last axis, which keeps the length 1; of none, 0."""
+    if terms[0].shape[-1] == 0:
+        nothing = np.zeros((*terms[0].shape[:-1], 1))
+        return nothing, nothing
+    high, low = _fold(terms, _add)
+    return high, low
+
+
+def _keep_negative_zeros(result: Array, rows: Array, init: float) -> None:
+    """A sum of nothing but −0 is −0, which pairs do not remember."""
+    if init == 0 and np.signbit(init) and (result == 0).any():
+        negative = (rows == 0).all(axis=1) & np.signbit(widen(rows)).all(axis=1)
+        result[negative] = -0.0
+
+
+def add_by_key(target: Array, keys: Array, pieces: Array, element_type: ElementType) -> None:
+    """`target[keys] += pieces` in place, each row of the target summed as pairs and rounded once.
+
+    `target` is `[rows, ...]`, `pieces` `[keys, ...]`. Neighbours of one key are added up, in order, until one is left.
+    """
+    if target.dtype.kind == "c":
+        component = np.dtype(f"f{target.itemsize // 2}")
+        for mine, its in ((target.real, pieces.real), (target.imag, pieces.imag)):
+            mine[...] = _added_by_key(mine, keys, its).astype(component)
+        return
+    target[...] = narrow(_added_by_key(widen(target), keys, widen(pieces)), element_type)
+
+
+def _added_by_key(target: Array, keys: Array, pieces: Array) -> Array:
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    total: Pair = pieces[order].astype(np.float64), np.zeros(pieces.shape)
+    while True:
+        begins = np.concatenate(([True], keys[1:] != keys[:-1]))
+        if begins.all():
+            break
+        places = np.arange(len(keys))
+        odd = (places - np.maximum.accumulate(np.where(begins, places, 0))) % 2 == 1
+        second = np.flatnonzero(odd)
+        first = second - 1
+        total[0][first], total[1][first] = add_pairs(
+            (total[0][first], total[1][first]), (total[0][second], total[1][second])
+        )
+        keys, total = keys[~odd], (total[0][~odd], total[1][~odd])
+    result = target.astype(np.float64)
+    high, low = add_pairs(total, (result[keys], 0.0))
+    result[keys] = high + low
+    return result

@@ -1,0 +1,71 @@
+"""Numerics policies: how much rounding a run does, and where.
+
+`reference` is what the HLO text says; `exact` says the same with as little rounding as the result types allow, and in
+the same bits on any processor, whatever its BLAS and its number of threads. `random-rounding:SEED` shows by a few runs
+what rounding can do to a result. The others model what some backends do instead, so that a difference between two
+backends can be explained by trying them.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from hloexec.errors import UnsupportedError
+
+__all__ = ["POLICIES", "REFERENCE", "NumericsPolicy", "numerics_policy"]
+
+
+@attrs.frozen
+class NumericsPolicy:
+    """One way of rounding."""
+
+    name: str
+    contraction_operand_mantissa_bits: int | None = None
+    """Where set, f32 operands of default-precision contractions keep only so many bits of the significand."""
+    is_exact: bool = False
+    """Whether results are the same bits on every machine and within 0.5 + 2⁻²⁰ ULP: see `policies.exact`."""
+    flushes_denormals: bool = False
+    """Whether denormal numbers count as zeros: see `hloexec.ops.policies.flushing`."""
+    contracts_multiply_add: bool = False
+    """Whether a sum of a product is rounded once: see `hloexec.exec.contraction`."""
+    has_xla_cpu_functions: bool = False
+    """Whether functions of f32 are XLA:CPU's own approximations: see `hloexec.ops.policies.xla_cpu`."""
+    rounding_seed: int | None = None
+    """Where set, what is rounded goes up or down by chance: see `hloexec.ops.policies.random_rounding`."""
+
+    @property
+    def has_own_formulas(self) -> bool:
+        """Whether results are computed otherwise than under `reference`, kernel by kernel."""
+        return self.is_exact or self.flushes_denormals or self.has_xla_cpu_functions or self.rounding_seed is not None
+
+
+REFERENCE = NumericsPolicy("reference")
+RANDOM_ROUNDING = "random-rounding"
+"""What names of policies that round at random begin with; a colon and the seed follow."""
+_MOST_DIGITS = 19
+"""Of a seed; Python takes no numbers of thousands of digits."""
+POLICIES = {
+    policy.name: policy
+    for policy in (
+        REFERENCE,
+        NumericsPolicy("exact", is_exact=True),
+        NumericsPolicy("ftz", flushes_denormals=True),
+        NumericsPolicy("xla-cpu", flushes_denormals=True, contracts_multiply_add=True, has_xla_cpu_functions=True),
+        NumericsPolicy("tf32", contraction_operand_mantissa_bits=10),
+        NumericsPolicy("bf16", contraction_operand_mantissa_bits=7),
+    )
+}
+
+
+def numerics_policy(name: str | NumericsPolicy) -> NumericsPolicy:
+    """The policy of a name; UnsupportedError names the ones there are."""
+    if isinstance(name, NumericsPolicy):
+        return name
+    prefix, colon, seed = name.partition(":")
+    if prefix == RANDOM_ROUNDING and colon and seed.isdecimal() and seed.isascii() and len(seed) <= _MOST_DIGITS:
+        return NumericsPolicy(f"{RANDOM_ROUNDING}:{int(seed)}", rounding_seed=int(seed))
+    found = POLICIES.get(name)
+    if found is None:
+        known = ", ".join((*POLICIES, f"{RANDOM_ROUNDING}:SEED"))
+        raise UnsupportedError(f"unknown numerics policy {name!r}; there are {known}")
+    return found

@@ -1,0 +1,382 @@
+"""The `random-rounding:SEED` policy: every result that is rounded goes up or down by chance, in proportion.
+
+A result that lies between two numbers of its type becomes one of them, the nearer one the more likely, so that its
+expectation is the exact result; a result that its type holds stays as it is. The spread of a few such runs is what
+rounding does to each element, measured (D. S. Parker, "Monte Carlo Arithmetic", 1997; Connolly, Higham and Mary,
+"Stochastic rounding and its probabilistic backward error analysis", 2021).
+
+Chance is a hash of the seed, the opcode and the bits of the exact result: neither the order of execution nor other
+elements, other devices or the number of the run have a part in it. So equal results are rounded alike wherever they
+stand, as they are on any machine, and their errors add up as they do there. So do the sums of equal rows of terms; the
+errors of other rows have nothing in common, as a row's own hash is part of all of its terms'. (Where the operands of
+products hold nothing but small whole numbers, their sums have no errors; so much such an element owes to others.)
+
+What implementations are free to do is drawn as well. Functions get an error of up to `_FUNCTION_ERROR` units besides.
+Sums are added in an order that nobody promises: the error of adding t₁ … tₙ one after the other, with relative errors
+δⱼ of the partial sums, is Σ tₖ (δₖ + … + δₙ), so that each term is multiplied by 1 plus a random walk that begins at
+the end, with a step for each term that is not zero. Where terms are no products of elements along some dimensions (in
+windows, transforms, library calls), operands and result get independent errors of the same size: with n terms, the sum
+of squares of partial sums in random order is n S²/3 + n Σtₖ²/6.
+
+What is narrow may be rounded more often than the text says, or less. Sums may be rounded at each step, and rounding to
+nearest then has a direction: what is less than half a last place of the sum so far is lost, term by term, which no
+errors by chance would show. And what elementwise instructions hand to one another may stay as wide as it was computed
+(XLA's excess precision), which differs from the nearest number where rounding by chance would hardly ever leave it.
+Odd seeds do both.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
+from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ops.common import narrow_aloud, widen
+from hloexec.ops.policies.chance import (
+    BLOCK,
+    F64,
+    accumulated,
+    as_parts,
+    chances,
+    doubled,
+    dropped_digits,
+    hashes_of,
+    moved,
+    of_hashes,
+    steps_of,
+    with_errors,
+)
+from hloexec.ops.policies.random_walks import walked
+from hloexec.ops.rounding import Rounding, Summation
+from hloexec.ops.threads import in_blocks
+from hloexec.precision import part_type, unit_roundoff
+from hloexec.values import Array
+
+__all__ = ["RandomRounding", "cut_by_chance", "random_rounding"]
+
+_FUNCTION_ERROR = 4.0
+"""Errors of functions, in units of roundoff of the type they are computed in; see `hloexec.numerics.error_budget`."""
+_STEPS = 32
+"""So many terms XLA:CPU adds one after the other; more of them in blocks."""
+_EVEN = 4
+"""Where one operand of a product is so many times larger than the other, the errors of sums stand in the smaller."""
+_LARGEST_WHOLE = 2.0**24
+"""Whole numbers that are smaller are added without errors, in every type that sums are accumulated in."""
+
+
+@attrs.frozen(eq=False)
+class RandomRounding:
+    """A kernel under the policy."""
+
+    kernel: Callable[..., Any]
+    """Elementwise, from operands in f64 (c128) to a result in that type; of sums along dimensions, in the types that
+    they are accumulated in; as declared otherwise."""
+    rounding: Rounding
+    shape: Shape
+    summation: Summation
+    opcode: str
+    key: int
+    keeps_types: bool = True
+    """Whether it is given operands as declared, and not in the types that they are added up in."""
+    is_odd: bool = False
+    """Whether the seed is."""
+    kept_bits: int = 0
+    """Where the operand is rounded to a format: how many bits of its significand are kept."""
+
+    def __call__(self, *operands: Any) -> Any:
+        with np.errstate(all="ignore"):
+            if self.rounding in (Rounding.ONCE, Rounding.FUNCTION):
+                return self._rounded_elements(*operands)
+            if self.rounding is Rounding.FORMAT:
+                return self._formatted(*operands)
+            return self._rounded_sums(*operands)
+
+    def _rounded_elements(self, *operands: Array) -> Array:
+        """What an elementwise operation gives, block by block."""
+        assert isinstance(self.shape, ArrayShape)
+        sizes = np.broadcast_shapes(*(operand.shape for operand in operands))
+        if math.prod(sizes) <= BLOCK or any(operand.ndim and operand.shape != sizes for operand in operands):
+            return self._elements(*operands).reshape(sizes)
+        flat = [np.ascontiguousarray(operand).reshape(-1) if operand.ndim else operand for operand in operands]
+        found = np.empty(math.prod(sizes), self.shape.element_type.storage)
+
+        def work(start: int, stop: int) -> None:
+            found[start:stop] = self._elements(*(each[start:stop] if each.ndim else each for each in flat))
+
+        in_blocks(work, found.size, BLOCK)
+        return found.reshape(sizes)
+
+    def _elements(self, *operands: Array) -> Array:
+        """The results, in one dimension."""
+        assert isinstance(self.shape, ArrayShape)
+        entry = self.shape.element_type
+        part = part_type(entry)
+        exact = np.asarray(self.kernel(*map(doubled, operands)))
+        parts = as_parts(exact)
+        hashes = hashes_of(parts, self.key)
+        if self.rounding is Rounding.FUNCTION:
+            errors = steps_of(hashes) * (_FUNCTION_ERROR * unit_roundoff(element_type_of(entry.compute)))
+            # What a type holds exactly, as exp 0 and the tanh of large numbers, libraries return as it is.
+            errors *= (parts.view(np.uint64) & np.uint64((1 << dropped_digits(part)) - 1)) != 0
+            parts = parts * (1.0 + errors)
+        elif part is F64:
+            return self._moved_doubles(exact, operands)
+        if part is not F64:
+            parts = of_hashes(parts, part, hashes)
+        return parts.view(entry.storage)
+
+    def _moved_doubles(self, nearest: Array, operands: Sequence[Array]) -> Array:
+        """f64 results, in one dimension. Sums and products leave an error that is a number itself (Knuth; Dekker); of
+        complex numbers it is drawn, as nothing wider is at hand."""
+        if nearest.dtype.kind == "c":
+            parts = as_parts(nearest)
+            errors = (chances(parts, self.key + 1) - 0.5) * np.spacing(np.abs(parts))
+            return moved(parts, errors, self.key).view(nearest.dtype)
+        if self.opcode not in ("add", "subtract", "multiply"):
+            return nearest.reshape(-1)
+        lhs, rhs = operands
+        if self.opcode == "multiply":
+            (high, low), (other_high, other_low) = _halves(lhs), _halves(rhs)
+            errors = low * other_low - (((nearest - high * other_high) - low * other_high) - high * other_low)
+        else:
+            rhs = -rhs if self.opcode == "subtract" else rhs
+            back = nearest - lhs
+            errors = (lhs - (nearest - back)) + (rhs - back)
+        return moved(as_parts(nearest), as_parts(errors), self.key)
+
+    def _formatted(self, operand: Array) -> Array:
+        """A number rounded to the nearest of a format goes up or down in proportion once up to half of a last place of
+        that format, either way, is added to it; one that the format holds stays as it is."""
+        nearest = self.kernel(operand)
+        wide, held = doubled(operand), doubled(nearest)
+        place = np.where(wide == held, 0.0, np.exp2(np.frexp(wide)[1] - 1.0 - self.kept_bits))
+        shifted = wide + place * (chances(as_parts(wide), self.key).reshape(wide.shape) - 0.5)
+        entry = element_type_of(operand.dtype)
+        return np.asarray(self.kernel(narrow_aloud(shifted, entry) if entry is not F64 else shifted))
+
+    def by_rows(self, kernel: Callable[..., Any], prefix: int) -> RandomRounding:
+        """This for blocks of rows, of which `kernel` makes sums; `prefix` dimensions have become one."""
+        along = tuple(tuple(dimension - prefix + 1 for dimension in dimensions) for dimensions in self.summation.along)
+        return attrs.evolve(self, kernel=kernel, summation=attrs.evolve(self.summation, along=along))
+
+    def _rounded_sums(self, *operands: Any) -> Any:
+        sums = self.summation
+        is_narrow = self._is_narrow(operands)
+        if sums.along and not is_narrow:
+            return self._results(self.kernel(*self._walked(operands)), self.shape, 0.0)
+        is_exact = self.rounding is Rounding.SUM and not sums.is_product and self._adds_exactly(operands)
+        terms = sums.narrow_steps if is_narrow else sums.terms
+        amplitudes = (0.0, 0.0) if is_exact else (math.sqrt(terms / 6), math.sqrt(terms / 3))
+        noisy = [
+            self._noisy(operand, amplitudes[0], 16 + number) if isinstance(operand, np.ndarray) else operand
+            for number, operand in enumerate(operands)
+        ]
+        total = self.kernel(*noisy)
+        entry = element_type_of(operands[0].dtype)
+        if is_narrow and self.is_odd and sums.along and len(operands) == 2 and operands[0].size and entry.bits == 16:
+            stepwise = noisy[1] + _added_stepwise(noisy[0], sums.along[0], entry)
+            total = np.where(np.isfinite(stepwise), stepwise, total)
+        return self._results(total, self.shape, amplitudes[1])
+
+    def _is_narrow(self, operands: Sequence[Any]) -> bool:
+        """Whether partial sums may be rounded to a narrow type."""
+        entries = [element_type_of(operand.dtype) for operand in operands if isinstance(operand, np.ndarray)]
+        return self.summation.narrow_steps > 0 and any(entry.is_narrow and entry.is_floating for entry in entries)
+
+    def _adds_exactly(self, operands: Sequence[Any]) -> bool:
+        """Whether all that is added is whole numbers, so few and small that no partial sum is rounded."""
+        arrays = [operand for operand in operands if isinstance(operand, np.ndarray) and operand.size]
+        if any(array.dtype.kind == "c" for array in arrays):
+            return False
+        largest = math.prod(map(_largest_whole, arrays))
+        entries = [element_type_of(array.dtype) for array in arrays]
+        kept = min((entry.mantissa_bits for entry in entries if entry.is_floating), default=0)
+        is_stepwise = self.summation.is_stepwise or self._is_narrow(operands)
+        limit = 2.0 ** (kept + 1) if is_stepwise else _LARGEST_WHOLE
+        return largest * self.summation.terms < limit
+
+    def _noisy(self, operand: Array, amplitude: float, number: int) -> Array:
+        """An operand with independent errors, in the type that it is added up in."""
+        entry = element_type_of(operand.dtype)
+        to = entry if self.keeps_types or not entry.is_floating else element_type_of(entry.accumulate)
+        if not _has_fractions(entry) or not amplitude:
+            return operand if self.keeps_types else accumulated(operand)
+        return with_errors(operand, self._of_units(amplitude, entry), to, self.key + number)
+
+    def _of_units(self, amplitude: float, entry: ElementType) -> float:
+        """So many units of roundoff of the type in which partial sums of numbers of a type are rounded."""
+        is_stepwise = self.summation.is_stepwise or (self.summation.narrow_steps > 0 and entry.is_narrow)
+        return amplitude * unit_roundoff(entry if is_stepwise else element_type_of(entry.accumulate))
+
+    def _walked(self, operands: Sequence[Array]) -> Sequence[Array]:
+        """The operands with the errors that adding them, or products of them, leaves in the sums.
+
+        Both operands of a product take half of the errors' squares each; but where one is much smaller, or mostly
+        zeros, that one takes them all.
+        """
+        along = self.summation.along
+        has_fractions = [_has_fractions(element_type_of(operand.dtype)) for operand in operands]
+        terms = [place for place, dimensions in enumerate(along) if dimensions and has_fractions[place]]
+        shares, exact = dict.fromkeys(terms, 1.0), 0.0
+        if len(terms) != 2 or isinstance(self.shape, TupleShape):
+            initial = [operand for place, operand in enumerate(operands) if not along[place]]
+            exact = _LARGEST_WHOLE / max(map(_largest_whole, initial), default=1.0)
+        elif self._adds_exactly(operands):
+            return [accumulated(operand) for operand in operands]
+        else:
+            shares = _shares([operands[place] for place in terms], terms)
+        return [
+            walked(operand, along[place], shares[place], self.key + 16 + place, exact)
+            if place in shares
+            else accumulated(operand)
+            for place, operand in enumerate(operands)
+        ]
+
+    def _results(self, value: Any, shape: Shape, amplitude: float) -> Any:
+        """The leaves of a result, in their declared types, with independent errors of so many units."""
+        if isinstance(shape, TupleShape):
+            pairs = zip(value, shape.elements, strict=True)
+            return tuple(self._results(part, inner, amplitude) for part, inner in pairs)
+        if not isinstance(shape, ArrayShape) or not _has_fractions(shape.element_type):
+            return value
+        entry = shape.element_type
+        if not amplitude and element_type_of(value.dtype) is entry:
+            return value
+        return with_errors(value, self._of_units(amplitude, entry), entry, self.key)
+
+
+def _shares(operands: Sequence[Array], places: Sequence[int]) -> dict[int, float]:
+    """Which share of the errors of sums of products either operand takes, by its place."""
+    filled = [np.count_nonzero(operand) / max(1, operand.size) for operand in operands]
+    sizes = [operand.size for operand in operands]
+    if min(filled) < 0.5:
+        return {places[int(np.argmin(filled))]: 1.0}
+    if max(sizes) > _EVEN * min(sizes):
+        return {places[int(np.argmin(sizes))]: 1.0}
+    return dict.fromkeys(places, math.sqrt(0.5))
+
+
+def _halves(values: Array) -> tuple[Array, Array]:
+    """f64 numbers as sums of two of half the digits (Veltkamp)."""
+    scaled = values * (2.0**27 + 1)
+    high = scaled - (scaled - values)
+    return high, values - high
+
+
+def _has_fractions(entry: ElementType) -> bool:
+    return entry.is_floating or entry.is_complex
+
+
+def _largest_whole(array: Array) -> float:
+    """The largest of whole numbers, 1 at least; infinite where some, mostly among the first few, are not whole."""
+    for part in (array[(slice(2),) * array.ndim], array):
+        values = widen(part)
+        if not (values == np.rint(values)).all():
+            return math.inf
+    return float(np.abs(values).max(initial=1.0))
+
+
+def cut_by_chance(array: Array, bits: int, seed: int) -> Array:
+    """f32 numbers with only `bits` explicit bits of their significands kept, rounded up or down by chance."""
+    parts = np.ascontiguousarray(array, np.float32).reshape(-1)
+    key, dropped = zlib.crc32(f"{seed}:operand".encode()), 23 - bits
+    found = np.empty_like(parts)
+
+    def work(start: int, stop: int) -> None:
+        hashes = hashes_of(parts[start:stop], key)
+        hashes >>= np.uint64(64 - dropped)
+        block = parts[start:stop].view(np.uint32)
+        cut = (block + hashes.astype(np.uint32)) & np.uint32(-1 << dropped & 0xFFFFFFFF)
+        found[start:stop] = np.where(np.isfinite(parts[start:stop]), cut, block).view(np.float32)
+
+    in_blocks(work, parts.size, BLOCK)
+    return found.reshape(array.shape)
+
+
+def _added_stepwise(terms: Array, dimensions: Sequence[int], entry: ElementType) -> Array:
+    """Floats added along dimensions in blocks of up to `_STEPS` and these again, each partial sum in a narrow type."""
+    sums = np.moveaxis(terms, dimensions, range(len(dimensions)))
+    sums = sums.reshape(-1, *sums.shape[len(dimensions) :])
+    while len(sums) > 1:
+        count = min(_STEPS, len(sums))
+        padding = np.full((-len(sums) % count, *sums.shape[1:]), -0.0, sums.dtype)
+        blocks = np.concatenate([sums, padding]).reshape(-1, count, *sums.shape[1:])
+        sums = blocks[:, 0]
+        for step in range(1, count):
+            sums = widen(narrow_aloud(sums + blocks[:, step], entry))
+    return np.asarray(sums[0])
+
+
+def random_rounding(
+    name: str,
+    rounding: Rounding,
+    evaluate: Callable[..., Any],
+    given: Mapping[str, Any],
+    shape: Shape,
+    operand_shapes: Sequence[Shape],
+    summation: Summation | None,
+    seed: int,
+) -> RandomRounding | None:
+    """The kernel of an opcode or library call under the policy; None where nothing rounds.
+
+    `evaluate` takes the keyword arguments `given`; `summation` is what is added up, None where nothing is.
+    """
+    leaves = shape.elements if isinstance(shape, TupleShape) else (shape,)
+    types = [leaf.element_type for leaf in leaves if isinstance(leaf, ArrayShape) and leaf.is_array]
+    if rounding is Rounding.NONE or not any(map(_has_fractions, types)):
+        return None
+    key = zlib.crc32(f"{seed}:{name}".encode())
+    keeps_types = True
+    if rounding in (Rounding.ONCE, Rounding.FUNCTION):
+        given = _in_doubles(given)
+    elif rounding is Rounding.SUM:
+        if summation is None:
+            return None
+        keeps_types = summation.is_stepwise
+        given = given if keeps_types else _accumulated(given)
+    elif rounding is Rounding.UNKNOWN and summation is None:
+        sizes = [max(leaf.dimensions, default=1) for leaf in operand_shapes if isinstance(leaf, ArrayShape)]
+        summation = Summation(float(max(sizes, default=1)))
+    kept_bits = given["attributes"].mantissa_bits if rounding is Rounding.FORMAT else 0
+    kernel = partial(evaluate, **given)
+    summation = summation or Summation(1.0)
+    return RandomRounding(kernel, rounding, shape, summation, name, key, keeps_types, seed % 2 == 1, kept_bits)
+
+
+def _in_doubles(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of a kernel, with floats declared as f64 and complex numbers as c128."""
+
+    def wide(entry: ElementType) -> ElementType:
+        return F64 if entry.is_floating else ELEMENT_TYPES["c128"] if entry.is_complex else entry
+
+    return _with_types(given, wide)
+
+
+def _accumulated(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of a kernel, with all types declared as those that sums are accumulated in."""
+
+    def wide(entry: ElementType) -> ElementType:
+        return element_type_of(entry.accumulate) if entry.is_floating else entry
+
+    return _with_types(given, wide)
+
+
+def _with_types(given: Mapping[str, Any], change: Callable[[ElementType], ElementType]) -> dict[str, Any]:
+    def changed(shape: Shape) -> Shape:
+        if isinstance(shape, TupleShape):
+            return TupleShape(tuple(map(changed, shape.elements)))
+        return shape.with_element_type(change(shape.element_type)) if isinstance(shape, ArrayShape) else shape
+
+    found = dict(given)
+    if "shape" in found:
+        found["shape"] = changed(found["shape"])
+    if "operand_shapes" in found:
+        found["operand_shapes"] = tuple(map(changed, found["operand_shapes"]))
+    return found

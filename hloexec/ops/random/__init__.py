@@ -1,0 +1,1 @@
+"""Random numbers: rng, rng-bit-generator, and their generators."""

@@ -1,0 +1,296 @@
+"""Random numbers.
+
+`rng-bit-generator` is a pure function of its state, bit for bit as XLA's. `rng` and `rng-get-and-update-state` draw
+from a generator that lives as long as a run: what they give is reproducible for a seed, but is not what a backend
+gives, since XLA leaves that to each backend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind, element_type_of
+from hloexec.errors import UnsupportedError
+from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import array_shape, narrow, require, widen
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.probes import Probe
+from hloexec.ops.random.bit_generators import PHILOX_WORDS, philox_4x32, threefry_2x32
+from hloexec.ops.registry import opcode
+from hloexec.ops.signatures import require_same_shape, require_tuple, same_type
+from hloexec.values import Array
+
+__all__ = ["RngAttributes", "RngBitGeneratorAttributes", "RngGetAndUpdateStateAttributes", "seeded"]
+
+_MASK64 = (1 << 64) - 1
+_MASK128 = (1 << 128) - 1
+
+
+@attrs.frozen
+class RngAttributes:
+    distribution: str = attribute(Grammar.ENUM, choices=("rng_uniform", "rng_normal", "rng_invalid"))
+
+
+@attrs.frozen
+class RngBitGeneratorAttributes:
+    algorithm: str = attribute(Grammar.ENUM, choices=("rng_default", "rng_three_fry", "rng_philox"))
+
+
+@attrs.frozen
+class RngGetAndUpdateStateAttributes:
+    delta: int = attribute(Grammar.INT)
+
+
+@attrs.define
+class _RunGenerator:
+    """The generator of a run: a key and a counter of 128 bits."""
+
+    key: int
+    counter: int = 0
+
+    def advance(self, delta: int) -> int:
+        """The counter as it was; it then grows by `delta`."""
+        old = self.counter
+        self.counter = (old + delta) & _MASK128
+        return old
+
+
+_shared_generator = _RunGenerator(0)
+_generator: ContextVar[_RunGenerator] = ContextVar("generator")
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Within, `rng` and `rng-get-and-update-state` draw from a new generator with this seed.
+
+    Two runs with one seed draw the same numbers, on all devices alike. Outside they share one generator, which goes on
+    from run to run.
+    """
+    token = _generator.set(_RunGenerator(seed & _MASK64))
+    try:
+        yield
+    finally:
+        _generator.reset(token)
+
+
+@opcode("rng-bit-generator", operands=1, attributes=RngBitGeneratorAttributes, any_order=True)
+class RngBitGenerator:
+    """(new state, bits): uniformly distributed bits out of a state, as integers, or as the floats that have them.
+
+    The state is u64[2], or u64[3] for Philox (or the same as pairs of u32, low word first). Threefry: key and 64-bit
+    counter. Philox: key and 128-bit counter, low part first; of a state of two, the counter is (low, key).
+    `rng_default` is Philox, as on XLA:CPU. Types narrower than 32 bits take the low bits of one word each. Source:
+    XLA, RngBitGenerator.
+    """
+
+    states_shape = True
+    probe = Probe("(u64[2], T[2]) rng-bit-generator(a0), algorithm=rng_default", ("u64[2]",))
+
+    @staticmethod
+    def infer(state: Shape, *, attributes: RngBitGeneratorAttributes, shape: Shape) -> Shape:
+        array = array_shape(state, "the state of rng-bit-generator")
+        is_word = array.element_type.kind is Kind.UNSIGNED and array.element_type.bits in (32, 64)
+        words = array.dimensions[0] * array.element_type.bits // 64 if array.rank == 1 else 0
+        allowed = (2,) if attributes.algorithm == "rng_three_fry" else (2, 3)
+        require(
+            is_word and words in allowed and array.dimensions[0] * array.element_type.bits % 64 == 0,
+            f"the state of rng-bit-generator with {attributes.algorithm} must be "
+            f"{' or '.join(f'u64[{n}]' for n in allowed)}, but has shape {state}",
+        )
+        parts = require_tuple(shape, 2, "rng-bit-generator")
+        require(len(parts) == 2, f"rng-bit-generator must have the shape (state, bits), not {shape}")
+        require_same_shape(parts[0], state, "element 0 of rng-bit-generator, its new state,")
+        bits = array_shape(parts[1], "element 1 of rng-bit-generator")
+        require(
+            bits.element_type.is_integral or bits.element_type.is_floating,
+            f"element 1 of rng-bit-generator must hold integers or floats, but has shape {bits}",
+        )
+        return TupleShape((array, bits))
+
+    @staticmethod
+    def evaluate(state: Array, *, attributes: RngBitGeneratorAttributes, shape: TupleShape) -> tuple[Array, Array]:
+        bits = shape.elements[1]
+        assert isinstance(bits, ArrayShape)
+        pattern = ELEMENT_TYPES[f"u{bits.element_type.bits}"]
+        words = [int(word) for word in np.ascontiguousarray(state).view(np.uint64)]
+        if attributes.algorithm == "rng_three_fry":
+            key, counter = words
+            values, used = _threefry_bits(key, counter, bits.dimensions, pattern)
+            words[1] = (counter + used) & _MASK64
+        else:
+            key, low = words[:2]
+            counter = low | (words[2] if len(words) == 3 else key) << 64
+            values, used = _philox_bits(key, counter, bits.element_count, pattern)
+            counter += used
+            words[1:] = [counter >> 64 * part & _MASK64 for part in range(len(words) - 1)]
+        values = values.view(bits.element_type.storage).reshape(bits.dimensions)
+        return np.array(words, np.uint64).view(state.dtype), values
+
+
+@opcode(
+    "rng-get-and-update-state",
+    operands=0,
+    attributes=RngGetAndUpdateStateAttributes,
+    any_order=True,
+    stateful=True,
+)
+class RngGetAndUpdateState:
+    """The counter of the run's generator, low part first, which then advances by `delta`; see `seeded`."""
+
+    states_shape = True
+    probe = Probe("T[2] rng-get-and-update-state(), delta=1")
+
+    @staticmethod
+    def infer(*, shape: Shape) -> Shape:
+        array = array_shape(shape, "rng-get-and-update-state")
+        require(
+            array.element_type.kind is Kind.UNSIGNED
+            and array.element_type.bits == 64
+            and array.dimensions in ((1,), (2,)),
+            f"rng-get-and-update-state must have the shape u64[1] or u64[2], not {shape}",
+        )
+        return array
+
+    @staticmethod
+    def evaluate(*, attributes: RngGetAndUpdateStateAttributes, shape: ArrayShape) -> Array:
+        old = _generator.get(_shared_generator).advance(attributes.delta)
+        return np.array([old >> 64 * part & _MASK64 for part in range(shape.dimensions[0])], np.uint64)
+
+
+@opcode("rng", operands=2, attributes=RngAttributes, any_order=True, stateful=True)
+class Rng:
+    """Samples of a uniform distribution over [a, b), or of a normal one with mean a and standard deviation b.
+
+    a and b are scalars of the result's type: any float; for the uniform distribution also integers. See `seeded` for
+    where the numbers come from. Source: XLA, RngUniform and RngNormal.
+    """
+
+    states_shape = True
+    probe = Probe("T[2] rng(a0, a1), distribution=rng_uniform", ("T[]", "T[]"))
+
+    @staticmethod
+    def infer(a: Shape, b: Shape, *, attributes: RngAttributes, shape: Shape) -> Shape:
+        result = array_shape(shape, "rng")
+        for number, operand in enumerate((a, b)):
+            scalar = array_shape(operand, f"operand {number} of rng")
+            require(
+                scalar.rank == 0 and same_type(scalar.element_type, result.element_type),
+                f"operand {number} of rng must be a scalar of the result's type {result.element_type}, but is {scalar}",
+            )
+        require(attributes.distribution != "rng_invalid", "the distribution of rng must be rng_uniform or rng_normal")
+        allows_integers = attributes.distribution == "rng_uniform"
+        require(
+            result.element_type.is_floating or (allows_integers and result.element_type.is_integral),
+            f"rng cannot draw numbers of type {result.element_type} with {attributes.distribution}",
+        )
+        return result
+
+    @staticmethod
+    def evaluate(
+        a: Array, b: Array, *, attributes: RngAttributes, shape: ArrayShape, numerics: NumericsPolicy = REFERENCE
+    ) -> Array:
+        element_type, generator = shape.element_type, _generator.get(_shared_generator)
+        if element_type.is_integral:
+            return _uniform_integers(a, b, shape, generator)
+        compute = element_type.compute
+        low, high = (np.asarray(widen(np.asarray(bound)), compute) for bound in (a, b))
+        count = shape.element_count
+        with np.errstate(all="ignore"):
+            if attributes.distribution == "rng_uniform":
+                values = _unit_interval(count, compute, generator) * (high - low) + low
+            else:
+                values = low + high * _normal(count, compute, generator, is_exact=numerics.is_exact)
+        return narrow(values.reshape(shape.dimensions), element_type)
+
+
+def _threefry_bits(key: int, counter: int, dimensions: tuple[int, ...], element_type: ElementType) -> tuple[Array, int]:
+    """Integers from Threefry, and how far the counter advances.
+
+    A 64-bit integer is one counter's two words. Narrower ones: the two words of a counter become neighbours in one
+    dimension, the first of even size, else the first of the largest.
+    """
+    if element_type.bits == 64:
+        count = math.prod(dimensions)
+        low, high = threefry_2x32(key, counter, count)
+        values = low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(32)
+        return values.view(element_type.storage), count
+    if not dimensions:
+        return _low_bits(threefry_2x32(key, counter, 1)[0][:1], element_type), 1
+    even = [number for number, size in enumerate(dimensions) if size % 2 == 0]
+    split = even[0] if even else dimensions.index(max(dimensions))
+    half = (*dimensions[:split], -(-dimensions[split] // 2), *dimensions[split + 1 :])
+    count = math.prod(half)
+    pair = np.stack([words.reshape(half) for words in threefry_2x32(key, counter, count)], split + 1)
+    whole = pair.reshape(*dimensions[:split], 2 * half[split], *dimensions[split + 1 :])
+    return _low_bits(whole[(slice(None),) * split + (slice(dimensions[split]),)], element_type), count
+
+
+def _philox_bits(key: int, counter: int, count: int, element_type: ElementType) -> tuple[Array, int]:
+    """Integers from Philox, in the order of its words, and how far the counter advances."""
+    words_per_element = 2 if element_type.bits == 64 else 1
+    counters = -(-count * words_per_element // PHILOX_WORDS)
+    words = philox_4x32(key, counter, counters).reshape(-1)
+    if words_per_element == 2:
+        values = words[::2].astype(np.uint64) | words[1::2].astype(np.uint64) << np.uint64(32)
+        return values[:count].view(element_type.storage), counters
+    return _low_bits(words[:count], element_type), counters
+
+
+def _low_bits(words: Array, element_type: ElementType) -> Array:
+    """The low bits of 32-bit words as integers."""
+    if element_type.bits == 32:
+        return np.ascontiguousarray(words).view(element_type.storage)
+    if element_type.bits >= 8:
+        return words.astype(f"u{element_type.byte_size}").view(element_type.storage)
+    return narrow(words.astype(element_type.compute), element_type)
+
+
+def _unit_interval(count: int, dtype: np.dtype[np.floating], generator: _RunGenerator) -> Array:
+    """Multiples of 2^-mantissa_bits in [0, 1), all equally likely."""
+    element_type = element_type_of(dtype)
+    bits, used = _philox_bits(generator.key, generator.counter, count, _UNSIGNED[element_type.bits])
+    generator.advance(used)
+    whole: Array = (bits >> bits.dtype.type(element_type.bits - element_type.mantissa_bits)).astype(dtype)
+    whole *= dtype.type(2.0**-element_type.mantissa_bits)
+    return whole
+
+
+def _normal(count: int, dtype: np.dtype[np.floating], generator: _RunGenerator, *, is_exact: bool) -> Array:
+    """Standard normal numbers, by the transformation of Box and Muller.
+
+    1 − u lies in (0, 1], where the logarithm is finite. Where it `is_exact`, they are f64 and do not depend on the
+    processor.
+    """
+    radius, angle = (_unit_interval(count, dtype, generator) for _ in range(2))
+    if is_exact:
+        # Their tables take a while to compute, so that they wait until someone asks.
+        from hloexec.ops.policies.exact.logarithms import log_plus_one
+        from hloexec.ops.policies.exact.trigonometry import cos
+
+        radius, angle = radius.astype(np.float64), angle.astype(np.float64)
+        length: Array = np.sqrt(-2 * log_plus_one(-radius))
+        return length * cos(2 * math.pi * angle)
+    whole: Array = np.sqrt(-2 * np.log1p(-radius)) * np.cos(dtype.type(2 * math.pi) * angle)
+    return whole
+
+
+_UNSIGNED = {bits: element_type_of(np.dtype(f"u{bits // 8}")) for bits in (32, 64)}
+
+
+def _uniform_integers(a: Array, b: Array, shape: ArrayShape, generator: _RunGenerator) -> Array:
+    """Integers in [a, b): random bits modulo the size of the range."""
+    low, high = (int(np.asarray(widen(np.asarray(bound)))) for bound in (a, b))
+    if low >= high:
+        raise UnsupportedError(f"rng over the integers from {low} up to {high} has nothing to draw from")
+    bits, used = _philox_bits(generator.key, generator.counter, shape.element_count, _UNSIGNED[64])
+    generator.advance(used)
+    values = (bits % np.uint64(high - low)) + np.uint64(low & _MASK64)
+    wide = values.astype(shape.element_type.compute).reshape(shape.dimensions)
+    return narrow(wide, shape.element_type)

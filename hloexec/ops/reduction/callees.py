@@ -1,0 +1,103 @@
+"""What operations that call a reducer share: the shapes that it takes, and what it amounts to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hloexec.dtypes import ElementType
+from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ops.common import array_shape, require, same_dimensions
+from hloexec.ops.intervals import POSITIVE, Demand, Demanded, Use
+from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS
+from hloexec.ops.reduction.reducers import recognise, recognise_components
+from hloexec.ops.registry import Callee, ProgramShape
+from hloexec.ops.signatures import require_reducer, same_type
+from hloexec.values import Array
+
+__all__ = [
+    "element_types",
+    "halves",
+    "only_reducer",
+    "packed",
+    "reduced_demands",
+    "reducer_types",
+    "result_shape",
+    "usual_operations",
+]
+
+
+def reducer_types(
+    operands: Sequence[Shape], program: ProgramShape, what: str
+) -> tuple[list[ArrayShape], list[ElementType]]:
+    """The arrays among the operands and the element types of the results, or ShapeError."""
+    require(
+        len(operands) % 2 == 0, f"{what} must have as many initial values as arrays, but has {len(operands)} operands"
+    )
+    count = len(operands) // 2
+    arrays = [array_shape(operand, f"operand {k} of {what}") for k, operand in enumerate(operands[:count])]
+    inits = [array_shape(init, f"operand {count + k} of {what}") for k, init in enumerate(operands[count:])]
+    for array in arrays[1:]:
+        same_dimensions(arrays[0], array, f"the arrays that {what} takes")
+    require_reducer(program, arrays, f"the computation of {what}")
+    parameters = [
+        array_shape(parameter, f"a parameter of the computation of {what}") for parameter in program.parameters
+    ]
+    for k, (init, parameter) in enumerate(zip(inits, parameters[:count], strict=True)):
+        require(
+            init.rank == 0 and same_type(init.element_type, parameter.element_type),
+            f"initial value {k} of {what} must be {parameter}, as parameter {k} of its computation is, but is {init}",
+        )
+    for k, (array, parameter) in enumerate(zip(arrays, parameters[count:], strict=True)):
+        require(
+            same_type(array.element_type, parameter.element_type),
+            f"array {k} of {what} is {array}, but parameter {count + k} of its computation is {parameter}",
+        )
+    outcomes = program.result.elements if isinstance(program.result, TupleShape) else (program.result,)
+    return arrays, [array_shape(outcome, f"a result of the computation of {what}").element_type for outcome in outcomes]
+
+
+def result_shape(
+    types: Sequence[ElementType], sizes: tuple[int, ...], dynamic: tuple[bool, ...], program: ProgramShape
+) -> Shape:
+    shapes = tuple(ArrayShape(kind, sizes, dynamic_dimensions=dynamic if any(dynamic) else ()) for kind in types)
+    return TupleShape(shapes) if isinstance(program.result, TupleShape) else shapes[0]
+
+
+def halves(operands: Sequence[Array]) -> tuple[Sequence[Array], Sequence[Array]]:
+    count = len(operands) // 2
+    return operands[:count], operands[count:]
+
+
+def element_types(shape: Shape) -> list[ElementType]:
+    """The element types of a result that is an array or a tuple of arrays."""
+    leaves = shape.elements if isinstance(shape, TupleShape) else (shape,)
+    return [array_shape(leaf, "a result").element_type for leaf in leaves]
+
+
+def usual_operations(callee: Callee, types: Sequence[ElementType], *, is_exact: bool) -> tuple[str, ...] | None:
+    """The names in KNOWN_REDUCERS of what a reducer does with each array, or None where it must be called."""
+    names = recognise_components(callee.computation)
+    if names is None or not all(name in KNOWN_REDUCERS for name in names):
+        return None
+    # NumPy's products of complex numbers are not rounded alike on all processors; the callee's own are.
+    called = ("minimum", "maximum", "multiply") if is_exact else ("minimum", "maximum")
+    return None if any(kind.is_complex and name in called for name, kind in zip(names, types, strict=True)) else names
+
+
+def packed(results: Any, shape: Shape) -> Array | tuple[Array, ...]:
+    values: tuple[Array, ...] = tuple(results)
+    return values if isinstance(shape, TupleShape) else values[0]
+
+
+def only_reducer(use: Use) -> str | None:
+    """The opcode that the computation of a reduction of one operand amounts to."""
+    return recognise(use.module.by_name[use.attributes.to_apply]) if len(use.shapes) == 2 else None
+
+
+def reduced_demands(use: Use, demand: Demand) -> Demanded:
+    kind = only_reducer(use)
+    if kind in ("maximum", "minimum"):
+        yield 0, Demand(demand.low, demand.high)
+    elif kind == "add" and demand.low == 0:
+        yield 0, POSITIVE

@@ -1,0 +1,269 @@
+"""reduce.
+
+A reducer that is one usual operation (`reducers.recognise`) is applied to whole arrays by `known_reducers`. Every other
+one is called: on whole arrays too, but one element of the reduced extent after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from math import prod
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType, Kind
+from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import array_shape, require
+from hloexec.ops.intervals import INFINITY, UNKNOWN, Bounds, Demand, Demanded, Use
+from hloexec.ops.movement.copying import in_order
+from hloexec.ops.policies.exact.sums import can_reduce_exactly, reduce_exactly
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.probes import REDUCER, Probe
+from hloexec.ops.reduction.callees import (
+    element_types,
+    halves,
+    only_reducer,
+    packed,
+    reduced_demands,
+    reducer_types,
+    result_shape,
+    usual_operations,
+)
+from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
+from hloexec.ops.reduction.reducers import chooses_by_order, recognise_components
+from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.rounding import Rounding, Summation
+from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
+from hloexec.ops.signatures import as_parameters, cast
+from hloexec.values import Array
+
+__all__ = ["Reduce"]
+
+_TREE_LENGTH = 16
+"""Shorter extents are not worth finding out whether a reducer is associative."""
+
+
+@attrs.frozen
+class ReduceAttributes:
+    """Which dimensions vanish, and what combines two values."""
+
+    dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST)
+    to_apply: str = attribute(Grammar.COMPUTATION)
+
+
+@opcode("reduce", operands=(2, ANY), attributes=ReduceAttributes, rounding=Rounding.SUM)
+class Reduce:
+    """out[kept...] = init_value combined with all operand[...] along `dimensions`
+
+    N operands of the same dimensions, then N initial values; the computation takes N accumulated values and N elements.
+    Narrow floats are added, multiplied, and compared in f32, and rounded once; any other reducer works step by step in
+    the declared types, row-major over the reduced dimensions. XLA: Reduce.
+    """
+
+    probe = Probe("T[] reduce(a0, a1), dimensions={0}, to_apply=c", ("T[2]", "T[]"), REDUCER)
+
+    @staticmethod
+    def bounds(use: Use, *operands: Bounds) -> Bounds:
+        """A sum or product of what is never negative is not; an extremum lies where the elements do."""
+        kind = only_reducer(use)
+        if kind is None:
+            return UNKNOWN
+        operand, initial = operands
+        if kind in ("maximum", "minimum", "and", "or"):
+            return Bounds(min(operand.low, initial.low), max(operand.high, initial.high))
+        is_positive = kind in ("add", "multiply") and operand.low >= 0 and initial.low >= 0
+        return Bounds(0, INFINITY) if is_positive else UNKNOWN
+
+    @staticmethod
+    def demands_for(use: Use, demand: Demand) -> Demanded:
+        return reduced_demands(use, demand)
+
+    @staticmethod
+    def infer(
+        *operands: Shape, attributes: ReduceAttributes, shape: Shape, computations: Sequence[ProgramShape]
+    ) -> Shape:
+        arrays, results = reducer_types(operands, computations[0], "reduce")
+        operand = arrays[0]
+        dimensions = attributes.dimensions
+        require(
+            all(0 <= dimension < operand.rank for dimension in dimensions),
+            f"the dimensions that reduce takes must lie in [0, {operand.rank}), its operand being {operand}, "
+            f"but are {list(dimensions)}",
+        )
+        require(
+            len(set(dimensions)) == len(dimensions),
+            f"reduce must not name a dimension twice, but its dimensions are {list(dimensions)}",
+        )
+        kept = [dimension for dimension in range(operand.rank) if dimension not in dimensions]
+        sizes = tuple(operand.dimensions[dimension] for dimension in kept)
+        dynamic = tuple(operand.dynamic_dimensions[dimension] for dimension in kept if operand.is_dynamic)
+        return result_shape(results, sizes, dynamic, computations[0])
+
+    @staticmethod
+    def evaluate(
+        *operands: Array,
+        attributes: ReduceAttributes,
+        shape: Shape,
+        computations: Sequence[Callee],
+        numerics: NumericsPolicy = REFERENCE,
+    ) -> Array | tuple[Array, ...]:
+        arrays, init_values = halves(operands)
+        callee, dimensions = computations[0], attributes.dimensions
+        types = element_types(shape)
+        names = usual_operations(callee, types, is_exact=numerics.is_exact)
+        if names is None:
+            return packed(_reduce_by_calling(arrays, init_values, dimensions, callee, types), shape)
+        results = [
+            reduce_exactly(name, array, dimensions, init_value, element_type)
+            if numerics.is_exact and can_reduce_exactly(name, element_type)
+            else reduce_known(array, dimensions, init_value, KNOWN_REDUCERS[name], element_type)
+            for array, init_value, name, element_type in zip(arrays, init_values, names, types, strict=True)
+        ]
+        return packed(results, shape)
+
+    @staticmethod
+    def bind(
+        *,
+        attributes: ReduceAttributes,
+        shape: ArrayShape,
+        operand_shapes: tuple[ArrayShape, ...],
+        computations: Sequence[Callee],
+    ) -> Callable[[Array, Array], Array] | None:
+        element_type, dimensions = shape.element_type, attributes.dimensions
+        names = usual_operations(computations[0], [element_type], is_exact=False)
+        if names is None or len(operand_shapes) != 2:
+            return None
+        reducer = KNOWN_REDUCERS[names[0]]
+        return lambda array, init_value: reduce_known(array, dimensions, init_value, reducer, element_type)
+
+    @staticmethod
+    def by_rows(
+        *,
+        attributes: ReduceAttributes,
+        shape: Shape,
+        operand_shapes: tuple[ArrayShape, ...],
+        computations: Sequence[Callee],
+    ) -> RowForm | None:
+        """Reductions of one operand that lies in row-major order, by a usual operation: the order of sums is that of
+        the kernel, as how the elements of one row are grouped depends on their number alone."""
+        names, dimensions = recognise_components(computations[0].computation), attributes.dimensions
+        if len(operand_shapes) != 2 or not isinstance(shape, ArrayShape) or names is None or not dimensions:
+            return None
+        operand, element_type = operand_shapes[0], shape.element_type
+        if names[0] not in KNOWN_REDUCERS or element_type.is_complex:
+            return None
+        if not operand.element_type is operand_shapes[1].element_type is element_type:
+            return None
+        first, reducer = min(dimensions), KNOWN_REDUCERS[names[0]]
+        is_at_end = sorted(dimensions) == list(range(first, operand.rank))
+
+        def bind(count: int) -> RowFunction:
+            before = prefix_length(operand.dimensions, count) - 1
+            places = tuple(dimension - before for dimension in dimensions)
+
+            def reduced(block: Array, init_value: Array) -> Array:
+                return reduce_known(in_order(block), places, init_value, reducer, element_type)
+
+            if not is_at_end or element_type.is_narrow:
+                return reduced
+            length, kept = prod(operand.dimensions[first:]), operand.dimensions[before + 1 : first]
+
+            def reduced_neighbours(block: Array, init_value: Array) -> Array:
+                # What `reduce_known` does where it finds nothing to convert or to order.
+                if block.dtype != init_value.dtype or not block.flags.c_contiguous:
+                    return reduced(block, init_value)
+                total: Array = reducer.combine(init_value, reduce_axis(block.reshape(-1, length), 1, reducer))
+                return total.reshape((block.shape[0], *kept))
+
+            return reduced_neighbours
+
+        return RowForm(prefixes(operand.dimensions[:first]), bind, is_reduction=True)
+
+    @staticmethod
+    def summed(
+        *,
+        attributes: ReduceAttributes,
+        shape: Shape,
+        operand_shapes: tuple[ArrayShape, ...],
+        computations: Sequence[Callee],
+    ) -> Summation | None:
+        names = usual_operations(computations[0], element_types(shape), is_exact=False) or ()
+        terms = prod(operand_shapes[0].dimensions[dimension] for dimension in attributes.dimensions)
+        if "multiply" in names:
+            return Summation(terms, is_product=True)
+        if "add" not in names:
+            return None
+        along = (*(attributes.dimensions if name == "add" else () for name in names), *(() for _ in names))
+        # XLA:CPU rounds each partial sum to the reducer's type, along dimensions of more than 32 terms block by block.
+        sizes = [operand_shapes[0].dimensions[dimension] for dimension in attributes.dimensions]
+        return Summation(terms, along, narrow_steps=prod(min(size, 6.4 * math.log2(max(2, size))) for size in sizes))
+
+
+def _reduce_by_calling(
+    arrays: Sequence[Array],
+    init_values: Sequence[Array],
+    dimensions: Sequence[int],
+    callee: Callee,
+    types: Sequence[ElementType],
+) -> list[Array]:
+    """Reduce with any reducer: along a tree where it is known to be associative, else one step after the other."""
+    kept = [dimension for dimension in range(arrays[0].ndim) if dimension not in dimensions]
+    sizes = [arrays[0].shape[dimension] for dimension in kept]
+    length = prod(arrays[0].shape[dimension] for dimension in dimensions)
+    count = len(arrays)
+    converted = as_parameters([*init_values, *arrays], callee.computation)
+    totals = [np.broadcast_to(value, (prod(sizes),)) for value in converted[:count]]
+    # One row per kept element, its elements in row-major order of the reduced dimensions.
+    rows = [array.transpose(*kept, *sorted(dimensions)).reshape(prod(sizes), length) for array in converted[count:]]
+    if prod(sizes) == 0:
+        pass
+    elif length >= _TREE_LENGTH and _is_associative_choice(callee):
+        totals = _call(callee, totals, [row[:, 0] for row in _reduce_tree(rows, callee)])
+    else:
+        for place in range(length):
+            totals = _call(callee, totals, [row[:, place] for row in rows])
+    return [cast(total, kind).reshape(sizes) for total, kind in zip(totals, types, strict=True)]
+
+
+def _call(callee: Callee, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
+    result = callee(*left, *right)
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+def _reduce_tree(rows: list[Array], callee: Callee) -> list[Array]:
+    """Combine neighbours until one is left in each row; the order of the elements is kept."""
+    while (length := rows[0].shape[1]) > 1:
+        even = length // 2 * 2
+        paired = _call(callee, [row[:, 0:even:2] for row in rows], [row[:, 1:even:2] for row in rows])
+        rows = [np.concatenate([pair, row[:, even:]], axis=1) for pair, row in zip(paired, rows, strict=True)]
+    return rows
+
+
+def _is_associative_choice(callee: Callee) -> bool:
+    """Whether a reducer only compares and chooses, and choosing among three does not depend on the grouping.
+
+    What such a reducer does depends on the order of its arguments alone. Three values take part in regrouping, so three
+    different numbers, both zeros and NaN stand for all numbers there are, and trying all triples is a proof.
+    """
+    computation = callee.computation
+    count = len(computation.parameters) // 2
+    if count > 2 or not chooses_by_order(computation):
+        return False
+    shapes = [array_shape(shape, "a parameter") for shape in computation.parameter_shapes[:count]]
+    values = [_representatives(shape.element_type) for shape in shapes]
+    grids = np.meshgrid(*values * 3, indexing="ij")
+    a, b, c = ([grid.reshape(-1) for grid in grids[k * count : (k + 1) * count]] for k in range(3))
+    left = _call(callee, _call(callee, a, b), c)
+    right = _call(callee, a, _call(callee, b, c))
+    return all(mine.tobytes() == its.tobytes() for mine, its in zip(left, right, strict=True))
+
+
+def _representatives(element_type: ElementType) -> Array:
+    if element_type.kind is Kind.PRED:
+        return np.array([False, True])
+    if element_type.is_floating:
+        return np.array([np.nan, -1, -0.0, 0.0, 1], np.float32).astype(element_type.storage)
+    return np.array([0, 1, 2], element_type.compute).astype(element_type.storage)

@@ -1,0 +1,112 @@
+"""reduce-window. Its kernels: `hloexec.ops.reduction.window_reductions`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from math import prod
+
+import attrs
+
+from hloexec.ir import Shape, Window
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import require
+from hloexec.ops.intervals import Demand, Demanded, Use
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.probes import REDUCER, Probe
+from hloexec.ops.reduction.callees import (
+    element_types,
+    halves,
+    packed,
+    reduced_demands,
+    reducer_types,
+    result_shape,
+    usual_operations,
+)
+from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS
+from hloexec.ops.reduction.window_reductions import (
+    reduce_windows_exactly,
+    reduce_windows_known,
+    reduce_windows_stepwise,
+)
+from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.rounding import Rounding, Summation
+from hloexec.ops.signatures import as_parameters, cast
+from hloexec.ops.windows import output_size, require_window
+from hloexec.values import Array
+
+__all__ = ["ReduceWindow"]
+
+
+@attrs.frozen
+class ReduceWindowAttributes:
+    """The window, and what combines two values."""
+
+    window: Window = attribute(Grammar.WINDOW, default=Window())
+    to_apply: str = attribute(Grammar.COMPUTATION)
+
+
+@opcode("reduce-window", operands=(2, ANY), attributes=ReduceWindowAttributes, rounding=Rounding.SUM)
+class ReduceWindow:
+    """out[o...] = init_value combined with all operand[...] under the window that stands at o
+
+    Along each dimension tap t of the window at place o lies at o·stride + t·window_dilation − padding_low of the
+    operand dilated by base_dilation. What lies in padding or between dilated elements is skipped. N operands and N
+    initial values as for reduce. XLA: ReduceWindow.
+    """
+
+    probe = Probe("T[2] reduce-window(a0, a1), window={size=1}, to_apply=c", ("T[2]", "T[]"), REDUCER)
+
+    @staticmethod
+    def demands_for(use: Use, demand: Demand) -> Demanded:
+        return reduced_demands(use, demand)
+
+    @staticmethod
+    def infer(
+        *operands: Shape, attributes: ReduceWindowAttributes, shape: Shape, computations: Sequence[ProgramShape]
+    ) -> Shape:
+        arrays, results = reducer_types(operands, computations[0], "reduce-window")
+        operand, window = arrays[0], attributes.window
+        require(
+            len(window.dimensions) == operand.rank,
+            f"the window of reduce-window has {len(window.dimensions)} dimensions, but its operand is {operand}",
+        )
+        require_window(window, "reduce-window")
+        sizes = tuple(map(output_size, operand.dimensions, window.dimensions))
+        return result_shape(results, sizes, operand.dynamic_dimensions, computations[0])
+
+    @staticmethod
+    def evaluate(
+        *operands: Array,
+        attributes: ReduceWindowAttributes,
+        shape: Shape,
+        computations: Sequence[Callee],
+        numerics: NumericsPolicy = REFERENCE,
+    ) -> Array | tuple[Array, ...]:
+        arrays, init_values = halves(operands)
+        callee, window = computations[0], attributes.window
+        types = element_types(shape)
+        names = usual_operations(callee, types, is_exact=numerics.is_exact)
+        if names is None:
+            inputs = as_parameters([*init_values, *arrays], callee.computation)
+            stepwise = reduce_windows_stepwise(inputs[len(arrays) :], inputs[: len(arrays)], window, callee)
+            return packed(map(cast, stepwise, types), shape)
+        reduce_windows = reduce_windows_exactly if numerics.is_exact else reduce_windows_known
+        results = [
+            reduce_windows(array, init_value, window, KNOWN_REDUCERS[name], element_type)
+            for array, init_value, name, element_type in zip(arrays, init_values, names, types, strict=True)
+        ]
+        return packed(results, shape)
+
+    @staticmethod
+    def summed(
+        *, attributes: ReduceWindowAttributes, shape: Shape, computations: Sequence[Callee], **_: object
+    ) -> Summation | None:
+        names = usual_operations(computations[0], element_types(shape), is_exact=False) or ()
+        terms = prod(dimension.size for dimension in attributes.window.dimensions)
+        if not {"add", "multiply"} & set(names):
+            return None
+        # XLA makes prefix sums of sums of blocks of 16, each added up in the declared type: every term passes through
+        # four partial sums per binary digit of their number, which are rounded apart from one another.
+        steps = 6 * min(float(terms), 4 * math.log2(max(2, terms)))
+        return Summation(terms, narrow_steps=steps, is_product="multiply" in names)

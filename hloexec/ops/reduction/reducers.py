@@ -1,0 +1,135 @@
+"""Recognising what a called computation does, by its structure.
+
+Reductions, scatters and collectives call a computation that combines two values. The usual ones are a single binary
+operation of the two parameters; kernels that know which one can work on whole arrays instead of step by step. Names are
+never looked at: XLA calls an addition `region_3.17`.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from hloexec.dtypes import ElementType, Kind
+from hloexec.ir import ArrayShape, Computation, Instruction
+from hloexec.ops.attributes import attribute_fields
+from hloexec.ops.control.annotations import is_annotation
+
+__all__ = ["chooses_by_order", "recognise", "recognise_components", "recognise_value"]
+
+_COMMUTATIVE = frozenset({"add", "multiply", "minimum", "maximum", "and", "or", "xor"})
+_ORDER_OPCODES = frozenset(
+    {"parameter", "compare", "select", "minimum", "maximum", "and", "or", "not", "tuple", "copy"}
+)
+_LOGICAL_OPCODES = frozenset({"and", "or", "not"})
+
+_components: dict[int, tuple[weakref.ref[Computation], tuple[str, ...] | None]] = {}
+"""What `recognise_components` has found, by the computation's identity: comparing computations by value takes long."""
+
+
+def recognise(computation: Computation) -> str | None:
+    """What a computation of two parameters returns, or None for anything unusual.
+
+    `add`, `multiply`, `minimum`, `maximum`, `and`, `or`, `xor`: that operation on the two parameters, in either order;
+    `first`, `second`: parameter 0 or 1 as it is. Both parameters and the result must have one element type. Conversions
+    of the parameters to a type that holds all their values, undone on the result, are looked through: the operation on
+    the wider type, rounded or wrapped, is what the operation on the narrow type is. So are annotations of values, as
+    shardings in the reducers of partly manual regions are.
+    """
+    parameters = computation.parameters
+    if len(parameters) != 2:
+        return None
+    return recognise_value(computation, computation.root, *parameters)
+
+
+def recognise_components(computation: Computation) -> tuple[str, ...] | None:
+    """`recognise` for each component of a variadic reducer, or None where one of them is unusual.
+
+    A reducer of N arrays has 2·N parameters and a tuple of N as its root; component k must combine parameters k and
+    N + k only. With N = 1 the root may be the bare value.
+    """
+    key = id(computation)
+    known = _components.get(key)
+    if known is None or known[0]() is not computation:
+        forget = weakref.ref(computation, lambda _: _components.pop(key, None))
+        known = _components[key] = forget, _recognised_components(computation)
+    return known[1]
+
+
+def _recognised_components(computation: Computation) -> tuple[str, ...] | None:
+    parameters, root = computation.parameters, computation.root
+    results = computation.operands_of(root) if root.opcode == "tuple" else (root,)
+    count = len(results)
+    if len(parameters) != 2 * count:
+        return None
+    found = tuple(
+        recognise_value(computation, result, parameters[k], parameters[count + k]) for k, result in enumerate(results)
+    )
+    known = tuple(name for name in found if name is not None)
+    return known if len(known) == count else None
+
+
+def chooses_by_order(computation: Computation) -> bool:
+    """Whether a computation only compares its parameters and chooses among them, as argmin and argmax do.
+
+    Such a computation has no constants and no arithmetic, so which parameters it returns depends on nothing but how
+    they are ordered, and a few representative values tell all there is to know of it.
+    """
+    return all(
+        (instruction.opcode in _ORDER_OPCODES or is_annotation(instruction))
+        and (instruction.opcode not in _LOGICAL_OPCODES or _kind(instruction) is Kind.PRED)
+        and not _is_total_order(instruction)
+        for instruction in computation
+    )
+
+
+def _is_total_order(instruction: Instruction) -> bool:
+    """Whether this is a comparison that tells NaNs and zeros of different sign apart by their bits."""
+    field = attribute_fields(type(instruction.attributes)).get("type") if instruction.opcode == "compare" else None
+    return field is not None and getattr(instruction.attributes, field.field) == "TOTALORDER"
+
+
+def recognise_value(computation: Computation, root: Instruction, *parameters: Instruction) -> str | None:
+    """What `root`, an instruction, is of two parameters: one of the names of `recognise`, or None."""
+    narrow = _element_type(root)
+    if narrow is None or any(_element_type(parameter) is not narrow for parameter in parameters):
+        return None
+    names = [parameter.name for parameter in parameters]
+    root = _behind_conversions(computation, root, narrow)
+    if root.name in names:
+        return ("first", "second")[names.index(root.name)]
+    if root.opcode not in _COMMUTATIVE:
+        return None
+    operands = [_behind_conversions(computation, operand, narrow) for operand in computation.operands_of(root)]
+    return root.opcode if sorted(operand.name for operand in operands) == sorted(names) else None
+
+
+def _element_type(instruction: Instruction) -> ElementType | None:
+    return instruction.shape.element_type if isinstance(instruction.shape, ArrayShape) else None
+
+
+def _kind(instruction: Instruction) -> Kind | None:
+    found = _element_type(instruction)
+    return None if found is None else found.kind
+
+
+def _behind_conversions(computation: Computation, instruction: Instruction, narrow: ElementType) -> Instruction:
+    """The instruction whose value reaches `instruction` as it is, or through conversions that keep all of `narrow`."""
+    while instruction.opcode in ("convert", "copy") or is_annotation(instruction):
+        (operand,) = computation.operands_of(instruction)
+        if not all(_holds(_element_type(end), narrow) for end in (operand, instruction)):
+            break
+        instruction = operand
+    return instruction
+
+
+def _holds(wide: ElementType | None, narrow: ElementType) -> bool:
+    """Whether `wide` represents every value of `narrow`."""
+    if wide is narrow:
+        return True
+    if wide is None or wide.bits <= narrow.bits:
+        return False
+    if wide.is_floating and narrow.is_floating:
+        return wide.mantissa_bits >= narrow.mantissa_bits and wide.exponent_bits >= narrow.exponent_bits
+    if wide.is_integral and narrow.is_integral:
+        return wide.kind is narrow.kind or wide.kind is Kind.SIGNED
+    return False

@@ -1,0 +1,162 @@
+"""reduce-window's kernels.
+
+The taps of a window are visited one after the other (`windows.visits`): for all places of the window at once a tap is
+one slice of the operand and one of the result, and padding is never stored. An associative and commutative operation
+goes dimension by dimension instead (`sliding`), a block of the result at a time, on all cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from hloexec.dtypes import ElementType, element_type, element_type_of
+from hloexec.ir import Window
+from hloexec.ops.common import narrow, widen
+from hloexec.ops.policies.exact.sums import add_pairs
+from hloexec.ops.reduction.known_reducers import KnownReducer, accumulation_dtype
+from hloexec.ops.reduction.sliding import Along, Combination
+from hloexec.ops.registry import Callee
+from hloexec.ops.threads import in_blocks
+from hloexec.ops.windows import output_size, visits
+from hloexec.values import Array
+
+__all__ = ["reduce_windows_exactly", "reduce_windows_known", "reduce_windows_stepwise"]
+
+_BLOCK_BYTES = 256 << 10
+"""A block of the operand or the result, whichever is larger."""
+_LONG_LOOP = 64
+"""With so many elements, NumPy's innermost loop is long enough."""
+_PAIRS = KnownReducer(
+    combine=lambda x, y: np.stack(add_pairs((x[0], x[1]), (y[0], y[1]))), ufunc=None, identity=lambda dtype: -0.0
+)
+"""Addition of arrays that hold the high and the low parts of pairs along their first axis."""
+
+
+def reduce_windows_known(
+    array: Array, init_value: Array, window: Window, reducer: KnownReducer, result_type: ElementType
+) -> Array:
+    """reduce-window of one array with an associative and commutative operation: one dimension at a time.
+
+    Along each dimension the taps are combined one after the other, or in windows of 1, 2, 4, … taps (see `sliding`).
+    """
+    dtype = accumulation_dtype(element_type_of(array.dtype), result_type)
+    sizes = tuple(map(output_size, array.shape, window.dimensions))
+    result = np.empty(sizes, result_type.storage)
+    init = widen(init_value).astype(dtype)
+    is_neutral = init.tobytes() == np.array(reducer.identity(dtype), dtype).tobytes()
+    along = [
+        Along.of(axis, extent, dimension, reducer)
+        for axis, (extent, dimension) in enumerate(zip(array.shape, window.dimensions, strict=True))
+    ]
+    blocks = _blocks(array, sizes, along, dtype.itemsize)
+
+    def fill(start: int, stop: int) -> None:
+        for places in blocks[start:stop]:
+            parts = [one.part(place) for one, place in zip(along, places, strict=True)]
+            block = widen(array[tuple(elements for _, elements in parts)]).astype(dtype, copy=False)
+            combine = _combination(reducer, block)
+            for one, _ in parts:
+                block = one.reduced(block, combine, reducer.identity)
+            if not is_neutral:
+                block = np.asarray(reducer.combine(block, np.broadcast_to(init, block.shape)))
+            result[tuple(slice(place.start, place.stop) for place in places)] = narrow(block, result_type)
+
+    with np.errstate(all="ignore"):
+        in_blocks(fill, len(blocks), 1)
+    return result
+
+
+def _combination(reducer: KnownReducer, block: Array) -> Combination:
+    """The operation as NumPy has it, where nothing in the block lets it differ; `combination(x, y, out)`."""
+    ufunc = reducer.ufunc
+    if ufunc is not None and (reducer.zero_wins is None or block.dtype.kind != "f" or not _has_negative_zero(block)):
+        return ufunc
+    return lambda x, y, out: np.copyto(out, reducer.combine(x, y))
+
+
+def _has_negative_zero(block: Array) -> bool:
+    integers = np.dtype(f"i{block.itemsize}")
+    return bool(block.view(integers).min(initial=0) == np.iinfo(integers).min)
+
+
+def _blocks(array: Array, sizes: tuple[int, ...], along: Sequence[Along], itemsize: int) -> list[tuple[range, ...]]:
+    """Ranges of the result's dimensions for blocks that stay in a core's own cache, as far as windows may be cut."""
+    steps = list(sizes)
+    remaining = itemsize * max(array.size, prod(sizes))
+    for axis in sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])):
+        if remaining > _BLOCK_BYTES and along[axis].may_be_cut and sizes[axis] > 1:
+            inner = prod(
+                size
+                for size, stride in zip(sizes, array.strides, strict=True)
+                if abs(stride) < abs(array.strides[axis])
+            )
+            steps[axis] = min(sizes[axis], max(1, _BLOCK_BYTES * sizes[axis] // remaining, _LONG_LOOP // max(1, inner)))
+            remaining = remaining * steps[axis] // sizes[axis]
+    return list(
+        product(
+            *(
+                [range(size)[start : start + step] for start in range(0, size, step or 1)]
+                for size, step in zip(sizes, steps, strict=True)
+            )
+        )
+    )
+
+
+def reduce_windows_exactly(
+    array: Array, init_value: Array, window: Window, reducer: KnownReducer, result_type: ElementType
+) -> Array:
+    """`reduce_windows_known` that does not depend on the machine: sums as pairs of f64, rounded once; products in f64.
+
+    Everything else, and integers, is exact as it is.
+    """
+    if reducer.ufunc is np.multiply and result_type.is_floating:
+        wide = reduce_windows_known(_in_f64(array), _in_f64(init_value), window, reducer, element_type("f64"))
+        return narrow(wide, result_type)
+    if reducer.ufunc is not np.add or not (result_type.is_floating or result_type.is_complex):
+        return reduce_windows_known(array, init_value, window, reducer, result_type)
+    if result_type.is_complex:
+        sums = [
+            _summed_windows(part, init, window)
+            for part, init in ((array.real, init_value.real), (array.imag, init_value.imag))
+        ]
+        result = np.empty(sums[0].shape, np.complex128)
+        result.real, result.imag = sums
+        return narrow(result, result_type)
+    return narrow(_summed_windows(array, init_value, window), result_type)
+
+
+def _in_f64(array: Array) -> Array:
+    return np.asarray(widen(array).astype(np.float64))
+
+
+def _summed_windows(array: Array, init_value: Array, window: Window) -> Array:
+    wide = _in_f64(array)
+    pairs = np.stack([wide, np.zeros_like(wide)])
+    with np.errstate(all="ignore"):
+        for axis, dimension in enumerate(window.dimensions, 1):
+            one = Along.of(axis, pairs.shape[axis], dimension, _PAIRS)
+            pairs = one.reduced(pairs, lambda x, y, out: np.copyto(out, _PAIRS.combine(x, y)), _PAIRS.identity)
+        high, low = add_pairs((pairs[0], pairs[1]), (_in_f64(init_value), 0.0))
+    return np.asarray(high + low)
+
+
+def reduce_windows_stepwise(
+    arrays: Sequence[Array], init_values: Sequence[Array], window: Window, callee: Callee
+) -> list[Array]:
+    """reduce-window with any reducer: tap by tap in row-major order, in the declared types."""
+    sizes = [output_size(n, dimension) for n, dimension in zip(arrays[0].shape, window.dimensions, strict=True)]
+    totals = [np.full(sizes, init_value, init_value.dtype) for init_value in init_values]
+    taps = [
+        [tap for tap in visits(extent, size, dimension) if tap is not None]
+        for extent, size, dimension in zip(arrays[0].shape, sizes, window.dimensions, strict=True)
+    ]
+    for tap in product(*taps):
+        places, elements = tuple(place for place, _ in tap), tuple(element for _, element in tap)
+        combined = callee(*(total[places] for total in totals), *(array[elements] for array in arrays))
+        for total, value in zip(totals, combined if isinstance(combined, tuple) else (combined,), strict=True):
+            total[places] = value
+    return totals

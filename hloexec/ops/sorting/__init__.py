@@ -1,0 +1,1 @@
+"""sort and topk."""

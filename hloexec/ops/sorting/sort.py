@@ -1,0 +1,297 @@
+"""sort and topk.
+
+Both run on integer keys (see `comparators`): a sort whose comparator is no lexicographic order of keys is a
+merge sort that asks the comparator about whole arrays of pairs at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.common import array_shape, require, same_dimensions
+from hloexec.ops.movement.copying import reshaped
+from hloexec.ops.probes import COMPARATOR, Probe
+from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.signatures import one_or_tuple, require_scalar_comparison
+from hloexec.ops.sorting.comparators import Keys, keys_of, order_key
+from hloexec.ops.threads import in_blocks
+from hloexec.ops.traits import Traits
+from hloexec.values import Array
+
+__all__ = ["SortAttributes", "TopKAttributes", "first_indices", "stable_argsort"]
+
+_BLOCK_ELEMENTS = 1 << 16
+
+
+@attrs.frozen
+class SortAttributes:
+    dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
+    is_stable: bool = attribute(Grammar.BOOL, default=False)
+    to_apply: str = attribute(Grammar.COMPUTATION)
+
+
+@attrs.frozen
+class TopKAttributes:
+    k: int = attribute(Grammar.INT)
+    largest: bool = attribute(Grammar.BOOL, default=True, always_printed=True)
+
+
+@opcode("sort", operands=(1, ANY), attributes=SortAttributes, any_order=True, traits=Traits(is_leafwise=True))
+class Sort:
+    """Sorts the operands together along a dimension: element a comes before b where to_apply(a0, b0, a1, b1, …).
+
+    Always stable, which an unstable sort may be. A comparator that is no strict weak order gives some permutation.
+    Source: XLA, Sort.
+    """
+
+    probe = Probe("T[2] sort(a0), dimensions={0}, to_apply=c", ("T[2]",), COMPARATOR)
+
+    @staticmethod
+    def infer(*operands: Shape, attributes: SortAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
+        arrays = [array_shape(operand, f"operand {number} of sort") for number, operand in enumerate(operands)]
+        for array in arrays[1:]:
+            same_dimensions(arrays[0], array, "the operands of sort")
+        rank = arrays[0].rank
+        require(
+            0 <= attributes.dimension < rank,
+            f"the sort dimension {attributes.dimension} is out of range for operands of rank {rank}",
+        )
+        require_scalar_comparison(computations[0], arrays, "to_apply of sort")
+        return one_or_tuple(arrays)
+
+    @staticmethod
+    def evaluate(
+        *operands: Array, attributes: SortAttributes, computations: tuple[Callee, ...]
+    ) -> Array | tuple[Array, ...]:
+        comparator, dimension = computations[0], attributes.dimension
+        if operands[0].size == 0 or operands[0].shape[dimension] < 2:
+            return operands if len(operands) > 1 else operands[0]
+        turned = [np.moveaxis(operand, dimension, -1) for operand in operands]
+        length = turned[0].shape[-1]
+        rows = [reshaped(operand, (operands[0].size // length, length)) for operand in turned]
+        targets = [np.empty(row.shape, row.dtype) for row in rows]
+        for start, stop in _sort_by_keys(keys_of(comparator.computation), rows, targets):
+            sorted_rows = _merge_sorted(comparator, [row[start:stop] for row in rows])
+            for target, row in zip(targets, sorted_rows, strict=True):
+                target[start:stop] = row
+        results = tuple(np.moveaxis(target.reshape(turned[0].shape), -1, dimension) for target in targets)
+        return results if len(results) > 1 else results[0]
+
+
+@opcode("topk", operands=1, attributes=TopKAttributes, any_order=True)
+class TopK:
+    """(values, indices) of the k largest or smallest elements of the last dimension, the best first.
+
+    operand [..., n] gives values [..., k] and s32 indices [..., k], k ≤ n. Elements are compared in total order (-NaN
+    first, +NaN last, -0 before +0); among equal ones the lower index comes first. Source: XLA, TopK.
+    """
+
+    probe = Probe("(T[2,1], s32[2,1]) topk(a0), k=1", ("T[2,3]",))
+
+    @staticmethod
+    def infer(operand: Shape, *, attributes: TopKAttributes) -> Shape:
+        array = array_shape(operand, "the operand of topk")
+        require(array.rank > 0, "the operand of topk must have at least one dimension, but is a scalar")
+        require(
+            not array.element_type.is_complex, f"topk compares its elements, which {array.element_type} does not allow"
+        )
+        extent, k = array.dimensions[-1], attributes.k
+        require(0 <= k <= extent, f"k of topk must be between 0 and the last dimension's size, {extent}, but is {k}")
+        dimensions = (*array.dimensions[:-1], k)
+        return TupleShape(
+            (
+                ArrayShape(array.element_type, dimensions, dynamic_dimensions=array.dynamic_dimensions),
+                ArrayShape(ELEMENT_TYPES["s32"], dimensions, dynamic_dimensions=array.dynamic_dimensions),
+            )
+        )
+
+    @staticmethod
+    def evaluate(operand: Array, *, attributes: TopKAttributes) -> tuple[Array, Array]:
+        rows = reshaped(operand, (prod(operand.shape[:-1]), operand.shape[-1]))
+        values = np.empty((len(rows), attributes.k), operand.dtype)
+        indices = np.empty(values.shape, np.int32)
+
+        def select(start: int, stop: int) -> None:
+            key = order_key(rows[start:stop])
+            order = _stable_order([~key if attributes.largest else key], attributes.k)
+            _take_all([rows[start:stop]], order, [values[start:stop]])
+            indices[start:stop] = order
+
+        in_blocks(select, len(rows), _block(rows))
+        sizes = (*operand.shape[:-1], attributes.k)
+        return values.reshape(sizes), indices.reshape(sizes)
+
+
+def first_indices(comparator: Callee, rows: Sequence[Array], count: int) -> Array:
+    """The indices along the last axis of the `count` elements that come first by a comparator, in its order.
+
+    The comparator takes pairs of elements of each row, as sort's does. Of equal elements the lower index comes first.
+    """
+    keys = keys_of(comparator.computation)(rows)
+    if keys is not None:
+        return _stable_order(keys, count)
+    index = np.broadcast_to(np.arange(rows[0].shape[-1]), rows[0].shape)
+    compared = _WithoutIndex(comparator)
+    return _merge_sorted(compared, [*map(np.ascontiguousarray, rows), np.ascontiguousarray(index)])[-1][..., :count]
+
+
+def _sort_by_keys(keys_of_rows: Keys, rows: Sequence[Array], targets: Sequence[Array]) -> list[tuple[int, int]]:
+    """Sort `[batch, n]` rows into `targets`, and give the ranges of the batch that have no keys to sort by."""
+    unsorted: list[tuple[int, int]] = []
+
+    def sort(start: int, stop: int) -> None:
+        part = [row[start:stop] for row in rows]
+        keys = keys_of_rows(part)
+        if keys is None:
+            unsorted.append((start, stop))
+            return
+        _take_all(part, _stable_order(keys), [target[start:stop] for target in targets])
+
+    in_blocks(sort, len(rows[0]), _block(rows[0]))
+    return unsorted
+
+
+def _block(rows: Array) -> int:
+    """How many rows to sort at a time, so that what is made of them stays in the cache."""
+    length: int = rows.shape[-1]
+    return max(1, _BLOCK_ELEMENTS // max(1, length))
+
+
+class _WithoutIndex:
+    """A comparator that takes the pairs of one more row, and ignores them."""
+
+    def __init__(self, comparator: Callee) -> None:
+        self._comparator = comparator
+        self.computation = comparator.computation
+
+    def __call__(self, *arguments: Array) -> Any:
+        return self._comparator(*arguments[:-2])
+
+
+def _stable_order(keys: Sequence[Array], count: int | None = None) -> Array:
+    """The indices along the last axis that sort by the keys, the first key being the most significant.
+
+    With `count`, only that many indices, of the first elements in the order.
+    """
+    order: Array | None = None
+    for key in reversed(keys):
+        if order is None:
+            order = stable_argsort(key, count if len(keys) == 1 else None)
+        else:
+            order = np.take_along_axis(order, stable_argsort(np.take_along_axis(key, order, -1)), -1)
+    assert order is not None
+    return order
+
+
+def stable_argsort(key: Array, count: int | None = None) -> Array:
+    """The indices along the last axis that sort integers, the first `count` of them.
+
+    Where there is room, key and index are sorted as one number: vectorised, and stable since no two are equal.
+    """
+    length = key.shape[-1]
+    if count is not None and 0 < count < length // 8:
+        return _first_of_few(key, count)
+    index_bits = max(length - 1, 1).bit_length()
+    low, high = (int(key.min()), int(key.max())) if key.size else (0, 0)
+    if (high - low).bit_length() + index_bits > 64:
+        return np.argsort(key, axis=-1, kind="stable")[..., :count]
+    # Differences of 64-bit numbers wrap, and wrap back when seen as unsigned.
+    offset = np.array(low, key.dtype).astype(np.int64 if key.dtype.kind == "i" else np.uint64)
+    packed = (key.astype(offset.dtype) - offset).view(np.uint64)
+    packed <<= np.uint64(index_bits)
+    packed |= np.arange(length, dtype=np.uint64)
+    packed.sort(axis=-1)
+    return (packed[..., :count] & np.uint64((1 << index_bits) - 1)).view(np.int64)
+
+
+def _first_of_few(key: Array, count: int) -> Array:
+    """`stable_argsort` of far fewer elements than there are: only those that are no larger than the last are sorted."""
+    length = key.shape[-1]
+    rows = key.reshape(-1, length)
+    last = np.partition(rows, count - 1, axis=-1)[:, count - 1 : count]
+    found = np.flatnonzero(rows <= last)
+    order = _stable_order([found // length, rows.reshape(-1)[found]])
+    found = found[order]
+    # Of equal elements there may be more than there is room for.
+    first = np.searchsorted(found // length, np.arange(len(rows)))
+    chosen: Array = found[first[:, None] + np.arange(count)] % length
+    return chosen.reshape(*key.shape[:-1], count)
+
+
+def _take_all(rows: Sequence[Array], order: Array, targets: Sequence[Array]) -> None:
+    """Each row's elements in the given order; as plain integers, since only these NumPy moves fast."""
+    if len(order) > 1:
+        order = order + (np.arange(len(order)) * rows[0].shape[-1])[:, None]
+    for row, target in zip(rows, targets, strict=True):
+        # Indices are in range: `wrap` is what NumPy does fastest.
+        _bits(row).reshape(-1).take(order, mode="wrap", out=_bits(target))
+
+
+def _bits(array: Array) -> Array:
+    return array.view(f"u{array.dtype.itemsize}") if array.dtype.itemsize <= 8 else array
+
+
+def _merge_sorted(comparator: Callee, rows: Sequence[Array]) -> list[Array]:
+    """Merge sort with any comparator, which is asked about one pair of each merge at a time.
+
+    Each pass merges neighbouring runs of `width` elements. An element of the left run goes behind as many elements of
+    the right run as come before it; that number is found by bisection, for all elements at once. Elements of the right
+    run fill the gaps. O(n log² n) comparisons in O(log² n) calls.
+    """
+    shape, length = rows[0].shape, rows[0].shape[-1]
+    batch = rows[0].size // length
+    columns = [_bits(row).reshape(batch, length) for row in rows]
+    position = np.arange(length)
+    width = 1
+    while width < length:
+        start = position - position % (2 * width)
+        middle = np.minimum(start + width, length)
+        end = np.minimum(start + 2 * width, length)
+        left = np.flatnonzero((position < middle) & (middle < end))
+        behind = _count_before(comparator, columns, rows, left, middle[left], end[left])
+        # A comparator that contradicts itself must not lose elements: targets keep growing whatever it said.
+        targets = left + np.maximum.accumulate(start[left] + behind, axis=-1) - start[left]
+        columns = [_merged(column, left, targets) for column in columns]
+        width *= 2
+    return [column.view(row.dtype).reshape(shape) for column, row in zip(columns, rows, strict=True)]
+
+
+def _count_before(
+    comparator: Callee, columns: Sequence[Array], rows: Sequence[Array], left: Array, middle: Array, end: Array
+) -> Array:
+    """For each element at `left` of each batch row, how many of the right run [middle, end) come before it."""
+    batch = columns[0].shape[0]
+    low = np.broadcast_to(middle, (batch, len(left)))
+    high = np.broadcast_to(end, (batch, len(left)))
+    lines = np.arange(batch)[:, None]
+    while (open_ := low < high).any():
+        probe = (low + high) >> 1
+        safe = np.where(open_, probe, middle)
+        arguments: list[Array] = []
+        for column, row in zip(columns, rows, strict=True):
+            for place in (column[lines, safe], column[:, left]):
+                arguments.append(place.view(row.dtype).reshape(-1))
+        comes_before = np.asarray(comparator(*arguments)).reshape(batch, len(left))
+        low = np.where(open_ & comes_before, probe + 1, low)
+        high = np.where(open_ & ~comes_before, probe, high)
+    return low - middle
+
+
+def _merged(column: Array, left: Array, targets: Array) -> Array:
+    """A column after one pass: left elements at their targets, all others in their old order in the gaps."""
+    is_left = np.zeros(column.shape[-1], np.bool_)
+    is_left[left] = True
+    taken = np.zeros(column.shape, np.bool_)
+    np.put_along_axis(taken, targets, True, -1)
+    result = np.empty_like(column)
+    result[taken] = column[:, is_left].reshape(-1)
+    result[~taken] = column[:, ~is_left].reshape(-1)
+    return result

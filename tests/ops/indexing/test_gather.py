@@ -1,0 +1,232 @@
+"""dynamic-slice, dynamic-update-slice and gather, against XLA bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hloexec.dtypes import ELEMENT_TYPES, element_type_of
+from hloexec.errors import ShapeError
+from hloexec.ir import ArrayShape
+from hloexec.ops.indexing.dynamic_slice import DynamicSlice, DynamicSliceAttributes, DynamicUpdateSlice
+from hloexec.ops.indexing.gather import Gather, GatherAttributes
+from tests.ops.against_xla import Case, assert_same_as_xla, random_array, shape_text
+from tests.ops.evaluation import evaluate
+from tests.ops.indexing.index_windows import braces, draw_indices, draw_windows
+
+TYPES = [name for name, entry in ELEMENT_TYPES.items() if entry.is_array and name not in ("s1", "u1")]
+
+sizes = st.sampled_from([1, 1, 2, 3, 4, 5])
+types = st.sampled_from(TYPES)
+few = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def _text(name: str, shape: Any) -> str:
+    return f"{name}[{','.join(map(str, shape))}]"
+
+
+def _array(draw: Any, name: str, shape: Any) -> Any:
+    return random_array(draw(st.integers(0, 2**20)), shape, ELEMENT_TYPES[name].storage)
+
+
+def _indices(draw: Any, shape: Any) -> Any:
+    return draw_indices(draw, shape, near=(-2, 7), share=0.8)
+
+
+@st.composite
+def _dynamic_slices(draw: Any) -> Case:
+    name, source = draw(types), draw(st.lists(st.sampled_from([0, 1, 2, 3, 5]), min_size=1, max_size=4))
+    window = [draw(st.integers(0, size)) for size in source]
+    operands = [_array(draw, name, source), *map(np.array, _indices(draw, (len(source),)))]
+    return Case("dynamic-slice", operands, _text(name, window), f"dynamic_slice_sizes={braces(window)}")
+
+
+@st.composite
+def _dynamic_update_slices(draw: Any) -> Case:
+    case = draw(_dynamic_slices())
+    operand, *starts = case.operands
+    window = [int(size) for size in case.attributes.partition("{")[2].rstrip("}").split(",") if size]
+    update = random_array(draw(st.integers(0, 2**20)), window, operand.dtype)
+    return Case("dynamic-update-slice", [operand, update, *starts], shape_text(operand))
+
+
+@st.composite
+def _gathers(draw: Any) -> Case:
+    name, source = draw(types), draw(st.lists(sizes, min_size=1, max_size=4))
+    windows = draw_windows(draw, source, most_batching=2, least_mapped=0, batch_sizes=(0, 1, 2, 3))
+    attributes = (
+        f"offset_dims={braces(windows.window_dims)}, collapsed_slice_dims={braces(windows.left_out)}, "
+        f"start_index_map={braces(windows.mapped)}, operand_batching_dims={braces(windows.batching)}, "
+        f"start_indices_batching_dims={braces(windows.index_batching)}, "
+        f"index_vector_dim={windows.index_vector_dim}, slice_sizes={braces(windows.sizes)}"
+    )
+    operands = [_array(draw, name, source), _indices(draw, windows.index_shape)]
+    return Case("gather", operands, _text(name, windows.shape), attributes)
+
+
+@few
+@given(st.lists(st.one_of(_dynamic_slices(), _dynamic_update_slices()), min_size=8, max_size=20))
+def test_dynamic_slices_clamp_as_in_xla(cases: list[Case]) -> None:
+    assert_same_as_xla(cases)
+
+
+@settings(few, max_examples=60)
+@given(st.one_of(_dynamic_slices(), _dynamic_update_slices()), st.booleans())
+def test_kernels_bound_to_shapes_give_what_others_do(case: Case, is_vector: bool) -> None:
+    operands = case.operands
+    first = 1 if case.opcode == "dynamic-slice" else 2
+    if is_vector:
+        operands = [*operands[:first], np.array(operands[first:])]
+    shapes = tuple(ArrayShape(element_type_of(operand.dtype), operand.shape) for operand in operands)
+    if case.opcode == "dynamic-slice":
+        sizes = [int(size) for size in case.attributes.partition("{")[2].rstrip("}").split(",") if size]
+        attributes = DynamicSliceAttributes(dynamic_slice_sizes=tuple(sizes))
+        expected = DynamicSlice.evaluate(*operands, attributes=attributes, operand_shapes=shapes)
+        bound = DynamicSlice.bind(attributes=attributes, shape=shapes[0], operand_shapes=shapes)
+        assert_same_array(bound(*operands), expected)
+        return
+    before = operands[0].copy()
+    given = {"shape": shapes[0], "operand_shapes": shapes}
+    expected = DynamicUpdateSlice.evaluate(*operands, **given)
+    assert_same_array(DynamicUpdateSlice.bind(attributes=None, **given)(*operands), expected)
+    assert operands[0].tobytes() == before.tobytes()
+    bound = DynamicUpdateSlice.bind(attributes=None, **given)
+    assert_same_array(bound(before, *operands[1:], out=before), expected)
+
+
+def assert_same_array(actual: Any, expected: Any) -> None:
+    assert type(actual) is np.ndarray
+    assert (actual.dtype, actual.shape, actual.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
+
+
+@settings(few, max_examples=20)
+@given(st.lists(_gathers(), min_size=6, max_size=14))
+def test_gather_clamps_out_of_range_indices_as_xla_does(cases: list[Case]) -> None:
+    assert_same_as_xla(cases)
+
+
+def test_gather_of_every_element_type_is_that_of_xla() -> None:
+    indices = np.array([[1], [5], [-2], [0]], np.int32)
+    row = "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}"
+    window = "offset_dims={1,2}, collapsed_slice_dims={}, start_index_map={1}, index_vector_dim=1, slice_sizes={2,3}"
+    cases = []
+    for seed, name in enumerate(TYPES):
+        operand = random_array(seed, (3, 4), ELEMENT_TYPES[name].storage)
+        cases.append(Case("gather", [operand, indices], f"{name}[4,4]", row))
+        cases.append(Case("gather", [operand, indices], f"{name}[4,2,3]", window))
+    assert_same_as_xla(cases)
+
+
+@pytest.mark.parametrize("name", ["s2", "u2", "s4", "u4"])
+def test_sub_byte_indices_count_like_any_other(name: str) -> None:
+    # XLA:CPU does not take indices this narrow; a wider type holds the same numbers.
+    operand = np.arange(12, dtype=np.int32).reshape(3, 4)
+    narrow = np.array([[1], [0], [-1]]).astype(ELEMENT_TYPES[name].storage)
+    attributes = GatherAttributes(
+        offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,), index_vector_dim=1, slice_sizes=(1, 4)
+    )
+    rows = Gather.evaluate(
+        operand, narrow, attributes=attributes, operand_shapes=(ArrayShape(ELEMENT_TYPES["s32"], (3, 4)),)
+    )
+    assert rows.tolist() == [operand[min(max(int(i), 0), 2)].tolist() for i in narrow.astype(np.int64)[:, 0]]
+
+
+def test_dynamic_slice_of_a_scalar_is_the_scalar() -> None:
+    # XLA's importer does not take this one; its shape inference does.
+    text = "HloModule m\nENTRY e {\n p = s32[] parameter(0)\n q = s32[] parameter(1)\n r = s32[] dynamic-slice(p), dynamic_slice_sizes={}\n u = s32[] dynamic-update-slice(p, q)\n ROOT t = (s32[], s32[]) tuple(r, u)\n}"
+    assert [int(value) for value in evaluate(text, np.array(4, np.int32), np.array(7, np.int32))] == [4, 7]
+
+
+def test_starts_may_come_as_one_array() -> None:
+    # XLA's importer takes scalars only, though its shape inference has both.
+    text = """HloModule m
+ENTRY e {
+  p = s32[3,4] parameter(0)
+  u = s32[2,2] parameter(1)
+  i = u8[2] parameter(2)
+  r = s32[2,2] dynamic-slice(p, i), dynamic_slice_sizes={2,2}
+  s = s32[3,4] dynamic-update-slice(p, u, i)
+  ROOT t = (s32[2,2], s32[3,4]) tuple(r, s)
+}"""
+    operand = np.arange(12, dtype=np.int32).reshape(3, 4)
+    window, updated = evaluate(text, operand, np.full((2, 2), -1, np.int32), np.array([0, 200], np.uint8))
+    assert window.tolist() == [[2, 3], [6, 7]]
+    assert updated.tolist() == [[0, 1, -1, -1], [4, 5, -1, -1], [8, 9, 10, 11]]
+
+
+def test_dynamic_slice_is_a_view_of_its_operand() -> None:
+    operand = np.arange(12, dtype=np.int32).reshape(3, 4)
+    text = "HloModule m\nENTRY e {\n p = s32[3,4] parameter(0)\n i = s32[] parameter(1)\n ROOT r = s32[2,2] dynamic-slice(p, i, i), dynamic_slice_sizes={2,2}\n}"
+    assert np.shares_memory(evaluate(text, operand, np.array(1, np.int32)), operand)
+
+
+def test_dynamic_operands_are_zero_between_extent_and_bound() -> None:
+    text = """HloModule m
+ENTRY e {
+  p = s32[<=5] parameter(0)
+  i = s32[] parameter(1)
+  u = s32[2] parameter(2)
+  q = s32[2,1] parameter(3)
+  window = s32[3] dynamic-slice(p, i), dynamic_slice_sizes={3}
+  updated = s32[<=5] dynamic-update-slice(p, u, i)
+  gathered = s32[2] gather(p, q), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1}
+  whole = s32[2,<=5] gather(p, q), offset_dims={1}, collapsed_slice_dims={}, start_index_map={0}, index_vector_dim=1, slice_sizes={5}
+  ROOT all = (s32[3], s32[<=5], s32[2], s32[2,<=5]) tuple(window, updated, gathered, whole)
+}"""
+    operand = np.array([1, 2, 3], np.int32)
+    results = evaluate(text, operand, np.array(2, np.int32), np.array([8, 9], np.int32), np.array([[0], [4]], np.int32))
+    assert [result.tolist() for result in results] == [[3, 0, 0], [1, 2, 8], [1, 0], [[1, 2, 3], [1, 2, 3]]]
+
+
+F32, S32 = ELEMENT_TYPES["f32"], ELEMENT_TYPES["s32"]
+MATRIX, INDEX = ArrayShape(F32, (3, 4)), ArrayShape(S32)
+
+
+def _gather(indices: ArrayShape = ArrayShape(S32, (5, 1)), **changes: Any) -> Any:  # noqa: B008
+    attributes = {
+        "offset_dims": (1,), "collapsed_slice_dims": (0,), "start_index_map": (0,), "index_vector_dim": 1,
+        "slice_sizes": (1, 4),
+    } | changes  # fmt: skip
+    return Gather.infer(MATRIX, indices, attributes=GatherAttributes(**attributes))
+
+
+def _dynamic_slice(*starts: ArrayShape, window: Any = (1, 1)) -> Any:
+    return DynamicSlice.infer(MATRIX, *starts, attributes=DynamicSliceAttributes(dynamic_slice_sizes=window))
+
+
+@pytest.mark.parametrize(
+    ("infer", "message"),
+    [
+        (lambda: _dynamic_slice(INDEX), "one start index per dimension"),
+        (lambda: _dynamic_slice(INDEX, ArrayShape(F32)), "must be integers"),
+        (lambda: _dynamic_slice(INDEX, ArrayShape(ELEMENT_TYPES["s64"])), "one element type"),
+        (lambda: _dynamic_slice(INDEX, ArrayShape(S32, (1,))), "must be scalars"),
+        (lambda: _dynamic_slice(ArrayShape(S32, (3,))), "one element per dimension"),
+        (lambda: _dynamic_slice(INDEX, INDEX, window=(4, 1)), "a size within it"),
+        (lambda: _dynamic_slice(INDEX, INDEX, window=(1,)), "a size within it"),
+        (lambda: DynamicUpdateSlice.infer(MATRIX, ArrayShape(F32, (4, 4)), INDEX, INDEX), "must fit into the operand"),
+        (lambda: DynamicUpdateSlice.infer(MATRIX, ArrayShape(F32, (4,)), INDEX, INDEX), "must fit into the operand"),
+        (lambda: DynamicUpdateSlice.infer(MATRIX, ArrayShape(S32, (1, 1)), INDEX, INDEX), "same element type"),
+        (lambda: _gather(ArrayShape(F32, (5, 1))), "must be integers"),
+        (lambda: _gather(index_vector_dim=3), "index_vector_dim 3"),
+        (lambda: _gather(start_index_map=(0, 1)), "one operand dimension for each of the 1 components"),
+        (lambda: _gather(start_index_map=(2,)), "names dimension 2"),
+        (lambda: _gather(ArrayShape(S32, (5, 2)), start_index_map=(0, 0)), "repeats a dimension"),
+        (lambda: _gather(slice_sizes=(2, 4)), "its slice size must be 1"),
+        (lambda: _gather(slice_sizes=(1, 5)), "a size within it"),
+        (lambda: _gather(collapsed_slice_dims=()), "offset_dims must name"),
+        (lambda: _gather(offset_dims=(2,)), "names dimension 2"),
+        (lambda: _gather(collapsed_slice_dims=(1, 0), slice_sizes=(1, 1), offset_dims=()), "must be sorted"),
+        (lambda: _gather(operand_batching_dims=(1,)), "equal length"),
+        (lambda: _gather(operand_batching_dims=(1,), start_indices_batching_dims=(1,)), "must not contain index_vector_dim"),
+        (lambda: _gather(operand_batching_dims=(1,), start_indices_batching_dims=(0,)), "must be of one size"),
+        (lambda: _gather(ArrayShape(S32, (3, 1)), operand_batching_dims=(0,), start_indices_batching_dims=(0,)), "no dimension in common"),
+    ],
+)  # fmt: skip
+def test_shape_rules_say_what_is_wrong(infer: Any, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        infer()

@@ -1,0 +1,181 @@
+"""get-dimension-size, set-dimension-size and dynamic-reshape: values of runtime extents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.errors import EvaluationError, ShapeError
+from hloexec.ir import ArrayShape
+from hloexec.ops.movement.dynamic_shapes import (
+    DimensionSizeAttributes,
+    DynamicReshape,
+    GetDimensionSize,
+    SetDimensionSize,
+)
+from hloexec.ops.movement.strided import Reshape, ReshapeAttributes
+from tests.ops.evaluation import evaluate
+
+F32, S32 = ELEMENT_TYPES["f32"], ELEMENT_TYPES["s32"]
+
+SIZES = """HloModule m
+ENTRY main {
+  p = f32[6,2] parameter(0)
+  n = s32[] parameter(1)
+  cut = f32[<=6,2] set-dimension-size(p, n), dimensions={0}
+  size = s32[] get-dimension-size(cut), dimensions={0}
+  other = s32[] get-dimension-size(cut), dimensions={1}
+  turned = f32[2,<=6] transpose(cut), dimensions={1,0}
+  ROOT all = (f32[<=6,2], s32[], s32[], f32[2,<=6]) tuple(cut, size, other, turned)
+}"""
+
+
+@pytest.mark.parametrize("extent", [0, 1, 4, 6])
+def test_runtime_extents_are_those_of_xla(extent: int) -> None:
+    xla = pytest.importorskip("conformance.xla")
+    inputs = [np.arange(12, dtype=np.float32).reshape(6, 2), np.array(extent, np.int32)]
+    actual = evaluate(SIZES, *inputs)
+    for mine, its in zip(actual, xla.run_hlo(SIZES, *inputs), strict=True):
+        assert mine.shape == its.shape
+        np.testing.assert_array_equal(mine, its)
+
+
+FLOW = """HloModule m
+add {
+  a = s32[] parameter(0)
+  b = s32[] parameter(1)
+  ROOT r = s32[] add(a, b)
+}
+ENTRY main {
+  whole = s32[6] parameter(0)
+  n = s32[] parameter(1)
+  z = s32[] parameter(2)
+  q = s32[2] parameter(3)
+  i = s32[2,1] parameter(4)
+  p = s32[<=6] set-dimension-size(whole, n), dimensions={0}
+  one = s32[] constant(1)
+  two = s32[] constant(2)
+  column = s32[<=6,1] reshape(p)
+  wide = s32[2,<=6] broadcast(p), dimensions={1}
+  tall = s32[<=6,2] broadcast(p), dimensions={0}
+  wide_flat = s32[<=12] reshape(wide)
+  tall_flat = s32[<=12] reshape(tall)
+  tail = s32[<=4] slice(p), slice={[2:6]}
+  every_other = s32[<=3] slice(p), slice={[0:6:2]}
+  last = s32[1] slice(p), slice={[2:3]}
+  joined = s32[<=8] concatenate(p, q), dimensions={0}
+  joined_behind = s32[<=8] concatenate(q, p), dimensions={0}
+  padded = s32[<=14] pad(p, z), padding=1_2_1
+  turned = s32[<=6] reverse(p), dimensions={0}
+  window = s32[2] dynamic-slice(p, one), dynamic_slice_sizes={2}
+  updated = s32[<=6] dynamic-update-slice(p, q, one)
+  updated_beyond = s32[<=6] dynamic-update-slice(p, q, two)
+  copies = s32[2,<=6] gather(p, i), offset_dims={1}, collapsed_slice_dims={}, start_index_map={0}, index_vector_dim=1, slice_sizes={6}
+  picked = s32[2] gather(p, i), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1}
+  summed = s32[<=6] scatter(p, i, q), update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add
+  ROOT all = (s32[<=6,1], s32[<=12], s32[<=12], s32[<=4], s32[<=3], s32[1], s32[<=8], s32[<=8], s32[<=14], s32[<=6],
+    s32[2], s32[<=6], s32[<=6], s32[2,<=6], s32[2], s32[<=6])
+    tuple(column, wide_flat, tall_flat, tail, every_other, last, joined, joined_behind, padded, turned,
+    window, updated, updated_beyond, copies, picked, summed)
+}"""
+
+
+def test_runtime_extents_flow_through_data_movement_as_in_xla() -> None:
+    xla = pytest.importorskip("conformance.xla")
+    inputs = [
+        np.arange(1, 7, dtype=np.int32), np.array(3, np.int32), np.array(7, np.int32),
+        np.array([8, 9], np.int32), np.array([[0], [2]], np.int32),
+    ]  # fmt: skip
+    for mine, its in zip(evaluate(FLOW, *inputs), xla.run_hlo(FLOW, *inputs), strict=True):
+        assert mine.tolist() == its.tolist()
+
+
+@pytest.mark.parametrize(
+    ("source", "dynamic", "result", "result_dynamic", "extents", "expected"),
+    [
+        ((4, 3, 2), "100", (4, 6), "10", (2, 3, 2), (2, 6)),
+        ((1, 6), "01", (6, 1), "10", (1, 5), (5, 1)),
+        ((2, 3, 4), "001", (6, 1, 4), "001", (2, 3, 0), (6, 1, 0)),
+        ((2, 3), "01", (1, 6), "01", (2, 2), (1, 4)),
+        ((3, 4), "11", (3, 1, 4), "101", (2, 1), (2, 1, 1)),
+        ((0, 4), "01", (0,), "1", (0, 2), (0,)),
+    ],
+)
+def test_a_reshape_hands_each_extent_to_the_dimension_of_its_run(
+    source: Any, dynamic: str, result: Any, result_dynamic: str, extents: Any, expected: Any
+) -> None:
+    before = ArrayShape(S32, source, dynamic_dimensions=tuple(flag == "1" for flag in dynamic))
+    after = ArrayShape(S32, result, dynamic_dimensions=tuple(flag == "1" for flag in result_dynamic))
+    assert Reshape.infer(before, attributes=ReshapeAttributes(), shape=after) == after
+    assert Reshape.evaluate(np.zeros(extents, np.int32), shape=after, operand_shapes=(before,)).shape == expected
+
+
+def test_a_reshape_that_no_extents_fit_is_an_error() -> None:
+    before = ArrayShape(S32, (6,), dynamic_dimensions=(True,))
+    after = ArrayShape(S32, (3, 2), dynamic_dimensions=(True, False))
+    with pytest.raises(EvaluationError, match="do not fill any extents"):
+        Reshape.evaluate(np.zeros(3, np.int32), shape=after, operand_shapes=(before,))
+
+
+def test_a_static_slice_beyond_the_extent_is_zero() -> None:
+    text = "HloModule m\nENTRY main {\n p = s32[<=6] parameter(0)\n ROOT r = s32[1] slice(p), slice={[5:6]}\n}"
+    assert evaluate(text, np.array([1, 2, 3], np.int32)).tolist() == [0]
+
+
+def test_enlarging_a_dimension_yields_zeros() -> None:
+    text = """HloModule m
+ENTRY main {
+  p = s32[<=4] parameter(0)
+  n = s32[] parameter(1)
+  ROOT r = s32[<=4] set-dimension-size(p, n), dimensions={0}
+}"""
+    operand = np.array([5, 6], np.int32)
+    assert evaluate(text, operand, np.array(4, np.int32)).tolist() == [5, 6, 0, 0]
+    assert evaluate(text, operand, np.array(1, np.int32)).tolist() == [5]
+
+
+@pytest.mark.parametrize("extent", [-1, 7])
+def test_an_extent_beyond_the_bound_is_an_error(extent: int) -> None:
+    with pytest.raises(EvaluationError, match="must lie between 0 and the bound 6"):
+        evaluate(SIZES, np.zeros((6, 2), np.float32), np.array(extent, np.int32))
+
+
+def test_dynamic_reshape_takes_its_extents_from_the_operands() -> None:
+    text = """HloModule m
+ENTRY main {
+  p = s32[<=12] parameter(0)
+  m = s32[] parameter(1)
+  n = s32[] parameter(2)
+  ROOT r = s32[<=4,3] dynamic-reshape(p, m, n)
+}"""
+    operand, three = np.arange(6, dtype=np.int32), np.array(3, np.int32)
+    assert evaluate(text, operand, np.array(2, np.int32), three).tolist() == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(EvaluationError, match="number of elements must agree"):
+        evaluate(text, operand, np.array(3, np.int32), three)
+    with pytest.raises(EvaluationError, match="exceed the bounds"):
+        evaluate(text, operand, np.array(5, np.int32), three)
+
+
+VECTOR, SIZE = ArrayShape(F32, (3,)), ArrayShape(S32)
+FIRST, SECOND = DimensionSizeAttributes(dimension=0), DimensionSizeAttributes(dimension=1)
+
+
+@pytest.mark.parametrize(
+    ("infer", "message"),
+    [
+        (lambda: GetDimensionSize.infer(VECTOR, attributes=SECOND), "dimension 1 is not one"),
+        (lambda: GetDimensionSize.infer(ArrayShape(F32, (2**31,)), attributes=FIRST), "counts in s32"),
+        (lambda: SetDimensionSize.infer(VECTOR, SIZE, attributes=SECOND, shape=VECTOR), "dimension 1 is not one"),
+        (lambda: SetDimensionSize.infer(VECTOR, ArrayShape(ELEMENT_TYPES["s64"]), attributes=FIRST, shape=VECTOR), "must be an s32 scalar"),
+        (lambda: SetDimensionSize.infer(VECTOR, ArrayShape(S32, (1,)), attributes=FIRST, shape=VECTOR), "must be an s32 scalar"),
+        (lambda: DynamicReshape.infer(VECTOR, SIZE, SIZE, shape=VECTOR), "one size per dimension"),
+        (lambda: DynamicReshape.infer(VECTOR, SIZE, shape=ArrayShape(F32, (4,))), "keep the number of elements"),
+        (lambda: DynamicReshape.infer(VECTOR, VECTOR, shape=VECTOR), "must be an s32 scalar"),
+    ],
+)  # fmt: skip
+def test_shape_rules_say_what_is_wrong(infer: Any, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        infer()

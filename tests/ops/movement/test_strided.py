@@ -1,0 +1,273 @@
+"""broadcast, reshape, transpose, slice, concatenate, pad, reverse, iota and copy, against XLA bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.errors import ShapeError
+from hloexec.ir import ArrayShape, PaddingDimension, SliceDimension
+from hloexec.ops.movement.assembly import Concatenate, ConcatenateAttributes, Iota, IotaAttributes, Pad, PadAttributes
+from hloexec.ops.movement.strided import (
+    Broadcast,
+    BroadcastAttributes,
+    Reshape,
+    ReshapeAttributes,
+    Reverse,
+    ReverseAttributes,
+    Slice,
+    SliceAttributes,
+    Transpose,
+    TransposeAttributes,
+)
+from tests.ops.against_xla import Case, assert_same_as_xla, random_array
+from tests.ops.evaluation import evaluate
+
+# XLA:CPU takes no arrays of one-bit integers.
+TYPES = [name for name, entry in ELEMENT_TYPES.items() if entry.is_array and name not in ("s1", "u1")]
+# XLA:CPU's process dies of concatenating two-bit integers; its importer refuses an iota of pred.
+CONCATENATE_TYPES = [name for name in TYPES if name not in ("s2", "u2")]
+IOTA_TYPES = [name for name in TYPES if name != "pred"]
+
+sizes = st.sampled_from([0, 1, 1, 2, 3, 4, 5])
+dimensions = st.lists(sizes, max_size=5).map(tuple)
+types = st.sampled_from(TYPES)
+few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def _text(name: str, shape: Any) -> str:
+    return f"{name}[{','.join(map(str, shape))}]"
+
+
+def _braces(numbers: Any) -> str:
+    return f"{{{','.join(map(str, numbers))}}}"
+
+
+def _array(draw: Any, name: str, shape: Any) -> Any:
+    return random_array(draw(st.integers(0, 2**20)), shape, ELEMENT_TYPES[name].storage)
+
+
+@st.composite
+def _broadcast(draw: Any) -> Case:
+    name, result = draw(types), draw(dimensions)
+    kept = sorted(draw(st.sets(st.integers(0, len(result) - 1)))) if result else []
+    operand = _array(draw, name, [result[axis] for axis in kept])
+    return Case("broadcast", [operand], _text(name, result), f"dimensions={_braces(kept)}")
+
+
+@st.composite
+def _reshape(draw: Any) -> Case:
+    name, source = draw(types), draw(dimensions)
+    count, result = int(np.prod(source)), []
+    remaining = count
+    while remaining > 1 and len(result) < 4:
+        factor = draw(st.sampled_from([k for k in range(1, remaining + 1) if remaining % k == 0]))
+        result.append(factor)
+        remaining //= factor
+    result.insert(draw(st.integers(0, len(result))), remaining)
+    return Case("reshape", [_array(draw, name, source)], _text(name, result))
+
+
+@st.composite
+def _transpose(draw: Any) -> Case:
+    name, source = draw(types), draw(dimensions)
+    order = draw(st.permutations(range(len(source))))
+    result = [source[axis] for axis in order]
+    return Case("transpose", [_array(draw, name, source)], _text(name, result), f"dimensions={_braces(order)}")
+
+
+@st.composite
+def _slice(draw: Any) -> Case:
+    name, source = draw(types), draw(dimensions)
+    ranges = []
+    for size in source:
+        start = draw(st.integers(0, size))
+        ranges.append(range(start, draw(st.integers(start, size)), draw(st.integers(1, 3))))
+    attributes = ", ".join(f"[{r.start}:{r.stop}:{r.step}]" for r in ranges)
+    return Case("slice", [_array(draw, name, source)], _text(name, map(len, ranges)), f"slice={{{attributes}}}")
+
+
+@st.composite
+def _concatenate(draw: Any) -> Case:
+    name = draw(st.sampled_from(CONCATENATE_TYPES))
+    first = draw(st.lists(sizes, min_size=1, max_size=4))
+    axis = draw(st.integers(0, len(first) - 1))
+    along = draw(st.lists(sizes, min_size=1, max_size=4))
+    operands = [_array(draw, name, (*first[:axis], size, *first[axis + 1 :])) for size in along]
+    result = _text(name, (*first[:axis], sum(along), *first[axis + 1 :]))
+    return Case("concatenate", operands, result, f"dimensions={{{axis}}}")
+
+
+@st.composite
+def _pad(draw: Any) -> Case:
+    name = draw(types)
+    source = draw(st.lists(sizes, min_size=1, max_size=4))
+    padding, result = [], []
+    for size in source:
+        interior = draw(st.integers(0, 2))
+        whole = size + max(size - 1, 0) * interior
+        low = draw(st.integers(-whole, 3))
+        high = draw(st.integers(-(whole + low), 3)) if whole + low >= 0 else 0
+        padding.append(f"{low}_{high}_{interior}")
+        result.append(whole + low + high)
+    operands = [_array(draw, name, source), _array(draw, name, ())]
+    return Case("pad", operands, _text(name, result), f"padding={'x'.join(padding)}")
+
+
+@st.composite
+def _reverse(draw: Any) -> Case:
+    name, source = draw(types), draw(dimensions)
+    turned = sorted(draw(st.sets(st.integers(0, len(source) - 1)))) if source else []
+    return Case("reverse", [_array(draw, name, source)], _text(name, source), f"dimensions={_braces(turned)}")
+
+
+@st.composite
+def _iota(draw: Any) -> Case:
+    # f8e8m0fnu has no zero: XLA's constant folding makes it 2**-127, its compiled code NaN.
+    name = draw(st.sampled_from([name for name in IOTA_TYPES if name != "f8e8m0fnu"]))
+    result = draw(st.lists(sizes, min_size=1, max_size=4))
+    axis = draw(st.integers(0, len(result) - 1))
+    if draw(st.booleans()):
+        result[axis] = draw(st.sampled_from([17, 300]))
+    return Case("iota", [], _text(name, result), f"iota_dimension={axis}")
+
+
+@st.composite
+def _copy(draw: Any) -> Case:
+    name, source = draw(types), draw(dimensions)
+    return Case("copy", [_array(draw, name, source)], _text(name, source))
+
+
+@few
+@given(
+    st.lists(
+        st.one_of(
+            _broadcast(), _reshape(), _transpose(), _slice(), _concatenate(), _pad(), _reverse(), _iota(), _copy()
+        ),
+        min_size=8,
+        max_size=24,
+    )
+)
+def test_data_movement_is_that_of_xla(cases: list[Case]) -> None:
+    assert_same_as_xla(cases)
+
+
+@pytest.mark.parametrize("opcode", ["transpose", "pad", "reverse", "slice", "broadcast", "copy", "reshape"])
+def test_every_element_type_moves_as_in_xla(opcode: str) -> None:
+    attributes = {
+        "transpose": ("4,3", "dimensions={1,0}"),
+        "pad": ("8,3", "padding=1_2_1x-1_0_0"),
+        "reverse": ("3,4", "dimensions={0,1}"),
+        "slice": ("2,2", "slice={[0:3:2],[1:3]}"),
+        "broadcast": ("3,2,4", "dimensions={0,2}"),
+        "copy": ("3,4", ""),
+        "reshape": ("2,6", ""),
+    }
+    sizes_text, rest = attributes[opcode]
+    cases = []
+    for seed, name in enumerate(TYPES):
+        operands = [random_array(seed, (3, 4), ELEMENT_TYPES[name].storage)]
+        if opcode == "pad":
+            operands.append(random_array(seed + 99, (), ELEMENT_TYPES[name].storage))
+        cases.append(Case(opcode, operands, f"{name}[{sizes_text}]", rest))
+    assert_same_as_xla(cases)
+
+
+def test_iota_of_every_element_type_wraps_and_rounds_as_in_xla() -> None:
+    assert_same_as_xla([Case("iota", [], f"{name}[600,2]", "iota_dimension=0") for name in IOTA_TYPES])
+
+
+def test_iota_beyond_the_exact_integers_of_f32_rounds_as_in_xla() -> None:
+    size = 2**24 + 40
+    text = f"HloModule m\nENTRY e {{\n i = NAME[{size}] iota(), iota_dimension=0\n ROOT s = NAME[60] slice(i), slice={{[{size - 60}:{size}]}}\n}}"
+    xla = pytest.importorskip("conformance.xla")
+    for name in ("f32", "bf16", "u8"):
+        this = text.replace("NAME", name)
+        (expected,) = xla.run_hlo(this)
+        np.testing.assert_array_equal(evaluate(this).astype(np.float64), expected.astype(np.float64))
+
+
+@pytest.mark.parametrize("name", ["s2", "u2", "s1", "u1"])
+def test_concatenate_of_the_narrowest_integers_keeps_every_element(name: str) -> None:
+    first, second = (random_array(seed, (3, 2), ELEMENT_TYPES[name].storage) for seed in (1, 2))
+    text = f"HloModule m\nENTRY e {{\n a = {name}[3,2] parameter(0)\n b = {name}[3,2] parameter(1)\n ROOT r = {name}[6,2] concatenate(a, b), dimensions={{0}}\n}}"
+    result = evaluate(text, first, second)
+    assert result.astype(np.int8).tolist() == [*first.astype(np.int8).tolist(), *second.astype(np.int8).tolist()]
+
+
+def test_concatenate_of_mixed_float_widths_converts_to_the_declared_type() -> None:
+    narrow = random_array(1, (3,), ELEMENT_TYPES["bf16"].storage)
+    wide = random_array(2, (2,), np.float32)
+    shape = ArrayShape(ELEMENT_TYPES["f32"], (5,))
+    result = Concatenate.evaluate(narrow, wide, attributes=ConcatenateAttributes(dimension=0), shape=shape)
+    np.testing.assert_array_equal(result, [*narrow.astype(np.float32), *wide])
+
+
+@pytest.mark.parametrize(
+    ("opcode", "attributes", "result"),
+    [
+        ("transpose", "dimensions={2,0,1}", "s32[4,2,3]"),
+        ("reshape", "", "s32[6,4]"),
+        ("slice", "slice={[0:1],[1:3],[0:4:2]}", "s32[1,2,2]"),
+        ("broadcast", "dimensions={0,2,3}", "s32[2,7,3,4]"),
+        ("copy", "", "s32[2,3,4]"),
+        ("pad", "padding=-1_0x0_0x0_-2", "s32[1,3,2]"),
+    ],
+)
+def test_movement_that_strides_can_express_is_a_view(opcode: str, attributes: str, result: str) -> None:
+    operand = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
+    more = ", v" if opcode == "pad" else ""
+    tail = f", {attributes}" if attributes else ""
+    text = f"HloModule m\nENTRY e {{\n p = s32[2,3,4] parameter(0)\n v = s32[] parameter(1)\n ROOT r = {result} {opcode}(p{more}){tail}\n}}"
+    assert np.shares_memory(evaluate(text, operand, np.int32(7).reshape(())), operand)
+
+
+def test_what_is_reversed_lies_in_memory_in_its_own_order() -> None:
+    """NumPy's functions round otherwise on memory with negative steps."""
+    text = "HloModule m\nENTRY e {\n p = s32[2,3,4] parameter(0)\n ROOT r = s32[2,3,4] reverse(p), dimensions={1}\n}"
+    assert min(evaluate(text, np.arange(24, dtype=np.int32).reshape(2, 3, 4)).strides) > 0
+
+
+F32 = ELEMENT_TYPES["f32"]
+MATRIX = ArrayShape(F32, (3, 4))
+VECTOR = ArrayShape(F32, (3,))
+
+
+@pytest.mark.parametrize(
+    ("infer", "message"),
+    [
+        (lambda: Broadcast.infer(MATRIX, attributes=BroadcastAttributes(dimensions=(0,)), shape=MATRIX), "must name one result dimension"),
+        (lambda: Broadcast.infer(VECTOR, attributes=BroadcastAttributes(dimensions=(2,)), shape=MATRIX), "dimension 2, but the dimensions are 0 to 1"),
+        (lambda: Broadcast.infer(VECTOR, attributes=BroadcastAttributes(dimensions=(1,)), shape=MATRIX), "must be of one size"),
+        (lambda: Broadcast.infer(MATRIX, attributes=BroadcastAttributes(dimensions=(0, 0)), shape=MATRIX), "repeats a dimension"),
+        (lambda: Broadcast.infer(ArrayShape(F32, (3,), dynamic_dimensions=(True,)), attributes=BroadcastAttributes(dimensions=(0,)), shape=MATRIX), "both must be dynamic or neither"),
+        (lambda: Reshape.infer(MATRIX, attributes=ReshapeAttributes(), shape=VECTOR), "keep the number of elements"),
+        (lambda: Reshape.infer(MATRIX, attributes=ReshapeAttributes(inferred_dimension=7), shape=MATRIX), "inferred_dimension 7"),
+        (lambda: Transpose.infer(MATRIX, attributes=TransposeAttributes(dimensions=(0, 0))), "permutation"),
+        (lambda: Transpose.infer(MATRIX, attributes=TransposeAttributes(dimensions=(0,))), "permutation"),
+        (lambda: Slice.infer(VECTOR, attributes=SliceAttributes(slice=(SliceDimension(0, 4),))), "limit <= 3"),
+        (lambda: Slice.infer(VECTOR, attributes=SliceAttributes(slice=(SliceDimension(2, 1),))), "start <= limit"),
+        (lambda: Slice.infer(VECTOR, attributes=SliceAttributes(slice=(SliceDimension(0, 1, 0),))), "positive stride"),
+        (lambda: Slice.infer(VECTOR, attributes=SliceAttributes(slice=())), "one range per dimension"),
+        (lambda: Concatenate.infer(MATRIX, VECTOR, attributes=ConcatenateAttributes(dimension=0)), "may differ in dimension 0 only"),
+        (lambda: Concatenate.infer(VECTOR, attributes=ConcatenateAttributes(dimension=1)), "dimension 1 is not one"),
+        (lambda: Concatenate.infer(VECTOR, ArrayShape(ELEMENT_TYPES["s32"], (3,)), attributes=ConcatenateAttributes(dimension=0)), "same element type"),
+        (lambda: Pad.infer(VECTOR, VECTOR, attributes=PadAttributes(padding=(PaddingDimension(0, 0),))), "must be a scalar"),
+        (lambda: Pad.infer(VECTOR, ArrayShape(F32), attributes=PadAttributes(padding=(PaddingDimension(-2, -2),))), "negative size -1"),
+        (lambda: Pad.infer(VECTOR, ArrayShape(F32), attributes=PadAttributes(padding=(PaddingDimension(0, 0, -1),))), "must not be negative"),
+        (lambda: Reverse.infer(VECTOR, attributes=ReverseAttributes(dimensions=(0, 0))), "repeats a dimension"),
+        (lambda: Reverse.infer(VECTOR, attributes=ReverseAttributes(dimensions=(-1,))), "dimension -1"),
+        (lambda: Iota.infer(attributes=IotaAttributes(iota_dimension=0), shape=ArrayShape(F32)), "iota_dimension 0"),
+        (lambda: Iota.infer(attributes=IotaAttributes(iota_dimension=0), shape=ArrayShape(ELEMENT_TYPES["pred"], (3,))), "integer, floating-point or complex"),
+        (lambda: Transpose.infer(ArrayShape(ELEMENT_TYPES["token"]), attributes=TransposeAttributes(dimensions=())), "must be an array"),
+        (lambda: Reshape.infer(ArrayShape(F32, (2, 6), dynamic_dimensions=(True, False)), attributes=ReshapeAttributes(), shape=ArrayShape(F32, (12,))), "must leave one dynamic dimension"),
+    ],
+)  # fmt: skip
+def test_shape_rules_say_what_is_wrong(infer: Any, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        infer()

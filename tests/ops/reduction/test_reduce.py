@@ -1,0 +1,548 @@
+"""reduce, reduce-window and map against XLA:CPU, f64, and the definition."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.errors import ShapeError
+from hloexec.ir import ArrayShape, TupleShape, Window, WindowDimension
+from hloexec.ops import threads
+from hloexec.ops.elementwise.map import Map, MapAttributes
+from hloexec.ops.reduction import known_reducers, window_reductions
+from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, reduce_known
+from hloexec.ops.reduction.reduce import Reduce, ReduceAttributes
+from hloexec.ops.reduction.reduce_window import ReduceWindow, ReduceWindowAttributes
+from hloexec.ops.reduction.window_reductions import reduce_windows_known
+from hloexec.ops.registry import ProgramShape
+from tests.ops.against_xla import Case, assert_same_as_xla, random_array, restrided
+from tests.ops.evaluation import evaluate
+
+INTEGER_TYPES = ["s4", "s8", "s16", "s32", "s64", "u4", "u8", "u16", "u32", "u64"]
+FLOAT_TYPES = ["f16", "bf16", "f32", "f64", "f8e4m3fn", "f8e5m2"]
+BITWISE, ORDERED = ["and", "or", "xor"], ["minimum", "maximum"]
+WINDOWS = [
+    ("size=3x4 stride=2x1 pad=1_0x2_3", "4,22"),
+    ("size=1x20 pad=0_0x19_0", "9,20"),
+    ("size=1x20 pad=0_0x0_19", "9,20"),
+    ("size=1x13 pad=0_0x12_3", "9,23"),
+    ("size=2x3 stride=1x2 pad=-1_2x1_2 lhs_dilate=2x3 rhs_dilate=3x2", "15,29"),
+    ("size=10x2", "0,19"),
+]
+
+
+def reducer(operation: str, element: str, name: str = "reducer") -> str:
+    return (
+        f"{name} {{\n  x = {element}[] parameter(0)\n  y = {element}[] parameter(1)\n"
+        f"  ROOT r = {element}[] {operation}(x, y)\n}}\n"
+    )
+
+
+def identity(operation: str, name: str) -> Any:
+    """What changes nothing: XLA:CPU splits some reductions and then combines the initial value more than once."""
+    entry = ELEMENT_TYPES[name]
+    if entry.name == "pred":
+        return np.array(operation in ("and", "multiply", "minimum"))
+    if operation in ORDERED and entry.is_integral:
+        bounds = ml_dtypes.iinfo(entry.storage)
+        return np.array(bounds.max if operation == "minimum" else bounds.min).astype(entry.storage)
+    if operation in ORDERED:
+        sign = 1 if operation == "minimum" else -1
+        return np.array(sign * (np.inf if entry.has_inf else 448.0)).astype(entry.storage)
+    if operation == "and":
+        return np.array(-1).astype(entry.compute).astype(entry.storage)
+    return np.array(int(operation == "multiply")).astype(entry.storage)
+
+
+def assert_reductions_are_xlas(operations: list[str], name: str, array: Any, windows: bool) -> None:
+    cases = []
+    for operation in operations:
+        init = identity(operation, name)
+        rest = f"to_apply=reduce_{operation}"
+        cases += [
+            Case("reduce", (array, init), f"{name}[{array.shape[0]}]", f"dimensions={{1}}, {rest}"),
+            Case("reduce", (array, init), f"{name}[{array.shape[1]}]", f"dimensions={{0}}, {rest}"),
+            Case("reduce", (array, init), f"{name}[]", f"dimensions={{1,0}}, {rest}"),
+        ]
+        if windows:
+            cases += [
+                Case("reduce-window", (array, init), f"{name}[{sizes}]", f"window={{{window}}}, {rest}")
+                for window, sizes in WINDOWS
+            ]
+    assert_same_as_xla(cases, "\n".join(reducer(operation, name, f"reduce_{operation}") for operation in operations))
+
+
+# Bit for bit
+
+
+@pytest.mark.parametrize("name", ["pred", *INTEGER_TYPES])
+def test_integer_reductions_are_xlas_bit_for_bit(name):
+    array = random_array(1, (9, 20), ELEMENT_TYPES[name].storage)
+    operations = ["add", "multiply", *ORDERED, *BITWISE]
+    assert_reductions_are_xlas(operations, name, array, windows=name in ("pred", "s8", "u32"))
+
+
+@pytest.mark.parametrize("name", FLOAT_TYPES)
+def test_minimum_and_maximum_of_floats_are_xlas_bit_for_bit(name):
+    array = random_array(2, (9, 20), ELEMENT_TYPES[name].storage)
+    array[0, 3], array[1:4] = np.nan, 0
+    array[2, ::2] = -0.0
+    array[3] = -0.0
+    assert_reductions_are_xlas(ORDERED, name, array, windows=name in ("f32", "bf16"))
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_any_dimensions_and_strides_reduce_to_the_definition(data):
+    shape = data.draw(st.lists(st.sampled_from([0, 1, 2, 3, 5, 9]), max_size=5))
+    dimensions = data.draw(st.lists(st.sampled_from(range(len(shape))), unique=True)) if shape else []
+    name = data.draw(st.sampled_from(["s32", "f32", "bf16", "s8"]))
+    operation = data.draw(st.sampled_from(["add", "minimum", "maximum"]))
+    # Whole numbers so small that every order of summation is exact in every type.
+    array = np.random.default_rng(data.draw(st.integers(0, 99))).integers(-1, 2, shape)
+    storage = ELEMENT_TYPES[name].storage
+    operand = restrided(array.astype(storage), data.draw(st.integers(0, 3)))
+    if data.draw(st.booleans()):
+        order = data.draw(st.permutations(range(len(shape))))
+        operand, array = operand.transpose(order), array.transpose(order)
+    init = np.array(2 if operation == "add" else 0).astype(storage)
+    value = reduce_known(operand, dimensions, init, KNOWN_REDUCERS[operation], ELEMENT_TYPES[name])
+    function = {"add": np.add, "minimum": np.minimum, "maximum": np.maximum}[operation]
+    expected = function.reduce(array, axis=tuple(dimensions), initial=int(init))
+    assert value.dtype == storage
+    assert value.shape == expected.shape
+    assert (value == expected.astype(storage)).all()
+
+
+def test_widening_in_chunks_changes_nothing(monkeypatch):
+    monkeypatch.setattr(known_reducers, "_CHUNK_ELEMENTS", 50)
+    array = np.random.default_rng(3).integers(-2, 3, (1, 13, 7, 1, 11))
+    for dimensions in itertools.chain.from_iterable(itertools.combinations(range(5), count) for count in range(6)):
+        operand = array.astype(ml_dtypes.bfloat16)
+        value = reduce_known(operand, dimensions, operand.dtype.type(0), KNOWN_REDUCERS["add"], ELEMENT_TYPES["f32"])
+        assert (value == array.sum(axis=dimensions)).all()
+
+
+# Sums of floats
+
+
+@pytest.mark.parametrize("name", ["f32", "f64", "bf16", "f16", "c64"])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((5, 3000), 1), ((3000, 5), 0), ((40, 70, 6), 1), ((100001,), 0), ((3000, 1), 0)]
+)
+def test_sums_stay_within_the_bound_of_grouped_summation(name, shape, axis):
+    """γ_m·Σ|x| with m the longest chain of additions: at most 2·√n + 260 (256 neighbours one after the other, and what
+    their n/256 sums add is less than 2·√n), and half an ULP of the result's type on top."""
+    entry = ELEMENT_TYPES[name]
+    array = random_array(4, shape, entry.storage)
+    init = np.zeros((), entry.storage)
+    value = reduce_known(array, (axis,), init, KNOWN_REDUCERS["add"], entry)
+    exact = array.astype(np.clongdouble).sum(axis=axis)
+    unit = (2.0**-53 if name == "f64" else 2.0**-24) * (2 * np.sqrt(shape[axis]) + 260)
+    rounding = 2.0 ** -(entry.mantissa_bits + 1) if entry.is_narrow else 0
+    bound = unit * np.abs(array.astype(np.clongdouble)).sum(axis=axis) + rounding * np.abs(exact)
+    assert (np.abs(value.astype(np.clongdouble) - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("name", ["f32", "bf16", "f64"])
+@pytest.mark.parametrize("operation", ["add", "multiply", "maximum"])
+@pytest.mark.parametrize(
+    ("shape", "dimensions"),
+    [((70, 7), (1,)), ((70, 8), (1,)), ((33, 999), (1,)), ((9, 5, 3000), (2,)), ((40, 9, 33), (1, 2))],
+)
+def test_rows_are_reduced_alike_however_many_there_are(monkeypatch, name, operation, shape, dimensions):
+    """Planners rely on it: what they do block by block must have the bits of what is done at once."""
+    entry = ELEMENT_TYPES[name]
+    array, init = random_array(8, shape, entry.storage), np.ones((), entry.storage)
+    whole = reduce_known(array, dimensions, init, KNOWN_REDUCERS[operation], entry)
+    monkeypatch.setattr(known_reducers, "_CHUNK_ELEMENTS", 600)
+    for step in (1, 2, 7, 32, len(array)):
+        parts = [
+            reduce_known(array[start : start + step], dimensions, init, KNOWN_REDUCERS[operation], entry)
+            for start in range(0, len(array), step)
+        ]
+        assert np.concatenate(parts).tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("length", [9, 256, 700, 70_000])
+def test_sums_of_negative_zeros_are_negative(length):
+    """−0 + −0 = −0, but −0 + +0 = +0 and x − x = +0."""
+    array = np.full((4, length), -0.0, np.float32)
+    array[1, length // 2] = 0
+    array[2, 3], array[2, -2] = 1, -1
+    init = np.array(-0.0, np.float32)
+    for operand in (array, array[:, ::-1], np.asfortranarray(array)):
+        value = reduce_known(operand, (1,), init, KNOWN_REDUCERS["add"], ELEMENT_TYPES["f32"])
+        assert (value == 0).all()
+        assert np.signbit(value).tolist() == [True, False, False, True]
+
+
+@pytest.mark.parametrize("length", [10, 255, 257, 3000, 70_001])
+def test_sums_of_neighbours_do_not_depend_on_where_they_lie(length):
+    values = random_array(6, (3, length), np.float32)
+    init = np.zeros((), np.float32)
+    expected = reduce_known(values, (1,), init, KNOWN_REDUCERS["add"], ELEMENT_TYPES["f32"])
+    for offset in range(1, 16):
+        memory = np.empty(3 * length + offset, np.float32)
+        moved = memory[offset:].reshape(3, length)
+        moved[...] = values
+        value = reduce_known(moved, (1,), init, KNOWN_REDUCERS["add"], ELEMENT_TYPES["f32"])
+        assert value.tobytes() == expected.tobytes()
+
+
+def test_narrow_sums_accumulate_in_f32_and_round_once():
+    ones = np.ones(4096, ml_dtypes.bfloat16)
+    text = f"HloModule m\n\n{reducer('add', 'bf16')}\nENTRY e {{\n  p = bf16[4096] parameter(0)\n  z = bf16[] constant(0)\n  ROOT r = bf16[] reduce(p, z), dimensions={{0}}, to_apply=reducer\n}}\n"
+    assert float(evaluate(text, ones)) == 4096
+    assert float(pytest.importorskip("conformance.xla").run_hlo(text, ones)[0]) == 4096
+
+
+@pytest.mark.parametrize(
+    "window", [Window((WindowDimension(4096, padding_low=4095),)), Window((WindowDimension(4096),))]
+)
+def test_narrow_windows_accumulate_in_f32_and_round_once(window):
+    ones = np.ones(4096, ml_dtypes.bfloat16)
+    value = reduce_windows_known(ones, np.zeros((), ones.dtype), window, KNOWN_REDUCERS["add"], ELEMENT_TYPES["bf16"])
+    assert float(value[-1]) == 4096
+
+
+def test_the_initial_value_is_combined_once():
+    """Also where XLA:CPU, which splits this cumulative window, does it more than once: 5 xor 5 is 0."""
+    array = np.arange(40, dtype=np.int32)
+    window = Window((WindowDimension(40, padding_low=39),))
+    value = reduce_windows_known(array, np.array(5, np.int32), window, KNOWN_REDUCERS["xor"], ELEMENT_TYPES["s32"])
+    assert (value == (np.bitwise_xor.accumulate(array) ^ 5)).all()
+
+
+@pytest.mark.parametrize("operation", ["add", "multiply", *ORDERED])
+def test_no_elements_give_the_initial_value(operation):
+    init = np.array(-0.0, np.float32)
+    value = reduce_known(np.ones((3, 0), np.float32), (1,), init, KNOWN_REDUCERS[operation], ELEMENT_TYPES["f32"])
+    assert np.signbit(value).all()
+
+
+# Windows against the definition
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    extent=st.integers(1, 9),
+    size=st.integers(1, 40),
+    stride=st.integers(1, 4),
+    low=st.integers(-3, 45),
+    high=st.integers(-3, 45),
+    base_dilation=st.integers(1, 4),
+    window_dilation=st.integers(1, 3),
+    operation=st.sampled_from(["add", "maximum"]),
+)
+def test_any_window_sees_the_elements_of_the_definition(
+    extent, size, stride, low, high, base_dilation, window_dilation, operation
+):
+    dimension = WindowDimension(size, stride, low, high, base_dilation, window_dilation)
+    array = np.arange(1, extent + 1) ** 2 * (-1) ** np.arange(extent)
+    padded = (extent - 1) * base_dilation + 1 + low + high
+    reach = (size - 1) * window_dilation + 1
+    places = (padded - reach) // stride + 1 if padded >= reach else 0
+    expected = []
+    for place in range(places):
+        positions = [place * stride + tap * window_dilation - low for tap in range(size)]
+        seen = [
+            array[p // base_dilation] for p in positions if p % base_dilation == 0 and 0 <= p // base_dilation < extent
+        ]
+        expected.append((sum if operation == "add" else max)([0, *seen]))
+    arguments = np.zeros((), np.int32), Window((dimension,)), KNOWN_REDUCERS[operation], ELEMENT_TYPES["s32"]
+    value = reduce_windows_known(array.astype(np.int32), *arguments)
+    assert value.tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize("is_reversed", [False, True])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_cumulative_sums_stay_within_the_bound_of_doubled_windows(name, is_reversed, axis):
+    """γ_m·Σ|x|, m additions on the longest way to the result: ⌈log2 n⌉, and the initial value."""
+    entry, shape = ELEMENT_TYPES[name], (300, 300)
+    array = random_array(5, shape, entry.storage)
+    padding = {"padding_high" if is_reversed else "padding_low": shape[axis] - 1}
+    window = [WindowDimension(1), WindowDimension(1)]
+    window[axis] = WindowDimension(shape[axis], **padding)
+    init = np.zeros((), entry.storage)
+    value = reduce_windows_known(array, init, Window(tuple(window)), KNOWN_REDUCERS["add"], entry)
+    places = slice(None, None, -1 if is_reversed else 1)
+    turned = np.moveaxis(array, axis, 0)[places].astype(np.longdouble)
+    exact, magnitude = np.cumsum(turned, axis=0), np.cumsum(np.abs(turned), axis=0)
+    unit = 2.0**-53 if name == "f64" else 2.0**-24
+    rounding = 2.0 ** -(entry.mantissa_bits + 1) if entry.is_narrow else 0
+    bound = (np.ceil(np.log2(shape[axis])) + 2) * unit * magnitude + rounding * np.abs(exact)
+    assert (np.abs(np.moveaxis(value, axis, 0)[places] - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("cores", [1, 2, 5])
+@pytest.mark.parametrize("operation", ["add", "maximum"])
+@pytest.mark.parametrize(
+    "dimension",
+    [WindowDimension(3, 2, 0, 1), WindowDimension(60, padding_low=59), WindowDimension(40, padding_low=39, stride=2)],
+)
+def test_neither_cores_nor_blocks_change_windows(monkeypatch, cores, operation, dimension):
+    array = random_array(6, (60, 60, 5), np.float32)
+    window = Window((dimension, dimension, WindowDimension(1)))
+    arguments = np.zeros((), np.float32), window, KNOWN_REDUCERS[operation], ELEMENT_TYPES["f32"]
+    whole = reduce_windows_known(array, *arguments)
+    monkeypatch.setattr(threads, "core_count", lambda: cores)
+    threads._pool.cache_clear()
+    monkeypatch.setattr(window_reductions, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(window_reductions, "_LONG_LOOP", 1)
+    assert reduce_windows_known(array, *arguments).tobytes() == whole.tobytes()
+    threads._pool.cache_clear()
+
+
+@pytest.mark.parametrize("operation", ORDERED)
+@pytest.mark.parametrize("dimension", [WindowDimension(3, 2, 1, 1), WindowDimension(40, padding_low=39)])
+def test_windows_with_zeros_of_both_signs_give_the_one_that_wins(operation, dimension):
+    array = np.random.default_rng(7).choice(np.array([-0.0, 0.0], np.float32), (9, 40))
+    init = np.array(np.inf if operation == "minimum" else -np.inf, np.float32)
+    window = Window((WindowDimension(1), dimension))
+    value = reduce_windows_known(array, init, window, KNOWN_REDUCERS[operation], ELEMENT_TYPES["f32"])
+    signs = reduce_windows_known(
+        np.signbit(array), np.array(operation == "maximum"), window,
+        KNOWN_REDUCERS["or" if operation == "minimum" else "and"], ELEMENT_TYPES["pred"],
+    )  # fmt: skip
+    assert (value == 0).all()
+    assert (np.signbit(value) == signs).all()
+
+
+# Any reducer
+
+ARGMAX = """reducer {
+  x = f32[] parameter(0)
+  i = s32[] parameter(1)
+  y = f32[] parameter(2)
+  j = s32[] parameter(3)
+  greater = pred[] compare(x, y), direction=GT
+  unordered = pred[] compare(x, x), direction=NE
+  pick = pred[] or(greater, unordered)
+  equal = pred[] compare(x, y), direction=EQ
+  earlier = pred[] compare(i, j), direction=LT
+  tie = pred[] and(equal, earlier)
+  pick_index = pred[] or(pick, tie)
+  v = f32[] select(pick, x, y)
+  k = s32[] select(pick_index, i, j)
+  ROOT t = (f32[], s32[]) tuple(v, k)
+}
+"""
+
+
+def run_both(text: str, *inputs: Any) -> None:
+    """Bit for bit, NaNs aside."""
+    expected = pytest.importorskip("conformance.xla").run_hlo(text, *inputs)
+    actual = evaluate(text, *inputs)
+    for mine, its in zip(actual if isinstance(actual, tuple) else (actual,), expected, strict=True):
+        assert mine.dtype == its.dtype
+        assert mine.shape == its.shape
+        both_nan = (mine != mine) & (its != its)
+        same_sign = np.signbit(mine) == np.signbit(its)
+        assert (both_nan | ((mine == its) & same_sign)).all(), (mine, its)
+
+
+def argmax_text(shape: tuple[int, ...], axis: int) -> str:
+    sizes = ",".join(map(str, shape))
+    kept = ",".join(str(size) for dimension, size in enumerate(shape) if dimension != axis)
+    return f"""HloModule m
+
+{ARGMAX}
+ENTRY e {{
+  p = f32[{sizes}] parameter(0)
+  q = s32[{sizes}] iota(), iota_dimension={axis}
+  z = f32[] constant(-inf)
+  c = s32[] constant(0)
+  ROOT r = (f32[{kept}], s32[{kept}]) reduce(p, q, z, c), dimensions={{{axis}}}, to_apply=reducer
+}}
+"""
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((7, 33), 1), ((64, 5), 0), ((4, 50, 3), 1), ((3, 8), 1), ((1000,), 0)])
+@pytest.mark.parametrize("special", ["ties", "nan", "zeros"])
+def test_argmax_is_xlas_with_ties_nan_and_zeros(shape, axis, special):
+    generator = np.random.default_rng(5)
+    array = generator.integers(-3, 4, shape).astype(np.float32)
+    if special == "nan":
+        array[generator.random(shape) < 0.05] = np.nan
+    if special == "zeros":
+        array = np.where(generator.random(shape) < 0.5, np.float32(0), np.float32(-0.0))
+    run_both(argmax_text(shape, axis), array)
+
+
+def test_a_choice_that_depends_on_the_grouping_goes_step_by_step():
+    """Neither NaN-propagating nor associative: with NaN between 2 and 1, the pairs are (2, NaN) or (NaN, 1)."""
+    body = "p = pred[] compare(x, y), direction=GT\n  ROOT r = f32[] select(p, x, y)"
+    array = np.random.default_rng(6).integers(-5, 6, (9, 41)).astype(np.float32)
+    array[np.random.default_rng(7).random(array.shape) < 0.3] = np.nan
+    text = f"HloModule m\n\nreducer {{\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  {body}\n}}\n\nENTRY e {{\n  p = f32[9,41] parameter(0)\n  z = f32[] constant(-inf)\n  ROOT r = f32[9] reduce(p, z), dimensions={{1}}, to_apply=reducer\n}}\n"
+    value = evaluate(text, array)
+    for row, result in zip(array, value, strict=True):
+        total = np.float32(-np.inf)
+        for element in row:
+            total = total if total > element else element
+        assert total == result or (total != total and result != result)
+
+
+UNUSUAL = "reducer {\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  h = f32[] constant(0.5)\n  m = f32[] multiply(x, h)\n  ROOT s = f32[] add(m, y)\n}\n"
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        "f32[6] reduce(p, z), dimensions={1}, to_apply=reducer",
+        "f32[7] reduce(p, z), dimensions={0}, to_apply=reducer",
+        "f32[] reduce(p, z), dimensions={0,1}, to_apply=reducer",
+        "f32[] reduce(p, z), dimensions={1,0}, to_apply=reducer",
+        "f32[5,7] reduce-window(p, z), window={size=2x3 pad=0_0x1_1}, to_apply=reducer",
+        "f32[6,7] map(p, p), dimensions={0,1}, to_apply=reducer",
+    ],
+)
+def test_any_other_reducer_works_in_row_major_order(root):
+    text = f"HloModule m\n\n{UNUSUAL}\nENTRY e {{\n  p = f32[6,7] parameter(0)\n  z = f32[] constant(1)\n  ROOT r = {root}\n}}\n"
+    # Halving is exact, so each step rounds once, fused or not: the bits show the order.
+    array = np.random.default_rng(8).integers(-4, 5, (6, 7)).astype(np.float32)
+    run_both(text, array)
+
+
+@pytest.mark.parametrize(
+    "operation", ["reduce(p, q, z, w), dimensions={1}", "reduce-window(p, q, z, w), window={size=1x3 pad=0_0x1_1}"]
+)
+def test_each_component_of_a_variadic_reducer_is_reduced(operation):
+    body = "reducer {\n  a = f32[] parameter(0)\n  b = s32[] parameter(1)\n  c = f32[] parameter(2)\n  d = s32[] parameter(3)\n  s = f32[] maximum(c, a)\n  t = s32[] add(b, d)\n  ROOT r = (f32[], s32[]) tuple(s, t)\n}\n"
+    kept = "6,7" if "window" in operation else "6"
+    text = f"HloModule m\n\n{body}\nENTRY e {{\n  p = f32[6,7] parameter(0)\n  q = s32[6,7] parameter(1)\n  z = f32[] constant(-1)\n  w = s32[] constant(3)\n  ROOT r = (f32[{kept}], s32[{kept}]) {operation}, to_apply=reducer\n}}\n"
+    run_both(text, random_array(1, (6, 7), np.float32), random_array(2, (6, 7), np.int32))
+
+
+@pytest.mark.parametrize("which", ["x", "y"])
+def test_a_reducer_that_returns_a_parameter_keeps_the_first_or_last(which):
+    text = f"HloModule m\n\nreducer {{\n  x = f32[] parameter(0)\n  y = f32[] parameter(1)\n  ROOT c = f32[] copy({which})\n}}\n\nENTRY e {{\n  p = f32[4,9] parameter(0)\n  z = f32[] constant(7)\n  ROOT r = f32[4] reduce(p, z), dimensions={{1}}, to_apply=reducer\n}}\n"
+    run_both(text, random_array(3, (4, 9), np.float32))
+
+
+def test_a_reducer_in_another_width_than_its_operand_decides_the_type():
+    text = f"HloModule m\n\n{reducer('add', 'f32')}\nENTRY e {{\n  p = bf16[4,9] parameter(0)\n  z = f32[] constant(0)\n  ROOT r = f32[4] reduce(p, z), dimensions={{1}}, to_apply=reducer\n}}\n"
+    array = np.random.default_rng(9).integers(-9, 9, (4, 9)).astype(ml_dtypes.bfloat16)
+    assert (evaluate(text, array) == array.astype(np.float32).sum(axis=1)).all()
+
+
+def test_map_of_no_elements_is_empty():
+    text = f"HloModule m\n\n{reducer('add', 'f32')}\nENTRY e {{\n  p = f32[0,3] parameter(0)\n  ROOT r = f32[0,3] map(p, p), dimensions={{0,1}}, to_apply=reducer\n}}\n"
+    assert evaluate(text, np.zeros((0, 3), np.float32)).shape == (0, 3)
+
+
+# Shape rules
+
+
+def scalar(name: str) -> ArrayShape:
+    return ArrayShape(ELEMENT_TYPES[name])
+
+
+def array(name: str, *dimensions: int) -> ArrayShape:
+    return ArrayShape(ELEMENT_TYPES[name], dimensions)
+
+
+F32_REDUCER = ProgramShape((scalar("f32"), scalar("f32")), scalar("f32"))
+
+
+def infer_reduce(operands, dimensions, program=F32_REDUCER):
+    attributes = ReduceAttributes(dimensions=dimensions, to_apply="f")
+    return Reduce.infer(*operands, attributes=attributes, shape=scalar("f32"), computations=(program,))
+
+
+@pytest.mark.parametrize(
+    ("operands", "dimensions", "program", "message"),
+    [
+        ([array("f32", 4, 5), scalar("f32")], (2,), F32_REDUCER, r"must lie in \[0, 2\)"),
+        ([array("f32", 4, 5), scalar("f32")], (-1,), F32_REDUCER, r"must lie in \[0, 2\)"),
+        ([array("f32", 4, 5), scalar("f32")], (1, 1), F32_REDUCER, "twice"),
+        ([array("f32", 4, 5), scalar("s32")], (1,), F32_REDUCER, "initial value 0"),
+        ([array("f32", 4, 5), array("f32", 1)], (1,), F32_REDUCER, "initial value 0"),
+        ([array("s32", 4, 5), scalar("f32")], (1,), F32_REDUCER, "array 0"),
+        ([array("f32", 4, 5), array("f32", 4, 5), scalar("f32")], (1,), F32_REDUCER, "as many initial values"),
+        ([array("f32", 4, 5), scalar("f32")], (1,), ProgramShape((scalar("f32"),) * 3, scalar("f32")), "2 parameters"),
+        ([array("f32", 4, 5), scalar("f32")], (1,), ProgramShape((scalar("f32"),) * 2, scalar("pred")), "parameter 0"),
+        ([array("f32", 4), scalar("f32")], (0,), ProgramShape((array("f32", 2),) * 2, array("f32", 2)), "scalars"),
+        ([TupleShape(()), scalar("f32")], (1,), F32_REDUCER, "must be an array"),
+        (
+            [array("f32", 4, 5), array("f32", 5, 4), scalar("f32"), scalar("f32")], (1,),
+            ProgramShape((scalar("f32"),) * 4, TupleShape((scalar("f32"),) * 2)), "same dimensions",
+        ),
+    ],
+)  # fmt: skip
+def test_a_reduce_that_does_not_fit_is_refused(operands, dimensions, program, message):
+    with pytest.raises(ShapeError, match=message):
+        infer_reduce(operands, dimensions, program)
+
+
+def test_reduce_keeps_the_flags_of_the_dimensions_it_keeps():
+    operand = ArrayShape(ELEMENT_TYPES["f32"], (4, 5, 6), dynamic_dimensions=(True, False, False))
+    assert str(infer_reduce([operand, scalar("f32")], (1,))) == "f32[<=4,6]"
+    assert str(infer_reduce([operand, scalar("f32")], (0,))) == "f32[5,6]"
+
+
+def test_a_reducer_that_returns_a_tuple_of_one_makes_a_tuple_of_one():
+    program = ProgramShape(F32_REDUCER.parameters, TupleShape((scalar("f32"),)))
+    assert str(infer_reduce([array("f32", 4, 5), scalar("f32")], (1,), program)) == "(f32[4])"
+
+
+@pytest.mark.parametrize(
+    ("window", "message"),
+    [
+        ((WindowDimension(2),), "has 1 dimensions"),
+        ((WindowDimension(0), WindowDimension(1)), "size of window dimension 0"),
+        ((WindowDimension(1), WindowDimension(1, stride=0)), "stride of window dimension 1"),
+        ((WindowDimension(1), WindowDimension(1, base_dilation=0)), "base dilation"),
+        ((WindowDimension(1), WindowDimension(1, window_dilation=-1)), "window dilation"),
+    ],
+)
+def test_a_window_that_does_not_fit_is_refused(window, message):
+    attributes = ReduceWindowAttributes(window=Window(window), to_apply="f")
+    operands = [array("f32", 4, 5), scalar("f32")]
+    with pytest.raises(ShapeError, match=message):
+        ReduceWindow.infer(*operands, attributes=attributes, shape=scalar("f32"), computations=(F32_REDUCER,))
+
+
+@pytest.mark.parametrize(
+    "window", ["size=2x2", "size=6x2", "size=3x2 pad=2_0x0_0", "size=2x2 lhs_dilate=2x1 rhs_dilate=1x3 pad=-1_2x0_0"]
+)
+def test_the_shape_of_a_reduce_window_is_the_one_that_xla_infers(window):
+    from hloexec.text import parse
+
+    _hlo = pytest.importorskip("jaxlib._hlo")
+    lines = "ENTRY e {\n  p = f32[4,5] parameter(0)\n  z = f32[] constant(0)\n  ROOT r = "
+    call = f"reduce-window(p, z), window={{{window}}}, to_apply=reducer\n}}\n"
+    head = f"HloModule m\n\n{reducer('add', 'f32')}\n{lines}"
+    printed = _hlo.hlo_module_from_text(head + call).to_string()
+    attributes = parse(f"{head}f32[1,1] {call}").entry.root.attributes
+    shape = ReduceWindow.infer(
+        array("f32", 4, 5), scalar("f32"), attributes=attributes, shape=scalar("f32"), computations=(F32_REDUCER,)
+    )
+    assert str(shape) == re.search(r"= (f32\[[^\]]*\])\S* reduce-window", printed)[1]
+
+
+@pytest.mark.parametrize(
+    ("operands", "dimensions", "program", "message"),
+    [
+        ([], (), ProgramShape((), scalar("f32")), "at least one operand"),
+        ([array("f32", 4, 5)] * 2, (0,), F32_REDUCER, "all 2 dimensions"),
+        ([array("f32", 4, 5)] * 2, (1, 0), F32_REDUCER, "all 2 dimensions"),
+        ([array("f32", 4, 5), array("f32", 5, 4)], (0, 1), F32_REDUCER, "same dimensions"),
+        ([array("f32", 4, 5), array("s32", 4, 5)], (0, 1), F32_REDUCER, "parameter 1"),
+        ([array("f32", 4, 5)], (0, 1), F32_REDUCER, "takes 2 parameters"),
+        ([array("f32", 4)] * 2, (0,), ProgramShape((scalar("f32"),) * 2, array("f32", 3)), "return a scalar"),
+    ],
+)
+def test_a_map_that_does_not_fit_is_refused(operands, dimensions, program, message):
+    with pytest.raises(ShapeError, match=message):
+        Map.infer(*operands, attributes=MapAttributes(dimensions=dimensions, to_apply="f"), computations=(program,))
