@@ -212,10 +212,10 @@ def _beside_xla(names: Iterable[str], **options: Any) -> tuple[dict[str, Any], d
             failures[name] = str(error)
             print(f"{name:>16}  {error}", flush=True)
             continue
-        mine, its = (min(module[side]["warm"]) * 1e3 for side in ("hloexec", "xla"))
+        ours, theirs = (min(module[side]["warm"]) * 1e3 for side in ("hloexec", "xla"))
         agreed = module["agreement"]
         print(
-            f"{name:>16}  warm {mine:9.2f} / {its:9.2f} ms, ratio {figures.warm_ratio(module)}; "
+            f"{name:>16}  warm {ours:9.2f} / {theirs:9.2f} ms, ratio {figures.warm_ratio(module)}; "
             f"first output {figures.cold_ratio(module)}; "
             f"{'agrees' if agreed['holds'] else 'DISAGREES'}, {agreed['error']:.1e} of {agreed['bound']:.1e}",
             flush=True,

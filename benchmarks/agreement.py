@@ -64,24 +64,24 @@ def agreement(actual: _Arrays, expected: _Arrays, after_stirring: _Arrays, unit:
     if [(leaf.dtype, leaf.shape) for leaf in actual] != [(leaf.dtype, leaf.shape) for leaf in expected]:
         raise ValueError("the results differ in number, type or shape")
     worst = Agreement(0.0, 0.0)
-    for mine, its, moved in zip(actual, expected, after_stirring, strict=True):
-        if _is_float(its):
-            found = _of_leaf(_wide(mine), _wide(its), _wide(moved), unit, roundings)
+    for ours, theirs, moved in zip(actual, expected, after_stirring, strict=True):
+        if _is_float(theirs):
+            found = _of_leaf(_wide(ours), _wide(theirs), _wide(moved), unit, roundings)
         else:
-            found = Agreement(0.0 if np.array_equal(mine, its) else float("inf"), 0.0)
+            found = Agreement(0.0 if np.array_equal(ours, theirs) else float("inf"), 0.0)
         worst = max(worst, found, key=_nearness)
     return worst
 
 
-def _of_leaf(mine: Any, its: Any, moved: Any, unit: float, roundings: float) -> Agreement:
-    usual = np.isfinite(its)
-    if not np.array_equal(mine[~usual], its[~usual], equal_nan=True):
+def _of_leaf(ours: Any, theirs: Any, moved: Any, unit: float, roundings: float) -> Agreement:
+    usual = np.isfinite(theirs)
+    if not np.array_equal(ours[~usual], theirs[~usual], equal_nan=True):
         return Agreement(float("inf"), 0.0)
-    scale = _root_mean_square(its[usual])
-    difference = _root_mean_square(mine[usual] - its[usual])
+    scale = _root_mean_square(theirs[usual])
+    difference = _root_mean_square(ours[usual] - theirs[usual])
     if not scale or not difference:
         return Agreement(float("inf") if difference else 0.0, 0.0)
-    change = np.where(np.isfinite(moved), moved - its, 0)[usual]
+    change = np.where(np.isfinite(moved), moved - theirs, 0)[usual]
     condition = max(_root_mean_square(change) / scale / (2 * unit), 1.0)
     return Agreement(difference / scale, condition * roundings)
 

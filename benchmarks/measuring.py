@@ -57,10 +57,10 @@ def against_interpreter(name: str, *, scale: float = 0.1, turns: int = 3, timeou
     """Warm runs on hloexec and the StableHLO interpreter; what the latter cannot do is said under `refused`."""
     with tempfile.TemporaryDirectory() as folder:
         files = subject(name, Path(folder), scale)
-        with Contestant("hloexec", files.hlo, files.inputs, files.devices) as mine:
+        with Contestant("hloexec", files.hlo, files.inputs, files.devices) as ours:
             try:
-                with Contestant("stablehlo", files.peer, files.inputs, timeout=timeout) as its:
-                    seconds = _warm({"hloexec": mine, "stablehlo": its}, turns)
+                with Contestant("stablehlo", files.peer, files.inputs, timeout=timeout) as theirs:
+                    seconds = _warm({"hloexec": ours, "stablehlo": theirs}, turns)
             except ContestantError as error:
                 return {"scale": scale, "refused": str(error)}
     return {"scale": scale, **seconds}

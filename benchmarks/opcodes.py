@@ -36,14 +36,14 @@ def _measured(name: str, turns: int) -> tuple[float, dict[str, object]]:
     ratios = {}
     for label, side in _SIDES.items():
         program = programs(side)[name]
-        mine, its = _timed(name, program, side, turns)
-        row[f"ns/element at {label}"] = f"{mine.median * 1e9 / side**2:.2f}"
-        row[f"XLA:CPU at {label}"] = f"{its.median * 1e9 / side**2:.2f}" if its else ""
-        row[f"ratio at {label}"] = f"{mine.ratio(its)[0]:.2f}" if its else ""
-        ratios[label] = mine.ratio(its)[0] if its else 0.0
+        ours, theirs = _timed(name, program, side, turns)
+        row[f"ns/element at {label}"] = f"{ours.median * 1e9 / side**2:.2f}"
+        row[f"XLA:CPU at {label}"] = f"{theirs.median * 1e9 / side**2:.2f}" if theirs else ""
+        row[f"ratio at {label}"] = f"{ours.ratio(theirs)[0]:.2f}" if theirs else ""
+        ratios[label] = ours.ratio(theirs)[0] if theirs else 0.0
         if label == "10⁶":
-            row["GFLOP/s"] = f"{program.flops / mine.median / 1e9:.0f}" if program.flops else ""
-            row["XLA:CPU GFLOP/s"] = f"{program.flops / its.median / 1e9:.0f}" if program.flops and its else ""
+            row["GFLOP/s"] = f"{program.flops / ours.median / 1e9:.0f}" if program.flops else ""
+            row["XLA:CPU GFLOP/s"] = f"{program.flops / theirs.median / 1e9:.0f}" if program.flops and theirs else ""
     return ratios["10⁶"], row
 
 

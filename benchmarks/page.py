@@ -90,16 +90,16 @@ def _times(name: str, module: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _stages(name: str, module: Mapping[str, Any]) -> dict[str, str]:
-    mine, its = module["hloexec"], module["xla"]
+    ours, theirs = module["hloexec"], module["xla"]
     row = {"module": name}
     for stage in ("import", "parse", "plan", "first run"):
-        row[f"{stage} ms"] = _milliseconds(mine["stages"][stage])
+        row[f"{stage} ms"] = _milliseconds(ours["stages"][stage])
     for stage in ("import", "compile", "first run"):
-        row[f"XLA:CPU {stage} ms"] = _milliseconds(its["stages"][stage])
+        row[f"XLA:CPU {stage} ms"] = _milliseconds(theirs["stages"][stage])
     for what in ("assigned", "resident"):
         label = "arrays" if what == "assigned" else what
-        row[f"{label} MB"] = _megabytes(mine[f"{what}_bytes"])
-        row[f"XLA:CPU {label} MB"] = _megabytes(its[f"{what}_bytes"])
+        row[f"{label} MB"] = _megabytes(ours[f"{what}_bytes"])
+        row[f"XLA:CPU {label} MB"] = _megabytes(theirs[f"{what}_bytes"])
     return row
 
 

@@ -109,8 +109,8 @@ def geometric_mean(values: Iterable[float]) -> float:
     return math.exp(statistics.fmean(logarithms)) if logarithms else math.nan
 
 
-def _ratio(mine: list[float], its: list[float]) -> Spread:
-    ratios = [a / b for a, b in zip(mine, its, strict=True)]
+def _ratio(ours: list[float], theirs: list[float]) -> Spread:
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
     return Spread(statistics.median(ratios), min(ratios), max(ratios))
 
 

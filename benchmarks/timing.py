@@ -27,7 +27,7 @@ class Timing:
 
     def ratio(self, peer: Timing) -> tuple[float, float, float]:
         """The median of the turn-by-turn ratios to a peer, with the lowest and the highest."""
-        ratios = [mine / its for mine, its in zip(self.seconds, peer.seconds, strict=True)]
+        ratios = [ours / theirs for ours, theirs in zip(self.seconds, peer.seconds, strict=True)]
         return statistics.median(ratios), min(ratios), max(ratios)
 
 

@@ -141,16 +141,16 @@ _TASKS = {
 
 def examine(paths: Sequence[Path], seed: int = 0, timeout: float = 120.0) -> Iterator[FileReport]:
     """One report per file, as they come."""
-    mine, its = Worker(timeout, _serve), Worker(timeout, _serve)
+    hlo_worker, xla_worker = Worker(timeout, _serve), Worker(timeout, _serve)
     try:
         for path in paths:
-            yield _examined(path, mine, its, seed)
+            yield _examined(path, hlo_worker, xla_worker, seed)
     finally:
-        mine.close()
-        its.close()
+        hlo_worker.close()
+        xla_worker.close()
 
 
-def _examined(path: Path, mine: Worker, its: Worker, seed: int) -> FileReport:
+def _examined(path: Path, hlo_worker: Worker, xla_worker: Worker, seed: int) -> FileReport:
     report = FileReport(path)
     text = _text(path)
 
@@ -161,17 +161,17 @@ def _examined(path: Path, mine: Worker, its: Worker, seed: int) -> FileReport:
             report.failures[what] = " ".join(str(error).split())
             return None
 
-    attempt(its, "XLA parse", text)
-    attempt(mine, "hloexec parse", text, path.name)
+    attempt(xla_worker, "XLA parse", text)
+    attempt(hlo_worker, "hloexec parse", text, path.name)
     if report.failures:
         return report
-    answer = attempt(mine, "hloexec run", text, path.name, seed)
+    answer = attempt(hlo_worker, "hloexec run", text, path.name, seed)
     if answer is None:
         return report
     inputs, ours = answer
-    theirs = attempt(its, "XLA run", text, inputs)
+    theirs = attempt(xla_worker, "XLA run", text, inputs)
     if theirs is None:
-        theirs = attempt(its, "XLA run of the equivalent module", text, inputs)
+        theirs = attempt(xla_worker, "XLA run of the equivalent module", text, inputs)
         if theirs is not None:
             del report.failures["XLA run"]
     if theirs is None:
@@ -180,7 +180,7 @@ def _examined(path: Path, mine: Worker, its: Worker, seed: int) -> FileReport:
     if [leaf.shape for leaf in ours] != [leaf.shape for leaf in theirs]:
         report.failures["comparison"] = f"shapes {[x.shape for x in ours]}, XLA {[x.shape for x in theirs]}"
         return report
-    answer = attempt(mine, "hloexec compare", text, path.name, seed, theirs)
+    answer = attempt(hlo_worker, "hloexec compare", text, path.name, seed, theirs)
     if answer is not None:
         report.unequal, report.beyond, report.worst_steps, report.worst = answer
     return report

@@ -2,7 +2,7 @@
 
 XLA:CPU refuses a partitioned module unless its partitioner runs, and the partitioner refuses `partition-id`. Replicas
 have neither problem, so device (replica r, partition p) of R by P devices becomes replica r·P + p of R·P, and every
-group of devices is written out in those numbers.
+group of devices is spelled out in those numbers.
 """
 
 from __future__ import annotations

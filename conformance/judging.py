@@ -1,4 +1,4 @@
-"""Holds one example's results against what they should be."""
+"""Compares one example's results with what they should be."""
 
 from __future__ import annotations
 
@@ -56,34 +56,34 @@ def judge(
         case Equal() | Accumulated() | Normwise():
             if xla is None:
                 return Judgement(tuple(np.zeros(leaf.shape, bool) for leaf in ours))
-            return Judgement(tuple(~same_bits(mine, its) for mine, its in zip(ours, xla, strict=True)))
+            return Judgement(tuple(~same_bits(own, theirs) for own, theirs in zip(ours, xla, strict=True)))
     raise AssertionError(example.check)
 
 
 def _unlike(ours: Sequence[Array], other: Sequence[Array], types: bool) -> str:
     if len(ours) != len(other):
         return f"hloexec has {len(ours)} leaves, XLA {len(other)}"
-    for mine, its in zip(ours, other, strict=True):
-        if mine.shape != its.shape or (types and mine.dtype.itemsize != its.dtype.itemsize):
-            return f"hloexec has {mine.dtype}{list(mine.shape)}, XLA {its.dtype}{list(its.shape)}"
+    for own, theirs in zip(ours, other, strict=True):
+        if own.shape != theirs.shape or (types and own.dtype.itemsize != theirs.dtype.itemsize):
+            return f"hloexec has {own.dtype}{list(own.shape)}, XLA {theirs.dtype}{list(theirs.shape)}"
     return ""
 
 
-def same_bits(mine: Array, its: Array) -> Array:
+def same_bits(own: Array, theirs: Array) -> Array:
     """Whether elements have the same bits, or are both NaN; sub-byte types count with their own bits only."""
-    entry = element_type_of(mine.dtype)
-    its = its if its.dtype == mine.dtype else its.view(mine.dtype)
+    entry = element_type_of(own.dtype)
+    theirs = theirs if theirs.dtype == own.dtype else theirs.view(own.dtype)
     if entry.is_complex:
-        part = f"f{mine.itemsize // 2}"
-        halves = [np.ascontiguousarray(array).reshape(*array.shape, 1).view(part) for array in (mine, its)]
+        part = f"f{own.itemsize // 2}"
+        halves = [np.ascontiguousarray(array).reshape(*array.shape, 1).view(part) for array in (own, theirs)]
         return np.asarray(same_bits(*halves).all(-1))
-    patterns = [np.ascontiguousarray(a).reshape(a.shape).view(f"u{a.itemsize}") for a in (mine, its)]
+    patterns = [np.ascontiguousarray(a).reshape(a.shape).view(f"u{a.itemsize}") for a in (own, theirs)]
     if entry.bits < 8:
         patterns = [pattern & ((1 << entry.bits) - 1) for pattern in patterns]
     same = patterns[0] == patterns[1]
     if entry.has_nan:
         with np.errstate(all="ignore"):
-            same |= np.isnan(mine) & np.isnan(its)
+            same |= np.isnan(own) & np.isnan(theirs)
     return np.asarray(same)
 
 
@@ -95,19 +95,19 @@ def _outside(leaf: Array, low: float, high: float) -> Array:
 def _against_reference(
     example: Example, check: Correct, ours: Sequence[Array], xla: Sequence[Array] | None
 ) -> Judgement:
-    (mine,) = ours
-    entry = element_type_of(mine.dtype)
+    (own,) = ours
+    entry = element_type_of(own.dtype)
     if not entry.is_floating and not entry.is_complex:
         expected = _wrapped(check.reference(*map(_whole, example.operands)), entry)
-        its_wrong = () if xla is None else (~same_bits(xla[0], expected.reshape(mine.shape)),)
-        return Judgement((~same_bits(mine, expected.reshape(mine.shape)),), its_wrong)
+        its_wrong = () if xla is None else (~same_bits(xla[0], expected.reshape(own.shape)),)
+        return Judgement((~same_bits(own, expected.reshape(own.shape)),), its_wrong)
     with np.errstate(all="ignore"):
         wide = [
             operand.astype(np.complex128 if operand.dtype.kind == "c" else np.float64) for operand in example.operands
         ]
-        exact = bounds.rounded(check.reference(*wide), entry).reshape(mine.shape)
+        exact = bounds.rounded(check.reference(*wide), entry).reshape(own.shape)
         allowed = bounds.allowed_steps(entry) if check.steps is None else check.steps
-        off = bounds.steps(mine, exact)
+        off = bounds.steps(own, exact)
         if entry.name == "f8e8m0fnu":
             # It has neither zero nor smaller numbers than 2^-127; what becomes of them is nobody's rule.
             off = np.where(np.isnan(exact.astype(np.float64)) | (exact.astype(np.float64) <= 2.0**-127), 0.0, off)
@@ -150,20 +150,20 @@ def _within_bound(
     magnitude: Sequence[Array] | None,
 ) -> Judgement:
     wrong, its_wrong, worst, its_worst = [], [], 0.0, 0.0
-    for number, (mine, exact) in enumerate(zip(ours, wide, strict=True)):
-        entry = element_type_of(mine.dtype)
+    for number, (own, exact) in enumerate(zip(ours, wide, strict=True)):
+        entry = element_type_of(own.dtype)
         if not entry.is_floating and not entry.is_complex:
             other = exact if xla is None else xla[number]
-            wrong.append(~same_bits(mine, other.astype(mine.dtype)))
-            its_wrong.append(np.zeros(mine.shape, bool))
+            wrong.append(~same_bits(own, other.astype(own.dtype)))
+            its_wrong.append(np.zeros(own.shape, bool))
             continue
-        for values, masks in ((mine, wrong), (None if xla is None else xla[number], its_wrong)):
+        for values, masks in ((own, wrong), (None if xla is None else xla[number], its_wrong)):
             if values is None:
                 continue
             ratio = _ratio(check, values, exact, None if magnitude is None else magnitude[number])
-            masks.append(np.broadcast_to(~(ratio <= 1), mine.shape))
+            masks.append(np.broadcast_to(~(ratio <= 1), own.shape))
             largest = float(np.nanmax(np.where(np.isfinite(ratio), ratio, 0), initial=0.0))
-            if values is mine:
+            if values is own:
                 worst = max(worst, largest)
             else:
                 its_worst = max(its_worst, largest)

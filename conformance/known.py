@@ -70,8 +70,8 @@ def _at(matches: Callable[[Example], bool], explained: Callable[[Example, Array,
             return False
         masks = judgement.xla_wrong if judgement.is_right else judgement.wrong
         return all(
-            bool(explained(example, mine, its)[mask].all())
-            for mask, mine, its in zip(masks, ours, xla, strict=True)
+            bool(explained(example, value, theirs)[mask].all())
+            for mask, value, theirs in zip(masks, ours, xla, strict=True)
             if mask.any()
         )
 
@@ -92,27 +92,27 @@ def _xla_sums_stepwise(
     )
 
 
-def _is_flushed(example: Example, mine: Array, its: Array) -> Array:
+def _is_flushed(example: Example, value: Array, theirs: Array) -> Array:
     """Denormal here and zero there."""
-    entry = element_type_of(mine.dtype)
+    entry = element_type_of(value.dtype)
     if not entry.is_floating:
-        return np.zeros(mine.shape, bool)
+        return np.zeros(value.shape, bool)
     tiny = bounds.smallest_normal(element_type_of(entry.compute))
-    return np.asarray((np.abs(mine.astype(np.float64)) < tiny) & (its.astype(np.float64) == 0))
+    return np.asarray((np.abs(value.astype(np.float64)) < tiny) & (theirs.astype(np.float64) == 0))
 
 
-def _exponent_beyond_six_bits(example: Example, mine: Array, its: Array) -> Array:
+def _exponent_beyond_six_bits(example: Example, value: Array, theirs: Array) -> Array:
     exponent = example.operands[1].astype(np.float64)
     return np.asarray(
         (exponent < 0) | (exponent >= 64) | (exponent >= 2 ** (ELEMENT_TYPES[example.element_type].bits - 1))
     )
 
 
-def _largest_f4(example: Example, mine: Array, its: Array) -> Array:
+def _largest_f4(example: Example, value: Array, theirs: Array) -> Array:
     return np.asarray(np.abs(example.operands[0].astype(np.float32)) == 6)
 
 
-def _f16_denormal(example: Example, mine: Array, its: Array) -> Array:
+def _f16_denormal(example: Example, value: Array, theirs: Array) -> Array:
     return np.asarray(np.abs(example.operands[0].astype(np.float64)) < 2.0**-14)
 
 
@@ -149,7 +149,7 @@ KNOWN += [
         "bits of s4",
         "XLA:CPU counts the bits of a sign-extended s4, hloexec its four. StableHLO, popcnt: 'element-wise count of "
         "the number of bits set in the operand tensor'.",
-        _at(_opcodes("popcnt", "s4", "s2"), lambda example, mine, its: example.operands[0].astype(np.int8) < 0),
+        _at(_opcodes("popcnt", "s4", "s2"), lambda example, value, theirs: example.operands[0].astype(np.int8) < 0),
     ),
     Known(
         "order of complex numbers",
@@ -167,7 +167,7 @@ KNOWN += [
         "NaN in complex constants",
         "XLA's import makes both parts of a complex constant NaN where one is; hloexec keeps what the text says. "
         "StableHLO, constant: 'Produces an output tensor from a constant value'.",
-        _at(_opcodes("constant", *_COMPLEX), lambda example, mine, its: np.isnan(mine) & np.isnan(its)),
+        _at(_opcodes("constant", *_COMPLEX), lambda example, value, theirs: np.isnan(value) & np.isnan(theirs)),
     ),
     Known(
         "f4e2m1fn to integers",

@@ -375,9 +375,9 @@ def _shown(example: Example, judgement: Judgement, ours: Sequence[Array], xla: S
             continue
         index = tuple(int(i) for i in np.argwhere(mask)[0]) if mask.ndim else ()
         operands = [operand[index] for operand in example.operands if operand.shape == mask.shape]
-        its = "nothing" if xla is None else repr(xla[leaf][index])
+        theirs = "nothing" if xla is None else repr(xla[leaf][index])
         side = "XLA's is out of bounds" if right else "wrong"
         count = f"{int(mask.sum())} of {mask.size}"
-        mine = f"operands {operands}, hloexec {ours[leaf][index]!r}"
-        return f"{side} in {count} elements; at {list(index)}: {mine}, XLA {its}"
+        own = f"operands {operands}, hloexec {ours[leaf][index]!r}"
+        return f"{side} in {count} elements; at {list(index)}: {own}, XLA {theirs}"
     return "different"

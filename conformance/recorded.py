@@ -115,8 +115,8 @@ def _reconstructed(rule: str, inputs: list[Any], actual: list[Array], expected: 
         if not residual <= 1:
             faults.append(f"{side} {rule} leaves {residual:.3g} times the allowed residual")
     for index in UNIQUE.get(rule, ()):
-        mine, its = actual[index].astype(np.float64), expected[index].astype(np.float64)
-        distance = float(np.abs(mine - its).max() / (2 * bound * np.linalg.norm(given[0])))
+        ours, its = actual[index].astype(np.float64), expected[index].astype(np.float64)
+        distance = float(np.abs(ours - its).max() / (2 * bound * np.linalg.norm(given[0])))
         if not distance <= 1:
             faults.append(f"leaf {index}: it is {distance:.3g} times as far off as is allowed")
     return faults

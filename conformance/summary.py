@@ -169,9 +169,9 @@ def _accuracy(cells: Sequence[Cell]) -> list[str]:
         entry = ELEMENT_TYPES[cell.element_type]
         measured = [f for f in cell.findings if isinstance(f.example.check, Correct) and f.status is not Status.REFUSED]
         if measured and (entry.is_floating or entry.is_complex):
-            mine, its = max(f.worst for f in measured), max(f.xla_worst for f in measured)
+            ours, theirs = max(f.worst for f in measured), max(f.xla_worst for f in measured)
             ran = cell.status is not Status.XLA_CANNOT
-            rows[cell.opcode][cell.element_type] = f"{mine:.3g} / {its:.3g}" if ran else f"{mine:.3g} / –"
+            rows[cell.opcode][cell.element_type] = f"{ours:.3g} / {theirs:.3g}" if ran else f"{ours:.3g} / –"
     columns = [entry.name for entry in TYPES if any(entry.name in row for row in rows.values())]
     lines += [f"| opcode | {' | '.join(columns)} |", "| --- |" + " --: |" * len(columns)]
     lines += [f"| {opcode} | {' | '.join(row.get(name, '') for name in columns)} |" for opcode, row in rows.items()]

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from hloexec.exec import run, run_devices
     from hloexec.extraction import extract
     from hloexec.golden import check_golden, record_golden
-    from hloexec.hunting import find_nan
     from hloexec.inputs import random_inputs
     from hloexec.interop import from_jax
     from hloexec.loading import load
+    from hloexec.nan_search import find_nan
     from hloexec.numerics.comparing import compare
     from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
     from hloexec.sharding import shard_inputs, unshard_outputs
@@ -101,7 +101,7 @@ _HOMES = {
     "diff": "hloexec.diffing",
     "diff_folders": "hloexec.diffing.folders",
     "extract": "hloexec.extraction",
-    "find_nan": "hloexec.hunting",
+    "find_nan": "hloexec.nan_search",
     "format": "hloexec.text",
     "from_jax": "hloexec.interop",
     "load": "hloexec.loading",

@@ -47,7 +47,7 @@ class Entry:
 
     @property
     def number(self) -> str:
-        """The stem, and the number alone of a key that `numpy.savez` made up: arr_0, arr_1, …"""
+        """The stem, and the number alone of a key that `numpy.savez` invents: arr_0, arr_1, …"""
         number = self.stem.removeprefix("arr_")
         return number if number.isascii() and number.isdecimal() else self.stem
 

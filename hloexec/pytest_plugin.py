@@ -1,7 +1,7 @@
 """The pytest plugin: goldens as tests, and goldens in tests.
 
 - `--hlo-goldens`, or `hlo_goldens = true` in pytest's configuration, collects `*.golden` folders: each is a test.
-- The fixture `hlo_golden` holds a module of a test's own against a golden that lies beside the test file.
+- The fixture `hlo_golden` compares a module of a test's own with a golden that lies beside the test file.
 - `--hlo-update` records goldens that are missing, and keeps results that have changed.
 
 pytest loads this with every start where hloexec is installed, so nothing is imported before it is needed, and nothing

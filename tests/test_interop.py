@@ -98,8 +98,8 @@ def test_an_hlo_proto_is_unwrapped(proto: bytes) -> None:
 def test_a_proto_runs_as_xla_runs_it(lowered: Any, proto: bytes) -> None:
     expected = lowered.compile()(MATRIX, np.float32(3))
     actual = hloexec.run(load_bytes(proto), MATRIX, np.float32(3))
-    for mine, its in zip(actual, expected, strict=True):
-        np.testing.assert_array_equal(mine, np.asarray(its))
+    for ours, theirs in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(ours, np.asarray(theirs))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])
@@ -139,10 +139,10 @@ def test_stablehlo_is_the_module_xla_makes_of_it(lowered: Any, proto: bytes, for
         data = module.operation.get_asm(print_generic_op_form=True).encode()
     loaded = load_bytes(data)
     assert [i.opcode for i in loaded.entry] == [i.opcode for i in load_bytes(proto).entry]
-    for mine, its in zip(
+    for ours, theirs in zip(
         hloexec.run(loaded, MATRIX, np.float32(3)), lowered.compile()(MATRIX, np.float32(3)), strict=True
     ):
-        np.testing.assert_array_equal(mine, np.asarray(its))
+        np.testing.assert_array_equal(ours, np.asarray(theirs))
 
 
 def test_mhlo_is_read() -> None:
@@ -245,9 +245,9 @@ def test_running_a_snapshot_gives_its_result(snapshots: dict[str, bytes]) -> Non
     """The products are small integers, exact in bf16."""
     snapshot = load_snapshot(snapshots["optimized"])
     module = load_bytes(snapshots["unoptimized"])
-    for mine, its in zip(hloexec.run(module, *snapshot.inputs), snapshot.result, strict=True):
-        assert mine.dtype == its.dtype
-        assert mine.astype(its.dtype if its.dtype.kind != "V" else np.float32).tolist() == its.tolist()
+    for ours, theirs in zip(hloexec.run(module, *snapshot.inputs), snapshot.result, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert ours.astype(theirs.dtype if theirs.dtype.kind != "V" else np.float32).tolist() == theirs.tolist()
 
 
 def test_load_reads_the_module_of_a_snapshot(snapshots: dict[str, bytes]) -> None:

@@ -35,8 +35,8 @@ def shape(name: str, *dimensions: int) -> ArrayShape:
     return ArrayShape(element_type(name), dimensions)
 
 
-def parameter(number: int, its: Shape, name: str | None = None) -> Instruction:
-    return Instruction(name=name or f"p.{number}", shape=its, opcode="parameter", attributes=_Number(number))
+def parameter(number: int, theirs: Shape, name: str | None = None) -> Instruction:
+    return Instruction(name=name or f"p.{number}", shape=theirs, opcode="parameter", attributes=_Number(number))
 
 
 def all_bits(entry: Any) -> np.ndarray[Any, Any]:

@@ -95,8 +95,8 @@ def test_dimensions_that_do_not_divide_evenly_are_padded_as_xla_pads_them() -> N
     assert [str(shape) for shape in after.entry.parameter_shapes] == ["f32[2,5]", "f32[2]"]
     shards = hloexec.shard_inputs(after, [a, b])
     outputs = hloexec.run_devices(after, shards)
-    for mine, its in zip(outputs, compiled.run_devices(shards), strict=True):
-        for got, wanted in zip(mine, its, strict=True):
+    for ours, theirs in zip(outputs, compiled.run_devices(shards), strict=True):
+        for got, wanted in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(got, wanted, strict=True)
     sums, twice, c = hloexec.unshard_outputs(after, outputs, before=before)
     np.testing.assert_array_equal(sums, a.sum(0), strict=True)

@@ -18,7 +18,7 @@ def _cross_entropy(logits: Any, targets: Any) -> Any:
     return -chosen.mean()
 
 
-def _descent(loss: Callable[..., Any], parameters: Any, *data: Any) -> Any:
+def _localization(loss: Callable[..., Any], parameters: Any, *data: Any) -> Any:
     """The loss, its gradients, and the parameters after a step, in which an error of the gradients hardly shows."""
     value, gradients = jax.value_and_grad(loss)(parameters, *data)
     updated = jax.tree.map(lambda p, g: p - jnp.asarray(0.125, p.dtype) * g.astype(p.dtype), parameters, gradients)
@@ -67,7 +67,7 @@ def train_transformer(parameters, words):
         x, _ = lax.scan(layer, p["embedding"][words[:, :-1]], layers)
         return _cross_entropy(x @ p["embedding"].T / 8, words[:, 1:])
 
-    return _descent(loss, parameters)
+    return _localization(loss, parameters)
 
 
 @program({"first": weight(3, 3, 3, 16, fan_in=27), "scale": normal(16), "second": weight(3, 3, 16, 16, fan_in=144),
@@ -83,7 +83,7 @@ def train_convnet(parameters, images, labels):
         x = nn.silu(convolve(x, p["second"], window_strides=(2, 2)))
         return _cross_entropy(x.mean((1, 2)) @ p["head"], labels)
 
-    return _descent(loss, parameters)
+    return _localization(loss, parameters)
 
 
 @program({"input": weight(8, 48), "hidden": weight(12, 48), "bias": normal(48), "head": weight(12, 6)},
@@ -102,7 +102,7 @@ def train_lstm(parameters, xs, labels):
         (h, _), _ = lax.scan(cell, (zeros, zeros), xs)
         return _cross_entropy(h @ p["head"], labels)
 
-    return _descent(loss, parameters)
+    return _localization(loss, parameters)
 
 
 @program({"router": weight(16, 4), "up": weight(4, 16, 24), "down": weight(4, 24, 16)}, normal(32, 16),
@@ -118,4 +118,4 @@ def train_mixture_of_experts(parameters, x, target):
         computed = lax.ragged_dot(hidden, p["down"], sizes) * weights.reshape(-1)[order][:, None]
         return ((jnp.zeros_like(x).at[order // 2].add(computed) - target) ** 2).mean()
 
-    return _descent(loss, parameters)
+    return _localization(loss, parameters)

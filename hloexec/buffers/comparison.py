@@ -152,8 +152,8 @@ def _require_same_module(usage: MemoryUsage, assignment: BufferAssignment) -> No
 
 
 def _first_difference(ours: list[str], theirs: tuple[str, ...]) -> int | None:
-    for position, (mine, its) in enumerate(zip(ours, theirs, strict=False)):
-        if mine != its:
+    for position, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+        if one != other:
             return position
     return None if len(ours) == len(theirs) else min(len(ours), len(theirs))
 
@@ -164,10 +164,10 @@ def _range_differences(
 ) -> Iterable[Difference]:
     for key in [*theirs, *(key for key in ours if key not in theirs)]:
         span, value = theirs.get(key), ours.get(key)
-        mine = _span(value)
-        if span != mine:
+        one = _span(value)
+        if span != one:
             label = value.label if value is not None else f"{key[0]}{index_text(key[1])}"
-            yield Difference("live range", label, _span_text(span), _span_text(mine))
+            yield Difference("live range", label, _span_text(span), _span_text(one))
 
 
 def _span(value: LiveValue | None) -> tuple[int, int] | None:

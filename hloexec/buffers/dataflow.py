@@ -18,11 +18,11 @@ from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.traits import Index
 
-__all__ = ["Dataflow", "Index", "Place", "Value", "analyse"]
+__all__ = ["Dataflow", "Index", "Position", "Value", "analyse"]
 
 
 @attrs.frozen
-class Place:
+class Position:
     """An index in the shape of an instruction of a computation."""
 
     computation: str
@@ -35,7 +35,7 @@ class Value:
     """What is defined at a place; `number` counts the values of a module."""
 
     number: int
-    place: Place
+    place: Position
     instruction: Instruction
     shape: Shape
     is_phi: bool
@@ -48,15 +48,15 @@ class Dataflow:
     values: tuple[Value, ...]
     at: dict[tuple[str, str], dict[Index, tuple[Value, ...]]]
 
-    def values_at(self, place: Place) -> tuple[Value, ...]:
+    def values_at(self, place: Position) -> tuple[Value, ...]:
         return self.at.get((place.computation, place.instruction), {}).get(place.index, ())
 
-    def places(self) -> dict[int, list[Place]]:
+    def places(self) -> dict[int, list[Position]]:
         """By number of the value, the places where it shows other than that of its definition."""
-        found: dict[int, list[Place]] = {value.number: [] for value in self.values}
+        found: dict[int, list[Position]] = {value.number: [] for value in self.values}
         for (computation, instruction), shown in self.at.items():
             for index, values in shown.items():
-                place = Place(computation, instruction, index)
+                place = Position(computation, instruction, index)
                 for value in values:
                     if value.place != place:
                         found[value.number].append(place)
@@ -68,7 +68,7 @@ class _Node:
 
     __slots__ = ("inputs", "instruction", "is_phi", "place", "shape", "value")
 
-    def __init__(self, place: Place, instruction: Instruction, shape: Shape, inputs: list[_Node] | None) -> None:
+    def __init__(self, place: Position, instruction: Instruction, shape: Shape, inputs: list[_Node] | None) -> None:
         self.place = place
         self.instruction = instruction
         self.shape = shape
@@ -122,7 +122,7 @@ class _Analysis:
                     None,
                 )
             if node is None:
-                node = _Node(Place(computation.name, instruction.name, index), instruction, shape, None)
+                node = _Node(Position(computation.name, instruction.name, index), instruction, shape, None)
             shown[index] = node
         self._shown[computation.name, instruction.name] = shown
 
@@ -130,7 +130,7 @@ class _Analysis:
         """A place where values join that are linked later; what joins nothing is a value of its own."""
         shown: _Shown = {}
         for index, shape in subshapes(instruction.shape):
-            node = _Node(Place(computation.name, instruction.name, index), instruction, shape, [])
+            node = _Node(Position(computation.name, instruction.name, index), instruction, shape, [])
             shown[index] = node
             self._merges.append(node)
         self._shown[computation.name, instruction.name] = shown
@@ -243,7 +243,7 @@ def _resolve(merges: list[_Node]) -> dict[int, tuple[_Node, ...]]:
     """What each merge amounts to: itself where it is a needed phi, else the one node, or the several, that it joins.
 
     Optimistic: a merge stands for what its inputs stand for, as far as is known, until two of them differ. So loops
-    that pass the same value around in a circle need no phi.
+    that pass the same value around in a cycle need no phi.
     """
     stands_for: dict[int, _Node] = {}
     kept: set[int] = set()

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import attrs
 
-from hloexec.buffers.dataflow import Dataflow, Place
+from hloexec.buffers.dataflow import Dataflow, Position
 from hloexec.buffers.flattening import FlatSchedule
 from hloexec.buffers.sharing import shared_buffers
 from hloexec.ir import Instruction, Module
@@ -78,7 +78,7 @@ _READS_TABLE = ("copy",)
 _PASSES = ("domain",)
 
 
-def _last_uses(module: Module, flat: FlatSchedule, users: _Users, places: Iterable[Place]) -> tuple[int, int]:
+def _last_uses(module: Module, flat: FlatSchedule, users: _Users, places: Iterable[Position]) -> tuple[int, int]:
     """When a value that shows at these places is read last, and when it is left to a loop or read last; -1 for never.
 
     Copies and get-tuple-elements read of a tuple the table only, tuples nothing. A call reads nothing itself, its

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hloexec.buffers.dataflow import Dataflow, Index, Place
+from hloexec.buffers.dataflow import Dataflow, Index, Position
 from hloexec.buffers.flattening import FlatSchedule
 from hloexec.buffers.sizes import subshapes
 from hloexec.ir import Computation, Instruction, Module, TupleShape
@@ -27,27 +27,27 @@ def shared_buffers(
     """
     groups = _Groups([spans[value.number] for value in dataflow.values])
 
-    def join(mine: Place, other: Place) -> None:
-        for one in dataflow.values_at(mine):
+    def join(ours: Position, other: Position) -> None:
+        for one in dataflow.values_at(ours):
             for another in dataflow.values_at(other):
                 groups.join(one.number, another.number)
 
     for computation, instruction in flat.sequence:
-        for mine, other in _joined(module, computation, instruction):
-            join(mine, other)
+        for ours, other in _joined(module, computation, instruction):
+            join(ours, other)
         for operand_number, operand_index, index in in_place_pairs(module, instruction):
             if operand_number < len(instruction.operands):
-                operand = Place(computation.name, instruction.operands[operand_number], operand_index)
-                join(operand, Place(computation.name, instruction.name, index))
+                operand = Position(computation.name, instruction.operands[operand_number], operand_index)
+                join(operand, Position(computation.name, instruction.name, index))
     entry = module.entry
     for alias in module.input_output_alias:
         if alias.parameter_number < len(entry.parameters):
-            parameter = Place(entry.name, entry.parameters[alias.parameter_number].name, alias.parameter_index)
-            join(parameter, Place(entry.name, entry.root_name, alias.output_index))
+            parameter = Position(entry.name, entry.parameters[alias.parameter_number].name, alias.parameter_index)
+            join(parameter, Position(entry.name, entry.root_name, alias.output_index))
     return groups.all()
 
 
-def _joined(module: Module, computation: Computation, instruction: Instruction) -> Iterator[tuple[Place, Place]]:
+def _joined(module: Module, computation: Computation, instruction: Instruction) -> Iterator[tuple[Position, Position]]:
     """Pairs of places that hand one buffer from one to the other."""
     attributes = instruction.attributes
     others: list[tuple[str, str]] = []
@@ -61,7 +61,7 @@ def _joined(module: Module, computation: Computation, instruction: Instruction) 
     if others:
         for index, _ in subshapes(instruction.shape):
             for name, other in others:
-                yield Place(computation.name, instruction.name, index), Place(name, other, index)
+                yield Position(computation.name, instruction.name, index), Position(name, other, index)
 
 
 def in_place_pairs(module: Module, instruction: Instruction) -> Iterator[tuple[int, Index, Index]]:
@@ -145,13 +145,13 @@ class _Groups:
         return tuple(tuple(sorted(members)) for members in self._members.values())
 
 
-def _overlap(mine: list[tuple[int, int]], other: list[tuple[int, int]]) -> bool:
+def _overlap(ours: list[tuple[int, int]], other: list[tuple[int, int]]) -> bool:
     """Whether a span of one list and one of the other have more in common than an end; each list is in order."""
     i = j = 0
-    while i < len(mine) and j < len(other):
-        if max(mine[i][0], other[j][0]) < min(mine[i][1], other[j][1]):
+    while i < len(ours) and j < len(other):
+        if max(ours[i][0], other[j][0]) < min(ours[i][1], other[j][1]):
             return True
-        if mine[i][1] <= other[j][1]:
+        if ours[i][1] <= other[j][1]:
             i += 1
         else:
             j += 1

@@ -66,7 +66,7 @@ def command(
     top: int,
     as_json: bool,
 ) -> int:
-    """Hold the result ACTUAL against EXPECTED: .npz or .npy files, or snapshots.
+    """Compare the result ACTUAL with EXPECTED: .npz or .npy files, or snapshots.
 
     Prints one of `equal`, `rounding only`, `within tolerance` and `different`, and what is off. Where no tolerance is
     given, it follows from the element types and from what the module adds up and rounds. Exits with 0 where both agree,
@@ -114,9 +114,9 @@ def _compared(
         raise click.UsageError("--contraction-length stands in for a module; leave one of the two out")
     module = None if module_file is None else hloexec.load(module_file)
     shapes = {} if module is None else result_shapes(module)
-    mine = read_result(actual, shapes)
-    shapes |= {label: ArrayShape(element_type_of(array.dtype), array.shape) for label, array in mine.items()}
-    its = read_result(expected, shapes)
+    ours = read_result(actual, shapes)
+    shapes |= {label: ArrayShape(element_type_of(array.dtype), array.shape) for label, array in ours.items()}
+    theirs = read_result(expected, shapes)
     values: list[Value] | None = None
     if module is not None and inputs is not None:
         found = literals.load_inputs(inputs, module.entry.parameters)
@@ -124,8 +124,8 @@ def _compared(
     atol, rtol, ulp = tolerances
     selected: dict[str, Array] = {label: literals.load_arrays(path)["value"] for label, path in selects}
     comparison = hloexec.compare(
-        mine,
-        its,
+        ours,
+        theirs,
         atol=atol,
         rtol=rtol,
         ulp=ulp,

@@ -40,13 +40,13 @@ def command(
     count. Exits with 0 where nothing was found, with 1 where something was.
     """
     from hloexec.cli.progress import ProgressBar
-    from hloexec.hunting import find_nan
+    from hloexec.nan_search import find_nan
 
     if share and not also:
         raise click.UsageError("--share says how much --also has to concern; without --also it means nothing")
     run = prepared(file, given)
     with ProgressBar() as progress:
-        hunt = find_nan(
+        search = find_nan(
             run.module,
             run.inputs,
             first=first,
@@ -57,12 +57,12 @@ def command(
             **run.options,
         )
     if as_json:
-        from hloexec.report.hunts import hunt_record
+        from hloexec.report.nan_search import nan_record
 
-        echo_json(hunt_record(hunt))
+        echo_json(nan_record(search))
     else:
-        from hloexec.report.hunts import hunt_view
+        from hloexec.report.nan_search import nan_view
         from hloexec.report.tables import show
 
-        show(hunt_view(hunt, run.module.name, run.devices, top, run.command))
-    return 1 if hunt.finding is not None or hunt.nan_from_inputs else 0
+        show(nan_view(search, run.module.name, run.devices, top, run.command))
+    return 1 if search.finding is not None or search.nan_from_inputs else 0

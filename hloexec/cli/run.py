@@ -1,4 +1,4 @@
-"""`hloexec run`: run a module on inputs that are made up or given, and show what comes out."""
+"""`hloexec run`: run a module on random or given inputs, and show what comes out."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ class _TerminalView:
 
         show(values_table("result", rows))
         if self.comparison is not None:
-            show(f"\nheld against the snapshot's result: {self.comparison}")
+            show(f"\ncompared with the snapshot's result: {self.comparison}")
         each = f" in all, {byte_text(taken.device_peak_bytes)} on a device" if devices > 1 else ""
         show(f"\nran in {seconds_text(seconds)}, peak memory {byte_text(taken.peak_bytes)} beyond the inputs{each}")
 

@@ -69,7 +69,7 @@ class RunOptions:
         metavar="zeros|random|error|FILE.npz",
         default="zeros",
         show_default=True,
-        help="The values of constants that the text leaves out: made up, refused, or read by name.",
+        help="The values of constants that the text leaves out: synthesized, refused, or read by name.",
     )
     unknown: str = _option(
         "--unknown",

@@ -109,5 +109,5 @@ def _said(computation: Computation, instruction: Instruction, name: str) -> bool
     before = computation.by_name.get(instruction.operands[0])
     if before is None or before.opcode != start:
         return own
-    its: bool | int | None = getattr(before.attributes, name, None)
-    return its
+    theirs: bool | int | None = getattr(before.attributes, name, None)
+    return theirs

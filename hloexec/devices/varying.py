@@ -1,6 +1,6 @@
 """Values that differ between devices.
 
-Where all devices of a task agree, a slot holds their one value; where they don't, it holds a `Split`: a partition of
+Where all devices of a task agree, a slot holds their one value; where they don't, it holds a `Varying`: a partition of
 the devices into classes, and one value per class. An operation on splits runs once per class of their join. Devices
 stand at positions, counted within their task; classes are numbered as the positions meet them.
 """
@@ -18,7 +18,7 @@ from hloexec.values import Array
 
 __all__ = [
     "Classes",
-    "Split",
+    "Varying",
     "arrays_of",
     "belongs_to_one",
     "combined",
@@ -39,7 +39,7 @@ _SMALL_BYTES = 64
 """Values of up to so many bytes are compared, so that devices which compute equal indices or predicates agree again."""
 
 
-class Split:
+class Varying:
     """One value per class of devices; there are at least two classes."""
 
     __slots__ = ("classes", "values")
@@ -49,7 +49,7 @@ class Split:
         self.values = values
 
     def __repr__(self) -> str:
-        return f"Split({self.classes}, {self.values})"
+        return f"Varying({self.classes}, {self.values})"
 
 
 @lru_cache(maxsize=4096)
@@ -91,7 +91,7 @@ def members(devices: tuple[int, ...], classes: Classes) -> tuple[tuple[int, ...]
 
 def of_position(value: Any, position: int) -> Any:
     """The value that the device at a position holds."""
-    return value.values[value.classes[position]] if type(value) is Split else value
+    return value.values[value.classes[position]] if type(value) is Varying else value
 
 
 def combined(classes: Classes, values: Sequence[Any]) -> Any:
@@ -105,8 +105,8 @@ def combined(classes: Classes, values: Sequence[Any]) -> Any:
         firsts: dict[int, Any] = {}
         for number, value in zip(by_class, values, strict=True):
             firsts.setdefault(number, value)
-        return Split(tuple(by_class[number] for number in classes), list(firsts.values()))
-    return values[0] if len(values) == 1 else Split(classes, list(values))
+        return Varying(tuple(by_class[number] for number in classes), list(firsts.values()))
+    return values[0] if len(values) == 1 else Varying(classes, list(values))
 
 
 def of_positions(values: Sequence[Any]) -> Any:
@@ -139,12 +139,12 @@ def renumbered(classes: Classes) -> tuple[Classes, tuple[int, ...]]:
 
 def restricted(value: Any, positions: Sequence[int]) -> Any:
     """The value for the devices at some positions only."""
-    if type(value) is not Split:
+    if type(value) is not Varying:
         return value
     classes, old = renumbered(tuple(value.classes[position] for position in positions))
     if len(old) == 1:
         return value.values[old[0]]
-    return Split(classes, [value.values[number] for number in old])
+    return Varying(classes, [value.values[number] for number in old])
 
 
 def merged(values: Sequence[Any], order: Sequence[tuple[int, int]]) -> Any:
@@ -152,7 +152,7 @@ def merged(values: Sequence[Any], order: Sequence[tuple[int, int]]) -> Any:
     order[p][0].
     """
     first = values[0]
-    if type(first) is not Split and all(value is first for value in values):
+    if type(first) is not Varying and all(value is first for value in values):
         return first
     return of_positions([of_position(values[task], position) for task, position in order])
 
@@ -161,6 +161,6 @@ def arrays_of(values: Iterable[Any]) -> list[Array]:
     """All arrays among values, those of every class."""
     found: list[Array] = []
     for value in values:
-        parts = value.values if type(value) is Split else (value,)
+        parts = value.values if type(value) is Varying else (value,)
         found += [part for part in parts if isinstance(part, np.ndarray)]
     return found

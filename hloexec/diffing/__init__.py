@@ -3,10 +3,10 @@
 Both are run, and everything that either computes is recorded with what it was made of (`graph`). Values of one module
 are found in the other by what they hold (`digests`, `agreement`, `matching`), the second run is gone through once more
 on the first's values (`replay`), and where results differ, wrong values are put right until they do not
-(`counterparts`, `trials`, `blaming`).
+(`counterparts`, `patch_search`, `blaming`).
 """
 
-from hloexec.diffing.findings import Diff, Finding, Pair, Place
+from hloexec.diffing.findings import Diff, Finding, InstructionRun, Pair
 from hloexec.diffing.running import diff
 
-__all__ = ["Diff", "Finding", "Pair", "Place", "diff"]
+__all__ = ["Diff", "Finding", "InstructionRun", "Pair", "diff"]

@@ -64,8 +64,8 @@ def could_agree(first: Digest, sums: Array, relative: float) -> Array:
     relative += 2.0**-52 * min(n, 1 << 16)
     linear = relative * (first.magnitude + n * size)
     square = 2 * relative * (first.squares + size * first.magnitude) + 2 * relative**2 * (first.squares + n * size**2)
-    mine = np.array([first.total, first.magnitude, first.squares])
-    return np.asarray((np.abs(sums - mine) <= np.array([linear, linear, square]) * (1 + 1e-9)).all(axis=1))
+    ours = np.array([first.total, first.magnitude, first.squares])
+    return np.asarray((np.abs(sums - ours) <= np.array([linear, linear, square]) * (1 + 1e-9)).all(axis=1))
 
 
 def agrees(actual: Array, expected: Array, allowed: Array | None) -> bool:
@@ -88,7 +88,7 @@ def agrees(actual: Array, expected: Array, allowed: Array | None) -> bool:
     return bool(agreement(np.ascontiguousarray(actual), np.ascontiguousarray(expected), tolerance, allowed).all())
 
 
-def rounds_alike(actual: Array, expected: Array, mine: Chain, its: Chain) -> bool:
+def rounds_alike(actual: Array, expected: Array, ours: Chain, counterpart: Chain) -> bool:
     """Whether two values, which agree, can have been rounded alike on the way.
 
     Where one side rounds to a narrow type (unit roundoff 2⁻¹² or more) more often than the other, about half of the
@@ -96,7 +96,7 @@ def rounds_alike(actual: Array, expected: Array, mine: Chain, its: Chain) -> boo
     elements differ only where these decide: about one in 2⁻⁹/2⁻²⁴ per term added up. So more than one in twenty are
     taken for a rounding that is missing, or one too many.
     """
-    fewer, more = sorted((mine.rounding_squares, its.rounding_squares))
+    fewer, more = sorted((ours.rounding_squares, counterpart.rounding_squares))
     if more < _COARSE_SQUARE or more < _MORE * fewer:
         return True
     first, second = wide(actual), wide(expected)
@@ -113,14 +113,14 @@ def aligned(value: Array, dimensions: tuple[int, ...]) -> Iterator[Array]:
     if value.size != int(np.prod(dimensions, dtype=np.int64)):
         return
     yield value.reshape(dimensions)
-    mine = tuple(size for size in value.shape if size != 1)
+    ours = tuple(size for size in value.shape if size != 1)
     wanted = tuple(size for size in dimensions if size != 1)
-    if len(mine) < 2 or len(mine) > 5 or sorted(mine) != sorted(wanted):
+    if len(ours) < 2 or len(ours) > 5 or sorted(ours) != sorted(wanted):
         return
-    squeezed = value.reshape(mine)
+    squeezed = value.reshape(ours)
     found = 0
-    for order in permutations(range(len(mine))):
-        if order == tuple(range(len(mine))) or tuple(mine[axis] for axis in order) != wanted:
+    for order in permutations(range(len(ours))):
+        if order == tuple(range(len(ours))) or tuple(ours[axis] for axis in order) != wanted:
             continue
         yield squeezed.transpose(order).reshape(dimensions)
         found += 1

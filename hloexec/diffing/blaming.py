@@ -16,13 +16,13 @@ from itertools import islice
 import attrs
 import numpy as np
 
+from hloexec.diffing.backward_localization import BackwardLocalization
+from hloexec.diffing.comparator import Comparator
 from hloexec.diffing.counterparts import Counterparts, Repair, arranged
-from hloexec.diffing.descent import Descent
-from hloexec.diffing.frontier import partings
+from hloexec.diffing.frontier import divergence_frontier
 from hloexec.diffing.graph import Graph, Node
-from hloexec.diffing.judging import Judge
+from hloexec.diffing.patch_search import Patch, PatchSearch
 from hloexec.diffing.replay import Replay, State, is_movement
-from hloexec.diffing.trials import Remedy, Trials
 from hloexec.numerics.ulps import wide
 from hloexec.ops.registry import Role, role_of
 from hloexec.values import Array
@@ -59,15 +59,15 @@ class Blame:
         self._replay = replay
         self._before = before
         self._counterparts = Counterparts(replay.index)
-        self._judge = Judge(replay, before)
-        self._trials = Trials(replay, self._judge)
-        self._descent = Descent(self._judge, self._trials)
+        self._comparator = Comparator(replay, before)
+        self._search = PatchSearch(replay, self._comparator)
+        self._localization = BackwardLocalization(self._comparator, self._search)
 
     def find(self, state: State, top: int) -> list[Blamed]:
         """What is to blame, in data-flow order; at most `top`."""
         found: list[Blamed] = []
         while len(found) < top:
-            wrong = self._judge.wrong_outputs(state)
+            wrong = self._comparator.wrong_outputs(state)
             named = self._next(state, wrong, found) if wrong else None
             if named is None:
                 break
@@ -83,7 +83,7 @@ class Blame:
             if match is None or match.is_exact or match.value.shape != state.raw[node.number].shape:
                 continue
             raw = state.raw[node.number]
-            allowed = list(self._judge.allowed(state, node, match.node))[-1]
+            allowed = list(self._comparator.allowed(state, node, match.node))[-1]
             if allowed is None or allowed.shape != raw.shape:
                 continue
             with np.errstate(all="ignore"):
@@ -98,19 +98,19 @@ class Blame:
     ) -> tuple[Blamed, State] | None:
         suspects = self._suspects(state, wrong, found)
         numbers = frozenset(node.number for node in suspects)
-        for node, lacked, value in partings(state, self._before, self._replay.graph):
-            remedy = self._trials.remedy(state, node, lacked, value, wrong)
-            if remedy is not None:
-                return self._named(state, remedy, numbers)
+        for node, lacked, value in divergence_frontier(state, self._before, self._replay.graph):
+            patch = self._search.patch(state, node, lacked, value, wrong)
+            if patch is not None:
+                return self._named(state, patch, numbers)
         one_of_many = self._one_of_many(state, suspects, wrong, numbers)
         if one_of_many is not None:
             return one_of_many
         for good_only in (True, False):
             for node in islice(suspects, _MOST_SUSPECTS):
-                for its, value in self._counterparts.of(node, state, good_only):
-                    remedy = self._trials.remedy(state, node, its, value, wrong)
-                    if remedy is not None:
-                        return self._named(state, self._descent.earliest(state, remedy, wrong), numbers)
+                for theirs, value in self._counterparts.of(node, state, good_only):
+                    patch = self._search.patch(state, node, theirs, value, wrong)
+                    if patch is not None:
+                        return self._named(state, self._localization.earliest(state, patch, wrong), numbers)
         return self._from_results(state, wrong, numbers)
 
     def _one_of_many(
@@ -121,17 +121,17 @@ class Blame:
         for node in islice(suspects, _MOST_SUSPECTS):
             if not all(_is_known(state, entry) for entry in node.instance.inputs):
                 continue
-            for its, value in self._counterparts.of_the_same(node, state):
-                remedy = self._trials.remedy(state, node, its, value, wrong)
-                if remedy is not None:
-                    return self._named(state, self._descent.earliest(state, remedy, wrong), numbers)
-                repair = Repair(self._replay.graph, self._replay.index, node, its, value)
+            for theirs, value in self._counterparts.of_the_same(node, state):
+                patch = self._search.patch(state, node, theirs, value, wrong)
+                if patch is not None:
+                    return self._named(state, self._localization.earliest(state, patch, wrong), numbers)
+                repair = Repair(self._replay.graph, self._replay.index, node, theirs, value)
                 after = self._replay.override(state, repair)
                 if after is None:
                     continue
                 # What comes close to the right value by the same way is less precise, and meant to be the same.
                 if self._gain(state, after, repair.given_to) > 0 or _are_near(state.raw[node.number], value):
-                    return self._named(state, Remedy(node, its, value, after), numbers)
+                    return self._named(state, Patch(node, theirs, value, after), numbers)
         return None
 
     def _gain(self, state: State, after: State, given: Collection[int]) -> int:
@@ -147,7 +147,7 @@ class Blame:
     def _suspects(self, state: State, wrong: Sequence[tuple[Node, Node]], found: Sequence[Blamed]) -> list[Node]:
         """The nodes on the way to a wrong result that `before` does not have, the earliest first; each instruction
         once."""
-        stack = [mine for mine, _ in wrong]
+        stack = [ours for ours, _ in wrong]
         seen = {node.number for node in stack}
         while stack:
             node = stack.pop()
@@ -175,19 +175,19 @@ class Blame:
 
         This is tried however much was tried before: results that differ always leave something to blame.
         """
-        for mine, its in wrong:
-            for value in islice(arranged(its.value, state.raw[mine.number]), 1):
-                remedy = self._trials.remedy(state, mine, its, value, [(mine, its)], is_limited=False)
-                if remedy is not None:
-                    return self._named(state, self._descent.earliest(state, remedy, [(mine, its)]), numbers)
+        for ours, theirs in wrong:
+            for value in islice(arranged(theirs.value, state.raw[ours.number]), 1):
+                patch = self._search.patch(state, ours, theirs, value, [(ours, theirs)], is_limited=False)
+                if patch is not None:
+                    return self._named(state, self._localization.earliest(state, patch, [(ours, theirs)]), numbers)
         return None
 
-    def _named(self, state: State, remedy: Remedy, wrong: frozenset[int]) -> tuple[Blamed, State]:
-        """What a remedy says about its node, and the state that it leads to."""
-        node, its = remedy.node, remedy.its
+    def _named(self, state: State, patch: Patch, wrong: frozenset[int]) -> tuple[Blamed, State]:
+        """What a patch says about its node, and the state that it leads to."""
+        node, theirs = patch.node, patch.counterpart
         raw = state.raw[node.number]
-        allowed = None if its is None else list(self._judge.allowed(state, node, its))[-1]
-        return Blamed(node, its, remedy.value, raw, allowed, wrong), remedy.after
+        allowed = None if theirs is None else list(self._comparator.allowed(state, node, theirs))[-1]
+        return Blamed(node, theirs, patch.value, raw, allowed, wrong), patch.after
 
 
 def _is_known(state: State, node: Node) -> bool:

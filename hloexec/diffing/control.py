@@ -15,7 +15,7 @@ import numpy as np
 
 from hloexec.diffing.chains import NO_CHAIN
 from hloexec.diffing.digests import digest_of
-from hloexec.diffing.findings import Finding, Place
+from hloexec.diffing.findings import Finding, InstructionRun
 from hloexec.diffing.graph import Node
 from hloexec.diffing.matching import Index
 from hloexec.diffing.replay import State
@@ -49,8 +49,8 @@ class Control:
         return f"{self.scope}/{self.instruction.name}" if self.scope else self.instruction.name
 
     @property
-    def place(self) -> Place:
-        return Place(self.computation.name, self.instruction.name, self.name, self.device)
+    def place(self) -> InstructionRun:
+        return InstructionRun(self.computation.name, self.instruction.name, self.name, self.device)
 
 
 @attrs.frozen(eq=False)
@@ -99,7 +99,7 @@ def control_findings(
     after: Module,
     state: State,
     index: Index,
-    first: Place | None,
+    first: InstructionRun | None,
     sides: Sequence[tuple[ControlRecorder, Module, Holds]],
     options: dict[str, Any],
 ) -> list[Finding]:
@@ -110,10 +110,10 @@ def control_findings(
     number of rounds. `options` are those of `run_devices`.
     """
     known: dict[tuple[str, frozenset[tuple[int, int]]], list[Decision]] = {}
-    theirs, mine = (list(recorder.decisions(module, holds)) for recorder, module, holds in sides)
+    theirs, ours = (list(recorder.decisions(module, holds)) for recorder, module, holds in sides)
     for entry in theirs:
         known.setdefault((entry.control.instruction.opcode, _made_of(entry.cause, None)), []).append(entry)
-    for entry in mine:
+    for entry in ours:
         values = _made_of(entry.cause, state)
         others = known.get((entry.control.instruction.opcode, values), [])
         is_loop = role_of(entry.control.instruction) is Role.WHILE
@@ -124,7 +124,7 @@ def control_findings(
         ):
             reason = "the loop ends at another iteration" if is_loop else "another branch is taken"
             return [Finding(_place(entry.cause), _place(others[0].cause), None, True, reason)]
-    if started := _other_starts(theirs, mine):
+    if started := _other_starts(theirs, ours):
         return started
     recorder, _, holds = sides[1]
     return [
@@ -138,12 +138,12 @@ def control_findings(
     ][:1]
 
 
-def _other_starts(theirs: Sequence[Decision], mine: Sequence[Decision]) -> list[Finding]:
-    """The constants that loops start from, where one goes round more or less often than its like for that.
+def _other_starts(theirs: Sequence[Decision], ours: Sequence[Decision]) -> list[Finding]:
+    """The constants that loops start from, where one has another trip count than its counterpart for that.
 
     Loops are alike by the order in which they ran, where both sides ran as many.
     """
-    sides = [_first_decisions(decisions) for decisions in (mine, theirs)]
+    sides = [_first_decisions(decisions) for decisions in (ours, theirs)]
     if len(sides[0]) != len(sides[1]):
         return []
     for entry, other in zip(*sides, strict=True):
@@ -228,6 +228,6 @@ def _shaped(shape: Shape, arrays: Iterator[Array]) -> Value:
     return next(arrays) if shape.is_array else TOKEN
 
 
-def _place(node: Node) -> Place:
+def _place(node: Node) -> InstructionRun:
     instance = node.instance
-    return Place(instance.computation.name, instance.instruction.name, instance.name, instance.device)
+    return InstructionRun(instance.computation.name, instance.instruction.name, instance.name, instance.device)

@@ -56,24 +56,24 @@ def correspondence_of(before: Module, after: Module, topologies: Sequence[Topolo
             f"{topologies[1]}"
         )
     notes = []
-    mine, its = (_leaves(module.entry.parameter_shapes) for module in (after, before))
-    _require_same(mine, its, after, before, "parameter")
+    ours, counterpart = (_leaves(module.entry.parameter_shapes) for module in (after, before))
+    _require_same(ours, counterpart, after, before, "parameter")
     if _nesting(after.entry.parameter_shapes) != _nesting(before.entry.parameter_shapes):
         notes.append(
             f"the parameters nest otherwise: {len(before.entry.parameters)} of {before.name} are "
             f"{len(after.entry.parameters)} of {after.name}, paired array by array"
         )
-    mine, its = (_leaves([module.entry.result_shape]) for module in (after, before))
-    order = tuple(range(len(mine)))
-    if len(mine) == len(its) and not all(map(_alike, mine, its)):
-        found = _by_shape(mine, its)
+    ours, counterpart = (_leaves([module.entry.result_shape]) for module in (after, before))
+    order = tuple(range(len(ours)))
+    if len(ours) == len(counterpart) and not all(map(_alike, ours, counterpart)):
+        found = _by_shape(ours, counterpart)
         if found is not None:
             order = found
             notes.append("the results come in another order; they are paired by their shapes")
         else:
-            _require_same(mine, its, after, before, "result")
+            _require_same(ours, counterpart, after, before, "result")
     else:
-        _require_same(mine, its, after, before, "result")
+        _require_same(ours, counterpart, after, before, "result")
         if _nesting([after.entry.result_shape]) != _nesting([before.entry.result_shape]):
             notes.append("the results nest otherwise; they are paired array by array")
     return Correspondence(before, after, order, tuple(notes))
@@ -88,21 +88,24 @@ def _nesting(shapes: Sequence[Shape]) -> list[list[tuple[int, ...]]]:
     return [[index for index, _ in leaf_shapes(shape)] for shape in shapes]
 
 
-def _alike(mine: Shape, its: Shape) -> bool:
+def _alike(ours: Shape, counterpart: Shape) -> bool:
     return (
-        isinstance(mine, ArrayShape)
-        and isinstance(its, ArrayShape)
-        and mine.element_type is its.element_type
-        and mine.dimensions == its.dimensions
+        isinstance(ours, ArrayShape)
+        and isinstance(counterpart, ArrayShape)
+        and ours.element_type is counterpart.element_type
+        and ours.dimensions == counterpart.dimensions
     )
 
 
-def _require_same(mine: Sequence[Shape], its: Sequence[Shape], after: Module, before: Module, what: str) -> None:
-    if len(mine) != len(its):
+def _require_same(
+    ours: Sequence[Shape], counterpart: Sequence[Shape], after: Module, before: Module, what: str
+) -> None:
+    if len(ours) != len(counterpart):
         raise InputError(
-            f"the modules do not correspond: {before.name} has {_arrays(its, what)}, {after.name} {_arrays(mine, what)}"
+            f"the modules do not correspond: {before.name} has {_arrays(counterpart, what)}, "
+            f"{after.name} {_arrays(ours, what)}"
         )
-    for number, (one, other) in enumerate(zip(mine, its, strict=True)):
+    for number, (one, other) in enumerate(zip(ours, counterpart, strict=True)):
         if not _alike(one, other):
             raise InputError(
                 f"the modules do not correspond: {what} {number} (counting arrays) is {other} in {before.name}, {one} "
@@ -115,11 +118,11 @@ def _arrays(shapes: Sequence[Shape], what: str) -> str:
     return f"{len(shapes)} {what}{'s' if len(shapes) != 1 else ''} ({listed})"
 
 
-def _by_shape(mine: Sequence[Shape], its: Sequence[Shape]) -> tuple[int, ...] | None:
+def _by_shape(ours: Sequence[Shape], counterpart: Sequence[Shape]) -> tuple[int, ...] | None:
     """Which of the other leaves each one is, where shapes tell; None where they do not."""
     order = []
-    for shape in mine:
-        places = [place for place, other in enumerate(its) if _alike(shape, other)]
+    for shape in ours:
+        places = [place for place, other in enumerate(counterpart) if _alike(shape, other)]
         if len(places) != 1 or places[0] in order:
             return None
         order.append(places[0])

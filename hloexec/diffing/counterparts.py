@@ -13,7 +13,7 @@ from hloexec.diffing.matching import Index
 from hloexec.diffing.replay import State, is_movement, source_of
 from hloexec.values import Array
 
-__all__ = ["Counterparts", "Repair", "arranged", "twins_of"]
+__all__ = ["Counterparts", "Repair", "arranged", "equal_nodes_of"]
 
 _MOST = 6
 _GOOD = 4.0
@@ -35,19 +35,22 @@ class Counterparts:
         held_match = state.matches[node.number]
         if held_match is not None and source_of(node).instance.opcode != source_of(held_match.node).instance.opcode:
             held_match = None
-        for its in self._index.of_size(node.digest):
-            # What only lies otherwise may be turned, but not become something else.
-            if held_match is not None and its.digest.in_any_order != held_match.node.digest.in_any_order:
+        for counterpart in self._index.of_size(node.digest):
+            # What only lies otherwise may be transposed, but not become something else.
+            if held_match is not None and counterpart.digest.in_any_order != held_match.node.digest.in_any_order:
                 continue
-            if its.digest.in_order == node.digest.in_order or its.digest.is_uniform > node.digest.is_uniform:
+            if (
+                counterpart.digest.in_order == node.digest.in_order
+                or counterpart.digest.is_uniform > node.digest.is_uniform
+            ):
                 continue
-            if its.device == node.device:
-                scored.append((_score(node, its, operands, state), -its.number, its))
+            if counterpart.device == node.device:
+                scored.append((_score(node, counterpart, operands, state), -counterpart.number, counterpart))
         scored.sort(key=lambda entry: entry[:2], reverse=True)
-        for score, _, its in scored[:_MOST]:
+        for score, _, counterpart in scored[:_MOST]:
             if (score >= _GOOD) == good_only:
-                for value in arranged(its.value, raw):
-                    yield its, value
+                for value in arranged(counterpart.value, raw):
+                    yield counterpart, value
         if good_only:
             return
         for entry in node.instance.inputs:
@@ -60,15 +63,19 @@ class Counterparts:
     def of_the_same(self, node: Node, state: State) -> Iterator[tuple[Node, Array]]:
         """The values that `after` lacks, by the same opcode and from the same operands as a node."""
         operands = [_names(state, entry) for entry in node.instance.inputs]
-        for its in self._index.of_size(node.digest):
-            theirs = its.instance.inputs
-            if its.instance.opcode != node.instance.opcode or its.device != node.device or its.number in state.matched:
+        for counterpart in self._index.of_size(node.digest):
+            theirs = counterpart.instance.inputs
+            if (
+                counterpart.instance.opcode != node.instance.opcode
+                or counterpart.device != node.device
+                or counterpart.number in state.matched
+            ):
                 continue
-            if len(theirs) != len(operands) or its.digest.in_order == node.digest.in_order:
+            if len(theirs) != len(operands) or counterpart.digest.in_order == node.digest.in_order:
                 continue
             if all(any(entry.digest.in_any_order in known for known in operands) for entry in theirs):
-                for value in arranged(its.value, state.raw[node.number]):
-                    yield its, value
+                for value in arranged(counterpart.value, state.raw[node.number]):
+                    yield counterpart, value
 
 
 class Repair:
@@ -81,15 +88,25 @@ class Repair:
     """
 
     def __init__(
-        self, graph: Graph, index: Index, node: Node, its: Node | None, value: Array, twins: Sequence[Node] = ()
+        self,
+        graph: Graph,
+        index: Index,
+        node: Node,
+        counterpart: Node | None,
+        value: Array,
+        equal_nodes: Sequence[Node] = (),
     ) -> None:
-        self._node, self._its, self._value = node, its, value
-        self._twins = {entry.number for entry in (node, *twins)}
-        self._first = min((node, *twins), key=lambda entry: entry.instance.number).instance
-        self._order = None if its is None else _arrangement(its, value)
-        self._others = [] if its is None else [entry for entry in index.of_size(its.digest) if _are_alike(entry, its)]
-        self._again: dict[int, Node] = {} if its is None else _runs_alike(graph, index.graph, node, its)
-        self._used = set() if its is None else {its.number}
+        self._node, self._its, self._value = node, counterpart, value
+        self._equal_nodes = {entry.number for entry in (node, *equal_nodes)}
+        self._first = min((node, *equal_nodes), key=lambda entry: entry.instance.number).instance
+        self._order = None if counterpart is None else _arrangement(counterpart, value)
+        self._others = (
+            []
+            if counterpart is None
+            else [entry for entry in index.of_size(counterpart.digest) if _are_alike(entry, counterpart)]
+        )
+        self._again: dict[int, Node] = {} if counterpart is None else _runs_alike(graph, index.graph, node, counterpart)
+        self._used = set() if counterpart is None else {counterpart.number}
         self.given_to: set[int] = {node.number}
         """The nodes that held something else than they computed."""
 
@@ -99,9 +116,9 @@ class Repair:
 
     def given(self, instance: Instance, state: State) -> dict[int, Array]:
         """What an instance's arrays are to be, by node, once it has been computed."""
-        twins = {node.number: self._value for node in instance.results if node.number in self._twins}
-        if twins:
-            return twins
+        equal_nodes = {node.number: self._value for node in instance.results if node.number in self._equal_nodes}
+        if equal_nodes:
+            return equal_nodes
         if instance.number < self._node.instance.number:
             return {}
         if self._its is None or instance.opcode != self._node.instance.opcode:
@@ -130,7 +147,7 @@ class Repair:
         return None
 
 
-def twins_of(graph: Graph, node: Node) -> list[Node]:
+def equal_nodes_of(graph: Graph, node: Node) -> list[Node]:
     """The nodes that other instructions of the same opcode gave, outside of loops, with the same numbers; compilers
     compute a cheap value anew in each fusion that takes it, and make the same mistake there."""
     return [
@@ -146,17 +163,17 @@ def twins_of(graph: Graph, node: Node) -> list[Node]:
     ]
 
 
-def _runs_alike(mine: Graph, theirs: Graph, node: Node, its: Node) -> dict[int, Node]:
+def _runs_alike(ours: Graph, theirs: Graph, node: Node, counterpart: Node) -> dict[int, Node]:
     """The nodes that an instruction gave later, and on other devices, with what its counterpart gave there; as far as
     that ran as often."""
     found = {}
-    runs = [_runs(graph, entry.instance.static) for graph, entry in ((mine, node), (theirs, its))]
-    places = [side[entry.device].index(entry.instance) for side, entry in zip(runs, (node, its), strict=True)]
+    runs = [_runs(graph, entry.instance.static) for graph, entry in ((ours, node), (theirs, counterpart))]
+    places = [side[entry.device].index(entry.instance) for side, entry in zip(runs, (node, counterpart), strict=True)]
     for device, instances in runs[0].items():
         others = runs[1].get(device, [])[places[1] :]
         for instance, other in zip(instances[places[0] :], others, strict=False):
-            if node.leaf < len(instance.results) and its.leaf < len(other.results):
-                found[instance.results[node.leaf].number] = other.results[its.leaf]
+            if node.leaf < len(instance.results) and counterpart.leaf < len(other.results):
+                found[instance.results[node.leaf].number] = other.results[counterpart.leaf]
     return found
 
 
@@ -187,25 +204,25 @@ def _key(state: State, node: Node) -> int:
     return match.node.digest.in_any_order if match is not None else node.digest.in_any_order
 
 
-def _score(node: Node, its: Node, operands: list[set[int]], state: State) -> float:
+def _score(node: Node, counterpart: Node, operands: list[set[int]], state: State) -> float:
     theirs = []
-    for entry in its.instance.inputs:
+    for entry in counterpart.instance.inputs:
         known = {entry.digest.in_any_order}
         while is_movement(entry) and entry.instance.inputs:
             entry = entry.instance.inputs[0]
             known.add(entry.digest.in_any_order)
         theirs.append(known)
-    common = sum(any(mine & entry for entry in theirs) for mine in operands)
+    common = sum(any(ours & entry for entry in theirs) for ours in operands)
     share = common / max(1, len(operands), len(theirs))
-    mine, other = node.instance.instruction, its.instance.instruction
-    names = [entry.metadata.op_name if entry.metadata else None for entry in (mine, other)]
-    near = node.digest.magnitude and abs(its.digest.magnitude / node.digest.magnitude - 1) < 0.1
+    ours, other = node.instance.instruction, counterpart.instance.instruction
+    names = [entry.metadata.op_name if entry.metadata else None for entry in (ours, other)]
+    near = node.digest.magnitude and abs(counterpart.digest.magnitude / node.digest.magnitude - 1) < 0.1
     return float(
         4 * share
-        + 2 * (mine.opcode == other.opcode)
-        + (node.value.shape == its.value.shape)
+        + 2 * (ours.opcode == other.opcode)
+        + (node.value.shape == counterpart.value.shape)
         + (names[0] is not None and names[0] == names[1])
-        + (its.number not in state.matched)
+        + (counterpart.number not in state.matched)
         + bool(near)
     )
 
@@ -219,9 +236,9 @@ def _are_alike(node: Node, other: Node) -> bool:
     )
 
 
-def _arrangement(its: Node, value: Array) -> Callable[[Array], Array | None]:
+def _arrangement(counterpart: Node, value: Array) -> Callable[[Array], Array | None]:
     """How a counterpart's array was arranged, for others of its dimensions."""
-    for number, candidate in enumerate(arranged(its.value, value)):
+    for number, candidate in enumerate(arranged(counterpart.value, value)):
         if np.array_equal(candidate, value):
             return lambda array: next(
                 (entry for place, entry in enumerate(aligned(array, value.shape)) if place == number), None

@@ -30,7 +30,7 @@ class Digest:
 
     count: int
     family: str
-    """What it can be held against: `float`, `complex`, `integer` or `pred`."""
+    """What it can be compared with: `float`, `complex`, `integer` or `pred`."""
     in_order: int
     in_any_order: int
     total: float
@@ -39,7 +39,7 @@ class Digest:
     """Σ|x|."""
     squares: float
     """Σx²."""
-    strange: tuple[int, int, int]
+    nonfinite: tuple[int, int, int]
     """How many are NaN, +∞, −∞."""
     is_uniform: bool
     """Whether all elements are the same."""
@@ -50,7 +50,7 @@ class Digest:
 
 
 def family_of(array: Array) -> str:
-    """What an array's elements may be held against."""
+    """What an array's elements may be compared with."""
     entry = element_type_of(array.dtype)
     if entry.is_floating:
         return "float"
@@ -65,7 +65,7 @@ def digest_of(array: Array) -> Digest:
     flat = np.ravel(array)
     in_order = in_any_order = 0
     sums = np.zeros(3)
-    strange = np.zeros(3, np.int64)
+    nonfinite = np.zeros(3, np.int64)
     is_uniform = True
     first: np.uint64 | None = None
     with np.errstate(all="ignore"):
@@ -78,10 +78,10 @@ def digest_of(array: Array) -> Digest:
             weights = np.arange(2 * start + 1, 2 * (start + words.size) + 1, 2, dtype=np.uint64)
             in_any_order += int(mixed.sum())
             in_order += int((mixed * weights).sum())
-            _add(values, sums, strange)
+            _add(values, sums, nonfinite)
     mask = (1 << 64) - 1
     total, magnitude, squares = map(float, sums)
-    nans, above, below = map(int, strange)
+    nans, above, below = map(int, nonfinite)
     return Digest(
         flat.size,
         family,
@@ -129,10 +129,10 @@ def _mixed(words: Array) -> Array:
     return mixed
 
 
-def _add(values: Array, sums: Array, strange: Array) -> None:
+def _add(values: Array, sums: Array, nonfinite: Array) -> None:
     total = float(values.sum())
     if not np.isfinite(total):
-        strange += [np.isnan(values).sum(), np.isposinf(values).sum(), np.isneginf(values).sum()]
+        nonfinite += [np.isnan(values).sum(), np.isposinf(values).sum(), np.isneginf(values).sum()]
         values = values[np.isfinite(values)]
         total = float(values.sum())
     sums += [total, float(np.abs(values).sum()), float(np.square(values).sum())]

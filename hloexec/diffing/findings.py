@@ -10,13 +10,13 @@ from hloexec.ir import Instruction, Module
 from hloexec.numerics.comparison import Comparison
 from hloexec.origins import hlo_line, source_lines
 
-__all__ = ["Diff", "Finding", "Pair", "Place", "Verdict"]
+__all__ = ["Diff", "Finding", "InstructionRun", "Pair", "Verdict"]
 
 Verdict: TypeAlias = Literal["agree", "rounding only", "differ"]
 
 
 @attrs.frozen
-class Place:
+class InstructionRun:
     """One run of an instruction in one of the modules."""
 
     computation: str
@@ -47,11 +47,11 @@ class Place:
 class Finding:
     """An instruction whose operands are as they were before, and whose result is not."""
 
-    after: Place
-    before: Place | None
+    after: InstructionRun
+    before: InstructionRun | None
     """What gave the right value; None where nothing in `before` corresponds."""
     comparison: Comparison | None
-    """What the instruction gives on `before`'s operands, held against what `before` gives; its tolerance is for what
+    """What the instruction gives on `before`'s operands, compared with what `before` gives; its tolerance is for what
     was computed since values that both have. None where there is no counterpart."""
     is_certain: bool
     """Whether the result is right once this instruction's value is replaced by its counterpart's."""
@@ -65,8 +65,8 @@ class Finding:
 class Pair:
     """A value that both modules have."""
 
-    after: Place
-    before: Place
+    after: InstructionRun
+    before: InstructionRun
     is_exact: bool
     """Whether they are the same numbers; else rounding explains the difference."""
     is_in_order: bool
@@ -83,7 +83,7 @@ class Diff:
     findings: tuple[Finding, ...]
     """In data-flow order, the first being the instruction to blame; empty unless the verdict is `differ`."""
     outputs: Comparison
-    """The results, `after`'s held against `before`'s; what rounding explains is read off `before`."""
+    """The results, `after`'s compared with `before`'s; what rounding explains is read off `before`."""
     matches: tuple[Pair, ...]
     """The values of `after` that `before` has, in the order in which `after` computed them."""
     values: int

@@ -18,7 +18,7 @@ from hloexec.inputs import random_inputs
 from hloexec.ir import Module
 from hloexec.loading import load
 
-__all__ = ["FolderDiff", "ModuleDiff", "Outcome", "Step", "diff_folders"]
+__all__ = ["FolderDiff", "ModuleDiff", "Outcome", "StageDiff", "diff_folders"]
 
 Outcome: TypeAlias = Literal["agree", "rounding only", "differ", "not compared"]
 _ORDER: tuple[Outcome, ...] = ("differ", "not compared", "rounding only", "agree")
@@ -26,8 +26,8 @@ _ORDER: tuple[Outcome, ...] = ("differ", "not compared", "rounding only", "agree
 
 
 @attrs.frozen(eq=False)
-class Step:
-    """Two stages of a module, one held against the other."""
+class StageDiff:
+    """Two stages of a module, compared with each other."""
 
     before: Stage
     after: Stage
@@ -49,7 +49,7 @@ class ModuleDiff:
     """One module of a folder, or one of each of two folders."""
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[StageDiff, ...]
     """The stages that differ in their text from the one before, in the order of compilation."""
     stages: int
     """How many stages there are."""
@@ -59,7 +59,7 @@ class ModuleDiff:
         return _worst([step.outcome for step in self.steps])
 
     @property
-    def to_blame(self) -> Step | None:
+    def to_blame(self) -> StageDiff | None:
         """The first step that changed the result."""
         return next((step for step in self.steps if step.outcome == "differ"), None)
 
@@ -90,11 +90,11 @@ def diff_folders(
     """Compare what lies in a folder that XLA wrote under `--xla_dump_to`, or the same modules of two such folders.
 
     Of one folder, each module is run at every stage that was dumped, on the same inputs: before optimization, after
-    each pass that changed its text (`--xla_dump_hlo_pass_re=.*`), after optimization. Each is held against the one
+    each pass that changed its text (`--xla_dump_hlo_pass_re=.*`), after optimization. Each is compared with the one
     before by `diff`; the first step that differs names the pass that changed the result. A stage that cannot be run is
     stepped over, and says why.
 
-    Of two folders, modules of the same name are held against each other in their order, as they are after optimization
+    Of two folders, modules of the same name are compared with each other in their order, as they are after optimization
     (before it, where one folder has nothing later).
 
     `select` are names or patterns of the modules to take. `inputs` are those of `diff`, or a function that gives them
@@ -135,9 +135,9 @@ def _steps(
     inputs: Sequence[Any] | Callable[[Module], Sequence[Any]] | None,
     tell: Callable[[Stage], None],
     options: dict[str, Any],
-) -> list[Step]:
-    """Each stage held against the latest one before it that could be run."""
-    steps: list[Step] = []
+) -> list[StageDiff]:
+    """Each stage compared with the latest one before it that could be run."""
+    steps: list[StageDiff] = []
     last, last_module, last_text = stages[0], None, _text(stages[0])
     values: Sequence[Any] | None = None if callable(inputs) else inputs
     for stage in stages[1:]:
@@ -153,16 +153,16 @@ def _steps(
             if values is None:
                 values = inputs(last_module) if callable(inputs) else [random_inputs(last_module, options["seed"])]
         except HloError as error:
-            steps.append(Step(last, stage, "not compared", reason=f"{last}: {error}"))
+            steps.append(StageDiff(last, stage, "not compared", reason=f"{last}: {error}"))
             last, last_module, last_text = stage, None, text
             continue
         try:
             module = load(stage.path)
             found = diff(last_module, module, values, **options)
         except HloError as error:
-            steps.append(Step(last, stage, "not compared", reason=f"{stage}: {error}"))
+            steps.append(StageDiff(last, stage, "not compared", reason=f"{stage}: {error}"))
             continue
-        steps.append(Step(last, stage, found.verdict, found))
+        steps.append(StageDiff(last, stage, found.verdict, found))
         last, last_module, last_text = stage, module, text
     return steps
 

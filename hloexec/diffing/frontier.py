@@ -1,7 +1,7 @@
 """Where `before` and `after` part, seen from `before`: what `after` lacks, though it has all that it is made of.
 
 A wrong instruction may give, by chance, what `before` has elsewhere: another slice, the sine in place of the cosine, a
-division by ones. Then nothing about its value is strange. But the right value is missing, its operands are there, and
+division by ones. Then nothing about its value is wrong. But the right value is missing, its operands are there, and
 some instruction of `after` takes the same operands: in its place, the right value makes the results right.
 """
 
@@ -18,7 +18,7 @@ from hloexec.diffing.replay import State
 from hloexec.ops.registry import Role, role_of
 from hloexec.values import Array
 
-__all__ = ["partings"]
+__all__ = ["divergence_frontier"]
 
 _LAID_OUT = frozenset("bitcast copy reshape transpose reverse broadcast negate not".split())
 _MOST_PLACES = 4
@@ -28,7 +28,7 @@ _Signature = tuple[int, frozenset[int]]
 """A device, and digests of what is computed with."""
 
 
-def partings(state: State, before: Graph, after: Graph) -> Iterator[tuple[Node, Node, Array]]:
+def divergence_frontier(state: State, before: Graph, after: Graph) -> Iterator[tuple[Node, Node, Array]]:
     """A node of `after`, the value of `before` that it may lack, and that one as the node would hold it.
 
     What both are made of is the same, constants aside. In the order of `before`; of several nodes, one that gives
@@ -44,21 +44,25 @@ def partings(state: State, before: Graph, after: Graph) -> Iterator[tuple[Node, 
     for node in after.nodes:
         places[_signature(node, state)].append(node)
     missing = 0
-    for its in before.nodes:
-        digest = its.digest
-        if (digest.is_uniform and digest.count > 1) or (its.device, digest.count, digest.in_order) in present:
+    for counterpart in before.nodes:
+        digest = counterpart.digest
+        if (digest.is_uniform and digest.count > 1) or (counterpart.device, digest.count, digest.in_order) in present:
             continue
-        sources = [_source(entry) for entry in its.instance.inputs]
-        if not all(_is_constant(e) or (its.device, e.digest.count, e.digest.in_order) in available for e in sources):
+        sources = [_source(entry) for entry in counterpart.instance.inputs]
+        if not all(
+            _is_constant(e) or (counterpart.device, e.digest.count, e.digest.in_order) in available for e in sources
+        ):
             continue
         missing += 1
         if missing > _MOST_MISSING:
             return
-        found = [node for node in places.get(_signature(its, None), ()) if _could_be(node, its, state)]
-        found.sort(key=lambda node: (state.matches[node.number] is not None, _is_unlike(node, its), node.number))
+        found = [node for node in places.get(_signature(counterpart, None), ()) if _could_be(node, counterpart, state)]
+        found.sort(
+            key=lambda node: (state.matches[node.number] is not None, _is_unlike(node, counterpart), node.number)
+        )
         for node in found[:_MOST_PLACES]:
-            for value in arranged(its.value, state.raw[node.number]):
-                yield node, its, value
+            for value in arranged(counterpart.value, state.raw[node.number]):
+                yield node, counterpart, value
 
 
 def _available(state: State, after: Graph) -> Iterator[tuple[int, int, int]]:
@@ -93,13 +97,13 @@ def _signature(node: Node, state: State | None) -> _Signature:
     return node.device, frozenset(keys)
 
 
-def _could_be(node: Node, its: Node, state: State) -> bool:
-    mine, other = node.digest, its.digest
-    if mine.count != other.count or mine.family != other.family or mine.in_order == other.in_order:
+def _could_be(node: Node, counterpart: Node, state: State) -> bool:
+    ours, other = node.digest, counterpart.digest
+    if ours.count != other.count or ours.family != other.family or ours.in_order == other.in_order:
         return False
     # What is made of nothing is compared with its like only.
-    return bool(its.instance.inputs) or node.instance.opcode == its.instance.opcode
+    return bool(counterpart.instance.inputs) or node.instance.opcode == counterpart.instance.opcode
 
 
-def _is_unlike(node: Node, its: Node) -> bool:
-    return node.instance.opcode != its.instance.opcode
+def _is_unlike(node: Node, counterpart: Node) -> bool:
+    return node.instance.opcode != counterpart.instance.opcode

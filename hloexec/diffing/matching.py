@@ -133,10 +133,10 @@ class Index:
         take time. Either side's bounds count as far as the other rounds as coarsely.
         """
         least = min(relative_bound(chain), relative_bound(other))
-        mine = bounds * min(1.0, least / relative_bound(chain))
-        yield Allowance(2 * mine)
-        its = self._path_bounds.of(node, self.matched - {node.number})
-        yield Allowance(mine, its * min(1.0, least / relative_bound(other)))
+        ours = bounds * min(1.0, least / relative_bound(chain))
+        yield Allowance(2 * ours)
+        counterpart = self._path_bounds.of(node, self.matched - {node.number})
+        yield Allowance(ours, counterpart * min(1.0, least / relative_bound(other)))
 
     def _candidates(
         self, value: Array, digest: Digest, chain: Chain, like: Node, made_of: frozenset[int]
@@ -155,7 +155,7 @@ class Index:
         places = np.flatnonzero(could_agree(digest, sums, 2 * relative_bound(chain)))
         distances = np.abs(sums[places, 0] - digest.total) + np.abs(sums[places, 1] - digest.magnitude)
         order = places[np.argsort(distances, kind="stable")]
-        found = [nodes[place] for place in order if nodes[place].digest.strange == digest.strange]
+        found = [nodes[place] for place in order if nodes[place].digest.nonfinite == digest.nonfinite]
         rounds = rounds_of(like)
         found.sort(key=lambda node: (-_common(node, made_of), rounds_of(node) != rounds))
         return found[:_MOST_CANDIDATES]
@@ -180,11 +180,11 @@ def _common(node: Node, made_of: frozenset[int]) -> int:
 
 def _likeness(node: Node, like: Node) -> int:
     """How much two nodes look like one another, by names and shapes."""
-    mine, its = node.instance.instruction, like.instance.instruction
-    names = [entry.metadata.op_name if entry.metadata else None for entry in (mine, its)]
+    ours, counterpart = node.instance.instruction, like.instance.instruction
+    names = [entry.metadata.op_name if entry.metadata else None for entry in (ours, counterpart)]
     return int(
-        2 * (mine.opcode == its.opcode)
+        2 * (ours.opcode == counterpart.opcode)
         + (node.value.shape == like.value.shape)
         + 2 * (names[0] is not None and names[0] == names[1])
-        + (mine.name == its.name)
+        + (ours.name == counterpart.name)
     )

@@ -15,7 +15,7 @@ from hloexec.diffing.chains import InstructionChains
 from hloexec.diffing.control import ControlRecorder, control_findings
 from hloexec.diffing.correspondence import Correspondence, correspondence_of
 from hloexec.diffing.evaluation import Evaluator
-from hloexec.diffing.findings import Diff, Finding, Pair, Place, Verdict
+from hloexec.diffing.findings import Diff, Finding, InstructionRun, Pair, Verdict
 from hloexec.diffing.graph import Graph, GraphRecorder, Node
 from hloexec.diffing.matching import Index
 from hloexec.diffing.picture import picture_of
@@ -108,7 +108,7 @@ def diff(
         graphs.append(recorder.finish(found))
         outputs.append(found)
         runs.append((controls, module, recorder.held))
-    theirs, mine = graphs
+    theirs, ours = graphs
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
     alone = {key: value for key, value in shared.items() if key in ("elided", "unknown", "seed", "planner")}
     evaluators = [
@@ -118,34 +118,34 @@ def diff(
     chains = [InstructionChains(module, policy) for module, policy in zip((before, after), policies, strict=True)]
     bounds = [Bounds(*entries) for entries in zip(graphs, evaluators, chains, strict=True)]
     index = Index(theirs, chains[0], PathBounds(theirs, bounds[0]))
-    replay = Replay(mine, index, evaluators[1], chains[1], bounds[1])
+    replay = Replay(ours, index, evaluators[1], chains[1], bounds[1])
     state = replay.start()
     blame = Blame(replay, theirs)
     blamed = blame.find(state, top)
-    match_through_rounding(mine, state)
+    match_through_rounding(ours, state)
     findings = [_finding(entry) for entry in blamed]
     if blamed:
         deciding = {**alone, "numerics": policies[1], "verify": False}
         findings = control_findings(after, state, index, findings[0].after, runs, deciding) + findings
-    is_equal = _is_equal(mine, theirs)
+    is_equal = _is_equal(ours, theirs)
     spreads = {}
     if not is_equal:
         sampling = {**alone, "replicas": topologies[0].replicas, "partitions": topologies[0].partitions}
         spreads = measured_spreads(before, values, policies[0], memory_limit=memory_limit, **sampling)
-    comparison = _outputs(mine, theirs, pairing, policies[0], spreads)
+    comparison = _outputs(ours, theirs, pairing, policies[0], spreads)
     verdict: Verdict = "agree" if is_equal else "rounding only"
     if blamed or not comparison.agrees:
         verdict = "differ"
     if not findings and verdict == "differ":
         findings = [_finding(entry, _NOWHERE) for entry in blame.nearest(state)]
-    counted = [node for node in mine.nodes if _tells_something(node)]
+    counted = [node for node in ours.nodes if _tells_something(node)]
     return Diff(
         before,
         after,
         verdict,
         tuple(findings[:top]),
         comparison,
-        tuple(_pairs(mine, state)),
+        tuple(_pairs(ours, state)),
         len(counted),
         sum(state.matches[node.number] is not None for node in counted),
         picture_of(counted, state, blamed),
@@ -163,26 +163,26 @@ def _inputs(module: Module, inputs: Sequence[Any] | None, seed: int) -> list[lis
     return [given]
 
 
-def _is_equal(mine: Graph, theirs: Graph) -> bool:
+def _is_equal(ours: Graph, theirs: Graph) -> bool:
     """Whether the results are the same bits."""
     return all(
         bool(same_bits(one.value, other.value).all())
-        for device in mine.outputs
-        for one, other in zip(mine.outputs[device], theirs.outputs[device], strict=True)
+        for device in ours.outputs
+        for one, other in zip(ours.outputs[device], theirs.outputs[device], strict=True)
     )
 
 
 def _outputs(
-    mine: Graph,
+    ours: Graph,
     theirs: Graph,
     pairing: Correspondence,
     policy: str | NumericsPolicy,
     spreads: Mapping[str, Spread],
 ) -> Comparison:
-    """The results, nested as `before` has them, held against what rounding does to those of `before`."""
+    """The results, nested as `before` has them, compared with what rounding does to those of `before`."""
     actual, expected = (
         tuple(pairing.result([node.value for node in graph.outputs[device]]) for device in sorted(graph.outputs))
-        for graph in (mine, theirs)
+        for graph in (ours, theirs)
     )
     numerics = numerics_policy(policy).name
     if len(actual) == 1:
@@ -211,9 +211,9 @@ def _pairs(graph: Graph, state: State) -> list[Pair]:
     return found
 
 
-def _place(node: Node) -> Place:
+def _place(node: Node) -> InstructionRun:
     instance = node.instance
-    return Place(instance.computation.name, instance.instruction.name, instance.name, node.device)
+    return InstructionRun(instance.computation.name, instance.instruction.name, instance.name, node.device)
 
 
 def _finding(blamed: Blamed, doubt: str = "") -> Finding:
@@ -221,9 +221,9 @@ def _finding(blamed: Blamed, doubt: str = "") -> Finding:
     if blamed.counterpart is not None:
         tolerance = required_equality("nothing rounds on the way") if blamed.allowed is None else LOCAL
         measured = measure(blamed.raw, np.ascontiguousarray(blamed.value), tolerance, blamed.allowed)
-        mine, its = (str(ArrayShape(element_type_of(array.dtype), array.shape)) for array in (blamed.raw, blamed.value))
+        ours, its = (str(ArrayShape(element_type_of(array.dtype), array.shape)) for array in (blamed.raw, blamed.value))
         name = element_type_of(blamed.raw.dtype).name
-        leaf = LeafComparison("value", verdict_of(measured), mine, its, blamed.raw.size, name, measured)
+        leaf = LeafComparison("value", verdict_of(measured), ours, its, blamed.raw.size, name, measured)
         comparison = Comparison((leaf,))
     before = None if blamed.counterpart is None else _place(blamed.counterpart)
     return Finding(_place(blamed.node), before, comparison, is_certain=not doubt, reason=doubt)

@@ -25,25 +25,25 @@ def match_through_rounding(graph: Graph, state: State) -> None:
     """
     users = graph.users()
     outputs = {node.number for nodes in graph.outputs.values() for node in nodes}
-    settled: dict[int, Match] = {}
+    widened: dict[int, Match] = {}
     for node in reversed(graph.nodes):
         if state.matches[node.number] is not None or node.number in outputs or not users[node.number]:
             continue
-        found = [_rounded(user, node, state, settled) for user in users[node.number]]
+        found = [_rounded(user, node, state, widened) for user in users[node.number]]
         first = found[0]
         if first is not None and None not in found:
-            settled[node.number] = attrs.evolve(first, is_exact=False)
-    for number, match in settled.items():
+            widened[node.number] = attrs.evolve(first, is_exact=False)
+    for number, match in widened.items():
         state.matches[number] = match
 
 
-def _rounded(user: Instance, node: Node, state: State, settled: dict[int, Match]) -> Match | None:
+def _rounded(user: Instance, node: Node, state: State, widened: dict[int, Match]) -> Match | None:
     """The match of what an instance makes of a node, where it rounds it and does nothing else."""
     if len(user.results) != 1:
         return None
     (result,) = user.results
     if user.is_movement:
-        return settled.get(result.number)
+        return widened.get(result.number)
     if not traits_of(user.instruction).converts:
         return None
     wide, narrow = element_type_of(node.value.dtype), element_type_of(result.value.dtype)

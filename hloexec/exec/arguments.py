@@ -1,4 +1,4 @@
-"""Values at the border: what a caller may pass in, and what it gets back.
+"""Values at the boundary: what a caller may pass in, and what it gets back.
 
 Nothing is converted in silence: an array must have the parameter's element type and shape. Results never share memory
 with arguments, constants or one another.
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.devices.varying import Split, of_position, of_positions
+from hloexec.devices.varying import Varying, of_position, of_positions
 from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Shape, TupleShape
@@ -194,8 +194,8 @@ def device_results(plan: Plan, results: Sequence[Any], count: int, *, always_cop
     """
     taken: set[int] = set()
     leaves: list[Any] = [
-        Split(value.classes, [_own(entry, taken, always_copy=always_copy) for entry in value.values])
-        if type(value) is Split
+        Varying(value.classes, [_own(entry, taken, always_copy=always_copy) for entry in value.values])
+        if type(value) is Varying
         else _own(value, taken, always_copy=always_copy)
         for value in results
     ]

@@ -9,12 +9,12 @@ from hloexec.exec.observers import Context, call_path
 from hloexec.ir import Instruction
 from hloexec.plan.steps import PartError, Step
 
-__all__ = ["instruction_text", "placed"]
+__all__ = ["instruction_text", "with_place"]
 
 _TEXT_LENGTH = 300
 
 
-def placed(error: Exception, step: Step, context: Context | None, devices: Sequence[int] = ()) -> HloError:
+def with_place(error: Exception, step: Step, context: Context | None, devices: Sequence[int] = ()) -> HloError:
     """The error of a kernel, with the instruction, the way to it, where its source is, and the devices it ran for."""
     if isinstance(error, PartError) and isinstance(error.__cause__, Exception):
         step, error = error.step, error.__cause__

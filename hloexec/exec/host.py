@@ -55,7 +55,7 @@ class Host:
             value = values.draw()
         except StopIteration:
             raise InputError(
-                f"{name} has no value left; {values.taken} were given, and another {shape} is due"
+                f"{name} has no value left; {values.taken} were given, and another {shape} is expected"
             ) from None
         leaves = value_leaves(value, shape, f"value {values.taken} of {name}")
         values.taken += 1

@@ -18,10 +18,10 @@ import numpy as np
 
 from hloexec.devices.topology import Topology
 from hloexec.devices.transfers import FromDevice, FromHost, ToDevice, ToHost
-from hloexec.devices.varying import Classes, Split, combined, of_position, of_positions
+from hloexec.devices.varying import Classes, Varying, combined, of_position, of_positions
 from hloexec.errors import HloError
 from hloexec.exec.code.compiling import RUNS_BEFORE_CODE, can_be_code, code_of, is_long, loop_code_of
-from hloexec.exec.faults import placed
+from hloexec.exec.faults import with_place
 from hloexec.exec.host import CONTEXT, Host, exchanged
 from hloexec.exec.observers import Context
 from hloexec.exec.ownership import is_free
@@ -124,7 +124,7 @@ class Machine(Scheduler):
                     return step
                 operands = step.fetch(slots)
                 # No name may hold a result here: it would outlive its slot.
-                if Split in map(type, operands):
+                if Varying in map(type, operands):
                     self._each_class.run(task.devices, step, operands, slots)
                 elif step.reused != NO_SLOT and is_free(slots, step.reused):
                     store_result(step, function(*operands, out=slots[step.reused]), slots)
@@ -166,7 +166,7 @@ class Machine(Scheduler):
             place = place_of(error, context)
             if place is None:
                 raise
-            raise placed(error, *place) from error
+            raise with_place(error, *place) from error
 
     # Communication
 
@@ -215,7 +215,7 @@ class Machine(Scheduler):
         slots = frame.slots
         if isinstance(flow, Conditional):
             selector = slots[step.operands[0]]
-            if type(selector) is Split:
+            if type(selector) is Varying:
                 chosen = [flow.branches.index(flow.select(value)) for value in selector.values]
                 keys = [chosen[number] for number in selector.classes]
                 self._part(task, step, keys, lambda part, positions, key: self._take(part, step, flow.branches[key]))
@@ -225,7 +225,7 @@ class Machine(Scheduler):
         if isinstance(flow, Invocation):
             return self._run(task, step, flow.plan, arguments)
         assert isinstance(flow, While)
-        if Split in map(type, arguments) and self._may_run_loops_per_class():
+        if Varying in map(type, arguments) and self._may_run_loops_per_class():
             found = parts_of_loop(frame.plan, step, task.devices, arguments)
             if found is not None:
                 arguments.clear()
@@ -266,7 +266,7 @@ class Machine(Scheduler):
             self._each_class.made(value, devices)
 
     def _may_run_loops_per_class(self) -> bool:
-        """Whether devices may run loops apart from one another."""
+        """Whether classes of devices may run loops by themselves."""
         return True
 
     def _beside(self) -> Machine:
@@ -297,14 +297,14 @@ class Machine(Scheduler):
             frame.slots.clear()
             return self._go_round(task, step, loop)
         again = results[0]
-        if type(again) is Split:
+        if type(again) is Varying:
             keys = [bool(of_position(again, position)) for position in range(len(task.devices))]
             self._part(task, step, keys, lambda part, positions, key: self._turn(part, step, loop.part(positions), key))
             return None
         return self._turn(task, step, loop, again)
 
     def _go_round(self, task: Task, step: Step, loop: Loop) -> Task | None:
-        """Ask whether a loop goes round once more; what can run as Python does so first."""
+        """Ask whether a loop has another iteration; what can run as Python does so first."""
         more = self._due_iterations(loop)
         code = loop_code_of(step) if more else None
         if code is not None:
@@ -321,7 +321,7 @@ class Machine(Scheduler):
         return task
 
     def _turn(self, task: Task, step: Step, loop: Loop, again: Any) -> Task | None:
-        """Go round a loop once more, or leave it."""
+        """Begin another iteration of a loop, or leave it."""
         if again:
             loop.in_body = True
             state, loop.state = loop.state, []
@@ -331,7 +331,7 @@ class Machine(Scheduler):
         return self._complete(task, step, results)
 
     def _placed(self, error: Exception, task: Task, step: Step) -> HloError:
-        return placed(error, step, task.frames[-1].context, self._each_class.running)
+        return with_place(error, step, task.frames[-1].context, self._each_class.running)
 
     # What others may watch
 

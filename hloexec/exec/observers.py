@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import attrs
 
-from hloexec.devices.varying import Split, arrays_of, joined, of_position
+from hloexec.devices.varying import Varying, arrays_of, joined, of_position
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Instruction
 from hloexec.ops.registry import Role, find_opcode
@@ -47,7 +47,7 @@ class PathEntry:
     computation: str
     """The name of the computation that it calls."""
     iteration: int | None = None
-    """How often a loop had gone round before, counted from 0; None for other calls."""
+    """The iteration of a loop, counted from 0; None for other calls."""
 
     def __str__(self) -> str:
         count = "" if self.iteration is None else f"[{self.iteration}]"
@@ -120,7 +120,7 @@ class Event:
         scope: Scope | None = self.scope
         context = self.context
         while True:
-            # Loops that are written out have their iterations in scopes of one plan.
+            # Unrolled loops have their iterations in scopes of one plan.
             while scope is not None:
                 if scope.iteration is not None:
                     return scope.iteration
@@ -147,7 +147,7 @@ class Progress:
     instruction: Instruction
     """The step of the entry's plan that runs now or has just run."""
     iteration: int | None
-    """Where that is a loop: how often it has gone round."""
+    """Where that is a loop: its iteration."""
 
 
 @runtime_checkable
@@ -196,7 +196,7 @@ class Attached:
             array.flags.writeable = False
         held = {slot: slots[slot] for slot in step.results}
         held |= dict(zip(step.operands, operands or (), strict=False))
-        split = [value.classes for value in held.values() if type(value) is Split]
+        split = [value.classes for value in held.values() if type(value) is Varying]
         if not split:
             self._report(step, held, operands is not None, seconds, context, devices)
             return

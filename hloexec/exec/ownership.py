@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.devices.varying import Split
+from hloexec.devices.varying import Varying
 
 __all__ = ["UNSHARED_VARIABLE", "free_classes", "is_free", "is_held_twice", "is_own"]
 
@@ -33,7 +33,7 @@ def free_classes(slots: Sequence[Any], slot: int) -> tuple[bool, ...]:
     """The same for each class of a value of which devices have several."""
     split = slots[slot]
     # This name refers to it, too.
-    if type(split) is not Split or _references(slots, slot) != _UNSHARED + 2:
+    if type(split) is not Varying or _references(slots, slot) != _UNSHARED + 2:
         return ()
     values = split.values
     return tuple(_references(values, number) == _UNSHARED and is_own(values[number]) for number in range(len(values)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hloexec.devices.varying import Split, belongs_to_one, combined, joined, last_uses, members
+from hloexec.devices.varying import Varying, belongs_to_one, combined, joined, last_uses, members
 from hloexec.exec.ownership import free_classes, is_held_twice
 from hloexec.plan.steps import Step
 from hloexec.plan.trees import NO_SLOT
@@ -28,7 +28,7 @@ class EachClass:
     def run(self, devices: tuple[int, ...], step: Step, operands: Sequence[Any], slots: list[Any]) -> None:
         """Run a kernel some of whose operands are split between `devices`, and put its results into their slots."""
         assert step.function is not None
-        places = [place for place, operand in enumerate(operands) if type(operand) is Split]
+        places = [place for place, operand in enumerate(operands) if type(operand) is Varying]
         classes, rows = joined(tuple(operands[place].classes for place in places))
         holders = members(devices, classes)
         freed = self.freed_by_class(step, operands, places, slots) if step.is_large else []
@@ -76,7 +76,7 @@ class EachClass:
         # No two of the new classes may share one.
         return [free[row[column]] and alone for row, alone in zip(rows, belongs_to_one(rows)[column], strict=True)]
 
-    def _free(self, split: Split, number: int, devices: tuple[int, ...]) -> None:
+    def _free(self, split: Varying, number: int, devices: tuple[int, ...]) -> None:
         """Let go of the value of one class, which nobody needs any more."""
         self.freed(split.values[number], members(devices, split.classes)[number])
         split.values[number] = None

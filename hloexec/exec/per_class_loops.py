@@ -1,4 +1,4 @@
-"""Loops that devices run apart from one another.
+"""Loops that each class of devices runs by itself.
 
 In lockstep each class of devices takes a step before any takes the next, and what a class holds has left the cache
 before its turn comes again. A loop in which devices exchange nothing can as well be run by each class for itself, from
@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import attrs
 
 from hloexec.devices.topology import Topology
-from hloexec.devices.varying import Classes, Split, joined, members
+from hloexec.devices.varying import Classes, Varying, joined, members
 from hloexec.exec.tasks import Frame
 from hloexec.ops.threads import core_count, in_blocks
 from hloexec.plan.spread import spread_of
@@ -38,22 +38,22 @@ class Part:
 
 
 _verdicts: WeakKeyDictionary[While, dict[tuple[Classes, ...], bool]] = WeakKeyDictionary()
-"""Whether a loop is worth running apart, by the classes of its operands."""
+"""Whether a loop is worth running per class, by the classes of its operands."""
 
 
 def parts_of_loop(
     plan: Plan, step: Step, devices: tuple[int, ...], operands: Sequence[Any]
 ) -> tuple[Classes, list[Part]] | None:
-    """The classes that run a loop apart from one another, and what each holds; None for lockstep.
+    """The classes that run a loop by themselves, and what each holds; None for lockstep.
 
     `operands` are those of the step, of a plan that `devices` run together.
     """
     assert isinstance(step.flow, While)
-    places = [place for place, operand in enumerate(operands) if type(operand) is Split]
+    places = [place for place, operand in enumerate(operands) if type(operand) is Varying]
     if not places:
         return None
     same: Classes = (0,) * len(devices)
-    partitions = tuple(value.classes if type(value) is Split else same for value in operands)
+    partitions = tuple(value.classes if type(value) is Varying else same for value in operands)
     known = _verdicts.setdefault(step.flow, {})
     if partitions not in known:
         known[partitions] = _pays(plan, step, partitions)
@@ -111,7 +111,7 @@ def _is_for_itself(step: Step) -> bool:
 
 
 def _pays(plan: Plan, step: Step, partitions: tuple[Classes, ...]) -> bool:
-    """Whether a loop whose operands are split like this is worth running apart."""
+    """Whether a loop whose operands are split like this is worth running per class."""
     flow = step.flow
     assert isinstance(flow, While)
     if not all(_is_for_itself(inner) for _, inner in _steps(flow)):

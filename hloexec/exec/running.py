@@ -15,7 +15,7 @@ import numpy as np
 
 from hloexec.custom_calls.registry import CUSTOM_CALLS, find_custom_call
 from hloexec.devices.topology import ONE_DEVICE, Topology, topology_of
-from hloexec.devices.varying import Split
+from hloexec.devices.varying import Varying
 from hloexec.errors import HloError, InputError, ResourceError
 from hloexec.exec.arguments import device_arguments, device_results
 from hloexec.exec.host import Host, Sink, Source, connect
@@ -235,7 +235,7 @@ def _execute(
     arguments = device_arguments(plan.computation, inputs, topology.count)
     spread = None
     if topology.count > 1:
-        classes = [value.classes if type(value) is Split else None for value in arguments]
+        classes = [value.classes if type(value) is Varying else None for value in arguments]
         spread = spread_of(plan, classes, topology)
     require_memory(plan, memory_limit, spread)
     hosts: list[Host] = []

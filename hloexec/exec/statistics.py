@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.devices.varying import Split
+from hloexec.devices.varying import Varying
 
 __all__ = ["Statistics"]
 
@@ -71,7 +71,7 @@ class Statistics:
     def ignore(self, value: Any) -> None:
         """Never count the buffers of `value`: they are not the run's own."""
         with self._lock:
-            for part in value.values if type(value) is Split else (value,):
+            for part in value.values if type(value) is Varying else (value,):
                 if isinstance(part, np.ndarray):
                     owner = _owner(part)
                     key = id(owner)
@@ -101,7 +101,7 @@ class Statistics:
 
     def _holders(self, value: Any, devices: Sequence[int]) -> list[tuple[_Buffers, np.ndarray[Any, Any]]]:
         """Each buffer of a value, with where it counts."""
-        if type(value) is not Split:
+        if type(value) is not Varying:
             if not isinstance(value, np.ndarray):
                 return []
             base = _owner(value)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hloexec.devices.topology import Topology
-from hloexec.devices.varying import Split
+from hloexec.devices.varying import Varying
 from hloexec.errors import EvaluationError
 from hloexec.exec.code.code import Code
 from hloexec.exec.machine import Machine, store_result
@@ -140,7 +140,7 @@ class WatchedMachine(Machine):
         assert step.function is not None
         operands = step.fetch(slots)
         start = time.perf_counter()
-        if Split in map(type, operands):
+        if Varying in map(type, operands):
             self._each_class.run(task.devices, step, operands, slots)
         elif step.reused != NO_SLOT and not self._attached.see_instructions and is_free(slots, step.reused):
             store_result(step, step.function(*operands, out=slots[step.reused]), slots)
@@ -271,7 +271,7 @@ def check_results(plan: Plan, step: Step, slots: list[Any]) -> None:
     """Raise EvaluationError unless a kernel returned what its slots are for; bounds hold for dynamic sizes."""
     for number, slot in enumerate(step.results):
         shape = plan.slot_shapes[slot]
-        for value in slots[slot].values if type(slots[slot]) is Split else (slots[slot],):
+        for value in slots[slot].values if type(slots[slot]) is Varying else (slots[slot],):
             if fits(value, shape):
                 continue
             given = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__

@@ -67,9 +67,9 @@ class Extraction:
         """
         outputs = run_devices(self.module, self.inputs, **self.options)
         pairs = list(zip(outputs, self.expected, strict=True))
-        if all(_bytes(mine) == _bytes(its) for mine, its in pairs):
+        if all(_bytes(ours) == _bytes(theirs) for ours, theirs in pairs):
             return Rerun(True, ())
-        comparisons = [compare(mine, its, atol=0) for mine, its in pairs]
+        comparisons = [compare(ours, theirs, atol=0) for ours, theirs in pairs]
         return Rerun(False, tuple(leaf for comparison in comparisons for leaf in comparison.different))
 
     def save(self, folder: str | os.PathLike[str]) -> None:

@@ -1,4 +1,4 @@
-"""Checking a golden: run its module again, and hold the result against the one that was recorded."""
+"""Checking a golden: run its module again, and compare the result with the one that was recorded."""
 
 from __future__ import annotations
 

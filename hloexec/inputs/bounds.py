@@ -21,7 +21,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.intervals import UNBOUNDED, UNKNOWN, Bounds, Use
 from hloexec.ops.registry import Role, role_of
 
-__all__ = ["Frame", "LeafBounds", "frame_of", "leaf_count", "leaf_offset", "opaque_bounds"]
+__all__ = ["LeafBounds", "Scope", "frame_of", "leaf_count", "leaf_offset", "opaque_bounds"]
 
 _DEEPEST_CALL = 60
 
@@ -30,12 +30,12 @@ LeafBounds: TypeAlias = tuple[Bounds, ...]
 
 
 @attrs.frozen(eq=False)
-class Frame:
+class Scope:
     """A computation with what is known of its values when it is called with certain arguments."""
 
     computation: Computation
     bounds: dict[str, LeafBounds]
-    callees: dict[str, tuple[Frame, ...]]
+    callees: dict[str, tuple[Scope, ...]]
 
 
 def leaf_count(shape: Shape) -> int:
@@ -53,7 +53,7 @@ def opaque_bounds(shape: Shape) -> LeafBounds:
     return tuple(map(_type_bounds, (leaf for _, leaf in leaf_shapes(shape))))
 
 
-def frame_of(module: Module, computation: Computation, arguments: Sequence[LeafBounds]) -> Frame:
+def frame_of(module: Module, computation: Computation, arguments: Sequence[LeafBounds]) -> Scope:
     """Look at a computation called with these arguments, and at all that it calls."""
     return _Analysis(module).frame(computation, tuple(arguments), 0)
 
@@ -61,16 +61,16 @@ def frame_of(module: Module, computation: Computation, arguments: Sequence[LeafB
 class _Analysis:
     def __init__(self, module: Module) -> None:
         self._module = module
-        self._known: dict[tuple[str, tuple[LeafBounds, ...]], Frame] = {}
+        self._known: dict[tuple[str, tuple[LeafBounds, ...]], Scope] = {}
 
-    def frame(self, computation: Computation, arguments: tuple[LeafBounds, ...], depth: int) -> Frame:
+    def frame(self, computation: Computation, arguments: tuple[LeafBounds, ...], depth: int) -> Scope:
         key = (computation.name, arguments)
         if key not in self._known:
             self._known[key] = self._look(computation, arguments, depth)
         return self._known[key]
 
-    def _look(self, computation: Computation, arguments: tuple[LeafBounds, ...], depth: int) -> Frame:
-        frame = Frame(computation, {}, {})
+    def _look(self, computation: Computation, arguments: tuple[LeafBounds, ...], depth: int) -> Scope:
+        frame = Scope(computation, {}, {})
         for instruction in computation:
             operands = [frame.bounds[name] for name in instruction.operands if name in frame.bounds]
             if len(operands) < len(instruction.operands):
@@ -87,7 +87,7 @@ class _Analysis:
             frame.bounds[instruction.name] = found
         return frame
 
-    def _callees(self, instruction: Instruction, operands: list[LeafBounds], depth: int) -> tuple[Frame, ...]:
+    def _callees(self, instruction: Instruction, operands: list[LeafBounds], depth: int) -> tuple[Scope, ...]:
         """The frames of the computations that an instruction of control flow calls."""
         attributes = instruction.attributes
         names = tuple(computation_names(attributes))
@@ -122,7 +122,7 @@ class _Analysis:
         return tuple(carried)
 
     def _bounds(
-        self, computation: Computation, instruction: Instruction, operands: list[LeafBounds], callees: tuple[Frame, ...]
+        self, computation: Computation, instruction: Instruction, operands: list[LeafBounds], callees: tuple[Scope, ...]
     ) -> LeafBounds:
         role, shape = role_of(instruction), instruction.shape
         if role is Role.CALL and callees:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from hloexec.costs import contraction_of
-from hloexec.inputs.bounds import Frame, leaf_count, leaf_offset
+from hloexec.inputs.bounds import Scope, leaf_count, leaf_offset
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape
 from hloexec.operations import forwarded_names, traits_of
 from hloexec.ops.intervals import ANYTHING, Demand, Demanded, Use
@@ -25,7 +25,7 @@ Demands: TypeAlias = tuple[Demand, ...]
 """One demand per leaf of a shape."""
 
 
-def parameter_demands(module: Module, frame: Frame) -> tuple[Demands, ...]:
+def parameter_demands(module: Module, frame: Scope) -> tuple[Demands, ...]:
     """The demands on the leaves of each parameter of a computation."""
     anything = (ANYTHING,) * leaf_count(frame.computation.result_shape)
     return _Tracing(module).parameters(frame, anything, is_condition=False)
@@ -36,7 +36,7 @@ class _Tracing:
         self._module = module
         self._known: dict[tuple[int, Demands, bool], tuple[Demands, ...]] = {}
 
-    def parameters(self, frame: Frame, result: Demands, *, is_condition: bool) -> tuple[Demands, ...]:
+    def parameters(self, frame: Scope, result: Demands, *, is_condition: bool) -> tuple[Demands, ...]:
         """The demands on a computation's parameters, given those on its result."""
         key = (id(frame), result, is_condition)
         if key not in self._known:
@@ -47,7 +47,7 @@ class _Tracing:
             self._known[key] = tuple(found.of(parameter) for parameter in frame.computation.parameters)
         return self._known[key]
 
-    def _trace(self, frame: Frame, instruction: Instruction, found: _Demanded, is_condition: bool) -> None:
+    def _trace(self, frame: Scope, instruction: Instruction, found: _Demanded, is_condition: bool) -> None:
         """Hand the demands on an instruction's result, and those it makes itself, on to its operands."""
         computation = frame.computation
         if not instruction.operands or any(name not in computation.by_name for name in instruction.operands):
@@ -61,7 +61,7 @@ class _Tracing:
 
     def _apply_rules(
         self,
-        frame: Frame,
+        frame: Scope,
         instruction: Instruction,
         operands: Sequence[Instruction],
         demands: Demands,
@@ -88,7 +88,7 @@ class _Tracing:
 
     def _trace_call(
         self,
-        frame: Frame,
+        frame: Scope,
         instruction: Instruction,
         operands: Sequence[Instruction],
         demands: Demands,

@@ -48,7 +48,7 @@ class Literal:
             return NotImplemented
         # Equal shapes nest alike, so their leaves correspond.
         return self.shape == other.shape and all(
-            _same_bits(mine.value, its.value) for mine, its in zip(self.leaves(), other.leaves(), strict=True)
+            _same_bits(ours.value, theirs.value) for ours, theirs in zip(self.leaves(), other.leaves(), strict=True)
         )
 
     def __hash__(self) -> int:
@@ -62,7 +62,7 @@ class Literal:
         return cls(shape, view)
 
 
-def _same_bits(mine: object, its: object) -> bool:
-    if isinstance(mine, np.ndarray) and isinstance(its, np.ndarray):
-        return mine.dtype == its.dtype and mine.tobytes() == its.tobytes()
-    return mine is None and its is None
+def _same_bits(ours: object, theirs: object) -> bool:
+    if isinstance(ours, np.ndarray) and isinstance(theirs, np.ndarray):
+        return ours.dtype == theirs.dtype and ours.tobytes() == theirs.tobytes()
+    return ours is None and theirs is None

@@ -133,15 +133,16 @@ class TupleShape:
         return self is other or (
             isinstance(other, TupleShape)
             and all(
-                mine is its or (not isinstance(mine, str) and not isinstance(its, str) and mine.compatible(its))
-                for mine, its in zip_longest(_parts(self), _parts(other), fillvalue="")
+                ours is theirs
+                or (not isinstance(ours, str) and not isinstance(theirs, str) and ours.compatible(theirs))
+                for ours, theirs in zip_longest(_parts(self), _parts(other), fillvalue="")
             )
         )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TupleShape):
             return NotImplemented
-        return self is other or all(mine == its for mine, its in zip_longest(_parts(self), _parts(other)))
+        return self is other or all(ours == theirs for ours, theirs in zip_longest(_parts(self), _parts(other)))
 
     def __hash__(self) -> int:
         return hash(tuple(_parts(self)))

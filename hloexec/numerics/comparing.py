@@ -46,11 +46,11 @@ def compare(
     selects: Mapping[str, Any] | None = None,
     spreads: Mapping[str, Spread] | None = None,
 ) -> Comparison:
-    """Hold a value against the one that is expected, leaf by leaf.
+    """Compare a value with the one that is expected, leaf by leaf.
 
     A value is an array, a (nested) tuple of values, or a mapping from names to arrays, all of element types that HLO
     has; numbers count as arrays. Leaves are paired by place or name. They must have the same dimensions; floats,
-    complex numbers and integers may be of different widths, and are held against each other in the narrower type.
+    complex numbers and integers may be of different widths, and are compared with each other in the narrower type.
 
     An element agrees where |actual − expected| ≤ atol + rtol·|expected|, or where it is `ulp` ULPs off at most; NaN
     agrees with NaN. Where none of the three is given, floats may be off by what rounding explains. With the `module`
@@ -92,12 +92,12 @@ def compare(
     spreads = _by_place(spreads)
     way = _way_to_know(module, failure)
     found = []
-    for label, mine, its in pairs:
+    for label, ours, theirs in pairs:
         chain = chains.get(label)
-        if module is not None and chain is None and mine is not None and its is not None:
+        if module is not None and chain is None and ours is not None and theirs is not None:
             raise InputError(f"the result of {module.name}, {module.entry.result_shape}, has no leaf {label!r}")
-        found.append(_compared(label, mine, its, given, chain, spreads.get(label), contraction_length, way))
-    return Comparison(tuple(indices.settled(found, pairs, spreads, lambda: runs().keys)))
+        found.append(_compared(label, ours, theirs, given, chain, spreads.get(label), contraction_length, way))
+    return Comparison(tuple(indices.resolve(found, pairs, spreads, lambda: runs().keys)))
 
 
 def _paired(actual: dict[str, Array], expected: dict[str, Array]) -> Iterator[tuple[str, Array | None, Array | None]]:
@@ -140,20 +140,20 @@ def _by_place(spreads: Mapping[str, Spread]) -> Mapping[str, Spread]:
 def _may_round(pairs: Sequence[tuple[str, Array | None, Array | None]]) -> bool:
     """Whether any leaf holds floats that are not the same."""
     return any(
-        mine is not None
-        and its is not None
-        and mine.shape == its.shape
-        and not element_type_of(its.dtype).is_integral
-        and not np.array_equal(mine, its)
-        for _, mine, its in pairs
+        ours is not None
+        and theirs is not None
+        and ours.shape == theirs.shape
+        and not element_type_of(theirs.dtype).is_integral
+        and not np.array_equal(ours, theirs)
+        for _, ours, theirs in pairs
     )
 
 
 def _has_other_indices(pairs: Sequence[tuple[str, Array | None, Array | None]]) -> bool:
     """Whether any leaf holds integers that are not the same."""
     return any(
-        mine is not None and its is not None and its.dtype.kind in "iu" and not np.array_equal(mine, its)
-        for _, mine, its in pairs
+        ours is not None and theirs is not None and theirs.dtype.kind in "iu" and not np.array_equal(ours, theirs)
+        for _, ours, theirs in pairs
     )
 
 
@@ -177,15 +177,15 @@ def _compared(
     if actual is None or expected is None:
         side = "actual" if actual is None else "expected"
         return LeafComparison(label, Verdict.DIFFERENT, *shapes, note=f"the {side} value has no such leaf")
-    mine, its = element_type_of(actual.dtype), element_type_of(expected.dtype)
+    ours, theirs = element_type_of(actual.dtype), element_type_of(expected.dtype)
     if actual.shape != expected.shape:
         return LeafComparison(label, Verdict.DIFFERENT, *shapes, note="the dimensions differ")
-    if not are_comparable(mine, its):
+    if not are_comparable(ours, theirs):
         return LeafComparison(label, Verdict.DIFFERENT, *shapes, note="the element types cannot be compared")
     if given is not None or (spread is not None and spread.scales.shape != expected.shape):
         spread = None
-    narrow = narrower(mine, its)
-    wide = its if narrow is mine else mine
+    narrow = narrower(ours, theirs)
+    wide = theirs if narrow is ours else ours
 
     if given is not None:
         tolerance = given

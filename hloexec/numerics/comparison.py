@@ -36,7 +36,7 @@ _ORDER = tuple(Verdict)
 
 @attrs.frozen(eq=False)
 class LeafComparison:
-    """One leaf of a value held against another's.
+    """One leaf of a value compared with another's.
 
     `unequal` counts elements whose bits differ (NaNs are all one), `mismatches` those beyond the tolerance. Absolute
     and relative errors are over the elements that are finite on both sides, relative ones over those of them whose
@@ -110,7 +110,7 @@ class LeafComparison:
 
 @attrs.frozen(slots=False, eq=False)
 class Comparison:
-    """A value held against another: one entry per leaf of either."""
+    """A value compared with another: one entry per leaf of either."""
 
     leaves: tuple[LeafComparison, ...]
 

@@ -1,4 +1,4 @@
-"""Judging leaves of indices by the values that they select (see `hloexec.numerics.selections`).
+"""Comparing leaves of indices by the values that they select (see `hloexec.numerics.selections`).
 
 Two indices agree where the values that they select do, within what rounding does to each of them, as a few runs show
 that round at random. The values come from the caller,
@@ -23,7 +23,7 @@ from hloexec.numerics.comparison import LeafComparison, Verdict
 from hloexec.numerics.error_budget import Chain, chains_of, worst
 from hloexec.numerics.measuring import elements_at
 from hloexec.numerics.sampling import Key
-from hloexec.numerics.selections import Place, Selection, apply_steps, observed_sources, selections_of
+from hloexec.numerics.selections import ModuleValue, Selection, apply_steps, observed_sources, selections_of
 from hloexec.numerics.severities import agreement
 from hloexec.numerics.spread import Spread
 from hloexec.numerics.tolerances import Tolerance, derived_tolerance, measured_tolerance
@@ -67,19 +67,19 @@ class IndexLeaves:
         self._selects = selects
         self._given = given
         self._spreads: Mapping[str, Spread] = {}
-        self._sampled: Callable[[], Mapping[Place, Key]] = dict
+        self._sampled: Callable[[], Mapping[ModuleValue, Key]] = dict
 
     @cached_property
-    def places(self) -> list[Place]:
+    def places(self) -> list[ModuleValue]:
         """Where the values stand in the module that its leaves of indices select from."""
         return [place for selection in self._selections.values() for place in selection.sources]
 
-    def settled(
+    def resolve(
         self,
         leaves: Sequence[LeafComparison],
         pairs: Sequence[_Pair],
         spreads: Mapping[str, Spread],
-        sampled: Callable[[], Mapping[Place, Key]],
+        sampled: Callable[[], Mapping[ModuleValue, Key]],
     ) -> Iterator[LeafComparison]:
         """The leaves, those of indices with the verdict of what they select.
 
@@ -110,24 +110,24 @@ class IndexLeaves:
         if selection is None:
             return leaf
         name = selection.instruction.name
-        turned = [apply_steps(side, selection.steps) for side in (actual, expected)]
-        if turned[0] is None or turned[1] is None:
+        selected = [apply_steps(side, selection.steps) for side in (actual, expected)]
+        if selected[0] is None or selected[1] is None:
             return leaf
         sources = self._sources(selection)
-        if sources is not None and all(_fits(turned[0], source, selection.is_reduced) for source in sources):
-            agree = _selected_agree(turned[0], turned[1], sources, selection.is_permutation)
+        if sources is not None and all(_fits(selected[0], source, selection.is_reduced) for source in sources):
+            agree = _selected_agree(selected[0], selected[1], sources, selection.is_permutation)
             return _explained(leaf, actual, expected, _as_leaf(agree, selection, actual), f"what {name} selects from")
         twin = None if selection.values_leaf is None else arrays.get(".".join(map(str, selection.values_leaf)))
         if twin is not None and twin[1] is not None and not selection.is_reduced:
             values = apply_steps(twin[1], selection.steps)
-            if values is not None and values.shape == turned[0].shape:
+            if values is not None and values.shape == selected[0].shape:
                 spread = self._spreads.get(".".join(map(str, selection.values_leaf or ())))
                 scales = None if spread is None else apply_steps(spread.scales, selection.steps)
                 if scales is None or scales.shape != values.shape:
                     spread = None
                 tolerance = self._tolerance(values, selection.sources[0], spread)
                 source = _Source(values, selection.dimension, tolerance, None if spread is None else scales)
-                agree = _looked_up_agree(turned[0], turned[1], source)
+                agree = _looked_up_agree(selected[0], selected[1], source)
                 where = f"the values in leaf {'.'.join(map(str, selection.values_leaf or ()))}"
                 return _explained(leaf, actual, expected, _as_leaf(agree, selection, actual), where)
         note = f"indices that {name} ({selection.instruction.opcode}) makes; the module's inputs would tell whether "
@@ -152,7 +152,7 @@ class IndexLeaves:
         return {} if self._module is None else selections_of(self._module)
 
     @cached_property
-    def _keys(self) -> Mapping[Place, Key]:
+    def _keys(self) -> Mapping[ModuleValue, Key]:
         """The values at the places that indices select from, from runs on the inputs."""
         module, inputs = self._module, self._inputs
         if module is None or inputs is None or topology_of(module, None, None).count > 1:
@@ -178,7 +178,7 @@ class IndexLeaves:
             found.append(_Source(key.values, selection.dimension, tolerance, scales))
         return found
 
-    def _tolerance(self, values: Array, place: Place | None, spread: Spread | None = None) -> Tolerance:
+    def _tolerance(self, values: Array, place: ModuleValue | None, spread: Spread | None = None) -> Tolerance:
         """What rounding explains on the values that are selected from."""
         entry = element_type_of(values.dtype)
         if self._given is not None:

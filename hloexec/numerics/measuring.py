@@ -75,17 +75,17 @@ def measure(
     scales: Array | None = None,
     means: Callable[[Array], Array] | None = None,
 ) -> Measured:
-    """Hold an array against another of the same dimensions and of a comparable type.
+    """Compare an array with another of the same dimensions and of a comparable type.
 
     `scales`, of the same dimensions, are what a measured tolerance is in units of; `means` give those of samples
     at flat places.
     """
     sizes = _Sizes()
-    for mine, its, _ in _pairs(actual, expected):
-        sizes.add(mine, its)
-    tally = _Tally(actual, expected, tolerance, sizes, scales, means)
-    for mine, its, start in _pairs(actual, expected):
-        tally.add(mine, its, start)
+    for ours, theirs, _ in _pairs(actual, expected):
+        sizes.add(ours, theirs)
+    tally = _Accumulator(actual, expected, tolerance, sizes, scales, means)
+    for ours, theirs, start in _pairs(actual, expected):
+        tally.add(ours, theirs, start)
     return tally.result()
 
 
@@ -100,9 +100,9 @@ def _pairs(actual: Array, expected: Array) -> Iterator[tuple[Array, Array, int]]
     bits = [array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}") for array in (actual, expected)]
     flags = ["external_loop", "buffered", "zerosize_ok"]
     start = 0
-    for mine, its in np.nditer(bits, flags=flags, order="C", buffersize=_BLOCK):  # type: ignore[call-overload]
-        block = np.ascontiguousarray(mine).view(actual.dtype)
-        yield block, np.ascontiguousarray(its).view(expected.dtype), start
+    for ours, theirs in np.nditer(bits, flags=flags, order="C", buffersize=_BLOCK):  # type: ignore[call-overload]
+        block = np.ascontiguousarray(ours).view(actual.dtype)
+        yield block, np.ascontiguousarray(theirs).view(expected.dtype), start
         start += block.size
 
 
@@ -113,9 +113,9 @@ class _Sizes:
         self.actual = 0.0
         self.expected = 0.0
 
-    def add(self, mine: Array, its: Array) -> None:
-        self.actual = max(self.actual, _largest(_finite_magnitudes(mine)))
-        self.expected = max(self.expected, _largest(_finite_magnitudes(its)))
+    def add(self, ours: Array, theirs: Array) -> None:
+        self.actual = max(self.actual, _largest(_finite_magnitudes(ours)))
+        self.expected = max(self.expected, _largest(_finite_magnitudes(theirs)))
 
 
 def _finite_magnitudes(block: Array) -> Array:
@@ -130,7 +130,7 @@ def _largest(magnitudes: Array) -> float:
     return float(magnitudes.max(initial=0.0))
 
 
-class _Tally:
+class _Accumulator:
     """Everything that is counted, summed up and remembered on the second pass."""
 
     def __init__(
@@ -160,18 +160,18 @@ class _Tally:
         self._worst: list[Element] = []
         self._map = MapMaker(actual.shape)
 
-    def add(self, mine: Array, its: Array, start: int) -> None:
+    def add(self, ours: Array, theirs: Array, start: int) -> None:
         """Take one piece of both arrays into account."""
         with np.errstate(all="ignore"):
-            x, y = wide(mine), wide(its)
-            same = same_bits(mine, its) if mine.dtype == its.dtype else _same_values(x, y)
+            x, y = wide(ours), wide(theirs)
+            same = same_bits(ours, theirs) if ours.dtype == theirs.dtype else _same_values(x, y)
             self._count_placement(x, y)
-            self._absolute.count += mine.size
-            self._relative.count += mine.size
+            self._absolute.count += ours.size
+            self._relative.count += ours.size
             self._histogram[0] += int(np.count_nonzero(same))
             places = np.flatnonzero(~same)
             if places.size:
-                self._add_unequal(mine[places], its[places], x[places], y[places], places + start)
+                self._add_unequal(ours[places], theirs[places], x[places], y[places], places + start)
 
     def _count_placement(self, x: Array, y: Array) -> None:
         if x.dtype.kind not in "fc":
@@ -189,10 +189,10 @@ class _Tally:
         # Not by BLAS, whose threads would wait for one another on blocks as small as these.
         self._products += [np.sum(first * second.conj()).real for first, second in ((x, y), (x, x), (y, y))]
 
-    def _add_unequal(self, mine: Array, its: Array, x: Array, y: Array, places: Array) -> None:
+    def _add_unequal(self, ours: Array, theirs: Array, x: Array, y: Array, places: Array) -> None:
         """Elements that are not the same, with their flat places."""
         self._unequal += places.size
-        ulps = ulp_distances(mine, its)
+        ulps = ulp_distances(ours, theirs)
         errors = absolute_errors(x, y, ulps)
         magnitudes = np.abs(y.astype(np.float64) if y.dtype.kind in "iub" else y)
         if x.dtype.kind == "f":

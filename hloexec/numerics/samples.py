@@ -22,7 +22,7 @@ _CHANCE = 0.01
 _MOST_FACTOR = 6.5
 """Where more would be due, faults of ten spreads would pass; see `hloexec.numerics.spread`."""
 _MOST_FACTOR_BY_MEANS = 5.5
-"""The same where both sides are held against the samples' mean, too."""
+"""The same where both sides are compared with the samples' mean, too."""
 _PART = 1 << 17
 """So many elements are looked at together: their samples are one fit, and take no memory but what is kept of them."""
 _FULL = 127

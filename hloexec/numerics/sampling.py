@@ -13,7 +13,7 @@ from hloexec.errors import HloError
 from hloexec.ir import Module
 from hloexec.numerics.leaves import leaves_of
 from hloexec.numerics.samples import Samples
-from hloexec.numerics.selections import Place, Watcher
+from hloexec.numerics.selections import ModuleValue, Watcher
 from hloexec.numerics.spread import SAMPLES, Spread
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
 from hloexec.values import Array, Value
@@ -37,7 +37,7 @@ class Sampled:
 
     spreads: dict[str, Spread] = attrs.field(factory=dict)
     """Of the result's leaves of floats, by label."""
-    keys: dict[Place, Key] = attrs.field(factory=dict)
+    keys: dict[ModuleValue, Key] = attrs.field(factory=dict)
     """Of the places that were watched and met once."""
     failure: str = ""
     """Why the module does not run, in a line; empty where it does."""
@@ -61,7 +61,7 @@ def sampled(
     inputs: Sequence[Sequence[Value]],
     numerics: str | NumericsPolicy = "reference",
     samples: int = SAMPLES,
-    places: Sequence[Place] = (),
+    places: Sequence[ModuleValue] = (),
     *,
     has_means: bool = True,
     **options: Any,
@@ -76,8 +76,8 @@ def sampled(
 
     bits = numerics_policy(numerics).contraction_operand_mantissa_bits
     leaves: dict[str, Samples] = {}
-    keys: dict[Place, Samples] = {}
-    whole: dict[Place, Array] = {}
+    keys: dict[ModuleValue, Samples] = {}
+    whole: dict[ModuleValue, Array] = {}
     try:
         for seed in range(samples):
             watcher = Watcher(places)

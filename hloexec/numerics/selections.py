@@ -24,14 +24,14 @@ from hloexec.ops.reduction.reducers import chooses_by_order
 from hloexec.ops.registry import Role, role_of
 from hloexec.values import Array, Value
 
-__all__ = ["Place", "Selection", "Watcher", "apply_steps", "observed_sources", "selections_of"]
+__all__ = ["ModuleValue", "Selection", "Watcher", "apply_steps", "observed_sources", "selections_of"]
 
 _MOST_STEPS = 10_000
 _TOP_K = ("topk", "TopK", "__gpu$TopK")
 
 
 @attrs.frozen
-class Place:
+class ModuleValue:
     """A value in a module: an instruction, the calls that lead to its computation, and which part of its tuple."""
 
     computation: Computation
@@ -39,17 +39,17 @@ class Place:
     element: tuple[int, ...] = ()
     callers: tuple[tuple[Computation, Instruction], ...] = ()
 
-    def operand(self, number: int, element: tuple[int, ...] = ()) -> Place:
+    def operand(self, number: int, element: tuple[int, ...] = ()) -> ModuleValue:
         """An operand of the instruction."""
         operand = self.computation.by_name[self.instruction.operands[number]]
-        return Place(self.computation, operand, element, self.callers)
+        return ModuleValue(self.computation, operand, element, self.callers)
 
 
 @attrs.frozen
 class Selection:
     """How an index leaf is to be read."""
 
-    sources: tuple[Place, ...]
+    sources: tuple[ModuleValue, ...]
     """The values that are selected from; of several, the indices select from each."""
     dimension: int
     """Along which dimension of the sources the indices count."""
@@ -67,9 +67,9 @@ class Selection:
 
 def selections_of(module: Module) -> dict[tuple[int, ...], Selection]:
     """The index leaves of a module's result, by their index paths."""
-    origins: dict[tuple[int, ...], tuple[Place, tuple[tuple[str, Any], ...]]] = {}
+    origins: dict[tuple[int, ...], tuple[ModuleValue, tuple[tuple[str, Any], ...]]] = {}
     for index, _ in leaf_shapes(module.entry.result_shape):
-        origins[index] = _origin(module, Place(module.entry, module.entry.root, index))
+        origins[index] = _origin(module, ModuleValue(module.entry, module.entry.root, index))
     found = {}
     for index, leaf in leaf_shapes(module.entry.result_shape):
         if isinstance(leaf, ArrayShape) and leaf.element_type.is_integral:
@@ -79,7 +79,7 @@ def selections_of(module: Module) -> dict[tuple[int, ...], Selection]:
     return found
 
 
-def _origin(module: Module, place: Place) -> tuple[Place, tuple[tuple[str, Any], ...]]:
+def _origin(module: Module, place: ModuleValue) -> tuple[ModuleValue, tuple[tuple[str, Any], ...]]:
     """The instruction that makes a value, behind all that only moves it as a whole; and how to undo the moving."""
     steps: list[tuple[str, Any]] = []
     for _ in range(_MOST_STEPS):
@@ -104,7 +104,7 @@ def _origin(module: Module, place: Place) -> tuple[Place, tuple[tuple[str, Any],
     return place, tuple(steps)
 
 
-def _shown(module: Module, place: Place) -> Place | None:
+def _shown(module: Module, place: ModuleValue) -> ModuleValue | None:
     """The place whose value an instruction shows as it is: a part of a tuple, a call's result, its argument."""
     instruction = place.instruction
     match role_of(instruction):
@@ -117,15 +117,15 @@ def _shown(module: Module, place: Place) -> Place | None:
         case Role.CALL:
             (name,) = computation_names(instruction.attributes)
             inner = module.by_name[name]
-            return Place(inner, inner.root, place.element, (*place.callers, (place.computation, instruction)))
+            return ModuleValue(inner, inner.root, place.element, (*place.callers, (place.computation, instruction)))
         case Role.PARAMETER if place.callers:
             computation, caller = place.callers[-1]
             operand = computation.by_name[caller.operands[instruction.attributes.number]]
-            return Place(computation, operand, place.element, place.callers[:-1])
+            return ModuleValue(computation, operand, place.element, place.callers[:-1])
     return None
 
 
-def _keeps_order(place: Place) -> bool:
+def _keeps_order(place: ModuleValue) -> bool:
     """Whether an instruction gives the elements of its operand, as they are, in the same order."""
     instruction = place.instruction
     traits = traits_of(instruction)
@@ -134,7 +134,7 @@ def _keeps_order(place: Place) -> bool:
     return traits.keeps_order or (instruction.opcode == "bitcast" and _is_plain_bitcast(place))
 
 
-def _selection(module: Module, place: Place, steps: tuple[tuple[str, Any], ...]) -> Selection | None:
+def _selection(module: Module, place: ModuleValue, steps: tuple[tuple[str, Any], ...]) -> Selection | None:
     """The selection that an instruction makes in one of its results, if it is one."""
     instruction = place.instruction
     if len(place.element) != 1:
@@ -169,7 +169,7 @@ def _compared(comparator: Computation) -> set[int]:
     }
 
 
-def _counts_along(module: Module, place: Place, dimension: int) -> bool:
+def _counts_along(module: Module, place: ModuleValue, dimension: int) -> bool:
     """Whether a value is 0, 1, 2, … along a dimension."""
     for _ in range(_MOST_STEPS):
         inner = _shown(module, place)
@@ -215,7 +215,7 @@ def _before_reshape(before: Sequence[int], after: Sequence[int], dimension: int)
     return [k for k, size in enumerate(before) if size != 1][place]
 
 
-def _is_plain_bitcast(place: Place) -> bool:
+def _is_plain_bitcast(place: ModuleValue) -> bool:
     """Whether a bitcast does what a reshape would: the same elements in the usual order on both sides."""
     shapes = [place.instruction.shape, place.operand(0).instruction.shape]
     if not all(isinstance(shape, ArrayShape) for shape in shapes):
@@ -241,7 +241,7 @@ def _is_integral(instruction: Instruction) -> bool:
 
 
 def _values_leaf(
-    origins: Mapping[tuple[int, ...], tuple[Place, tuple[tuple[str, Any], ...]]], index: tuple[int, ...]
+    origins: Mapping[tuple[int, ...], tuple[ModuleValue, tuple[tuple[str, Any], ...]]], index: tuple[int, ...]
 ) -> tuple[int, ...] | None:
     """The leaf that comes from another result of the same instruction in the same way."""
     place, steps = origins[index]
@@ -268,8 +268,8 @@ def apply_steps(leaf: Array, steps: Sequence[tuple[str, Any]]) -> Array | None:
 
 
 def observed_sources(
-    module: Module, inputs: Sequence[Value], places: Sequence[Place], numerics: str = "reference"
-) -> dict[Place, Array]:
+    module: Module, inputs: Sequence[Value], places: Sequence[ModuleValue], numerics: str = "reference"
+) -> dict[ModuleValue, Array]:
     """The values at places in a module, from a run on `inputs`; those that occur several times are left out.
 
     Raises what `hloexec.run` raises.
@@ -282,9 +282,9 @@ def observed_sources(
 class Watcher:
     """Keeps the values of some places."""
 
-    def __init__(self, places: Sequence[Place]) -> None:
-        self.found: dict[Place, Array | None] = {}
-        self._wanted: dict[tuple[str, str], list[Place]] = {}
+    def __init__(self, places: Sequence[ModuleValue]) -> None:
+        self.found: dict[ModuleValue, Array | None] = {}
+        self._wanted: dict[tuple[str, str], list[ModuleValue]] = {}
         for place in places:
             self._wanted.setdefault((place.computation.name, place.instruction.name), []).append(place)
 

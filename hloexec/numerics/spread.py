@@ -68,7 +68,7 @@ class Spread:
     """By how many scales rounding may be off."""
     means: Callable[[Array], Array] | None = None
     """What gives the means of the samples of elements, by their places in the flat leaf. Where they are known, both
-    sides are held against them, too (`hloexec.numerics.severities`)."""
+    sides are compared with them, too (`hloexec.numerics.severities`)."""
 
 
 def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, float]:
@@ -82,17 +82,17 @@ def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, fl
     # Squares need not be numbers where scales are: all that follows is done with logarithms.
     logs = 2 * np.log(scales)
     sizes = np.floor(_SIZES_PER_BINADE * np.log2(np.where(has_size, magnitudes, 1))).astype(np.int32)
-    fitted = _fitted(np.where(known, logs, np.nan), sizes)
+    fit = _fit(np.where(known, logs, np.nan), sizes)
     half = degrees / 2
-    residuals = _usual((logs - fitted)[known].astype(np.float64), trigamma(half))
+    residuals = _usual((logs - fit)[known].astype(np.float64), trigamma(half))
     excess = float(np.var(residuals)) - trigamma(half)
     # However well the fit explains most elements, there may be a few that it does not: their own samples count.
     prior = 2 * inverse_trigamma(excess) if excess > 0 else math.inf
     prior = min(prior, _MOST_PRIOR * degrees)
     centre = float(np.mean(residuals)) - digamma(half) + math.log(half)
     del residuals
-    fitted += centre + digamma(prior / 2) - math.log(prior / 2) + math.log(prior)
-    drawn = np.logaddexp(fitted, logs + math.log(degrees)) - math.log(prior + degrees)
+    fit += centre + digamma(prior / 2) - math.log(prior / 2) + math.log(prior)
+    drawn = np.logaddexp(fit, logs + math.log(degrees)) - math.log(prior + degrees)
     kept = ~has_size | (logs > drawn + math.log(_UNLIKELY))
     drawn = np.exp(drawn / 2)
     drawn[kept] = scales[kept]
@@ -109,21 +109,21 @@ def _usual(residuals: Array, variance: float) -> Array:
     return usual
 
 
-def _fitted(logs: Array, sizes: Array) -> Array:
+def _fit(logs: Array, sizes: Array) -> Array:
     """What size, and places along each of several dimensions, say of each element; NaN stands for what is not known."""
-    fitted = np.zeros_like(logs)
+    fit = np.zeros_like(logs)
     effects = _effects(logs.shape)
     bins = _bins(sizes, ~np.isnan(logs))
     for _ in range(_SWEEPS):
         for axes in effects:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # A row may have no element that is known.
-                effect = np.nanmedian(logs - fitted, axis=axes, keepdims=True)
-            fitted += np.where(np.isnan(effect), 0, effect)
-        flat, rest = fitted.reshape(-1), (logs - fitted).reshape(-1)
+                effect = np.nanmedian(logs - fit, axis=axes, keepdims=True)
+            fit += np.where(np.isnan(effect), 0, effect)
+        flat, rest = fit.reshape(-1), (logs - fit).reshape(-1)
         for places in bins:
             flat[places] += np.nanmedian(rest[places])
-    return fitted
+    return fit
 
 
 def _effects(dimensions: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -93,7 +93,7 @@ def derived_tolerance(
     both = chain.then(chain)
     if narrow is not wide:
         both = both.then(rounding(unit_roundoff(narrow)))
-        where += f"; {wide} held against {narrow}"
+        where += f"; {wide} compared with {narrow}"
     relative = min(both.linear, LAMBDA * math.sqrt((both.rounding_squares + both.sum_squares) / 3))
     flushed = smallest_normal(element_type_of(narrow.compute))
     absolute = relative * smallest_normal(narrow) + flushed if relative else 0.0
@@ -111,7 +111,7 @@ def measured_tolerance(narrow: ElementType, wide: ElementType, spread: Spread, c
     absolute = relative * smallest_normal(narrow) + smallest_normal(element_type_of(narrow.compute))
     where = (
         f"{spread.factor:.1f} times what rounding does to each element by itself, as {spread.samples} runs show that "
-        f"round at random, and the last rounding{'s' if narrow is wide else f's, {wide} held against {narrow}'}"
+        f"round at random, and the last rounding{'s' if narrow is wide else f's, {wide} compared with {narrow}'}"
     )
     return Tolerance(relative, absolute, derivation=where, factor=spread.factor)
 

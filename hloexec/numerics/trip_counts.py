@@ -1,4 +1,4 @@
-"""How often a loop goes round, where its text shows it: a counter, from one constant to another.
+"""Trip counts of loops whose text shows them: a counter, from one constant to another.
 
 Loops whose backend_config states it are known to `hloexec.costs`; modules from before optimization state nothing, but
 scans and counted loops have the form that is looked for here.
@@ -19,7 +19,7 @@ _MOST_STEPS = 100
 
 
 def loop_trips(module: Module, computation: Computation, loop: Instruction) -> int | None:
-    """How often a while loop of a computation goes round, None where that is not plain.
+    """The trip count of a while loop of a computation, None where that is not plain.
 
     Plain is: the condition is compare(i, n), direction=LT (or n > i), the body's root puts i + s in i's place, and what
     i, n and s start as are constants, n's kept by the body.
@@ -82,7 +82,7 @@ def _step(body: Computation, index: int) -> int | None:
     grown = _behind_copies(body, body.operands_of(body.root)[index])
     if grown.opcode != "add":
         return None
-    for mine, other in (body.operands_of(grown), body.operands_of(grown)[::-1]):
-        if _element(body, mine) == index:
+    for ours, other in (body.operands_of(grown), body.operands_of(grown)[::-1]):
+        if _element(body, ours) == index:
             return _constant(body, other)
     return None

@@ -26,7 +26,7 @@ __all__ = [
 
 
 def are_comparable(first: ElementType, second: ElementType) -> bool:
-    """Whether numbers of both types can be held against each other: both floats, both complex, both integers."""
+    """Whether numbers of both types can be compared with each other: both floats, both complex, both integers."""
     return first is second or (first.kind is second.kind) or (first.is_integral and second.is_integral)
 
 

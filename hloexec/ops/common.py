@@ -21,8 +21,8 @@ __all__ = [
     "braced",
     "in_type",
     "narrow",
-    "narrow_aloud",
     "narrow_into",
+    "narrow_unchecked",
     "require",
     "require_distinct_dimensions",
     "round_to_odd",
@@ -56,7 +56,7 @@ def same_dimensions(first: ArrayShape, second: ArrayShape, what: str) -> ArraySh
     if first.dimensions == second.dimensions and not (first.dynamic_dimensions or second.dynamic_dimensions):
         return ArrayShape(first.element_type, first.dimensions)
     compatible = first.rank == second.rank and all(
-        mine == its or -1 in (mine, its) for mine, its in zip(first.dimensions, second.dimensions, strict=True)
+        ours == theirs or -1 in (ours, theirs) for ours, theirs in zip(first.dimensions, second.dimensions, strict=True)
     )
     require(
         compatible,
@@ -72,7 +72,7 @@ def same_dimensions(first: ArrayShape, second: ArrayShape, what: str) -> ArraySh
     return ArrayShape(
         first.element_type,
         sizes,
-        dynamic_dimensions=tuple(mine or its for mine, its in flags),
+        dynamic_dimensions=tuple(ours or theirs for ours, theirs in flags),
     )
 
 
@@ -82,14 +82,14 @@ def same_type_ignoring_float_width(first: ArrayShape, second: ArrayShape, what: 
     Optimized modules mix float precisions, and XLA tolerates it; the wider of the two is returned then, and the
     declared shape has the last word.
     """
-    mine, its = first.element_type, second.element_type
-    if mine is its:
-        return mine
+    ours, theirs = first.element_type, second.element_type
+    if ours is theirs:
+        return ours
     require(
-        mine.is_floating and its.is_floating,
+        ours.is_floating and theirs.is_floating,
         f"{what} must have the same element type, but have shapes {first} and {second}",
     )
-    return mine if mine.bits >= its.bits else its
+    return ours if ours.bits >= theirs.bits else theirs
 
 
 def require_distinct_dimensions(dimensions: tuple[int, ...], rank: int, what: str) -> None:
@@ -126,7 +126,7 @@ def narrow(array: Array, element_type: ElementType) -> Array:
     if array.dtype == element_type.storage:
         return array
     with np.errstate(all="ignore"):
-        return narrow_aloud(array, element_type)
+        return narrow_unchecked(array, element_type)
 
 
 def in_type(array: Array, element_type: ElementType) -> Array:
@@ -147,7 +147,7 @@ def narrow_into(array: Array, out: Array) -> None:
     np.copyto(out, array, casting="unsafe")
 
 
-def narrow_aloud(array: Array, element_type: ElementType) -> Array:
+def narrow_unchecked(array: Array, element_type: ElementType) -> Array:
     """`narrow` to another type, for callers that have NumPy's warnings off."""
     if element_type.is_floating:
         return _narrow_float(array, element_type)

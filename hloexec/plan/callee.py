@@ -136,8 +136,8 @@ class PlanCallee:
             if not active.size:
                 return results.reshaped(batch)
             state = [value[again] for value in state]
-            turned = self._run(flow.body, state, active.shape)
-            state = [_with_batch(value, active.shape, rank) for value, rank in zip(turned, ranks, strict=True)]
+            next_values = self._run(flow.body, state, active.shape)
+            state = [_with_batch(value, active.shape, rank) for value, rank in zip(next_values, ranks, strict=True)]
             (again,) = self._run(flow.condition, list(state), active.shape)
             again = np.broadcast_to(again, active.shape)
 

@@ -4,7 +4,7 @@ Only leaves (arrays and tokens) live in slots; tuples exist as trees of slots (`
 when a plan runs. A step knows the slots that it reads, the slots that it fills, what it computes, and the slots whose
 values die with it. Plans hold no values but constants, so one plan serves any number of runs and devices.
 
-A plan has two lists of steps. Its *program* is the computation as it is written, calls taken apart: a step for each
+A plan has two lists of steps. Its *program* is the computation as it is written, calls inlined: a step for each
 instruction, those that only rename values included where somebody wants to see them. Its *steps* are what runs: the
 program as the passes leave it. Both speak of the same slots, so that who watches a run can be shown the program.
 """

@@ -117,10 +117,10 @@ def _remark_lines(leaf: LeafComparison) -> list[str]:
     lines = [leaf.note] if leaf.note else []
     if leaf.measured is None:
         return lines
-    for name, (_, mine, its) in (("NaN", leaf.measured.nans), ("infinity", leaf.measured.infinities)):
-        if mine or its:
+    for name, (_, ours, theirs) in (("NaN", leaf.measured.nans), ("infinity", leaf.measured.infinities)):
+        if ours or theirs:
             lines.append(
-                f"{name} at {plural(mine, 'place')} of the actual value only, {count_text(its)} of the expected"
+                f"{name} at {plural(ours, 'place')} of the actual value only, {count_text(theirs)} of the expected"
             )
     if leaf.measured.unlike_zeros:
         lines.append(f"{plural(leaf.measured.unlike_zeros, 'zero')} of the other sign")

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hloexec.diffing import Diff, Finding, Place
+from hloexec.diffing import Diff, Finding, InstructionRun
 from hloexec.ir import Module
 from hloexec.report.comparison import comparison_record, comparison_view
 from hloexec.report.tables import next_steps
@@ -84,7 +84,7 @@ def _details(finding: Finding, found: Diff) -> list[RenderableType]:
     return lines
 
 
-def _where(place: Place, module: Module) -> str:
+def _where(place: InstructionRun, module: Module) -> str:
     devices = module.replica_count * module.num_partitions
     return place.path + (f" on device {place.device}" if devices > 1 or place.device else "")
 
@@ -158,7 +158,7 @@ def _finding_record(finding: Finding, found: Diff) -> dict[str, Any]:
     }
 
 
-def _place_record(place: Place) -> dict[str, Any]:
+def _place_record(place: InstructionRun) -> dict[str, Any]:
     return {
         "path": place.path,
         "instruction": place.instruction,
@@ -167,7 +167,7 @@ def _place_record(place: Place) -> dict[str, Any]:
     }
 
 
-def _full_record(place: Place, module: Module) -> dict[str, Any]:
+def _full_record(place: InstructionRun, module: Module) -> dict[str, Any]:
     return _place_record(place) | {
         "line": place.line(module),
         "op_name": place.op_name(module),

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hloexec.diffing.folders import FolderDiff, ModuleDiff, Step
+from hloexec.diffing.folders import FolderDiff, ModuleDiff, StageDiff
 from hloexec.report.diffs import diff_record, diff_view
 from hloexec.report.tables import command_text
 from hloexec.report.units import plural
@@ -89,7 +89,7 @@ def _steps(module: ModuleDiff, top: int) -> RenderableType:
     return _with_rest(table, len(steps), top)
 
 
-def _share(step: Step) -> str:
+def _share(step: StageDiff) -> str:
     return "" if step.diff is None else f"{step.diff.matched_values} of {step.diff.values}"
 
 
@@ -124,7 +124,7 @@ def folder_record(found: FolderDiff) -> dict[str, Any]:
     }
 
 
-def _step_record(step: Step) -> dict[str, Any]:
+def _step_record(step: StageDiff) -> dict[str, Any]:
     return {
         "step": str(step),
         "pass": step.after.name if step.after.is_pass else None,

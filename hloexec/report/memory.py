@@ -159,9 +159,9 @@ def _ranges(comparison: MemoryComparison, top: int) -> list[RenderableType]:
             label = f"{entry.instruction}{index_text(entry.index)}"
             table.add_row(_name(label), "–", "–", span, "–", "only in XLA's")
             return
-        mine = f"{value.start}-{value.end}"
-        remark = _name("" if mine == span else "differs", "red")
-        table.add_row(_name(value.label), count_text(value.byte_size), str(value.color), span, mine, remark)
+        one = f"{value.start}-{value.end}"
+        remark = _name("" if one == span else "differs", "red")
+        table.add_row(_name(value.label), count_text(value.byte_size), str(value.color), span, one, remark)
 
     return [_titled("live ranges", f"{len(ordered)}, largest values first", _rows(table, ordered, top, row))]
 

@@ -13,15 +13,15 @@ def same(first: Shape, second: Shape, any_width: bool = False) -> bool:
         return _same_array(first, second, any_width)
     pairs = [(first, second)]
     while pairs:
-        mine, its = pairs.pop()
-        if isinstance(mine, TupleShape) and isinstance(its, TupleShape):
-            if len(mine.elements) != len(its.elements):
+        ours, theirs = pairs.pop()
+        if isinstance(ours, TupleShape) and isinstance(theirs, TupleShape):
+            if len(ours.elements) != len(theirs.elements):
                 return False
-            pairs.extend(zip(mine.elements, its.elements, strict=True))
-        elif isinstance(mine, BufferShape) and isinstance(its, BufferShape):
-            pairs.append((mine.element, its.element))
-        elif isinstance(mine, ArrayShape) and isinstance(its, ArrayShape):
-            if not _same_array(mine, its, any_width):
+            pairs.extend(zip(ours.elements, theirs.elements, strict=True))
+        elif isinstance(ours, BufferShape) and isinstance(theirs, BufferShape):
+            pairs.append((ours.element, theirs.element))
+        elif isinstance(ours, ArrayShape) and isinstance(theirs, ArrayShape):
+            if not _same_array(ours, theirs, any_width):
                 return False
         else:
             return False
@@ -29,8 +29,8 @@ def same(first: Shape, second: Shape, any_width: bool = False) -> bool:
 
 
 def _same_array(first: ArrayShape, second: ArrayShape, any_width: bool) -> bool:
-    mine, its = first.element_type, second.element_type
-    if mine is not its and not (any_width and mine.is_floating and its.is_floating):
+    ours, theirs = first.element_type, second.element_type
+    if ours is not theirs and not (any_width and ours.is_floating and theirs.is_floating):
         return False
     return first.dimensions == second.dimensions or (
         first.rank == second.rank

@@ -28,9 +28,9 @@ def check_entry(report: Report, program: ProgramShape | None) -> None:
                 f"{len(program.parameters)}"
             )
         else:
-            for name, mine, its in zip(names, declared, actual, strict=True):
-                if not same(mine, its):
-                    report.error(f"entry_computation_layout gives {name} the shape {mine}, but its shape is {its}")
+            for name, ours, theirs in zip(names, declared, actual, strict=True):
+                if not same(ours, theirs):
+                    report.error(f"entry_computation_layout gives {name} the shape {ours}, but its shape is {theirs}")
     _check_aliases(report, program)
 
 

@@ -171,10 +171,10 @@ def _check_partner(
         )
     elif before.opcode in (base, f"{base}-start", f"{base}-update"):
         for name in ("channel_id", "async_execution_thread", "calls"):
-            mine, its = (getattr(item.attributes, name, None) for item in (instruction, before))
-            if mine is not None and its is not None and mine != its:
+            ours, theirs = (getattr(item.attributes, name, None) for item in (instruction, before))
+            if ours is not None and theirs is not None and ours != theirs:
                 report.error(
-                    f"{name} is {mine}, but that of its start '{before.name}' is {its}", computation, instruction
+                    f"{name} is {ours}, but that of its start '{before.name}' is {theirs}", computation, instruction
                 )
 
 

@@ -18,14 +18,14 @@ def uniquely_named(module: Module) -> Module:
     taken: set[str] = set()
     names: dict[str, dict[str, str]] = {}
     for computation in module:
-        mine = names[computation.name] = {}
+        ours = names[computation.name] = {}
         for instruction in computation:
             name, number = instruction.name, 0
             while name in taken:
                 number += 1
                 name = f"{instruction.name}.u{number}"
             taken.add(name)
-            mine[instruction.name] = name
+            ours[instruction.name] = name
     return renamed(module, names, {})
 
 

@@ -37,9 +37,9 @@ def products_in_f32(draft: Draft) -> None:
         name, shape = instruction.name, instruction.shape
         operands = []
         for operand in instruction.operands:
-            its = draft[operand].shape
-            assert isinstance(its, ArrayShape) and isinstance(shape, ArrayShape)
-            operands.append(draft.add(name, "convert", [operand], its.with_element_type(wide)))
+            theirs = draft[operand].shape
+            assert isinstance(theirs, ArrayShape) and isinstance(shape, ArrayShape)
+            operands.append(draft.add(name, "convert", [operand], theirs.with_element_type(wide)))
         draft.change(name, operands=tuple(operands), shape=shape.with_element_type(wide))  # type: ignore[union-attr]
         draft.insert_after(name, draft.add(name, "convert", [name], shape))
 

@@ -136,13 +136,15 @@ def _in_other_dimensions(draft: Draft, instruction: Instruction, random: Random)
     transposes = random.random() < 0.5
     sizes = tuple(shape.dimensions[axis] for axis in order) if transposes else (shape.element_count,)
 
-    def turned(name: str, its: ArrayShape) -> str:
-        result = array(its.element_type.name, *sizes)
+    def turned(name: str, theirs: ArrayShape) -> str:
+        result = array(theirs.element_type.name, *sizes)
         if transposes:
             return _before(draft, instruction, "transpose", [name], result, dimensions=tuple(order))
         return _before(draft, instruction, "reshape", [name], result)
 
-    values = [turned(name, its) for name, its in zip(instruction.operands, operands, strict=True) if its is not None]
+    values = [
+        turned(name, theirs) for name, theirs in zip(instruction.operands, operands, strict=True) if theirs is not None
+    ]
     inner = draft.put(
         draft.home(instruction.name),
         attrs.evolve(

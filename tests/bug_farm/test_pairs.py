@@ -59,7 +59,7 @@ def _leaves(value: Any) -> Iterator[np.ndarray[Any, Any]]:
 def _distance(results: list[Value], expected: list[Value]) -> float:
     """The largest root mean square of a leaf's differences, relative to the leaf's own."""
     pairs = zip(_leaves(results), _leaves(expected), strict=True)
-    return max(float(np.sqrt(np.mean((mine - its) ** 2) / np.mean(its**2))) for mine, its in pairs)
+    return max(float(np.sqrt(np.mean((ours - theirs) ** 2) / np.mean(theirs**2))) for ours, theirs in pairs)
 
 
 def test_there_are_enough_pairs() -> None:
@@ -96,8 +96,8 @@ def test_disguise_keeps_every_bit(name: str) -> None:
         hloexec.verify(disguised)
         assert hloexec.parse(hloexec.format(disguised)) == disguised
         results = _run(disguised, given.inputs_per_device)
-        for mine, its in zip(results, _expected(name), strict=True):
-            assert hloexec.compare(mine, its).verdict.value == "equal"
+        for ours, theirs in zip(results, _expected(name), strict=True):
+            assert hloexec.compare(ours, theirs).verdict.value == "equal"
 
 
 def test_disguise_leaves_no_name_in_its_place() -> None:

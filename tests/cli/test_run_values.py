@@ -67,7 +67,7 @@ def test_a_snapshots_result_is_compared(tmp_path: Path, capsys: pytest.CaptureFi
     same = _snapshot(tmp_path, X, Y, result=[11, 22, 33])
     assert _json(capsys, "run", same)["comparison"]["verdict"] == "equal"
     assert main(["run", same]) == 0
-    assert "held against the snapshot's result: equal" in capsys.readouterr().out
+    assert "compared with the snapshot's result: equal" in capsys.readouterr().out
     other = _snapshot(tmp_path, X, Y, result=[11, 22.5, 33])
     (leaf,) = _json(capsys, "run", other)["comparison"]["leaves"]
     assert (leaf["mismatches"], leaf["count"], leaf["max_absolute_error"]) == (1, 3, 0.5)

@@ -96,8 +96,8 @@ def test_quantizing_divides_each_block_by_the_rounded_scale(name, scale, block):
   ROOT r = ({name}{shape}, {scale}[4,2]) tuple(n, s)"""
     expected = run_hlo(module([x], "", body), x, xla_flags=EXACT)
     found = call("__op$quantize", x, result=f"({name}{shape}, {scale}[4,2])")
-    for mine, its in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(bits(mine), bits(its))
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(bits(ours), bits(theirs))
 
 
 Q, S = numbers("f8e4m3fn", 3, 64), scales("f8e8m0fnu", 3, 2)

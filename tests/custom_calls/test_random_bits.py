@@ -46,8 +46,8 @@ def test_every_spelling_gives_jaxs_bits(target, shape):
     expected = jax.jit(threefry2x32_p.bind)(*operands)
     configs = ["", "{}"] if target.endswith("_ffi") else ["", older_config(int(np.prod(shape)))]
     for config in configs:
-        for mine, its in zip(call(target, *operands, config=config), expected, strict=True):
-            np.testing.assert_array_equal(mine, its)
+        for ours, theirs in zip(call(target, *operands, config=config), expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
     if not target.endswith("_ffi"):
         found = call(target, *operands, np.array([np.prod(shape)], np.int64), config=older_config(-1))
         np.testing.assert_array_equal(found[0], expected[0])

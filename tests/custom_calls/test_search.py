@@ -71,8 +71,8 @@ def test_what_xla_makes_of_top_k_runs():
     x = values(16, 300)
     compiled = jax.jit(lambda x: jax.lax.top_k(x, 5)).lower(x).compile()
     assert "TopK" in compiled.as_text()
-    for mine, its in zip(hloexec.run(hloexec.from_jax(compiled), x), compiled(x), strict=True):
-        np.testing.assert_array_equal(mine, its)
+    for ours, theirs in zip(hloexec.run(hloexec.from_jax(compiled), x), compiled(x), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("k", [3, 0])

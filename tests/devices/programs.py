@@ -236,8 +236,8 @@ def unlike_copies() -> Program:
 
     @partial(jax.shard_map, mesh=m, in_specs=P(), out_specs=(P(), P("y")), check_vma=False)
     def each(a: Any) -> Any:
-        mine = a * (1 + lax.axis_index("x")) + lax.axis_index("y")
-        return mine, mine[:1]
+        ours = a * (1 + lax.axis_index("x")) + lax.axis_index("y")
+        return ours, ours[:1]
 
     return each, (numbers(1, 4, 6),), on(m, P())
 
@@ -248,8 +248,8 @@ def convergence() -> Program:
 
     @partial(jax.shard_map, mesh=m, in_specs=(P("rows"), P("rows")), out_specs=(P("rows"), P()))
     def solve(a: Any, b: Any) -> Any:
-        mine = lax.axis_index("rows") * 2 + jnp.arange(2)
-        diagonal = a[jnp.arange(2), mine]
+        ours = lax.axis_index("rows") * 2 + jnp.arange(2)
+        diagonal = a[jnp.arange(2), ours]
 
         def residual(x: Any) -> Any:
             return b - a @ lax.all_gather(x, "rows", tiled=True)

@@ -69,11 +69,11 @@ class Layout:
     def peers(self, device: int) -> list[int]:
         """Those whose tiles are put together for `device`."""
         used = {axis for axes in self.dimensions for axis in axes}
-        mine = self.coordinates(device)
+        ours = self.coordinates(device)
         return [
             other
             for other in range(self.count)
-            if all(self.coordinates(other)[axis] == mine[axis] for axis in range(len(self.sizes)) if axis not in used)
+            if all(self.coordinates(other)[axis] == ours[axis] for axis in range(len(self.sizes)) if axis not in used)
         ]
 
     # Shardy

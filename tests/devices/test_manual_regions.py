@@ -124,8 +124,8 @@ def test_every_device_cuts_and_puts_together_what_it_does_on_xla(partitioner: st
     by_id = {device.id: place for place, device in enumerate(mesh.devices.flat)}
     for leaf, result in enumerate(results):
         for shard in result.addressable_shards:
-            mine = outputs[by_id[shard.device.id]][leaf][shard.index]
-            np.testing.assert_array_equal(mine, np.asarray(shard.data), strict=True)
+            ours = outputs[by_id[shard.device.id]][leaf][shard.index]
+            np.testing.assert_array_equal(ours, np.asarray(shard.data), strict=True)
 
 
 # Against slices

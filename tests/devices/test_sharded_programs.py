@@ -121,8 +121,8 @@ def test_partitioned_module_gives_every_devices_shards(name: str, partitioner: s
     program = partitioned(name, partitioner)
     outputs = hloexec.run_devices(program.after, program.shards)
     assert len(outputs) == 8
-    for device, (mine, its) in enumerate(zip(map(_leaves, outputs), program.results, strict=True)):
-        for leaf, (got, wanted) in enumerate(zip(mine, its, strict=True)):
+    for device, (ours, theirs) in enumerate(zip(map(_leaves, outputs), program.results, strict=True)):
+        for leaf, (got, wanted) in enumerate(zip(ours, theirs, strict=True)):
             where = f"leaf {leaf} on device {device}"
             assert got.dtype == wanted.dtype and got.shape == wanted.shape, where
             if name == UNLIKE:
@@ -140,8 +140,8 @@ def test_module_before_partitioning_gives_the_whole_result_everywhere(name: str,
     program = sharded(name, partitioner)
     outputs = hloexec.run_devices(program.before, [program.whole], partitions=8)
     assert len(outputs) == 8
-    for device, mine in enumerate(map(_leaves, outputs)):
-        for leaf, got in enumerate(mine):
+    for device, ours in enumerate(map(_leaves, outputs)):
+        for leaf, got in enumerate(ours):
             bounds(name).assert_close(leaf, got, (), f"hloexec's leaf {leaf} on device {device}")
 
 
@@ -151,9 +151,9 @@ def test_copies_that_differ_stay_different_before_partitioning(partitioner: str)
     program = sharded(UNLIKE, partitioner)
     outputs = hloexec.run_devices(program.before, [program.whole], partitions=8)
     a = program.whole[0].astype(np.float64)
-    for device, (mine, gathered) in enumerate(outputs):
+    for device, (ours, gathered) in enumerate(outputs):
         x, y = divmod(device, 4)
-        np.testing.assert_array_equal(mine, (a * (1 + x) + y).astype(np.float32))
+        np.testing.assert_array_equal(ours, (a * (1 + x) + y).astype(np.float32))
         # The second result's rows come from the four devices along y.
         rows = [(a * (1 + x) + other)[0].astype(np.float32) for other in range(4)]
         np.testing.assert_array_equal(gathered, rows)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hloexec
-from hloexec.diffing import trials
+from hloexec.diffing import patch_search
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -40,7 +40,7 @@ def test_diff_names_the_planted_instruction(file: str, right: str, wrong: str, i
 def test_results_that_differ_are_said_to_even_where_the_search_is_given_up(
     limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, limit, 0)
+    monkeypatch.setattr(patch_search, limit, 0)
     found, _ = _planted("attention.hlo", "dot(w_qkv.1, mul.61)", "dot(w_qkv.1, mul.57)")
     assert found.outputs.leaves[0].mismatches
 

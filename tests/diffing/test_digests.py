@@ -15,9 +15,9 @@ def _random(*dimensions: int) -> np.ndarray:
 
 def test_a_transposed_array_has_the_digest_in_any_order_only() -> None:
     array = _random(40, 50)
-    mine, its = digest_of(array), digest_of(array.T)
-    assert mine.in_any_order == its.in_any_order
-    assert mine.in_order != its.in_order
+    ours, counterpart = digest_of(array), digest_of(array.T)
+    assert ours.in_any_order == counterpart.in_any_order
+    assert ours.in_order != counterpart.in_order
 
 
 def test_dimensions_and_strides_do_not_count() -> None:
@@ -38,8 +38,8 @@ def test_two_exchanged_elements_change_the_order_only() -> None:
     array = _random(70_000)
     other = array.copy()
     other[[3, 69_000]] = other[[69_000, 3]]
-    mine, its = digest_of(array), digest_of(other)
-    assert (mine.in_any_order == its.in_any_order, mine.in_order == its.in_order) == (True, False)
+    ours, counterpart = digest_of(array), digest_of(other)
+    assert (ours.in_any_order == counterpart.in_any_order, ours.in_order == counterpart.in_order) == (True, False)
 
 
 def test_the_same_numbers_in_a_wider_type_are_the_same() -> None:
@@ -58,12 +58,12 @@ def test_zeros_are_one_and_nans_are_one() -> None:
     assert digest_of(np.array([0.0, -0.0])) == digest_of(np.array([0.0, 0.0]))
     nans = np.array([0x7FC00000, 0xFFC00001], np.uint32).view(np.float32)
     assert digest_of(nans) == digest_of(np.full(2, np.nan, np.float32))
-    assert digest_of(nans).strange == (2, 0, 0)
+    assert digest_of(nans).nonfinite == (2, 0, 0)
 
 
 def test_sums_are_over_the_finite_elements() -> None:
     digest = digest_of(np.array([3.0, np.inf, -np.inf, -4.0, np.nan]))
-    assert (digest.total, digest.magnitude, digest.squares, digest.strange) == (-1.0, 7.0, 25.0, (1, 1, 1))
+    assert (digest.total, digest.magnitude, digest.squares, digest.nonfinite) == (-1.0, 7.0, 25.0, (1, 1, 1))
 
 
 def test_parts_of_complex_numbers_belong_together() -> None:

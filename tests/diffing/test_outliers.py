@@ -1,4 +1,4 @@
-"""Faults beside numbers so large that, held against the size of a whole array, nothing would be wrong."""
+"""Faults beside numbers so large that, compared with the size of a whole array, nothing would be wrong."""
 
 from __future__ import annotations
 

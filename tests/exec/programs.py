@@ -65,11 +65,11 @@ def agree_with_xla(text: str, *inputs: Any) -> list[Any]:
     expected = xla.run_hlo(text, *inputs)
     actual = flat(run_text(text, *inputs))
     assert len(actual) == len(expected)
-    for mine, its in zip(actual, expected, strict=True):
-        assert mine.dtype == its.dtype
-        assert mine.shape == its.shape
-        np.testing.assert_array_equal(mine, its)
+    for ours, theirs in zip(actual, expected, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert ours.shape == theirs.shape
+        np.testing.assert_array_equal(ours, theirs)
     # The plain machine, without checks, must say the same.
-    for mine, its in zip(flat(run(parsed(text), *inputs)), actual, strict=True):
-        np.testing.assert_array_equal(mine, its)
+    for ours, theirs in zip(flat(run(parsed(text), *inputs)), actual, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
     return actual

@@ -92,8 +92,8 @@ def test_a_shared_computation_is_seen_once_per_call():
 def test_observers_change_no_result_and_may_keep_what_they_see():
     recorder = Recorder()
     watched = flat(run(parsed(COUNTING_LOOP), X, observers=[recorder]))
-    for mine, its in zip(watched, flat(run(parsed(COUNTING_LOOP), X)), strict=True):
-        np.testing.assert_array_equal(mine, its)
+    for ours, theirs in zip(watched, flat(run(parsed(COUNTING_LOOP), X)), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
     for value in flat(recorder.events[-1].value):
         assert not value.flags.writeable
         assert not any(np.shares_memory(value, leaf) for leaf in watched)

@@ -1,4 +1,4 @@
-"""Loops that devices run apart from one another: when they do, and that nobody can tell by the results."""
+"""Loops that each class of devices runs by itself: when they do, and that nobody can tell by the results."""
 
 from __future__ import annotations
 

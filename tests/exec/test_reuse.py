@@ -158,9 +158,9 @@ def test_what_something_else_sees_is_never_overwritten(name, how, monkeypatch):
     first = flat(run(module, *given, np.int32(1), check=how == "watched"))
     again = flat(run(module, *given, np.int32(1)))
     without = flat(run(module, *given, np.int32(1), planner=False))
-    for mine, its, third in zip(first, without, again, strict=True):
-        np.testing.assert_array_equal(mine, its)
-        np.testing.assert_array_equal(third, its)
+    for ours, theirs, third in zip(first, without, again, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(third, theirs)
     np.testing.assert_array_equal(given[0], x)
     np.testing.assert_array_equal(given[1], u)
 
@@ -266,8 +266,8 @@ def test_random_programs_give_the_same_bits_either_way(text, choice):
     module = parsed(text)
     x = np.array([1, 2, 3, 4], np.float32)
     expected = run(module, x, np.bool_(choice), planner=False)
-    for mine, its in zip(run(module, x, np.bool_(choice)), expected, strict=True):
-        np.testing.assert_array_equal(mine, its)
+    for ours, theirs in zip(run(module, x, np.bool_(choice)), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(x, [1, 2, 3, 4])
 
 
@@ -284,9 +284,9 @@ def test_every_program_gives_the_same_bits_either_way():
                 expected = flat(run(module, *inputs, planner=False))
             except HloError:
                 continue
-            for mine, its in zip(flat(run(module, *inputs)), expected, strict=True):
-                assert mine.dtype == its.dtype
-                assert mine.tobytes() == its.tobytes()
+            for ours, theirs in zip(flat(run(module, *inputs)), expected, strict=True):
+                assert ours.dtype == theirs.dtype
+                assert ours.tobytes() == theirs.tobytes()
         ran += 1
     assert ran > 5
 
@@ -304,9 +304,9 @@ def test_what_something_else_sees_of_what_devices_hold_each_is_never_overwritten
     ]
     given = [[value.copy() for value in row] for row in inputs]
     found = run_devices(module, given, replicas=3, **options)
-    for mine, row, kept in zip(found, inputs, given, strict=True):
-        for value, its in zip(flat(mine), flat(run(module, *row, planner=False)), strict=True):
-            np.testing.assert_array_equal(value, its)
+    for ours, row, kept in zip(found, inputs, given, strict=True):
+        for value, theirs in zip(flat(ours), flat(run(module, *row, planner=False)), strict=True):
+            np.testing.assert_array_equal(value, theirs)
         for value, before in zip(kept, row, strict=True):
             np.testing.assert_array_equal(value, before)
 

@@ -47,10 +47,10 @@ def drawn(**options):
 def test_two_runs_draw_the_same_numbers():
     module = parsed(DRAWING)
     first, second = flat(run(module)), flat(run(module))
-    for mine, its in zip(first, second, strict=True):
-        np.testing.assert_array_equal(mine, its)
-    for mine, its in zip(first, drawn(seed=0, check=True), strict=True):
-        np.testing.assert_array_equal(mine, its)
+    for ours, theirs in zip(first, second, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    for ours, theirs in zip(first, drawn(seed=0, check=True), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_another_seed_draws_other_numbers():

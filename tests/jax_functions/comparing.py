@@ -53,23 +53,23 @@ def assert_runs_as_on_xla(case: Case, type_name: str) -> None:
         plain = [np.asarray(leaf) for leaf in jax.tree.leaves(arguments)]
         actual, expected = (_leaves(case.invariants(leaves, plain)) for leaves in (actual, expected))
     if case.exact or not any(_is_inexact(leaf) for leaf in expected):
-        for index, (mine, its) in enumerate(zip(actual, expected, strict=True)):
-            _assert_same_bits(mine, its, f"leaf {index} of {case.name}")
+        for index, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
+            _assert_same_bits(ours, theirs, f"leaf {index} of {case.name}")
         return
     references, sensitivities = _reference(case, function, arguments, _TYPES[type_name])
-    for index, (mine, its) in enumerate(zip(actual, expected, strict=True)):
+    for index, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
         where = f"leaf {index} of {case.name}"
-        if not _is_inexact(its):
-            _assert_same_bits(mine, its, where)
+        if not _is_inexact(theirs):
+            _assert_same_bits(ours, theirs, where)
             continue
-        roundoff = _roundoff(its.dtype)
+        roundoff = _roundoff(theirs.dtype)
         magnitude = np.abs(references[index])
         bound = case.roundings * (sensitivities[index] + roundoff * magnitude)
         if case.invariants is not None:
             bound += 4 * roundoff * magnitude.max(tuple(range(magnitude.ndim))[-2:], keepdims=True, initial=0)
         bound += _SMALLEST_NORMAL
-        _assert_within(its, references[index], bound, f"XLA's {where}")
-        _assert_within(mine, references[index], bound, f"hloexec's {where}")
+        _assert_within(theirs, references[index], bound, f"XLA's {where}")
+        _assert_within(ours, references[index], bound, f"hloexec's {where}")
 
 
 def assert_text_round_trips(case: Case, type_name: str) -> None:
@@ -210,8 +210,8 @@ def _assert_within(values: Any, reference: Any, bound: Any, what: str) -> None:
 
 def _assert_same_bits(values: Any, expected: Any, what: str) -> None:
     """NaNs need only be NaNs: XLA does not keep their payloads either."""
-    mine, its = (np.frombuffer(side.tobytes(), np.uint8).reshape(side.size, -1) for side in (values, expected))
-    equal = (mine == its).all(axis=1).reshape(expected.shape)
+    ours, theirs = (np.frombuffer(side.tobytes(), np.uint8).reshape(side.size, -1) for side in (values, expected))
+    equal = (ours == theirs).all(axis=1).reshape(expected.shape)
     if _is_inexact(expected):
         equal = equal | (np.isnan(values) & np.isnan(expected))
     assert np.all(equal), f"{what} differs:\n{values}\nXLA:\n{expected}"

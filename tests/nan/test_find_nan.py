@@ -21,8 +21,8 @@ F32 = np.float32
 
 @pytest.mark.parametrize("optimized", [False, True])
 def test_the_overflow_in_iteration_7_of_a_training_loop_is_found_with_its_source_line(optimized: bool) -> None:
-    hunt = found(training_loop(optimized=optimized), *batches(7))
-    finding = hunt.finding
+    search = found(training_loop(optimized=optimized), *batches(7))
+    finding = search.finding
     assert finding.kind == "overflow" and finding.opcode == "multiply" and finding.iteration == 7
     assert finding.source[0].file.endswith("nan/programs.py") and finding.source[0].line == OVERFLOWING_LINE
     assert finding.source[0].function == "loss"
@@ -41,8 +41,8 @@ def test_a_training_loop_whose_numbers_stay_finite_has_nothing_to_find(optimized
     values = batches(None)
     result = hloexec.run(program, *values)
     assert all(np.isfinite(leaf).all() for leaf in result)
-    hunt = found(program, *values)
-    assert hunt.finding is None and not hunt.later and not hunt.nan_from_inputs
+    search = found(program, *values)
+    assert search.finding is None and not search.later and not search.nan_from_inputs
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_each_way_of_going_bad_has_its_name_and_element(
     expression: str, values: tuple[list[float], ...], kind: str, reason: str
 ) -> None:
     shapes = dict(zip("xy", ["f32[2]"] * len(values), strict=False))
-    hunt = found(op(f"f32[2] {expression}", **shapes), *(np.array(value, F32) for value in values))
-    assert (hunt.finding.kind, hunt.finding.reason) == (kind, reason)
-    assert hunt.finding.name == "root" and hunt.finding.bad == 1
-    (element,) = hunt.finding.elements
+    search = found(op(f"f32[2] {expression}", **shapes), *(np.array(value, F32) for value in values))
+    assert (search.finding.kind, search.finding.reason) == (kind, reason)
+    assert search.finding.name == "root" and search.finding.bad == 1
+    (element,) = search.finding.elements
     assert element.index == (1,)
     assert element.operands == tuple(float(F32(value[1])) for value in values)
 
@@ -83,8 +83,8 @@ def test_each_way_of_going_bad_has_its_name_and_element(
     [("f16", 7e4), ("bf16", 3.4e38), ("f8e4m3fn", 500.0), ("f8e5m2", 1e5), ("f8e4m3b11fnuz", 40.0)],
 )
 def test_a_convert_beyond_the_range_of_a_narrow_type_is_an_overflow(target: str, value: float) -> None:
-    hunt = found(op(f"{target}[2] convert(x)", x="f32[2]"), np.array([1, value], F32))
-    assert hunt.finding.kind == "overflow" and hunt.finding.elements[0].index == (1,)
+    search = found(op(f"{target}[2] convert(x)", x="f32[2]"), np.array([1, value], F32))
+    assert search.finding.kind == "overflow" and search.finding.elements[0].index == (1,)
     assert found(op(f"{target}[2] convert(x)", x="f32[2]"), np.array([1, 2], F32)).finding is None
 
 
@@ -109,17 +109,17 @@ def test_an_attention_mask_of_infinities_is_no_finding(optimized: bool) -> None:
     mask = np.tril(np.ones((6, 6), bool))
     program = lowered(attention, queries, queries, mask, optimized=optimized)
     assert np.isfinite(hloexec.run(program, queries, queries, mask)).all()
-    hunt = found(program, queries, queries, mask)
-    assert hunt.finding is None and not hunt.discarded
+    search = found(program, queries, queries, mask)
+    assert search.finding is None and not search.discarded
 
 
 @pytest.mark.parametrize("optimized", [False, True])
 def test_a_softmax_over_nothing_but_masked_scores_makes_nan_of_infinities(optimized: bool) -> None:
     queries = np.random.default_rng(1).normal(size=(6, 4)).astype(F32)
     mask = np.tril(np.ones((6, 6), bool), -1)  # the first row sees nothing
-    hunt = found(lowered(attention, queries, queries, mask, optimized=optimized), queries, queries, mask)
-    assert (hunt.finding.kind, hunt.finding.opcode) == ("nan", "subtract")
-    assert {element.index[0] for element in hunt.finding.elements} == {0}
+    search = found(lowered(attention, queries, queries, mask, optimized=optimized), queries, queries, mask)
+    assert (search.finding.kind, search.finding.opcode) == ("nan", "subtract")
+    assert {element.index[0] for element in search.finding.elements} == {0}
 
 
 def test_infinities_that_come_in_with_a_mask_are_no_finding() -> None:
@@ -137,8 +137,8 @@ larger { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] maximum(a,
 ENTRY e { x = f32[2,0] parameter(0)
   least = f32[] constant(-inf)
   ROOT r = f32[2] reduce(x, least), dimensions={1}, to_apply=larger }"""
-    hunt = found(text, np.zeros((2, 0), F32))
-    assert hunt.finding is None and not hunt.discarded
+    search = found(text, np.zeros((2, 0), F32))
+    assert search.finding is None and not search.discarded
 
 
 GUARDED = """HloModule m
@@ -152,9 +152,9 @@ ENTRY e { x = f32[4] parameter(0)
 
 def test_what_a_select_throws_away_is_no_finding_but_is_mentioned() -> None:
     x = np.array([1, 0, -1, 2], F32)
-    hunt = found(GUARDED, x)
-    assert hunt.finding is None
-    assert [finding.name for finding in hunt.discarded] == ["logarithm"]
+    search = found(GUARDED, x)
+    assert search.finding is None
+    assert [finding.name for finding in search.discarded] == ["logarithm"]
     first = found(GUARDED, x, first=True).finding
     assert first.name == "logarithm" and first.bad == 2
 
@@ -201,11 +201,11 @@ def test_random_normal_numbers_are_no_finding() -> None:
 
 def test_nan_in_the_inputs_is_said_to_be_there() -> None:
     text = op("f32[2] add(x, y)", x="f32[2]", y="f32[2]")
-    hunt = found(text, np.array([1, np.nan], F32), np.ones(2, F32))
-    assert hunt.finding is None and hunt.nan_from_inputs and hunt.nan_inputs == ("x",)
+    search = found(text, np.array([1, np.nan], F32), np.ones(2, F32))
+    assert search.finding is None and search.nan_from_inputs and search.nan_inputs == ("x",)
     swallowed = module("x = f32[2] parameter(0)\nROOT r = pred[2] compare(x, x), direction=EQ")
-    hunt = found(swallowed, np.array([1, np.nan], F32))
-    assert not hunt.nan_from_inputs and hunt.nan_inputs == ("x",)
+    search = found(swallowed, np.array([1, np.nan], F32))
+    assert not search.nan_from_inputs and search.nan_inputs == ("x",)
 
 
 def test_a_chain_goes_back_through_iterations_to_where_the_growth_began() -> None:
@@ -273,9 +273,9 @@ def test_what_follows_from_a_finding_is_listed_after_it() -> None:
         x = f32[2] parameter(0)
         big = f32[2] exponential(x)
         ROOT r = f32[2] subtract(big, big)""")
-    hunt = found(text, np.array([1, 1000], F32))
-    assert hunt.finding.name == "big"
-    assert [(later.name, later.kind) for later in hunt.later] == [("r", "nan")]
+    search = found(text, np.array([1, 1000], F32))
+    assert search.finding.name == "big"
+    assert [(later.name, later.kind) for later in search.later] == [("r", "nan")]
 
 
 # More to look for
@@ -316,10 +316,10 @@ def test_underflow_is_a_zero_whose_exact_value_is_none(
     expression: str, values: tuple[list[float], ...], is_found: bool
 ) -> None:
     shapes = dict(zip("xy", ["f32[2]"] * len(values), strict=False))
-    hunt = found(op(expression, **shapes), *(np.array(value, F32) for value in values), also=["underflow"])
-    assert (hunt.finding is not None) == is_found
+    search = found(op(expression, **shapes), *(np.array(value, F32) for value in values), also=["underflow"])
+    assert (search.finding is not None) == is_found
     if is_found:
-        assert hunt.finding.kind == "underflow" and hunt.finding.bad == 1
+        assert search.finding.kind == "underflow" and search.finding.bad == 1
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
@@ -382,5 +382,5 @@ def test_wrong_inputs_are_refused_as_a_run_refuses_them() -> None:
 def test_examples_have_no_false_alarm() -> None:
     for path in sorted((Path(__file__).parents[2] / "examples").glob("*.hlo")):
         program = hloexec.load(path)
-        hunt = hloexec.find_nan(program, [hloexec.random_inputs(program)])
-        assert hunt.finding is None, path
+        search = hloexec.find_nan(program, [hloexec.random_inputs(program)])
+        assert search.finding is None, path

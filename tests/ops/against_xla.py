@@ -85,15 +85,15 @@ def assert_same_as_xla(cases: Sequence[Case], computations: str = "") -> None:
     inputs = [operand for case in cases for operand in case.operands]
     expected = xla.run_hlo(text, *inputs)
     actual = evaluated(text, [restrided(value, position) for position, value in enumerate(inputs)])
-    for index, (mine, its) in enumerate(zip(actual, expected, strict=True)):
+    for index, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
         line = next(line for line in text.splitlines() if line.startswith(f"  r{min(index, len(cases) - 1)} "))
-        assert mine.shape == its.shape, line
-        assert mine.dtype == its.dtype, line
-        same = _bits(mine) == _bits(its)
-        if element_type_of(mine.dtype).has_nan:
+        assert ours.shape == theirs.shape, line
+        assert ours.dtype == theirs.dtype, line
+        same = _bits(ours) == _bits(theirs)
+        if element_type_of(ours.dtype).has_nan:
             with np.errstate(all="ignore"):
-                same |= np.isnan(mine) & np.isnan(its)
-        assert same.all(), f"{line}\ninputs {inputs}\nhloexec {mine}\nXLA {its}"
+                same |= np.isnan(ours) & np.isnan(theirs)
+        assert same.all(), f"{line}\ninputs {inputs}\nhloexec {ours}\nXLA {theirs}"
 
 
 def _bits(array: np.ndarray[Any, Any]) -> Any:

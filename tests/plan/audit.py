@@ -128,7 +128,7 @@ def _branch(module: Module, instruction: Instruction, operands: list[Any]) -> tu
 
 
 class Audit:
-    """What was seen of a run, by name and device, held against a module's text."""
+    """What was seen of a run, by name and device, compared with a module's text."""
 
     def __init__(self, module: Module, numerics: str, seen: dict[tuple[str, int], Any], devices: int) -> None:
         self.module = module
@@ -316,7 +316,7 @@ def _flushed(values: Any) -> Any:
 def _agrees(found: Any, expected: Any) -> bool:
     """Whether two values have the same bits, once both are of the type that was declared."""
     if isinstance(expected, tuple):
-        return all(_agrees(mine, its) for mine, its in zip(found, expected, strict=True))
+        return all(_agrees(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
     if expected is None or not isinstance(found, np.ndarray):
         return True
     expected = np.asarray(expected)

@@ -15,8 +15,8 @@ from hloexec.custom_calls.backend_config import backend_config_field
 from hloexec.custom_calls.cublas.matmul import (
     GemmConfig,
     accumulation_type,
+    apply_epilogue,
     check_addends,
-    finished,
     read_gemm_config,
     result_type_of,
     workspaces,
@@ -121,5 +121,5 @@ class GroupedGemm:
         )
         if not config.is_plain:
             addend = operands[3] if config.beta else None
-            product = narrow(finished(product, config, addend, None, numerics)[0], result_type)
+            product = narrow(apply_epilogue(product, config, addend, None, numerics)[0], result_type)
         return (product, *workspaces(shape, 1)) if isinstance(shape, TupleShape) else product

@@ -34,8 +34,8 @@ __all__ = [
     "Gemm",
     "GemmConfig",
     "accumulation_type",
+    "apply_epilogue",
     "check_addends",
-    "finished",
     "gemm_config",
     "gemm_size",
     "plain_product",
@@ -248,7 +248,7 @@ class Gemm:
             product = plain_product(operands, config, wide, numerics)
             addend = operands[2] if config.beta else None
             bias = operands[-1] if config.epilogue.has_bias else None
-            results = [narrow(value, result_type) for value in finished(product, config, addend, bias, numerics)]
+            results = [narrow(value, result_type) for value in apply_epilogue(product, config, addend, bias, numerics)]
         return (*results, *workspaces(shape, len(results))) if isinstance(shape, TupleShape) else results[0]
 
     @staticmethod
@@ -350,7 +350,7 @@ def accumulation_type(operands: Sequence[Array], result_type: ElementType, numer
     return element_type_of(dtype)
 
 
-def finished(
+def apply_epilogue(
     product: Array, config: GemmConfig, addend: Array | None, bias: Array | None, numerics: NumericsPolicy
 ) -> list[Array]:
     """activation(alpha · product + beta · addend + bias), and for an _AUX epilogue its argument, not yet rounded.

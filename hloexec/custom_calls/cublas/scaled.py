@@ -12,8 +12,8 @@ import numpy as np
 
 from hloexec.custom_calls.cublas.matmul import (
     GemmConfig,
+    apply_epilogue,
     check_addends,
-    finished,
     gemm_config,
     gemm_size,
     plain_product,
@@ -125,7 +125,7 @@ class ScaledGemm:
             if addend is not None and found.addend_scale is not None:
                 addend = addend * widen(operands[found.addend_scale])
             bias = None if found.bias is None else operands[found.bias]
-            value = finished(np.asarray(product, np.float32), config, addend, bias, numerics)[0]
+            value = apply_epilogue(np.asarray(product, np.float32), config, addend, bias, numerics)[0]
             largest = np.abs(value).max(initial=0)
             if found.result_scale is not None:
                 value = value * widen(operands[found.result_scale])
@@ -194,7 +194,7 @@ class BlockScaledGemm:
             shape=attrs.evolve(first, element_type=f32),
             numerics=numerics,
         )
-        result = _saturated(finished(product, config, None, None, numerics)[0], first.element_type)
+        result = _saturated(apply_epilogue(product, config, None, None, numerics)[0], first.element_type)
         return (result, *workspaces(shape, 1)) if isinstance(shape, TupleShape) else result
 
 

@@ -1,7 +1,7 @@
 """The convolution behind a cuDNN call, and its gradients, as convolutions that the opcode's kernel evaluates.
 
 With x padded by p, stride s, window dilation d and k taps, y[o] reads x[o·s + t·d − p]. Hence the gradient of x is a
-convolution of y's gradient, dilated by s, with the filter turned round, and the gradient of w one of x with y's
+convolution of y's gradient, dilated by s, with the filter reversed, and the gradient of w one of x with y's
 gradient, dilated by s: strides and dilations change places, and so do the roles of features and batch.
 """
 
@@ -80,7 +80,7 @@ class Geometry:
         # A group's outputs become its inputs: [..., in, groups × out] → [..., out, groups × in].
         view = kernel.transpose(order)
         split = view.reshape(*view.shape[:-1], groups, view.shape[-1] // groups)
-        turned = np.swapaxes(split, -1, -3).reshape(*view.shape[:-2], -1, groups * view.shape[-2])
+        swapped = np.swapaxes(split, -1, -3).reshape(*view.shape[:-2], -1, groups * view.shape[-2])
         window = []
         for number, dimension in enumerate(self.attributes.window.dimensions):
             reach = (dimension.size - 1) * dimension.window_dilation
@@ -113,7 +113,7 @@ class Geometry:
             output_rank=count + 2,
         )
         attributes = attrs.evolve(self.attributes, window=Window(tuple(window)), dim_labels=numbers)
-        return _convolution(gradient, turned, attributes, result, numerics)
+        return _convolution(gradient, swapped, attributes, result, numerics)
 
     def filter_gradient(self, inputs: Array, gradient: Array, result: ElementType, numerics: NumericsPolicy) -> Array:
         """That of w, from x and the gradient of y."""

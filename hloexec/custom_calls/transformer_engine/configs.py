@@ -105,9 +105,9 @@ def checked(
     given = (ArrayShape(element_type_of(operand.dtype), operand.shape) for operand in operands)
     inferred = leaves(infer(*given, backend_config=backend_config, shape=shape), 0, "the call")
     declared = leaves(shape, 0, "the call")
-    for mine, its in zip(declared, inferred, strict=True):
-        if mine.dimensions != its.dimensions:
-            raise ShapeError(f"a result of the call is {mine}, but must be {its}")
+    for ours, theirs in zip(declared, inferred, strict=True):
+        if ours.dimensions != theirs.dimensions:
+            raise ShapeError(f"a result of the call is {ours}, but must be {theirs}")
     return declared
 
 

@@ -160,8 +160,8 @@ class Quantize:
             if by_rows:
                 results[0], results[2] = _in_blocks(matrix, declared[0], declared[2])
             if by_columns:
-                turned, scales = _in_blocks(matrix.T, declared[1], declared[3], is_turned=True)
-                results[1], results[3] = turned, scales
+                transposed, scales = _in_blocks(matrix.T, declared[1], declared[3], is_transposed=True)
+                results[1], results[3] = transposed, scales
         else:
             if by_rows:
                 results[0] = scaled(wide, operands[1], declared[0].element_type)
@@ -185,7 +185,7 @@ def _check_block_scales(x: ArrayShape, axis: int, declared: list[ArrayShape], co
         if part in config.layout and (
             along % _BLOCK
             or scale.element_type.bits != 8
-            or scale.element_count not in map(prod, _scale_sizes(rows, columns, is_turned=part == "columns"))
+            or scale.element_count not in map(prod, _scale_sizes(rows, columns, is_transposed=part == "columns"))
         ):
             raise ShapeError(
                 f"blocks of {_BLOCK} along {part} of a {rows} by {columns} matrix need a multiple of {_BLOCK} elements "
@@ -193,19 +193,19 @@ def _check_block_scales(x: ArrayShape, axis: int, declared: list[ArrayShape], co
             )
 
 
-def _scale_sizes(rows: int, columns: int, *, is_turned: bool) -> list[tuple[int, int]]:
+def _scale_sizes(rows: int, columns: int, *, is_transposed: bool) -> list[tuple[int, int]]:
     """The sizes that the matrix of scales may have: one for each block of a matrix, or filled up to whole tiles.
 
     A tile is 128 by 4; `is_turned` where blocks are along columns, and everything the other way round.
     """
-    if is_turned:
-        return [(height, width) for width, height in _scale_sizes(columns, rows, is_turned=False)]
+    if is_transposed:
+        return [(height, width) for width, height in _scale_sizes(columns, rows, is_transposed=False)]
     blocks = columns // _BLOCK
     return [(rows, blocks), (-(-rows // 128) * 128, -(-blocks // 4) * 4)]
 
 
 def _in_blocks(
-    matrix: Array, result: ArrayShape, scales: ArrayShape, *, is_turned: bool = False
+    matrix: Array, result: ArrayShape, scales: ArrayShape, *, is_transposed: bool = False
 ) -> tuple[Array, Array]:
     """The matrix with a power of two for each block of a row, and those; `is_turned` where the caller transposed it.
 
@@ -219,11 +219,11 @@ def _in_blocks(
         exponents = _exponents(largest * (np.float32(1) / most))
         inverse = np.ldexp(np.float32(1), 127 - exponents.astype(np.int32))
         values = rounded(blocks * inverse[..., None], result.element_type).reshape(rows, columns)
-    sizes = _scale_sizes(*((columns, rows) if is_turned else (rows, columns)), is_turned=is_turned)
+    sizes = _scale_sizes(*((columns, rows) if is_transposed else (rows, columns)), is_transposed=is_transposed)
     padded = np.zeros(next(size for size in sizes if prod(size) == scales.element_count), np.uint8)
-    placed = exponents.T if is_turned else exponents
+    placed = exponents.T if is_transposed else exponents
     padded[: placed.shape[0], : placed.shape[1]] = placed
-    values = values.T if is_turned else values
+    values = values.T if is_transposed else values
     filled = padded.view(scales.element_type.storage).reshape(scales.dimensions)
     return values.reshape(result.dimensions), filled
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hloexec.devices.varying import Split
+from hloexec.devices.varying import Varying
 from hloexec.plan.optimization_errors import warn_of_failure
 from hloexec.plan.passes.induction import trip_count
 from hloexec.plan.steps import Plan, Step, While
@@ -36,11 +36,11 @@ def can_be_code(what: Plan | While, arguments: Sequence[Any]) -> bool:
     """Whether a plan or a loop can run as code on these arguments."""
     plans = (what,) if isinstance(what, Plan) else (what.condition, what.body)
     is_small = all(plan.depth is not None and plan.depth < _DEEPEST and len(plan.steps) < _LONGEST for plan in plans)
-    return is_small and Split not in map(type, arguments)
+    return is_small and Varying not in map(type, arguments)
 
 
 def is_long(flow: While, state: Sequence[Any]) -> bool:
-    """Whether a loop that begins with `state` will certainly go round so often that it is worth being code."""
+    """Whether a loop that begins with `state` will certainly have so many iterations that it is worth being code."""
     if flow.limit is None:
         return False
     start = state[flow.limit.leaf]

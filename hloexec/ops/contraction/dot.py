@@ -157,9 +157,9 @@ class MatrixProduct:
 
     def __call__(self, lhs: Array, rhs: Array, out: Array | None = None) -> Array:
         multiply = matmul if self.is_one_call else plain_matrix_product
-        return multiply(*self.turned(lhs, rhs), out)
+        return multiply(*self.as_matrices(lhs, rhs), out)
 
-    def turned(self, lhs: Array, rhs: Array) -> tuple[Array, Array]:
+    def as_matrices(self, lhs: Array, rhs: Array) -> tuple[Array, Array]:
         """The operands as `[rows, terms]` and `[terms, columns]`."""
         return lhs.T if self.transposes_lhs else lhs, rhs.T if self.transposes_rhs else rhs
 
@@ -240,12 +240,12 @@ def contraction_shape(lhs: ArrayShape, rhs: ArrayShape, numbers: DimensionNumber
             f"the batch dimensions {list(batch)} and contracting dimensions {list(contracting)} of {side} must differ",
         )
     for kind in ("batch", "contracting"):
-        mine, its = getattr(numbers, f"lhs_{kind}_dims"), getattr(numbers, f"rhs_{kind}_dims")
+        ours, theirs = getattr(numbers, f"lhs_{kind}_dims"), getattr(numbers, f"rhs_{kind}_dims")
         require(
-            len(mine) == len(its),
-            f"lhs and rhs must have equally many {kind} dimensions, but have {len(mine)} and {len(its)}",
+            len(ours) == len(theirs),
+            f"lhs and rhs must have equally many {kind} dimensions, but have {len(ours)} and {len(theirs)}",
         )
-        for i, j in zip(mine, its, strict=True):
+        for i, j in zip(ours, theirs, strict=True):
             require(
                 lhs.dimensions[i] == rhs.dimensions[j] or -1 in (lhs.dimensions[i], rhs.dimensions[j]),
                 f"{kind} dimension {i} of lhs and {j} of rhs must have the same size, "
@@ -308,7 +308,7 @@ def _mergeable_order(lhs: Array, rhs: Array, numbers: DimensionNumbers) -> tuple
             pairs.sort(key=lambda pair: -abs(lhs.strides[pair[0]]))
         else:
             pairs.sort(key=lambda pair: -abs(rhs.strides[pair[1]]))
-    return tuple(mine for mine, _ in pairs), tuple(its for _, its in pairs)
+    return tuple(ours for ours, _ in pairs), tuple(theirs for _, theirs in pairs)
 
 
 def _cut_to_common_extents(lhs: Array, rhs: Array, numbers: DimensionNumbers) -> tuple[Array, Array]:

@@ -41,7 +41,7 @@ class AddedProduct:
 
     def operands(self, lhs: Array, rhs: Array) -> tuple[Array, Array]:
         """The operands as they are multiplied."""
-        return self.product.turned(in_order(lhs, self.orders[0]), in_order(rhs, self.orders[1]))
+        return self.product.as_matrices(in_order(lhs, self.orders[0]), in_order(rhs, self.orders[1]))
 
     def sum(self, products: Sequence[tuple[Array, Array]], addend: Array, out: Array | None = None) -> Array:
         """`addend` plus the products, one after the other; `out` may be `addend`."""

@@ -281,7 +281,7 @@ _FORWARDS = Traits(moves=(0,), keeps_order=True, aliases=(((), ()),))
     traits=_FORWARDS,
 )
 class Domain:
-    """The operand; the border between two regions of sharding."""
+    """The operand; the boundary between two regions of sharding."""
 
     @staticmethod
     def infer(operand: Shape) -> Shape:

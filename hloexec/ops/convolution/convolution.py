@@ -231,14 +231,14 @@ def _grouped_input(lhs: Array, attributes: ConvolutionAttributes) -> Array:
 
 
 def _grouped_kernel(rhs: Array, attributes: ConvolutionAttributes) -> Array:
-    """A view `[group, window..., feature in, feature out]` of the kernel, reversed dimensions turned round."""
+    """A view `[group, window..., feature in, feature out]` of the kernel, reversed dimensions flipped."""
     labels = attributes.dim_labels
     view = rhs.transpose(
         *labels.kernel_spatial_dimensions, labels.kernel_input_feature_dimension, labels.kernel_output_feature_dimension
     )
-    turned = tuple(slice(None, None, -1 if d.window_reversal else 1) for d in attributes.window.dimensions)
+    reversal = tuple(slice(None, None, -1 if d.window_reversal else 1) for d in attributes.window.dimensions)
     return _grouped_features(
-        _with_space(view[turned], 0), attributes.feature_group_count * attributes.batch_group_count
+        _with_space(view[reversal], 0), attributes.feature_group_count * attributes.batch_group_count
     )
 
 

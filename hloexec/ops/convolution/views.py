@@ -33,7 +33,7 @@ class ConvolutionViews:
     inputs: Array
     """`[group, batch, spatial..., feature in]`, with one spatial dimension at least."""
     kernel: Array
-    """`[group, window..., feature in, feature out]`, reversed dimensions turned round."""
+    """`[group, window..., feature in, feature out]`, reversed dimensions flipped."""
     result: Array
     """`[group, batch, spatial..., feature out]` in the result's storage type, to be filled."""
     dimensions: tuple[WindowDimension, ...]

@@ -15,7 +15,7 @@ import numpy as np
 
 from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape
-from hloexec.ops.common import narrow_aloud, rounds_directly, values_of_patterns, widen
+from hloexec.ops.common import narrow_unchecked, rounds_directly, values_of_patterns, widen
 from hloexec.values import Array
 
 __all__ = ["around_formula", "keeping_arrays", "widening"]
@@ -76,7 +76,7 @@ def _narrowing(given: np.dtype[Any], element_type: ElementType) -> Function:
 
 
 def _narrowed(element_type: ElementType, array: Array) -> Array:
-    return array if array.dtype == element_type.storage else narrow_aloud(array, element_type)
+    return array if array.dtype == element_type.storage else narrow_unchecked(array, element_type)
 
 
 def _chained(formula: Function, widenings: Sequence[Function | None], narrowing: Function | None) -> Function:

@@ -116,8 +116,8 @@ class DynamicUpdateSlice:
             f"the update of dynamic-update-slice must fit into the operand, but is {window} and the operand {source}",
         )
         dynamic = tuple(
-            mine or (its and window.dimensions[axis] == source.dimensions[axis])
-            for axis, (mine, its) in enumerate(zip(flags(source), flags(window), strict=True))
+            ours or (theirs and window.dimensions[axis] == source.dimensions[axis])
+            for axis, (ours, theirs) in enumerate(zip(flags(source), flags(window), strict=True))
         )
         return shape_of(source.element_type, source.dimensions, dynamic)
 

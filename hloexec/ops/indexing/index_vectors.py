@@ -104,9 +104,9 @@ def require_batching_dims(
         index_vector_dim not in indices_dims,
         f"{opcode}'s {indices_name} must not contain index_vector_dim {index_vector_dim}",
     )
-    for mine, its in zip(operand_dims, indices_dims, strict=True):
+    for ours, theirs in zip(operand_dims, indices_dims, strict=True):
         require(
-            operand.dimensions[mine] == indices.dimensions[its],
-            f"{opcode}'s batching pairs operand dimension {mine} with indices dimension {its}, so they must be of one "
-            f"size, but the operand is {operand} and the indices are {indices}",
+            operand.dimensions[ours] == indices.dimensions[theirs],
+            f"{opcode}'s batching pairs operand dimension {ours} with indices dimension {theirs}, so they must be of "
+            f"one size, but the operand is {operand} and the indices are {indices}",
         )

@@ -1,7 +1,7 @@
 """scatter: combining windows of updates into operands at computed positions.
 
-All windows are rows: the operand is turned so that the dimensions in which windows start at different places come first
-and become one, and each window is cut into the pieces that fall into one row each. What is left is `table[key] =
+All windows are rows: the operand is transposed so that the dimensions in which windows start at different places come
+first and become one, and each window is cut into the pieces that fall into one row each. What is left is `table[key] =
 f(table[key], piece)` for a list of keys and pieces, in order. Source: XLA, "Operation semantics", Scatter.
 """
 
@@ -202,11 +202,11 @@ def _require_dimensions(
         f"batch dimensions of the indices {indices} and the {len(kept)} window dimensions, but are {update}",
     )
     require_distinct_dimensions(window_dims, update.rank, "scatter's update_window_dims")
-    for mine, its in zip(window_dims, kept, strict=True):
+    for ours, theirs in zip(window_dims, kept, strict=True):
         require(
-            update.dimensions[mine] <= source.dimensions[its],
-            f"scatter's windows must not exceed the operand, but updates dimension {mine} in {update} is larger than "
-            f"operand dimension {its} in {source}",
+            update.dimensions[ours] <= source.dimensions[theirs],
+            f"scatter's windows must not exceed the operand, but updates dimension {ours} in {update} is larger than "
+            f"operand dimension {theirs} in {source}",
         )
     found = tuple(size for dimension, size in enumerate(update.dimensions) if dimension not in window_dims)
     require(
@@ -269,9 +269,9 @@ class _Placement:
         """A copy of the operand as `[rows, resting dimensions...]`."""
         return self.rows(row_major(operand.transpose(*self.moving, *self.resting)))
 
-    def rows(self, turned: Array) -> Array:
+    def rows(self, transposed: Array) -> Array:
         """`[moving dimensions..., resting dimensions...]` as `[rows, resting dimensions...]`; a view if row-major."""
-        return turned.reshape(prod(turned.shape[: len(self.moving)]), *turned.shape[len(self.moving) :])
+        return transposed.reshape(prod(transposed.shape[: len(self.moving)]), *transposed.shape[len(self.moving) :])
 
     def target(self, table: Array) -> Array:
         """The part of a table that windows reach."""

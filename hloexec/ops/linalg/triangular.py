@@ -113,12 +113,12 @@ class TriangularSolve:
         is_lower = attributes.lower != (is_transposed == attributes.left_side)
         solution = np.array(right if attributes.left_side else right.swapaxes(-1, -2), dtype, order="C")
         lower = matrix if is_lower else matrix[..., ::-1, ::-1]
-        turned = solution if is_lower else solution[..., ::-1, :]
+        flipped = solution if is_lower else solution[..., ::-1, :]
         if numerics.is_exact:
-            turned = exact_solution(lower, turned, attributes.unit_diagonal)
-            solution = turned if is_lower else turned[..., ::-1, :]
+            flipped = exact_solution(lower, flipped, attributes.unit_diagonal)
+            solution = flipped if is_lower else flipped[..., ::-1, :]
         else:
-            _substitute(lower, turned, attributes.unit_diagonal)
+            _substitute(lower, flipped, attributes.unit_diagonal)
         return narrow(solution if attributes.left_side else solution.swapaxes(-1, -2), element_type_of(b.dtype))
 
 

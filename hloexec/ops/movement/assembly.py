@@ -60,8 +60,8 @@ class Concatenate:
             require(
                 source.rank == first.rank
                 and all(
-                    mine == its
-                    for k, (mine, its) in enumerate(zip(first.dimensions, source.dimensions, strict=True))
+                    ours == theirs
+                    for k, (ours, theirs) in enumerate(zip(first.dimensions, source.dimensions, strict=True))
                     if k != dimension
                 ),
                 f"{what} may differ in dimension {dimension} only, but are {first} and {source}",

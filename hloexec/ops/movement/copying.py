@@ -81,15 +81,15 @@ def in_order(array: Array, order: Sequence[int] | None = None) -> Array:
     What depends on the order of memory, as sums and products do, takes operands through here, so that it depends on
     the order that is asked for and not on how an operand came to be.
     """
-    turned = array if order is None else array.transpose(order)
-    if not turned.flags.c_contiguous:
-        turned = row_major(turned)
+    transposed = array if order is None else array.transpose(order)
+    if not transposed.flags.c_contiguous:
+        transposed = row_major(transposed)
     elif 1 not in array.shape:
         return array
     else:
         # The strides of dimensions of one element may be anything, and some forms of kernels go by strides.
-        turned = turned.reshape(-1).reshape(turned.shape)
-    return turned if order is None else turned.transpose(np.argsort(order))
+        transposed = transposed.reshape(-1).reshape(transposed.shape)
+    return transposed if order is None else transposed.transpose(np.argsort(order))
 
 
 def filled(sizes: tuple[int, ...], value: Array) -> Array:

@@ -278,7 +278,7 @@ class Slice:
 
 @attrs.frozen
 class ReverseAttributes:
-    """The dimensions that are turned around."""
+    """The dimensions that are reversed."""
 
     dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
@@ -297,10 +297,10 @@ class Reverse:
 
     @staticmethod
     def evaluate(operand: Array, *, attributes: ReverseAttributes) -> Array:
-        turned = set(attributes.dimensions)
+        axes = set(attributes.dimensions)
         # A view with negative strides would send NumPy's functions down other paths, which round otherwise.
         return row_major(
-            part(operand, (slice(None, None, -1 if axis in turned else None) for axis in range(operand.ndim)))
+            part(operand, (slice(None, None, -1 if axis in axes else None) for axis in range(operand.ndim)))
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
-from hloexec.ops.common import narrow_aloud, widen
+from hloexec.ops.common import narrow_unchecked, widen
 from hloexec.ops.threads import in_blocks
 from hloexec.precision import part_type, smallest_normal
 from hloexec.values import Array
@@ -123,7 +123,7 @@ def of_hashes(exact: Array, entry: ElementType, hashes: Array) -> Array:
 
 def _between_neighbours(exact: Array, entry: ElementType, fractions: Array) -> Array:
     """`of_hashes` where a type's numbers are not as far apart as their digits say; `fractions` are in [0, 1)."""
-    near = narrow_aloud(exact, entry)
+    near = narrow_unchecked(exact, entry)
     held = widen(near).astype(np.float64)
     errors = exact - held
     if entry.bits < 8 or not errors.any():

@@ -38,7 +38,7 @@ import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
 from hloexec.ir import ArrayShape, Shape, TupleShape
-from hloexec.ops.common import narrow_aloud, widen
+from hloexec.ops.common import narrow_unchecked, widen
 from hloexec.ops.policies.chance import (
     BLOCK,
     F64,
@@ -159,7 +159,7 @@ class RandomRounding:
         place = np.where(wide == held, 0.0, np.exp2(np.frexp(wide)[1] - 1.0 - self.kept_bits))
         shifted = wide + place * (chances(as_parts(wide), self.key).reshape(wide.shape) - 0.5)
         entry = element_type_of(operand.dtype)
-        return np.asarray(self.kernel(narrow_aloud(shifted, entry) if entry is not F64 else shifted))
+        return np.asarray(self.kernel(narrow_unchecked(shifted, entry) if entry is not F64 else shifted))
 
     def by_rows(self, kernel: Callable[..., Any], prefix: int) -> RandomRounding:
         """This for blocks of rows, of which `kernel` makes sums; `prefix` dimensions have become one."""
@@ -310,7 +310,7 @@ def _added_stepwise(terms: Array, dimensions: Sequence[int], entry: ElementType)
         blocks = np.concatenate([sums, padding]).reshape(-1, count, *sums.shape[1:])
         sums = blocks[:, 0]
         for step in range(1, count):
-            sums = widen(narrow_aloud(sums + blocks[:, step], entry))
+            sums = widen(narrow_unchecked(sums + blocks[:, step], entry))
     return np.asarray(sums[0])
 
 

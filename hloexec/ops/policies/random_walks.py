@@ -28,10 +28,10 @@ def walked(operand: Array, dimensions: Sequence[int], share: float, key: int, ex
     """
     values = accumulated(operand)
     last = tuple(range(operand.ndim - len(dimensions), operand.ndim))
-    turned = np.moveaxis(values, dimensions, last)
+    transposed = np.moveaxis(values, dimensions, last)
     length = math.prod(operand.shape[dimension] for dimension in dimensions)
-    pieces = 2 if turned.dtype.kind == "c" else 1
-    parts = as_parts(turned)
+    pieces = 2 if transposed.dtype.kind == "c" else 1
+    parts = as_parts(transposed)
     if not parts.size:
         return operand
     rows, found = parts.reshape(-1, length, pieces), np.empty(parts.shape, parts.dtype)
@@ -41,7 +41,7 @@ def walked(operand: Array, dimensions: Sequence[int], share: float, key: int, ex
         _walk(rows[start:stop], targets[start:stop], share, key, exact)
 
     in_blocks(work, len(rows), max(1, BLOCK // (length * pieces)))
-    return np.moveaxis(found.view(turned.dtype).reshape(turned.shape), last, dimensions)
+    return np.moveaxis(found.view(transposed.dtype).reshape(transposed.shape), last, dimensions)
 
 
 def _walk(rows: Array, targets: Array, share: float, key: int, exact: float) -> None:

@@ -96,11 +96,11 @@ def _philox(key: int, low: Counters, high: Counters) -> tuple[Counters, ...]:
     for _ in range(_PHILOX_ROUNDS):
         word0 *= _PHILOX_MULTIPLIERS[0]
         word2 *= _PHILOX_MULTIPLIERS[1]
-        for mine, other, round_key in ((word1, word2, key0), (word3, word0, key1)):
+        for ours, other, round_key in ((word1, word2, key0), (word3, word0, key1)):
             np.right_shift(other, half, out=upper)
             upper ^= np.uint64(round_key)
-            mine ^= upper
-            mine &= mask
+            ours ^= upper
+            ours &= mask
         word0, word1, word2, word3 = word1, word2, word3, word0
         key0, key1 = (key0 + _PHILOX_KEY_STEPS[0]) & _MASK, (key1 + _PHILOX_KEY_STEPS[1]) & _MASK
     return word0, word1, word2, word3

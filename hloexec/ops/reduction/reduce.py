@@ -258,7 +258,7 @@ def _is_associative_choice(callee: Callee) -> bool:
     a, b, c = ([grid.reshape(-1) for grid in grids[k * count : (k + 1) * count]] for k in range(3))
     left = _call(callee, _call(callee, a, b), c)
     right = _call(callee, a, _call(callee, b, c))
-    return all(mine.tobytes() == its.tobytes() for mine, its in zip(left, right, strict=True))
+    return all(ours.tobytes() == theirs.tobytes() for ours, theirs in zip(left, right, strict=True))
 
 
 def _representatives(element_type: ElementType) -> Array:

@@ -111,7 +111,7 @@ class _Node:
 
 
 class _Analysis:
-    """One comparator, taken apart."""
+    """One comparator, decomposed."""
 
     def __init__(self, computation: Computation) -> None:
         self.computation = computation

@@ -74,15 +74,15 @@ class Sort:
         comparator, dimension = computations[0], attributes.dimension
         if operands[0].size == 0 or operands[0].shape[dimension] < 2:
             return operands if len(operands) > 1 else operands[0]
-        turned = [np.moveaxis(operand, dimension, -1) for operand in operands]
-        length = turned[0].shape[-1]
-        rows = [reshaped(operand, (operands[0].size // length, length)) for operand in turned]
+        transposed = [np.moveaxis(operand, dimension, -1) for operand in operands]
+        length = transposed[0].shape[-1]
+        rows = [reshaped(operand, (operands[0].size // length, length)) for operand in transposed]
         targets = [np.empty(row.shape, row.dtype) for row in rows]
         for start, stop in _sort_by_keys(keys_of(comparator.computation), rows, targets):
             sorted_rows = _merge_sorted(comparator, [row[start:stop] for row in rows])
             for target, row in zip(targets, sorted_rows, strict=True):
                 target[start:stop] = row
-        results = tuple(np.moveaxis(target.reshape(turned[0].shape), -1, dimension) for target in targets)
+        results = tuple(np.moveaxis(target.reshape(transposed[0].shape), -1, dimension) for target in targets)
         return results if len(results) > 1 else results[0]
 
 

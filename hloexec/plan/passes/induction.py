@@ -83,7 +83,7 @@ def limit_of(flow: While, counters: Mapping[int, Counter]) -> Limit | None:
 
 
 def trip_count(limit: Limit, start: int) -> int:
-    """How often a loop goes round whose counter begins there."""
+    """The trip count of a loop whose counter begins there."""
     return max(0, -((start - limit.end) // limit.increment))
 
 

@@ -19,7 +19,7 @@ __all__ = ["Inliner", "inlined"]
 
 
 def inlined(plan: Plan, *, is_observed: bool) -> Plan:
-    """The plan with all calls taken apart whose plans are not finished by themselves."""
+    """The plan with all calls inlined whose plans are not optimized by themselves."""
     if not any(map(_is_inlined, plan.program)):
         return plan
     inliner = Inliner(plan, is_observed=is_observed)

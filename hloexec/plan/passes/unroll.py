@@ -1,6 +1,6 @@
 """Unrolling: loops of few iterations that only compute by rows become a chain of steps, so that one region takes it.
 
-A loop that goes round five times reads and writes its carried arrays five times. As a chain, what one iteration hands
+A loop of five iterations reads and writes its carried arrays five times. As a chain, what one iteration hands
 to the next stays in the cache.
 """
 
@@ -56,7 +56,7 @@ def _unroll(inliner: Inliner, step: Step, times: int, *, is_observed: bool) -> N
 
 
 def _iterations(plan: Plan, step: Step) -> int:
-    """How often a loop goes round that is unrolled; 0 for those that are not."""
+    """The trip count of an unrolled loop; 0 for others."""
     flow = step.flow
     assert isinstance(flow, While)
     limit = limit_of(flow, counters_of(flow))

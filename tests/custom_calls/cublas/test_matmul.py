@@ -62,8 +62,8 @@ def gemm(
     value = Gemm.evaluate(*operands, backend_config=config, shape=shape, **options)
     assert before == [operand.tobytes() for operand in operands]
     values = value if isinstance(shape, TupleShape) else (value,)
-    for mine, its in zip(values, shape.elements if isinstance(shape, TupleShape) else (shape,), strict=True):
-        assert (mine.dtype, mine.shape) == (its.element_type.storage, its.dimensions)
+    for ours, theirs in zip(values, shape.elements if isinstance(shape, TupleShape) else (shape,), strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.element_type.storage, theirs.dimensions)
     return value
 
 

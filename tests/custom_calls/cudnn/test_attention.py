@@ -166,13 +166,13 @@ def test_attention_and_its_gradients_are_those_of_plain_attention(on_cuda, name,
     half_ulp = HALF_ULP[np.dtype(dtype)]
     assert_is_attention(value[0], np.asarray(output), half_ulp)
     bounds = gradient_bounds(arrays, seen, half_ulp)
-    for n, (mine, its, bound) in enumerate(zip(value[1:], gradients, bounds, strict=True)):
+    for n, (ours, theirs, bound) in enumerate(zip(value[1:], gradients, bounds, strict=True)):
         if n == 3 and not has_bias:
             continue
-        assert mine.dtype == dtype
+        assert ours.dtype == dtype
         if n == 3:
-            bound = bound.sum(tuple(axis for axis in (0, 1) if its.shape[axis] == 1), keepdims=True)
-        assert (np.abs(mine.astype(np.float64) - its) <= bound + half_ulp * np.abs(its) + 2.0**-24).all()
+            bound = bound.sum(tuple(axis for axis in (0, 1) if theirs.shape[axis] == 1), keepdims=True)
+        assert (np.abs(ours.astype(np.float64) - theirs) <= bound + half_ulp * np.abs(theirs) + 2.0**-24).all()
 
 
 def test_the_log_sum_exp_is_the_second_result(on_cuda):
@@ -219,8 +219,8 @@ def test_packed_sequences_do_not_see_each_other(on_cuda):
         gradients = [np.asarray(array) for array in pull(*wide(gradient))]
     assert_is_attention(value[0], np.asarray(output), 2.0**-11)
     assert not value[0][0, 5].any()
-    for mine, its, bound in zip(value[1:], gradients, gradient_bounds(arrays, seen, 2.0**-11), strict=False):
-        assert (np.abs(mine.astype(np.float64) - its) <= bound + 2.0**-11 * np.abs(its) + 2.0**-24).all()
+    for ours, theirs, bound in zip(value[1:], gradients, gradient_bounds(arrays, seen, 2.0**-11), strict=False):
+        assert (np.abs(ours.astype(np.float64) - theirs) <= bound + 2.0**-11 * np.abs(theirs) + 2.0**-24).all()
 
 
 def test_keys_and_values_may_lie_in_pages(on_cuda):
@@ -328,8 +328,8 @@ def test_the_older_form_holds_probabilities(name, prefix):
         f"{prefix}{name}Backward", q, k, v, weights, gradient, *([mask] if "mask" in OLDER[name] else []), config=config(),
         result=f"({shape_of(q)}, {shape_of(k)}, {shape_of(v)}, f32[2,3,6,9], u8[0]{', f32[1,3,6,9]' * has_bias})",
     )  # fmt: skip
-    for mine, its in zip(backward, expected[:3], strict=False):
-        assert (np.abs(mine - its) <= bound).all()
+    for ours, theirs in zip(backward, expected[:3], strict=False):
+        assert (np.abs(ours - theirs) <= bound).all()
     if has_bias:
         assert (np.abs(backward[5] - expected[3]) <= bound).all()
         # The gradient of the scores is the bias's, scaled and not yet summed.

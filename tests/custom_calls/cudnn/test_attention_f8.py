@@ -115,7 +115,7 @@ def test_8_bit_attention_and_its_gradients_are_near_those_of_plain_attention(on_
     off_mean = np.moveaxis((np.abs(half) * stored).sum(-1), 1, 2)[..., None]
     off_scores = SCALE * weights * off_mean
     off_scores = off_scores + (np.abs(scores) + off_scores) * 2.0**-4 + 2.0**-16
-    for mine, its, off, scale in (
+    for ours, theirs, off, scale in (
         (dq, np.einsum("bnts,bsnh->btnh", scores, exact[1] * 2),
          np.einsum("bnts,bsnh->btnh", off_scores, np.abs(exact[1]) * 2), 8),
         (dk, np.einsum("bnts,btnh->bsnh", scores, exact[0] * 0.5),
@@ -123,9 +123,10 @@ def test_8_bit_attention_and_its_gradients_are_near_those_of_plain_attention(on_
         (dv, np.einsum("bnts,btne->bsne", weights, half),
          np.einsum("bnts,btne->bsne", off_weights, np.abs(half)), 16),
     ):  # fmt: skip
-        assert mine.dtype == F8
+        assert ours.dtype == F8
         assert (
-            np.abs(mine.astype(np.float64) / scale - its) <= off + (np.abs(its) + off) * 2.0**-4 + 2.0**-10 / scale
+            np.abs(ours.astype(np.float64) / scale - theirs)
+            <= off + (np.abs(theirs) + off) * 2.0**-4 + 2.0**-10 / scale
         ).all()
 
 

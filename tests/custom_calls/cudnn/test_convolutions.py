@@ -271,7 +271,7 @@ ENTRY e {
 """
     wanted = xla.run_hlo(text, w, bias)
     value = call("__cudnn$convReorderFilterAndBias", w, bias, result="(s8[64,2,3,2,32], f32[64])", attributes=REORDERED)
-    assert all((mine == its).all() for mine, its in zip(value, wanted, strict=True))
+    assert all((ours == theirs).all() for ours, theirs in zip(value, wanted, strict=True))
 
 
 FUSED = "window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f"

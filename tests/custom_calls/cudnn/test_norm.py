@@ -104,11 +104,12 @@ def test_gradients_are_jaxs(sizes, name):
     size += np.abs(normalized) * (scaled * np.abs(normalized)).mean(axes, keepdims=True)
     sizes_of = [factor * size, np.abs(exact[3] * normalized).sum(0), np.abs(exact[3]).sum(0)]
     half = 2.0**-8 if name == "bf16" else 0
-    for mine, its, bound in zip(value, map(np.asarray, expected), sizes_of, strict=False):
-        assert mine.dtype == dtype
+    for ours, theirs, bound in zip(value, map(np.asarray, expected), sizes_of, strict=False):
+        assert ours.dtype == dtype
         # μ and r are rounded to f32, which moves (x − μ)·r by as much as 8·r·2⁻²⁴ of terms of order 1.
         assert (
-            np.abs(mine.astype(np.float64) - its) <= 64 * 2.0**-24 * (1 + 8 * factor.max()) * bound + half * np.abs(its)
+            np.abs(ours.astype(np.float64) - theirs)
+            <= 64 * 2.0**-24 * (1 + 8 * factor.max()) * bound + half * np.abs(theirs)
         ).all()
 
 

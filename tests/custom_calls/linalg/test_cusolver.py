@@ -101,19 +101,22 @@ def recorded(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield from walk(found, key)
 
 
-def agree(name: str, mine: list[Any], its: list[Any], inputs: list[Any]) -> None:
+def agree(name: str, ours: list[Any], theirs: list[Any], inputs: list[Any]) -> None:
     """Everything that is unique is close, and vectors that are unique but for phases give back the same matrix."""
-    for found, expected in zip(mine, its, strict=True):
+    for found, expected in zip(ours, theirs, strict=True):
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     if "eigh" in name:  # v, w
-        close(mine[1], its[1], unit=np.finfo(mine[1].dtype).eps / 2)
-        close((mine[0] * mine[1][..., None, :]) @ adjoint(mine[0]), (its[0] * its[1][..., None, :]) @ adjoint(its[0]))
+        close(ours[1], theirs[1], unit=np.finfo(ours[1].dtype).eps / 2)
+        close(
+            (ours[0] * ours[1][..., None, :]) @ adjoint(ours[0]),
+            (theirs[0] * theirs[1][..., None, :]) @ adjoint(theirs[0]),
+        )
     elif "svd" in name:  # u, s, vt
-        close(mine[1], its[1])
-        close((mine[0] * mine[1][..., None, :]) @ mine[2], inputs[0])
-        close(mine[0] @ adjoint(mine[0]), np.broadcast_to(np.eye(4), mine[0].shape))
+        close(ours[1], theirs[1])
+        close((ours[0] * ours[1][..., None, :]) @ ours[2], inputs[0])
+        close(ours[0] @ adjoint(ours[0]), np.broadcast_to(np.eye(4), ours[0].shape))
     else:
-        for found, expected in zip(mine, its, strict=True):
+        for found, expected in zip(ours, theirs, strict=True):
             if found.dtype.kind in "fc":
                 close(found, expected)
             else:
@@ -186,11 +189,11 @@ def test_both_give_the_same_where_the_routine_is_the_same(name, platform):
     for dtype in DTYPES if platform == "cuda" else (np.complex64,):
         found, expected, text = run_both(platform, function, make(dtype, *shape))
         assert target in text
-        for mine, its in zip(found, expected, strict=True):
-            if its.dtype.kind in "fc":
-                close(mine, its)
+        for ours, theirs in zip(found, expected, strict=True):
+            if theirs.dtype.kind in "fc":
+                close(ours, theirs)
             else:
-                np.testing.assert_array_equal(mine, its)
+                np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
@@ -252,8 +255,8 @@ def test_symmetric_products_and_updates_are_jaxs(dtype):
 def test_failures_are_told_as_on_the_cpu(function):
     a = np.stack([np.eye(3), -np.eye(3), np.full((3, 3), np.nan)]).astype(np.float32)
     found, expected, _ = run_both("cuda", function, a)
-    for mine, its in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(np.isnan(mine), np.isnan(its))
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
 
 
 # Calls by hand: the older spelling with its C structures, and what JAX lowers only where a GPU is present
@@ -292,9 +295,9 @@ def test_older_calls_say_in_bytes_what_newer_ones_say_in_attributes(vendor, uplo
         results=f"({shape}, s32[2,4], s32[2], s8[16])",
         config=struct.pack("3i", 0, 2, 4),
     )
-    for mine, its, third in zip((lu, pivots, info), newer, batched, strict=False):
-        np.testing.assert_array_equal(mine, its)
-        np.testing.assert_array_equal(mine, third)
+    for ours, theirs, third in zip((lu, pivots, info), newer, batched, strict=False):
+        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(ours, third)
     older = struct.pack("5i", 0, uplo, 2, 4, 9)
     for name in ("syevd", "syevj"):
         found = call(f"{vendor}solver_{name}", a, results=f"({shape}, f32[2,4], s32[2], f32[9])", config=older)
@@ -304,8 +307,8 @@ def test_older_calls_say_in_bytes_what_newer_ones_say_in_attributes(vendor, uplo
             results=f"({shape}, f32[2,4], s32[2])",
             config="{algorithm = 0 : ui8, lower = true}",
         )
-        for mine, its in zip(found, newer, strict=False):
-            np.testing.assert_array_equal(mine, its)
+        for ours, theirs in zip(found, newer, strict=False):
+            np.testing.assert_array_equal(ours, theirs)
     found = call(
         f"{vendor}solver_sytrd",
         a,
@@ -318,8 +321,8 @@ def test_older_calls_say_in_bytes_what_newer_ones_say_in_attributes(vendor, uplo
         results=f"({shape}, f32[2,4], f32[2,3], f32[2,3], s32[2])",
         config="{lower = true}",
     )
-    for mine, its in zip(found, newer, strict=False):
-        np.testing.assert_array_equal(mine, its)
+    for ours, theirs in zip(found, newer, strict=False):
+        np.testing.assert_array_equal(ours, theirs)
     positive = definite(np.float32, 2, 4, 4)
     for config in (struct.pack("iiqqi4x", 0, uplo, 2, 4, 9), struct.pack("iiqq", 0, uplo, 2, 4)):
         found = call(f"{vendor}solver_potrf", positive, results=f"({shape}, s32[2], s8[9])", config=config)

@@ -113,9 +113,9 @@ def test_conversions_are_jaxs(kind, dtype):
     found = call(f"cusparse_{kind}_fromdense_ffi", dense, results=results, descriptor=sparse_descriptor(length))
     expected = (sparse.CSR if kind == "csr" else sparse.COO).fromdense(dense, nse=count)
     names = ("data", "indices", "indptr") if kind == "csr" else ("data", "row", "col")
-    for mine, name, size in zip(found, names, (count, count, len(parts[2])), strict=False):
-        np.testing.assert_array_equal(mine[:size], getattr(expected, name))
-        assert not mine[size:].any()
+    for ours, name, size in zip(found, names, (count, count, len(parts[2])), strict=False):
+        np.testing.assert_array_equal(ours[:size], getattr(expected, name))
+        assert not ours[size:].any()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])

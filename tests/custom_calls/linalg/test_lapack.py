@@ -55,8 +55,8 @@ def call(name: str, *operands: Any, results: Any, config: str | None = None) -> 
     before = [operand.tobytes() for operand in operands]
     found = entry.evaluate(*operands, backend_config=config, shape=shape)
     assert before == [operand.tobytes() for operand in operands]
-    for mine, (dtype, dimensions) in zip(found, results, strict=True):
-        assert (mine.dtype, mine.shape) == (np.dtype(dtype), dimensions)
+    for ours, (dtype, dimensions) in zip(found, results, strict=True):
+        assert (ours.dtype, ours.shape) == (np.dtype(dtype), dimensions)
     return found
 
 
@@ -137,12 +137,14 @@ def test_calls_give_what_xla_gives(name, dtype):
     vectors, `schur` and the like select. 4 ULPs of the largest element cover that."""
     function, make, shape = CALLS[name]
     found, expected = run_both(function, make(dtype, *shape))
-    for mine, its in zip(found, expected, strict=True):
-        assert (mine.dtype, mine.shape) == (its.dtype, its.shape)
-        if its.dtype.kind in "fc":
-            np.testing.assert_allclose(mine, its, rtol=0, atol=4 * np.finfo(its.dtype).eps * np.abs(its).max(initial=0))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        if theirs.dtype.kind in "fc":
+            np.testing.assert_allclose(
+                ours, theirs, rtol=0, atol=4 * np.finfo(theirs.dtype).eps * np.abs(theirs).max(initial=0)
+            )
         else:
-            np.testing.assert_array_equal(mine, its)
+            np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("name", ["solve", "eigh", "svd", "qr"])
@@ -153,8 +155,8 @@ def test_modules_that_xla_has_optimized_run_too(name):
     function = functions.get(name) or getattr(jax.numpy.linalg, name)
     compiled = jax.jit(function).lower(a).compile()
     found = jax.tree.leaves(hloexec.run(hloexec.from_jax(compiled), a))
-    for mine, its in zip(found, jax.tree.leaves(compiled(a)), strict=True):
-        np.testing.assert_allclose(mine, its, rtol=0, atol=64 * 2.0**-23 * np.abs(its).max())
+    for ours, theirs in zip(found, jax.tree.leaves(compiled(a)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=64 * 2.0**-23 * np.abs(theirs).max())
 
 
 def test_eigenvectors_of_tridiagonal_matrices_diagonalize_them():
@@ -179,15 +181,15 @@ def test_values_that_are_not_finite_end_as_in_xla(name):
     a = matrices(np.float32, 2, 7, 7)
     a[1, 2, 3] = np.nan
     found, expected = run_both(CALLS[name][0], a)
-    for mine, its in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(np.isnan(mine), np.isnan(its))
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
 
 
 @pytest.mark.parametrize("name", ["cholesky", "qr", "svd", "eigh", "eig", "schur", "lu"])
 @pytest.mark.parametrize("shape", [(0, 0), (0, 3, 3)])
 def test_empty_matrices_and_batches_have_empty_factors(name, shape):
     found, expected = run_both(CALLS[name][0], np.zeros(shape, np.float32))
-    assert [mine.shape for mine in found] == [its.shape for its in expected]
+    assert [ours.shape for ours in found] == [theirs.shape for theirs in expected]
 
 
 # What factors must multiply to. The errors of LAPACK's backward stable algorithms are a small multiple of n·u·|a|;

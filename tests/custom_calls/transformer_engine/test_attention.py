@@ -175,8 +175,8 @@ def check(case: Case, name: str, operands: tuple[Any, ...], tail: list[Any], aux
     found = run_call("te_fused_attn_backward_ffi", given, shapes, attributes)
     layout = changes.get("qkv_layout", 9)
     packed_bounds = packed(*(bound[key] for key in "qkv"), layout)
-    for mine, its, limit in zip(found, packed(*gradients[:3], layout), packed_bounds, strict=False):
-        within(mine, its, name, limit)
+    for ours, theirs, limit in zip(found, packed(*gradients[:3], layout), packed_bounds, strict=False):
+        within(ours, theirs, name, limit)
     if case.bias is not None:
         within(found[3], gradients[3], name, bound["bias"])
     if changes.get("softmax_type") == 2:
@@ -266,8 +266,8 @@ def test_the_backend_for_short_sequences_leaves_probabilities():
     )  # fmt: skip
     # The probabilities were rounded to f16, relatively by 2⁻¹¹ (or absolutely by 2⁻²⁵, below its normal numbers).
     bound = bounds(case, sums, cotangent, "f16", rounded=HALF_ULP["f16"] + t * 2.0**-25)
-    for mine, its, key in zip(found, gradients[:3], "qkv", strict=False):
-        within(mine, its, "f16", bound[key])
+    for ours, theirs, key in zip(found, gradients[:3], "qkv", strict=False):
+        within(ours, theirs, "f16", bound[key])
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
@@ -428,8 +428,8 @@ def test_the_exact_policy_rounds_once(name):
     # What forward left was rounded: probabilities are off by |lse| u, dS by that and by u of the output's type.
     left = U32 * np.abs(wanted_sums).transpose(0, 2, 1)[..., None]
     bound = bounds(case, wanted_sums, cotangent, name, rounded=left, unit=HALF_ULP["f64"])
-    for mine, its, key in zip(found, gradients, ("q", "k"), strict=False):
-        within(mine, its, name, bound[key])
+    for ours, theirs, key in zip(found, gradients, ("q", "k"), strict=False):
+        within(ours, theirs, name, bound[key])
     within(found[4].reshape(-1), gradients[4], "f32", bound["sink"])
 
 

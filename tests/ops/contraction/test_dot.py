@@ -152,7 +152,7 @@ def test_any_dimension_numbers_and_strides_give_the_sum_of_the_definition(data):
     )
     letters = [chr(ord("a") + i) for i in range(len(roles))]
     extent = {letter: data.draw(sizes) for letter in letters}
-    of = {role: [letter for letter, mine in zip(letters, roles, strict=True) if mine == role] for role in "bklr"}
+    of = {role: [letter for letter, ours in zip(letters, roles, strict=True) if ours == role] for role in "bklr"}
     lhs_letters = data.draw(st.permutations(of["b"] + of["k"] + of["l"]))
     rhs_letters = data.draw(st.permutations(of["b"] + of["k"] + of["r"]))
     attributes = DotAttributes(

@@ -62,8 +62,8 @@ def _results(opcode: str, result: str, *operands: np.ndarray, attributes: str = 
 def _worst_error(actual: np.ndarray, expected: list[Any]) -> float:
     epsilon = float(np.finfo(actual.dtype).eps)
     errors = [
-        abs(_mp.mpc(complex(mine)) - exact) / (abs(exact) * epsilon)
-        for mine, exact in zip(actual, expected, strict=True)
+        abs(_mp.mpc(complex(ours)) - exact) / (abs(exact) * epsilon)
+        for ours, exact in zip(actual, expected, strict=True)
         if exact != 0
     ]
     return float(max(errors))

@@ -59,12 +59,12 @@ def _results(opcode: str, *operands: np.ndarray) -> np.ndarray:
 
 def _worst_ulp(actual: np.ndarray, expected: list[Any]) -> float:
     worst = 0.0
-    for mine, exact in zip(actual, expected, strict=True):
+    for ours, exact in zip(actual, expected, strict=True):
         if abs(exact) < float(np.finfo(actual.dtype).smallest_normal) * 4:
             continue
         rounded = actual.dtype.type(float(exact))
         if np.isfinite(rounded):
-            worst = max(worst, float(abs(_mp.mpf(float(mine)) - exact) / float(np.spacing(abs(rounded)))))
+            worst = max(worst, float(abs(_mp.mpf(float(ours)) - exact) / float(np.spacing(abs(rounded)))))
     return worst
 
 
@@ -96,9 +96,9 @@ def test_functions_of_narrow_floats_are_within_one_ulp(name: str) -> None:
     values = values[~(np.abs(widen(values)) < 1.2e-38) & ~np.isnan(widen(values))]
     for opcode in _FUNCTIONS:
         wide = narrow(_results(opcode, widen(values).astype(np.float64)), entry)
-        mine = _results(opcode, values)
-        both = np.isnan(widen(wide)) & np.isnan(widen(mine))
-        signless = (x.view(f"u{x.itemsize}").astype(np.int64) & ((1 << (bits - 1)) - 1) for x in (wide, mine))
+        ours = _results(opcode, values)
+        both = np.isnan(widen(wide)) & np.isnan(widen(ours))
+        signless = (x.view(f"u{x.itemsize}").astype(np.int64) & ((1 << (bits - 1)) - 1) for x in (wide, ours))
         first, second = signless
         tiny = np.abs(widen(wide)) < 1.2e-38
         assert (both | tiny | (np.abs(first - second) <= 1)).all(), (name, opcode)

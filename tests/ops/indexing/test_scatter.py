@@ -165,11 +165,11 @@ def test_minimum_and_maximum_order_zeros_and_propagate_nan(body: str, name: str)
     (result,) = evaluated(_module(cases, [(name, body)]), cases[0].operands)
     # By definition (IEEE 754-2019 minimum and maximum): NaN wins, and -0 lies below +0.
     choose = min if body == "minimum" else max
-    for mine, its, found in zip(operand.astype(float), updates.astype(float), result.astype(float), strict=True):
-        if np.isnan(mine) or np.isnan(its):
+    for ours, theirs, found in zip(operand.astype(float), updates.astype(float), result.astype(float), strict=True):
+        if np.isnan(ours) or np.isnan(theirs):
             assert np.isnan(found)
         else:
-            expected = choose((mine, np.copysign(1, mine)), (its, np.copysign(1, its)))
+            expected = choose((ours, np.copysign(1, ours)), (theirs, np.copysign(1, theirs)))
             assert (found, np.copysign(1, found)) == expected
 
 
@@ -255,8 +255,8 @@ ENTRY main {{
   ROOT r = (s32[3,2], f32[3,2]) scatter(a, b, i, u, v), {ROWS}, to_apply={name}
 }}"""
         xla = pytest.importorskip("conformance.xla")
-        for mine, its in zip(evaluated(text, operands), xla.run_hlo(text, *operands), strict=True):
-            np.testing.assert_array_equal(mine, its)
+        for ours, theirs in zip(evaluated(text, operands), xla.run_hlo(text, *operands), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 def test_dynamic_operand_keeps_its_extent() -> None:

@@ -38,9 +38,9 @@ def test_runtime_extents_are_those_of_xla(extent: int) -> None:
     xla = pytest.importorskip("conformance.xla")
     inputs = [np.arange(12, dtype=np.float32).reshape(6, 2), np.array(extent, np.int32)]
     actual = evaluate(SIZES, *inputs)
-    for mine, its in zip(actual, xla.run_hlo(SIZES, *inputs), strict=True):
-        assert mine.shape == its.shape
-        np.testing.assert_array_equal(mine, its)
+    for ours, theirs in zip(actual, xla.run_hlo(SIZES, *inputs), strict=True):
+        assert ours.shape == theirs.shape
+        np.testing.assert_array_equal(ours, theirs)
 
 
 FLOW = """HloModule m
@@ -89,8 +89,8 @@ def test_runtime_extents_flow_through_data_movement_as_in_xla() -> None:
         np.arange(1, 7, dtype=np.int32), np.array(3, np.int32), np.array(7, np.int32),
         np.array([8, 9], np.int32), np.array([[0], [2]], np.int32),
     ]  # fmt: skip
-    for mine, its in zip(evaluate(FLOW, *inputs), xla.run_hlo(FLOW, *inputs), strict=True):
-        assert mine.tolist() == its.tolist()
+    for ours, theirs in zip(evaluate(FLOW, *inputs), xla.run_hlo(FLOW, *inputs), strict=True):
+        assert ours.tolist() == theirs.tolist()
 
 
 @pytest.mark.parametrize(

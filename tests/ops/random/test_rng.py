@@ -76,8 +76,8 @@ def test_bits_agree_with_xla(algorithm: str, words: int, element_type: str) -> N
         np.testing.assert_array_equal(state, expected[2 * number])
         assert bits.dtype == DTYPES[element_type]
         # XLA:CPU hands signed integers out as unsigned ones.
-        its = expected[2 * number + 1]
-        np.testing.assert_array_equal(bits.view(its.dtype), its)
+        theirs = expected[2 * number + 1]
+        np.testing.assert_array_equal(bits.view(theirs.dtype), theirs)
 
 
 def test_a_state_of_32_bit_words_is_the_same_state() -> None:

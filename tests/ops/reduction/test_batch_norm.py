@@ -92,8 +92,8 @@ def gradient_magnitudes(
 def test_training_normalizes_by_the_batch(element_type: str) -> None:
     inputs = random_inputs(element_type, 3)
     actual = evaluate(module("batch-norm-training", element_type, 3), *inputs)
-    for mine, (expected, magnitude) in zip(actual, trained(*map(wide, inputs)), strict=True):
-        assert_close(mine, expected, element_type, magnitude)
+    for ours, (expected, magnitude) in zip(actual, trained(*map(wide, inputs)), strict=True):
+        assert_close(ours, expected, element_type, magnitude)
 
 
 @pytest.mark.parametrize("element_type", DTYPES)
@@ -145,9 +145,9 @@ def test_results_agree_with_xla(opcode: str, operands: int, element_type: str) -
     else:
         magnitudes = gradient_magnitudes(*given)
     sides = evaluate(text, *inputs), xla.run_hlo(text, *inputs)
-    for mine, its, magnitude in zip(*sides, magnitudes, strict=True):
+    for ours, theirs, magnitude in zip(*sides, magnitudes, strict=True):
         # Both sides are within the bound of `assert_close` of the formula.
-        assert_close(mine, wide(its), element_type, 2 * magnitude)
+        assert_close(ours, wide(theirs), element_type, 2 * magnitude)
 
 
 GOOD = module("batch-norm-training", "f32", 3)

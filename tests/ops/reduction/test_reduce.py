@@ -343,12 +343,12 @@ def run_both(text: str, *inputs: Any) -> None:
     """Bit for bit, NaNs aside."""
     expected = pytest.importorskip("conformance.xla").run_hlo(text, *inputs)
     actual = evaluate(text, *inputs)
-    for mine, its in zip(actual if isinstance(actual, tuple) else (actual,), expected, strict=True):
-        assert mine.dtype == its.dtype
-        assert mine.shape == its.shape
-        both_nan = (mine != mine) & (its != its)
-        same_sign = np.signbit(mine) == np.signbit(its)
-        assert (both_nan | ((mine == its) & same_sign)).all(), (mine, its)
+    for ours, theirs in zip(actual if isinstance(actual, tuple) else (actual,), expected, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert ours.shape == theirs.shape
+        both_nan = (ours != ours) & (theirs != theirs)
+        same_sign = np.signbit(ours) == np.signbit(theirs)
+        assert (both_nan | ((ours == theirs) & same_sign)).all(), (ours, theirs)
 
 
 def argmax_text(shape: tuple[int, ...], axis: int) -> str:

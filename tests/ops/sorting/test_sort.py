@@ -151,9 +151,9 @@ def compare(
     inputs = [random_array(element_type, shape, seed, specials) for seed, element_type in enumerate(types)]
     actual = evaluate(text, *inputs)
     expected = xla.run_hlo(text, *inputs)
-    for mine, its in zip(actual if isinstance(actual, tuple) else (actual,), expected, strict=True):
-        assert mine.dtype == its.dtype
-        assert mine.tobytes() == its.tobytes()
+    for ours, theirs in zip(actual if isinstance(actual, tuple) else (actual,), expected, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert ours.tobytes() == theirs.tobytes()
 
 
 @pytest.fixture
@@ -282,8 +282,8 @@ ENTRY e {{
 def test_topk_agrees_with_xla(element_type: str, largest: bool, length: int, k: int) -> None:
     text = topk(element_type, (3, length), k, largest)
     values = random_array(element_type, (3, length), k)
-    for mine, its in zip(evaluate(text, values), xla.run_hlo(text, values), strict=True):
-        assert mine.tobytes() == its.tobytes()
+    for ours, theirs in zip(evaluate(text, values), xla.run_hlo(text, values), strict=True):
+        assert ours.tobytes() == theirs.tobytes()
 
 
 def test_topk_refuses_a_k_beyond_the_dimension() -> None:

@@ -71,8 +71,8 @@ def test_the_iterations_of_a_short_loop_become_one_region(trips: int) -> None:
     assert len(region.parts) == 3 * trips + 1
     inputs = _inputs()
     together, apart = flat(hloexec.run(module, *inputs)), flat(hloexec.run(module, *inputs, planner=False))
-    for mine, its in zip(together, apart, strict=True):
-        assert mine.tobytes() == its.tobytes()
+    for ours, theirs in zip(together, apart, strict=True):
+        assert ours.tobytes() == theirs.tobytes()
     assert together[1] == trips
 
 
@@ -95,8 +95,8 @@ def test_the_counter_may_stand_anywhere_among_what_is_carried() -> None:
     assert not _has_loop(text)
     module, inputs = hloexec.parse(text), _inputs()
     together, apart = flat(hloexec.run(module, *inputs)), flat(hloexec.run(module, *inputs, planner=False))
-    for mine, its in zip(together, apart, strict=True):
-        assert mine.tobytes() == its.tobytes()
+    for ours, theirs in zip(together, apart, strict=True):
+        assert ours.tobytes() == theirs.tobytes()
     assert together[1] == 5
 
 

@@ -46,9 +46,9 @@ def _regions(module: Any, numerics: str = "reference") -> list[Region]:
 def _same_bits(module: Any, *inputs: Any, **options: Any) -> None:
     together = flat(hloexec.run(module, *inputs, check=True, **options))
     apart = flat(hloexec.run(module, *inputs, planner=False, **options))
-    for mine, its in zip(together, apart, strict=True):
-        assert (mine.dtype, mine.shape) == (its.dtype, its.shape)
-        assert mine.tobytes() == its.tobytes()
+    for ours, theirs in zip(together, apart, strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        assert ours.tobytes() == theirs.tobytes()
 
 
 class _Writer:
@@ -87,13 +87,13 @@ class _Writer:
 
     def like(self, kind: str, sizes: tuple[int, ...]) -> str:
         """A value of a type and shape: one that is there, or one that is made."""
-        found = [name for name, its, dimensions in self.values if its == kind and dimensions == sizes]
+        found = [name for name, theirs, dimensions in self.values if theirs == kind and dimensions == sizes]
         if found and self._toss():
             return self.random.choice(found)
         parts = [
             (name, dimensions)
-            for name, its, dimensions in self.values
-            if its == kind and _places(dimensions, sizes) is not None
+            for name, theirs, dimensions in self.values
+            if theirs == kind and _places(dimensions, sizes) is not None
         ]
         if parts and self._toss():
             name, dimensions = self.random.choice(parts)

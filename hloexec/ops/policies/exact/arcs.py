@@ -37,8 +37,8 @@ def _angle(y: Pair, x: Pair) -> Pair:
     index = j.astype(np.int64)
     high, low = fast_two_sum(_TABLE[index], z)
     high, low = fast_two_sum(high, low + (z_low + _TABLE_LOW[index]))
-    turned = doubled.add((_ANGLES[1], _ANGLES_LOW[1]), (-high, -low))
-    return doubled.where(steep, turned, (high, low))
+    complement = doubled.add((_ANGLES[1], _ANGLES_LOW[1]), (-high, -low))
+    return doubled.where(steep, complement, (high, low))
 
 
 def _times(factor: Array, x: Pair) -> Pair:

@@ -114,10 +114,10 @@ def _transform(points: Points) -> Points:
         return points
     radix = _radix(size)
     rest = size // radix
-    turned = _transform(_each(points, lambda part: part.reshape(*part.shape[:-1], rest, radix).swapaxes(-1, -2)))
+    twiddled = _transform(_each(points, lambda part: part.reshape(*part.shape[:-1], rest, radix).swapaxes(-1, -2)))
     if rest > 1:
-        turned = _times(turned, _turns(radix, rest))
-    outer = _BUTTERFLIES.get(radix, _directly if radix <= _LARGEST_RADIX else _by_convolution)(turned)
+        twiddled = _times(twiddled, _turns(radix, rest))
+    outer = _BUTTERFLIES.get(radix, _directly if radix <= _LARGEST_RADIX else _by_convolution)(twiddled)
     return _each(outer, lambda part: part.reshape(*part.shape[:-2], size))
 
 

@@ -187,12 +187,12 @@ def _finite_product(lhs: Array, rhs: Array, bits: int) -> Array:
 def _level_products(left: _Slices, right: _Slices, level: int) -> Iterator[Array]:
     """The products of slices that weigh the same, exactly, in few whole numbers whose sum they are."""
     pairs = [(left[i], right[level - i]) for i in range(level + 1)]
-    present = [(mine, its) for mine, its in pairs if mine is not None and its is not None]
+    present = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
     for start in range(0, left.scaled.shape[-1], _LENGTH):
         piece = slice(start, start + _LENGTH)
         total: Array | None = None
-        for mine, its in present:
-            product = matmul(mine[..., piece], its[..., piece, :])
+        for ours, theirs in present:
+            product = matmul(ours[..., piece], theirs[..., piece, :])
             if level >= _ADDABLE_LEVELS:
                 yield product
             else:

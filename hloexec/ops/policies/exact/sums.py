@@ -158,8 +158,8 @@ def add_by_key(target: Array, keys: Array, pieces: Array, element_type: ElementT
     """
     if target.dtype.kind == "c":
         component = np.dtype(f"f{target.itemsize // 2}")
-        for mine, its in ((target.real, pieces.real), (target.imag, pieces.imag)):
-            mine[...] = _added_by_key(mine, keys, its).astype(component)
+        for ours, theirs in ((target.real, pieces.real), (target.imag, pieces.imag)):
+            ours[...] = _added_by_key(ours, keys, theirs).astype(component)
         return
     target[...] = narrow(_added_by_key(widen(target), keys, widen(pieces)), element_type)
 

@@ -40,7 +40,7 @@ def multiply_add(factor: Any, other_factor: Any, addend: Any) -> Array:
 
 
 def horner(coefficients: tuple[float, ...], argument: Array) -> Array:
-    """Σ coefficients[k] · argumentⁿ⁻¹⁻ᵏ of f32 by Horner's rule with contracted multiply-adds."""
+    """Σ coefficients[k] · argumentⁿ⁻¹⁻ᵏ of f32 by Horner's rule with fused multiply-adds."""
     result: Any = np.float32(coefficients[0])
     for coefficient in coefficients[1:]:
         result = multiply_add(result, argument, np.float32(coefficient))

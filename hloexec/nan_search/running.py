@@ -8,10 +8,10 @@ from typing import Any
 
 from hloexec.errors import InputError
 from hloexec.exec.running import run_devices
-from hloexec.hunting.findings import Hunt
-from hloexec.hunting.hunter import Found, Hunter
-from hloexec.hunting.symptoms import CHECKS
 from hloexec.ir import Module
+from hloexec.nan_search.findings import NanSearch
+from hloexec.nan_search.observer import Found, NanObserver
+from hloexec.nan_search.symptoms import CHECKS
 
 __all__ = ["find_nan"]
 
@@ -26,12 +26,12 @@ def find_nan(
     elements: int = 10,
     observers: Sequence[Any] = (),
     **options: Any,
-) -> Hunt:
+) -> NanSearch:
     """Run a module, and find the first instruction that makes NaN or infinities out of finite numbers.
 
     An instruction is to blame for an element where no operand's element at its place is NaN or infinite, or where it
-    makes NaN out of infinities (`hloexec.hunting.symptoms` has the definitions). Programs make such numbers and throw
-    them away, in branches of a select above all; so the run goes on until one has reached the result, or the next
+    makes NaN out of infinities (`hloexec.nan_search.symptoms` has the definitions). Programs make such numbers and
+    throw them away, in branches of a select above all; so the run goes on until one has reached the result, or the next
     iteration of a loop, and the first of those that it comes from is the finding. With `first` the run stops at the
     very first one, whatever becomes of it.
 
@@ -50,7 +50,7 @@ def find_nan(
         raise InputError(f"share must lie between 0 and 1, but is {share}")
     if elements < 0:
         raise InputError(f"elements must not be negative, but is {elements}")
-    hunter = Hunter(module, options.get("computation"), first, tuple(also), share, elements)
+    hunter = NanObserver(module, options.get("computation"), first, tuple(also), share, elements)
     with suppress(Found):
         run_devices(module, inputs_per_device, observers=[hunter, *observers], **options)
-    return hunter.hunt()
+    return hunter.search()

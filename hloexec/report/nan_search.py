@@ -10,12 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hloexec.hunting.findings import Element, Finding, Hunt, Link
+from hloexec.nan_search.findings import Element, Finding, Link, NanSearch
 from hloexec.report.records import leaf_records
 from hloexec.report.tables import next_steps, values_table
 from hloexec.report.units import count_text, number_text, plural
 
-__all__ = ["hunt_record", "hunt_view"]
+__all__ = ["nan_record", "nan_view"]
 
 _VERBS = {
     "overflow": "overflows",
@@ -28,11 +28,11 @@ _VERBS = {
 }
 
 
-def hunt_view(hunt: Hunt, module: str, devices: int, top: int, command: Callable[..., str]) -> RenderableType:
+def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Callable[..., str]) -> RenderableType:
     """Everything `hloexec nan` says."""
-    finding = hunt.finding
+    finding = search.finding
     if finding is None:
-        return _nothing(hunt, module, command)
+        return _nothing(search, module, command)
     where = _where(finding, devices)
     verdict = Text.assemble(
         (f"%{finding.instruction}", "bold red"), f" {_VERBS[finding.kind]}{where}: ", finding.reason
@@ -51,9 +51,9 @@ def hunt_view(hunt: Hunt, module: str, devices: int, top: int, command: Callable
         parts.append(_elements(finding, finding.elements[:top]))
     if finding.chain:
         parts.append(_chain(finding.chain))
-    if hunt.later:
-        parts += [Text(""), Text(f"{plural(len(hunt.later), 'other')} took part, first", style="dim")]
-        parts += [Text(f"  {later.name}: {later.reason}") for later in hunt.later[:top]]
+    if search.later:
+        parts += [Text(""), Text(f"{plural(len(search.later), 'other')} took part, first", style="dim")]
+        parts += [Text(f"  {later.name}: {later.reason}") for later in search.later[:top]]
     parts.append(next_steps(_extract(finding, command)))
     return Group(*parts)
 
@@ -77,10 +77,10 @@ def _numbered(finding: Finding) -> list[tuple[int, str]]:
     return list(enumerate(map(str, finding.source[:4])))
 
 
-def _nothing(hunt: Hunt, module: str, command: Callable[..., str]) -> RenderableType:
-    looked = f"{count_text(hunt.events)} values looked at"
-    if hunt.nan_from_inputs:
-        names = ", ".join(f"%{name}" for name in hunt.nan_inputs[:8])
+def _nothing(search: NanSearch, module: str, command: Callable[..., str]) -> RenderableType:
+    looked = f"{count_text(search.events)} values looked at"
+    if search.nan_from_inputs:
+        names = ", ".join(f"%{name}" for name in search.nan_inputs[:8])
         return Group(
             Text.assemble(("the inputs hold NaN", "bold red"), f" that reach the result: {names or 'constants'}; "),
             Text(f"no instruction of {module} made any ({looked})"),
@@ -88,15 +88,15 @@ def _nothing(hunt: Hunt, module: str, command: Callable[..., str]) -> Renderable
     parts: list[RenderableType] = [
         Text.assemble(("nothing found", "bold green"), f": no instruction of {module} went bad, {looked}")
     ]
-    if hunt.discarded:
-        many = plural(len(hunt.discarded), "instruction")
-        first = hunt.discarded[0]
+    if search.discarded:
+        many = plural(len(search.discarded), "instruction")
+        first = search.discarded[0]
         parts.append(
             Text(f"{many} gave NaN or infinities that turned finite again; the first: {first.name}, {first.reason}")
         )
         parts.append(next_steps(command("nan", "--first")))
-    if hunt.nan_inputs:
-        parts.append(Text(f"NaN stood in the inputs: {', '.join(hunt.nan_inputs[:8])}"))
+    if search.nan_inputs:
+        parts.append(Text(f"NaN stood in the inputs: {', '.join(search.nan_inputs[:8])}"))
     return Group(*parts)
 
 
@@ -136,16 +136,16 @@ def _chain(chain: Sequence[Link]) -> RenderableType:
     return Group(Text(""), Text.assemble(("what led to it", "bold"), ("  earliest first", "dim")), table)
 
 
-def hunt_record(hunt: Hunt) -> dict[str, Any]:
+def nan_record(search: NanSearch) -> dict[str, Any]:
     """The same as `hunt_view`; numbers that JSON has not are texts."""
     return {
-        "found": hunt.finding is not None or hunt.nan_from_inputs,
-        "finding": None if hunt.finding is None else _finding_record(hunt.finding),
-        "later": [_short_record(finding) for finding in hunt.later],
-        "discarded": [_short_record(finding) for finding in hunt.discarded],
-        "nan_inputs": list(hunt.nan_inputs),
-        "nan_from_inputs": hunt.nan_from_inputs,
-        "events": hunt.events,
+        "found": search.finding is not None or search.nan_from_inputs,
+        "finding": None if search.finding is None else _finding_record(search.finding),
+        "later": [_short_record(finding) for finding in search.later],
+        "discarded": [_short_record(finding) for finding in search.discarded],
+        "nan_inputs": list(search.nan_inputs),
+        "nan_from_inputs": search.nan_from_inputs,
+        "events": search.events,
     }
 
 

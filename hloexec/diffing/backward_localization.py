@@ -1,7 +1,7 @@
 """From a replacement that puts the results right, back to the earliest that does.
 
-What is replaced first may only pass on what is wrong. So its operands are held against those of the value that took its
-place, theirs against those again, and wherever two that correspond differ, the replacement is tried there.
+What is replaced first may only pass on what is wrong. So its operands are compared with those of the value that
+took its place, their operands in turn, and wherever two that correspond differ, the replacement is tried there.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from hloexec.diffing.comparator import Comparator
 from hloexec.diffing.counterparts import arranged
 from hloexec.diffing.graph import Instance, Node
-from hloexec.diffing.judging import Judge
+from hloexec.diffing.patch_search import Patch, PatchSearch
 from hloexec.diffing.replay import State, is_movement, source_of
-from hloexec.diffing.trials import Remedy, Trials
 from hloexec.ir import Instruction
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 
-__all__ = ["Descent"]
+__all__ = ["BackwardLocalization"]
 
 _MOST_PAIRS = 60
 """More pairs of operands than this are not looked at: a bound on time. The bug farm's faults lie within 27."""
@@ -28,24 +28,24 @@ _FEW_STEPS = 12
 """A step that is missing, or one too many, is a few instructions: behind more values than this it is not looked for."""
 
 
-class Descent:
-    """Finds the earliest remedy, from one on."""
+class BackwardLocalization:
+    """Finds the earliest patch, from one on."""
 
-    def __init__(self, judge: Judge, trials: Trials) -> None:
-        self._judge = judge
-        self._trials = trials
+    def __init__(self, comparator: Comparator, search: PatchSearch) -> None:
+        self._comparator = comparator
+        self._search = search
 
-    def earliest(self, state: State, remedy: Remedy, wrong: Sequence[tuple[Node, Node]]) -> Remedy:
-        """The same remedy, or the earliest of what it was made of that has another value than its counterpart and puts
+    def earliest(self, state: State, patch: Patch, wrong: Sequence[tuple[Node, Node]]) -> Patch:
+        """The same patch, or the earliest of what it was made of that has another value than its counterpart and puts
         the results right, too."""
-        best = remedy
-        queue = deque([(remedy.node, remedy.its)])
+        best = patch
+        queue = deque([(patch.node, patch.counterpart)])
         seen: set[tuple[int, int]] = set()
         while queue and len(seen) < _MOST_PAIRS:
-            mine, its = queue.popleft()
-            if its is None:
+            ours, counterpart = queue.popleft()
+            if counterpart is None:
                 continue
-            for pair in self._operand_pairs(state, mine, its):
+            for pair in self._operand_pairs(state, ours, counterpart):
                 if (pair[0].number, pair[1].number) in seen:
                     continue
                 seen.add((pair[0].number, pair[1].number))
@@ -53,66 +53,67 @@ class Descent:
                     # Perhaps one side computes in more steps.
                     queue.append(pair)
                     continue
-                if not self._may_be_wrong(state, mine, *pair):
+                if not self._may_be_wrong(state, ours, *pair):
                     continue
                 queue.append(pair)
                 if pair[0].number < best.node.number:
                     best = self._as_good(state, *pair, wrong) or best
         return best
 
-    def _operand_pairs(self, state: State, mine: Node, its: Node) -> list[tuple[Node, Node]]:
+    def _operand_pairs(self, state: State, ours: Node, counterpart: Node) -> list[tuple[Node, Node]]:
         """Which operands of two values may correspond and differ; what only moves elements is passed over.
 
         Operands go by their places, where both instructions are of one opcode; those that are the same in any place
         belong together. Of unlike instructions, what is left may go with each that is left.
         """
-        if is_movement(mine) and mine.instance.inputs:
-            return [(mine.instance.inputs[0], its)]
-        if is_movement(its) and its.instance.inputs:
-            return [(mine, its.instance.inputs[0])]
-        first, second = _operands(mine.instance), _operands(its.instance)
-        if mine.digest.count != its.digest.count:
-            return [(entry, its) for entry in first[:1]] + [(mine, entry) for entry in second[:1]]
-        is_alike = mine.instance.opcode == its.instance.opcode and len(first) == len(second)
-        if is_alike and not traits_of(mine.instance.instruction).commutes:
+        if is_movement(ours) and ours.instance.inputs:
+            return [(ours.instance.inputs[0], counterpart)]
+        if is_movement(counterpart) and counterpart.instance.inputs:
+            return [(ours, counterpart.instance.inputs[0])]
+        first, second = _operands(ours.instance), _operands(counterpart.instance)
+        if ours.digest.count != counterpart.digest.count:
+            return [(entry, counterpart) for entry in first[:1]] + [(ours, entry) for entry in second[:1]]
+        is_alike = ours.instance.opcode == counterpart.instance.opcode and len(first) == len(second)
+        if is_alike and not traits_of(ours.instance.instruction).commutes:
             return list(zip(first, second, strict=True))
         rest = list(second)
         left = []
-        turned = []
+        swapped = []
         for entry in first:
             same = next((other for other in rest if self._same(state, entry, other)), None)
             if same is None:
                 left.append(entry)
             else:
                 rest.remove(same)
-                turned.append((entry, same))
-        return turned + [(one, other) for one in left[:_MOST_OPERANDS] for other in rest[:_MOST_OPERANDS]]
+                swapped.append((entry, same))
+        return swapped + [(one, other) for one in left[:_MOST_OPERANDS] for other in rest[:_MOST_OPERANDS]]
 
-    def _same(self, state: State, mine: Node, its: Node) -> bool:
+    def _same(self, state: State, ours: Node, counterpart: Node) -> bool:
         """Whether an operand has its counterpart's elements."""
-        match = state.matches[mine.number]
-        keys = {mine.digest.in_any_order, match.node.digest.in_any_order if match is not None else None}
-        return mine.digest.count == its.digest.count and its.digest.in_any_order in keys
+        match = state.matches[ours.number]
+        keys = {ours.digest.in_any_order, match.node.digest.in_any_order if match is not None else None}
+        return ours.digest.count == counterpart.digest.count and counterpart.digest.in_any_order in keys
 
-    def _may_be_wrong(self, state: State, user: Node, mine: Node, its: Node) -> bool:
+    def _may_be_wrong(self, state: State, user: Node, ours: Node, counterpart: Node) -> bool:
         """Whether an operand may be wrong, if it should have been `its`."""
-        if mine.digest.count != its.digest.count or mine.digest.family != its.digest.family:
+        if ours.digest.count != counterpart.digest.count or ours.digest.family != counterpart.digest.family:
             return False
-        if self._judge.is_right(state, mine, its) or _is_own(user, mine) or _is_given(mine):
+        if self._comparator.is_right(state, ours, counterpart) or _is_own(user, ours) or _is_given(ours):
             return False
-        match = state.matches[mine.number]
-        if match is None or not match.is_in_order or mine.digest.is_uniform:
+        match = state.matches[ours.number]
+        if match is None or not match.is_in_order or ours.digest.is_uniform:
             return True
-        if source_of(mine).instance.opcode != source_of(match.node).instance.opcode:
+        if source_of(ours).instance.opcode != source_of(match.node).instance.opcode:
             return True
-        if not user.instance.name.startswith(_loop_of(mine.instance)):
+        if not user.instance.name.startswith(_loop_of(ours.instance)):
             return True
         # Where `before` goes on from the same value, or has come from it, the user lacks a step or has one too many.
-        return not (_is_made_of(its, match.node) or _is_made_of(match.node, its))
+        return not (_is_made_of(counterpart, match.node) or _is_made_of(match.node, counterpart))
 
-    def _as_good(self, state: State, mine: Node, its: Node, wrong: Sequence[tuple[Node, Node]]) -> Remedy | None:
+    def _as_good(self, state: State, ours: Node, counterpart: Node, wrong: Sequence[tuple[Node, Node]]) -> Patch | None:
         found = (
-            self._trials.remedy(state, mine, its, value, wrong) for value in arranged(its.value, state.raw[mine.number])
+            self._search.patch(state, ours, counterpart, value, wrong)
+            for value in arranged(counterpart.value, state.raw[ours.number])
         )
         return next(filter(None, found), None)
 

@@ -26,8 +26,8 @@ import numpy as np
 
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.exec.observers import Event
-from hloexec.hunting.magnitudes import wide
 from hloexec.ir import ArrayShape, Computation, Instruction
+from hloexec.nan_search.magnitudes import wide
 from hloexec.numerics.statistics import leaves
 from hloexec.operations import traits_of
 from hloexec.ops.registry import find_opcode

@@ -7,7 +7,7 @@ import attrs
 from hloexec.numerics.statistics import LeafStatistics
 from hloexec.origins import SourceLine
 
-__all__ = ["Element", "Finding", "Hunt", "Link", "Operand"]
+__all__ = ["Element", "Finding", "Link", "NanSearch", "Operand"]
 
 
 @attrs.frozen
@@ -74,7 +74,7 @@ class Finding:
 
 
 @attrs.frozen
-class Hunt:
+class NanSearch:
     """What a hunt came to."""
 
     finding: Finding | None

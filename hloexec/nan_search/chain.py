@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hloexec.hunting.dataflow import Place, Sources
-from hloexec.hunting.findings import Link
-from hloexec.hunting.history import History
-from hloexec.hunting.magnitudes import Range
-from hloexec.hunting.symptoms import Symptom
+from hloexec.nan_search.dataflow import ResultLeaf, Sources
+from hloexec.nan_search.findings import Link
+from hloexec.nan_search.history import History
+from hloexec.nan_search.magnitudes import Range
+from hloexec.nan_search.symptoms import Symptom
 from hloexec.origins import hlo_line, source_text
 
 __all__ = ["chain_to"]
@@ -17,7 +17,7 @@ _GROWTH = 2.0
 """An instruction is worth a line where it changes the magnitude at least so much."""
 
 
-def chain_to(place: Place, symptom: Symptom, device: int, sources: Sources, history: History) -> tuple[Link, ...]:
+def chain_to(place: ResultLeaf, symptom: Symptom, device: int, sources: Sources, history: History) -> tuple[Link, ...]:
     """What led to a bad number at a place, the earliest instruction first.
 
     From operand to operand, that with the largest magnitude is followed (the one nearest to zero for poles and
@@ -25,8 +25,8 @@ def chain_to(place: Place, symptom: Symptom, device: int, sources: Sources, hist
     Instructions that do not change the magnitude much are passed over.
     """
     towards_zero = symptom.kind in ("pole", "underflow")
-    walked: list[tuple[Place, Range]] = []
-    seen: set[Place] = {place}
+    walked: list[tuple[ResultLeaf, Range]] = []
+    seen: set[ResultLeaf] = {place}
     current = place
     for _ in range(_MOST_STEPS):
         candidates = []
@@ -48,7 +48,7 @@ def _extremity(found: Range, towards_zero: bool) -> tuple[float, float]:
     return -found.least, -found.magnitude
 
 
-def _worth_showing(walked: list[tuple[Place, Range]], sources: Sources) -> list[tuple[Place, Range]]:
+def _worth_showing(walked: list[tuple[ResultLeaf, Range]], sources: Sources) -> list[tuple[ResultLeaf, Range]]:
     """The walk, without what only hands a value on: its ends, and where magnitudes change most."""
     own = [entry for entry in walked if not sources.is_renaming(sources.instruction(entry[0]))]
     if walked and (not own or own[-1][0] != walked[-1][0]):
@@ -65,7 +65,7 @@ def _worth_showing(walked: list[tuple[Place, Range]], sources: Sources) -> list[
     return [entry for number, entry in enumerate(own) if number in kept]
 
 
-def _link(place: Place, found: Range, sources: Sources) -> Link:
+def _link(place: ResultLeaf, found: Range, sources: Sources) -> Link:
     instruction = sources.instruction(place)
     source = source_text(sources.module, instruction)
     return Link(place.name, hlo_line(instruction), source, found.low, found.high)

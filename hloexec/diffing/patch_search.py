@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import attrs
 
-from hloexec.diffing.counterparts import Repair, twins_of
+from hloexec.diffing.comparator import Comparator
+from hloexec.diffing.counterparts import Repair, equal_nodes_of
 from hloexec.diffing.graph import Instance, Node
-from hloexec.diffing.judging import Judge
 from hloexec.diffing.replay import Replay, State, is_movement
 from hloexec.values import Array
 
-__all__ = ["Remedy", "Trials"]
+__all__ = ["Patch", "PatchSearch"]
 
 _MOST_TRIES = 600
 """More replacements than this are not tried: a bound on time. The bug farm's faults are found in 166 at most."""
@@ -22,34 +22,34 @@ wrong stays wrong then, and a run may have millions. Those that repair the bug f
 
 
 @attrs.frozen(eq=False)
-class Remedy:
+class Patch:
     """A replacement that helps."""
 
     node: Node
-    its: Node | None
+    counterpart: Node | None
     """What of `before` it was taken from."""
     value: Array
     after: State
 
 
-class Trials:
+class PatchSearch:
     """Tries replacements, a limited number of them, and knows which help."""
 
-    def __init__(self, replay: Replay, judge: Judge) -> None:
+    def __init__(self, replay: Replay, comparator: Comparator) -> None:
         self._replay = replay
-        self._judge = judge
+        self._comparator = comparator
         self._tries = 0
 
-    def remedy(
+    def patch(
         self,
         state: State,
         node: Node,
-        its: Node | None,
+        counterpart: Node | None,
         value: Array,
         wrong: Sequence[tuple[Node, Node]],
         *,
         is_limited: bool = True,
-    ) -> Remedy | None:
+    ) -> Patch | None:
         """A replacement, if it puts the results right, by itself or with all that gave the same wrong value.
 
         It has to put right all those of `wrong` that it changes, and at least one. What is not limited is tried after
@@ -58,21 +58,21 @@ class Trials:
         if is_limited and self._tries >= _MOST_TRIES:
             return None
         patience = _PATIENCE if is_limited else len(self._replay.graph.instances) + 1
-        after = self._tried(state, node, its, value, wrong, (), patience)
+        after = self._tried(state, node, counterpart, value, wrong, (), patience)
         if after is None:
-            twins = twins_of(self._replay.graph, node)
-            if twins:
-                after = self._tried(state, node, its, value, wrong, twins, patience)
-        return None if after is None else Remedy(node, its, value, after)
+            equal_nodes = equal_nodes_of(self._replay.graph, node)
+            if equal_nodes:
+                after = self._tried(state, node, counterpart, value, wrong, equal_nodes, patience)
+        return None if after is None else Patch(node, counterpart, value, after)
 
     def _tried(
         self,
         state: State,
         node: Node,
-        its: Node | None,
+        counterpart: Node | None,
         value: Array,
         wrong: Sequence[tuple[Node, Node]],
-        twins: Sequence[Node],
+        equal_nodes: Sequence[Node],
         patience: int,
     ) -> State | None:
         self._tries += 1
@@ -87,13 +87,15 @@ class Trials:
                 matches += is_new and not is_movement(entry)
             return count < patience * (1 + matches)
 
-        repair = Repair(self._replay.graph, self._replay.index, node, its, value, twins)
+        repair = Repair(self._replay.graph, self._replay.index, node, counterpart, value, equal_nodes)
         after = self._replay.override(state, repair, keep_going)
         if after is None:
             return None
         self._replay.adopt(after)
-        still = {(mine.number, its.number) for mine, its in self._judge.wrong_outputs(after)}
+        still = {(ours.number, counterpart.number) for ours, counterpart in self._comparator.wrong_outputs(after)}
         self._replay.adopt(state)
-        reached = [(mine, its) for mine, its in wrong if after.raw[mine.number] is not state.raw[mine.number]]
+        reached = [
+            (ours, counterpart) for ours, counterpart in wrong if after.raw[ours.number] is not state.raw[ours.number]
+        ]
         fixed = [pair for pair in reached if (pair[0].number, pair[1].number) not in still]
         return after if fixed and len(fixed) == len(reached) else None

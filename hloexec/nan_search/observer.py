@@ -1,4 +1,4 @@
-"""The observer that hunts: it judges every value as it is made, and follows bad ones to see whether they matter."""
+"""The observer of a nan search: it checks every value as it is made, and follows bad ones to see if they matter."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import attrs
 import numpy as np
 
 from hloexec.exec.observers import Event
-from hloexec.hunting.chain import chain_to
-from hloexec.hunting.dataflow import Place, Sources, path_of
-from hloexec.hunting.findings import Element, Finding, Hunt, Operand
-from hloexec.hunting.history import History, Leaf
-from hloexec.hunting.magnitudes import Range, range_of, wide
-from hloexec.hunting.symptoms import Symptom, bad_numbers, losses
 from hloexec.ir import Instruction, Module
+from hloexec.nan_search.chain import chain_to
+from hloexec.nan_search.dataflow import ResultLeaf, Sources, path_of
+from hloexec.nan_search.findings import Element, Finding, NanSearch, Operand
+from hloexec.nan_search.history import History, Leaf
+from hloexec.nan_search.magnitudes import Range, range_of, wide
+from hloexec.nan_search.symptoms import Symptom, bad_numbers, losses
 from hloexec.numerics.statistics import leaves, statistics
 from hloexec.ops.registry import Role, find_opcode
 from hloexec.origins import hlo_line, source_lines
 from hloexec.tracing.known import KnownArrays
 from hloexec.values import Array
 
-__all__ = ["Found", "Hunter"]
+__all__ = ["Found", "NanObserver"]
 
 _NO_CAUSES: frozenset[int] = frozenset()
 
@@ -31,7 +31,7 @@ class Found(BaseException):
     """Ends a run: the hunt is over. No error, so nothing on the way may take it for one."""
 
 
-class Hunter:
+class NanObserver:
     """Watches a run; `hunt` says what came of it."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Hunter:
         self._events += 1
         arrays = {index: leaf for index, leaf in leaves(event.value) if isinstance(leaf, np.ndarray)}
         ranges = {index: self._range(leaf) for index, leaf in arrays.items()}
-        place = Place(path_of(event.path), event.instruction.name)
+        place = ResultLeaf(path_of(event.path), event.instruction.name)
         is_bad = any(found is not None and not found.is_finite for found in ranges.values())
         causes: dict[tuple[int, ...], frozenset[int]] = {}
         if is_bad:
@@ -75,7 +75,7 @@ class Hunter:
         if is_bad and self._is_kept(event):
             self._settle(event, ranges, causes)
 
-    def hunt(self) -> Hunt:
+    def search(self) -> NanSearch:
         """What the run has shown."""
         culprits = set(self._culprits)
         blamed = [self._findings[number] for number in self._culprits]
@@ -84,7 +84,7 @@ class Hunter:
             for number, finding in reversed(list(enumerate(self._findings)))
             if number not in culprits
         }
-        return Hunt(
+        return NanSearch(
             finding=blamed[0] if blamed else None,
             later=tuple(blamed[1:]),
             discarded=tuple(reversed(discarded.values())),
@@ -118,7 +118,7 @@ class Hunter:
 
     # Where bad numbers appear
 
-    def _birth(self, event: Event, place: Place, ranges: dict[tuple[int, ...], Range | None]) -> int | None:
+    def _birth(self, event: Event, place: ResultLeaf, ranges: dict[tuple[int, ...], Range | None]) -> int | None:
         """The number of a new finding, where this instruction made bad numbers."""
         instruction = event.instruction
         entry = find_opcode(instruction.opcode)
@@ -142,7 +142,7 @@ class Hunter:
         return number
 
     def _out_of_finite_sources(
-        self, event: Event, place: Place, ranges: dict[tuple[int, ...], Range | None]
+        self, event: Event, place: ResultLeaf, ranges: dict[tuple[int, ...], Range | None]
     ) -> Symptom | None:
         """Bad numbers of an instruction whose operands are gone (collectives), or that only renames values.
 
@@ -166,7 +166,7 @@ class Hunter:
         found = self._range(array)
         return found is None or found.is_finite
 
-    def _causes(self, event: Event, place: Place, index: tuple[int, ...], found: Range | None) -> frozenset[int]:
+    def _causes(self, event: Event, place: ResultLeaf, index: tuple[int, ...], found: Range | None) -> frozenset[int]:
         """The findings that a bad array owes its bad elements to."""
         instruction = event.instruction
         entry = find_opcode(instruction.opcode)
@@ -194,7 +194,7 @@ class Hunter:
 
     # Findings
 
-    def _new_finding(self, event: Event, place: Place, symptom: Symptom) -> int:
+    def _new_finding(self, event: Event, place: ResultLeaf, symptom: Symptom) -> int:
         instruction = event.instruction
         metadata = instruction.metadata
         value = dict(leaves(event.value))[symptom.index]

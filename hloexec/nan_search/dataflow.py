@@ -17,14 +17,14 @@ from hloexec.operations import traits_of
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
 
-__all__ = ["Path", "Place", "Sources", "path_of"]
+__all__ = ["Path", "ResultLeaf", "Sources", "path_of"]
 
 Path: TypeAlias = tuple[tuple[str, str, int | None], ...]
 """The calling instruction, the called computation, and for loops the iteration, outermost first."""
 
 
 @attrs.frozen
-class Place:
+class ResultLeaf:
     """A leaf of what an instruction gives in one run of it."""
 
     path: Path
@@ -58,14 +58,14 @@ class Sources:
     def computation(self, path: Path) -> Computation:
         return self.module.by_name[path[-1][1] if path else self.entry]
 
-    def instruction(self, place: Place) -> Instruction:
+    def instruction(self, place: ResultLeaf) -> Instruction:
         return self.computation(place.path).by_name[place.instruction]
 
     def is_renaming(self, instruction: Instruction) -> bool:
         """Whether the instruction's value is made of others', without arithmetic."""
         return role_of(instruction) in _RENAMING
 
-    def of(self, place: Place) -> list[Place]:
+    def of(self, place: ResultLeaf) -> list[ResultLeaf]:
         """The leaves that a leaf is made of."""
         instruction = self.instruction(place)
         role = role_of(instruction)
@@ -74,36 +74,36 @@ class Sources:
         if role is Role.PARAMETER:
             return self._of_parameter(place, instruction)
         if role is Role.TUPLE:
-            return [Place(here, instruction.operands[index[0]], index[1:])] if index else []
+            return [ResultLeaf(here, instruction.operands[index[0]], index[1:])] if index else []
         if role is Role.GET_TUPLE_ELEMENT:
-            return [Place(here, instruction.operands[0], (instruction.attributes.index, *index))]
+            return [ResultLeaf(here, instruction.operands[0], (instruction.attributes.index, *index))]
         if role is Role.PART:
-            return [Place(here, instruction.operands[0], (*traits_of(instruction).part, *index))]
+            return [ResultLeaf(here, instruction.operands[0], (*traits_of(instruction).part, *index))]
         if role is Role.FORWARD:
-            return [Place(here, instruction.operands[0], index)]
+            return [ResultLeaf(here, instruction.operands[0], index)]
         if role is Role.COPY_START:
-            return [Place(here, instruction.operands[0])] if index[:1] in ((0,), (1,)) else []
+            return [ResultLeaf(here, instruction.operands[0])] if index[:1] in ((0,), (1,)) else []
         if role is Role.ASYNC_START:
             if index[:1] == (0,):
-                return [Place(here, instruction.operands[index[1]], index[2:])] if len(index) > 1 else []
+                return [ResultLeaf(here, instruction.operands[index[1]], index[2:])] if len(index) > 1 else []
             return self._roots(place, index[1:]) if index[:1] == (1,) else []
         if role is Role.WHILE:
             body = instruction.attributes.body
             root = self.module.by_name[body].root_name
             last = self.last_iteration(here, instruction.name, root, body)
             if last is None:
-                return [Place(here, instruction.operands[0], index)]
-            return [Place((*here, (instruction.name, body, last)), root, index)]
+                return [ResultLeaf(here, instruction.operands[0], index)]
+            return [ResultLeaf((*here, (instruction.name, body, last)), root, index)]
         if role in (Role.CALL, Role.CONDITIONAL):
             return self._roots(place, index)
         by_name = self.computation(here).by_name
         return [
-            Place(here, name, leaf_index)
+            ResultLeaf(here, name, leaf_index)
             for name in instruction.operands
             for leaf_index, _ in leaf_shapes(by_name[name].shape)
         ]
 
-    def _roots(self, place: Place, index: tuple[int, ...]) -> list[Place]:
+    def _roots(self, place: ResultLeaf, index: tuple[int, ...]) -> list[ResultLeaf]:
         """The roots of the computations that an instruction calls, as far as they have run."""
         instruction = self.instruction(place)
         found = []
@@ -111,10 +111,10 @@ class Sources:
             path = (*place.path, (instruction.name, name, None))
             root = self.module.by_name[name].root_name
             if self.has_run(path, root):
-                found.append(Place(path, root, index))
+                found.append(ResultLeaf(path, root, index))
         return found
 
-    def _of_parameter(self, place: Place, instruction: Instruction) -> list[Place]:
+    def _of_parameter(self, place: ResultLeaf, instruction: Instruction) -> list[ResultLeaf]:
         if not place.path:
             return []
         *above, (caller_name, computation, iteration) = place.path
@@ -126,12 +126,12 @@ class Sources:
             if iteration:
                 body = caller.attributes.body
                 root = self.module.by_name[body].root_name
-                return [Place((*path, (caller_name, body, iteration - 1)), root, place.index)]
-            return [Place(path, caller.operands[0], place.index)]
+                return [ResultLeaf((*path, (caller_name, body, iteration - 1)), root, place.index)]
+            return [ResultLeaf(path, caller.operands[0], place.index)]
         if role is Role.CONDITIONAL:
             branch = list(computation_names(caller.attributes)).index(computation)
-            return [Place(path, caller.operands[branch + 1], place.index)]
-        return [Place(path, caller.operands[number], place.index)] if number < len(caller.operands) else []
+            return [ResultLeaf(path, caller.operands[branch + 1], place.index)]
+        return [ResultLeaf(path, caller.operands[number], place.index)] if number < len(caller.operands) else []
 
 
 _RENAMING = frozenset(

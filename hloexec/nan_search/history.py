@@ -1,6 +1,6 @@
 """What a hunt remembers: the ranges of the latest values at every place, and which findings they owe their NaN to.
 
-Memory is bounded by the number of places, not by how often loops go round: of each instruction on each path the last
+Memory is bounded by the number of places, not by trip counts: of each instruction on each path the last
 few runs are kept.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from hloexec.hunting.dataflow import Path, Place
-from hloexec.hunting.magnitudes import Range
+from hloexec.nan_search.dataflow import Path, ResultLeaf
+from hloexec.nan_search.magnitudes import Range
 
 __all__ = ["History", "Leaf"]
 
@@ -54,7 +54,7 @@ class History:
         if len(runs) > _RUNS and sum(devices[0] in run.devices for run in runs) > _RUNS:
             runs.popleft()
 
-    def leaf(self, place: Place, device: int) -> Leaf | None:
+    def leaf(self, place: ResultLeaf, device: int) -> Leaf | None:
         """What a device held at a place; None where it is not remembered."""
         key, iterations = _split(place.path)
         for run in reversed(self._runs.get((key, place.instruction), ())):
@@ -62,7 +62,7 @@ class History:
                 return run.leaves.get(place.index)
         return None
 
-    def leaves_of_all(self, place: Place) -> Iterable[Leaf]:
+    def leaves_of_all(self, place: ResultLeaf) -> Iterable[Leaf]:
         """What any device held at a place."""
         key, iterations = _split(place.path)
         for run in self._runs.get((key, place.instruction), ()):
@@ -75,7 +75,7 @@ class History:
         return any(run.iterations == iterations for run in self._runs.get((key, instruction), ()))
 
     def last_iteration(self, path: Path, loop: str, body_root: str, body: str) -> int | None:
-        """The last iteration of a loop on a path, counted from 0; None where it did not go round."""
+        """The last iteration of a loop on a path, counted from 0; None where it had none."""
         key, iterations = _split(path)
         runs = self._runs.get(((*key, (loop, body)), body_root), ())
         counts = [run.iterations[-1] for run in runs if run.iterations[:-1] == iterations]
