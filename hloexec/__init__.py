@@ -28,51 +28,139 @@ from hloexec.errors import (
 )
 
 if TYPE_CHECKING:
-    from hloexec.buffers import compare_memory, load_buffer_assignment, memory_usage
+    from hloexec import buffers, diffing, extraction, golden, hunting, ir, tracing
+    from hloexec.buffers import (
+        BufferAssignment,
+        MemoryComparison,
+        MemoryUsage,
+        compare_memory,
+        load_buffer_assignment,
+        memory_usage,
+    )
     from hloexec.custom_calls.registry import register_custom_call
-    from hloexec.diffing import Diff, diff
-    from hloexec.diffing.folders import diff_folders
-    from hloexec.exec import run, run_devices
-    from hloexec.extraction import extract
-    from hloexec.golden import check_golden, record_golden
+    from hloexec.diffing import Diff, FolderDiff, diff, diff_folders
+    from hloexec.exec import (
+        Event,
+        InstructionObserver,
+        Observer,
+        PathEntry,
+        Progress,
+        ProgressObserver,
+        run,
+        run_devices,
+    )
+    from hloexec.exec.host import Sink, Source
+    from hloexec.exec.statistics import Statistics
+    from hloexec.extraction import Extraction, extract
+    from hloexec.golden import Golden, GoldenCheck, check_golden, record_golden
     from hloexec.inputs import random_inputs
     from hloexec.interop import from_jax
+    from hloexec.ir import (
+        ArrayShape,
+        BufferShape,
+        Computation,
+        ElementType,
+        Instruction,
+        Layout,
+        Literal,
+        Module,
+        Shape,
+        Sharding,
+        TupleShape,
+    )
     from hloexec.loading import load
-    from hloexec.nan_search import find_nan
+    from hloexec.nan_search import NanSearch, find_nan
     from hloexec.numerics.comparing import compare
     from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
+    from hloexec.numerics.error_maps import ErrorMap
+    from hloexec.numerics.measuring import ElementDifference, Measured
+    from hloexec.numerics.spread import Spread
+    from hloexec.numerics.statistics import LeafStatistics
+    from hloexec.numerics.tolerances import Tolerance
+    from hloexec.ops.policies.policy import NumericsPolicy
+    from hloexec.origins import SourceLine
     from hloexec.sharding import shard_inputs, unshard_outputs
     from hloexec.text import format, parse
     from hloexec.text.buffer_assignment import parse_buffer_assignment
-    from hloexec.tracing import read_trace, trace
-    from hloexec.verifier import verify
+    from hloexec.tracing import Trace, TraceEvent, read_trace, trace
+    from hloexec.values import Array, Token, Value
+    from hloexec.verifier import Note, verify
 
 __all__ = [
+    "Array",
+    "ArrayShape",
+    "BufferAssignment",
+    "BufferShape",
     "Comparison",
+    "Computation",
     "DeadlockError",
     "Diff",
+    "ElementDifference",
+    "ElementType",
+    "ErrorMap",
     "EvaluationError",
+    "Event",
+    "Extraction",
+    "FolderDiff",
+    "Golden",
+    "GoldenCheck",
     "HloError",
     "HloWarning",
     "InputError",
+    "Instruction",
+    "InstructionObserver",
+    "Layout",
     "LeafComparison",
+    "LeafStatistics",
+    "Literal",
     "LiteralError",
+    "Measured",
+    "MemoryComparison",
+    "MemoryUsage",
+    "Module",
+    "NanSearch",
+    "Note",
+    "NumericsPolicy",
+    "Observer",
     "OptimizationWarning",
     "ParseError",
+    "PathEntry",
+    "Progress",
+    "ProgressObserver",
     "ResourceError",
+    "Shape",
     "ShapeError",
+    "Sharding",
+    "Sink",
+    "Source",
+    "SourceLine",
+    "Spread",
+    "Statistics",
+    "Token",
+    "Tolerance",
+    "Trace",
+    "TraceEvent",
+    "TupleShape",
     "UnsupportedError",
+    "Value",
     "Verdict",
     "VerificationError",
+    "__version__",
+    "buffers",
     "check_golden",
     "compare",
     "compare_memory",
     "diff",
     "diff_folders",
+    "diffing",
     "extract",
+    "extraction",
     "find_nan",
     "format",
     "from_jax",
+    "golden",
+    "hunting",
+    "ir",
     "load",
     "load_buffer_assignment",
     "memory_usage",
@@ -86,20 +174,65 @@ __all__ = [
     "run_devices",
     "shard_inputs",
     "trace",
+    "tracing",
     "unshard_outputs",
     "verify",
 ]
 
+__version__ = "0.1.0"
+
 _HOMES = {
+    "Array": "hloexec.values",
+    "ArrayShape": "hloexec.ir",
+    "BufferAssignment": "hloexec.buffers",
+    "BufferShape": "hloexec.ir",
     "Comparison": "hloexec.numerics.comparison",
+    "Computation": "hloexec.ir",
     "Diff": "hloexec.diffing",
+    "ElementDifference": "hloexec.numerics.measuring",
+    "ElementType": "hloexec.ir",
+    "ErrorMap": "hloexec.numerics.error_maps",
+    "Event": "hloexec.exec",
+    "Extraction": "hloexec.extraction",
+    "FolderDiff": "hloexec.diffing",
+    "Golden": "hloexec.golden",
+    "GoldenCheck": "hloexec.golden",
+    "NanSearch": "hloexec.nan_search",
+    "Instruction": "hloexec.ir",
+    "InstructionObserver": "hloexec.exec",
+    "Layout": "hloexec.ir",
     "LeafComparison": "hloexec.numerics.comparison",
+    "LeafStatistics": "hloexec.numerics.statistics",
+    "Literal": "hloexec.ir",
+    "Measured": "hloexec.numerics.measuring",
+    "MemoryComparison": "hloexec.buffers",
+    "MemoryUsage": "hloexec.buffers",
+    "Module": "hloexec.ir",
+    "Note": "hloexec.verifier",
+    "NumericsPolicy": "hloexec.ops.policies.policy",
+    "Observer": "hloexec.exec",
+    "PathEntry": "hloexec.exec",
+    "Progress": "hloexec.exec",
+    "ProgressObserver": "hloexec.exec",
+    "Shape": "hloexec.ir",
+    "Sharding": "hloexec.ir",
+    "Sink": "hloexec.exec.host",
+    "Source": "hloexec.exec.host",
+    "SourceLine": "hloexec.origins",
+    "Spread": "hloexec.numerics.spread",
+    "Statistics": "hloexec.exec.statistics",
+    "Token": "hloexec.values",
+    "Tolerance": "hloexec.numerics.tolerances",
+    "Trace": "hloexec.tracing",
+    "TraceEvent": "hloexec.tracing",
+    "TupleShape": "hloexec.ir",
+    "Value": "hloexec.values",
     "Verdict": "hloexec.numerics.comparison",
     "check_golden": "hloexec.golden",
     "compare": "hloexec.numerics.comparing",
     "compare_memory": "hloexec.buffers",
     "diff": "hloexec.diffing",
-    "diff_folders": "hloexec.diffing.folders",
+    "diff_folders": "hloexec.diffing",
     "extract": "hloexec.extraction",
     "find_nan": "hloexec.nan_search",
     "format": "hloexec.text",
@@ -120,9 +253,13 @@ _HOMES = {
     "unshard_outputs": "hloexec.sharding",
     "verify": "hloexec.verifier",
 }
+_PACKAGES = frozenset({"buffers", "diffing", "extraction", "golden", "hunting", "ir", "tracing"})
+"""Where the parts of what functions take and return have their names, such as `hloexec.ir.Window`."""
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"hloexec.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'hloexec' has no attribute {name!r}")

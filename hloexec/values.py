@@ -12,6 +12,7 @@ import numpy as np
 __all__ = ["TOKEN", "Array", "Token", "Value", "flat"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+"""A NumPy array of any element type and shape; element types that NumPy lacks are those of ml_dtypes."""
 
 
 class Token:
@@ -26,7 +27,8 @@ class Token:
 TOKEN = Token()
 """The only token."""
 
-Value: TypeAlias = "Array | Token | tuple[Value, ...]"
+Value: TypeAlias = Array | Token | tuple["Value", ...]
+"""What a run takes and gives: an array, a token, or a (nested) tuple of values."""
 
 
 def flat(value: Any) -> list[Any]:

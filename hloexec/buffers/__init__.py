@@ -1,13 +1,50 @@
 """What memory a module takes: its values, when they live, what they share, and how that compares with XLA."""
 
-from hloexec.buffers.comparison import MemoryComparison, compare_memory
+from hloexec.buffers.comparison import AllocationUse, Difference, MemoryComparison, compare_memory
 from hloexec.buffers.files import load_buffer_assignment
-from hloexec.buffers.usage import LiveValue, MemoryUsage, memory_usage
+from hloexec.buffers.sizes import Target
+from hloexec.buffers.usage import LiveValue, MemoryUsage, Peak, memory_usage
+from hloexec.ir.buffer_assignment import (
+    Allocation,
+    AssignedValue,
+    BreakdownNode,
+    BufferAssignment,
+    EntryParameter,
+    LiveRange,
+    LiveRanges,
+    MemorySpace,
+    PeakValue,
+    Position,
+    Slot,
+    SlotTable,
+    Use,
+    UsedValue,
+    ValueLabel,
+)
 
 __all__ = [
+    "Allocation",
+    "AllocationUse",
+    "AssignedValue",
+    "BreakdownNode",
+    "BufferAssignment",
+    "Difference",
+    "EntryParameter",
+    "LiveRange",
+    "LiveRanges",
     "LiveValue",
     "MemoryComparison",
+    "MemorySpace",
     "MemoryUsage",
+    "Peak",
+    "PeakValue",
+    "Position",
+    "Slot",
+    "SlotTable",
+    "Target",
+    "Use",
+    "UsedValue",
+    "ValueLabel",
     "compare_memory",
     "load_buffer_assignment",
     "memory_usage",

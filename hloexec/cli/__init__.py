@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 
+from hloexec import __version__
 from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeError, VerificationError
 
 __all__ = ["main"]
@@ -47,13 +48,7 @@ class _Commands(click.Group):
 
 def _print_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
     if is_wanted:
-        from importlib import metadata  # which is slow to import
-
-        try:
-            version = metadata.version("hloexec")
-        except metadata.PackageNotFoundError:
-            version = "(not installed)"
-        click.echo(f"hloexec {version}")
+        click.echo(f"hloexec {__version__}")
         ctx.exit()
 
 

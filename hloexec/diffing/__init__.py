@@ -6,7 +6,20 @@ on the first's values (`replay`), and where results differ, wrong values are put
 (`counterparts`, `patch_search`, `blaming`).
 """
 
+from hloexec.diffing.dumps import Stage
 from hloexec.diffing.findings import Diff, Finding, InstructionRun, Pair
+from hloexec.diffing.folders import FolderDiff, ModuleDiff, Step, diff_folders
 from hloexec.diffing.running import diff
 
-__all__ = ["Diff", "Finding", "InstructionRun", "Pair", "diff"]
+__all__ = [
+    "Diff",
+    "Finding",
+    "FolderDiff",
+    "InstructionRun",
+    "ModuleDiff",
+    "Pair",
+    "Stage",
+    "Step",
+    "diff",
+    "diff_folders",
+]

@@ -99,26 +99,26 @@ class Event:
     …)."""
     seconds: float
     """How long the kernel took."""
-    scope: Scope
-    context: Context | None
+    _scope: Scope
+    _context: Context | None
     devices: tuple[int, ...] = (0,)
     """The devices that hold the value; an instruction whose devices hold several values makes an event for each."""
 
     @property
     def computation(self) -> Computation:
         """The computation that the instruction stands in."""
-        return self.scope.computation
+        return self._scope.computation
 
     @property
     def path(self) -> tuple[PathEntry, ...]:
         """The calls that lead from the entry computation to the instruction's, outermost first."""
-        return call_path(self.scope, self.context)
+        return call_path(self._scope, self._context)
 
     @property
     def iteration(self) -> int | None:
         """The iteration of the innermost loop around the instruction, None outside of loops."""
-        scope: Scope | None = self.scope
-        context = self.context
+        scope: Scope | None = self._scope
+        context = self._context
         while True:
             # Unrolled loops have their iterations in scopes of one plan.
             while scope is not None:

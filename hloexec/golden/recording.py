@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from hloexec import literals
+from hloexec import __version__, literals
 from hloexec.devices.topology import topology_of
 from hloexec.errors import InputError
 from hloexec.exec import run_devices
@@ -121,8 +121,8 @@ def versions() -> dict[str, str]:
     import platform
     from importlib import metadata
 
-    found = {"python": platform.python_version()}
-    for package in ("hloexec", "numpy", "ml_dtypes"):
+    found = {"python": platform.python_version(), "hloexec": __version__}
+    for package in ("numpy", "ml_dtypes"):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -1,5 +1,6 @@
 """What a module is: shapes, literals, instructions, computations, shardings. Data only; no behaviour of opcodes."""
 
+from hloexec.dtypes import ElementType, Kind
 from hloexec.ir.instruction import Alias, Computation, EntryLayout, Instruction, Module, Span
 from hloexec.ir.literal import Literal
 from hloexec.ir.metadata import (
@@ -51,10 +52,12 @@ __all__ = [
     "Computation",
     "ConvolutionDimensionNumbers",
     "DimensionSharding",
+    "ElementType",
     "EntryLayout",
     "FileLocation",
     "Instruction",
     "IotaTiles",
+    "Kind",
     "Layout",
     "Literal",
     "Mesh",

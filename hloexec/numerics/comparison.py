@@ -9,7 +9,7 @@ from functools import cached_property
 import attrs
 
 from hloexec.numerics.error_maps import ErrorMap
-from hloexec.numerics.measuring import Element, Measured
+from hloexec.numerics.measuring import ElementDifference, Measured
 from hloexec.numerics.tolerances import Tolerance
 
 __all__ = ["Comparison", "LeafComparison", "Verdict", "verdict_of"]
@@ -77,11 +77,11 @@ class LeafComparison:
         return 0 if self.measured is None else self.measured.unequal
 
     @property
-    def worst(self) -> tuple[Element, ...]:
+    def worst(self) -> tuple[ElementDifference, ...]:
         return () if self.measured is None else self.measured.worst
 
     @property
-    def first(self) -> tuple[Element, ...]:
+    def first(self) -> tuple[ElementDifference, ...]:
         return () if self.measured is None else self.measured.first
 
     @property

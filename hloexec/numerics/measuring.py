@@ -19,7 +19,7 @@ from hloexec.numerics.tolerances import Tolerance
 from hloexec.numerics.ulps import narrower, same_bits, ulp_distances, wide
 from hloexec.values import Array
 
-__all__ = ["PERCENTILES", "Element", "Measured", "elements_at", "measure"]
+__all__ = ["PERCENTILES", "ElementDifference", "Measured", "elements_at", "measure"]
 
 PERCENTILES = (50, 90, 99, 100)
 _BLOCK = 1 << 16
@@ -34,7 +34,7 @@ _BUCKETS = _EXACT_BUCKETS + 1 + 60 * _BUCKETS_PER_OCTAVE
 
 
 @attrs.frozen
-class Element:
+class ElementDifference:
     """One place where two arrays differ."""
 
     index: tuple[int, ...]
@@ -62,8 +62,8 @@ class Measured:
     nans: tuple[int, int, int]
     infinities: tuple[int, int, int]
     unlike_zeros: int
-    first: tuple[Element, ...]
-    worst: tuple[Element, ...]
+    first: tuple[ElementDifference, ...]
+    worst: tuple[ElementDifference, ...]
     error_map: ErrorMap
     tolerance: Tolerance
 
@@ -156,8 +156,8 @@ class _Accumulator:
         self._unequal = self._mismatches = self._unlike_zeros = 0
         self._nans = np.zeros(3, np.int64)
         self._infinities = np.zeros(3, np.int64)
-        self._first: list[Element] = []
-        self._worst: list[Element] = []
+        self._first: list[ElementDifference] = []
+        self._worst: list[ElementDifference] = []
         self._map = MapMaker(actual.shape)
 
     def add(self, ours: Array, theirs: Array, start: int) -> None:
@@ -300,7 +300,7 @@ def _same_values(x: Array, y: Array) -> Array:
     return np.asarray(((x == y) & (np.signbit(x) == np.signbit(y))) | (np.isnan(x) & np.isnan(y)))
 
 
-def elements_at(actual: Array, expected: Array, places: Iterable[int]) -> tuple[Element, ...]:
+def elements_at(actual: Array, expected: Array, places: Iterable[int]) -> tuple[ElementDifference, ...]:
     """The differing elements at flat places, with their distance in ULPs for their error."""
     found = []
     for place in list(places)[:_MOST_ELEMENTS]:
@@ -310,10 +310,12 @@ def elements_at(actual: Array, expected: Array, places: Iterable[int]) -> tuple[
     return tuple(found)
 
 
-def _element(actual: Array, expected: Array, place: int, error: float, ulps: float, severity: float) -> Element:
+def _element(
+    actual: Array, expected: Array, place: int, error: float, ulps: float, severity: float
+) -> ElementDifference:
     index = tuple(map(int, np.unravel_index(place, actual.shape)))
     error = np.inf if np.isnan(error) else error
-    return Element(index, _scalar(actual[index]), _scalar(expected[index]), error, ulps, severity)
+    return ElementDifference(index, _scalar(actual[index]), _scalar(expected[index]), error, ulps, severity)
 
 
 def _scalar(element: Any) -> Any:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
-from hloexec.numerics.measuring import Element
+from hloexec.numerics.measuring import ElementDifference
 from hloexec.report.units import count_text, number_text, plural
 
 __all__ = ["comparison_record", "comparison_text", "comparison_view", "verdict_line"]
@@ -144,7 +144,7 @@ def _details(leaf: LeafComparison) -> RenderableType:
     return Group(*parts)
 
 
-def _cells(element: Element) -> list[str]:
+def _cells(element: ElementDifference) -> list[str]:
     values = [repr(value) for value in (element.actual, element.expected)]
     return [str(list(element.index)), *values, number_text(element.absolute_error, 3), _ulp_text(element.ulps)]
 
@@ -199,7 +199,7 @@ def _leaf_record(leaf: LeafComparison) -> dict[str, Any]:
     return record
 
 
-def _element_record(element: Element) -> dict[str, Any]:
+def _element_record(element: ElementDifference) -> dict[str, Any]:
     record = attrs.asdict(element)
     for name in ("actual", "expected"):
         if isinstance(record[name], complex):
