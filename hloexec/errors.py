@@ -7,6 +7,11 @@ exception of its own making escape.
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
+from types import FrameType
+
 __all__ = [
     "DeadlockError",
     "EvaluationError",
@@ -20,7 +25,10 @@ __all__ = [
     "ShapeError",
     "UnsupportedError",
     "VerificationError",
+    "warn",
 ]
+
+_PACKAGE = os.path.join(os.path.dirname(__file__), "")
 
 
 class HloError(Exception):
@@ -89,6 +97,21 @@ class HloWarning(UserWarning):
 
 class OptimizationWarning(HloWarning):
     """An optimization of hloexec's has failed; the run goes on without it, and gives the same result."""
+
+
+def warn(message: str, category: type[HloWarning] = HloWarning) -> None:
+    """Warn the user of hloexec: the warning points at the line that called into it, however deep this one stands."""
+    frame: FrameType = sys._getframe(1)
+    while frame.f_back is not None and not _is_outside(frame):
+        frame = frame.f_back
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    module = frame.f_globals.get("__name__", "<string>")
+    warnings.warn_explicit(message, category, frame.f_code.co_filename, frame.f_lineno, module, registry)
+
+
+def _is_outside(frame: FrameType) -> bool:
+    """Whether a frame is the user's: neither hloexec's nor that of a function that hloexec or attrs has written."""
+    return not frame.f_code.co_filename.startswith((_PACKAGE, "<plan of ", "<attrs "))
 
 
 def _excerpt(source_line: str, column: int, width: int = 160) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from hloexec.devices.transfers import FromHost, ToHost
 from hloexec.devices.varying import of_position, of_positions
-from hloexec.errors import EvaluationError, HloWarning, InputError
+from hloexec.errors import EvaluationError, InputError, warn
 from hloexec.exec.arguments import value_leaves
 from hloexec.ir import Shape, TupleShape
 from hloexec.plan.steps import Plan, Step
@@ -25,10 +24,10 @@ CONTEXT = np.zeros((), np.uint32)
 CONTEXT.flags.writeable = False
 
 
-Source: TypeAlias = "Iterable[Any] | Callable[[], Any]"
+Source: TypeAlias = Iterable[Any] | Callable[[], Any]
 """The values that a device takes, in the order in which it asks: an iterable, or a function that gives the next one."""
 
-Sink: TypeAlias = "list[Any] | Callable[[Any], Any]"
+Sink: TypeAlias = list[Any] | Callable[[Any], Any]
 """What becomes of the values that a device hands over: a list to append to, or a function of one value."""
 
 
@@ -98,7 +97,7 @@ def connect(
             sinks[transfer] = _put(party, transfer)
     _refuse_surplus(plan, infeed, parties)
     if dropped:
-        warnings.warn(f"values that the module hands to its host are dropped: {', '.join(dropped)}", HloWarning, 4)
+        warn(f"values that the module hands to its host are dropped: {', '.join(dropped)}")
     return Host(sources, sinks)
 
 

@@ -5,18 +5,15 @@ An optimization changes no result, so a fault in one costs time and nothing else
 
 from __future__ import annotations
 
-import warnings
-
-from hloexec.errors import OptimizationWarning
+from hloexec.errors import OptimizationWarning, warn
 
 __all__ = ["warn_of_failure"]
 
 
 def warn_of_failure(what: str, error: BaseException) -> None:
     """Warn that an optimization has failed; `what` says which, as a clause."""
-    warnings.warn(
+    warn(
         f"{what} failed ({type(error).__name__}: {error}); the run goes on without this optimization, with the same "
         "result. Please report this with the module: it is a fault of hloexec",
         OptimizationWarning,
-        stacklevel=3,
     )

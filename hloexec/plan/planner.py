@@ -8,7 +8,6 @@ calls) gets a plan of its own, which is finished by the passes before any caller
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from typing import Any
 
@@ -18,7 +17,7 @@ from hloexec.collection import collection_paused
 from hloexec.custom_calls.registry import CustomCall, find_custom_call
 from hloexec.devices.transfers import HostTransfer
 from hloexec.dtypes import ElementType
-from hloexec.errors import HloWarning, InputError, ResourceError, UnsupportedError
+from hloexec.errors import InputError, ResourceError, UnsupportedError, warn
 from hloexec.ir import BufferShape, Computation, Instruction, Module
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.movement.copying import lies_in_order, row_major
@@ -194,14 +193,14 @@ class _Planner:
         choice = self.options.elided
         if self.unknown_targets:
             names = ", ".join(self.unknown_targets)
-            warnings.warn(f"results of unknown custom calls are {self.options.unknown}: {names}", HloWarning, 4)
+            warn(f"results of unknown custom calls are {self.options.unknown}: {names}")
         if not isinstance(choice, str):
             surplus = [name for name in choice if name not in self.elided_names]
             if surplus:
                 raise InputError(f"values were given for {', '.join(surplus)}, where no elided constant is in use")
         elif self.elided_names:
             names = ", ".join(self.elided_names)
-            warnings.warn(f"constants that the text elides are taken as {choice}: {names}", HloWarning, 4)
+            warn(f"constants that the text elides are taken as {choice}: {names}")
 
 
 def _supplied(value: Any, shape: Leaf, name: str) -> Any:

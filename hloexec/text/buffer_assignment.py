@@ -7,13 +7,12 @@ and that of newer XLA, which writes allocations, values and live ranges into fil
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import attrs
 
-from hloexec.errors import HloWarning, InputError
+from hloexec.errors import InputError, warn
 from hloexec.ir.buffer_assignment import (
     Allocation,
     AssignedValue,
@@ -222,7 +221,7 @@ class _Parser:
         if flag["word"] in _WORDS:
             return _WORDS[flag["word"]], True
         message = f"the flag '{flag['word']}' of an allocation is not known; it is kept as it stands"
-        warnings.warn(message, HloWarning, stacklevel=2)
+        warn(message)
         return None, None
 
     def _value(self) -> AssignedValue | None:

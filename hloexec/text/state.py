@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 
 import attrs
 
-from hloexec.errors import HloWarning
+from hloexec.errors import warn
 from hloexec.ir import Computation, Instruction, Shape, Span
 from hloexec.ops.registry import find_opcode
 from hloexec.text.lexer import Lexer
@@ -110,4 +109,4 @@ class ParserState:
             self._warned.add(what)
             place = self.lexer.error(f"{what} is not known; it is kept as it stands", position)
             message = f"{place.filename}:{place.line}:{place.column}: {place.message}"
-            warnings.warn(message, HloWarning, stacklevel=2)
+            warn(message)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.errors import HloWarning, InputError
+from hloexec.errors import InputError, warn
 from hloexec.ir import ArrayShape
 from hloexec.npz import decoded
 from hloexec.tracing.records import VERSION
@@ -146,7 +145,7 @@ def read_trace(folder: str | os.PathLike[str]) -> Trace:
     if information.get("version") != VERSION:
         raise InputError(f"{os.fspath(path)!r} is of version {information.get('version')}, this reads {VERSION}")
     if not information["is_complete"]:
-        warnings.warn(f"the run that wrote the trace {os.fspath(folder)!r} did not come to its end", HloWarning, 2)
+        warn(f"the run that wrote the trace {os.fspath(folder)!r} did not come to its end")
     return Trace(folder, information)
 
 
