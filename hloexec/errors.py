@@ -72,7 +72,7 @@ class UnsupportedError(HloError):
 
 
 class InputError(HloError):
-    """Values given to a module do not fit its parameters, or a file of values cannot be read."""
+    """An argument of a function is wrong, values do not fit the parameters of a module, or a file cannot be read."""
 
 
 class LiteralError(InputError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from hloexec.arguments import require_flags, require_path
 from hloexec.errors import InputError
 from hloexec.interop import Snapshot, load_bytes, load_recorded
 from hloexec.interop.content import read_limited
@@ -21,6 +22,7 @@ def load(path: str | os.PathLike[str], *, strict: bool = False) -> Module:
     the file cannot be read or is none of these, UnsupportedError where jaxlib would be needed, and ParseError where it
     is not HLO.
     """
+    require_flags(strict=strict)
     return load_bytes(*_contents(path), strict=strict)
 
 
@@ -31,7 +33,10 @@ def load_with_values(path: str | os.PathLike[str], *, strict: bool = False) -> S
 
 def _contents(path: str | os.PathLike[str]) -> tuple[bytes, str]:
     """The bytes of a file, and what messages call it."""
+    require_path("path", path)
     name = os.fspath(path)
+    if "\n" in name or "\0" in name:
+        raise InputError("path must be that of a file, but a text was given; hloexec.parse(text) reads it")
     filename = "<stdin>" if name == "-" else name
     try:
         if name == "-":

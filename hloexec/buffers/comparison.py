@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import attrs
 
+from hloexec.arguments import wrong
 from hloexec.buffers.usage import LiveValue, MemoryUsage, Peak
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, BufferShape, Shape, TupleShape
@@ -90,6 +91,10 @@ def compare_memory(usage: MemoryUsage, assignment: BufferAssignment) -> MemoryCo
     Raises InputError where the assignment is of another module: none, or less than half, of the instructions it names
     are in this one.
     """
+    if not isinstance(usage, MemoryUsage):
+        raise wrong("usage", "what hloexec.memory_usage(module) gives", usage)
+    if not isinstance(assignment, BufferAssignment):
+        raise wrong("assignment", "what hloexec.load_buffer_assignment(path) gives", assignment)
     _require_same_module(usage, assignment)
     ours = _by_key(usage.values)
     live = assignment.live_ranges

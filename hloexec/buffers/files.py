@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from hloexec.arguments import require_path
 from hloexec.errors import InputError
 from hloexec.interop.content import decoded, read_limited, unpacked
 from hloexec.ir.buffer_assignment import BufferAssignment
@@ -20,10 +21,18 @@ def load_buffer_assignment(*paths: str | os.PathLike[str]) -> BufferAssignment:
     `…-memory-usage-report.txt`; any of them will do. Files may be gzipped; `-` reads standard input. Raises InputError
     where a file cannot be read or the files do not belong together, and ParseError where one is no buffer assignment.
     """
-    return merge_buffer_assignments(_read(os.fspath(path)) for path in paths)
+    if not paths:
+        raise InputError("load_buffer_assignment needs the path of a file, but none was given")
+    for path in paths:
+        require_path("path", path)
+    return merge_buffer_assignments([_read(os.fspath(path)) for path in paths])
 
 
 def _read(path: str) -> BufferAssignment:
+    if "\n" in path or "\0" in path:
+        raise InputError(
+            "path must be that of a file, but a text was given; hloexec.parse_buffer_assignment(text) reads it"
+        )
     filename = "<stdin>" if path == "-" else path
     try:
         if path == "-":

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import attrs
 
+from hloexec.arguments import require_module
 from hloexec.buffers.dataflow import analyse
 from hloexec.buffers.flattening import flatten
 from hloexec.buffers.live_ranges import lifetimes
@@ -116,6 +117,7 @@ def memory_usage(module: Module) -> MemoryUsage:
     The order is that of the text where the module is scheduled, else the one hloexec runs in. Raises VerificationError
     where the module is not well-formed.
     """
+    require_module(module)
     verify(module)
     flat = flatten(module)
     dataflow = analyse(module, flat)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +17,6 @@ else:
     _IntType = _PairType = click.ParamType
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def file_argument(function: _Function) -> _Function:
@@ -45,12 +43,13 @@ class ByteCount(_IntType):
     name = "BYTES"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
-        if match is None:
+        from hloexec.arguments import byte_count
+        from hloexec.errors import InputError
+
+        try:
+            return byte_count("it", value)
+        except InputError:
             self.fail(f"{value!r} is not a number of bytes, such as 500M or 8G", param, ctx)
-        return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 class KeyValue(_PairType):

@@ -12,6 +12,7 @@ from math import prod
 
 import attrs
 
+from hloexec.arguments import require_flags, require_module, require_seed, require_text, wrong
 from hloexec.errors import InputError, ResourceError
 from hloexec.inputs.bounds import LeafBounds, frame_of, opaque_bounds
 from hloexec.inputs.distributions import DISTRIBUTIONS, random_array
@@ -46,12 +47,15 @@ def random_inputs(
     computation, distribution or seed that does not exist or an opaque parameter, and ResourceError where the values
     would not fit into memory.
     """
+    require_module(module)
+    require_flags(verify=verify)
+    if not isinstance(distribution, str):
+        raise wrong("distribution", f"one of {', '.join(DISTRIBUTIONS)}", distribution)
+    require_seed(seed)
     if verify:
         verify_module(module)
     if distribution not in DISTRIBUTIONS:
         raise InputError(f"there is no distribution {distribution!r}; there are {', '.join(DISTRIBUTIONS)}")
-    if not 0 <= seed < 2**64:
-        raise InputError(f"a seed is a number from 0 to 2^64 - 1, not {seed}")
     chosen = _computation(module, computation)
     _require_memory(chosen)
     frame = frame_of(module, chosen, [_parameter_bounds(shape) for shape in chosen.parameter_shapes])
@@ -65,6 +69,7 @@ def random_inputs(
 def _computation(module: Module, name: str | None) -> Computation:
     if name is None:
         return module.entry
+    require_text("computation", name, "the name of a computation")
     found = module.by_name.get(name.removeprefix("%"))
     if found is None:
         raise InputError(f"module {module.name} has no computation {name!r}")

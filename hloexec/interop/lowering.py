@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hloexec.arguments import wrong
 from hloexec.errors import InputError, UnsupportedError
 from hloexec.interop.through_jaxlib import text_of_module
 from hloexec.ir import Module
@@ -36,14 +37,12 @@ def from_jax(function: Callable[..., Any] | Any, *arguments: Any, **keywords: An
         if arguments or keywords:
             raise InputError(f"a {type(function).__name__} function has its arguments already; from_jax takes no more")
         staged = function
-    elif hasattr(function, "lower"):
+    elif callable(function) and hasattr(function, "lower"):
         staged = function.lower(*arguments, **keywords)
     elif callable(function):
         staged = jax.jit(function, keep_unused=True).lower(*arguments, **keywords)
     else:
-        raise InputError(
-            f"from_jax takes a function, or a lowered or compiled one; this is a {type(function).__name__}"
-        )
+        raise wrong("function", "a function, or what .lower() or .compile() of a jitted one gave", function)
     text = text_of_module(_compiled_module(staged) if isinstance(staged, Compiled) else _lowered_module(staged))
     return parse(text, filename="<jax>")
 

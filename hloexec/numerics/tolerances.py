@@ -19,8 +19,8 @@ import math
 
 import attrs
 
+from hloexec.arguments import require_number
 from hloexec.dtypes import ElementType, element_type_of
-from hloexec.errors import InputError
 from hloexec.numerics.error_budget import LAMBDA, Chain, rounding, summing
 from hloexec.numerics.spread import Spread
 from hloexec.precision import smallest_normal, unit_roundoff
@@ -57,8 +57,8 @@ class Tolerance:
 def given_tolerance(atol: float | None, rtol: float | None, ulp: float | None) -> Tolerance | None:
     """The tolerance that a caller gives, None where nothing is; InputError where it is negative or NaN."""
     for name, number in (("atol", atol), ("rtol", rtol), ("ulp", ulp)):
-        if number is not None and not number >= 0:
-            raise InputError(f"{name} must not be negative or NaN, but is {number}")
+        if number is not None:
+            require_number(name, number)
     if atol is None and rtol is None and ulp is None:
         return None
     parts = [

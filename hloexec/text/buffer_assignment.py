@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import attrs
 
+from hloexec.arguments import require_text
 from hloexec.errors import InputError, warn
 from hloexec.ir.buffer_assignment import (
     Allocation,
@@ -89,6 +90,9 @@ def parse_buffer_assignment(text: str, *, filename: str = "<string>") -> BufferA
     `…-buffer-assignment-values.txt`, `…-live-range.txt`, `…-memory-usage-report.txt`); `merge_buffer_assignments` puts
     those together. Raises ParseError; warns HloWarning about flags of a newer XLA, which are kept.
     """
+    advice = "hloexec.load_buffer_assignment(path) reads a file"
+    require_text("text", text, "the text of a buffer assignment, a str", advice)
+    require_text("filename", filename)
     return _Parser(DumpLines(text, filename)).run()
 
 

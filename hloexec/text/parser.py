@@ -14,7 +14,9 @@ from typing import Any
 
 import attrs
 
+from hloexec.arguments import require_flags, require_text
 from hloexec.collection import collection_paused
+from hloexec.errors import ParseError
 from hloexec.ir import FileLocation, Module, Shape, StackFrame, StackFrames, TupleShape
 from hloexec.text.annotations import AnnotationParser
 from hloexec.text.attributes import AttributeParser
@@ -34,8 +36,19 @@ def parse(text: str, *, filename: str = "<string>", strict: bool = False) -> Mod
     The text may be a whole module, computations without the `HloModule` line, or a single instruction, whose operands
     then become parameters. `filename` only serves messages. Raises ParseError; warns HloWarning about what is unknown.
     """
+    require_text("text", text, "HLO text, a str", "hloexec.load(path) reads a file")
+    require_text("filename", filename)
+    require_flags(strict=strict)
+    if _is_path(text):
+        message = "expected HLO text, found what looks like a path; hloexec.load(path) reads a file"
+        raise ParseError(message, line=1, column=1, source_line=text, filename=filename)
     with collection_paused():
         return _ModuleParser(text, filename, strict=strict).run()
+
+
+def _is_path(text: str) -> bool:
+    """Whether it is one word, as no HLO is, with what paths have in them."""
+    return len(text) < 4096 and len(text.split()) == 1 and not {*"{}()="} & {*text} and bool({*"/\\."} & {*text})
 
 
 class _ModuleParser:

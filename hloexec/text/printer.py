@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from hloexec.arguments import require_flags, require_module
 from hloexec.errors import VerificationError
 from hloexec.ir import (
     Computation,
@@ -44,6 +45,8 @@ def format(module: Module, *, metadata: bool = True, layouts: bool = True, backe
     `parse(format(module)) == module`. Leaving out metadata (and the tables it points to), layouts or backend configs
     gives text that is easier to read and to compare.
     """
+    require_module(module)
+    require_flags(metadata=metadata, layouts=layouts, backend_config=backend_config)
     return "".join(_module(module, _Options(metadata, layouts, backend_config)))
 
 

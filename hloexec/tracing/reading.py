@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.arguments import require_path
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import InputError, warn
 from hloexec.ir import ArrayShape
@@ -133,6 +134,7 @@ def read_trace(folder: str | os.PathLike[str]) -> Trace:
     Raises InputError where the folder is none or of a newer version; warns HloWarning where the run that wrote it did
     not come to its end.
     """
+    require_path("folder", folder)
     path = Path(folder) / "trace.json"
     try:
         information = json.loads(path.read_bytes())

@@ -7,6 +7,7 @@ the declared shape. What is wrong is collected and raised once, with its places 
 
 from __future__ import annotations
 
+from hloexec.arguments import require_flags, require_module
 from hloexec.collection import collection_paused
 from hloexec.ir import Module
 from hloexec.verifier.report import Note, Report
@@ -25,6 +26,9 @@ def verify(module: Module, strict: bool = False) -> list[Note]:
     differ only in the width of floating-point types, which optimized modules have, are notes, or errors where
     `strict`. Opcodes that the registry does not know are taken as they are.
     """
+    if not isinstance(module, Module) or strict is not False:
+        require_module(module)
+        require_flags(strict=strict)
     report = Report(module, strict)
     with collection_paused():
         check_computation_names(report)

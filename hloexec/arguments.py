@@ -1,0 +1,156 @@
+"""What functions of the public API ask of their arguments: `InputError` says which is wrong, what was given, and what
+is wanted.
+
+Only what a user may get wrong is looked at, and only where it comes in: functions behind the public ones rely on it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from hloexec.dtypes import element_type_of
+from hloexec.errors import InputError
+from hloexec.ir import Module
+
+__all__ = [
+    "byte_count",
+    "described",
+    "listed",
+    "require_choice",
+    "require_flags",
+    "require_integer",
+    "require_module",
+    "require_number",
+    "require_path",
+    "require_policy",
+    "require_seed",
+    "require_text",
+    "texts",
+    "wrong",
+]
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_BYTES = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+
+def described(value: Any) -> str:
+    """What was given, in words."""
+    if type(value) is np.ndarray or isinstance(value, (np.memmap, np.generic)):
+        try:
+            name = element_type_of(value.dtype).name
+        except KeyError:
+            return f"an array of type {value.dtype} and shape {list(value.shape)}, which is no element type of HLO,"
+        return f"{name}[{','.join(map(str, value.shape))}]"
+    if value is None:
+        return "None"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)} values"
+    if isinstance(value, (bool, int, float, complex, str)):
+        return f"the Python {type(value).__name__} {value!r:.80}"
+    kind = type(value)
+    home = kind.__module__.partition(".")[0]
+    return f"a {kind.__qualname__ if home in ('builtins', 'hloexec') else f'{kind.__module__}.{kind.__qualname__}'}"
+
+
+def wrong(name: str, expected: str, value: Any, advice: str = "") -> InputError:
+    """The error for an argument that is not what it must be."""
+    return InputError(f"{name} must be {expected}, but {described(value)} was given{advice and '; '}{advice}")
+
+
+def require_module(value: Any, name: str = "module") -> None:
+    """InputError unless it is a module."""
+    if isinstance(value, Module):
+        return
+    advice = "hloexec.load(path) reads one from a file, hloexec.parse(text) from HLO text"
+    raise wrong(name, "a Module", value, advice)
+
+
+def require_integer(name: str, value: Any, least: int) -> None:
+    """InputError unless it is an integer of Python's or NumPy's, and at least `least`."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
+        raise wrong(name, "an integer", value)
+    if value < least:
+        bound = f"be at least {least}" if least else "not be negative"
+        raise InputError(f"{name} must {bound}, but is {value}")
+
+
+def require_seed(value: Any) -> None:
+    """InputError unless it is a seed of random numbers."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not 0 <= value < 1 << 64:
+        raise InputError(f"seed must be an integer from 0 to 2**64 - 1, but is {value!r:.80}")
+
+
+def require_number(name: str, value: Any, most: float = math.inf) -> None:
+    """InputError unless it is a real number from 0 to `most`, which may be infinity."""
+    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
+        raise wrong(name, "a number", value)
+    if not 0 <= value <= most:
+        bound = "not be negative or NaN" if most == math.inf else f"lie between 0 and {most:g}"
+        raise InputError(f"{name} must {bound}, but is {value}")
+
+
+def require_policy(value: Any, name: str = "numerics") -> None:
+    """InputError unless it is a policy of numerics, or may be the name of one."""
+    from hloexec.ops.policies.policy import NumericsPolicy
+
+    if not isinstance(value, (str, NumericsPolicy)):
+        raise wrong(name, "the name of a policy, such as 'reference' or 'exact', or a NumericsPolicy", value)
+
+
+def require_flags(**flags: Any) -> None:
+    """InputError unless all are True or False."""
+    for name, value in flags.items():
+        if not isinstance(value, (bool, np.bool_)):
+            raise wrong(name, "True or False", value)
+
+
+def require_text(name: str, value: Any, what: str = "a str", advice: str = "") -> None:
+    """InputError unless it is a str."""
+    if not isinstance(value, str):
+        raise wrong(name, what, value, advice)
+
+
+def require_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """InputError unless it is one of some words."""
+    if not isinstance(value, str) or value not in choices:
+        given = repr(value) if isinstance(value, str) else described(value)
+        raise InputError(f"{name} must be one of {', '.join(choices)}, but is {given:.200}")
+
+
+def require_path(name: str, value: Any) -> None:
+    """InputError unless it is the path of a file or folder."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise wrong(name, "a path, a str or an os.PathLike", value)
+
+
+def listed(name: str, value: Any, what: str) -> list[Any]:
+    """What a list or another iterable holds; InputError for a str, too, whose letters nobody means."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise wrong(name, f"a list of {what}", value, "write it as [...], even where there is only one")
+    return list(value)
+
+
+def texts(name: str, value: Any) -> tuple[str, ...]:
+    """The words or patterns of a list."""
+    found = tuple(listed(name, value, "str"))
+    for entry in found:
+        require_text(f"each of {name}", entry)
+    return found
+
+
+def byte_count(name: str, value: Any) -> int:
+    """A number of bytes: an integer, or a text such as `1500000`, `500M` or `8GiB` (K, M, G, T: powers of 1024)."""
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        if value < 0:
+            raise InputError(f"{name} must not be negative, but is {value}")
+        return int(value)
+    match = _BYTES.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise wrong(name, "a number of bytes, such as 500_000_000, '500M' or '8G'", value)
+    return int(float(match[1]) * _UNITS[match[2].upper()])
