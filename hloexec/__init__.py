@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         run_devices,
     )
     from hloexec.exec.host import Sink, Source
+    from hloexec.exec.options import RunOptions
     from hloexec.exec.statistics import Statistics
     from hloexec.extraction import Extraction, extract
     from hloexec.golden import Golden, GoldenCheck, check_golden, record_golden
@@ -83,7 +84,7 @@ if TYPE_CHECKING:
     from hloexec.text import format, parse
     from hloexec.text.buffer_assignment import parse_buffer_assignment
     from hloexec.tracing import Trace, TraceEvent, read_trace, trace
-    from hloexec.values import Array, Token, Value
+    from hloexec.values import Array, Inputs, Token, Value
     from hloexec.verifier import Note, verify
 
 __all__ = [
@@ -107,6 +108,7 @@ __all__ = [
     "HloError",
     "HloWarning",
     "InputError",
+    "Inputs",
     "Instruction",
     "InstructionObserver",
     "Layout",
@@ -128,6 +130,7 @@ __all__ = [
     "Progress",
     "ProgressObserver",
     "ResourceError",
+    "RunOptions",
     "Shape",
     "ShapeError",
     "Sharding",
@@ -198,6 +201,7 @@ _HOMES = {
     "Golden": "hloexec.golden",
     "GoldenCheck": "hloexec.golden",
     "NanSearch": "hloexec.nan_search",
+    "Inputs": "hloexec.values",
     "Instruction": "hloexec.ir",
     "InstructionObserver": "hloexec.exec",
     "Layout": "hloexec.ir",
@@ -214,6 +218,7 @@ _HOMES = {
     "PathEntry": "hloexec.exec",
     "Progress": "hloexec.exec",
     "ProgressObserver": "hloexec.exec",
+    "RunOptions": "hloexec.exec.options",
     "Shape": "hloexec.ir",
     "Sharding": "hloexec.ir",
     "Sink": "hloexec.exec.host",

@@ -11,7 +11,6 @@ is collected unless asked for.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from hloexec.golden import GoldenCheck
     from hloexec.ir import Module
+    from hloexec.values import Inputs
 
 __all__ = ["GoldenFixture", "hlo_golden"]
 
@@ -115,7 +115,7 @@ class GoldenFixture:
         self,
         module: Module,
         *,
-        inputs: Sequence[Any] | None = None,
+        inputs: Inputs | None = None,
         seed: int = 0,
         numerics: str = "reference",
         atol: float | None = None,
@@ -127,7 +127,7 @@ class GoldenFixture:
 
         Under `numerics="exact"` a module whose text is that of the golden must give the same bits; otherwise rounding
         is allowed for, or what the tolerances say. `--hlo-update` records the golden where it is missing or another
-        one: on `inputs`, one value per parameter, or on random ones by `seed`.
+        one: on `inputs` (see `hloexec.Inputs`), or on random ones by `seed`.
         """
         __tracebackhide__ = True
         from hloexec.golden import check_golden, record_golden
@@ -143,8 +143,8 @@ class GoldenFixture:
                 return
             if not is_updating:
                 pytest.fail(_failure_text(found), pytrace=False)
-        given = {"inputs": inputs, "seed": seed, "numerics": numerics, "atol": atol, "rtol": rtol, "ulp": ulp}
-        record_golden(module, folder, replace=found is not None, **given)  # type: ignore[arg-type]
+        given = {"seed": seed, "numerics": numerics, "atol": atol, "rtol": rtol, "ulp": ulp}
+        record_golden(module, inputs, folder, replace=found is not None, **given)  # type: ignore[arg-type]
         verb = "recorded" if found is None else "updated"
         self._config.stash.setdefault(_changed, []).append(f"{verb} {folder}")
 

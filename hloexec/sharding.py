@@ -13,10 +13,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from hloexec.arguments import require_module, wrong
 from hloexec.devices.tiles import Tiles, tiles_of
 from hloexec.devices.topology import Topology, topology_of
 from hloexec.errors import InputError, UnsupportedError
-from hloexec.exec.arguments import require_inputs
+from hloexec.exec.arguments import inputs_by_device, require_inputs
 from hloexec.ir import (
     ArrayShape,
     BufferShape,
@@ -35,7 +36,7 @@ from hloexec.plan.trees import fits, rebuilt
 from hloexec.text.attribute_text import sharding as sharding_text
 from hloexec.text.shapes import parse_shape
 from hloexec.text.shardings import parse_sharding
-from hloexec.values import Array, Value
+from hloexec.values import Array, Inputs, Value
 
 __all__ = ["shard_inputs", "unshard_outputs"]
 
@@ -44,9 +45,10 @@ _Leaf: TypeAlias = ArrayShape | BufferShape
 
 
 def shard_inputs(
-    module: Module, inputs: Sequence[Any], *, replicas: int | None = None, partitions: int | None = None
+    module: Module, inputs: Inputs, *, replicas: int | None = None, partitions: int | None = None
 ) -> list[list[Any]]:
-    """The inputs of each device for `run_devices`, given whole ones: one value per parameter of the entry computation.
+    """The inputs of each device for `run_devices`, given whole ones: a list with one value per
+    parameter of the entry computation, or a mapping from the parameters' names.
 
     An array that is larger than its parameter is cut by the parameter's sharding. Where a dimension does not divide
     evenly, zeros are put at its end first, as XLA does. Devices that hold the same shard get the same array, and all
@@ -55,10 +57,15 @@ def shard_inputs(
 
     Raises InputError where shards do not have the parameter's shape, or the sharding is for other partitions.
     """
+    require_module(module)
     topology = topology_of(module, replicas, partitions)
-    require_inputs(module.entry, inputs)
+    rows = inputs_by_device(module.entry, inputs)
+    if len(rows) > 1:
+        raise InputError(f"inputs must be whole values, one per parameter, but {len(rows)} lists of values were given")
+    (values,) = rows
+    require_inputs(module.entry, values)
     columns = []
-    for number, (parameter, value) in enumerate(zip(module.entry.parameters, inputs, strict=True)):
+    for number, (parameter, value) in enumerate(zip(module.entry.parameters, values, strict=True)):
         what = f"parameter {number} ({parameter.name})"
         shardings = iter(_by_leaf(parameter.sharding, parameter.shape, what))
         # Each leaf becomes the list of its shards.
@@ -130,6 +137,15 @@ def unshard_outputs(
     Devices that should hold the same must hold the same bits, and so must all devices of results without a sharding.
     InputError says where they don't, and where shards do not make up the shape.
     """
+    require_module(module)
+    if before is not None:
+        require_module(before, "before")
+    if sharding is not None and not isinstance(sharding, (str, TileSharding, NamedSharding, TupleSharding)):
+        raise wrong("sharding", "a Sharding, or the text of one", sharding)
+    if shape is not None and not isinstance(shape, (str, ArrayShape, BufferShape, TupleShape)):
+        raise wrong("shape", "a Shape, or the text of one", shape)
+    if not isinstance(outputs, (list, tuple)):
+        raise wrong("outputs", "a list with the output of each device", outputs)
     topology = topology_of(module, replicas, partitions)
     declared = module.entry.result_shape
     if len(outputs) != topology.count:

@@ -5,11 +5,12 @@ A value is a NumPy array, a (nested) tuple of values, or a token.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["TOKEN", "Array", "Token", "Value", "flat"]
+__all__ = ["TOKEN", "Array", "Inputs", "Token", "Value", "flat"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """A NumPy array of any element type and shape; element types that NumPy lacks are those of ml_dtypes."""
@@ -29,6 +30,14 @@ TOKEN = Token()
 
 Value: TypeAlias = Array | Token | tuple["Value", ...]
 """What a run takes and gives: an array, a token, or a (nested) tuple of values."""
+
+Inputs: TypeAlias = Sequence[Any] | Mapping[Any, Any]
+"""What a module is run on, in any of the forms in which functions take it as `inputs`:
+
+- a list or tuple with one value per parameter, in the order of the parameters;
+- a mapping from the parameters' names (or numbers) to their values;
+- for several devices, a list with one of these for each of them.
+"""
 
 
 def flat(value: Any) -> list[Any]:

@@ -12,6 +12,7 @@ from hloexec.ops.registry import OPCODES
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_LINES = 60
+"""Of a function, its docstring not counted."""
 MOST_MODULES = 15
 """Files of a package of operations or library calls, beside its `__init__.py`."""
 MOST_FILES = 30
@@ -78,6 +79,7 @@ NO_OPCODES = {
     "cli/run_options.py": "iota",
     "diffing/correspondence.py": "parameter",
     "diffing/digests.py": "complex",
+    "diffing/folders.py": "select",
     "diffing/comparator.py": "complex",
     "diffing/matching.py": "complex",
     "dtypes.py": "complex",
@@ -132,7 +134,8 @@ def test_functions_that_make_and_run_plans_are_short() -> None:
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.FunctionDef):
                     assert node.end_lineno is not None
-                    if node.end_lineno - node.lineno + 1 > MOST_LINES:
+                    documented = len((ast.get_docstring(node, clean=False) or "").splitlines())
+                    if node.end_lineno - node.lineno + 1 - documented > MOST_LINES:
                         long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
     assert long == []
 

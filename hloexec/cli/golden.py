@@ -75,8 +75,8 @@ def record(
         result = read_result(expected, result_shapes(ready.module))
     golden = hloexec.record_golden(
         ready.module,
+        ready.inputs,
         folder,
-        inputs_per_device=ready.inputs,
         seed=given.seed,
         expected=result,
         numerics=given.numerics,

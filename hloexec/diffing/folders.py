@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
 import attrs
 
+from hloexec.arguments import require_path, require_seed, texts, wrong
 from hloexec.diffing.dumps import DumpedModule, Stage, dumped_modules
 from hloexec.diffing.findings import Diff
 from hloexec.diffing.running import diff
@@ -17,6 +18,7 @@ from hloexec.errors import HloError, InputError
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
 from hloexec.loading import load
+from hloexec.values import Inputs
 
 __all__ = ["FolderDiff", "ModuleDiff", "Outcome", "StageDiff", "diff_folders"]
 
@@ -80,7 +82,7 @@ class FolderDiff:
 def diff_folders(
     folder: str | os.PathLike[str],
     other: str | os.PathLike[str] | None = None,
-    inputs: Sequence[Any] | Callable[[Module], Sequence[Any]] | None = None,
+    inputs: Inputs | Callable[[Module], Inputs] | None = None,
     *,
     select: Sequence[str] = (),
     seed: int = 0,
@@ -104,6 +106,15 @@ def diff_folders(
     Raises InputError where a folder cannot be read, holds no dumped module, none that is selected, or nothing to
     compare.
     """
+    require_path("folder", folder)
+    if other is not None:
+        require_path("other", other)
+    if on_step is not None and not callable(on_step):
+        raise wrong("on_step", "a function of the stage, its number and how many there are", on_step)
+    if inputs is not None and not callable(inputs) and not isinstance(inputs, (list, tuple, Mapping)):
+        raise wrong("inputs", "a list of values, a mapping from parameters' names, or a function of a module", inputs)
+    select = texts("select", select)
+    require_seed(seed)
     found = _selected(folder, select)
     notes: list[str] = []
     if other is None:
@@ -132,14 +143,14 @@ def diff_folders(
 
 def _steps(
     stages: Sequence[Stage],
-    inputs: Sequence[Any] | Callable[[Module], Sequence[Any]] | None,
+    inputs: Inputs | Callable[[Module], Inputs] | None,
     tell: Callable[[Stage], None],
     options: dict[str, Any],
 ) -> list[StageDiff]:
     """Each stage compared with the latest one before it that could be run."""
     steps: list[StageDiff] = []
     last, last_module, last_text = stages[0], None, _text(stages[0])
-    values: Sequence[Any] | None = None if callable(inputs) else inputs
+    values: Inputs | None = None if callable(inputs) else inputs
     for stage in stages[1:]:
         tell(stage)
         text = _text(stage)

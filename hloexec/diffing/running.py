@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.arguments import byte_count, listed, require_integer, require_module, require_policy, require_seed
 from hloexec.devices.topology import topology_of
 from hloexec.diffing.agreement import LOCAL
 from hloexec.diffing.blaming import Blame, Blamed
@@ -23,7 +24,8 @@ from hloexec.diffing.replay import Replay, State
 from hloexec.diffing.widening import match_through_rounding
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
-from hloexec.exec.arguments import device_arguments
+from hloexec.exec.arguments import device_arguments, listed_inputs
+from hloexec.exec.observers import Observer
 from hloexec.exec.running import run_devices
 from hloexec.inputs import random_inputs
 from hloexec.ir import ArrayShape, Module
@@ -38,7 +40,7 @@ from hloexec.operations import traits_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.ops.registry import Role, role_of
 from hloexec.system_memory import memory_limit_bytes
-from hloexec.values import Value
+from hloexec.values import Inputs, Value
 
 __all__ = ["diff"]
 
@@ -48,22 +50,25 @@ _NOWHERE = "no instruction is off by more than its roundings explain, this one c
 def diff(
     before: Module,
     after: Module,
-    inputs: Sequence[Any] | None = None,
+    inputs: Inputs | None = None,
     *,
-    seed: int = 0,
-    numerics: str | NumericsPolicy | tuple[str | NumericsPolicy, str | NumericsPolicy] = "reference",
     replicas: int | None = None,
     partitions: int | None = None,
+    numerics: str | NumericsPolicy | tuple[str | NumericsPolicy, str | NumericsPolicy] = "reference",
+    seed: int = 0,
+    elided: str | Mapping[str, Any] = "zeros",
+    unknown: str = "error",
+    memory_limit: int | str | None = None,
+    verify: bool = True,
+    planner: bool = True,
+    observers: Sequence[Observer] = (),
     top: int = 20,
-    memory_limit: int | None = None,
-    observers: Sequence[Any] = (),
-    **options: Any,
 ) -> Diff:
     """Run two modules on the same inputs, and find the instruction that makes their results differ.
 
-    `inputs` are one value per parameter of `before`, or for several devices a list of such lists, as for `run_devices`;
-    None draws them by `seed`. Both modules must take the same arrays and give the same arrays; tuples may nest
-    otherwise, and results whose shapes differ from one another may come in another order.
+    `inputs` are those of `before`, as for `run_devices` (see `hloexec.Inputs`); None draws them by `seed`. Both modules
+    must take the same arrays and give the same arrays; tuples may nest otherwise, and results whose shapes differ from
+    one another may come in another order.
 
     Instructions are matched by what they compute, whatever they are called, through fusions, loops and layouts. The
     verdict is `agree` where the results are the same bits; `rounding only` where each instruction of `after` gives,
@@ -73,23 +78,25 @@ def diff(
     results are not. Where all are within their own roundings, and the results are not, the one that comes nearest to
     its bound is named, as uncertain.
 
-    `numerics` is the policy of both, or one for each. `options` are those of `run_devices`, for both. Every value of
-    both runs is kept, in `memory_limit` bytes at most (by default 80 % of what is free).
+    `numerics` is the policy of both, or one for each. Every value of both runs is kept, in `memory_limit` bytes at most
+    (by default 80 % of what is free). The other options are those of `run_devices`, for both.
 
     Raises InputError where parameters or results do not correspond, ResourceError where the values take more than the
     limit, and what `run_devices` raises.
     """
-    policies = numerics if isinstance(numerics, tuple) else (numerics, numerics)
-    if len(policies) != 2:
-        raise InputError(f"numerics must be one policy or two, for before and after, but there are {len(policies)}")
-    if top < 1:
-        raise InputError(f"top must be at least 1, but is {top}")
+    require_module(before, "before")
+    require_module(after, "after")
+    policies = _policies(numerics)
+    require_integer("top", top, 1)
+    require_seed(seed)
+    watchers = listed("observers", observers, "observers")
+    limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
     topologies = [topology_of(module, replicas, partitions) for module in (before, after)]
     pairing = correspondence_of(before, after, topologies)
     values = _inputs(before, inputs, seed)
     device_arguments(before.entry, values, topologies[0].count)  # so that what is wrong with them is said of `before`
-    shared = {"memory_limit": memory_limit, "seed": seed, **options}
-    room = memory_limit_bytes(memory_limit)
+    alone: dict[str, Any] = {"elided": elided, "unknown": unknown, "seed": seed, "planner": planner}
+    room = memory_limit_bytes(limit)
     graphs: list[Graph] = []
     outputs, runs = [], []
     sides = ((before, values), (after, [pairing.inputs(entry) for entry in values]))
@@ -102,15 +109,16 @@ def diff(
             replicas=topology.replicas,
             partitions=topology.partitions,
             numerics=policy,
-            observers=[recorder, controls, *observers],
-            **shared,
+            observers=[recorder, controls, *watchers],
+            memory_limit=limit,
+            verify=verify,
+            **alone,
         )
         graphs.append(recorder.finish(found))
         outputs.append(found)
         runs.append((controls, module, recorder.held))
     theirs, ours = graphs
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
-    alone = {key: value for key, value in shared.items() if key in ("elided", "unknown", "seed", "planner")}
     evaluators = [
         Evaluator(module, topology, {**alone, "numerics": policy, "verify": False, "memory_limit": room})
         for module, topology, policy in zip((before, after), topologies, policies, strict=True)
@@ -131,7 +139,7 @@ def diff(
     spreads = {}
     if not is_equal:
         sampling = {**alone, "replicas": topologies[0].replicas, "partitions": topologies[0].partitions}
-        spreads = measured_spreads(before, values, policies[0], memory_limit=memory_limit, **sampling)
+        spreads = measured_spreads(before, values, policies[0], memory_limit=limit, **sampling)
     comparison = _outputs(ours, theirs, pairing, policies[0], spreads)
     verdict: Verdict = "agree" if is_equal else "rounding only"
     if blamed or not comparison.agrees:
@@ -153,14 +161,21 @@ def diff(
     )
 
 
-def _inputs(module: Module, inputs: Sequence[Any] | None, seed: int) -> list[list[Value]]:
+def _policies(numerics: Any) -> tuple[str | NumericsPolicy, str | NumericsPolicy]:
+    """Those of both sides."""
+    policies = numerics if isinstance(numerics, (tuple, list)) else (numerics, numerics)
+    if len(policies) != 2:
+        raise InputError(f"numerics must be one policy or two, for before and after, but there are {len(policies)}")
+    for policy in policies:
+        require_policy(policy)
+    return policies[0], policies[1]
+
+
+def _inputs(module: Module, inputs: Inputs | None, seed: int) -> list[list[Value]]:
     """One list for all devices, or one for each."""
     if inputs is None:
         return [random_inputs(module, seed)]
-    given = list(inputs)
-    if given and all(isinstance(entry, list) for entry in given):
-        return given
-    return [given]
+    return listed_inputs(module.entry, inputs)
 
 
 def _is_equal(ours: Graph, theirs: Graph) -> bool:

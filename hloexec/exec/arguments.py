@@ -6,22 +6,32 @@ with arguments, constants or one another.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from hloexec.arguments import described, wrong
 from hloexec.devices.varying import Varying, of_position, of_positions
-from hloexec.dtypes import ElementType, Kind, element_type_of
+from hloexec.dtypes import ElementType, Kind
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Shape, TupleShape
 from hloexec.ops.common import narrow
 from hloexec.ops.movement.copying import lies_in_order, row_major
 from hloexec.plan.steps import Plan
-from hloexec.plan.trees import fits, map_shape, unflatten
+from hloexec.plan.trees import fits, map_shape, rebuilt, unflatten
 from hloexec.values import TOKEN, Token, Value
 
-__all__ = ["argument_leaves", "device_arguments", "device_results", "require_inputs", "value_leaves"]
+__all__ = [
+    "argument_leaves",
+    "collected",
+    "device_arguments",
+    "device_results",
+    "inputs_by_device",
+    "listed_inputs",
+    "require_inputs",
+    "value_leaves",
+]
 
 
 def argument_leaves(computation: Computation, inputs: Sequence[Any]) -> list[Any]:
@@ -34,32 +44,113 @@ def argument_leaves(computation: Computation, inputs: Sequence[Any]) -> list[Any
     return _argument_leaves(computation, inputs, {})
 
 
-def device_arguments(computation: Computation, inputs: Sequence[Sequence[Any]], count: int) -> list[Any]:
+def device_arguments(computation: Computation, inputs: Any, count: int) -> list[Any]:
     """The leaves of the arguments of `count` devices, split where devices are given different objects.
 
-    `inputs` holds one sequence of values per device, or a single one for all of them.
+    `inputs` are in any of the forms of `hloexec.values.Inputs`; one device's serve all.
     """
-    if not isinstance(inputs, (tuple, list)):
+    given = inputs_by_device(computation, inputs)
+    if len(given) not in (1, count):
         raise InputError(
-            f"the inputs must be a list with a list of values per device, but {_describe(inputs)} was given"
-        )
-    if len(inputs) not in (1, count):
-        raise InputError(
-            f"there must be one list of inputs per device, {count}, or a single one for all, but {len(inputs)} were "
+            f"there must be one list of inputs per device, {count}, or a single one for all, but {len(given)} were "
             "given"
         )
     known: dict[Any, list[Any]] = {}
     rows = []
-    for device, values in enumerate(inputs):
-        if not isinstance(values, (tuple, list)):
-            raise InputError(
-                f"the inputs of device {device} must be a list of values, but {_describe(values)} was given"
-            )
+    for device, values in enumerate(given):
         try:
             rows.append(_argument_leaves(computation, values, known))
         except InputError as error:
             raise InputError(f"device {device}: {error.message}" if count > 1 else error.message) from None
     return [of_positions(column) for column in zip(*rows, strict=True)] if len(rows) > 1 else rows[0]
+
+
+def inputs_by_device(computation: Computation, inputs: Any) -> list[Sequence[Any]]:
+    """Inputs in any of the forms of `hloexec.values.Inputs` as lists of one value per parameter: one for each device,
+    or a single one for all.
+
+    A list of lists holds values where all parameters are tuples and it fits them, else the inputs of devices.
+    """
+    if isinstance(inputs, Mapping):
+        return [_in_order(computation, inputs)]
+    if not isinstance(inputs, (tuple, list)):
+        expected = "a list with a value per parameter, a mapping from parameters' names to values, or a list of these"
+        raise wrong("inputs", expected, inputs)
+    if not _are_by_device(computation, inputs):
+        return [inputs]
+    return [_in_order(computation, entry) if isinstance(entry, Mapping) else entry for entry in inputs]
+
+
+def collected(computation: Computation, inputs: tuple[Any, ...]) -> Any:
+    """What `run` was given, as `inputs_by_device` takes it: values one by one, or all of them in one object."""
+    if len(inputs) != 1 or not isinstance(inputs[0], (tuple, list, Mapping)):
+        return [inputs]
+    (given,) = inputs
+    shapes = computation.parameter_shapes
+    if isinstance(given, Mapping) or len(shapes) != 1:
+        return given
+    is_tuple = isinstance(shapes[0], TupleShape)
+    is_value = len(given) != 1 or (is_tuple and not isinstance(given[0], (tuple, list, Mapping)))
+    return [inputs] if is_value or _is_nested_as(given, shapes[0]) else given
+
+
+def listed_inputs(computation: Computation, inputs: Any) -> list[list[Value]]:
+    """`inputs_by_device`, in lists of its own, with tuples where values hold lists in their place."""
+
+    def parts(node: Any) -> Any:
+        return node if isinstance(node, (tuple, list)) else None
+
+    return [
+        [rebuilt(value, parts, lambda leaf: leaf) for value in values]
+        for values in inputs_by_device(computation, inputs)
+    ]
+
+
+def _are_by_device(computation: Computation, inputs: Sequence[Any]) -> bool:
+    """Whether a list holds lists of values rather than values."""
+    if not inputs or not all(isinstance(entry, (tuple, list, Mapping)) for entry in inputs):
+        return False
+    shapes = computation.parameter_shapes
+    if not all(isinstance(shape, TupleShape) for shape in shapes) or not shapes:
+        return True
+    if len(inputs) == len(shapes) and all(map(_is_nested_as, inputs, shapes)):
+        return False
+    rows = [entry for entry in inputs if not isinstance(entry, Mapping)]
+    return all(len(row) == len(shapes) and all(isinstance(value, (tuple, list)) for value in row) for row in rows)
+
+
+def _is_nested_as(value: Any, shape: Shape) -> bool:
+    """Whether a value has tuples where a shape has some."""
+    stack = [(value, shape)]
+    while stack:
+        current, declared = stack.pop()
+        if isinstance(declared, TupleShape) != isinstance(current, (tuple, list)):
+            return False
+        if isinstance(declared, TupleShape):
+            if len(current) != len(declared.elements):
+                return False
+            stack += zip(current, declared.elements, strict=True)
+    return True
+
+
+def _in_order(computation: Computation, inputs: Mapping[Any, Any]) -> list[Any]:
+    """The values of a mapping from parameters' names or numbers, in the order of the parameters."""
+    names = {parameter.name: number for number, parameter in enumerate(computation.parameters)}
+    found: dict[int, Any] = {}
+    for key, value in inputs.items():
+        number = names.get(key.removeprefix("%"), key) if isinstance(key, str) else key
+        if isinstance(number, str) and number.isascii() and number.isdecimal() and len(number) < 10:
+            number = int(number)
+        if type(number) is not int or not 0 <= number < len(names):
+            listed = f", numbered from 0 and named {', '.join(list(names)[:20])}" if names else ""
+            raise InputError(f"{computation.name} has no parameter {key!r:.80}, but {len(names)}{listed}")
+        if number in found:
+            raise InputError(f"inputs give parameter {number} ({list(names)[number]}) twice")
+        found[number] = value
+    missing = [name for name, number in names.items() if number not in found]
+    if missing:
+        raise InputError(f"inputs give no value for {', '.join(missing[:20])} of {computation.name}")
+    return [found[number] for number in range(len(names))]
 
 
 def _argument_leaves(computation: Computation, inputs: Sequence[Any], known: dict[Any, list[Any]]) -> list[Any]:
@@ -101,7 +192,7 @@ def value_leaves(value: Any, shape: Shape, what: str) -> list[Any]:
         if isinstance(declared, TupleShape):
             if not isinstance(current, (tuple, list)) or len(current) != len(declared.elements):
                 raise InputError(
-                    f"{where} must be a tuple of {len(declared.elements)} values, but {_describe(current)} was given"
+                    f"{where} must be a tuple of {len(declared.elements)} values, but {described(current)} was given"
                 )
             for i in reversed(range(len(current))):
                 stack.append((current[i], declared.elements[i], f"element {i} of {where}"))
@@ -115,10 +206,10 @@ def _leaf(value: Any, shape: ArrayShape | BufferShape, what: str) -> Any:
     if not array_shape.is_array:
         if value is None or isinstance(value, Token):
             return TOKEN
-        raise InputError(f"{what} must be a token (or None), but {_describe(value)} was given")
+        raise InputError(f"{what} must be a token (or None), but {described(value)} was given")
     array = _array(value, array_shape, what)
     if not fits(array, array_shape):
-        raise InputError(f"{what} must be {_expected(array_shape)}, but {_describe(value)} was given")
+        raise InputError(f"{what} must be {_expected(array_shape)}, but {described(value)} was given")
     # A single element is contiguous whatever its stride, and NumPy's functions go by the stride.
     is_plain = array.flags.c_contiguous and min(array.strides, default=0) >= 0
     view = array.view() if is_plain or lies_in_order(array) else row_major(array)
@@ -131,7 +222,7 @@ def _array(value: Any, shape: ArrayShape, what: str) -> np.ndarray[Any, Any]:
         return np.asarray(value)
     if isinstance(value, (bool, int, float, complex)) and shape.rank == 0:
         return _scalar(value, shape.element_type, what)
-    raise InputError(f"{what} must be {_expected(shape)}, but {_describe(value)} was given")
+    raise InputError(f"{what} must be {_expected(shape)}, but {described(value)} was given")
 
 
 def _expected(shape: ArrayShape) -> str:
@@ -169,21 +260,6 @@ def _rounded(value: bool | int | float | complex, element_type: ElementType) -> 
     if not element_type.is_floating:
         return np.asarray(value, element_type.storage)
     return narrow(np.asarray(float(value.real), np.float64), element_type)
-
-
-def _describe(value: Any) -> str:
-    """What was given, in words."""
-    if type(value) is np.ndarray or isinstance(value, (np.memmap, np.generic)):
-        try:
-            name = element_type_of(value.dtype).name
-        except KeyError:
-            return f"an array of type {value.dtype} and shape {list(value.shape)}, which is no element type of HLO,"
-        return f"{name}[{','.join(map(str, value.shape))}]"
-    if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {len(value)} values"
-    if isinstance(value, (bool, int, float, complex, str)):
-        return f"the Python {type(value).__name__} {value!r:.80}"
-    return f"a {type(value).__module__}.{type(value).__qualname__}"
 
 
 def device_results(plan: Plan, results: Sequence[Any], count: int, *, always_copy: bool) -> list[Value]:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
+from hloexec.arguments import wrong
 from hloexec.devices.transfers import FromHost, ToHost
 from hloexec.devices.varying import of_position, of_positions
 from hloexec.errors import EvaluationError, InputError, warn
@@ -75,7 +76,9 @@ def connect(
     HloWarning where it hands over what nobody takes.
     """
     if host_transfers is not None and not isinstance(host_transfers, Mapping):
-        raise InputError(f"host_transfers must map channels to what they carry, but is a {_type(host_transfers)}")
+        raise wrong("host_transfers", "a mapping from channels to what they carry", host_transfers)
+    if outfeed is not None and not isinstance(outfeed, list) and not callable(outfeed):
+        raise wrong("outfeed", "a list, to which values are appended, or a function of a value", outfeed)
     parties = dict(host_transfers or {})
     sources: dict[FromHost, Callable[[], Any]] = {}
     sinks: dict[ToHost, Callable[[Any], Any]] = {}

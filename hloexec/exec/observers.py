@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import attrs
 
+from hloexec.arguments import listed
 from hloexec.devices.varying import Varying, arrays_of, joined, of_position
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Instruction
@@ -89,7 +90,7 @@ def _scope_path(scope: Scope) -> list[PathEntry]:
 
 @attrs.frozen(eq=False)
 class Event:
-    """An instruction that has just run."""
+    """An instruction that has just run: in loops there is one for each iteration, in fusions one for each part."""
 
     instruction: Instruction
     value: Value
@@ -154,14 +155,16 @@ class Progress:
 class InstructionObserver(Protocol):
     """Sees each instruction with its value."""
 
-    def on_instruction(self, event: Event) -> None: ...
+    def on_instruction(self, event: Event) -> None:
+        """Called after the instruction has run, on each run of it; what it raises ends the run."""
 
 
 @runtime_checkable
 class ProgressObserver(Protocol):
     """Is told how far a run is, at most ten times a second."""
 
-    def on_progress(self, progress: Progress) -> None: ...
+    def on_progress(self, progress: Progress) -> None:
+        """Called between two steps of the entry computation."""
 
 
 Observer: TypeAlias = InstructionObserver | ProgressObserver
@@ -172,9 +175,12 @@ class Attached:
 
     def __init__(self, observers: Sequence[Any]) -> None:
         for observer in observers:
+            if isinstance(observer, type):
+                raise InputError(f"observers must be objects, but the class {observer.__name__} was given")
             if not isinstance(observer, (InstructionObserver, ProgressObserver)):
                 raise InputError(
-                    f"an observer has a method on_instruction or on_progress; {type(observer).__name__} has neither"
+                    "each of observers must have a method on_instruction or on_progress; "
+                    f"{type(observer).__name__} has neither"
                 )
         self._instruction = tuple(entry for entry in observers if isinstance(entry, InstructionObserver))
         self._progress = tuple(entry for entry in observers if isinstance(entry, ProgressObserver))
@@ -234,6 +240,6 @@ class Attached:
 UNOBSERVED = Attached(())
 
 
-def attach(observers: Sequence[Any]) -> Attached:
+def attach(observers: Sequence[Any] | None) -> Attached:
     """Check the observers of a run; InputError where one of them observes nothing."""
-    return Attached(observers)
+    return Attached(() if observers is None else listed("observers", observers, "observers"))

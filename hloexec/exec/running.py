@@ -13,14 +13,23 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
+from hloexec.arguments import (
+    byte_count,
+    require_flags,
+    require_module,
+    require_policy,
+    require_seed,
+    require_text,
+    wrong,
+)
 from hloexec.custom_calls.registry import CUSTOM_CALLS, find_custom_call
 from hloexec.devices.topology import ONE_DEVICE, Topology, topology_of
 from hloexec.devices.varying import Varying
 from hloexec.errors import HloError, InputError, ResourceError
-from hloexec.exec.arguments import device_arguments, device_results
+from hloexec.exec.arguments import collected, device_arguments, device_results
 from hloexec.exec.host import Host, Sink, Source, connect
 from hloexec.exec.machine import Machine
-from hloexec.exec.observers import UNOBSERVED, Attached, attach
+from hloexec.exec.observers import UNOBSERVED, Attached, Observer, attach
 from hloexec.exec.participation import require_devices
 from hloexec.ir import Computation, Module
 from hloexec.ops.blas import single_threaded_blas
@@ -32,7 +41,7 @@ from hloexec.plan.pipeline import Options
 from hloexec.plan.planner import build
 from hloexec.plan.spread import spread_of
 from hloexec.plan.steps import PartError, Plan
-from hloexec.values import Value
+from hloexec.values import Inputs, Value
 
 if TYPE_CHECKING:
     from hloexec.exec.statistics import Statistics
@@ -57,93 +66,115 @@ _known: dict[int, _Known] = {}
 def run(
     module: Module,
     *inputs: Any,
-    numerics: str | NumericsPolicy = "reference",
-    observers: Sequence[Any] = (),
     computation: str | None = None,
+    numerics: str | NumericsPolicy = "reference",
+    seed: int = 0,
     elided: str | Mapping[str, Any] = "zeros",
     unknown: str = "error",
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     verify: bool = True,
-    seed: int = 0,
+    planner: bool = True,
+    check: bool = False,
+    observers: Sequence[Observer] = (),
+    statistics: Statistics | None = None,
     infeed: Source | None = None,
     outfeed: Sink | None = None,
     host_transfers: Mapping[int, Source | Sink] | None = None,
-    planner: bool = True,
-    check: bool = False,
-    statistics: Statistics | None = None,
 ) -> Value:
     """Run a module on one device and return its result: an array, or a (nested) tuple of arrays.
 
-    A module whose devices exchange values needs `run_devices`. `inputs` are one value per parameter, of exactly the
-    parameter's element type and shape; scalars may be Python numbers. They are not modified, and the result shares no
-    memory with them.
+    `inputs` are one value per parameter, of exactly the parameter's element type and shape; scalars may be Python
+    numbers. A list of all values, or a mapping from the parameters' names, may stand for them (see `hloexec.Inputs`).
+    They are not modified, and the result shares no memory with them. A module whose devices exchange values needs
+    `run_devices`.
 
-    `numerics` names the policy of rounding. `observers` are objects with a method `on_instruction` or `on_progress`
-    (see `hloexec.exec.observers`). `computation` names the computation to run instead of the entry. `elided` says what
-    constants are that the text elides: `zeros`, `random`, `error`, or a mapping from their names to arrays. `unknown`
-    says what unknown custom calls give: `error`, `zeros` or `random`. `memory_limit` is the most bytes that the run may
-    allocate beyond its inputs (by default 80 % of what is free). `verify=False` runs a module that does not verify, for
-    as long as it goes well. `seed` is that of the random numbers which the module draws itself (rng,
-    rng-get-and-update-state). `planner=False` runs every instruction by itself, with the same bits. `check` verifies
-    every result's type and shape. `statistics` is filled in with what the run took.
-    `infeed` gives the values that infeeds take, in order: an iterable, or a function that returns the next one; each
-    value must be of the shape that its infeed declares without the token. What outfeeds hand over is appended to the
-    list `outfeed`, or passed to it where it is a function. `host_transfers` maps the channels of sends and recvs with
-    is_host_transfer to the same; a recv's data arrive at its recv-done. Values left over draw an HloWarning.
+    What is computed:
+
+    - `computation` names the computation to run instead of the entry.
+    - `numerics` says how much is rounded, and where: a `NumericsPolicy` or the name of one, `reference`, `exact`,
+      `ftz`, `xla-cpu`, `tf32`, `bf16` or `random-rounding:SEED`.
+    - `seed` is that of the random numbers which the module draws itself (rng, rng-get-and-update-state).
+    - `elided` says what constants are that the text elides: `zeros`, `random`, `error`, or a mapping from their names
+      to arrays.
+    - `unknown` says what unknown custom calls give: `error`, `zeros` or `random`.
+
+    How:
+
+    - `memory_limit` is the most that the run may allocate beyond its inputs: a number of bytes, or a text such as
+      `"500M"` or `"8G"`; by default 80 % of what is free.
+    - `verify=False` runs a module that does not verify, for as long as it goes well.
+    - `planner=False` runs every instruction by itself, with the same bits.
+    - `check` verifies every result's type and shape.
+
+    Who looks on:
+
+    - `observers` are objects with a method `on_instruction(event)`, which is given an `Event` for each instruction, or
+      `on_progress(progress)`, which is given a `Progress` now and then.
+    - `statistics` is filled in with what the run took.
+
+    The host's side:
+
+    - `infeed` gives the values that infeeds take, in order: an iterable, or a function that returns the next one; each
+      value must be of the shape that its infeed declares without the token.
+    - `outfeed` is a list to which what outfeeds hand over is appended, or a function which is called with it.
+    - `host_transfers` maps the channels of sends and recvs with is_host_transfer to the same; a recv's data arrive at
+      its recv-done. Values left over draw an HloWarning.
 
     Raises VerificationError, UnsupportedError (listing everything that is missing), InputError and ResourceError before
     it starts, and EvaluationError where an instruction fails; warns HloWarning about values that it invents.
     """
+    if not isinstance(module, Module):
+        require_module(module)
     (output,) = _run(
         module,
-        [inputs],
+        collected(_computation(module, computation), inputs),
         ONE_DEVICE,
-        observers=observers,
-        memory_limit=memory_limit,
+        computation=computation,
+        numerics=numerics,
         seed=seed,
+        elided=elided,
+        unknown=unknown,
+        memory_limit=memory_limit,
+        verify=verify,
+        planner=planner,
+        check=check,
+        observers=observers,
+        statistics=statistics,
         infeed=None if infeed is None else [infeed],
         outfeed=None if outfeed is None else [outfeed],
         host_transfers=None if host_transfers is None else [host_transfers],
-        check=check,
-        statistics=statistics,
-        numerics=numerics,
-        computation=computation,
-        elided=elided,
-        unknown=unknown,
-        verify=verify,
-        planner=planner,
     )
     return output
 
 
 def run_devices(
     module: Module,
-    inputs_per_device: Sequence[Sequence[Any]],
+    inputs: Inputs | None,
     *,
     replicas: int | None = None,
     partitions: int | None = None,
-    numerics: str | NumericsPolicy = "reference",
-    observers: Sequence[Any] = (),
     computation: str | None = None,
+    numerics: str | NumericsPolicy = "reference",
+    seed: int = 0,
     elided: str | Mapping[str, Any] = "zeros",
     unknown: str = "error",
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     verify: bool = True,
-    seed: int = 0,
+    planner: bool = True,
+    check: bool = False,
+    observers: Sequence[Observer] = (),
+    statistics: Statistics | None = None,
     infeed: Sequence[Source] | None = None,
     outfeed: Sequence[Sink] | None = None,
     host_transfers: Sequence[Mapping[int, Source | Sink]] | None = None,
-    planner: bool = True,
-    check: bool = False,
-    statistics: Statistics | None = None,
 ) -> list[Value]:
     """Run a module on all of its devices in lockstep; returns one result per device.
 
     There are `replicas` × `partitions` devices: as many as the module's header says or, where it says nothing, as its
-    collectives name. Device number replica · partitions + partition is given inputs_per_device[number], a list with one
-    value per parameter; a single list serves all devices. Work on equal values is done once: devices that are given
-    the same objects agree until something (partition-id, a collective) tells them apart, and devices whose results
-    agree get the same arrays.
+    collectives name. `inputs` are a list with the inputs of each device, by number, which is replica · partitions +
+    partition; or those of one device, which serve all (see `hloexec.Inputs`); None draws them at random by `seed`, as
+    `random_inputs` does. Work on equal values is done once: devices that are given the same objects agree until
+    something (partition-id, a collective) tells them apart, and devices whose results agree get the same arrays.
 
     `infeed`, `outfeed` and `host_transfers` hold one entry per device; everything else is as for `run`. Reductions
     across devices add in the order of their group.
@@ -152,45 +183,48 @@ def run_devices(
     devices wait for one another in vain: a collective that some never reach, or reach with other shapes or another
     channel; a recv that nobody sends to; a send that nobody receives.
     """
+    require_module(module)
     return _run(
         module,
-        inputs_per_device,
+        inputs,
         topology_of(module, replicas, partitions),
-        observers=observers,
-        memory_limit=memory_limit,
+        computation=computation,
+        numerics=numerics,
         seed=seed,
+        elided=elided,
+        unknown=unknown,
+        memory_limit=memory_limit,
+        verify=verify,
+        planner=planner,
+        check=check,
+        observers=observers,
+        statistics=statistics,
         infeed=infeed,
         outfeed=outfeed,
         host_transfers=host_transfers,
-        check=check,
-        statistics=statistics,
-        numerics=numerics,
-        computation=computation,
-        elided=elided,
-        unknown=unknown,
-        verify=verify,
-        planner=planner,
     )
 
 
 def _run(
     module: Module,
-    inputs: Sequence[Sequence[Any]],
+    inputs: Inputs | None,
     topology: Topology,
     *,
-    observers: Sequence[Any],
-    memory_limit: int | None,
     seed: int,
+    memory_limit: int | str | None,
+    check: bool,
+    observers: Sequence[Observer],
+    statistics: Statistics | None,
     infeed: Sequence[Source] | None,
     outfeed: Sequence[Sink] | None,
     host_transfers: Sequence[Mapping[int, Source | Sink]] | None,
-    check: bool,
-    statistics: Statistics | None,
     **options: Any,
 ) -> list[Value]:
-    if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 64:
-        raise InputError(f"seed must be an integer from 0 to 2**64 - 1, but is {seed!r}")
-    attached = attach(observers) if observers else UNOBSERVED
+    _require_run_options(module, seed, check, statistics)
+    limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
+    if inputs is None:
+        inputs = [_random_inputs(module, seed, options)]
+    attached = UNOBSERVED if type(observers) is tuple and not observers else attach(observers)
     parties = (
         _per_device("infeed", infeed, topology),
         _per_device("outfeed", outfeed, topology),
@@ -198,10 +232,8 @@ def _run(
     )
 
     def execute(*, planner: bool) -> list[Value]:
-        plan = plan_of(
-            module, memory_limit=memory_limit, is_observed=attached.see_instructions, planner=planner, **options
-        )
-        return _execute(plan, inputs, topology, parties, attached, memory_limit, seed, check, statistics)
+        plan = plan_of(module, memory_limit=limit, is_observed=attached.see_instructions, planner=planner, **options)
+        return _execute(plan, inputs, topology, parties, attached, limit, seed, check, statistics)
 
     planner = options.pop("planner")
     try:
@@ -210,7 +242,7 @@ def _run(
         fault = _fault(error)
         if fault is None or not planner or attached.see_instructions:
             raise
-        plain = plan_of(module, memory_limit=memory_limit, planner=False, **options)
+        plain = plan_of(module, memory_limit=limit, planner=False, **options)
         if _has_effects(plain):
             raise
         outputs = execute(planner=False)
@@ -218,9 +250,30 @@ def _run(
         return outputs
 
 
+def _require_run_options(module: Any, seed: Any, check: Any, statistics: Any) -> None:
+    """InputError for what a run cannot use; `plan_of` looks at the options of plans."""
+    if not isinstance(module, Module):
+        require_module(module)
+    if type(seed) is not int or not 0 <= seed < 1 << 64:
+        require_seed(seed)
+    if check is not False:
+        require_flags(check=check)
+    if statistics is not None:
+        from hloexec.exec.statistics import Statistics
+
+        if not isinstance(statistics, Statistics):
+            raise wrong("statistics", "a Statistics object, which the run fills in", statistics)
+
+
+def _random_inputs(module: Module, seed: int, options: Mapping[str, Any]) -> list[Value]:
+    from hloexec.inputs import random_inputs
+
+    return random_inputs(module, seed, computation=options["computation"], verify=options["verify"])
+
+
 def _execute(
     plan: Plan,
-    inputs: Sequence[Sequence[Any]],
+    inputs: Inputs,
     topology: Topology,
     parties: Sequence[Sequence[Any]],
     attached: Attached,
@@ -274,6 +327,8 @@ def _per_device(name: str, given: Sequence[Any] | None, topology: Topology) -> S
     """One entry per device, None where nothing was given."""
     if given is None:
         return [None] * topology.count
+    if not isinstance(given, (tuple, list)):
+        raise wrong(name, "a list with one entry per device", given)
     if len(given) != topology.count:
         raise InputError(f"{name} must have one entry per device, {topology.count}, but has {len(given)}")
     return given
@@ -286,7 +341,7 @@ def plan_of(
     computation: str | None = None,
     elided: str | Mapping[str, Any] = "zeros",
     unknown: str = "error",
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     verify: bool = True,
     planner: bool = True,
     is_observed: bool = False,
@@ -296,12 +351,17 @@ def plan_of(
 
     `planner=False` leaves out all optimizations, `last_pass` those behind the one that it names.
     """
+    if not isinstance(module, Module):
+        require_module(module)
+    if verify is not True or planner is not True:
+        require_flags(verify=verify, planner=planner)
     entry = _computation(module, computation)
+    if not isinstance(numerics, (str, NumericsPolicy)):
+        require_policy(numerics)
     policy = numerics_policy(numerics)
     _require_choice("elided", elided, ("zeros", "random", "error"))
     _require_choice("unknown", unknown, ("error", "zeros", "random"))
-    if memory_limit is not None and memory_limit < 0:
-        raise InputError(f"memory_limit must not be negative, but is {memory_limit}")
+    limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
     options = Options(policy, elided, unknown, planner, is_observed, last_pass)
     known = _known_of(module)
     if verify and not known.is_verified:
@@ -311,17 +371,18 @@ def plan_of(
         verify_module(module)
         known.is_verified = True
     if not isinstance(elided, str):
-        return build(module, entry, options, memory_limit)
+        return build(module, entry, options, limit)
     key = (entry.name, policy, elided, unknown, planner, is_observed, last_pass)
     plan = known.plans.get(key)
     if plan is None or any(find_custom_call(target) is not call for target, call in plan.library_calls.items()):
-        plan = known.plans[key] = build(module, entry, options, memory_limit)
+        plan = known.plans[key] = build(module, entry, options, limit)
     return plan
 
 
 def _computation(module: Module, name: str | None) -> Computation:
     if name is None:
         return module.entry
+    require_text("computation", name, "the name of a computation")
     found = module.by_name.get(name.removeprefix("%"))
     if found is None:
         listed = ", ".join(list(module.by_name)[:20])
@@ -333,8 +394,11 @@ def _computation(module: Module, name: str | None) -> Computation:
 def _require_choice(option: str, value: Any, choices: Sequence[str]) -> None:
     if isinstance(value, str) and value not in choices:
         raise InputError(f"{option} must be one of {', '.join(choices)}, but is {value!r}")
-    if not isinstance(value, (str, Mapping)) or (isinstance(value, Mapping) and option != "elided"):
-        raise InputError(f"{option} must be one of {', '.join(choices)}, but is a {type(value).__name__}")
+    if not isinstance(value, str):
+        is_mapping = isinstance(value, Mapping) and option == "elided"
+        if not is_mapping or not all(isinstance(name, str) for name in value):
+            more = ", or a mapping from names to arrays" if option == "elided" else ""
+            raise wrong(option, f"one of {', '.join(choices)}{more}", value)
 
 
 def _known_of(module: Module) -> _Known:

@@ -7,15 +7,18 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Unpack
 
 import attrs
 import numpy as np
 
 from hloexec import literals
+from hloexec.arguments import listed, require_integer, require_module, require_text, texts
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
+from hloexec.exec.observers import Observer
+from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.exec.running import plan_of, run_devices
 from hloexec.extraction.recording import Enough, Occurrence, Recorder
 from hloexec.extraction.slicing import needs_devices, slice_module, slice_of
@@ -27,7 +30,7 @@ from hloexec.numerics.comparison import LeafComparison
 from hloexec.numerics.statistics import leaves
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, find_opcode
-from hloexec.values import Value
+from hloexec.values import Inputs, Value
 
 __all__ = ["Extraction", "Rerun", "extract"]
 
@@ -105,7 +108,7 @@ class Extraction:
 
 def extract(
     module: Module,
-    inputs_per_device: Sequence[Sequence[Any]],
+    inputs: Inputs | None,
     instruction: str,
     *,
     in_computation: str | None = None,
@@ -113,17 +116,18 @@ def extract(
     depth: int | None = None,
     cuts: Iterable[str] = (),
     device: int | None = None,
-    observers: Sequence[Any] = (),
-    **options: Any,
+    observers: Sequence[Observer] = (),
+    **options: Unpack[RunOptions],
 ) -> Extraction:
     """The part of a module that computes an instruction, as a module of its own, with the values of one run.
 
     `instruction` is a name, or the path of one run of it as traces and `find_nan` give it
     (`loop[2]:body/fusion/add.3`). The slice goes back to the parameters of the instruction's own computation (of the
     fusion, the loop's body, the branch), or only `depth` steps (1: the instruction alone), or to the instructions
-    `cuts`. The module is run as `run_devices` does (`inputs_per_device`, `options`) up to the instruction's first run,
-    or that in the given `iteration` of the innermost loop around it, and what the slice was given there are the new
-    module's inputs. `in_computation` says which is meant where several computations have an instruction of the name.
+    `cuts`. The module is run as `run_devices` does (`inputs`, `observers`, `options`: `hloexec.Inputs`,
+    `hloexec.RunOptions`) up to the instruction's first run, or that in the given `iteration` of the innermost loop
+    around it, and what the slice was given there are the new module's inputs. `in_computation` says which is meant
+    where several computations have an instruction of the name.
 
     Where the slice has to do with several devices, the new module is for as many, with the values of each; else for
     one, with those of `device` (by default 0). Where `device` is given, collectives are not part of the slice but cut,
@@ -132,12 +136,16 @@ def extract(
     Raises InputError where there is no such instruction, it does not run (in that iteration, on that device), or runs
     where nothing can be seen (in a reduction's computation); and what `run_devices` raises.
     """
+    require_module(module)
+    require_run_options("extract", options)
+    require_text("instruction", instruction, "the name or the path of an instruction")
+    _require_places(in_computation, iteration, depth, device)
+    cuts, watchers = texts("cuts", cuts), listed("observers", observers, "observers")
+    given: dict[str, Any] = {**options}
     path = _path(instruction)
     name = instruction.rpartition("/")[2].removeprefix("%") if path else instruction.removeprefix("%")
     if path and iteration is not None:
         raise InputError("the path says in which iteration; iteration must not be given, too")
-    if iteration is not None and iteration < 0:
-        raise InputError(f"iteration must not be negative, but is {iteration}")
     computation = _computation(module, name, in_computation, path, options.get("computation"))
     topology = topology_of(module, options.get("replicas"), options.get("partitions"))
     if device is not None and not 0 <= device < topology.count:
@@ -148,10 +156,10 @@ def extract(
     cut = slice_of(computation, name, depth=depth, cuts=cuts, keep_devices=device is None)
     is_shared = topology.count > 1 and needs_devices(cut, module)
     devices = list(range(topology.count)) if is_shared else [device or 0]
-    plan_of(module, is_observed=True, **{key: options[key] for key in _PLAN_OPTIONS if key in options})
+    plan_of(module, is_observed=True, **{key: given[key] for key in _PLAN_OPTIONS if key in given})
     recorder = Recorder(Occurrence(name, computation.name, path, iteration), cut.boundary, devices)
     with suppress(Enough):
-        run_devices(module, inputs_per_device, observers=[recorder, *observers], **options)
+        run_devices(module, inputs, observers=[recorder, *watchers], **options)
     if recorder.missing:
         raise InputError(_not_met(module, computation, name, path, iteration, recorder, topology.count))
     assert recorder.path is not None
@@ -159,7 +167,7 @@ def extract(
     made = slice_module(module, cut, shapes)
     counts = (topology.replicas, topology.partitions) if is_shared else (1, 1)
     made = attrs.evolve(made, replica_count=counts[0], num_partitions=counts[1])
-    kept = {key: options[key] for key in _RUN_OPTIONS if key in options and _still_means(key, options[key])}
+    kept = {key: given[key] for key in _RUN_OPTIONS if key in given and _still_means(key, given[key])}
     return Extraction(
         made,
         [[recorder.values[entry][part] for part in cut.boundary] for entry in devices],
@@ -168,6 +176,15 @@ def extract(
         recorder.iteration,
         kept,
     )
+
+
+def _require_places(in_computation: Any, iteration: Any, depth: Any, device: Any) -> None:
+    """InputError for what says no place in a module or a run; None says nothing."""
+    if in_computation is not None:
+        require_text("in_computation", in_computation, "the name of a computation")
+    for name, value, least in (("iteration", iteration, 0), ("depth", depth, 1), ("device", device, 0)):
+        if value is not None:
+            require_integer(name, value, least)
 
 
 def _bytes(value: Value) -> list[bytes]:

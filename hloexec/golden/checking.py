@@ -10,6 +10,7 @@ from pathlib import Path
 import attrs
 
 from hloexec import literals
+from hloexec.arguments import require_module, require_path
 from hloexec.errors import HloError, InputError
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, Golden, read_golden, text_hash
 from hloexec.golden.recording import run_golden, write_expected
@@ -35,7 +36,7 @@ class Outcome(enum.Enum):
 
 @attrs.frozen(eq=False)
 class GoldenCheck:
-    """One golden's check."""
+    """What came of running a golden's module again: an outcome, and why."""
 
     folder: Path
     outcome: Outcome
@@ -57,8 +58,12 @@ def check_golden(folder: str | os.PathLike[str], *, module: Module | None = None
     the golden's tolerances say or, where it has none, by what rounding explains (`hloexec.compare`). `module` is run in
     place of the golden's own, as after a compiler pass; then rounding is always allowed for.
 
-    Raises nothing of hloexec's: what keeps a golden from being checked is an outcome.
+    Raises InputError for arguments of other types, and nothing else of hloexec's: what keeps a golden from being
+    checked is an outcome.
     """
+    require_path("folder", folder)
+    if module is not None:
+        require_module(module)
     return _timed(Path(folder), module)[0]
 
 

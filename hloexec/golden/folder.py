@@ -47,7 +47,7 @@ _MOST_BYTES = 1 << 20
 
 @attrs.frozen
 class Golden:
-    """What `golden.json` says."""
+    """A golden on disk: what its `golden.json` says of how the module is run and compared."""
 
     folder: Path = attrs.field(converter=Path)
     module_name: str

@@ -12,10 +12,20 @@ from typing import Any
 import attrs
 
 from hloexec import __version__, literals
+from hloexec.arguments import (
+    require_choice,
+    require_flags,
+    require_module,
+    require_path,
+    require_policy,
+    require_seed,
+    require_text,
+    wrong,
+)
 from hloexec.devices.topology import topology_of
 from hloexec.errors import InputError
 from hloexec.exec import run_devices
-from hloexec.exec.arguments import device_arguments
+from hloexec.exec.arguments import device_arguments, listed_inputs
 from hloexec.exec.running import plan_of
 from hloexec.files import open_atomically
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX, Golden, module_text, text_hash
@@ -24,23 +34,24 @@ from hloexec.inputs import random_inputs
 from hloexec.ir import Module
 from hloexec.numerics.sampling import measured_spreads
 from hloexec.numerics.spread import Spread
+from hloexec.numerics.tolerances import given_tolerance
+from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.results import labelled_arrays, result_shapes
-from hloexec.values import Array, Value
+from hloexec.values import Array, Inputs, Value
 
 __all__ = ["nested_value", "record_golden", "versions"]
 
 
 def record_golden(
     module: Module,
+    inputs: Inputs | None,
     folder: str | os.PathLike[str],
     *,
-    inputs: Sequence[Any] | None = None,
-    inputs_per_device: Sequence[Sequence[Any]] | None = None,
-    seed: int = 0,
     expected: Mapping[str, Array] | Value | None = None,
-    numerics: str = "reference",
     replicas: int | None = None,
     partitions: int | None = None,
+    numerics: str | NumericsPolicy = "reference",
+    seed: int = 0,
     elided: str = "zeros",
     unknown: str = "error",
     atol: float | None = None,
@@ -52,9 +63,9 @@ def record_golden(
 ) -> Golden:
     """Write the golden of a module to `folder`, whose name must end in `.golden`.
 
-    `inputs` are one value per parameter, `inputs_per_device` one such list per device; without them they are random, by
-    `seed`, which is also that of the random numbers that the module draws itself. `expected` is the result, one per
-    device where there are several, or a mapping from leaves' labels to arrays; without it the module is run.
+    `inputs` are as for `run_devices` (see `hloexec.Inputs`); None draws them by `seed`, which is also that of the
+    random numbers that the module draws itself. `expected` is the result, one per device where there are several, or a
+    mapping from leaves' labels to arrays; without it the module is run.
     `numerics`, `elided` and `unknown` are as for `run`; `atol`, `rtol` and `ulp` are tolerances for `check_golden`, as
     for `compare`. `inputs_source` and `expected_source` say where values come from, for people. `replace` allows
     writing over a golden that is there.
@@ -62,21 +73,30 @@ def record_golden(
     Raises what `run_devices` raises, and InputError where the folder cannot be written or `expected` is of another
     shape than the module's result.
     """
+    require_module(module)
+    require_path("folder", folder)
+    require_flags(replace=replace)
+    require_policy(numerics)
+    require_choice("elided", elided, ("zeros", "random", "error"))
+    require_seed(seed)
+    given_tolerance(atol, rtol, ulp)
+    if inputs_source is not None:
+        require_text("inputs_source", inputs_source)
+    require_text("expected_source", expected_source)
     target = _target(folder, replace)
     topology = topology_of(module, replicas, partitions)
-    if inputs is not None and inputs_per_device is not None:
-        raise InputError("inputs and inputs_per_device cannot both be given")
-    given = [list(inputs)] if inputs is not None else [list(part) for part in inputs_per_device or ()]
-    if not given:
+    if inputs is None:
         given = [random_inputs(module, seed)]
         inputs_source = inputs_source or f"random, seed {seed}"
+    else:
+        given = listed_inputs(module.entry, inputs)
     plan = plan_of(module, numerics=numerics, elided=elided, unknown=unknown)
     device_arguments(plan.computation, given, topology.count)
     golden = Golden(
         folder=target,
         module_name=module.name,
         module_hash="",
-        numerics=numerics,
+        numerics=numerics_policy(numerics).name,
         replicas=topology.replicas,
         partitions=topology.partitions,
         inputs_per_device=len(given),
@@ -136,6 +156,8 @@ def nested_value(leaves: Mapping[str, Array]) -> Value:
         return leaves["value"]
     root: dict[int, Any] = {}
     for label, leaf in leaves.items():
+        if not isinstance(label, str):
+            raise wrong("each key of expected", "the label of a leaf", label)
         parts = label.split(".")
         if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
             raise InputError(f"{label!r} is no place in a result; leaves are keyed 0, 1.0, …, or value where it is one")

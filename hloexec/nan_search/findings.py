@@ -75,7 +75,7 @@ class Finding:
 
 @attrs.frozen
 class NanSearch:
-    """What a hunt came to."""
+    """What `find_nan` found, and how far it looked."""
 
     finding: Finding | None
     later: tuple[Finding, ...]

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Unpack
 
+from hloexec.arguments import listed, require_flags, require_integer, require_module, require_number, texts
 from hloexec.errors import InputError
+from hloexec.exec.observers import Observer
+from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.exec.running import run_devices
 from hloexec.ir import Module
 from hloexec.nan_search.findings import NanSearch
 from hloexec.nan_search.observer import Found, NanObserver
 from hloexec.nan_search.symptoms import CHECKS
+from hloexec.values import Inputs
 
 __all__ = ["find_nan"]
 
 
 def find_nan(
     module: Module,
-    inputs_per_device: Sequence[Sequence[Any]],
+    inputs: Inputs | None,
     *,
     first: bool = False,
     also: Sequence[str] = (),
     share: float = 0.0,
     elements: int = 10,
-    observers: Sequence[Any] = (),
-    **options: Any,
+    observers: Sequence[Observer] = (),
+    **options: Unpack[RunOptions],
 ) -> NanSearch:
     """Run a module, and find the first instruction that makes NaN or infinities out of finite numbers.
 
@@ -40,17 +44,21 @@ def find_nan(
     least `share` of an instruction's elements, from 0 to 1, are concerned. `elements` is how many elements the finding
     lists.
 
-    `inputs_per_device` and `options` are those of `run_devices`. Besides the run's own memory it takes a few numbers
-    per instruction. Raises InputError for wrong options, and what `run_devices` raises.
+    `inputs`, `observers` and `options` are those of `run_devices` (`hloexec.Inputs`, `hloexec.RunOptions`). Besides
+    the run's own memory it takes a few numbers per instruction. Raises InputError for wrong options, and what
+    `run_devices` raises.
     """
+    require_module(module)
+    require_flags(first=first)
+    require_number("share", share, 1)
+    require_integer("elements", elements, 0)
+    require_run_options("find_nan", options)
+    also = texts("also", also)
     for name in also:
         if name not in CHECKS:
             raise InputError(f"also must name some of {', '.join(CHECKS)}, but has {name!r}")
-    if not 0 <= share <= 1:
-        raise InputError(f"share must lie between 0 and 1, but is {share}")
-    if elements < 0:
-        raise InputError(f"elements must not be negative, but is {elements}")
-    hunter = NanObserver(module, options.get("computation"), first, tuple(also), share, elements)
+    watchers = listed("observers", observers, "observers")
+    hunter = NanObserver(module, options.get("computation"), first, also, share, elements)
     with suppress(Found):
-        run_devices(module, inputs_per_device, observers=[hunter, *observers], **options)
+        run_devices(module, inputs, observers=[hunter, *watchers], **options)
     return hunter.search()

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.arguments import require_integer, require_module, require_policy, wrong
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
+from hloexec.exec.arguments import device_arguments, inputs_by_device
 from hloexec.ir import ArrayShape, Module
 from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict, verdict_of
 from hloexec.numerics.error_budget import Chain, leaf_chains
@@ -27,7 +29,8 @@ from hloexec.numerics.tolerances import (
     required_equality,
 )
 from hloexec.numerics.ulps import are_comparable, narrower
-from hloexec.values import Array, Value
+from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.values import Array, Inputs, Value
 
 __all__ = ["compare"]
 
@@ -40,8 +43,8 @@ def compare(
     rtol: float | None = None,
     ulp: float | None = None,
     module: Module | None = None,
-    inputs: Sequence[Any] | None = None,
-    numerics: str = "reference",
+    inputs: Inputs | None = None,
+    numerics: str | NumericsPolicy = "reference",
     contraction_length: int | None = None,
     selects: Mapping[str, Any] | None = None,
     spreads: Mapping[str, Spread] | None = None,
@@ -54,7 +57,7 @@ def compare(
 
     An element agrees where |actual − expected| ≤ atol + rtol·|expected|, or where it is `ulp` ULPs off at most; NaN
     agrees with NaN. Where none of the three is given, floats may be off by what rounding explains. With the `module`
-    that gave the values and its `inputs` (one list of values, or one for each device) that is measured, for each
+    that gave the values and its `inputs` (see `hloexec.Inputs`) that is measured, for each
     element by itself: the module runs a few times with roundings that go up or down by chance
     (`hloexec.numerics.spread`); `spreads`, by label, are what was measured before. `numerics` is the policy that the
     module runs under. Without inputs an element is held to its own size, and to how often the module rounds
@@ -68,8 +71,15 @@ def compare(
 
     Raises InputError for what is no value, negative tolerances, and `selects` that do not fit.
     """
-    if contraction_length is not None and contraction_length < 1:
-        raise InputError(f"contraction_length must be positive, but is {contraction_length}")
+    rows = _rows(module, inputs)
+    require_policy(numerics)
+    numerics = numerics_policy(numerics)
+    if contraction_length is not None:
+        require_integer("contraction_length", contraction_length, 1)
+    if selects is not None and not isinstance(selects, Mapping):
+        raise wrong("selects", "a mapping from the labels of leaves to arrays", selects)
+    if spreads is not None and not (isinstance(spreads, Mapping) and all(map(_is_spread, spreads.values()))):
+        raise wrong("spreads", "a mapping from the labels of leaves to Spread objects", spreads)
     given = given_tolerance(atol, rtol, ulp)
     leaves = dict(leaves_of(actual, "actual")), dict(leaves_of(expected, "expected"))
     pairs = list(_paired(*leaves))
@@ -77,14 +87,14 @@ def compare(
     chains = {} if module is None else _chains(module, own, leaves[1])
     # A module for several devices that exchange nothing may have run on one.
     devices: dict[str, Any] = {"replicas": 1, "partitions": 1} if own.keys() >= leaves[1].keys() else {}
-    indices = IndexLeaves(module, inputs, numerics, selects or {}, given)
+    indices = IndexLeaves(module, None if rows is None else rows[0], numerics, selects or {}, given)
 
     @cache
     def runs() -> Sampled:
-        if module is None or inputs is None or given is not None:
+        if module is None or rows is None or given is not None:
             return Sampled()
         places = indices.places if _has_other_indices(pairs) else ()
-        return sampled(module, _per_device(inputs), numerics, places=places, **devices)
+        return sampled(module, rows, numerics, places=places, **devices)
 
     failure = ""
     if spreads is None:
@@ -113,7 +123,7 @@ def _label(index: tuple[int, ...]) -> str:
     return ".".join(map(str, index)) or "value"
 
 
-def _own_chains(module: Module, numerics: str) -> dict[str, Chain]:
+def _own_chains(module: Module, numerics: str | NumericsPolicy) -> dict[str, Chain]:
     """The chains to a module's leaves by label."""
     found = {_label(index): chain for index, chain in leaf_chains(module, numerics).items()}
     if len(found) == 1:
@@ -157,10 +167,21 @@ def _has_other_indices(pairs: Sequence[tuple[str, Array | None, Array | None]]) 
     )
 
 
-def _per_device(inputs: Sequence[Any]) -> list[list[Value]]:
-    """One list of values for all devices, or one for each."""
-    given = list(inputs)
-    return given if given and all(isinstance(entry, list) for entry in given) else [given]
+def _rows(module: Any, inputs: Any) -> list[Sequence[Any]] | None:
+    """The inputs of each device, or of one for all; None where none are given."""
+    if module is not None:
+        require_module(module)
+    if inputs is None:
+        return None
+    if module is None:
+        raise InputError("inputs are those of a module; give it as module, too")
+    rows = inputs_by_device(module.entry, inputs)
+    device_arguments(module.entry, rows, len(rows))
+    return rows
+
+
+def _is_spread(value: Any) -> bool:
+    return isinstance(value, Spread)
 
 
 def _compared(

@@ -27,6 +27,7 @@ from hloexec.numerics.selections import ModuleValue, Selection, apply_steps, obs
 from hloexec.numerics.severities import agreement
 from hloexec.numerics.spread import Spread
 from hloexec.numerics.tolerances import Tolerance, derived_tolerance, measured_tolerance
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Array
 
 __all__ = ["IndexLeaves"]
@@ -57,7 +58,7 @@ class IndexLeaves:
         self,
         module: Module | None,
         inputs: Sequence[Any] | None,
-        numerics: str,
+        numerics: str | NumericsPolicy,
         selects: Mapping[str, Any],
         given: Tolerance | None,
     ) -> None:

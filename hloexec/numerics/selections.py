@@ -20,6 +20,7 @@ from hloexec.exec.observers import Event
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
 from hloexec.operations import operation_name, traits_of
 from hloexec.ops.attributes import computation_names
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.reduction.reducers import chooses_by_order
 from hloexec.ops.registry import Role, role_of
 from hloexec.values import Array, Value
@@ -268,7 +269,7 @@ def apply_steps(leaf: Array, steps: Sequence[tuple[str, Any]]) -> Array | None:
 
 
 def observed_sources(
-    module: Module, inputs: Sequence[Value], places: Sequence[ModuleValue], numerics: str = "reference"
+    module: Module, inputs: Sequence[Value], places: Sequence[ModuleValue], numerics: str | NumericsPolicy = "reference"
 ) -> dict[ModuleValue, Array]:
     """The values at places in a module, from a run on `inputs`; those that occur several times are left out.
 

@@ -8,12 +8,15 @@ import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import attrs
 
+from hloexec.arguments import byte_count, listed, require_flags, require_module, require_path, texts
 from hloexec.devices.topology import topology_of
 from hloexec.errors import InputError
+from hloexec.exec.observers import Observer
+from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.exec.running import plan_of, run_devices
 from hloexec.files import open_atomically
 from hloexec.folders import new_folder, require_new_folder, require_room
@@ -26,6 +29,7 @@ from hloexec.tracing.reading import Trace
 from hloexec.tracing.recording import Recorder, Remarkable
 from hloexec.tracing.records import VERSION, is_renaming
 from hloexec.tracing.selection import Selection
+from hloexec.values import Inputs
 
 __all__ = ["Traced", "record", "trace"]
 
@@ -46,61 +50,70 @@ class Traced:
 
 def trace(
     module: Module,
-    inputs_per_device: Sequence[Sequence[Any]],
+    inputs: Inputs | None,
     folder: str | os.PathLike[str],
     *,
     select: Iterable[str] = (),
     statistics_only: bool = False,
-    disk_limit: int | None = None,
-    **options: Any,
+    disk_limit: int | str | None = None,
+    observers: Sequence[Observer] = (),
+    **options: Unpack[RunOptions],
 ) -> Trace:
     """Run a module, and write what every instruction gives to a new folder, as it is given.
 
-    `inputs_per_device` and `options` are those of `run_devices`: one list with one value per parameter, or one such
-    list per device. `select` are patterns for instructions, opcodes or op_names (see `Selection`); without any, all
-    instructions are traced, those in fusions and in each iteration of a loop included. `statistics_only` leaves the
-    arrays themselves out. Memory does not grow with what is written. The format is plain files: see `hloexec.tracing`.
+    `inputs`, `observers` and `options` are those of `run_devices` (`hloexec.Inputs`, `hloexec.RunOptions`). `select`
+    are patterns for instructions, opcodes or op_names (see `hloexec.tracing.Selection`); without any, all instructions
+    are traced, those in fusions and in each iteration of a loop included. `statistics_only` leaves the arrays
+    themselves out. Memory does not grow with what is written. The format is plain files: see `hloexec.tracing`.
 
     A run that fails leaves the trace of what ran before, if anything did.
 
     Raises InputError where the folder has something in it or cannot be written, or a pattern selects nothing;
-    ResourceError where the values cannot fit on the disk or into `disk_limit` bytes, as far as that is known before the
-    run; and what `run_devices` raises.
+    ResourceError where the values cannot fit on the disk or into `disk_limit` bytes (a number, or a text such as
+    `"8G"`), as far as that is known before the run; and what `run_devices` raises.
     """
     return record(
         module,
-        inputs_per_device,
+        inputs,
         folder,
         select=select,
         statistics_only=statistics_only,
         disk_limit=disk_limit,
+        observers=observers,
         **options,
     ).trace
 
 
 def record(
     module: Module,
-    inputs_per_device: Sequence[Sequence[Any]],
+    inputs: Inputs | None,
     folder: str | os.PathLike[str],
     *,
     select: Iterable[str] = (),
     statistics_only: bool = False,
-    disk_limit: int | None = None,
+    disk_limit: int | str | None = None,
     top: int = 0,
-    observers: Sequence[Any] = (),
-    **options: Any,
+    observers: Sequence[Observer] = (),
+    **options: Unpack[RunOptions],
 ) -> Traced:
     """`trace`, with the `top` events that stand out."""
-    selection = Selection.of(select)
+    require_module(module)
+    require_path("folder", folder)
+    require_flags(statistics_only=statistics_only)
+    require_run_options("trace", options)
+    watchers = listed("observers", observers, "observers")
+    limit = None if disk_limit is None else byte_count("disk_limit", disk_limit)
+    selection = Selection.of(texts("select", select))
     selection.require_some(module)
+    given: dict[str, Any] = {**options}
     name = options.get("computation")
     entry = module.entry if name is None else module.by_name.get(name.removeprefix("%"), module.entry)
     require_new_folder(folder)
     # Whatever keeps the module from running is said before there is a folder.
-    plan_of(module, is_observed=True, **{name: options[name] for name in _PLAN_OPTIONS if name in options})
+    plan_of(module, is_observed=True, **{name: given[name] for name in _PLAN_OPTIONS if name in given})
     if not statistics_only:
         advice = "select fewer instructions (--select), or record statistics only (--stats-only)"
-        require_room(folder, _declared_bytes(module, entry, selection), disk_limit, "the traced values", advice)
+        require_room(folder, _declared_bytes(module, entry, selection), limit, "the traced values", advice)
     topology = topology_of(module, options.get("replicas"), options.get("partitions"))
     path = new_folder(folder)
     information = {
@@ -118,9 +131,9 @@ def record(
         with ExitStack() as files:
             index = files.enter_context(open(path / "events.jsonl", "wb"))
             values = None if statistics_only else files.enter_context(open(path / "values.npy", "wb"))
-            recorder = Recorder(path, index, values, module, selection, disk_limit, top)
+            recorder = Recorder(path, index, values, module, selection, limit, top)
             try:
-                run_devices(module, inputs_per_device, observers=[recorder, *observers], **options)
+                run_devices(module, inputs, observers=[recorder, *watchers], **options)
             except BaseException:
                 if not recorder.event_count:
                     shutil.rmtree(path, ignore_errors=True)

@@ -55,7 +55,7 @@ CALLS: dict[str, Callable[[Path], Any]] = {
     "find_nan, elided": lambda _: hloexec.find_nan(_elided(), [[]]),
     "extract, elided": lambda _: hloexec.extract(_elided(), [[]], "y"),
     "diff, elided": lambda _: hloexec.diff(_elided(), _elided(), []),
-    "record_golden, elided": lambda folder: hloexec.record_golden(_elided(), folder / "m.golden"),
+    "record_golden, elided": lambda folder: hloexec.record_golden(_elided(), [], folder / "m.golden"),
 }
 """Calls that warn, each on a line of its own."""
 

@@ -50,10 +50,12 @@ def test_global_ids_without_a_channel_are_refused() -> None:
         run(text, 2)
 
 
-@pytest.mark.parametrize("count", [0, 3, 5])
-def test_inputs_for_another_number_of_devices_are_refused(count: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "message"), [(0, "takes 1 inputs"), (3, "per device, 4, .* 3"), (5, "device, 4, .* 5")]
+)
+def test_inputs_for_another_number_of_devices_are_refused(count: int, message: str) -> None:
     module = hloexec.parse("HloModule m, replica_count=4\nENTRY main {\n  ROOT x = s32[] parameter(0)\n}\n")
-    with pytest.raises(hloexec.InputError, match="4"):
+    with pytest.raises(hloexec.InputError, match=message):
         hloexec.run_devices(module, [[np.int32(1)]] * count)
 
 

@@ -47,7 +47,7 @@ def test_values_of_the_right_kind_are_taken(shape, given, expected):
         ("f32[2]", 1.0, r"but the Python float 1.0 was given"),
         ("f32[2]", np.zeros(2, ">f4"), r"array of type >f4"),
         ("f32[2]", np.array(["a", "b"]), r"no element type of HLO"),
-        ("f32[2]", None, r"but a builtins.NoneType was given"),
+        ("f32[2]", None, r"but None was given"),
         ("f32[2]", np.ma.zeros(2, np.float32), r"MaskedArray"),
         ("s32[]", True, r"a Python int may stand, but is True"),
         ("s32[]", 1.0, r"a Python int may stand, but is 1.0"),

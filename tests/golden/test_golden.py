@@ -21,8 +21,8 @@ TUPLE = op("(f32[3], bf16[3], s32[]) tuple(x, y, n)", x="f32[3]", y="bf16[3]", n
 DEVICES = op("f32[3] all-reduce(x), replica_groups={}, to_apply=add_f32", ADD, ", replica_count=2", x="f32[3]")
 
 
-def _recorded(tmp_path: Path, text: str = DOT, **options: Any) -> Path:
-    return hloexec.record_golden(hloexec.parse(text), tmp_path / "m.golden", **options).folder
+def _recorded(tmp_path: Path, text: str = DOT, inputs: Any = None, **options: Any) -> Path:
+    return hloexec.record_golden(hloexec.parse(text), inputs, tmp_path / "m.golden", **options).folder
 
 
 def test_a_golden_is_four_files_that_numpy_and_json_open(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_tuples_devices_and_modules_without_parameters(text: str, tmp_path: Path
 
 def test_devices_may_have_inputs_of_their_own(tmp_path: Path) -> None:
     inputs = [[np.array([1, 2, 3], np.float32)], [np.array([10, 20, 30], np.float32)]]
-    folder = _recorded(tmp_path, DEVICES, inputs_per_device=inputs)
+    folder = _recorded(tmp_path, DEVICES, inputs=inputs)
     assert hloexec.check_golden(folder).passed
     with np.load(folder / "expected.npz") as expected:
         np.testing.assert_array_equal(expected["1"], [11, 22, 33])
@@ -123,7 +123,7 @@ def test_a_result_from_elsewhere_is_not_updated(tmp_path: Path) -> None:
 def test_goldens_are_found_at_any_depth(tmp_path: Path) -> None:
     module = hloexec.parse(TUPLE)
     for name in ("b", "a/c", "a/d"):
-        hloexec.record_golden(module, tmp_path / f"{name}.golden")
+        hloexec.record_golden(module, None, tmp_path / f"{name}.golden")
     assert [path.name for path in find_goldens(tmp_path)] == ["c.golden", "d.golden", "b.golden"]
     assert [path.name for path in find_goldens(tmp_path / "b.golden")] == ["b.golden"]
 
@@ -211,13 +211,13 @@ def _number(*shape: int) -> Any:
         (TUPLE, "m.golden", {"expected": {"0": _number(3), "2": _number()}}, "lacks leaf 1, but has later ones"),
         (TUPLE, "m.golden", {"expected": {"loss": _number(3)}}, "'loss' is no place in a result"),
         (DOT, "m.golden", {"inputs": [_number(4, 50)]}, "takes 2 inputs .*, but 1 were given"),
-        (DOT, "m.golden", {"inputs": [], "inputs_per_device": []}, "cannot both be given"),
+        (DOT, "m.golden", {"inputs": [[_number(4, 50), _number(50, 3)]] * 2}, "one list of inputs per device, 1"),
         (DOT, "nowhere/\0/m.golden", {}, "cannot write"),
     ],
 )
 def test_what_cannot_be_recorded_is_refused(text: str, name: str, options: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(hloexec.InputError, match=message):
-        hloexec.record_golden(hloexec.parse(text), f"{tmp_path}/{name}", **options)
+        hloexec.record_golden(hloexec.parse(text), **{"inputs": None, "folder": f"{tmp_path}/{name}", **options})
     assert list(tmp_path.rglob("*.npz")) == []
 
 

@@ -40,7 +40,7 @@ def goldens(tmp_path: Path) -> Path:
     """A project with a golden that passes, one that does not, and one that is broken."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     for name in ("good", "other", "broken"):
-        hloexec.record_golden(hloexec.parse(ADD), tmp_path / "data" / f"{name}.golden")
+        hloexec.record_golden(hloexec.parse(ADD), None, tmp_path / "data" / f"{name}.golden")
     literals.save(tmp_path / "data" / "other.golden" / "expected.npz", np.zeros(3, np.float32))
     (tmp_path / "data" / "broken.golden" / "inputs.npz").unlink()
     return tmp_path

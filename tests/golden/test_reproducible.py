@@ -43,7 +43,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, st
     """What each process said, by kernels, threads and features that are kept from NumPy."""
     folder = tmp_path_factory.mktemp("goldens")
     for name, module, inputs in modules():
-        hloexec.record_golden(module, folder / f"{name}.golden", inputs=inputs, numerics="exact")
+        hloexec.record_golden(module, inputs, folder / f"{name}.golden", numerics="exact")
     return {setting: _report(folder, *setting) for setting in itertools.product(KERNELS, THREADS, FEATURES)}
 
 

@@ -228,7 +228,7 @@ def test_empty_arrays_are_equal() -> None:
     [
         ({"atol": -1}, "atol must not be negative or NaN"),
         ({"rtol": float("nan")}, "rtol must not be negative"),
-        ({"contraction_length": 0}, "contraction_length must be positive"),
+        ({"contraction_length": 0}, "contraction_length must be at least 1"),
         ({"selects": {"3": _normal(3)}}, "selects names leaf '3'"),
     ],
 )

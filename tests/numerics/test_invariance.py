@@ -130,7 +130,7 @@ def test_a_golden_says_the_same_of_a_row_whatever_the_others_are(tmp_path, seed,
         f"r = {WIDE} subtract(b, c)",
     ]
     wrong = [line.replace("add(a, y)", "subtract(a, y)") for line in lines]
-    golden = record_golden(module_of(lines), tmp_path / "m.golden", inputs=inputs_of(seed, 3, scale)).folder
+    golden = record_golden(module_of(lines), inputs_of(seed, 3, scale), tmp_path / "m.golden").folder
     assert check_golden(golden).passed
     found = check_golden(golden, module=module_of(wrong))
     assert not found.passed

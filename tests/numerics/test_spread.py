@@ -337,7 +337,7 @@ def test_a_module_for_several_devices_that_ran_on_one_is_measured_on_one(header)
 
 def record(folder, text=MODULE, outlier=1e12):
     module, inputs = hloexec.parse(text), layer_inputs(outlier)
-    return record_golden(module, folder / "layer.golden", inputs=inputs).folder
+    return record_golden(module, inputs, folder / "layer.golden").folder
 
 
 def test_a_golden_finds_a_subtraction_beside_a_row_of_huge_numbers(tmp_path):
@@ -383,7 +383,7 @@ def test_results_of_dynamic_extents_have_a_spread(tmp_path):
         " ROOT d = f32[<=8] set-dimension-size(t, n), dimensions={0} }"
     )
     inputs = [RANDOM.standard_normal(8).astype(np.float32)]
-    folder = record_golden(hloexec.parse(text), tmp_path / "dynamic.golden", inputs=inputs).folder
+    folder = record_golden(hloexec.parse(text), inputs, tmp_path / "dynamic.golden").folder
     assert (folder / SPREAD).is_file()
     found = check_golden(folder)
     assert found.passed, found.message
@@ -433,7 +433,7 @@ def test_results_of_several_devices_are_held_to_their_own_spread():
 
 def test_goldens_of_several_devices_have_a_spread(tmp_path):
     module, inputs = two_devices()
-    folder = record_golden(module, tmp_path / "two.golden", inputs_per_device=inputs).folder
+    folder = record_golden(module, inputs, tmp_path / "two.golden").folder
     assert (folder / SPREAD).is_file()
     assert check_golden(folder).passed
     found = check_golden(folder, module=two_devices("subtract")[0])

@@ -1,0 +1,49 @@
+"""The options that every function which runs a module takes, and hands on to `run_devices`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, TypedDict
+
+from hloexec.arguments import require_seed, require_text
+from hloexec.exec.host import Sink, Source
+from hloexec.exec.statistics import Statistics
+from hloexec.ops.policies.policy import NumericsPolicy
+
+__all__ = ["RunOptions", "require_run_options"]
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of `run_devices`, by keyword: `help(hloexec.run)` says what each means."""
+
+    replicas: int | None
+    partitions: int | None
+    computation: str | None
+    numerics: str | NumericsPolicy
+    seed: int
+    elided: str | Mapping[str, Any]
+    unknown: str
+    memory_limit: int | str | None
+    verify: bool
+    planner: bool
+    check: bool
+    statistics: Statistics | None
+    infeed: Sequence[Source] | None
+    outfeed: Sequence[Sink] | None
+    host_transfers: Sequence[Mapping[int, Source | Sink]] | None
+
+
+def require_run_options(function: str, options: Mapping[str, Any]) -> None:
+    """TypeError, as Python has it for functions that list their keywords, where there is no option of a name.
+
+    What functions look at before they run the module is of the right type, too, else InputError.
+    """
+    if options.get("computation") is not None:
+        require_text("computation", options["computation"], "the name of a computation")
+    require_seed(options.get("seed", 0))
+    for name in options:
+        if name not in RunOptions.__annotations__:
+            close = get_close_matches(name, RunOptions.__annotations__, 1)
+            hint = f"; did you mean {close[0]}?" if close else "; help(hloexec.run) lists the options of runs"
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")

@@ -1,0 +1,303 @@
+"""Arguments that are wrong: whatever a function is given for one of its parameters, it says in a sentence which one is
+wrong, what was given and what is wanted.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.arguments import byte_count
+from hloexec.cli.options import ByteCount
+
+ADD = """HloModule add
+ENTRY e { x = f32[4] parameter(0)
+  y = f32[4] parameter(1)
+  ROOT z = f32[4] add(x, y) }
+"""
+ASSIGNMENT = """BufferAssignment:
+allocation 0: size 16, maybe-live-out:
+ value: <0 z @0> (size=16,offset=0): f32[4]{0}
+
+Total bytes used: 16 (16B)
+"""
+X = np.arange(4, dtype=np.float32)
+MODULE = hloexec.parse(ADD)
+
+WRONG: dict[str, Any] = {
+    "None": None,
+    "True": True,
+    "5": 5,
+    "-1": -1,
+    "2.5": 2.5,
+    "nan": float("nan"),
+    "text": "x",
+    "1G": "1G",
+    "bytes": b"x",
+    "texts": ["x"],
+    "numbers": [1, 2],
+    "empty": {},
+    "mapping": {1: 2},
+    "object": object(),
+    "class": object,
+    "path": Path("missing"),
+    "array": X,
+    "nested": [[X]],
+}
+RIGHT: dict[str, str] = {
+    "actual": "True 5 -1 2.5 nan numbers mapping empty array nested",
+    "after": "",
+    "also": "empty",
+    "assignment": "",
+    "atol": "None 5 2.5",
+    "backend_config": "True",
+    "before": "",
+    "check": "True",
+    "computation": "None",
+    "contraction_length": "None 5",
+    "cuts": "texts empty",
+    "depth": "None 5",
+    "device": "None",
+    "disk_limit": "None 5 1G",
+    "distribution": "",
+    "elements": "5",
+    "elided": "empty",
+    "expected": "None array",
+    "expected_source": "text 1G",
+    "filename": "text 1G",
+    "first": "True",
+    "folder": "text path 1G",
+    "function": "class",
+    "host_transfers": "None empty",
+    "in_computation": "None",
+    "infeed": "None",
+    "inputs": "None",
+    "inputs_source": "None text 1G",
+    "instruction": "",
+    "iteration": "None",
+    "layouts": "True",
+    "memory_limit": "None 5 1G",
+    "metadata": "True",
+    "module": "",
+    "numerics": "",
+    "observers": "None empty",
+    "on_step": "None",
+    "other": "None",
+    "outfeed": "None class texts numbers nested",
+    "outputs": "",
+    "partitions": "None 5",
+    "path": "text path 1G",
+    "planner": "True",
+    "replace": "True",
+    "replicas": "None 5",
+    "rtol": "None 5 2.5",
+    "seed": "5",
+    "select": "texts empty",
+    "selects": "None empty",
+    "shape": "None",
+    "share": "",
+    "sharding": "None",
+    "spreads": "None empty",
+    "statistics": "None",
+    "statistics_only": "True",
+    "strict": "True",
+    "text": "",
+    "top": "5",
+    "ulp": "None 5 2.5",
+    "unknown": "",
+    "usage": "",
+    "verify": "True",
+}
+"""Which of these are right after all, by the name of the parameter, which means the same in all functions."""
+MORE = {
+    "check_golden-module": "None",
+    "compare-expected": "True 5 -1 2.5 nan numbers mapping empty array nested",
+    "compare-module": "None",
+    "diff_folders-inputs": "class texts numbers empty mapping nested",
+    "diff_folders-on_step": "class",
+    "shard_inputs-inputs": "numbers",
+    "unshard_outputs-before": "None",
+}
+"""The same for single functions, where more is right, or said only in what they return."""
+WORDS = {
+    "actual": "leaf|actual",
+    "expected": "leaf|expected|result",
+    "in_computation": "computation",
+    "instruction": "instruction|%x",
+    "inputs": "inputs|parameter",
+    "other": "other|cannot read",
+    "outputs": "output",
+    "path": "path|file|text",
+    "text": "text|expected",
+}
+"""How messages name what is wrong, where it is not the parameter's name."""
+
+
+def _positional(folder: Path) -> dict[str, list[Any]]:
+    """Arguments that are right, for the parameters without defaults."""
+    path = folder / "m.hlo"
+    path.write_text(ADD)
+    for stage, text in (("before_optimizations", ADD), ("cpu_after_optimizations", ADD.replace("(x, y)", "(y, x)"))):
+        (folder / f"module_0001.add.{stage}.txt").write_text(text)
+    inputs = [X, X]
+    return {
+        "check_golden": [folder / "missing.golden"],
+        "compare": [X, X],
+        "compare_memory": [hloexec.memory_usage(MODULE), hloexec.parse_buffer_assignment(ASSIGNMENT)],
+        "diff": [MODULE, MODULE],
+        "diff_folders": [folder],
+        "extract": [MODULE, inputs, "z"],
+        "find_nan": [MODULE, inputs],
+        "format": [MODULE],
+        "load": [path],
+        "memory_usage": [MODULE],
+        "parse": [ADD],
+        "parse_buffer_assignment": [ASSIGNMENT],
+        "random_inputs": [MODULE],
+        "read_trace": [folder],
+        "record_golden": [MODULE, inputs, folder / "new.golden"],
+        "run": [MODULE],
+        "run_devices": [MODULE, inputs],
+        "shard_inputs": [MODULE, inputs],
+        "trace": [MODULE, inputs, folder / "trace"],
+        "unshard_outputs": [MODULE, [X]],
+        "verify": [MODULE],
+    }
+
+
+def _cases() -> Iterator[Any]:
+    """Each function with each of its parameters, the options of runs included."""
+    options = list(hloexec.RunOptions.__annotations__)
+    for name in sorted(hloexec.__all__):
+        function = getattr(hloexec, name)
+        if not inspect.isfunction(function) or name in ("from_jax", "load_buffer_assignment", "register_custom_call"):
+            continue
+        for parameter in inspect.signature(function).parameters.values():
+            if name == "diff_folders" and parameter.kind is parameter.VAR_KEYWORD:
+                continue
+            for given in options if parameter.kind is parameter.VAR_KEYWORD else [parameter.name]:
+                yield pytest.param(function, given, id=f"{name}-{given}")
+
+
+def _call(function: Callable[..., Any], parameter: str, value: Any, folder: Path) -> None:
+    arguments = inspect.signature(function).parameters
+    given = dict(zip(arguments, _positional(folder)[function.__name__], strict=False))
+    given[parameter] = value
+    if function is hloexec.run:
+        values = (value,) if parameter == "inputs" else (X, X)
+        del given["inputs" if parameter == "inputs" else parameter]
+        if parameter == "module":
+            hloexec.run(value, *values)
+        else:
+            hloexec.run(MODULE, *values, **{} if parameter == "inputs" else {parameter: value})
+        return
+    function(**given)
+
+
+@pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
+@pytest.mark.parametrize(("function", "parameter"), list(_cases()))
+def test_a_wrong_argument_is_named(
+    function: Callable[..., Any], parameter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    right = f"{RIGHT[parameter]} {MORE.get(f'{function.__name__}-{parameter}', '')}".split()
+    for name, value in WRONG.items():
+        if name in right:
+            continue
+        folder = tmp_path / f"given {name}"
+        folder.mkdir()
+        with pytest.raises(hloexec.HloError) as caught:
+            _call(function, parameter, value, folder)
+        assert re.search(WORDS.get(parameter, parameter), str(caught.value)), (name, str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: hloexec.run("x"),
+            "module must be a Module, but the Python str 'x' was given; hloexec.load(path) reads one from a file, "
+            "hloexec.parse(text) from HLO text",
+        ),
+        (
+            lambda: hloexec.parse(Path("m.hlo")),
+            f"text must be HLO text, a str, but a pathlib.{type(Path()).__name__} was given; hloexec.load(path) reads "
+            "a file",
+        ),
+        (lambda: hloexec.load(ADD), "path must be that of a file, but a text was given; hloexec.parse(text) reads it"),
+        (
+            lambda: hloexec.find_nan(MODULE, [X, X], also="overflow"),
+            "also must be a list of str, but the Python str 'overflow' was given; write it as [...], even where there "
+            "is only one",
+        ),
+        (
+            lambda: hloexec.run(MODULE, X, X, memory_limit="1 potato"),
+            "memory_limit must be a number of bytes, such as 500_000_000, '500M' or '8G', but the Python str "
+            "'1 potato' was given",
+        ),
+        (
+            lambda: hloexec.run(MODULE, X, X, observers=[dict]),
+            "observers must be objects, but the class dict was given",
+        ),
+        (
+            lambda: hloexec.run(MODULE, X, X, numerics=3),
+            "numerics must be the name of a policy, such as 'reference' or 'exact', or a NumericsPolicy, but the "
+            "Python int 3 was given",
+        ),
+        (
+            lambda: hloexec.run(MODULE, {"x": X, "w": X}),
+            "e has no parameter 'w', but 2, numbered from 0 and named x, y",
+        ),
+        (lambda: hloexec.run(MODULE, {"x": X}), "inputs give no value for y of e"),
+        (lambda: hloexec.run(MODULE, {"x": X, 0: X, 1: X}), "inputs give parameter 0 (x) twice"),
+        (lambda: hloexec.compare(X, X, inputs=[X]), "inputs are those of a module; give it as module, too"),
+    ],
+)
+def test_the_sentence_says_what_is_wanted_and_what_to_do(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(hloexec.InputError) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+def test_a_path_that_is_parsed_is_told_from_text() -> None:
+    with pytest.raises(hloexec.ParseError, match=r"found what looks like a path; hloexec.load\(path\) reads a file"):
+        hloexec.parse("examples/attention.hlo")
+
+
+def test_an_option_that_does_not_exist_is_an_unexpected_keyword(tmp_path: Path) -> None:
+    with pytest.raises(
+        TypeError, match=r"trace\(\) got an unexpected keyword argument 'numeric'; did you mean numerics?"
+    ):
+        hloexec.trace(MODULE, [X, X], tmp_path / "trace", numeric="exact")  # type: ignore[call-arg]
+    assert not (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("1500000", 1500000), ("500M", 500 << 20), ("8GiB", 8 << 30), ("1.5 kb", 1536), (" 2T ", 2 << 40), ("0", 0)],
+)
+def test_sizes_are_read_as_on_the_command_line(text: str, count: int) -> None:
+    assert byte_count("memory_limit", text) == count
+    assert ByteCount().convert(text, None, None) == count
+
+
+def test_a_limit_in_words_holds() -> None:
+    with pytest.raises(hloexec.ResourceError, match="more than 8 B, the limit that was given"):
+        hloexec.run(MODULE, X, X, memory_limit="8B")
+    assert hloexec.run(MODULE, X, X, memory_limit="1G").tolist() == [0, 2, 4, 6]
+
+
+def test_options_of_runs_are_those_of_run_devices() -> None:
+    own = [name for name in inspect.signature(hloexec.run_devices).parameters if name not in ("module", "inputs")]
+    assert sorted(hloexec.RunOptions.__annotations__) == sorted({*own} - {"observers"})
+    of_run = [name for name in inspect.signature(hloexec.run).parameters if name not in ("module", "inputs")]
+    assert [name for name in own if name not in ("replicas", "partitions")] == of_run
+    for name in of_run:
+        assert f"`{name}" in (hloexec.run.__doc__ or "")
