@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
 from hloexec.arguments import byte_count, listed, require_integer, require_module, require_policy, require_seed
@@ -202,7 +203,9 @@ def _outputs(
     numerics = numerics_policy(policy).name
     if len(actual) == 1:
         return compare(actual[0], expected[0], module=pairing.before, numerics=numerics, spreads=spreads)
-    return compare(actual, expected, module=pairing.before, numerics=numerics, spreads=spreads)
+    # The module itself may be silent about how many devices there are.
+    module = attrs.evolve(pairing.before, replica_count=len(actual), num_partitions=1)
+    return compare(actual, expected, module=module, numerics=numerics, spreads=spreads)
 
 
 def _tells_something(node: Node) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hloexec
@@ -98,3 +99,11 @@ def test_wrong_arguments_are_refused() -> None:
         hloexec.diff(module, module, numerics="f16")
     with pytest.raises(hloexec.InputError, match="takes 4 inputs"):
         hloexec.diff(module, module, [1, 2])
+
+
+def test_the_caller_may_count_the_devices() -> None:
+    text = "ENTRY e { x = f32[4] parameter(0)\n y = f32[4] parameter(1)\n ROOT z = f32[4] add(x, y) }\n"
+    before, after = hloexec.parse(text), hloexec.parse(text.replace("add", "subtract"))
+    inputs = [np.ones(4, np.float32)] * 2
+    assert hloexec.diff(before, before, inputs, replicas=3).verdict == "agree"
+    assert hloexec.diff(before, after, inputs, partitions=2).verdict == "differ"
