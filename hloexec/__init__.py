@@ -28,7 +28,7 @@ from hloexec.errors import (
 )
 
 if TYPE_CHECKING:
-    from hloexec import buffers, diffing, extraction, golden, hunting, ir, tracing
+    from hloexec import buffers, diffing, extraction, golden, hunting, ir, literals, tracing
     from hloexec.buffers import (
         BufferAssignment,
         MemoryComparison,
@@ -164,6 +164,7 @@ __all__ = [
     "golden",
     "hunting",
     "ir",
+    "literals",
     "load",
     "load_buffer_assignment",
     "memory_usage",
@@ -258,7 +259,7 @@ _HOMES = {
     "unshard_outputs": "hloexec.sharding",
     "verify": "hloexec.verifier",
 }
-_PACKAGES = frozenset({"buffers", "diffing", "extraction", "golden", "hunting", "ir", "tracing"})
+_PACKAGES = frozenset({"buffers", "diffing", "extraction", "golden", "hunting", "ir", "literals", "tracing"})
 """Where the parts of what functions take and return have their names, such as `hloexec.ir.Window`."""
 
 

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from hloexec.arguments import require_path
 from hloexec.dtypes import element_type_of
 from hloexec.errors import LiteralError
 from hloexec.files import open_atomically
@@ -61,6 +62,7 @@ def save(path: str | os.PathLike[str], value: Value) -> None:
     It is written under a temporary name and renamed. Raises LiteralError where the suffix is another, the file cannot
     be written, or the value is not one.
     """
+    require_path("path", path)
     suffix = _format_of(os.fspath(path))
     stored = list(_entries_of(value))
     if suffix == ".npy" and (len(stored) != 1 or stored[0][0] != ROOT):

@@ -15,6 +15,7 @@ from typing import IO, Any, TypeAlias
 import attrs
 import numpy as np
 
+from hloexec.arguments import require_path
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
 from hloexec.errors import LiteralError
 from hloexec.ir import ArrayShape, TupleShape
@@ -195,6 +196,7 @@ def _conversion_hint(shape: ArrayShape, stem: str) -> str:
 
 def entries(path: str | os.PathLike[str]) -> Iterator[Entry]:
     """The entries of a .npz file, or the one of a .npy file; the content decides which it is."""
+    require_path("path", path)
     filename = os.fspath(path)
     try:
         with open(filename, "rb") as file:

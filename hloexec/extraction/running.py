@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from hloexec import literals
-from hloexec.arguments import listed, require_integer, require_module, require_text, texts
+from hloexec.arguments import listed, require_integer, require_module, require_path, require_text, texts
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
@@ -84,6 +84,7 @@ class Extraction:
         """
         from hloexec.text import format as format_module
 
+        require_path("folder", folder)
         path = new_folder(folder)
         for name, value in self.files():
             literals.save(path / name, value)

@@ -72,6 +72,7 @@ def update_golden(folder: str | os.PathLike[str]) -> GoldenCheck:
 
     Raises InputError where the golden's result is not hloexec's own, or cannot be written.
     """
+    require_path("folder", folder)
     found, result = _timed(Path(folder), None)
     if found.outcome is not Outcome.FAILED or found.golden is None:
         return found

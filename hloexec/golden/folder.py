@@ -19,6 +19,7 @@ from typing import Any
 
 import attrs
 
+from hloexec.arguments import require_path
 from hloexec.errors import InputError, UnsupportedError
 from hloexec.ir import Module
 from hloexec.ops.policies.policy import numerics_policy
@@ -117,6 +118,7 @@ def find_goldens(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Raises InputError where there is no such folder, or none in it.
     """
+    require_path("path", path)
     root = Path(path)
     if root.name.endswith(SUFFIX) or (root / RECORD).is_file():
         yield root
@@ -141,6 +143,7 @@ def read_golden(folder: str | os.PathLike[str]) -> Golden:
 
     Raises InputError where files are missing or damaged, or a newer version wrote them.
     """
+    require_path("folder", folder)
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(_no_folder(folder))

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.arguments import require_path
+from hloexec.arguments import require_path, require_text, wrong
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import InputError, warn
 from hloexec.ir import ArrayShape
@@ -89,6 +89,7 @@ class Trace:
 
     def find(self, name: str, device: int | None = None) -> TraceEvent:
         """The first event of this name or path (and of a device); InputError where there is none."""
+        require_text("name", name, "the name or the path of an instruction")
         wanted = name.removeprefix("%")
         for event in self:
             if wanted in (event.name, event.instruction) and (device is None or device in event.devices):
@@ -98,6 +99,8 @@ class Trace:
 
     def array(self, record: ArrayRecord) -> Array:
         """An array in its element type's NumPy type; InputError where the trace has statistics only or is damaged."""
+        if not isinstance(record, ArrayRecord):
+            raise wrong("record", "an ArrayRecord, one of the arrays of a TraceEvent", record)
         if record.offset is None:
             raise InputError(f"the trace {os.fspath(self.folder)!r} holds statistics only, no values")
         path = self.folder / "values.npy"
@@ -123,6 +126,8 @@ class Trace:
 
     def value(self, event: TraceEvent) -> Array:
         """The array that an event gave; InputError where it gave a tuple, whose arrays `array` reads one by one."""
+        if not isinstance(event, TraceEvent):
+            raise wrong("event", "a TraceEvent, as iterating or Trace.find gives", event)
         if len(event.arrays) != 1 or event.arrays[0].index:
             raise InputError(f"{event.name} gave {len(event.arrays)} arrays; read them with Trace.array")
         return self.array(event.arrays[0])

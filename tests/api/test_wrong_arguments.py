@@ -218,6 +218,35 @@ def test_a_wrong_argument_is_named(
         assert re.search(WORDS.get(parameter, parameter), str(caught.value)), (name, str(caught.value))
 
 
+def _methods(folder: Path) -> dict[str, Callable[[Any], Any]]:
+    """Functions of packages, methods, and functions whose arguments have no names, as functions of one argument."""
+    trace = hloexec.trace(MODULE, [X, X], folder / "trace")
+    extraction = hloexec.extract(MODULE, [X, X], "z")
+    return {
+        "Extraction.save": extraction.save,
+        "Trace.array": trace.array,
+        "Trace.find": trace.find,
+        "Trace.value": trace.value,
+        "find_goldens": lambda path: list(hloexec.golden.find_goldens(path)),
+        "from_jax": hloexec.from_jax,
+        "literals.load": hloexec.literals.load,
+        "literals.load_arrays": hloexec.literals.load_arrays,
+        "literals.load_inputs": lambda path: hloexec.literals.load_inputs(path, MODULE.entry.parameters),
+        "literals.save": lambda path: hloexec.literals.save(path, X),
+        "load_buffer_assignment": hloexec.load_buffer_assignment,
+        "read_golden": hloexec.golden.read_golden,
+        "update_golden": hloexec.golden.update_golden,
+    }
+
+
+def test_wrong_arguments_of_methods_and_of_functions_in_packages_are_named(tmp_path: Path) -> None:
+    for name, function in _methods(tmp_path).items():
+        for value in (None, True, 5, 2.5, b"x", ["x"], {1: 2}, object(), X):
+            with pytest.raises(hloexec.InputError, match=r"^(path|folder|name|record|event|function) must be "):
+                function(value)
+                pytest.fail(f"{name} took {value!r}")
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
