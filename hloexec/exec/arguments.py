@@ -222,7 +222,12 @@ def _array(value: Any, shape: ArrayShape, what: str) -> np.ndarray[Any, Any]:
         return np.asarray(value)
     if isinstance(value, (bool, int, float, complex)) and shape.rank == 0:
         return _scalar(value, shape.element_type, what)
-    raise InputError(f"{what} must be {_expected(shape)}, but {described(value)} was given")
+    advice = ""
+    if hasattr(value, "__array__"):
+        advice = "; numpy.asarray makes an array of it"
+    elif isinstance(value, (tuple, list)):
+        advice = f"; numpy.array(…, {shape.element_type.storage.name!r}) makes an array of it"
+    raise InputError(f"{what} must be {_expected(shape)}, but {described(value)} was given{advice}")
 
 
 def _expected(shape: ArrayShape) -> str:

@@ -284,6 +284,16 @@ def test_wrong_arguments_of_methods_and_of_functions_in_packages_are_named(tmp_p
             lambda: hloexec.run(MODULE, {"x": X, "w": X}),
             "e has no parameter 'w', but 2, numbered from 0 and named x, y",
         ),
+        (
+            lambda: hloexec.run(MODULE, X, [0.0, 1.0, 2.0, 3.0]),
+            "parameter 1 (y) must be f32[4], a NumPy array of type float32 and shape [4], but a list of 4 values was "
+            "given; numpy.array(…, 'float32') makes an array of it",
+        ),
+        (
+            lambda: hloexec.run(MODULE, X, np.ma.masked_array(X)),
+            "parameter 1 (y) must be f32[4], a NumPy array of type float32 and shape [4], but a "
+            "numpy.ma.MaskedArray was given; numpy.asarray makes an array of it",
+        ),
         (lambda: hloexec.run(MODULE, {"x": X}), "inputs give no value for y of e"),
         (lambda: hloexec.run(MODULE, {"x": X, 0: X, 1: X}), "inputs give parameter 0 (x) twice"),
         (lambda: hloexec.compare(X, X, inputs=[X]), "inputs are those of a module; give it as module, too"),
