@@ -28,7 +28,7 @@ from hloexec.errors import (
 )
 
 if TYPE_CHECKING:
-    from hloexec import buffers, diffing, extraction, golden, hunting, ir, literals, tracing
+    from hloexec import buffers, diffing, extraction, golden, ir, literals, nan_search, tracing
     from hloexec.buffers import (
         BufferAssignment,
         MemoryComparison,
@@ -162,12 +162,12 @@ __all__ = [
     "format",
     "from_jax",
     "golden",
-    "hunting",
     "ir",
     "literals",
     "load",
     "load_buffer_assignment",
     "memory_usage",
+    "nan_search",
     "parse",
     "parse_buffer_assignment",
     "random_inputs",
@@ -259,7 +259,7 @@ _HOMES = {
     "unshard_outputs": "hloexec.sharding",
     "verify": "hloexec.verifier",
 }
-_PACKAGES = frozenset({"buffers", "diffing", "extraction", "golden", "hunting", "ir", "literals", "tracing"})
+_PACKAGES = frozenset({"buffers", "diffing", "extraction", "golden", "ir", "literals", "nan_search", "tracing"})
 """Where the parts of what functions take and return have their names, such as `hloexec.ir.Window`."""
 
 

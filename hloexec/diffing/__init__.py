@@ -8,7 +8,7 @@ on the first's values (`replay`), and where results differ, wrong values are put
 
 from hloexec.diffing.dumps import Stage
 from hloexec.diffing.findings import Diff, Finding, InstructionRun, Pair
-from hloexec.diffing.folders import FolderDiff, ModuleDiff, Step, diff_folders
+from hloexec.diffing.folders import FolderDiff, ModuleDiff, StageDiff, diff_folders
 from hloexec.diffing.running import diff
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
     "ModuleDiff",
     "Pair",
     "Stage",
-    "Step",
+    "StageDiff",
     "diff",
     "diff_folders",
 ]
