@@ -23,13 +23,11 @@ from hloexec.errors import HloError
 from hloexec.exec.observers import Event
 from hloexec.exec.running import run_devices
 from hloexec.ir import Computation, Instruction, Module, Shape, TupleShape
+from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.values import TOKEN, Array, Value, flat
 
 __all__ = ["ControlRecorder", "control_findings"]
-
-_PASSING_ON = frozenset("convert reshape bitcast copy broadcast clamp not".split())
-"""What stands between a decision and what decides it."""
 
 Holds = Callable[[str, str, int], tuple[Node, ...]]
 """The nodes that an instruction of a scope gave on a device."""
@@ -161,7 +159,7 @@ def _constants(node: Node) -> dict[int, Node]:
     """The constants that a scalar was made of, by their digests."""
     found = {}
     for entry in node.instance.inputs:
-        while entry.instance.opcode in _PASSING_ON and len(entry.instance.inputs) == 1:
+        while _passes_on(entry) and len(entry.instance.inputs) == 1:
             entry = entry.instance.inputs[0]
         if role_of(entry.instance.instruction) is Role.CONSTANT:
             found[entry.digest.in_order] = entry
@@ -179,12 +177,18 @@ def _first_decisions(decisions: Sequence[Decision]) -> list[Decision]:
 
 def _cause(node: Node) -> Node:
     """The node that a scalar is but for conversions."""
-    while node.instance.opcode in _PASSING_ON:
+    while _passes_on(node):
         varying = [entry for entry in node.instance.inputs if role_of(entry.instance.instruction) is not Role.CONSTANT]
         if len(varying) != 1:
             break
         node = varying[0]
     return node
+
+
+def _passes_on(node: Node) -> bool:
+    """Whether a node may stand between a decision and what decides it."""
+    traits = traits_of(node.instance.instruction)
+    return traits.keeps_all or traits.converts or traits.is_involution or node.instance.opcode == "clamp"
 
 
 def _made_of(node: Node, state: State | None) -> frozenset[tuple[int, int]]:

@@ -15,12 +15,12 @@ from hloexec.diffing.digests import Digest
 from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.matching import Match
 from hloexec.diffing.replay import State
+from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.values import Array
 
 __all__ = ["divergence_frontier"]
 
-_LAID_OUT = frozenset("bitcast copy reshape transpose reverse broadcast negate not".split())
 _MOST_PLACES = 4
 _MOST_MISSING = 64
 
@@ -79,7 +79,10 @@ def _digest(node: Node, match: Match | None) -> Digest:
 
 def _source(node: Node) -> Node:
     """What a value is but for its layout, its repetition and its sign."""
-    while node.instance.opcode in _LAID_OUT and node.instance.inputs:
+    while node.instance.inputs:
+        traits = traits_of(node.instance.instruction)
+        if not (traits.keeps_all or traits.is_involution):
+            break
         node = node.instance.inputs[0]
     return node
 

@@ -28,10 +28,11 @@ from hloexec.costs import contraction_of
 from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, leaf_shapes
 from hloexec.numerics.trip_counts import loop_trips
+from hloexec.operations import traits_of
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.ops.registry import Role, find_opcode, role_of
-from hloexec.ops.rounding import Rounding
+from hloexec.ops.rounding import Rounding, Sums
 from hloexec.precision import unit_roundoff
 
 __all__ = ["LAMBDA", "Chain", "chains_of", "leaf_chains", "own_chain", "worst"]
@@ -43,9 +44,6 @@ _F8_SUMS = 2.0**-13
 _UNKNOWN_TRIPS = 32
 _LIBRARY_ROUNDINGS = 8
 """Of a library call that is no plain product: attention rounds its scores, its weights, their sums and its result."""
-_SUMS = frozenset("reduce reduce-window scatter select-and-scatter fft scan map all-reduce reduce-scatter".split())
-_KEEPS_RELATIVE_ERRORS = frozenset("convert multiply divide abs sqrt rsqrt cbrt".split())
-_PRODUCTS = frozenset("dot ragged-dot convolution custom-call triangular-solve cholesky".split())
 
 
 @attrs.frozen
@@ -154,7 +152,7 @@ def _last(instruction: Instruction, own: Chain, operands: Sequence[Chain]) -> fl
     if entry is None or entry.role not in (Role.KERNEL, Role.FORWARD) or not isinstance(instruction.shape, ArrayShape):
         return 0.0
     unit = (_widest_unit(instruction.shape) or 0.0) if own.roundings else 0.0
-    if entry.rounding is Rounding.NONE or instruction.opcode in _KEEPS_RELATIVE_ERRORS:
+    if entry.rounding is Rounding.NONE or entry.traits.keeps_relative_errors:
         return max([unit, *(chain.last for chain in operands)])
     return unit
 
@@ -202,13 +200,28 @@ def own_chain(instruction: Instruction, operands: Sequence[Shape], bits: int | N
 
     `operands` are their shapes, `bits` the mantissa bits to which the numerics policy rounds operands of products.
     """
-    return _own(instruction, operands, bits) if _rounds(instruction.opcode) else _NONE
+    result = _widest_unit(instruction.shape)
+    entry = find_opcode(instruction.opcode)
+    kind = Rounding.UNKNOWN if entry is None else entry.rounding
+    sums = _sums(instruction)
+    if result is None or (kind is Rounding.NONE and sums is None):
+        return _NONE
+    compute = min(_F32, result)
+    if kind is Rounding.FUNCTION:
+        return rounding(result, 4 * compute)
+    if sums is None:
+        return rounding(result)
+    inputs = [leaf for operand in operands for _, leaf in leaf_shapes(operand) if isinstance(leaf, ArrayShape)]
+    if sums is Sums.PRODUCTS:
+        return _product(instruction, operands, inputs, result, bits)
+    terms = _terms(instruction, sums, inputs)
+    levels = max(1.0, math.log2(terms)) if sums is Sums.PREFIXES else 1.0
+    return summing(terms, result if sums is Sums.SCATTERED else compute).then(rounding(result), levels)
 
 
-def _rounds(opcode: str) -> bool:
-    """Whether an opcode adds errors of its own; what a called computation adds is counted there."""
-    entry = find_opcode(opcode)
-    return entry is None or entry.rounding is not Rounding.NONE or opcode in _SUMS or opcode in _PRODUCTS
+def _sums(instruction: Instruction) -> Sums | None:
+    """What an instruction adds up; a library call may be a product. What a called computation adds is counted there."""
+    return Sums.PRODUCTS if role_of(instruction) is Role.CUSTOM_CALL else traits_of(instruction).sums
 
 
 def worst(chains: Iterable[Chain]) -> Chain:
@@ -216,36 +229,15 @@ def worst(chains: Iterable[Chain]) -> Chain:
     return max(chains, key=lambda chain: chain.weight, default=_NONE)
 
 
-def _own(instruction: Instruction, operands: Sequence[Shape], bits: int | None) -> Chain:
-    """What an instruction adds."""
-    result = _widest_unit(instruction.shape)
-    if result is None:
-        return _NONE
-    inputs = [leaf for operand in operands for _, leaf in leaf_shapes(operand) if isinstance(leaf, ArrayShape)]
-    compute = min(_F32, result)
-    entry = find_opcode(instruction.opcode)
-    if entry is not None and entry.rounding is Rounding.FUNCTION:
-        return rounding(result, 4 * compute)
-    if instruction.opcode in _SUMS:
-        # Scatter and select-and-scatter round to the declared type after every addition.
-        stepwise = instruction.opcode in ("scatter", "select-and-scatter")
-        terms = _terms(instruction, inputs)
-        levels = max(1.0, math.log2(terms)) if instruction.opcode in ("reduce-window", "scan") else 1.0
-        return summing(terms, result if stepwise else compute).then(rounding(result), levels)
-    if instruction.opcode in _PRODUCTS:
-        return _product(instruction, operands, inputs, result, bits)
-    return rounding(result)
-
-
-def _terms(instruction: Instruction, inputs: Sequence[ArrayShape]) -> float:
+def _terms(instruction: Instruction, sums: Sums, inputs: Sequence[ArrayShape]) -> float:
     """How many terms an element of a sum has; four times the average where places are random."""
     first = next(leaf for _, leaf in leaf_shapes(instruction.shape) if isinstance(leaf, ArrayShape))
-    most = max((leaf.element_count for leaf in inputs), default=1)
-    if instruction.opcode in ("scatter", "select-and-scatter"):
+    if sums is Sums.SCATTERED:
         return 4 * max(1.0, inputs[-1].element_count / max(1, first.element_count))
-    if instruction.opcode in ("fft", "scan", "reduce-window"):
-        return float(max((max(leaf.dimensions, default=1) for leaf in inputs), default=1))
-    return max(1.0, most / max(1, first.element_count))
+    if sums is Sums.FOLDED:
+        most = max((leaf.element_count for leaf in inputs), default=1)
+        return max(1.0, most / max(1, first.element_count))
+    return float(max((max(leaf.dimensions, default=1) for leaf in inputs), default=1))
 
 
 def _product(

@@ -6,7 +6,7 @@ import enum
 
 import attrs
 
-__all__ = ["Rounding", "Summation"]
+__all__ = ["Rounding", "Summation", "Sums"]
 
 
 class Rounding(enum.Enum):
@@ -24,6 +24,21 @@ class Rounding(enum.Enum):
     """Terms are added up, in an order that is the implementation's, each partial sum being rounded."""
     UNKNOWN = enum.auto()
     """Rounds in a way of its own: taken for a sum over the largest dimension of its operands."""
+
+
+class Sums(enum.Enum):
+    """What is added up for one element of a result, as far as shapes tell it."""
+
+    PRODUCTS = enum.auto()
+    """Products, along what is contracted."""
+    FOLDED = enum.auto()
+    """As many elements as the operand has for each element of the result."""
+    LINES = enum.auto()
+    """Elements along one dimension."""
+    PREFIXES = enum.auto()
+    """Elements along one dimension, perhaps as a tree whose results are rounded at each level."""
+    SCATTERED = enum.auto()
+    """What meets at random places, rounded to the declared type after each addition."""
 
 
 @attrs.frozen

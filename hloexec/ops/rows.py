@@ -17,12 +17,14 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
+from hloexec.dtypes import element_type
 from hloexec.ir import ArrayShape
 from hloexec.values import Array
 
-__all__ = ["RowForm", "RowFunction", "behind_prefix", "prefix_length", "prefixes", "same"]
+__all__ = ["RowForm", "RowFunction", "behind_prefix", "prefix_length", "prefixes", "same", "widened_from_bf16"]
 
 RowFunction: TypeAlias = "Callable[..., Any]"
+_F32 = element_type("f32")
 
 
 @attrs.frozen(eq=False)
@@ -65,3 +67,8 @@ def behind_prefix(dimensions: Sequence[int], rows: int) -> tuple[int, ...]:
 def same(block: Array) -> Array:
     """The block itself."""
     return block
+
+
+def widened_from_bf16(shape: ArrayShape) -> ArrayShape:
+    """The shape in f32 where it is in bf16, as `RowForm.wide` has it."""
+    return shape.with_element_type(_F32) if shape.element_type.name == "bf16" else shape

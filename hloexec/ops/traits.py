@@ -14,6 +14,7 @@ import numpy as np
 from hloexec.ir import ArrayShape, Instruction
 from hloexec.ops.intervals import BackwardRule, BoundsRule, DemandRule
 from hloexec.ops.probes import Probe
+from hloexec.ops.rounding import Sums
 from hloexec.values import Array
 
 __all__ = [
@@ -75,6 +76,8 @@ class Traits:
     elements are computed."""
     repeats: bool = False
     """Whether an element of what it moves may show at several places."""
+    keeps_all: bool = False
+    """Whether every element of what it moves shows in the result."""
     keeps_order: bool = False
     """Whether the result holds the elements of the first operand in the same, row-major order, if perhaps converted."""
     crosses_devices: bool = False
@@ -103,10 +106,16 @@ class Traits:
     """In which bounds they must lie so that the result lies in those that are demanded of it."""
 
     contraction: ContractionRule | None = None
+    sums: Sums | None = None
+    """What it adds up for one element of its result."""
+    keeps_relative_errors: bool = False
+    """Whether errors of operands, relative to their elements, are no more than so many times as large in the result."""
     commutes: bool = False
     """Whether the result is the same when the two operands change places."""
     converts: bool = False
     """Whether the result is the first operand in another format, as near as that has it."""
+    is_involution: bool = False
+    """Whether, applied twice, it gives its operand."""
     cancels: bool = False
     """Whether the result is the sum or the difference of the operands, which may be far smaller than they are."""
     pole: Pole | None = None
@@ -138,7 +147,16 @@ class Traits:
 
 
 NO_TRAITS = Traits()
-_IN_ENTRIES = ("bounds", "contraction", "demands", "demands_for", "probe", "states_shape")
+_IN_ENTRIES = (
+    "bounds",
+    "contraction",
+    "demands",
+    "demands_for",
+    "keeps_relative_errors",
+    "probe",
+    "states_shape",
+    "sums",
+)
 
 
 def traits_with_rules(traits: Traits, entry: type) -> Traits:

@@ -32,6 +32,7 @@ from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, accumulation_dtype
 from hloexec.ops.reduction.reducers import recognise, recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, Role, opcode
+from hloexec.ops.rounding import Sums
 from hloexec.ops.signatures import one_or_tuple, require_reducer, require_same_shape, require_tuple, same_type
 from hloexec.ops.threads import in_blocks
 from hloexec.ops.traits import Traits
@@ -146,6 +147,7 @@ class AllGatherDone:
 class AllReduce:
     """Folds the operands of a group's devices with `to_apply` (XLA: AllReduce)."""
 
+    sums = Sums.FOLDED
     states_shape = True
 
     @staticmethod
@@ -170,6 +172,7 @@ class AllReduce:
 class AllReduceStart:
     """Starts an all-reduce; the value has the shape of the results."""
 
+    sums = Sums.FOLDED
     states_shape = True
 
     @staticmethod
@@ -195,6 +198,7 @@ class AllReduceDone:
 class ReduceScatter:
     """An all-reduce, of which each device keeps its part along `dimensions` (XLA: ReduceScatter)."""
 
+    sums = Sums.FOLDED
     states_shape = True
 
     @staticmethod

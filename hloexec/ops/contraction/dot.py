@@ -33,7 +33,7 @@ from hloexec.ops.policies.exact.products import ExactMultiplier
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
-from hloexec.ops.rounding import Rounding, Summation
+from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.traits import ContractionSize
 from hloexec.values import Array
 
@@ -85,6 +85,7 @@ class Dot:
     an `algorithm` decides what the operands are rounded to and what their products add up in. XLA: DotGeneral.
     """
 
+    sums = Sums.PRODUCTS
     probe = Probe("T[2,2] dot(a0, a1), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ("T[2,3]", "T[3,2]"))
 
     @staticmethod

@@ -23,6 +23,7 @@ from hloexec.ops.contraction.dot import (
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
+from hloexec.ops.rounding import Sums
 from hloexec.ops.traits import ContractionSize
 from hloexec.values import Array
 
@@ -53,6 +54,7 @@ class RaggedDot:
     dimensions. XLA: RaggedDot.
     """
 
+    sums = Sums.PRODUCTS
     probe = Probe(
         "T[2,2] ragged-dot(a0, a1, a2), lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0}, "
         "rhs_group_dims={0}",

@@ -21,7 +21,7 @@ from hloexec.ops.convolution.views import ConvolutionViews
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
-from hloexec.ops.rounding import Rounding, Summation
+from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.traits import ContractionSize
 from hloexec.ops.windows import output_size, require_window
 from hloexec.values import Array
@@ -58,6 +58,7 @@ class Convolution:
     disjunctions. Source: XLA, Conv.
     """
 
+    sums = Sums.PRODUCTS
     probe = Probe("T[2,4] convolution(a0, a1), dim_labels=bf_io->bf", ("T[2,3]", "T[3,4]"))
 
     @staticmethod

@@ -161,6 +161,7 @@ class Convert:
     """The operand in the declared element type; see `convert` (XLA: ConvertElementType)."""
 
     states_shape = True
+    keeps_relative_errors = True
     probe = Probe("T[2] convert(a0)", ("T[2]",))
 
     @staticmethod

@@ -262,6 +262,7 @@ _FUNCTIONS: tuple[tuple[str, Formula, Formula | None, str, Traits], ...] = (
         Traits(
             bounds=always(0, INFINITY),
             demands=demand(0, low=0),
+            keeps_relative_errors=True,
             pole=Pole(0, lambda x: x == 0, "reciprocal square root of zero"),
             invalid=_NEGATIVE_ROOT,
         ),
@@ -277,6 +278,7 @@ _FUNCTIONS: tuple[tuple[str, Formula, Formula | None, str, Traits], ...] = (
             bounds=always(0, INFINITY),
             demands=demand(0, low=0),
             demands_for=ranges.squared_demands,
+            keeps_relative_errors=True,
             invalid=_NEGATIVE_ROOT,
         ),
     ),
@@ -296,7 +298,7 @@ for _name, _real, _complex, _definition, _traits in _FUNCTIONS:
     )
 
 _REAL_FUNCTIONS: tuple[tuple[str, Formula, str, Traits], ...] = (
-    ("cbrt", np.cbrt, "∛x (XLA: Cbrt).", Traits(demands_for=ranges.sign_demands)),
+    ("cbrt", np.cbrt, "∛x (XLA: Cbrt).", Traits(demands_for=ranges.sign_demands, keeps_relative_errors=True)),
     ("erf", erf, "2/√π · ∫₀ˣ exp(−t²) dt (XLA: Erf).", Traits(bounds=always(-1, 1))),
 )
 for _name, _real, _definition, _traits in _REAL_FUNCTIONS:
@@ -345,7 +347,7 @@ elementwise(
     operands=1,
     kinds=SIGNED_NUMBER,
     result=component_type,
-    traits=Traits(bounds=ranges.magnitude_bounds),
+    traits=Traits(bounds=ranges.magnitude_bounds, keeps_relative_errors=True),
 )
 elementwise(
     "negate",
@@ -354,7 +356,7 @@ elementwise(
     operands=1,
     kinds=NUMBER,
     rounding=Rounding.NONE,
-    traits=Traits(bounds=ranges.negate_bounds, demands_for=ranges.negate_demands),
+    traits=Traits(bounds=ranges.negate_bounds, demands_for=ranges.negate_demands, is_involution=True),
 )
 elementwise(
     "sign",

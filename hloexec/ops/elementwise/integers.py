@@ -159,7 +159,14 @@ _BITWISE: tuple[tuple[str, Formula, str], ...] = (
 for _name, _compute, _documentation in _BITWISE:
     elementwise(_name, _compute, _documentation, operands=2, kinds=LOGICAL, traits=Traits(commutes=True))
 
-elementwise("not", np.invert, "NOT operand, bit by bit; pred is negated (XLA: Not).", operands=1, kinds=LOGICAL)
+elementwise(
+    "not",
+    np.invert,
+    "NOT operand, bit by bit; pred is negated (XLA: Not).",
+    operands=1,
+    kinds=LOGICAL,
+    traits=Traits(is_involution=True),
+)
 
 _SHIFT = Traits(demands=ranges.shift_demands)
 

@@ -15,13 +15,14 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_dimensions, same_type_ignoring_float_width
 from hloexec.ops.elementwise import ranges
 from hloexec.ops.elementwise.arithmetic import maximum, minimum
-from hloexec.ops.elementwise.choosing import choose
+from hloexec.ops.elementwise.choosing import choose, choose_by_mask, mask_type
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.elementwise.declaration import ANY_TYPE, elementwise, operands_shape
 from hloexec.ops.intervals import always
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding
+from hloexec.ops.rows import RowForm, prefixes, widened_from_bf16
 from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
@@ -158,3 +159,24 @@ class Select:
         ):
             return choose
         return partial(Select.evaluate, shape=shape)
+
+    @staticmethod
+    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object) -> RowForm | None:
+        """Several selects by one pred share its mask."""
+        if operand_shapes[0].rank != shape.rank or shape.rank == 0:
+            return None
+        if any(operand.element_type is not shape.element_type for operand in operand_shapes[1:]):
+            return None
+        wide = widened_from_bf16(shape)
+        mask = mask_type(wide.element_type.storage)
+        if mask is None:
+            return None
+        is_bfloat = wide is not shape
+        return RowForm(
+            prefixes(shape.dimensions),
+            lambda _: choose_by_mask,
+            wide=wide if is_bfloat else None,
+            is_exact=is_bfloat,
+            is_elementwise=True,
+            mask=mask,
+        )

@@ -37,7 +37,7 @@ from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import REDUCER, Probe
 from hloexec.ops.reduction.reducers import recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
-from hloexec.ops.rounding import Rounding, Summation
+from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
@@ -80,6 +80,7 @@ class Scatter:
     sums are rounded once. (XLA: Scatter)
     """
 
+    sums = Sums.SCATTERED
     probe = Probe(
         "T[3] scatter(a0, a1, a2), update_window_dims={}, inserted_window_dims={0}, "
         "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=c",

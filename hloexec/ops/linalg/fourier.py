@@ -17,7 +17,7 @@ from hloexec.ops.policies.exact.fourier import fourier_transform
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
-from hloexec.ops.rounding import Rounding, Summation
+from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
@@ -53,6 +53,7 @@ class Fft:
     Source: XLA, Fft.
     """
 
+    sums = Sums.LINES
     probe = Probe(
         "T[2] fft(a0), fft_type=FFT, fft_length={2}",
         ("T[2]",),

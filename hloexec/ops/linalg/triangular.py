@@ -15,6 +15,7 @@ from hloexec.ops.policies.exact.triangular import solution as exact_solution
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
+from hloexec.ops.rounding import Sums
 from hloexec.values import Array
 
 __all__ = ["CholeskyAttributes", "TriangularSolveAttributes"]
@@ -49,6 +50,7 @@ class Cholesky:
     `hloexec.ops.policies.exact.triangular` for the bound). Source: XLA, Cholesky.
     """
 
+    sums = Sums.PRODUCTS
     probe = Probe("T[2,2] cholesky(a0), lower=true", ("T[2,2]",))
 
     @staticmethod
@@ -75,6 +77,7 @@ class TriangularSolve:
     narrower compute in f64 (see `hloexec.ops.policies.exact.triangular` for the bound). Source: XLA, TriangularSolve.
     """
 
+    sums = Sums.PRODUCTS
     probe = Probe("T[2,1] triangular-solve(a0, a1), left_side=true, transpose_a=NO_TRANSPOSE", ("T[2,2]", "T[2,1]"))
 
     @staticmethod

@@ -35,7 +35,7 @@ _COMBINED = -1
 """The tile dimension written `*`: the dimension joins the next more minor one before tiling."""
 
 
-@opcode("bitcast", operands=1, may_be_view=True, traits=Traits(moves=(0,), aliases=(((), ()),)))
+@opcode("bitcast", operands=1, may_be_view=True, traits=Traits(moves=(0,), keeps_all=True, aliases=(((), ()),)))
 class Bitcast:
     """The operand's elements in physical order, as the physical elements of the result   (XLA: "Shapes and layout")
 

@@ -42,7 +42,11 @@ class BroadcastAttributes:
 
 
 @opcode(
-    "broadcast", operands=1, attributes=BroadcastAttributes, may_be_view=True, traits=Traits(moves=(0,), repeats=True)
+    "broadcast",
+    operands=1,
+    attributes=BroadcastAttributes,
+    may_be_view=True,
+    traits=Traits(moves=(0,), keeps_all=True, repeats=True),
 )
 class Broadcast:
     """out[i...] = operand[i[dimensions[0]], i[dimensions[1]], ...]   (XLA: Broadcast, the in-dimensions form)
@@ -121,7 +125,11 @@ class ReshapeAttributes:
 
 
 @opcode(
-    "reshape", operands=1, attributes=ReshapeAttributes, may_be_view=True, traits=Traits(moves=(0,), keeps_order=True)
+    "reshape",
+    operands=1,
+    attributes=ReshapeAttributes,
+    may_be_view=True,
+    traits=Traits(moves=(0,), keeps_all=True, keeps_order=True),
 )
 class Reshape:
     """The same elements in the same row-major order, in other dimensions   (XLA: Reshape)"""
@@ -178,7 +186,9 @@ class TransposeAttributes:
     dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode("transpose", operands=1, attributes=TransposeAttributes, may_be_view=True, traits=Traits(moves=(0,)))
+@opcode(
+    "transpose", operands=1, attributes=TransposeAttributes, may_be_view=True, traits=Traits(moves=(0,), keeps_all=True)
+)
 class Transpose:
     """out[i[dimensions[0]], i[dimensions[1]], ...] = operand[i...]   (XLA: Transpose)"""
 
@@ -283,7 +293,7 @@ class ReverseAttributes:
     dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode("reverse", operands=1, attributes=ReverseAttributes, any_order=True, traits=Traits(moves=(0,)))
+@opcode("reverse", operands=1, attributes=ReverseAttributes, any_order=True, traits=Traits(moves=(0,), keeps_all=True))
 class Reverse:
     """out[..., i, ...] = operand[..., size - 1 - i, ...] for each of `dimensions`   (XLA: Rev)"""
 
@@ -304,7 +314,7 @@ class Reverse:
         )
 
 
-@opcode("copy", operands=1, may_be_view=True, traits=Traits(moves=(0,), keeps_order=True))
+@opcode("copy", operands=1, may_be_view=True, traits=Traits(moves=(0,), keeps_all=True, keeps_order=True))
 class Copy:
     """out = operand, perhaps in another layout, which is no part of a value   (XLA: Copy)"""
 

@@ -35,7 +35,7 @@ from hloexec.ops.reduction.callees import (
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
 from hloexec.ops.reduction.reducers import chooses_by_order, recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
-from hloexec.ops.rounding import Rounding, Summation
+from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
 from hloexec.ops.signatures import as_parameters, cast
 from hloexec.values import Array
@@ -63,6 +63,7 @@ class Reduce:
     the declared types, row-major over the reduced dimensions. XLA: Reduce.
     """
 
+    sums = Sums.FOLDED
     probe = Probe("T[] reduce(a0, a1), dimensions={0}, to_apply=c", ("T[2]", "T[]"), REDUCER)
 
     @staticmethod

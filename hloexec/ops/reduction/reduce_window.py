@@ -30,7 +30,7 @@ from hloexec.ops.reduction.window_reductions import (
     reduce_windows_stepwise,
 )
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
-from hloexec.ops.rounding import Rounding, Summation
+from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.signatures import as_parameters, cast
 from hloexec.ops.windows import output_size, require_window
 from hloexec.values import Array
@@ -55,6 +55,7 @@ class ReduceWindow:
     initial values as for reduce. XLA: ReduceWindow.
     """
 
+    sums = Sums.PREFIXES
     probe = Probe("T[2] reduce-window(a0, a1), window={size=1}, to_apply=c", ("T[2]", "T[]"), REDUCER)
 
     @staticmethod

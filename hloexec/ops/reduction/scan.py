@@ -14,7 +14,7 @@ from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.reduction.reducers import recognise_value
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
-from hloexec.ops.rounding import Rounding
+from hloexec.ops.rounding import Rounding, Sums
 from hloexec.ops.signatures import require_parameters, require_same_shape
 from hloexec.values import Array
 
@@ -41,6 +41,7 @@ class Scan:
     slice comes first. Steps run in this order even where `is_associative`.
     """
 
+    sums = Sums.PREFIXES
     probe = Probe(
         "(T[3,2], T[2]) scan(a0, a1), dimensions={0}, num_carries=1, to_apply=c",
         ("T[3,2]", "T[2]"),

@@ -19,7 +19,7 @@ from hloexec.ops.probes import REDUCER, SELECT, Probe
 from hloexec.ops.reduction.pooling_gradient import PREFERENCES, Preference, add_at_extrema
 from hloexec.ops.reduction.reducers import recognise
 from hloexec.ops.registry import Callee, ProgramShape, opcode
-from hloexec.ops.rounding import Rounding, Summation
+from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.signatures import require_reducer, require_scalar_comparison, same_type
 from hloexec.ops.windows import output_size, require_window, visits
 from hloexec.values import Array
@@ -46,6 +46,7 @@ class SelectAndScatter:
     SelectAndScatter.
     """
 
+    sums = Sums.SCATTERED
     probe = Probe(
         "T[2] select-and-scatter(a0, a1, a2), window={size=1}, select=s, scatter=c",
         ("T[2]", "T[2]", "T[]"),

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hloexec.dtypes import ElementType
-from hloexec.dtypes import element_type as element_type_named
 from hloexec.ir import ArrayShape, Shape
-from hloexec.ops.elementwise.choosing import choose_by_mask, mask_type
 from hloexec.ops.registry import Opcode
-from hloexec.ops.rows import RowForm, prefix_length, prefixes, same
+from hloexec.ops.rounding import Rounding
+from hloexec.ops.rows import RowForm, prefix_length, prefixes, same, widened_from_bf16
 from hloexec.plan.kernels import InstructionKernel
 from hloexec.plan.steps import Step
 from hloexec.plan.trees import Leaf
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from hloexec.ops.policies.random_rounding import RandomRounding
 
 __all__ = ["row_form"]
-
-_F32 = element_type_named("f32")
 
 
 def row_form(step: Step, shapes: Sequence[Leaf]) -> RowForm | None:
@@ -43,10 +40,8 @@ def row_form(step: Step, shapes: Sequence[Leaf]) -> RowForm | None:
     declared = tuple(by_name[name].shape for name in step.instruction.operands)
     if kernel.random is None and [_type(shape) for shape in declared] != [_type(shape) for shape in operands]:
         return None
-    if kernel.entry.is_elementwise:
-        return _elementwise(step, kernel, operands, result)
     if kernel.entry.by_rows is None:
-        return None
+        return _elementwise(step, kernel, operands, result) if kernel.entry.is_elementwise else None
     form = kernel.entry.by_rows(
         attributes=step.instruction.attributes,
         shape=result,
@@ -83,46 +78,20 @@ def _elementwise(
         return None
     if kernel.random:
         return RowForm(prefixes(result.dimensions), lambda _: kernel.function, is_elementwise=True)
-    if opcode == "select" and operands[0].rank == 0:
-        return None
-    if opcode in ("real", "imag") or (opcode == "convert" and operands[0].element_type is result.element_type):
+    converts = entry.traits.converts and entry.rounding is not Rounding.FORMAT
+    if opcode in ("real", "imag") or (converts and operands[0].element_type is result.element_type):
         # They may give their operand itself.
         return None
     rows = prefixes(result.dimensions)
-    if opcode == "select":
-        return _select(operands[1:], result, rows)
     types = [shape.element_type.name for shape in (*operands, result)]
-    if "bf16" in types and opcode not in ("reduce-precision", "stochastic-convert"):
-        is_direct = opcode != "convert" or set(types) == {"bf16", "f32"} or types[0] == "bf16"
+    if "bf16" in types and entry.rounding is not Rounding.FORMAT and opcode != "stochastic-convert":
+        is_direct = not converts or set(types) == {"bf16", "f32"} or types[0] == "bf16"
         if is_direct:
-            given = tuple(_wide(shape) for shape in operands)
-            wide = _wide(result)
-            if opcode == "convert" and given[0].element_type is wide.element_type:
+            given = tuple(map(widened_from_bf16, operands))
+            wide = widened_from_bf16(result)
+            if converts and given[0].element_type is wide.element_type:
                 return RowForm(rows, lambda _: same, wide=wide, is_exact=types[0] == "bf16", is_elementwise=True)
             formula = entry.bind(attributes=step.instruction.attributes, shape=wide, operand_shapes=given)
             assert formula is not None, "elementwise entries give one for all element types"
             return RowForm(rows, lambda _: formula, wide=wide, is_elementwise=True)
     return RowForm(rows, lambda _: kernel.function, is_elementwise=True)
-
-
-def _select(choices: Sequence[ArrayShape], result: ArrayShape, rows: frozenset[int]) -> RowForm | None:
-    """Several selects by one pred share its mask."""
-    if any(shape.element_type is not result.element_type for shape in choices):
-        return None
-    wide = _wide(result)
-    mask = mask_type(wide.element_type.storage)
-    if mask is None:
-        return None
-    is_bfloat = wide is not result
-    return RowForm(
-        rows,
-        lambda _: choose_by_mask,
-        wide=wide if is_bfloat else None,
-        is_exact=is_bfloat,
-        is_elementwise=True,
-        mask=mask,
-    )
-
-
-def _wide(shape: ArrayShape) -> ArrayShape:
-    return shape.with_element_type(_F32) if shape.element_type.name == "bf16" else shape
