@@ -339,7 +339,7 @@ def test_from_jax_keeps_large_constants() -> None:
 
 
 def test_from_jax_refuses_what_is_no_function(lowered: Any) -> None:
-    with pytest.raises(InputError, match="takes a function"):
+    with pytest.raises(InputError, match="must be a function"):
         from_jax(3)
     with pytest.raises(InputError, match="arguments already"):
         from_jax(lowered, MATRIX)

@@ -8,6 +8,7 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
 from hloexec.cli.inputs import computation_named, given_values, values_per_device
@@ -18,8 +19,10 @@ from hloexec.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hloexec.devices.topology import Topology
     from hloexec.exec.statistics import Statistics
-    from hloexec.ir import Module
+    from hloexec.interop import Snapshot
+    from hloexec.ir import Computation, Module
     from hloexec.numerics.comparison import Comparison
     from hloexec.numerics.statistics import LeafStatistics
     from hloexec.values import Value
@@ -99,14 +102,7 @@ def command(
     from hloexec import literals
     from hloexec.cli.devices import labelled_leaves
     from hloexec.cli.host_values import host_values
-    from hloexec.cli.progress import ProgressBar
-    from hloexec.cli.snapshots import recorded_inputs
-    from hloexec.devices.topology import topology_of
-    from hloexec.exec.participation import require_devices
-    from hloexec.exec.running import plan_of
-    from hloexec.exec.statistics import Statistics
     from hloexec.loading import load_with_values
-    from hloexec.plan.memory import require_memory
 
     settings = given.settings()
     for destination in (save, save_inputs, outfeed, *(path for _, path in sent)):
@@ -120,30 +116,11 @@ def command(
     if not no_verify:
         hloexec.verify(module, strict=strict)
     chosen = computation_named(module, computation)
-    # Whatever keeps the module from running is said before gigabytes of inputs are made.
-    options: dict[str, Any] = {
-        **settings,
-        "computation": computation,
-        "planner": not no_plan,
-        "verify": not no_verify,
-    }
-    plan = plan_of(module, memory_limit=given.memory_limit, **options)
-    topology = topology_of(module, given.replicas, given.partitions)
-    require_devices(plan, topology)
-    require_memory(plan, given.memory_limit)
+    options = {**settings, "computation": computation, "planner": not no_plan, "verify": not no_verify}
+    topology = _topology(module, given, options)
     count = topology.count
-    is_made_up = random_inputs or given.different_inputs or computation is not None
-    is_recorded = bool(snapshot.inputs_per_device) and not (is_made_up or given.inputs)
-    if global_inputs is not None:
-        if given.inputs or given.overrides or given.different_inputs or computation is not None:
-            raise click.UsageError("--global-inputs takes the place of --inputs, --input, --different-inputs")
-        values = hloexec.shard_inputs(
-            module, _whole_values(global_inputs), replicas=topology.replicas, partitions=topology.partitions
-        )
-    elif is_recorded:
-        values = recorded_inputs(snapshot, chosen, given_values(chosen, given.overrides), count)
-    else:
-        values = values_per_device(module, topology, given, chosen, verify=not no_verify)
+    source = _Inputs(given, global_inputs, is_random=random_inputs or given.different_inputs or computation is not None)
+    values = source.values(snapshot, chosen, topology, verify=not no_verify)
     if save_inputs is not None:
         literals.save(save_inputs, tuple(map(tuple, values)) if len(values) > 1 else tuple(values[0]))
     exchanged = host.on_devices(count)
@@ -152,6 +129,39 @@ def command(
     view.module(module, count)
     names = [parameter.name for parameter in chosen.parameters]
     view.inputs(labelled_leaves([tuple(arguments) for arguments in values], lambda index: _input_label(index, names)))
+    results, taken, seconds = _timed(module, values, topology, given, {**exchanged, **options})
+    if global_inputs is not None:
+        results = [hloexec.unshard_outputs(module, results, replicas=topology.replicas, partitions=topology.partitions)]
+    if source.is_recorded(snapshot) and not given.overrides and snapshot.result is not None:
+        view.comparison = hloexec.compare(results[0], snapshot.result, module=module, numerics=given.numerics)
+    view.result(labelled_leaves(results, lambda index: ".".join(map(str, index)) or "value"), seconds, taken, count)
+    if save is not None:
+        literals.save(save, tuple(results) if len(results) > 1 else results[0])
+    host.save()
+
+
+def _topology(module: Module, given: RunOptions, options: dict[str, Any]) -> Topology:
+    """The devices; whatever keeps the module from running on them is said before gigabytes of inputs are made."""
+    from hloexec.devices.topology import topology_of
+    from hloexec.exec.participation import require_devices
+    from hloexec.exec.running import plan_of
+    from hloexec.plan.memory import require_memory
+
+    plan = plan_of(module, memory_limit=given.memory_limit, **options)
+    topology = topology_of(module, given.replicas, given.partitions)
+    require_devices(plan, topology)
+    require_memory(plan, given.memory_limit)
+    return topology
+
+
+def _timed(
+    module: Module, values: list[list[Value]], topology: Topology, given: RunOptions, options: dict[str, Any]
+) -> tuple[list[Value], Statistics, float]:
+    """The result of each device, what the run took, and its seconds."""
+    import hloexec
+    from hloexec.cli.progress import ProgressBar
+    from hloexec.exec.statistics import Statistics
+
     taken = Statistics()
     with ProgressBar() as progress:
         start = time.perf_counter()
@@ -164,18 +174,40 @@ def command(
             memory_limit=given.memory_limit,
             seed=given.seed,
             statistics=taken,
-            **exchanged,
             **options,
         )
-        seconds = time.perf_counter() - start
-    if global_inputs is not None:
-        results = [hloexec.unshard_outputs(module, results, replicas=topology.replicas, partitions=topology.partitions)]
-    if is_recorded and not given.overrides and snapshot.result is not None:
-        view.comparison = hloexec.compare(results[0], snapshot.result, module=module, numerics=given.numerics)
-    view.result(labelled_leaves(results, lambda index: ".".join(map(str, index)) or "value"), seconds, taken, count)
-    if save is not None:
-        literals.save(save, tuple(results) if len(results) > 1 else results[0])
-    host.save()
+        return results, taken, time.perf_counter() - start
+
+
+@attrs.frozen
+class _Inputs:
+    """Where the inputs of a run come from."""
+
+    given: RunOptions
+    global_file: str | None
+    is_random: bool
+    """Whether they are random even where a snapshot has its own."""
+
+    def is_recorded(self, snapshot: Snapshot) -> bool:
+        """Whether they are those of the snapshot."""
+        return bool(snapshot.inputs_per_device) and not (self.is_random or self.given.inputs or self.global_file)
+
+    def values(self, snapshot: Snapshot, chosen: Computation, topology: Topology, *, verify: bool) -> list[list[Value]]:
+        """One list for all devices, or one for each."""
+        import hloexec
+        from hloexec.cli.snapshots import recorded_inputs
+
+        given = self.given
+        if self.global_file is not None:
+            if given.inputs or given.overrides or given.different_inputs or chosen is not snapshot.module.entry:
+                raise click.UsageError("--global-inputs takes the place of --inputs, --input, --different-inputs")
+            whole = _whole_values(self.global_file)
+            return hloexec.shard_inputs(
+                snapshot.module, whole, replicas=topology.replicas, partitions=topology.partitions
+            )
+        if self.is_recorded(snapshot):
+            return recorded_inputs(snapshot, chosen, given_values(chosen, given.overrides), topology.count)
+        return values_per_device(snapshot.module, topology, given, chosen, verify=verify)
 
 
 def _whole_values(path: str) -> tuple[Value, ...]:

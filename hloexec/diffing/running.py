@@ -9,12 +9,12 @@ import attrs
 import numpy as np
 
 from hloexec.arguments import byte_count, listed, require_integer, require_module, require_policy, require_seed
-from hloexec.devices.topology import topology_of
+from hloexec.devices.topology import Topology, topology_of
 from hloexec.diffing.agreement import LOCAL
 from hloexec.diffing.blaming import Blame, Blamed
 from hloexec.diffing.bounds import Bounds, PathBounds
 from hloexec.diffing.chains import InstructionChains
-from hloexec.diffing.control import ControlRecorder, control_findings
+from hloexec.diffing.control import ControlRecorder, Holds, control_findings
 from hloexec.diffing.correspondence import Correspondence, correspondence_of
 from hloexec.diffing.evaluation import Evaluator
 from hloexec.diffing.findings import Diff, Finding, InstructionRun, Pair, Verdict
@@ -46,6 +46,16 @@ from hloexec.values import Inputs, Value
 __all__ = ["diff"]
 
 _NOWHERE = "no instruction is off by more than its roundings explain, this one comes nearest to it"
+
+
+@attrs.frozen(eq=False)
+class _Side:
+    """One of the modules, and how it runs."""
+
+    module: Module
+    inputs: list[list[Value]]
+    topology: Topology
+    policy: str | NumericsPolicy
 
 
 def diff(
@@ -98,36 +108,12 @@ def diff(
     device_arguments(before.entry, values, topologies[0].count)  # so that what is wrong with them is said of `before`
     alone: dict[str, Any] = {"elided": elided, "unknown": unknown, "seed": seed, "planner": planner}
     room = memory_limit_bytes(limit)
-    graphs: list[Graph] = []
-    outputs, runs = [], []
-    sides = ((before, values), (after, [pairing.inputs(entry) for entry in values]))
-    for (module, given), policy, topology in zip(sides, policies, topologies, strict=True):
-        left = None if room is None else room - sum(graph.byte_size for graph in graphs)
-        recorder, controls = GraphRecorder(module, left), ControlRecorder()
-        found = run_devices(
-            module,
-            given,
-            replicas=topology.replicas,
-            partitions=topology.partitions,
-            numerics=policy,
-            observers=[recorder, controls, *watchers],
-            memory_limit=limit,
-            verify=verify,
-            **alone,
-        )
-        graphs.append(recorder.finish(found))
-        outputs.append(found)
-        runs.append((controls, module, recorder.held))
+    given = (values, [pairing.inputs(entry) for entry in values])
+    sides = [_Side(*entries) for entries in zip((before, after), given, topologies, policies, strict=True)]
+    graphs, runs = _recorded(sides, watchers, room, {**alone, "memory_limit": limit, "verify": verify})
     theirs, ours = graphs
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
-    evaluators = [
-        Evaluator(module, topology, {**alone, "numerics": policy, "verify": False, "memory_limit": room})
-        for module, topology, policy in zip((before, after), topologies, policies, strict=True)
-    ]
-    chains = [InstructionChains(module, policy) for module, policy in zip((before, after), policies, strict=True)]
-    bounds = [Bounds(*entries) for entries in zip(graphs, evaluators, chains, strict=True)]
-    index = Index(theirs, chains[0], PathBounds(theirs, bounds[0]))
-    replay = Replay(ours, index, evaluators[1], chains[1], bounds[1])
+    replay = _replay(sides, graphs, {**alone, "verify": False, "memory_limit": room})
     state = replay.start()
     blame = Blame(replay, theirs)
     blamed = blame.find(state, top)
@@ -135,31 +121,19 @@ def diff(
     findings = [_finding(entry) for entry in blamed]
     if blamed:
         deciding = {**alone, "numerics": policies[1], "verify": False}
-        findings = control_findings(after, state, index, findings[0].after, runs, deciding) + findings
+        findings = control_findings(after, state, replay.index, findings[0].after, runs, deciding) + findings
     is_equal = _is_equal(ours, theirs)
-    spreads = {}
-    if not is_equal:
-        sampling = {**alone, "replicas": topologies[0].replicas, "partitions": topologies[0].partitions}
-        spreads = measured_spreads(before, values, policies[0], memory_limit=limit, **sampling)
+    spreads = {} if is_equal else _spreads(sides[0], {**alone, "memory_limit": limit})
     comparison = _outputs(ours, theirs, pairing, policies[0], spreads)
-    verdict: Verdict = "agree" if is_equal else "rounding only"
-    if blamed or not comparison.agrees:
-        verdict = "differ"
+    is_different = blamed or not comparison.agrees
+    verdict: Verdict = "differ" if is_different else "agree" if is_equal else "rounding only"
     if not findings and verdict == "differ":
         findings = [_finding(entry, _NOWHERE) for entry in blame.nearest(state)]
     counted = [node for node in ours.nodes if _tells_something(node)]
-    return Diff(
-        before,
-        after,
-        verdict,
-        tuple(findings[:top]),
-        comparison,
-        tuple(_pairs(ours, state)),
-        len(counted),
-        sum(state.matches[node.number] is not None for node in counted),
-        picture_of(counted, state, blamed),
-        pairing.notes,
-    )
+    matched = sum(state.matches[node.number] is not None for node in counted)
+    pairs, picture = tuple(_pairs(ours, state)), picture_of(counted, state, blamed)
+    found = tuple(findings[:top])
+    return Diff(before, after, verdict, found, comparison, pairs, len(counted), matched, picture, pairing.notes)
 
 
 def _policies(numerics: Any) -> tuple[str | NumericsPolicy, str | NumericsPolicy]:
@@ -179,12 +153,57 @@ def _inputs(module: Module, inputs: Inputs | None, seed: int) -> list[list[Value
     return listed_inputs(module.entry, inputs)
 
 
+def _recorded(
+    sides: Sequence[_Side], watchers: Sequence[Observer], room: int | None, options: dict[str, Any]
+) -> tuple[list[Graph], list[tuple[ControlRecorder, Module, Holds]]]:
+    """What either side computes, in `room` bytes together, and which way it goes."""
+    graphs: list[Graph] = []
+    runs: list[tuple[ControlRecorder, Module, Holds]] = []
+    for side in sides:
+        left = None if room is None else room - sum(graph.byte_size for graph in graphs)
+        recorder, controls = GraphRecorder(side.module, left), ControlRecorder()
+        found = run_devices(
+            side.module,
+            side.inputs,
+            replicas=side.topology.replicas,
+            partitions=side.topology.partitions,
+            numerics=side.policy,
+            observers=[recorder, controls, *watchers],
+            **options,
+        )
+        graphs.append(recorder.finish(found))
+        runs.append((controls, side.module, recorder.held))
+    return graphs, runs
+
+
+def _replay(sides: Sequence[_Side], graphs: Sequence[Graph], options: dict[str, Any]) -> Replay:
+    """The replay of `after` on the values of `before`."""
+    evaluators = [Evaluator(side.module, side.topology, {**options, "numerics": side.policy}) for side in sides]
+    chains = [InstructionChains(side.module, side.policy) for side in sides]
+    bounds = [Bounds(*entries) for entries in zip(graphs, evaluators, chains, strict=True)]
+    index = Index(graphs[0], chains[0], PathBounds(graphs[0], bounds[0]))
+    return Replay(graphs[1], index, evaluators[1], chains[1], bounds[1])
+
+
 def _is_equal(ours: Graph, theirs: Graph) -> bool:
     """Whether the results are the same bits."""
     return all(
         bool(same_bits(one.value, other.value).all())
         for device in ours.outputs
         for one, other in zip(ours.outputs[device], theirs.outputs[device], strict=True)
+    )
+
+
+def _spreads(side: _Side, options: dict[str, Any]) -> Mapping[str, Spread]:
+    """What rounding does to the results of one side."""
+    topology = side.topology
+    return measured_spreads(
+        side.module,
+        side.inputs,
+        side.policy,
+        replicas=topology.replicas,
+        partitions=topology.partitions,
+        **options,
     )
 
 

@@ -54,18 +54,7 @@ def slice_of(
     """
     by_name = computation.by_name
     given = {name.removeprefix("%") for name in cuts}
-    for name in (target, *given):
-        if name not in by_name:
-            raise InputError(f"computation {computation.name} has no instruction {name!r}")
-    if depth is not None and depth < 1:
-        raise InputError(f"depth must be at least 1, but is {depth}")
-    root = by_name[target]
-    if role_of(root) is Role.PARAMETER:
-        raise InputError(f"%{target} is a parameter of {computation.name}: nothing computes it there")
-    if target in given:
-        raise InputError(f"%{target} is the instruction to extract, and cannot be given at once")
-    if traits_of(root).opens or _is_unrepeatable(root):
-        raise InputError(f"%{target} is a {root.opcode}, which cannot be the result of a module; extract what uses it")
+    _require_target(computation, target, given, depth)
 
     def is_cut(instruction: Instruction, steps: int) -> bool:
         role, opens = role_of(instruction), traits_of(instruction).opens
@@ -104,6 +93,23 @@ def slice_of(
         tuple(name for name in names if name in inside or name in tokens),
         tuple(name for name in names if name in boundary and name not in tokens),
     )
+
+
+def _require_target(computation: Computation, target: str, given: Collection[str], depth: int | None) -> None:
+    """Raise InputError unless `target` can be the result of a slice."""
+    by_name = computation.by_name
+    for name in (target, *given):
+        if name not in by_name:
+            raise InputError(f"computation {computation.name} has no instruction {name!r}")
+    if depth is not None and depth < 1:
+        raise InputError(f"depth must be at least 1, but is {depth}")
+    root = by_name[target]
+    if role_of(root) is Role.PARAMETER:
+        raise InputError(f"%{target} is a parameter of {computation.name}: nothing computes it there")
+    if target in given:
+        raise InputError(f"%{target} is the instruction to extract, and cannot be given at once")
+    if traits_of(root).opens or _is_unrepeatable(root):
+        raise InputError(f"%{target} is a {root.opcode}, which cannot be the result of a module; extract what uses it")
 
 
 def slice_module(module: Module, slice_: Slice, shapes: Mapping[str, Shape] | None = None) -> Module:

@@ -85,11 +85,7 @@ def record_golden(
     require_text("expected_source", expected_source)
     target = _target(folder, replace)
     topology = topology_of(module, replicas, partitions)
-    if inputs is None:
-        given = [random_inputs(module, seed)]
-        inputs_source = inputs_source or f"random, seed {seed}"
-    else:
-        given = listed_inputs(module.entry, inputs)
+    given = [random_inputs(module, seed)] if inputs is None else listed_inputs(module.entry, inputs)
     plan = plan_of(module, numerics=numerics, elided=elided, unknown=unknown)
     device_arguments(plan.computation, given, topology.count)
     golden = Golden(
@@ -100,7 +96,7 @@ def record_golden(
         replicas=topology.replicas,
         partitions=topology.partitions,
         inputs_per_device=len(given),
-        inputs_source=inputs_source or "given",
+        inputs_source=inputs_source or (f"random, seed {seed}" if inputs is None else "given"),
         expected_source=OURS if expected is None else expected_source,
         seed=seed,
         elided=elided,
@@ -110,16 +106,19 @@ def record_golden(
         ulp=ulp,
         versions=versions(),
     )
-    if expected is None:
-        result = run_golden(golden, module, given)
-    else:
-        result = nested_value(expected) if isinstance(expected, Mapping) else expected
-        _require_result(module, result, topology.count)
+    result = run_golden(golden, module, given) if expected is None else _result_of(module, expected, topology.count)
     spreads = _spreads(golden, module, given)
     text = module_text(module)
     golden = attrs.evolve(golden, module_hash=text_hash(text))
     _write(golden, text, tuple(map(tuple, given)) if len(given) > 1 else tuple(given[0]), result, spreads)
     return golden
+
+
+def _result_of(module: Module, expected: Mapping[str, Array] | Value, count: int) -> Value:
+    """The expected result, nested as the module's; InputError where it is of another shape."""
+    result = nested_value(expected) if isinstance(expected, Mapping) else expected
+    _require_result(module, result, count)
+    return result
 
 
 def _spreads(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]]) -> dict[str, Spread]:

@@ -116,9 +116,13 @@ class Lexer:
 
     def expect(self, punctuation: str, context: str) -> None:
         """Move past `punctuation`, which must be the current token; `context` ends the sentence "expected … …"."""
+        self.require(punctuation, context)
+        self.advance()
+
+    def require(self, punctuation: str, context: str) -> None:
+        """As `expect`, but stay there."""
         if self.value != punctuation or self.kind != PUNCTUATION:
             self.fail(f"expected '{punctuation}' {context}, found {self.describe()}")
-        self.advance()
 
     def at(self, punctuation: str) -> bool:
         """Whether the current token is `punctuation`."""

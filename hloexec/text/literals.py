@@ -146,61 +146,33 @@ class LiteralParser:
 
     def _by_tokens(self, shape: ArrayShape) -> Literal:
         """The literal read token by token, as XLA does: commas are optional, braces are counted."""
-        lexer = self._lexer
-        dimensions = shape.dimensions
-        rank = len(dimensions)
-        seen = [0] * rank
-        depth = 0
+        lexer, nesting = self._lexer, _Nesting(self._lexer, shape)
         elements: list[Any] = []
         elided = False
         while True:
             if lexer.at("{"):
-                if depth == rank:
-                    lexer.fail(f"a literal of shape {shape} nests {rank} deep, found one more '{{'")
-                if depth:
-                    seen[depth - 1] += 1
-                    if seen[depth - 1] > dimensions[depth - 1]:
-                        lexer.fail(
-                            f"dimension {depth - 1} of the literal has {dimensions[depth - 1]} elements, found more"
-                        )
-                depth += 1
+                nesting.open()
                 lexer.advance()
             elif lexer.at("}"):
-                if depth == 0:
-                    lexer.fail(f"expected a literal of shape {shape}, found '}}'")
-                depth -= 1
-                if seen[depth] != dimensions[depth]:
-                    lexer.fail(
-                        f"dimension {depth} of the literal has {dimensions[depth]} elements, found {seen[depth]}"
-                    )
-                seen[depth] = 0
+                nesting.close()
                 lexer.advance()
             elif lexer.at("..."):
-                if depth != 1:
-                    lexer.fail(f"'...' stands for a whole literal and needs one pair of braces, found {depth}")
-                seen[0] = dimensions[0]
+                nesting.elide()
                 elided = True
                 lexer.advance()
-            elif lexer.at(",") and depth:
+            elif lexer.at(",") and nesting.depth:
                 lexer.advance()
             else:
-                if depth != rank:
-                    lexer.fail(
-                        f"a literal of shape {shape} nests {rank} deep, found {lexer.describe()} at depth {depth}"
-                    )
-                if rank:
-                    seen[-1] += 1
-                    if seen[-1] > dimensions[-1]:
-                        lexer.fail(f"the last dimension of the literal has {dimensions[-1]} elements, found more")
+                nesting.element()
                 elements.append(self._element(shape.element_type))
-            if depth == 0:
+            if nesting.depth == 0:
                 break
         if elided:
             return Literal(shape, None)
         array = np.empty(len(elements), dtype=shape.element_type.storage)
         for index, element in enumerate(elements):
             array[index] = element
-        return Literal.from_array(array.reshape(dimensions), shape)
+        return Literal.from_array(array.reshape(shape.dimensions), shape)
 
     def _element(self, element_type: ElementType) -> Any:
         """One element, as a zero-dimensional array of the storage type."""
@@ -366,3 +338,48 @@ def nan_bits(dtype: np.dtype[Any], negative: bool, payload: int | None) -> Any:
     if not 0 < payload < 1 << int(info.nmant):
         return None
     return np.array((int(negative) << (bits - 1)) | exponent_mask | payload, unsigned).view(dtype)
+
+
+class _Nesting:
+    """Counts what stands in the braces of a literal, and raises ParseError where its shape has no room for it."""
+
+    def __init__(self, lexer: Lexer, shape: ArrayShape) -> None:
+        self._lexer = lexer
+        self._shape = shape
+        self._seen = [0] * shape.rank
+        self.depth = 0
+
+    def open(self) -> None:
+        rank, dimensions = self._shape.rank, self._shape.dimensions
+        if self.depth == rank:
+            self._lexer.fail(f"a literal of shape {self._shape} nests {rank} deep, found one more '{{'")
+        if self.depth:
+            self._count(self.depth - 1, f"dimension {self.depth - 1} of the literal has {dimensions[self.depth - 1]}")
+        self.depth += 1
+
+    def close(self) -> None:
+        if self.depth == 0:
+            self._lexer.fail(f"expected a literal of shape {self._shape}, found '}}'")
+        self.depth -= 1
+        size, seen = self._shape.dimensions[self.depth], self._seen[self.depth]
+        if seen != size:
+            self._lexer.fail(f"dimension {self.depth} of the literal has {size} elements, found {seen}")
+        self._seen[self.depth] = 0
+
+    def elide(self) -> None:
+        if self.depth != 1:
+            self._lexer.fail(f"'...' stands for a whole literal and needs one pair of braces, found {self.depth}")
+        self._seen[0] = self._shape.dimensions[0]
+
+    def element(self) -> None:
+        rank = self._shape.rank
+        if self.depth != rank:
+            found = f"found {self._lexer.describe()} at depth {self.depth}"
+            self._lexer.fail(f"a literal of shape {self._shape} nests {rank} deep, {found}")
+        if rank:
+            self._count(-1, f"the last dimension of the literal has {self._shape.dimensions[-1]}")
+
+    def _count(self, axis: int, what: str) -> None:
+        self._seen[axis] += 1
+        if self._seen[axis] > self._shape.dimensions[axis]:
+            self._lexer.fail(f"{what} elements, found more")

@@ -56,8 +56,7 @@ class OperandParser:
         Nested instructions are on a stack of our own, so they nest as deep as they like.
         """
         lexer = self._lexer
-        if not lexer.at("("):
-            lexer.fail(f"expected '(' before operands, found {lexer.describe()}")
+        lexer.require("(", "before operands")
         text, position = lexer.text, lexer.end
         operands: list[str] = []
         open_instructions: list[tuple[Opcode, Shape | None, int, list[str]]] = []
@@ -109,8 +108,7 @@ class OperandParser:
                     break
                 lexer.expect(")", "after operands")
             else:
-                if entry is not None:
-                    self._check_operand_count(entry, len(operands), start)
+                self._check_operand_count(entry, len(operands), start)
                 return tuple(operands)
 
     def _slow_operand(self, scope: Scope, operands: list[str]) -> tuple[Opcode, Shape | None, int] | None:
@@ -158,7 +156,9 @@ class OperandParser:
         else:
             scope.pending.append((name, shape, position))
 
-    def _check_operand_count(self, entry: Opcode, count: int, start: int) -> None:
+    def _check_operand_count(self, entry: Opcode | None, count: int, start: int) -> None:
+        if entry is None:
+            return
         low, high = entry.minimum_operands, entry.maximum_operands
         if count < low or (high is not None and count > high):
             wanted = str(low) if low == high else f"at least {low}" if high is None else f"{low} to {high}"

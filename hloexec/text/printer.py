@@ -76,16 +76,7 @@ def _module(module: Module, options: _Options) -> Iterator[str]:
 def _header(module: Module, options: _Options) -> Iterator[str]:
     if module.is_scheduled:
         yield ", is_scheduled=true"
-    if module.input_output_alias:
-        entries = (
-            f"{write.braced(alias.output_index)}: "
-            f"({alias.parameter_number}, {write.braced(alias.parameter_index)}, {alias.kind})"
-            for alias in module.input_output_alias
-        )
-        yield f", input_output_alias={{ {', '.join(entries)} }}"
-    if module.buffer_donor:
-        donors = (f"({number}, {write.braced(index)})" for number, index in module.buffer_donor)
-        yield f", buffer_donor={{ {', '.join(donors)} }}"
+    yield from _aliases(module)
     if module.alias_passthrough_params:
         yield ", alias_passthrough_params=true"
     if module.entry_computation_layout is not None and options.layouts:
@@ -95,16 +86,27 @@ def _header(module: Module, options: _Options) -> Iterator[str]:
     for name in ("allow_spmd_sharding_propagation_to_parameters", "allow_spmd_sharding_propagation_to_output"):
         if flags := getattr(module, name):
             yield f", {name}={{{','.join(map(write.boolean, flags))}}}"
-    if module.replica_count != 1:
-        yield f", replica_count={module.replica_count}"
-    if module.num_partitions != 1:
-        yield f", num_partitions={module.num_partitions}"
+    for name in ("replica_count", "num_partitions"):
+        if (count := getattr(module, name)) != 1:
+            yield f", {name}={count}"
     if module.frontend_attributes is not None:
         yield f", frontend_attributes={write.frontend_attributes(module.frontend_attributes)}"
     if module.origin_recovery_table is not None:
         yield f", origin_recovery_table={module.origin_recovery_table}"
     for name, value in module.unknown_attributes:
         yield f", {name}={value}"
+
+
+def _aliases(module: Module) -> Iterator[str]:
+    aliases = (
+        f"{write.braced(alias.output_index)}: "
+        f"({alias.parameter_number}, {write.braced(alias.parameter_index)}, {alias.kind})"
+        for alias in module.input_output_alias
+    )
+    donors = (f"({number}, {write.braced(index)})" for number, index in module.buffer_donor)
+    for name, entries in (("input_output_alias", aliases), ("buffer_donor", donors)):
+        if text := ", ".join(entries):
+            yield f", {name}={{ {text} }}"
 
 
 def _stack_frames(frames: StackFrames) -> str:
@@ -173,19 +175,23 @@ def _operands(instruction: Instruction, options: _Options) -> str:
     return ", ".join(f"%{name}" for name in instruction.operands)
 
 
+def _declared_attributes(instruction: Instruction) -> Iterator[str]:
+    """Those that the opcode declares."""
+    for declared in attribute_fields(type(instruction.attributes)).values():
+        value = getattr(instruction.attributes, declared.field)
+        if declared.is_required or declared.always_printed or value != declared.default:
+            try:
+                text = _WRITERS[declared.grammar](value)
+            except _UNWRITABLE as error:
+                raise VerificationError(
+                    f"{declared.name} of %{instruction.name} cannot be written as text; its value is {value!r:.200}"
+                ) from error
+            yield f", {declared.name}={text}"
+
+
 def _attributes(instruction: Instruction, options: _Options) -> Iterator[str]:
-    attributes = instruction.attributes
-    if attributes is not None:
-        for declared in attribute_fields(type(attributes)).values():
-            value = getattr(attributes, declared.field)
-            if declared.is_required or declared.always_printed or value != declared.default:
-                try:
-                    text = _WRITERS[declared.grammar](value)
-                except _UNWRITABLE as error:
-                    raise VerificationError(
-                        f"{declared.name} of %{instruction.name} cannot be written as text; its value is {value!r:.200}"
-                    ) from error
-                yield f", {declared.name}={text}"
+    if instruction.attributes is not None:
+        yield from _declared_attributes(instruction)
     if instruction.sharding is not None:
         yield f", sharding={write.sharding(instruction.sharding)}"
     if instruction.parameter_replication is not None:

@@ -7,6 +7,7 @@ dump is parsed once, and equal shapes are mostly one object.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Layout, Shape, SplitConfig, TupleShape
@@ -35,11 +36,25 @@ def parse_shape(text: str) -> Shape:
 class ShapeParser:
     """Reads shapes from a lexer."""
 
-    __slots__ = ("_known", "_lexer")
+    __slots__ = ("_known", "_layout_fields", "_lexer")
 
     def __init__(self, lexer: Lexer) -> None:
         self._lexer = lexer
         self._known: dict[str, ArrayShape] = {}
+        number, unsigned = self._number, self._unsigned_type
+        self._layout_fields: tuple[tuple[str, str, Callable[[], object]], ...] = (
+            ("D", "dim_level_types", self._dim_level_types),
+            ("T", "tiles", self._tiles),
+            ("L", "tail_padding_alignment_in_elements", lambda: number("the tail padding alignment")),
+            ("#", "index_primitive_type", lambda: unsigned("index")),
+            ("*", "pointer_primitive_type", lambda: unsigned("pointer")),
+            ("E", "element_size_in_bits", lambda: number("the element size")),
+            ("S", "memory_space", lambda: number("the memory space")),
+            ("SC", "split_configs", self._split_configs),
+            ("P", "", self._no_physical_shape),
+            ("M", "dynamic_shape_metadata_prefix_bytes", lambda: number("the metadata prefix")),
+        )
+        """The fields that a layout may have, in their order: what begins each, its name, and what reads it."""
 
     def known(self, text: str) -> ArrayShape | None:
         """The array shape of a text that was read before, or that is a simple one."""
@@ -205,33 +220,18 @@ class ShapeParser:
                 minor_to_major.append(lexer.integer("a dimension number"))
         fields: dict[str, object] = {}
         if lexer.take(":"):
-            if self._field("D"):
-                fields["dim_level_types"] = self._dim_level_types()
-            if self._field("T"):
-                fields["tiles"] = self._tiles()
-            if self._field("L"):
-                fields["tail_padding_alignment_in_elements"] = self._number("the tail padding alignment")
-            if lexer.take("#"):
-                fields["index_primitive_type"] = self._unsigned_type("index")
-            if lexer.take("*"):
-                fields["pointer_primitive_type"] = self._unsigned_type("pointer")
-            if self._field("E"):
-                fields["element_size_in_bits"] = self._number("the element size")
-            if self._field("S"):
-                fields["memory_space"] = self._number("the memory space")
-            if self._field("SC"):
-                fields["split_configs"] = self._split_configs()
-            if self._field("P"):
-                start = lexer.start
-                lexer.fail("a physical shape belongs to sparse arrays, which XLA no longer has", start)
-            if self._field("M"):
-                fields["dynamic_shape_metadata_prefix_bytes"] = self._number("the metadata prefix")
+            for mark, field, read in self._layout_fields:
+                if self._field(mark):
+                    fields[field] = read()
         lexer.expect("}", "at the end of a layout")
         return Layout(tuple(minor_to_major), **fields)  # type: ignore[arg-type]
 
-    def _field(self, letter: str) -> bool:
-        """Whether a layout field of this letter comes next; moves past the letter."""
-        if self._lexer.at_word(letter):
+    def _no_physical_shape(self) -> None:
+        self._lexer.fail("a physical shape belongs to sparse arrays, which XLA no longer has", self._lexer.start)
+
+    def _field(self, mark: str) -> bool:
+        """Whether a layout field of this letter or sign comes next; moves past it."""
+        if self._lexer.at_word(mark) or self._lexer.at(mark):
             self._lexer.advance()
             return True
         return False

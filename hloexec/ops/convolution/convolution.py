@@ -165,6 +165,13 @@ def _infer(lhs: ArrayShape, rhs: ArrayShape, attributes: ConvolutionAttributes, 
         )
         require(allowed, f"a convolution of {lhs} with {rhs} cannot have elements of type {wanted}")
         element_type = wanted
+    dynamic = _dynamic_dimensions(lhs, rhs, labels)
+    sizes = _result_sizes(lhs.dimensions, rhs.dimensions, attributes)
+    return ArrayShape(element_type, sizes, dynamic_dimensions=dynamic)
+
+
+def _dynamic_dimensions(lhs: ArrayShape, rhs: ArrayShape, labels: ConvolutionDimensionNumbers) -> tuple[bool, ...]:
+    """Which dimensions of the result are dynamic; none where none is."""
     dynamic = [False] * lhs.rank
 
     def is_dynamic(operand: ArrayShape, dimension: int) -> bool:
@@ -174,8 +181,7 @@ def _infer(lhs: ArrayShape, rhs: ArrayShape, attributes: ConvolutionAttributes, 
     dynamic[labels.output_feature_dimension] = is_dynamic(rhs, labels.kernel_output_feature_dimension)
     for target, source in zip(labels.output_spatial_dimensions, labels.input_spatial_dimensions, strict=True):
         dynamic[target] = is_dynamic(lhs, source)
-    sizes = _result_sizes(lhs.dimensions, rhs.dimensions, attributes)
-    return ArrayShape(element_type, sizes, dynamic_dimensions=tuple(dynamic) if any(dynamic) else ())
+    return tuple(dynamic) if any(dynamic) else ()
 
 
 def _result_sizes(lhs: tuple[int, ...], rhs: tuple[int, ...], attributes: ConvolutionAttributes) -> tuple[int, ...]:
