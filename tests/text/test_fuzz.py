@@ -106,7 +106,7 @@ _CORRUPTIONS: tuple[Callable[[str, random.Random], str], ...] = (
 )
 
 
-def _corrupted(text: str, rng: random.Random) -> str:
+def corrupted(text: str, rng: random.Random) -> str:
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         text = rng.choice(_CORRUPTIONS)(text or " ", rng)
     return text
@@ -124,7 +124,7 @@ def test_much_corrupted_small_modules_raise_nothing_but_hlo_errors() -> None:
     started = time.monotonic()
     while time.monotonic() - started < 4:
         for _ in range(100):
-            check(_corrupted(rng.choice(_SMALL), rng))
+            check(corrupted(rng.choice(_SMALL), rng))
 
 
 def _slices() -> Iterator[str]:
@@ -150,7 +150,7 @@ def test_corrupted_pieces_of_dumps_raise_nothing_but_hlo_errors() -> None:
     started = time.monotonic()
     for piece in pieces:
         check(piece)
-        check(_corrupted(piece or " ", rng))
+        check(corrupted(piece or " ", rng))
         if time.monotonic() - started > 5:
             break
 
@@ -160,7 +160,7 @@ def test_corrupted_examples_raise_nothing_but_hlo_errors(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     rng = random.Random(path.name)
     for _ in range(100):
-        check(_corrupted(text, rng))
+        check(corrupted(text, rng))
 
 
 @pytest.mark.parametrize("name", SEEDS)
@@ -172,7 +172,7 @@ def test_corrupted_dumps_raise_nothing_but_hlo_errors(name: str) -> None:
     rng = random.Random(name)
     started = time.monotonic()
     for _ in range(200):
-        check(_corrupted(text, rng))
+        check(corrupted(text, rng))
         if time.monotonic() - started > 2:
             break
 

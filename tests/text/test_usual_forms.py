@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import random
 import re
 import warnings
 from pathlib import Path
@@ -11,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from hloexec import ir
-from hloexec.errors import HloWarning, ParseError
+from hloexec.errors import HloError, HloWarning, ParseError
+from hloexec.text import format as format_module
 from hloexec.text import parse
 from tests.text.cases import ACCEPTED
+from tests.text.test_fuzz import corrupted
 
 _EXAMPLES = {path.stem: path.read_text() for path in sorted(Path(__file__).parents[2].glob("examples/*.hlo"))}
 
@@ -32,6 +35,30 @@ def test_comments_between_tokens_change_nothing(text: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HloWarning)
         assert parse(_with_comments(text)) == parse(text)
+
+
+def _meaning(text: str) -> str | None:
+    """The module as text, without the comments that it keeps of what it does not know; None where it is refused."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HloWarning)
+        try:
+            return format_module(parse(text)).replace("/**/", "")
+        except HloError:
+            return None
+
+
+def test_mutants_are_read_or_refused_alike_with_comments_between_tokens() -> None:
+    rng = random.Random(5)
+    texts = [text for text in (*ACCEPTED.values(), *_EXAMPLES.values()) if len(text) < 4000]
+    accepted = 0
+    for _ in range(6000):
+        mutant = corrupted(rng.choice(texts), rng)
+        # Half a string or half a comment moves what is text and what is not.
+        if not any(mark in mutant for mark in ("/*", "//", '"')):
+            meaning = _meaning(mutant)
+            assert _meaning(_with_comments(mutant)) == meaning, mutant
+            accepted += meaning is not None
+    assert accepted > 200
 
 
 def _module(*lines: str) -> ir.Module:

@@ -177,7 +177,8 @@ def test_special_values_are_those_of_the_c_library(name: str, dtype: str) -> Non
         if name == "erf":
             expected = np.where(np.isfinite(values) & (values != 0), np.sign(values), expected)
     actual = evaluate_exactly(name, values)
-    assert np.allclose(actual, expected, rtol=1e-6, atol=0, equal_nan=True)
+    # NumPy's functions are within 4 ULPs, and two more operations make some of them; ours are within one.
+    assert np.allclose(actual, expected, rtol=7 * np.finfo(values.dtype).eps, atol=0, equal_nan=True)
     assert np.array_equal(np.signbit(actual[~np.isnan(actual)]), np.signbit(expected[~np.isnan(expected)]))
 
 
@@ -187,7 +188,8 @@ def test_powers_and_angles_of_special_values_are_those_of_the_c_library() -> Non
     with np.errstate(all="ignore"):
         for opcode, library in (("power", np.power), ("atan2", np.arctan2)):
             expected, actual = library(x, y), evaluate_exactly(opcode, x, y)
-            assert np.allclose(actual, expected, rtol=1e-15, atol=0, equal_nan=True)
+            # NumPy's are within 4 ULPs, ours within one.
+            assert np.allclose(actual, expected, rtol=5 * 2.0**-52, atol=0, equal_nan=True)
             known = ~np.isnan(expected)
             assert np.array_equal(np.signbit(actual[known]), np.signbit(expected[known]))
 
