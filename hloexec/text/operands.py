@@ -11,7 +11,7 @@ from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Instruction, Literal, Shape, TupleShape
 from hloexec.ops.attributes import attribute_fields, computation_names
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
-from hloexec.text.lexer import NAME, NAME_PATTERN, Lexer
+from hloexec.text.lexer import NAME, NAME_PATTERN, SHAPE, Lexer
 from hloexec.text.literals import LiteralParser
 from hloexec.text.shapes import ARRAY_PATTERN, ShapeParser
 from hloexec.text.state import ParserState, Scope
@@ -270,12 +270,15 @@ def _required(cls: type) -> tuple[tuple[str, str], ...]:
 
 
 def is_name_list(lexer: Lexer) -> bool:
-    """Whether what follows an opening parenthesis is a list of plain operands."""
-    position = lexer.start
+    """Whether what follows an opening parenthesis is a list of plain operands; the lexer moves as far as it is."""
     if lexer.at(")"):
         return True
-    while match := _OPERAND.match(lexer.text, position):
-        if match[3] == ")":
-            return True
-        position = match.end()
-    return False
+    while True:
+        if lexer.kind == SHAPE:
+            lexer.advance()
+        if lexer.kind != NAME:
+            return False
+        lexer.advance()
+        if not lexer.at(","):
+            return lexer.at(")")
+        lexer.advance()
