@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import commands_of, run_page
+from tests.docs import ROOT, commands_of, run_page
 
 
 def _page(tmp_path: Path, text: str) -> Path:
@@ -67,3 +67,7 @@ def test_files_are_written_in_their_place(tmp_path: Path) -> None:
 def test_a_page_without_commands_is_no_walk_through(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="has no commands"):
         _run(tmp_path, "```python\nx = 1\n```\n")
+
+
+def test_the_page_on_architecture(tmp_path: Path) -> None:
+    run_page(ROOT / "docs" / "architecture.md", tmp_path)

@@ -104,6 +104,39 @@ PROSE = {"and", "or", "parameter"}
 """Words that sentences are put together of."""
 
 
+FLOORS = (
+    "collection dtypes errors files openblas system_memory values",
+    "folders ir precision",
+    "ops",
+    "arguments custom_calls",
+    "npz operations text verifier",
+    "costs devices element_types interop literals origins",
+    "inputs loading plan",
+    "exec summary",
+    "buffers numerics sharding",
+    "extraction results tracing",
+    "diffing golden nan_search",
+    "report",
+    "cli pytest_plugin",
+)
+"""Packages and modules, from the ground up; docs/architecture.md says what lives there."""
+
+
+def test_imports_point_downwards() -> None:
+    floor = {name: number for number, names in enumerate(FLOORS) for name in names.split()}
+    upwards = []
+    for path in (ROOT / "hloexec").rglob("*.py"):
+        place = path.relative_to(ROOT / "hloexec").parts[0].removesuffix(".py")
+        if place.startswith("__"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hloexec."):
+                other = str(node.module).split(".")[1]
+                if other != place and floor[other] >= floor[place]:
+                    upwards.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.module}")
+    assert upwards == []
+
+
 def test_opcodes_are_named_by_their_entries_alone() -> None:
     root, found = ROOT / "hloexec", {}
     for path in root.rglob("*.py"):

@@ -348,7 +348,7 @@ def _is_decided(
     They do not where extents are dynamic, where an operand is not of the type that it is declared to have, and under
     policies that have formulas of their own.
     """
-    if numerics.is_exact or numerics.has_xla_cpu_functions or numerics.rounding_seed is not None:
+    if numerics.replaces_formulas:
         return False
     if not is_elementwise and numerics.contraction_operand_mantissa_bits is not None:
         return False

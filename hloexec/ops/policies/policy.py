@@ -27,16 +27,26 @@ class NumericsPolicy:
     flushes_denormals: bool = False
     """Whether denormal numbers count as zeros: see `hloexec.ops.policies.flushing`."""
     contracts_multiply_add: bool = False
-    """Whether a sum of a product is rounded once: see `hloexec.exec.contraction`."""
+    """Whether a sum of a product is rounded once: see `hloexec.plan.passes.fma`."""
     has_xla_cpu_functions: bool = False
     """Whether functions of f32 are XLA:CPU's own approximations: see `hloexec.ops.policies.xla_cpu`."""
     rounding_seed: int | None = None
     """Where set, what is rounded goes up or down by chance: see `hloexec.ops.policies.random_rounding`."""
 
     @property
-    def has_own_formulas(self) -> bool:
-        """Whether results are computed otherwise than under `reference`, kernel by kernel."""
-        return self.is_exact or self.flushes_denormals or self.has_xla_cpu_functions or self.rounding_seed is not None
+    def replaces_formulas(self) -> bool:
+        """Whether kernels compute otherwise than under `reference`, so that nothing may be chosen in their place."""
+        return self.is_exact or self.has_xla_cpu_functions or self.rounding_seed is not None
+
+    @property
+    def changes_results(self) -> bool:
+        """Whether what a kernel gives is changed, so that no kernel may stand for several instructions."""
+        return self.flushes_denormals or self.rounding_seed is not None
+
+    @property
+    def computes_by_rows(self) -> bool:
+        """Whether instructions may be computed a block of rows at a time; sums that round by chance know their rows."""
+        return not (self.is_exact or self.flushes_denormals or self.has_xla_cpu_functions)
 
 
 REFERENCE = NumericsPolicy("reference")

@@ -88,8 +88,7 @@ class Scan:
         numerics: NumericsPolicy = REFERENCE,
     ) -> Any:
         step, dimension = computations[0], attributes.dimension
-        is_plain = not numerics.flushes_denormals and numerics.rounding_seed is None
-        fold = _recognised_fold(step.computation, operands) if is_plain else None
+        fold = None if numerics.changes_results else _recognised_fold(step.computation, operands)
         if fold is not None:
             return _cumulative(fold, *operands, dimension=dimension, is_reverse=attributes.is_reverse)
         count = len(operands) - attributes.num_carries

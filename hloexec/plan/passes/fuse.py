@@ -52,7 +52,7 @@ class _Open:
 
 def with_regions(plan: Plan, numerics: NumericsPolicy) -> Plan:
     """The plan, those of its steps that can be taken by rows together made one."""
-    if numerics.has_own_formulas and numerics.rounding_seed is None:
+    if not numerics.computes_by_rows:
         return plan
     finder = _Finder(plan.steps, plan.slot_shapes)
     regions = finder.regions()
