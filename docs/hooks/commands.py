@@ -1,0 +1,64 @@
+"""The page of commands: help texts and options, as the commands themselves have them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import click
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import Files
+from mkdocs.structure.pages import Page
+
+from hloexec.cli import _hloexec
+
+__all__ = ["on_page_markdown"]
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Put the commands under what commands.md says of all of them."""
+    if page.file.src_uri != "commands.md":
+        return markdown
+    context = click.Context(_hloexec, info_name="hloexec")
+    return "\n\n".join([markdown, *_sections(_hloexec, context)])
+
+
+def _sections(group: click.Group, context: click.Context) -> Iterator[str]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        inner = click.Context(command, info_name=name, parent=context)
+        yield _section(command, inner)
+        if isinstance(command, click.Group):
+            yield from _sections(command, inner)
+
+
+def _section(command: click.Command, context: click.Context) -> str:
+    title = context.command_path.removeprefix("hloexec ")
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    parts = [f"## {title} {{ #{title.replace(' ', '-')} }}", f"```text\n{usage}\n```"]
+    parts += _paragraphs(command.help or "")
+    options = [record for parameter in command.params if (record := parameter.get_help_record(context))]
+    if options:
+        rows = [f"| {_code(names)} | {_escaped(text)} |" for names, text in options]
+        parts.append("\n".join(["| option | |", "| --- | --- |", *rows]) + "\n{ .options }")
+    return "\n\n".join(parts)
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """A help text; what click keeps as it is (after `\\b`) stays so."""
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        if paragraph.startswith("\b\n"):
+            yield f"```text\n{paragraph[2:]}\n```"
+        else:
+            yield _escaped(" ".join(paragraph.split()))
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("|", "\\|")
+
+
+def _escaped(text: str) -> str:
+    for mark in "\\`*_[]<>|":
+        text = text.replace(mark, f"\\{mark}" if mark not in "<>" else {"<": "&lt;", ">": "&gt;"}[mark])
+    return text

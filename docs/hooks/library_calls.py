@@ -1,0 +1,56 @@
+"""The list of library calls: targets that share an entry, under what the entry says, by the library they belong to."""
+
+from __future__ import annotations
+
+import re
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import Files
+from mkdocs.structure.pages import Page
+from prose import as_markdown
+
+from hloexec.custom_calls.registry import CUSTOM_CALLS
+
+__all__ = ["on_page_markdown"]
+
+_LIBRARIES = {
+    "cuBLAS": r"__cublas|cublas_",
+    "cuDNN": r"__cudnn|cudnn|__op\$",
+    "cuSOLVER and hybrid solvers": r"__cusolver|cusolver|cuhybrid|magma|rocsolver|hipsolver|tridiagonal|cu_lu|cu_cholesky",
+    "cuSPARSE": r"cusparse|hipsparse|cpu_csr",
+    "CUB": r"__cub|xla\.gpu\.ext\.cub",
+    "LAPACK and BLAS": r"lapack_|blas_",
+    "oneDNN": r"__onednn",
+    "Transformer Engine": r"te_",
+    "Kernels of one's own": r"tpu_custom_call|mosaic|triton|__gpu\$xla\.gpu|CuteDSL|__xla_gpu_cutedsl",
+    "Host callbacks": r"xla_.*callback|HostExecute|tf\.",
+    "Random numbers, transforms, search": r".*threefry|.*fft|.*TopK",
+}
+_OTHERS = "Compilers and frameworks"
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Put the list under what library-calls.md says of all calls."""
+    if page.file.src_uri != "library-calls.md":
+        return markdown
+    entries: dict[str, list[str]] = {}
+    for target, entry in CUSTOM_CALLS.items():
+        entries.setdefault(entry.documentation, []).append(target)
+    rooms: dict[str, list[str]] = {library: [] for library in (_OTHERS, *_LIBRARIES)}
+    for documentation, targets in entries.items():
+        rooms[_library(targets[0])].append(f"{_heading(targets)}\n\n{as_markdown(documentation)}")
+    parts = [f"{markdown}\nThere are {len(CUSTOM_CALLS)} targets."]
+    for library, sections in rooms.items():
+        parts += [f"## {library}", *sections]
+    return "\n\n".join(parts)
+
+
+def _library(target: str) -> str:
+    return next((name for name, pattern in _LIBRARIES.items() if re.match(pattern, target)), _OTHERS)
+
+
+def _heading(targets: list[str]) -> str:
+    """The first target as the heading, the others below it."""
+    heading = f"### `{targets[0]}` {{ #{re.sub(r'[^A-Za-z0-9_.-]', '-', targets[0])} }}"
+    others = " · ".join(f"`{target}`" for target in targets[1:])
+    return f"{heading}\n\nalso {others}" if others else heading

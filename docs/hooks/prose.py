@@ -1,0 +1,45 @@
+"""Docstrings of entries as Markdown: formulas as code, and everything else as it stands."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+__all__ = ["as_markdown", "escaped", "summary"]
+
+_SOURCE = re.compile(r"\s+(\((?:XLA|StableHLO)[^()]*\))\.?$|\s+(Source: [^.]*\.?|XLA: \w+\.)$")
+_FORMULA = re.compile(r"[\w(][^.;]* = .*|\w+\(.*\)")
+_MARKS = str.maketrans({**{mark: f"\\{mark}" for mark in "\\*_[]|"}, "<": "&lt;", ">": "&gt;"})
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown shows as it stands, but for code between backticks."""
+    return "".join(
+        part if number % 2 else part.translate(_MARKS) for number, part in enumerate(re.split(r"(`[^`]*`)", text))
+    )
+
+
+def as_markdown(documentation: str) -> str:
+    """Paragraphs; a first one that is a formula, and indented ones, as blocks of code."""
+    blocks = []
+    for number, block in enumerate(re.split(r"\n\s*\n", inspect.cleandoc(documentation))):
+        text = " ".join(block.split())
+        source = _SOURCE.search(text)
+        stem = text[: source.start()] if source else text
+        if number == 0 and "\n" not in block and re.fullmatch(_FORMULA, stem) and len(stem) <= 100:
+            blocks.append(f"```text\n{stem}\n```")
+            blocks += [escaped(_sentence(source[1] or source[2]))] if source else []
+        else:
+            blocks.append(escaped(text))
+    return "\n\n".join(blocks)
+
+
+def summary(documentation: str) -> str:
+    """The first paragraph, in one line and without its source, as it stands."""
+    text = " ".join(re.split(r"\n\s*\n", inspect.cleandoc(documentation))[0].split())
+    return _SOURCE.sub("", text).rstrip(".")
+
+
+def _sentence(source: str) -> str:
+    inner = source.strip("().")
+    return f"{inner}."
