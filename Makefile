@@ -9,15 +9,16 @@ STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 WORKERS ?= 2
 
-SOURCES := hloexec tests conformance examples $(wildcard benchmarks)
+SOURCES := hloexec tests conformance docs examples $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types check format clean
+.PHONY: help demo test lint types check docs format clean
 
 help:
 	@echo 'make demo    run two examples (creates .venv on first use)'
 	@echo 'make test    run the tests'
 	@echo 'make check   formatting, lint, types and tests: everything that has to pass'
+	@echo 'make docs    build the documentation site, in site/'
 	@echo 'make format  format the sources'
 	@echo 'make clean   remove .venv and caches'
 
@@ -32,6 +33,10 @@ $(STAMPS)/runtime: $(STAMPS)/venv pyproject.toml
 
 $(STAMPS)/dev: $(STAMPS)/runtime
 	$(PIP) install --editable '.[dev]'
+	@touch $@
+
+$(STAMPS)/docs: $(STAMPS)/runtime
+	$(PIP) install --editable '.[docs]'
 	@touch $@
 
 demo: $(STAMPS)/runtime
@@ -50,9 +55,12 @@ types: $(STAMPS)/dev
 
 check: lint types test
 
+docs: $(STAMPS)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 format: $(STAMPS)/dev
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov

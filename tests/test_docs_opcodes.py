@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -15,14 +15,26 @@ from docs.hooks.opcode_examples import FOLDER, Example, read_example, read_examp
 from hloexec.ops.registry import OPCODES
 from hloexec.ops.rounding import Rounding
 
+Leaf: TypeAlias = np.ndarray[Any, Any]
+
 EXAMPLES = {example.opcode: example for example in read_examples()}
-UNKNOWN_TO_XLA = set[str]()
-"""The opcodes whose examples XLA:CPU, by way of StableHLO, refuses to compile."""
+REFUSED_BY_XLA = {
+    *"acos acosh asin asinh atanh cosh sinh".split(),  # XLA:CPU has them in narrow types only
+    *"async-start async-update async-done copy-start copy-done send send-done recv recv-done".split(),
+    *"bitcast collective-broadcast mulhi ragged-dot scaled-dot".split(),
+}
+"""The opcodes whose examples XLA:CPU, which jaxlib takes StableHLO to, does not compile."""
+NOT_FOR_XLA = {
+    "infeed": "waits for a host that feeds it",
+    "outfeed": "waits for a host that takes it",
+    "ragged-all-to-all": "ends the process",
+    "rng-get-and-update-state": "StableHLO has no control predecessors: XLA draws once",
+}
 FUNCTION_ULPS = 8
 """How far XLA:CPU's functions of f32 may be off, in units in the last place."""
 
 
-def _leaves(value: Any) -> list[np.ndarray[Any, Any]]:
+def _leaves(value: Any) -> list[Leaf]:
     if isinstance(value, tuple):
         return [leaf for element in value for leaf in _leaves(element)]
     return [np.asarray(value)]
@@ -51,7 +63,7 @@ class _Program:
 
     def stated(self, name: str, device: int, shape: object) -> Any:
         literals = [v.literal for v in self.example.values if v.name == name and v.device in (None, device)]
-        if not literals and name == "result":
+        if name == "result" and self.to_host and not literals:
             return None
         assert len(literals) == 1, f"{self.example.path.name} states {name} on device {device} {len(literals)} times"
         return _literal(shape, literals[0])
@@ -102,30 +114,30 @@ def test_examples_give_what_they_say(program: _Program, numerics: str) -> None:
     _assert_same(handed_over, program.to_host, 0)
 
 
-def _assert_same(actual: list[np.ndarray[Any, Any]], expected: list[np.ndarray[Any, Any]], ulps: int) -> None:
-    """The same types and shapes, and the same bits (any NaN is as good as another) or close to them."""
-    assert [(a.dtype, a.shape) for a in actual] == [(e.dtype, e.shape) for e in expected]
+def _assert_same(actual: list[Leaf], expected: list[Leaf], ulps: int) -> None:
+    """The same types, shapes and bits, but that floats may be some ULPs off, and one NaN is as good as another."""
+    assert [(leaf.dtype, leaf.shape) for leaf in actual] == [(leaf.dtype, leaf.shape) for leaf in expected]
     for got, wanted in zip(actual, expected, strict=True):
-        if ulps:
-            np.testing.assert_array_almost_equal_nulp(np.nan_to_num(got), np.nan_to_num(wanted), ulps)
-        else:
-            np.testing.assert_array_equal(got, wanted)
-        if np.issubdtype(got.dtype, np.floating):
-            np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
-            np.testing.assert_array_equal(np.signbit(got) & ~np.isnan(got), np.signbit(wanted) & ~np.isnan(wanted))
+        same = got == wanted
+        if got.dtype == np.float32:
+            same = (same & (np.signbit(got) == np.signbit(wanted))) | (np.isnan(got) & np.isnan(wanted))
+            with np.errstate(invalid="ignore"):
+                same |= (
+                    np.isfinite(wanted) & (wanted != 0) & (np.abs(got - wanted) <= ulps * np.spacing(np.abs(wanted)))
+                )
+        assert same.all(), f"{got} is not {wanted}"
 
 
 def test_xla_gives_what_examples_say(program: _Program) -> None:
     name = program.example.opcode
-    if program.from_host or program.to_host:
-        pytest.skip("XLA would wait for a host")
+    if name in NOT_FOR_XLA:
+        pytest.skip(NOT_FOR_XLA[name])
     try:
         compiled = compile_hlo(program.example.module)
-        outputs = compiled.run_devices(program.inputs)
+        outputs = compiled.run_devices([_leaves(tuple(values)) for values in program.inputs])
     except XlaError as error:
-        assert name in UNKNOWN_TO_XLA, error
-        return
-    assert name not in UNKNOWN_TO_XLA
+        assert name in REFUSED_BY_XLA, error
+        pytest.skip(str(error).partition("\n")[0])
     ulps = FUNCTION_ULPS if OPCODES[name].rounding is Rounding.FUNCTION else 0
     for output, result in zip(outputs, program.results, strict=True):
         _assert_same([np.asarray(leaf) for leaf in output], _leaves(result), ulps)
@@ -135,5 +147,5 @@ def test_xla_gives_what_examples_say(program: _Program) -> None:
 def test_comments_that_are_wrong_are_refused(comment: str, tmp_path: Any) -> None:
     path = tmp_path / "add.hlo"
     path.write_text(f"{comment}HloModule m\n")
-    with pytest.raises(ValueError, match="comment lacks|not of the form"):
+    with pytest.raises(ValueError, match=r"comment lacks|not of the form"):
         read_example(path)

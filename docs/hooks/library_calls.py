@@ -1,4 +1,6 @@
-"""The list of library calls: targets that share an entry, under what the entry says, by the library they belong to."""
+"""The list of library calls: targets that share an entry, under what the entry says, by the library they belong to.
+
+Targets that differ in nothing but the type of their numbers (LAPACK's `sgetrf`, `dgetrf`) are told of together."""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ __all__ = ["on_page_markdown"]
 _LIBRARIES = {
     "cuBLAS": r"__cublas|cublas_",
     "cuDNN": r"__cudnn|cudnn|__op\$",
-    "cuSOLVER and hybrid solvers": r"__cusolver|cusolver|cuhybrid|magma|rocsolver|hipsolver|tridiagonal|cu_lu|cu_cholesky",
-    "cuSPARSE": r"cusparse|hipsparse|cpu_csr",
+    "cuSOLVER and its like": r"__cusolver|cusolver|cuhybrid|tridiagonal|cu_(lu|cholesky)",
+    "Sparse matrices": r"cusparse|cpu_csr",
     "CUB": r"__cub|xla\.gpu\.ext\.cub",
     "LAPACK and BLAS": r"lapack_|blas_",
     "oneDNN": r"__onednn",
@@ -26,6 +28,7 @@ _LIBRARIES = {
     "Host callbacks": r"xla_.*callback|HostExecute|tf\.",
     "Random numbers, transforms, search": r".*threefry|.*fft|.*TopK",
 }
+_OF_TYPE = re.compile(r"\b[SDCZ](?=[A-Z]{4,5}\b)")
 _OTHERS = "Compilers and frameworks"
 
 
@@ -35,7 +38,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return markdown
     entries: dict[str, list[str]] = {}
     for target, entry in CUSTOM_CALLS.items():
-        entries.setdefault(entry.documentation, []).append(target)
+        entries.setdefault(_OF_TYPE.sub("x", entry.documentation), []).append(target)
     rooms: dict[str, list[str]] = {library: [] for library in (_OTHERS, *_LIBRARIES)}
     for documentation, targets in entries.items():
         rooms[_library(targets[0])].append(f"{_heading(targets)}\n\n{as_markdown(documentation)}")

@@ -7,8 +7,8 @@ The comment in front of the module says what it shows, what its inputs are, and 
     // x = {1, 2}
     // result = {2, 4}
 
-A module for several devices has `x on device 0 = {1, 2}` and so on where devices hold different values. `infeed` is what
-an infeed takes, `outfeed` what an outfeed hands over; a module whose result is a token states no result.
+Of several devices that hold different values, each has a line of its own, `x on device 0 = {1, 2}`. `infeed` is what an
+infeed takes, `outfeed` what an outfeed hands over; a module whose result is a token states no result.
 """
 
 from __future__ import annotations
