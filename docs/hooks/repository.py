@@ -11,7 +11,7 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-__all__ = ["on_files"]
+__all__ = ["on_files", "on_page_markdown"]
 
 _PAGES = {
     "index.md": "README.md",
@@ -30,6 +30,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         content = _LINK.sub(_moved, text) if name.endswith(".md") else f"# Licence\n\n```text\n{text}```\n"
         files.append(File.generated(config, page, content=content))
     return files
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """The text of a page of docs/ with its links to files at the root as links to their pages."""
+    for page, name in _PAGES.items():
+        markdown = markdown.replace(f"](../{name}", f"]({page}")
+    return markdown
 
 
 def _moved(link: re.Match[str]) -> str:
