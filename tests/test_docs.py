@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+import hloexec
 from tests.docs import ROOT, commands_of, run_page
 
 
@@ -71,3 +73,9 @@ def test_a_page_without_commands_is_no_walk_through(tmp_path: Path) -> None:
 
 def test_the_page_on_architecture(tmp_path: Path) -> None:
     run_page(ROOT / "docs" / "architecture.md", tmp_path)
+
+
+def test_every_public_name_has_a_place_on_the_site() -> None:
+    pages = (ROOT / "docs" / "api").glob("*.md")
+    shown = {name for page in pages for name in re.findall(r"^::: hloexec\.(\w+)$", page.read_text(), re.MULTILINE)}
+    assert {*hloexec.__all__} - {"__version__"} == shown
