@@ -9,13 +9,17 @@ so an array always knows its element type.
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import ml_dtypes
 import numpy as np
 
-__all__ = ["ELEMENT_TYPES", "ElementType", "Kind", "element_type", "element_type_of"]
+__all__ = ["ELEMENT_TYPES", "DType", "ElementType", "Kind", "element_type", "element_type_of"]
+
+
+DType: TypeAlias = "np.dtype[Any]"
+"""A type of NumPy's, or one that ml_dtypes registers with it."""
 
 
 class Kind(enum.Enum):
@@ -38,11 +42,11 @@ class ElementType:
     kind: Kind
     bits: int
     """Width in bits, as HLO counts it (pred is 8 bits wide in memory but holds one)."""
-    storage: np.dtype[Any]
+    storage: DType
     """The NumPy type of arrays that hold this element type."""
-    compute: np.dtype[Any]
+    compute: DType
     """The NumPy type in which arithmetic on it is done."""
-    accumulate: np.dtype[Any]
+    accumulate: DType
     """The NumPy type in which contractions and the usual reductions add up."""
     exponent_bits: int = 0
     mantissa_bits: int = 0
@@ -169,6 +173,6 @@ def element_type(name: str) -> ElementType:
     return ELEMENT_TYPES[name]
 
 
-def element_type_of(dtype: np.dtype[Any]) -> ElementType:
+def element_type_of(dtype: DType) -> ElementType:
     """The element type whose arrays have this NumPy type; KeyError where HLO has none (float128, str, …)."""
     return _BY_STORAGE[dtype]

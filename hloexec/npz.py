@@ -10,13 +10,13 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import IO, Any, TypeAlias
+from typing import IO, TypeAlias
 
 import attrs
 import numpy as np
 
 from hloexec.arguments import require_path
-from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
+from hloexec.dtypes import ELEMENT_TYPES, DType, ElementType, element_type_of
 from hloexec.errors import LiteralError
 from hloexec.ir import ArrayShape, TupleShape
 from hloexec.values import TOKEN, Array, Value
@@ -87,7 +87,7 @@ class Entry:
     def _open(self) -> IO[bytes]:
         return open(self.filename, "rb") if self.archive is None else self.archive.open(f"{self.key}.npy")
 
-    def _header(self, stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    def _header(self, stream: IO[bytes]) -> tuple[tuple[int, ...], DType]:
         """Dimensions and stored type; refuses what is too short before any memory is taken."""
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -117,7 +117,7 @@ class Entry:
         if isinstance(shape, ArrayShape) and not shape.is_array and not shape.is_token:
             raise LiteralError(f"{self.where}: a value of shape {shape} cannot be given in a file")
 
-    def _element_type(self, dtype: np.dtype[Any], shape: ArrayShape | None) -> ElementType:
+    def _element_type(self, dtype: DType, shape: ArrayShape | None) -> ElementType:
         """What the stored numbers are: the key says it, else their type does, else (raw bytes) the expected type."""
         if self.type_name:
             named = ELEMENT_TYPES.get(self.type_name)
@@ -224,7 +224,7 @@ def entries(path: str | os.PathLike[str]) -> Iterator[Entry]:
             yield Entry(filename, key, archive, member.file_size)
 
 
-def _stored_type(element_type: ElementType) -> np.dtype[Any]:
+def _stored_type(element_type: ElementType) -> DType:
     """The NumPy type in which values of this type lie in a file."""
     if element_type.storage.isbuiltin == 1:
         return element_type.storage

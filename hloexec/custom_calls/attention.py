@@ -9,12 +9,11 @@ f64, in a fixed order. Source: Dao et al.,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import attrs
 import numpy as np
 
-from hloexec.dtypes import Kind, element_type, element_type_of
+from hloexec.dtypes import DType, Kind, element_type, element_type_of
 from hloexec.ops.common import widen
 from hloexec.ops.contraction.dot import DotAttributes, contract
 from hloexec.ops.elementwise.declaration import exact_formula
@@ -86,7 +85,7 @@ class Sequence:
         return int(self.queries.shape[1])
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """What everything is computed in."""
         return working_type(self.queries, self.numerics)
 
@@ -141,7 +140,7 @@ class Sequence:
         return None if self.sink is None else widen(self.sink).reshape(self.keys.shape[1], -1, 1)
 
 
-def working_type(array: Array, numerics: NumericsPolicy) -> np.dtype[Any]:
+def working_type(array: Array, numerics: NumericsPolicy) -> DType:
     """What attention on an array's element type is computed in."""
     return np.dtype(np.float64) if numerics.is_exact else element_type_of(array.dtype).accumulate
 

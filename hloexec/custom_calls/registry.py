@@ -18,6 +18,7 @@ from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape,
 from hloexec.ops.movement.copying import lies_in_order, row_major
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.traits import NO_TRAITS, Traits, traits_with_rules
+from hloexec.values import Array
 
 __all__ = [
     "CUSTOM_CALLS",
@@ -266,7 +267,7 @@ def _checked(value: Any, shape: Shape, target: str) -> Any:
     return array if lies_in_order(array) else row_major(array)
 
 
-def _fits(array: np.ndarray[Any, Any], shape: ArrayShape) -> bool:
+def _fits(array: Array, shape: ArrayShape) -> bool:
     dynamic = shape.dynamic_dimensions or (False,) * shape.rank
     return array.ndim == shape.rank and all(
         size == declared or (bounded and (size <= declared or declared < 0))

@@ -20,7 +20,7 @@ from hloexec.ops.common import narrow
 from hloexec.ops.movement.copying import lies_in_order, row_major
 from hloexec.plan.steps import Plan
 from hloexec.plan.trees import fits, map_shape, rebuilt, unflatten
-from hloexec.values import TOKEN, Token, Value
+from hloexec.values import TOKEN, Array, Token, Value
 
 __all__ = [
     "argument_leaves",
@@ -217,7 +217,7 @@ def _leaf(value: Any, shape: ArrayShape | BufferShape, what: str) -> Any:
     return view
 
 
-def _array(value: Any, shape: ArrayShape, what: str) -> np.ndarray[Any, Any]:
+def _array(value: Any, shape: ArrayShape, what: str) -> Array:
     if type(value) in (np.ndarray, np.memmap) or isinstance(value, np.generic):
         return np.asarray(value)
     if isinstance(value, (bool, int, float, complex)) and shape.rank == 0:
@@ -243,7 +243,7 @@ _PYTHON_TYPES: dict[Kind, tuple[type, ...]] = {
 }
 
 
-def _scalar(value: bool | int | float | complex, element_type: ElementType, what: str) -> np.ndarray[Any, Any]:
+def _scalar(value: bool | int | float | complex, element_type: ElementType, what: str) -> Array:
     """A Python number as an array without dimensions."""
     kind = element_type.kind
     if type(value) not in _PYTHON_TYPES[kind]:
@@ -261,7 +261,7 @@ def _scalar(value: bool | int | float | complex, element_type: ElementType, what
         raise InputError(f"{what} must be {element_type}[], but {value} is beyond the range of floats") from None
 
 
-def _rounded(value: bool | int | float | complex, element_type: ElementType) -> np.ndarray[Any, Any]:
+def _rounded(value: bool | int | float | complex, element_type: ElementType) -> Array:
     if not element_type.is_floating:
         return np.asarray(value, element_type.storage)
     return narrow(np.asarray(float(value.real), np.float64), element_type)

@@ -12,11 +12,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import attrs
-import numpy as np
 
 from hloexec.plan.kernels import Kernel
 from hloexec.plan.regions.region import Region, RegionKernel
 from hloexec.plan.steps import Plan, Step
+from hloexec.values import Array
 
 __all__ = ["Shown", "shown"]
 
@@ -87,6 +87,6 @@ def _revealing(step: Step) -> Step:
 class _AllValues:
     region: Region
 
-    def __call__(self, *operands: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    def __call__(self, *operands: Array) -> tuple[Any, ...]:
         values = self.region.intermediate_values(*operands)
         return tuple(values[part.step.result] for part in self.region.parts)

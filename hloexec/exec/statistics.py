@@ -12,6 +12,7 @@ import attrs
 import numpy as np
 
 from hloexec.devices.varying import Varying
+from hloexec.values import Array
 
 __all__ = ["Statistics"]
 
@@ -24,14 +25,14 @@ class _Buffers:
     peak_bytes: int = 0
     held: dict[int, list[int]] = attrs.field(factory=dict, repr=False)
 
-    def take(self, base: np.ndarray[Any, Any]) -> None:
+    def take(self, base: Array) -> None:
         entry = self.held.setdefault(id(base), [0, base.nbytes])
         if not entry[0]:
             self.live_bytes += entry[1]
             self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         entry[0] += 1
 
-    def release(self, base: np.ndarray[Any, Any]) -> None:
+    def release(self, base: Array) -> None:
         entry = self.held.get(id(base))
         if entry is None:
             return
@@ -51,7 +52,7 @@ class Statistics:
     _lock: threading.Lock = attrs.field(factory=threading.Lock, repr=False)
     """Devices may run side by side."""
     _devices: dict[int, _Buffers] = attrs.field(factory=dict, repr=False)
-    _ignored: dict[int, weakref.ref[np.ndarray[Any, Any]]] = attrs.field(factory=dict, repr=False)
+    _ignored: dict[int, weakref.ref[Array]] = attrs.field(factory=dict, repr=False)
     """Buffers that are not the run's own, by identity."""
 
     @property
@@ -99,7 +100,7 @@ class Statistics:
             for buffers, base in self._holders(value, devices):
                 buffers.release(base)
 
-    def _holders(self, value: Any, devices: Sequence[int]) -> list[tuple[_Buffers, np.ndarray[Any, Any]]]:
+    def _holders(self, value: Any, devices: Sequence[int]) -> list[tuple[_Buffers, Array]]:
         """Each buffer of a value, with where it counts."""
         if type(value) is not Varying:
             if not isinstance(value, np.ndarray):
@@ -125,7 +126,7 @@ def _forget(ignored: dict[int, Any], key: int, _: Any) -> None:
     ignored.pop(key, None)
 
 
-def _owner(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _owner(array: Array) -> Array:
     """The array whose buffer `array` shows."""
     while isinstance(array.base, np.ndarray):
         array = array.base

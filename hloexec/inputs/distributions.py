@@ -18,7 +18,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from hloexec.dtypes import ElementType, Kind
+from hloexec.dtypes import DType, ElementType, Kind
 from hloexec.ops.intervals import Demand
 from hloexec.values import Array
 
@@ -190,7 +190,7 @@ def _fill_floats(
         table.take(_words(philox, block.size, 16), out=block, mode="clip")
 
 
-def _to_storage(numbers: Array, dtype: np.dtype[Any], element_type: ElementType | None) -> Array:
+def _to_storage(numbers: Array, dtype: DType, element_type: ElementType | None) -> Array:
     """Round to the type of the array; a type that knows only powers of two takes absolute values."""
     if element_type is not None and not element_type.has_negative_zero and element_type.name == "f8e8m0fnu":
         numbers = np.abs(numbers)
@@ -247,7 +247,7 @@ def _fixed_uniform() -> Array:
     return np.arange(-(_CELLS // 2), _CELLS // 2 + 1, dtype=np.int64) * (2 * _FIXED_POINT // _CELLS)
 
 
-def _limits(dtype: np.dtype[Any], element_type: ElementType | None) -> tuple[float, float, float]:
+def _limits(dtype: DType, element_type: ElementType | None) -> tuple[float, float, float]:
     """The largest, the smallest normal and the smallest denormal number of a type."""
     if dtype.isbuiltin == 1:
         info: Any = np.finfo(dtype)
@@ -256,7 +256,7 @@ def _limits(dtype: np.dtype[Any], element_type: ElementType | None) -> tuple[flo
     return float(info.max), float(info.tiny), float(info.smallest_subnormal)
 
 
-def _special_numbers(dtype: np.dtype[Any], element_type: ElementType | None) -> Array:
+def _special_numbers(dtype: DType, element_type: ElementType | None) -> Array:
     """Half usual numbers, half NaN, infinities, signed zeros, denormals, extremes, and what lies next to one."""
     largest, normal, denormal = _limits(dtype, element_type)
     positive = [
@@ -279,7 +279,7 @@ def _special_numbers(dtype: np.dtype[Any], element_type: ElementType | None) -> 
     return middles
 
 
-def _large_numbers(dtype: np.dtype[Any], element_type: ElementType | None) -> Array:
+def _large_numbers(dtype: DType, element_type: ElementType | None) -> Array:
     """Either sign, magnitudes between the square root of the largest number and the largest."""
     largest = _limits(dtype, element_type)[0]
     exponent = int(np.frexp(largest)[1]) - 1
@@ -289,7 +289,7 @@ def _large_numbers(dtype: np.dtype[Any], element_type: ElementType | None) -> Ar
     return np.asarray(np.ldexp(np.where(index & 1, -mantissas, mantissas), exponents))
 
 
-_TABLES: dict[str, Callable[[np.dtype[Any], ElementType | None], Array]] = {
+_TABLES: dict[str, Callable[[DType, ElementType | None], Array]] = {
     "zeros": lambda *_: np.zeros(_CELLS),
     "ones": lambda *_: np.ones(_CELLS),
     "special": _special_numbers,

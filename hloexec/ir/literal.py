@@ -7,12 +7,12 @@ take no memory. Literals compare bit for bit, so NaNs with equal payloads are eq
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import attrs
 import numpy as np
 
 from hloexec.ir.shape import ArrayShape, Shape
+from hloexec.values import Array
 
 __all__ = ["Literal"]
 
@@ -26,7 +26,7 @@ class Literal:
     """
 
     shape: Shape
-    value: np.ndarray[Any, Any] | tuple[Literal, ...] | None
+    value: Array | tuple[Literal, ...] | None
 
     @property
     def is_elided(self) -> bool:
@@ -55,7 +55,7 @@ class Literal:
         return hash(self.shape)
 
     @classmethod
-    def from_array(cls, array: np.ndarray[Any, Any], shape: ArrayShape) -> Literal:
+    def from_array(cls, array: Array, shape: ArrayShape) -> Literal:
         """A literal that holds a read-only view of `array`."""
         view = array.view()
         view.flags.writeable = False

@@ -10,7 +10,7 @@ import attrs
 import ml_dtypes
 import numpy as np
 
-from hloexec.dtypes import element_type_of
+from hloexec.dtypes import DType, element_type_of
 from hloexec.numerics.spread import Spread, moderated
 from hloexec.numerics.student import student_quantile
 from hloexec.values import Array
@@ -83,9 +83,9 @@ class _Moments:
     they are finite, and where they are NaN."""
     shares: Array
     """Of real and imaginary parts, which are the last dimension."""
-    compute: np.dtype[Any]
+    compute: DType
     """The type that the samples are computed in, and that of its real and imaginary parts."""
-    real: np.dtype[Any]
+    real: DType
 
     @classmethod
     def of(cls, first: Array) -> _Moments:

@@ -7,11 +7,9 @@ the narrower one, to which the wider is rounded first.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from hloexec.dtypes import ElementType, element_type_of
+from hloexec.dtypes import DType, ElementType, element_type_of
 from hloexec.ops.common import narrow, widen
 from hloexec.precision import part_type, smallest_normal, unit_roundoff
 from hloexec.values import Array
@@ -81,7 +79,7 @@ def ulp_distances(actual: Array, expected: Array) -> Array:
     return distances
 
 
-def _parts(array: Array, part: np.dtype[Any]) -> Array:
+def _parts(array: Array, part: DType) -> Array:
     return np.ascontiguousarray(array).reshape(*array.shape, 1).view(part)
 
 

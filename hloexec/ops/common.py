@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import ElementType, element_type_of
+from hloexec.dtypes import DType, ElementType, element_type_of
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.values import Array
@@ -134,7 +134,7 @@ def in_type(array: Array, element_type: ElementType) -> Array:
     return array if array.dtype == element_type.storage else narrow(widen(array), element_type)
 
 
-def rounds_directly(dtype: np.dtype[Any], element_type: ElementType) -> bool:
+def rounds_directly(dtype: DType, element_type: ElementType) -> bool:
     """Whether NumPy converts from a type to another as `narrow` does, so that it may write to an array that is there.
 
     That is so for integers, and for f32 to floats of 16 bits.
@@ -194,7 +194,7 @@ def round_to_odd(array: Array) -> Array:
 
 
 @cache
-def values_of_patterns(element_type: ElementType) -> np.ndarray[Any, np.dtype[Any]]:
+def values_of_patterns(element_type: ElementType) -> Array:
     """The f32 value of each bit pattern of an 8- or 16-bit storage type."""
     itemsize = element_type.storage.itemsize
     with np.errstate(all="ignore"):

@@ -15,9 +15,8 @@ from operator import mul
 from typing import Any, TypeAlias
 
 import attrs
-import numpy as np
 
-from hloexec.dtypes import element_type
+from hloexec.dtypes import DType, element_type
 from hloexec.ir import ArrayShape
 from hloexec.values import Array
 
@@ -44,7 +43,7 @@ class RowForm:
     """Whether that result is a bf16 number, its bits included, without rounding."""
     is_elementwise: bool = False
     """Whether an operand that is one number everywhere may be given as an array of one element."""
-    mask: np.dtype[Any] | None = None
+    mask: DType | None = None
     """Where set, `bind` gives a function of a mask of such integers in place of a pred, and of where to write."""
 
 

@@ -23,6 +23,7 @@ from hloexec.plan.float_widths import converted, float_types
 from hloexec.plan.kernels import Conversion, InstructionKernel
 from hloexec.plan.steps import COMMUNICATION, Conditional, Invocation, Plan, Step, While, inner_plans
 from hloexec.plan.trees import NO_SLOT, Leaf, unflatten
+from hloexec.values import Array
 
 __all__ = ["PlanCallee"]
 
@@ -147,9 +148,9 @@ class _Scattered:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._leaves: list[np.ndarray[Any, Any]] | None = None
+        self._leaves: list[Array] | None = None
 
-    def put(self, elements: np.ndarray[Any, Any], values: list[Any]) -> None:
+    def put(self, elements: Array, values: list[Any]) -> None:
         if self._leaves is None:
             self._leaves = [np.empty((self._count, *value.shape[1:]), value.dtype) for value in values]
         for leaf, value in zip(self._leaves, values, strict=True):
@@ -266,7 +267,7 @@ def _with_batch(value: Any, batch: tuple[int, ...], rank: int) -> Any:
     return np.broadcast_to(value, batch + value.shape)
 
 
-def _elements(value: Any, elements: np.ndarray[Any, Any], batch: tuple[int, ...], rank: int) -> Any:
+def _elements(value: Any, elements: Array, batch: tuple[int, ...], rank: int) -> Any:
     """Some elements of a batch, by their numbers in the flat batch."""
     whole = _with_batch(value, batch, rank)
     return whole.reshape((prod(batch), *whole.shape[len(batch) :]))[elements]

@@ -32,6 +32,7 @@ from hloexec.plan.program import Program, call_reason
 from hloexec.plan.steps import Flow, Mark, Plan, Scope, Step
 from hloexec.plan.synthesis import zeros
 from hloexec.plan.trees import Leaf, SlotTree, leaves, map_shape, map_tree, rebuilt
+from hloexec.values import Array
 
 __all__ = ["Lowering", "LoweringContext"]
 
@@ -330,7 +331,7 @@ def _temporary_bytes(instruction: Instruction, operands: Sequence[Leaf]) -> int:
     return total
 
 
-def _read_only(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _read_only(value: Array) -> Array:
     if not value.flags.writeable:
         return value
     view = value.view()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any
 
 import numpy as np
 
@@ -38,7 +37,7 @@ def synthesized(how: str, shape: Leaf, name: str) -> Array | Token:
     return values
 
 
-def _random_values(generator: np.random.Generator, shape: ArrayShape) -> np.ndarray[Any, Any]:
+def _random_values(generator: np.random.Generator, shape: ArrayShape) -> Array:
     element_type = shape.element_type
     sizes = shape.dimensions
     if element_type.kind is Kind.PRED or element_type.is_integral:

@@ -13,10 +13,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from hloexec.dtypes import ElementType, Kind
+from hloexec.dtypes import DType, ElementType, Kind
 from hloexec.ir import ArrayShape, Literal, Shape, TupleShape
 from hloexec.text.lexer import END, NAME, NUMBER, Lexer
 from hloexec.text.shapes import ShapeParser
+from hloexec.values import Array
 
 __all__ = ["LiteralParser", "nan_bits"]
 
@@ -117,7 +118,7 @@ class LiteralParser:
                 return Literal.from_array(array, shape)
         return self._by_tokens(shape)
 
-    def _whole_array(self, shape: ArrayShape) -> np.ndarray[Any, Any] | None:
+    def _whole_array(self, shape: ArrayShape) -> Array | None:
         """The literal that begins here if all of it is regular: full rows of plain numbers, properly nested."""
         lexer = self._lexer
         end = _matching_brace(lexer.text, lexer.start)
@@ -203,7 +204,7 @@ class LiteralParser:
             lexer.fail(f"{value} is out of the range of {element_type.name}, [{low}, {high}]", start)
         return converted[0]
 
-    def _float(self, dtype: np.dtype[Any], what: str) -> Any:
+    def _float(self, dtype: DType, what: str) -> Any:
         lexer = self._lexer
         start = lexer.start
         match = _NAN_PAYLOAD.match(lexer.text, start)
@@ -271,7 +272,7 @@ def _skeleton(dimensions: tuple[int, ...]) -> str:
     return braces
 
 
-def _convert(words: list[str], element_type: ElementType) -> np.ndarray[Any, Any] | None:
+def _convert(words: list[str], element_type: ElementType) -> Array | None:
     """Plain numbers as an array of the element type; None where a word is no plain number or out of range."""
     try:
         if element_type.kind is Kind.PRED:
@@ -292,7 +293,7 @@ def _integer_range(element_type: ElementType) -> tuple[int, int]:
     return -(1 << (element_type.bits - 1)), (1 << (element_type.bits - 1)) - 1
 
 
-def _integers(values: list[int], element_type: ElementType) -> np.ndarray[Any, Any] | None:
+def _integers(values: list[int], element_type: ElementType) -> Array | None:
     """Integers as an array, None where one is out of range. 64-bit types wrap, as in XLA."""
     low, high = _integer_range(element_type)
     if element_type.bits == 64:
@@ -304,7 +305,7 @@ def _integers(values: list[int], element_type: ElementType) -> np.ndarray[Any, A
     return np.array(values, element_type.compute).astype(element_type.storage)
 
 
-def _floats(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+def _floats(values: Array, dtype: DType) -> Array | None:
     """Doubles rounded to a float type, None where a finite one overflows.
 
     As in XLA, types of fewer than 32 bits are reached through f32.
@@ -318,7 +319,7 @@ def _floats(values: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[An
     return None if overflowed.any() else rounded
 
 
-def nan_bits(dtype: np.dtype[Any], negative: bool, payload: int | None) -> Any:
+def nan_bits(dtype: DType, negative: bool, payload: int | None) -> Any:
     """A NaN of a float type with a sign and a payload; None where the type has no such NaN.
 
     The payload includes the quiet bit; without one it is the quiet bit alone. Types with a single NaN take no payload.

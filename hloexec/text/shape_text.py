@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from hloexec.ir import ArrayShape, BufferShape, Layout, Literal, Shape, TupleShape
+from hloexec.values import Array
 
 __all__ = ["literal_text", "literal_with_shape_text", "shape_text", "shapes_text"]
 
@@ -116,7 +116,7 @@ def _nested_literal(literal: Literal, leaf_text: Callable[[Literal], str]) -> st
     return "".join(pieces)
 
 
-def _elements(array: np.ndarray[Any, Any]) -> str:
+def _elements(array: Array) -> str:
     """An array as nested braces."""
     words = _words(array.reshape(-1))
     for depth in reversed(range(array.ndim)):
@@ -126,7 +126,7 @@ def _elements(array: np.ndarray[Any, Any]) -> str:
     return words[0]
 
 
-def _words(flat: np.ndarray[Any, Any]) -> list[str]:
+def _words(flat: Array) -> list[str]:
     """Each element as the shortest text that reads back to the same bits."""
     dtype = flat.dtype
     if dtype == np.bool_:
@@ -159,7 +159,7 @@ def _shortest(value: np.float32) -> str:
     return text if text == "-0.0" else text.removesuffix(".0")  # XLA reads -0 as an integer, and loses the sign
 
 
-def _nan(element: np.ndarray[Any, Any]) -> str:
+def _nan(element: Array) -> str:
     """`nan`, `-nan`, or with the payload where it is not the usual one."""
     dtype = element.dtype
     mantissa_bits = int(ml_dtypes.finfo(dtype).nmant)  # type: ignore[no-untyped-call]

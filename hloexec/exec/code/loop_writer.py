@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from hloexec.dtypes import DType
 from hloexec.exec.code.code import Code, Line
 from hloexec.exec.code.writer import Values, Writer
 from hloexec.ir import ArrayShape
@@ -107,7 +107,7 @@ class LoopWriter(Writer):
         advance = self.known_as("advanced", partial(_advanced, counter, self._dtype(leaf)))
         return f"{advance}({self._names[leaf]}, iteration - {self._first})"
 
-    def _dtype(self, leaf: int) -> np.dtype[Any]:
+    def _dtype(self, leaf: int) -> DType:
         shape = self._flow.body.slot_shapes[self._flow.body.parameters[leaf]]
         assert isinstance(shape, ArrayShape)
         return shape.element_type.storage
@@ -238,7 +238,7 @@ def _skipped(limit: Limit, count: int, iteration: int, until: int, period: int) 
     return (count + left * limit.increment, iteration + left) if left > 0 else (count, iteration)
 
 
-def _advanced(counter: Counter, dtype: np.dtype[Any], start: Array, times: int) -> Array:
+def _advanced(counter: Counter, dtype: DType, start: Array, times: int) -> Array:
     """What a counter that began at `start` is after so many iterations; it wraps around."""
     unsigned = np.dtype(f"u{dtype.itemsize}")
     total = (int(start) + times * counter.increment) % (1 << 8 * unsigned.itemsize)

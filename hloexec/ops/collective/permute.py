@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import attrs
 import numpy as np
 
+from hloexec.dtypes import DType
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import ReplicaGroups, Shape, TupleShape, leaf_shapes
 from hloexec.ops.attributes import Grammar, attribute
@@ -335,7 +336,7 @@ def _zeros_like(array: Array) -> Array:
 
 
 @lru_cache(maxsize=1024)
-def _zeros(dtype: np.dtype[Any], sizes: tuple[int, ...]) -> Array:
+def _zeros(dtype: DType, sizes: tuple[int, ...]) -> Array:
     return np.broadcast_to(np.zeros((), dtype), sizes)
 
 

@@ -6,12 +6,12 @@ digits. What a multiplier is, is said in `hloexec.ops.contraction.matrix_product
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, Kind, element_type_of
+from hloexec.dtypes import DType, ElementType, Kind, element_type_of
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import widen
 from hloexec.values import Array
@@ -22,7 +22,7 @@ _DIRECT_INTEGER_PRODUCTS = 1 << 15
 """Up to so many multiplications, NumPy's own integer loop beats preparing operands for BLAS."""
 _LIMB_BITS = 16
 
-_DType: TypeAlias = np.dtype[Any]
+_DType: TypeAlias = DType
 _F32 = np.dtype(np.float32)
 _F64 = np.dtype(np.float64)
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, element_type_of
+from hloexec.dtypes import DType, ElementType, element_type_of
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import narrow, narrow_into, rounds_directly, widen
 from hloexec.ops.contraction.integer_products import integer_multiplier
@@ -47,7 +47,7 @@ _BLOCK_BYTES_LIMIT = 64 << 20
 _BLOCK_ROWS = 256
 """Rows (or columns) that keep BLAS busy."""
 
-_DType: TypeAlias = np.dtype[Any]
+_DType: TypeAlias = DType
 _F32 = np.dtype(np.float32)
 _F64 = np.dtype(np.float64)
 _FIRST_TERMS = ((0, 0),)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import ElementType
+from hloexec.dtypes import DType, ElementType
 from hloexec.ir import ArrayShape
 from hloexec.ops.common import narrow_unchecked, rounds_directly, values_of_patterns, widen
 from hloexec.values import Array
@@ -69,7 +69,7 @@ def _value_of_pattern(values: Array, pattern: str, array: Array) -> Array:
     return np.asarray(values.take(array.view(pattern), mode="clip"))
 
 
-def _narrowing(given: np.dtype[Any], element_type: ElementType) -> Function:
+def _narrowing(given: DType, element_type: ElementType) -> Function:
     """What `narrow` does to arrays of a NumPy type."""
     is_direct = rounds_directly(given, element_type)
     return methodcaller("astype", element_type.storage) if is_direct else partial(_narrowed, element_type)

@@ -6,10 +6,9 @@ choice as selecting bits does: on_false ^ ((on_true ^ on_false) & mask).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from hloexec.dtypes import DType
 from hloexec.values import Array
 
 __all__ = ["choose", "choose_by_mask", "mask_into", "mask_of", "mask_type"]
@@ -33,12 +32,12 @@ def choose(pred: Array, on_true: Array, on_false: Array) -> Array:
     return chosen
 
 
-def mask_type(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+def mask_type(dtype: DType) -> DType | None:
     """The type of masks that choose among elements of a type; None for those that are wider than NumPy's integers."""
     return np.dtype(f"i{dtype.itemsize}") if dtype.itemsize <= 8 else None
 
 
-def mask_of(pred: Array, dtype: np.dtype[Any]) -> Array:
+def mask_of(pred: Array, dtype: DType) -> Array:
     """All bits where pred, none elsewhere, as integers of a type."""
     mask = np.empty_like(pred, dtype)
     mask_into(pred, mask)

@@ -19,7 +19,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, Kind, element_type_of
+from hloexec.dtypes import DType, ElementType, Kind, element_type_of
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.elementwise.arithmetic import maximum, minimum
 from hloexec.values import Array
@@ -44,25 +44,25 @@ class KnownReducer:
     """The operation on arrays of one accumulation type."""
     ufunc: np.ufunc | None
     """The same but for the signs of zeros, where NumPy has it."""
-    identity: Callable[[np.dtype[Any]], Any]
+    identity: Callable[[DType], Any]
     """The value that changes nothing, in an accumulation type; minimum and maximum have none in complex types."""
     zero_wins: Callable[[Array], Array] | None = None
     """minimum and maximum: given the bits of zeros, which of them is the result against the other zero."""
 
 
-def _lowest(dtype: np.dtype[Any]) -> Any:
+def _lowest(dtype: DType) -> Any:
     if dtype.kind == "f":
         return -np.inf
     return False if dtype.kind == "b" else np.iinfo(dtype).min
 
 
-def _highest(dtype: np.dtype[Any]) -> Any:
+def _highest(dtype: DType) -> Any:
     if dtype.kind == "f":
         return np.inf
     return True if dtype.kind == "b" else np.iinfo(dtype).max
 
 
-def _zero(dtype: np.dtype[Any]) -> Any:
+def _zero(dtype: DType) -> Any:
     # −0 + x is x for every x; +0 + −0 is not.
     return -0.0 if dtype.kind in "fc" else 0
 
@@ -79,7 +79,7 @@ KNOWN_REDUCERS = {
 """By the names that `recognise` gives. NumPy's add and multiply of booleans are OR and AND, as XLA's of pred are."""
 
 
-def accumulation_dtype(operand: ElementType, result: ElementType) -> np.dtype[Any]:
+def accumulation_dtype(operand: ElementType, result: ElementType) -> DType:
     """The type in which values of one element type are combined to results of another."""
     if result.kind is Kind.PRED or result.is_integral:
         return result.compute
@@ -144,16 +144,14 @@ def _merging(shape: tuple[int, ...], strides: tuple[int, ...], dimensions: tuple
     )
 
 
-def _reduce_in_memory_order(
-    array: Array, dimensions: tuple[int, ...], reducer: KnownReducer, dtype: np.dtype[Any]
-) -> Array:
+def _reduce_in_memory_order(array: Array, dimensions: tuple[int, ...], reducer: KnownReducer, dtype: DType) -> Array:
     merging = _merging(array.shape, array.strides, dimensions)
     merged = array.transpose(merging.order).reshape(merging.sizes)
     result = _reduce_chunks(merged, merging.axes, reducer, dtype)
     return result.reshape(merging.kept_sizes).transpose(merging.kept_order)
 
 
-def _reduce_chunks(array: Array, axes: tuple[int, ...], reducer: KnownReducer, dtype: np.dtype[Any]) -> Array:
+def _reduce_chunks(array: Array, axes: tuple[int, ...], reducer: KnownReducer, dtype: DType) -> Array:
     """Reduce an array that may have to be widened, a chunk along its first axis of any length at a time."""
     if array.dtype == dtype or array.size <= 2 * _CHUNK_ELEMENTS:
         return _reduce_axes(widen(array).astype(dtype, copy=False), axes, reducer)

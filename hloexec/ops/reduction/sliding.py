@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
+from hloexec.dtypes import DType
 from hloexec.ir import WindowDimension
 from hloexec.ops.reduction.known_reducers import KnownReducer
 from hloexec.ops.windows import output_size, part_of_windows, visits
@@ -63,7 +64,7 @@ class Along:
         elements, dimension = part_of_windows(self.extent, places, self.dimension)
         return Along(self.axis, elements.stop - elements.start, len(places), dimension, self.form), elements
 
-    def reduced(self, array: Array, combine: Combination, identity: Callable[[np.dtype[Any]], Any]) -> Array:
+    def reduced(self, array: Array, combine: Combination, identity: Callable[[DType], Any]) -> Array:
         """The array with one element per place along the axis."""
         if self.form is _Form.TRIVIAL:
             return array

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import element_type
+from hloexec.dtypes import DType, element_type
 from hloexec.ir import ArrayShape
 from hloexec.ops.common import narrow_into
 from hloexec.ops.elementwise.choosing import choose_by_mask, mask_into, mask_of
@@ -64,7 +64,7 @@ class BlockProgram:
         self.preamble: list[tuple[Callable[..., Any], int, int]] = []
         self._stored: dict[int, int] = {}
         self._wide: dict[int, int] = {}
-        self._masks: dict[tuple[int, np.dtype[Any]], int] = {}
+        self._masks: dict[tuple[int, DType], int] = {}
         self._repeated_places: dict[tuple[int, bool], int] = {}
         for slot in inputs:
             self._stored[slot] = self.places.add(self._value(shapes[slot]))
@@ -135,7 +135,7 @@ class BlockProgram:
             self._wide[slot] = self._call(step, _copy_into, [stored], target, has_out=True)
         return self._wide[slot]
 
-    def _mask(self, slot: int, dtype: np.dtype[Any], step: Step) -> int:
+    def _mask(self, slot: int, dtype: DType, step: Step) -> int:
         """The place of the mask of a pred; of a scalar one, of a mask without dimensions."""
         if (slot, dtype) not in self._masks and self._shapes[slot].rank == 0:
             place = self._masks[slot, dtype] = self.places.add(None)

@@ -12,8 +12,8 @@ from operator import itemgetter
 from typing import Any
 
 import attrs
-import numpy as np
 
+from hloexec.dtypes import DType
 from hloexec.plan.steps import Step
 
 __all__ = ["Operation", "Places", "Value"]
@@ -24,7 +24,7 @@ class Value:
     """What lies in one place."""
 
     row: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: DType
 
     @property
     def row_bytes(self) -> int:
