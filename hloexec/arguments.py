@@ -39,7 +39,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _BYTES = re.compile(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
-def described(value: Any) -> str:
+def described(value: object) -> str:
     """What was given, in words."""
     if type(value) is np.ndarray or isinstance(value, (np.memmap, np.generic)):
         try:
@@ -58,12 +58,12 @@ def described(value: Any) -> str:
     return f"a {kind.__qualname__ if home in ('builtins', 'hloexec') else f'{kind.__module__}.{kind.__qualname__}'}"
 
 
-def wrong(name: str, expected: str, value: Any, advice: str = "") -> InputError:
+def wrong(name: str, expected: str, value: object, advice: str = "") -> InputError:
     """The error for an argument that is not what it must be."""
     return InputError(f"{name} must be {expected}, but {described(value)} was given{advice and '; '}{advice}")
 
 
-def require_module(value: Any, name: str = "module") -> None:
+def require_module(value: object, name: str = "module") -> None:
     """InputError unless it is a module."""
     if isinstance(value, Module):
         return
@@ -71,7 +71,7 @@ def require_module(value: Any, name: str = "module") -> None:
     raise wrong(name, "a Module", value, advice)
 
 
-def require_integer(name: str, value: Any, least: int) -> None:
+def require_integer(name: str, value: object, least: int) -> None:
     """InputError unless it is an integer of Python's or NumPy's, and at least `least`."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
         raise wrong(name, "an integer", value)
@@ -80,13 +80,13 @@ def require_integer(name: str, value: Any, least: int) -> None:
         raise InputError(f"{name} must {bound}, but is {value}")
 
 
-def require_seed(value: Any) -> None:
+def require_seed(value: object) -> None:
     """InputError unless it is a seed of random numbers."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not 0 <= value < 1 << 64:
         raise InputError(f"seed must be an integer from 0 to 2**64 - 1, but is {value!r:.80}")
 
 
-def require_number(name: str, value: Any, most: float = math.inf) -> None:
+def require_number(name: str, value: object, most: float = math.inf) -> None:
     """InputError unless it is a real number from 0 to `most`, which may be infinity."""
     if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
         raise wrong(name, "a number", value)
@@ -95,7 +95,7 @@ def require_number(name: str, value: Any, most: float = math.inf) -> None:
         raise InputError(f"{name} must {bound}, but is {value}")
 
 
-def require_policy(value: Any, name: str = "numerics") -> None:
+def require_policy(value: object, name: str = "numerics") -> None:
     """InputError unless it is a policy of numerics, or may be the name of one."""
     from hloexec.ops.policies.policy import NumericsPolicy
 
@@ -103,40 +103,40 @@ def require_policy(value: Any, name: str = "numerics") -> None:
         raise wrong(name, "the name of a policy, such as 'reference' or 'exact', or a NumericsPolicy", value)
 
 
-def require_flags(**flags: Any) -> None:
+def require_flags(**flags: object) -> None:
     """InputError unless all are True or False."""
     for name, value in flags.items():
         if not isinstance(value, (bool, np.bool_)):
             raise wrong(name, "True or False", value)
 
 
-def require_text(name: str, value: Any, what: str = "a str", advice: str = "") -> None:
+def require_text(name: str, value: object, what: str = "a str", advice: str = "") -> None:
     """InputError unless it is a str."""
     if not isinstance(value, str):
         raise wrong(name, what, value, advice)
 
 
-def require_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+def require_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """InputError unless it is one of some words."""
     if not isinstance(value, str) or value not in choices:
         given = repr(value) if isinstance(value, str) else described(value)
         raise InputError(f"{name} must be one of {', '.join(choices)}, but is {given:.200}")
 
 
-def require_path(name: str, value: Any) -> None:
+def require_path(name: str, value: object) -> None:
     """InputError unless it is the path of a file or folder."""
     if not isinstance(value, (str, os.PathLike)):
         raise wrong(name, "a path, a str or an os.PathLike", value)
 
 
-def listed(name: str, value: Any, what: str) -> list[Any]:
+def listed(name: str, value: object, what: str) -> list[Any]:
     """What a list or another iterable holds; InputError for a str, too, whose letters nobody means."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise wrong(name, f"a list of {what}", value, "write it as [...], even where there is only one")
     return list(value)
 
 
-def texts(name: str, value: Any) -> tuple[str, ...]:
+def texts(name: str, value: object) -> tuple[str, ...]:
     """The words or patterns of a list."""
     found = tuple(listed(name, value, "str"))
     for entry in found:
@@ -144,7 +144,7 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
     return found
 
 
-def byte_count(name: str, value: Any) -> int:
+def byte_count(name: str, value: object) -> int:
     """A number of bytes: an integer, or a text such as `1500000`, `500M` or `8GiB` (K, M, G, T: powers of 1024)."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         if value < 0:

@@ -75,7 +75,7 @@ def shard_inputs(
 
 
 def _cutting(shardings: Iterator[_LeafSharding], what: str, topology: Topology) -> Callable[[Any, _Leaf], list[Any]]:
-    def cut(value: Any, shape: _Leaf) -> list[Any]:
+    def cut(value: object, shape: _Leaf) -> list[Any]:
         sharding = next(shardings)
         if sharding is None or not isinstance(value, np.ndarray) or not isinstance(shape, ArrayShape):
             return [value] * topology.partitions
@@ -112,7 +112,7 @@ def _shards(
 
 def unshard_outputs(
     module: Module,
-    outputs: Sequence[Any],
+    outputs: Sequence[object],
     *,
     before: Module | None = None,
     sharding: Sharding | str | None = None,
@@ -169,7 +169,7 @@ def unshard_outputs(
 
 
 def _whole(
-    values: Sequence[Any], sharding: _LeafSharding, shape: tuple[int, ...] | None, what: str, topology: Topology
+    values: Sequence[object], sharding: _LeafSharding, shape: tuple[int, ...] | None, what: str, topology: Topology
 ) -> Any:
     """One leaf of the result, from those of all devices."""
     first = values[0]
@@ -281,7 +281,7 @@ def _whole_shapes(shape: Shape | None, declared: Shape) -> list[tuple[int, ...] 
     return found
 
 
-def _mapped(value: Any, shape: Shape, what: str, leaf: Callable[[Any, _Leaf], Any]) -> Any:
+def _mapped(value: object, shape: Shape, what: str, leaf: Callable[[Any, _Leaf], Any]) -> Any:
     """A value with `leaf` applied to each of its leaves and their shapes; InputError where its tuples are others."""
 
     def parts(node: tuple[Any, Shape]) -> Sequence[Any] | None:
@@ -295,7 +295,7 @@ def _mapped(value: Any, shape: Shape, what: str, leaf: Callable[[Any, _Leaf], An
     return rebuilt((value, shape), parts, lambda node: leaf(*node))
 
 
-def _leaves(value: Any, shape: Shape, what: str) -> list[Any]:
+def _leaves(value: object, shape: Shape, what: str) -> list[Any]:
     """The leaves of an output, which must be of the module's shape."""
     found: list[Any] = []
 
@@ -312,6 +312,6 @@ def _leaf_name(index: Sequence[int]) -> str:
     return f"element {'.'.join(map(str, index))} of the result" if index else "the result"
 
 
-def _entry_of(tree: Any, partition: int) -> Any:
+def _entry_of(tree: object, partition: int) -> Any:
     """A value whose leaves are lists, with an entry in the place of each."""
     return rebuilt(tree, lambda node: node if isinstance(node, tuple) else None, lambda shards: shards[partition])

@@ -40,7 +40,7 @@ Inputs: TypeAlias = Sequence[Any] | Mapping[Any, Any]
 """
 
 
-def flat(value: Any) -> list[Any]:
+def flat(value: object) -> list[Any]:
     """The leaves of nested tuples, depth first; without recursion, as tuples may nest deep."""
     found: list[Any] = []
     stack = [value]

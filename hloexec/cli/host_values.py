@@ -26,7 +26,7 @@ class HostValues:
     _files: dict[str, list[list[Value]]] = attrs.field(factory=dict, init=False)
     """What each device hands over, by the file."""
 
-    def on_devices(self, count: int) -> dict[str, Any]:
+    def on_devices(self, count: int) -> dict[str, object]:
         """The arguments of `run_devices`; every device is given the same values."""
         for path in (*self._sent.values(), *([self._outfeed] if self._outfeed else [])):
             self._files[path] = [[] for _ in range(count)]

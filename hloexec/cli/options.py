@@ -31,7 +31,7 @@ def json_option(function: _Function) -> _Function:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(function)
 
 
-def echo_json(record: Any) -> None:
+def echo_json(record: object) -> None:
     from hloexec.report.records import json_text
 
     click.echo(json_text(record))
@@ -42,7 +42,7 @@ class ByteCount(_IntType):
 
     name = "BYTES"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         from hloexec.arguments import byte_count
         from hloexec.errors import InputError
 
@@ -58,7 +58,7 @@ class KeyValue(_PairType):
     def __init__(self, key: str, value: str) -> None:
         self.name = f"{key}={value}"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         if isinstance(value, tuple):
             return value
         key, separator, rest = str(value).partition("=")

@@ -15,7 +15,7 @@ from hloexec.errors import UnsupportedError
 __all__ = ["RunOptions", "run_options"]
 
 
-def _option(name: str, *, default: Any = None, **settings: Any) -> Any:
+def _option(name: str, *, default: object = None, **settings: object) -> Any:
     """A field whose value is that of the option `name`; `settings` as for `click.option`."""
     return attrs.field(default=default, metadata={"name": name, "settings": {"default": default, **settings}})
 

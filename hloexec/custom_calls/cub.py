@@ -185,11 +185,11 @@ def _is_json(backend_config: str | None) -> bool:
     return "=" not in (backend_config or "=")
 
 
-def _is_flag(value: Any) -> bool:
+def _is_flag(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     """A whole number, which protocol buffers write as a string where it has 64 bits."""
     return (type(value) is int and value >= 0) or (isinstance(value, str) and value.isdecimal())
 

@@ -80,7 +80,7 @@ class _Fusions:
         return x
 
 
-def _fusions(config: Mapping[str, Any]) -> _Fusions:
+def _fusions(config: Mapping[str, object]) -> _Fusions:
     """The fused operations; older configs list them as fused_ops beside the rest."""
     fusions = config.get("fusions", {})
     if not isinstance(fusions, dict):
@@ -104,7 +104,7 @@ def _float_of_bits(config: Mapping[str, Any], name: str) -> float:
         ) from None
 
 
-def _checked(config: Mapping[str, Any], known: Sequence[str]) -> Mapping[str, Any]:
+def _checked(config: Mapping[str, object], known: Sequence[str]) -> Mapping[str, Any]:
     for name in config:
         if name not in known:
             raise UnsupportedError(f"its backend_config has the field {name}, which hloexec does not know")

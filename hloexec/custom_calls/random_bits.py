@@ -47,7 +47,7 @@ class Threefry2x32:
         return None
 
     @staticmethod
-    def infer(*operands: Shape, attributes: Any, backend_config: str | None) -> Shape:
+    def infer(*operands: Shape, attributes: object, backend_config: str | None) -> Shape:
         require(
             len(operands) in (_WORDS, _WORDS + 1),
             f"threefry2x32 takes two keys, two counters and perhaps their number, but has {len(operands)} operands",

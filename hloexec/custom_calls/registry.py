@@ -195,7 +195,7 @@ def register_custom_call(target: str, function: Callable[..., Any]) -> None:
     if not callable(function):
         raise InputError(f"the implementation of custom call {target!r} must be a function, but is {function!r}")
 
-    def evaluate(*operands: Any, shape: Shape) -> Any:
+    def evaluate(*operands: object, shape: Shape) -> Any:
         return _checked(function(*operands), shape, target)
 
     entry = _entry(target, evaluate, None, None, True, inspect.getdoc(function) or "")
@@ -248,7 +248,7 @@ def _operand_counts(function: Callable[..., Any] | None) -> tuple[int, int | Non
     return sum(parameter.default is parameter.empty for parameter in named), None if is_open else len(named)
 
 
-def _checked(value: Any, shape: Shape, target: str) -> Any:
+def _checked(value: object, shape: Shape, target: str) -> Any:
     """What a user's function returned, as arrays of the declared shapes, or EvaluationError."""
     if isinstance(shape, TupleShape):
         if not isinstance(value, (tuple, list)) or len(value) != len(shape.elements):
@@ -275,7 +275,7 @@ def _fits(array: Array, shape: ArrayShape) -> bool:
     )
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} and shape {list(value.shape)}"
     if isinstance(value, (tuple, list)):

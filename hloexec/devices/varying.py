@@ -89,12 +89,12 @@ def members(devices: tuple[int, ...], classes: Classes) -> tuple[tuple[int, ...]
     return tuple(map(tuple, found))
 
 
-def of_position(value: Any, position: int) -> Any:
+def of_position(value: object, position: int) -> Any:
     """The value that the device at a position holds."""
     return value.values[value.classes[position]] if type(value) is Varying else value
 
 
-def combined(classes: Classes, values: Sequence[Any]) -> Any:
+def combined(classes: Classes, values: Sequence[object]) -> Any:
     """One value per class, those of equal classes merged where that is easily seen."""
     keys = [_key(value) for value in values]
     if len(set(keys)) < len(keys):
@@ -109,7 +109,7 @@ def combined(classes: Classes, values: Sequence[Any]) -> Any:
     return values[0] if len(values) == 1 else Varying(classes, list(values))
 
 
-def of_positions(values: Sequence[Any]) -> Any:
+def of_positions(values: Sequence[object]) -> Any:
     """One value per position; positions that hold the same object, or equal small ones, form a class."""
     first = values[0]
     if all(value is first for value in values):
@@ -122,7 +122,7 @@ def of_positions(values: Sequence[Any]) -> Any:
     return combined(classes, list(firsts.values()))
 
 
-def _key(value: Any) -> Any:
+def _key(value: object) -> Any:
     """Equal for values that are known to be equal."""
     if isinstance(value, np.ndarray) and value.nbytes <= _SMALL_BYTES:
         return value.dtype.str, value.dtype.name, value.shape, value.tobytes()
@@ -137,7 +137,7 @@ def renumbered(classes: Classes) -> tuple[Classes, tuple[int, ...]]:
     return found, tuple(numbers)
 
 
-def restricted(value: Any, positions: Sequence[int]) -> Any:
+def restricted(value: object, positions: Sequence[int]) -> Any:
     """The value for the devices at some positions only."""
     if type(value) is not Varying:
         return value
@@ -147,7 +147,7 @@ def restricted(value: Any, positions: Sequence[int]) -> Any:
     return Varying(classes, [value.values[number] for number in old])
 
 
-def merged(values: Sequence[Any], order: Sequence[tuple[int, int]]) -> Any:
+def merged(values: Sequence[object], order: Sequence[tuple[int, int]]) -> Any:
     """What several tasks hold, for all their devices: position p has the value of position order[p][1] of task
     order[p][0].
     """
@@ -157,7 +157,7 @@ def merged(values: Sequence[Any], order: Sequence[tuple[int, int]]) -> Any:
     return of_positions([of_position(values[task], position) for task, position in order])
 
 
-def arrays_of(values: Iterable[Any]) -> list[Array]:
+def arrays_of(values: Iterable[object]) -> list[Array]:
     """All arrays among values, those of every class."""
     found: list[Array] = []
     for value in values:

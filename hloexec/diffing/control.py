@@ -99,7 +99,7 @@ def control_findings(
     index: Index,
     first: InstructionRun | None,
     sides: Sequence[tuple[ControlRecorder, Module, Holds]],
-    options: dict[str, Any],
+    options: dict[str, object],
 ) -> list[Finding]:
     """The decisions of `after` that are to blame, given that its results differ.
 

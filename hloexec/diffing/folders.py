@@ -87,7 +87,7 @@ def diff_folders(
     select: Sequence[str] = (),
     seed: int = 0,
     on_step: Callable[[str, int, int], None] | None = None,
-    **options: Any,
+    **options: object,
 ) -> FolderDiff:
     """Compare what lies in a folder that XLA wrote under `--xla_dump_to`, or the same modules of two such folders.
 

@@ -136,7 +136,7 @@ def diff(
     return Diff(before, after, verdict, found, comparison, pairs, len(counted), matched, picture, pairing.notes)
 
 
-def _policies(numerics: Any) -> tuple[str | NumericsPolicy, str | NumericsPolicy]:
+def _policies(numerics: object) -> tuple[str | NumericsPolicy, str | NumericsPolicy]:
     """Those of both sides."""
     policies = numerics if isinstance(numerics, (tuple, list)) else (numerics, numerics)
     if len(policies) != 2:
@@ -176,7 +176,7 @@ def _recorded(
     return graphs, runs
 
 
-def _replay(sides: Sequence[_Side], graphs: Sequence[Graph], options: dict[str, Any]) -> Replay:
+def _replay(sides: Sequence[_Side], graphs: Sequence[Graph], options: dict[str, object]) -> Replay:
     """The replay of `after` on the values of `before`."""
     evaluators = [Evaluator(side.module, side.topology, {**options, "numerics": side.policy}) for side in sides]
     chains = [InstructionChains(side.module, side.policy) for side in sides]

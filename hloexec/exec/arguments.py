@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-def argument_leaves(computation: Computation, inputs: Sequence[Any]) -> list[Any]:
+def argument_leaves(computation: Computation, inputs: Sequence[object]) -> list[Any]:
     """The leaves of the arguments, as read-only views; InputError names the parameter that an input does not fit.
 
     A parameter takes a NumPy array of its element type and shape (a dynamic dimension any size up to its bound), a
@@ -44,7 +44,7 @@ def argument_leaves(computation: Computation, inputs: Sequence[Any]) -> list[Any
     return _argument_leaves(computation, inputs, {})
 
 
-def device_arguments(computation: Computation, inputs: Any, count: int) -> list[Any]:
+def device_arguments(computation: Computation, inputs: object, count: int) -> list[Any]:
     """The leaves of the arguments of `count` devices, split where devices are given different objects.
 
     `inputs` are in any of the forms of `hloexec.values.Inputs`; one device's serve all.
@@ -65,7 +65,7 @@ def device_arguments(computation: Computation, inputs: Any, count: int) -> list[
     return [of_positions(column) for column in zip(*rows, strict=True)] if len(rows) > 1 else rows[0]
 
 
-def inputs_by_device(computation: Computation, inputs: Any) -> list[Sequence[Any]]:
+def inputs_by_device(computation: Computation, inputs: object) -> list[Sequence[Any]]:
     """Inputs in any of the forms of `hloexec.values.Inputs` as lists of one value per parameter: one for each device,
     or a single one for all.
 
@@ -94,10 +94,10 @@ def collected(computation: Computation, inputs: tuple[Any, ...]) -> Any:
     return [inputs] if is_value or _is_nested_as(given, shapes[0]) else given
 
 
-def listed_inputs(computation: Computation, inputs: Any) -> list[list[Value]]:
+def listed_inputs(computation: Computation, inputs: object) -> list[list[Value]]:
     """`inputs_by_device`, in lists of its own, with tuples where values hold lists in their place."""
 
-    def parts(node: Any) -> Any:
+    def parts(node: object) -> Any:
         return node if isinstance(node, (tuple, list)) else None
 
     return [
@@ -153,7 +153,7 @@ def _in_order(computation: Computation, inputs: Mapping[Any, Any]) -> list[Any]:
     return [found[number] for number in range(len(names))]
 
 
-def _argument_leaves(computation: Computation, inputs: Sequence[Any], known: dict[Any, list[Any]]) -> list[Any]:
+def _argument_leaves(computation: Computation, inputs: Sequence[object], known: dict[Any, list[Any]]) -> list[Any]:
     """`argument_leaves`; `known` are the leaves of values seen before, so that one object has one view."""
     parameters = computation.parameters
     require_inputs(computation, inputs)
@@ -166,7 +166,7 @@ def _argument_leaves(computation: Computation, inputs: Sequence[Any], known: dic
     return found
 
 
-def require_inputs(computation: Computation, inputs: Sequence[Any]) -> None:
+def require_inputs(computation: Computation, inputs: Sequence[object]) -> None:
     """InputError unless there are as many values as parameters."""
     parameters = computation.parameters
     if len(inputs) != len(parameters):
@@ -178,12 +178,12 @@ def require_inputs(computation: Computation, inputs: Sequence[Any]) -> None:
         )
 
 
-def _identity(value: Any) -> Any:
+def _identity(value: object) -> Any:
     """Equal for values made of the same objects."""
     return tuple(map(_identity, value)) if isinstance(value, (tuple, list)) else id(value)
 
 
-def value_leaves(value: Any, shape: Shape, what: str) -> list[Any]:
+def value_leaves(value: object, shape: Shape, what: str) -> list[Any]:
     """The leaves of one value as read-only views; InputError, which calls it `what`, where it is not of `shape`."""
     found: list[Any] = []
     stack: list[tuple[Any, Shape, str]] = [(value, shape, what)]
@@ -201,7 +201,7 @@ def value_leaves(value: Any, shape: Shape, what: str) -> list[Any]:
     return found
 
 
-def _leaf(value: Any, shape: ArrayShape | BufferShape, what: str) -> Any:
+def _leaf(value: object, shape: ArrayShape | BufferShape, what: str) -> Any:
     array_shape = shape.element if isinstance(shape, BufferShape) else shape
     if not array_shape.is_array:
         if value is None or isinstance(value, Token):
@@ -217,7 +217,7 @@ def _leaf(value: Any, shape: ArrayShape | BufferShape, what: str) -> Any:
     return view
 
 
-def _array(value: Any, shape: ArrayShape, what: str) -> Array:
+def _array(value: object, shape: ArrayShape, what: str) -> Array:
     if type(value) in (np.ndarray, np.memmap) or isinstance(value, np.generic):
         return np.asarray(value)
     if isinstance(value, (bool, int, float, complex)) and shape.rank == 0:
@@ -267,7 +267,7 @@ def _rounded(value: bool | int | float | complex, element_type: ElementType) -> 
     return narrow(np.asarray(float(value.real), np.float64), element_type)
 
 
-def device_results(plan: Plan, results: Sequence[Any], count: int, *, always_copy: bool) -> list[Value]:
+def device_results(plan: Plan, results: Sequence[object], count: int, *, always_copy: bool) -> list[Value]:
     """The results of `count` devices as the caller gets them; devices that agree on a leaf get the same array.
 
     They are writeable, and none shares memory with anything else. Arguments and constants are read-only in a run, so a
@@ -287,7 +287,7 @@ def device_results(plan: Plan, results: Sequence[Any], count: int, *, always_cop
     return [unflatten(tree, [of_position(leaf, device) for leaf in leaves]) for device in range(count)]
 
 
-def _own(value: Any, taken: set[int], *, always_copy: bool) -> Any:
+def _own(value: object, taken: set[int], *, always_copy: bool) -> Any:
     """A leaf that nobody else holds; `taken` is the set of buffers that other leaves hold."""
     if not isinstance(value, (np.ndarray, np.generic)):
         return value

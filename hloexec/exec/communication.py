@@ -273,7 +273,7 @@ def results_of(waiting: Waiting) -> list[Any]:
     return [of_positions(column) for column in columns]
 
 
-def _flat(result: Any) -> Leaves:
+def _flat(result: object) -> Leaves:
     return tuple(result) if isinstance(result, tuple) else (result,)
 
 

@@ -62,7 +62,7 @@ class Host:
         # Whoever feeds may fill the same array again for the next value.
         return [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
 
-    def give(self, transfer: ToHost, value: Any) -> None:
+    def give(self, transfer: ToHost, value: object) -> None:
         """Hand a value over, for the host to keep."""
         self._sinks[transfer](value)
 
@@ -148,7 +148,7 @@ def _put(party: Any, transfer: ToHost) -> Callable[[Any], Any]:
     )
 
 
-def _drop(_: Any) -> None:
+def _drop(_: object) -> None:
     """Nobody takes the value."""
 
 
@@ -164,11 +164,11 @@ def _option(transfer: FromHost | ToHost, value: str) -> str:
     return f"{'infeed' if isinstance(transfer, FromHost) else 'outfeed'}={value}"
 
 
-def _type(value: Any) -> str:
+def _type(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
 
 
-def exchanged(hosts: Sequence[Host], devices: Sequence[int], step: Step, slots: Sequence[Any]) -> list[Any]:
+def exchanged(hosts: Sequence[Host], devices: Sequence[int], step: Step, slots: Sequence[object]) -> list[Any]:
     """Take a value from each device's host, or hand one over; returns the leaves of the step's value."""
     flow = step.flow
     if not hosts:
@@ -188,5 +188,5 @@ def exchanged(hosts: Sequence[Host], devices: Sequence[int], step: Step, slots: 
     return [*(slots[slot] for slot in leaves(data)), CONTEXT, TOKEN]
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> Any:
     return np.array(value) if isinstance(value, np.ndarray) else value

@@ -142,7 +142,7 @@ class Machine(Scheduler):
 
     # Plans as Python
 
-    def _due_code(self, plan: Plan, arguments: Sequence[Any]) -> Code | None:
+    def _due_code(self, plan: Plan, arguments: Sequence[object]) -> Code | None:
         """The Python that a plan which is about to run has become, if it has run so often that it is worth that."""
         plan.runs += 1
         is_due = plan.runs > RUNS_BEFORE_CODE and can_be_code(plan, arguments)
@@ -156,7 +156,7 @@ class Machine(Scheduler):
             -1 if loop.iteration >= RUNS_BEFORE_CODE or (not loop.iteration and is_long(loop.flow, loop.state)) else 0
         )
 
-    def _call(self, code: Code, arguments: list[Any], context: Context | None, *more: Any) -> Any:
+    def _call(self, code: Code, arguments: list[Any], context: Context | None, *more: object) -> Any:
         """Call a plan or loop that has been made into Python; `context` is the way to it."""
         try:
             return code.function(arguments, *more)
@@ -260,7 +260,7 @@ class Machine(Scheduler):
             del value
         return self._complete(task, step, found)
 
-    def _hold(self, slots: Sequence[int], values: Sequence[Any], devices: Sequence[int]) -> None:
+    def _hold(self, slots: Sequence[int], values: Sequence[object], devices: Sequence[int]) -> None:
         """Devices hold values that are to lie in these slots."""
         for value in dict(zip(slots, values, strict=True)).values():
             self._each_class.made(value, devices)
@@ -320,7 +320,7 @@ class Machine(Scheduler):
         self._push(task, loop.flow.condition, list(loop.state), step, loop)
         return task
 
-    def _turn(self, task: Task, step: Step, loop: Loop, again: Any) -> Task | None:
+    def _turn(self, task: Task, step: Step, loop: Loop, again: object) -> Task | None:
         """Begin another iteration of a loop, or leave it."""
         if again:
             loop.in_body = True
@@ -342,7 +342,7 @@ class Machine(Scheduler):
         """The plan of a frame has ended, and its results are taken out."""
 
 
-def store_result(step: Step, value: Any, slots: list[Any]) -> None:
+def store_result(step: Step, value: object, slots: list[Any]) -> None:
     """Put what a kernel returned into its slots."""
     if step.result != NO_SLOT:
         slots[step.result] = value

@@ -173,7 +173,7 @@ Observer: TypeAlias = InstructionObserver | ProgressObserver
 class Attached:
     """The observers of one run."""
 
-    def __init__(self, observers: Sequence[Any]) -> None:
+    def __init__(self, observers: Sequence[object]) -> None:
         for observer in observers:
             if isinstance(observer, type):
                 raise InputError(f"observers must be objects, but the class {observer.__name__} was given")

@@ -34,7 +34,7 @@ class RunOptions(TypedDict, total=False):
     host_transfers: Sequence[Mapping[int, Source | Sink]] | None
 
 
-def require_run_options(function: str, options: Mapping[str, Any]) -> None:
+def require_run_options(function: str, options: Mapping[str, object]) -> None:
     """TypeError, as Python has it for functions that list their keywords, where there is no option of a name.
 
     What functions look at before they run the module is of the right type, too, else InputError.

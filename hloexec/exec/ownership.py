@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -19,17 +18,17 @@ from hloexec.devices.varying import Varying
 __all__ = ["UNSHARED_VARIABLE", "free_classes", "is_free", "is_held_twice", "is_own"]
 
 
-def is_own(value: Any) -> bool:
+def is_own(value: object) -> bool:
     """Whether a value is an array that owns its memory and may be written."""
     return type(value) is np.ndarray and bool(value.flags.owndata and value.flags.writeable)
 
 
-def is_free(slots: Sequence[Any], slot: int) -> bool:
+def is_free(slots: Sequence[object], slot: int) -> bool:
     """Whether only a slot and the tuple of a step's operands refer to an array, which owns its memory."""
     return _references(slots, slot) == _UNSHARED + 1 and is_own(slots[slot])
 
 
-def free_classes(slots: Sequence[Any], slot: int) -> tuple[bool, ...]:
+def free_classes(slots: Sequence[object], slot: int) -> tuple[bool, ...]:
     """The same for each class of a value of which devices have several."""
     split = slots[slot]
     # This name refers to it, too.
@@ -39,12 +38,12 @@ def free_classes(slots: Sequence[Any], slot: int) -> tuple[bool, ...]:
     return tuple(_references(values, number) == _UNSHARED and is_own(values[number]) for number in range(len(values)))
 
 
-def is_held_twice(slots: Sequence[Any], slot: int) -> bool:
+def is_held_twice(slots: Sequence[object], slot: int) -> bool:
     """Whether a slot and the tuple of a step's operands are all that holds a value."""
     return _references(slots, slot) == _UNSHARED + 1
 
 
-def _references(slots: Sequence[Any], slot: int) -> int:
+def _references(slots: Sequence[object], slot: int) -> int:
     return sys.getrefcount(slots[slot])
 
 

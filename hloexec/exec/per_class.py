@@ -60,7 +60,7 @@ class EachClass:
     def reused_by_class(
         self,
         step: Step,
-        operands: Sequence[Any],
+        operands: Sequence[object],
         places: Sequence[int],
         slots: list[Any],
         rows: tuple[tuple[int, ...], ...],
@@ -82,7 +82,7 @@ class EachClass:
         split.values[number] = None
 
     def freed_by_class(
-        self, step: Step, operands: Sequence[Any], places: Sequence[int], slots: Sequence[Any]
+        self, step: Step, operands: Sequence[object], places: Sequence[int], slots: Sequence[object]
     ) -> list[tuple[int, int]]:
         """The operands that die with each class that has run, and where they stand among those that are split."""
         return [
@@ -93,10 +93,10 @@ class EachClass:
 
     # What others may watch
 
-    def made(self, value: Any, devices: Sequence[int]) -> None:
+    def made(self, value: object, devices: Sequence[int]) -> None:
         """A kernel has returned a value for a class of devices, which lies in no slot yet."""
 
-    def freed(self, value: Any, devices: Sequence[int]) -> None:
+    def freed(self, value: object, devices: Sequence[int]) -> None:
         """The value of a class of devices is needed no more, or lies in its slot now."""
 
 

@@ -65,11 +65,11 @@ _known: dict[int, _Known] = {}
 
 def run(
     module: Module,
-    *inputs: Any,
+    *inputs: object,
     computation: str | None = None,
     numerics: str | NumericsPolicy = "reference",
     seed: int = 0,
-    elided: str | Mapping[str, Any] = "zeros",
+    elided: str | Mapping[str, object] = "zeros",
     unknown: str = "error",
     memory_limit: int | str | None = None,
     verify: bool = True,
@@ -250,7 +250,7 @@ def _run(
         return outputs
 
 
-def _require_run_options(module: Any, seed: Any, check: Any, statistics: Any) -> None:
+def _require_run_options(module: object, seed: object, check: object, statistics: object) -> None:
     """InputError for what a run cannot use; `plan_of` looks at the options of plans."""
     if not isinstance(module, Module):
         require_module(module)

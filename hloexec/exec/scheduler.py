@@ -68,7 +68,7 @@ class Scheduler:
     # Parting
 
     def _part(
-        self, task: Task, step: Step, keys: Sequence[Any], go_on: Callable[[Task, list[int], Any], Task | None]
+        self, task: Task, step: Step, keys: Sequence[object], go_on: Callable[[Task, list[int], Any], Task | None]
     ) -> None:
         """Part a task at `step` into those of equal keys, by position, each of which goes on by itself."""
         groups: dict[Any, list[int]] = {}
@@ -85,7 +85,7 @@ class Scheduler:
 
     # Going on
 
-    def _complete(self, task: Task, step: Step, results: Sequence[Any]) -> Task | None:
+    def _complete(self, task: Task, step: Step, results: Sequence[object]) -> Task | None:
         """Store the results of a step that was no kernel; returns the task that goes on, if one does now."""
         frame = task.frames[-1]
         for slot, value in zip(step.results, results, strict=True):

@@ -69,7 +69,7 @@ class Statistics:
         """The same for the device that holds most."""
         return max((buffers.peak_bytes for buffers in self._devices.values()), default=self.peak_bytes)
 
-    def ignore(self, value: Any) -> None:
+    def ignore(self, value: object) -> None:
         """Never count the buffers of `value`: they are not the run's own."""
         with self._lock:
             for part in value.values if type(value) is Varying else (value,):
@@ -88,19 +88,19 @@ class Statistics:
         with self._lock:
             self.steps += steps
 
-    def take(self, value: Any, devices: Sequence[int]) -> None:
+    def take(self, value: object, devices: Sequence[int]) -> None:
         """A slot of the devices, which run in lockstep, holds `value` now."""
         with self._lock:
             for buffers, base in self._holders(value, devices):
                 buffers.take(base)
 
-    def release(self, value: Any, devices: Sequence[int]) -> None:
+    def release(self, value: object, devices: Sequence[int]) -> None:
         """A slot of the devices no longer holds `value`."""
         with self._lock:
             for buffers, base in self._holders(value, devices):
                 buffers.release(base)
 
-    def _holders(self, value: Any, devices: Sequence[int]) -> list[tuple[_Buffers, Array]]:
+    def _holders(self, value: object, devices: Sequence[int]) -> list[tuple[_Buffers, Array]]:
         """Each buffer of a value, with where it counts."""
         if type(value) is not Varying:
             if not isinstance(value, np.ndarray):
@@ -122,7 +122,7 @@ class Statistics:
         return found
 
 
-def _forget(ignored: dict[int, Any], key: int, _: Any) -> None:
+def _forget(ignored: dict[int, Any], key: int, _: object) -> None:
     ignored.pop(key, None)
 
 

@@ -91,7 +91,7 @@ class WatchedMachine(Machine):
                 frame.slots[slot] = value
             self._show(task)
 
-    def _due_code(self, plan: Plan, arguments: Sequence[Any]) -> Code | None:
+    def _due_code(self, plan: Plan, arguments: Sequence[object]) -> Code | None:
         attached = self._attached
         is_seen = self._check or self._statistics is not None or attached.see_instructions or attached.see_progress
         return None if is_seen else super()._due_code(plan, arguments)
@@ -242,26 +242,26 @@ class _WatchedClasses(EachClass):
         self._operands_are_shown = operands_are_shown
 
     def freed_by_class(
-        self, step: Step, operands: Sequence[Any], places: Sequence[int], slots: Sequence[Any]
+        self, step: Step, operands: Sequence[object], places: Sequence[int], slots: Sequence[object]
     ) -> list[tuple[int, int]]:
         return [] if self._operands_are_shown else super().freed_by_class(step, operands, places, slots)
 
     def reused_by_class(
         self,
         step: Step,
-        operands: Sequence[Any],
+        operands: Sequence[object],
         places: Sequence[int],
         slots: list[Any],
         rows: tuple[tuple[int, ...], ...],
     ) -> list[bool] | None:
         return None if self._operands_are_shown else super().reused_by_class(step, operands, places, slots, rows)
 
-    def made(self, value: Any, devices: Sequence[int]) -> None:
+    def made(self, value: object, devices: Sequence[int]) -> None:
         if self._statistics is not None:
             for leaf in flat(value) if isinstance(value, tuple) else (value,):
                 self._statistics.take(leaf, devices)
 
-    def freed(self, value: Any, devices: Sequence[int]) -> None:
+    def freed(self, value: object, devices: Sequence[int]) -> None:
         if self._statistics is not None:
             for leaf in flat(value) if isinstance(value, tuple) else (value,):
                 self._statistics.release(leaf, devices)

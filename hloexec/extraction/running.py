@@ -179,7 +179,7 @@ def extract(
     )
 
 
-def _require_places(in_computation: Any, iteration: Any, depth: Any, device: Any) -> None:
+def _require_places(in_computation: object, iteration: object, depth: object, device: object) -> None:
     """InputError for what says no place in a module or a run; None says nothing."""
     if in_computation is not None:
         require_text("in_computation", in_computation, "the name of a computation")
@@ -192,7 +192,7 @@ def _bytes(value: Value) -> list[bytes]:
     return [leaf.tobytes() for _, leaf in leaves(value) if isinstance(leaf, np.ndarray)]
 
 
-def _still_means(option: str, value: Any) -> bool:
+def _still_means(option: str, value: object) -> bool:
     """Values for elided constants by name may be for ones that the slice does not have."""
     return option != "elided" or isinstance(value, str)
 

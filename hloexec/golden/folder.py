@@ -162,7 +162,7 @@ def read_golden(folder: str | os.PathLike[str]) -> Golden:
     return _golden(folder, record)
 
 
-def _golden(folder: Path, record: Any) -> Golden:
+def _golden(folder: Path, record: object) -> Golden:
     if not isinstance(record, dict) or not isinstance(record.get("format"), int):
         raise InputError(f"{folder.name}: {RECORD} is not that of a golden: it names no format")
     if record["format"] != _FORMAT:
@@ -185,7 +185,7 @@ def _golden(folder: Path, record: Any) -> Golden:
     return Golden(folder, **values)
 
 
-def _is_of(name: str, value: Any) -> bool:
+def _is_of(name: str, value: object) -> bool:
     """Whether a value of `golden.json` is of the kind that its field has."""
     match name:
         case "replicas" | "partitions" | "inputs_per_device":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
 import ml_dtypes
@@ -158,7 +158,7 @@ def _result_bounds(use: Use) -> Bounds:
     return Bounds(low, high, all(use.bounds[number].is_parameter for number in moved))
 
 
-def _type_bounds(shape: Any) -> Bounds:
+def _type_bounds(shape: object) -> Bounds:
     """What the element type alone says."""
     element_type = shape.element_type if isinstance(shape, ArrayShape) else None
     if element_type is None or not (element_type.is_integral or element_type.kind is Kind.PRED):

@@ -129,13 +129,13 @@ def _uniform_integers(philox: np.random.Philox, count: int, start: int, low: int
 
 
 def _nearest(number: int) -> Callable[..., Array]:
-    def make(_: Any, count: int, start: int, low: int, span: int) -> Array:
+    def make(_: object, count: int, start: int, low: int, span: int) -> Array:
         return np.full(count, min(max(number - low, 0), span - 1), np.uint64)
 
     return make
 
 
-def _counting(_: Any, count: int, start: int, low: int, span: int) -> Array:
+def _counting(_: object, count: int, start: int, low: int, span: int) -> Array:
     return np.arange(start, start + count, dtype=np.uint64) % np.uint64(min(span, 2**64 - 1))
 
 

@@ -14,7 +14,7 @@ from hloexec.text import parse
 __all__ = ["from_jax"]
 
 
-def from_jax(function: Callable[..., Any] | Any, *arguments: Any, **keywords: Any) -> Module:
+def from_jax(function: Callable[..., Any] | Any, *arguments: object, **keywords: object) -> Module:
     """The module of a JAX function at these arguments, as it is before optimization.
 
     `function` is any callable that `jax.jit` takes, or the result of `jax.jit` with options of its own; arguments are

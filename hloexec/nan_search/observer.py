@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
 import numpy as np
@@ -266,6 +265,6 @@ def _elements(event: Event, value: Array, symptom: Symptom, most: int) -> tuple[
     return tuple(found)
 
 
-def _number(element: Any) -> float | int | complex | bool:
+def _number(element: object) -> float | int | complex | bool:
     """A NumPy scalar as Python's."""
     return wide(np.asarray(element)).item()  # type: ignore[no-any-return]

@@ -46,7 +46,7 @@ def compare(
     inputs: Inputs | None = None,
     numerics: str | NumericsPolicy = "reference",
     contraction_length: int | None = None,
-    selects: Mapping[str, Any] | None = None,
+    selects: Mapping[str, object] | None = None,
     spreads: Mapping[str, Spread] | None = None,
 ) -> Comparison:
     """Compare a value with the one that is expected, leaf by leaf.
@@ -180,7 +180,7 @@ def _rows(module: Any, inputs: Any) -> list[Sequence[Any]] | None:
     return rows
 
 
-def _is_spread(value: Any) -> bool:
+def _is_spread(value: object) -> bool:
     return isinstance(value, Spread)
 
 

@@ -59,7 +59,7 @@ class IndexLeaves:
         module: Module | None,
         inputs: Sequence[Any] | None,
         numerics: str | NumericsPolicy,
-        selects: Mapping[str, Any],
+        selects: Mapping[str, object],
         given: Tolerance | None,
     ) -> None:
         self._module = module

@@ -14,7 +14,7 @@ from hloexec.values import Array, Token
 __all__ = ["leaves_of"]
 
 
-def leaves_of(value: Any, which: str) -> Iterator[tuple[str, Array]]:
+def leaves_of(value: object, which: str) -> Iterator[tuple[str, Array]]:
     """The arrays of a value with their labels; tokens hold nothing."""
     stack: list[tuple[str, Any]] = [("", value)]
     while stack:
@@ -28,7 +28,7 @@ def leaves_of(value: Any, which: str) -> Iterator[tuple[str, Array]]:
             yield label or "value", _array(current, f"leaf {label}" if label else f"the {which} value")
 
 
-def _array(value: Any, what: str) -> Array:
+def _array(value: object, what: str) -> Array:
     """A leaf as an array of a type that HLO has; JAX's and PyTorch's arrays are taken, too."""
     try:
         array = np.asarray(value)

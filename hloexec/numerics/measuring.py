@@ -318,7 +318,7 @@ def _element(
     return ElementDifference(index, _scalar(actual[index]), _scalar(expected[index]), error, ulps, severity)
 
 
-def _scalar(element: Any) -> Any:
+def _scalar(element: object) -> Any:
     """An element as a Python number."""
     return wide(np.asarray(element).reshape(1))[0].item()
 

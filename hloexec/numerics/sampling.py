@@ -106,7 +106,7 @@ def _take_leaves(found: dict[str, Samples], results: Sequence[Value], number: in
         _take(found, label, array, number)
 
 
-def _take(found: dict[Any, Samples], key: Any, array: Array, number: int) -> None:
+def _take(found: dict[Any, Samples], key: object, array: Array, number: int) -> None:
     """Add a sample of floats to those of its place; what is not there in every run, or changes its extents, is not
     measured."""
     entry = element_type_of(array.dtype)

@@ -201,7 +201,7 @@ def _counts_along(module: Module, place: ModuleValue, dimension: int) -> bool:
     return False
 
 
-def _is_counting(value: Any, dimension: int) -> bool:
+def _is_counting(value: object, dimension: int) -> bool:
     if not isinstance(value, np.ndarray) or value.ndim <= dimension or value.dtype.kind not in "iu":
         return False
     numbers = np.arange(value.shape[dimension]).reshape([-1] + [1] * (value.ndim - dimension - 1))
@@ -229,7 +229,7 @@ def _is_plain_bitcast(place: ModuleValue) -> bool:
     return usual and prod(_dims(shapes[0])) == prod(_dims(shapes[1]))
 
 
-def _dims(shape: Any) -> tuple[int, ...]:
+def _dims(shape: object) -> tuple[int, ...]:
     return shape.dimensions if isinstance(shape, ArrayShape) else ()
 
 

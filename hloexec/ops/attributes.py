@@ -89,7 +89,7 @@ class AttributeField:
 def attribute(
     grammar: Grammar,
     *,
-    default: Any = REQUIRED,
+    default: object = REQUIRED,
     name: str | None = None,
     choices: Iterable[str] | None = None,
     always_printed: bool = False,
@@ -134,7 +134,7 @@ def attribute_fields(cls: type | None) -> dict[str, AttributeField]:
     return known
 
 
-def computation_names(attributes: Any) -> Iterator[str]:
+def computation_names(attributes: object) -> Iterator[str]:
     """The names of the computations that an instruction's attributes call, in the order of declaration."""
     if attributes is None:
         return

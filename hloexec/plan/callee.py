@@ -200,7 +200,7 @@ def _rule(step: Step) -> _Rule:
     return partial(_one_by_one, kernel.function, _operand_ranks(step))
 
 
-def _whole(function: Callable[..., Any], operands: Sequence[Any], batch: tuple[int, ...]) -> Any:
+def _whole(function: Callable[..., Any], operands: Sequence[object], batch: tuple[int, ...]) -> Any:
     return function(*operands)
 
 
@@ -260,14 +260,14 @@ def _operand_rank(step: Step) -> int:
     return next(iter(_operand_ranks(step)), 0)
 
 
-def _with_batch(value: Any, batch: tuple[int, ...], rank: int) -> Any:
+def _with_batch(value: object, batch: tuple[int, ...], rank: int) -> Any:
     """The value with the batch in front, if it lacks it."""
     if not isinstance(value, (np.ndarray, np.generic)) or value.ndim == len(batch) + rank:
         return value
     return np.broadcast_to(value, batch + value.shape)
 
 
-def _elements(value: Any, elements: Array, batch: tuple[int, ...], rank: int) -> Any:
+def _elements(value: object, elements: Array, batch: tuple[int, ...], rank: int) -> Any:
     """Some elements of a batch, by their numbers in the flat batch."""
     whole = _with_batch(value, batch, rank)
     return whole.reshape((prod(batch), *whole.shape[len(batch) :]))[elements]

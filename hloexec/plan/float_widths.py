@@ -46,7 +46,7 @@ def needs_conversion(shapes: Sequence[Leaf], types: Sequence[ElementType | None]
     )
 
 
-def converted(value: Any, wanted: ElementType | None) -> Any:
+def converted(value: object, wanted: ElementType | None) -> Any:
     """A leaf in a float type, rounded once; the leaf itself where it is of that type, or `wanted` is None."""
     if wanted is None or not isinstance(value, (np.ndarray, np.generic)) or value.dtype == wanted.storage:
         return value

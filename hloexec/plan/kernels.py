@@ -81,7 +81,7 @@ class Conversion(Kernel):
         return cls(partial(_converted_leaves, tuple(types)), types=tuple(types))
 
 
-def _converted_leaves(types: tuple[ElementType | None, ...], *leaves: Any) -> Any:
+def _converted_leaves(types: tuple[ElementType | None, ...], *leaves: object) -> Any:
     found = tuple(map(converted, leaves, types))
     return found if len(found) != 1 else found[0]
 
@@ -126,7 +126,7 @@ class InstructionKernel(Kernel):
     def callees(self) -> tuple[Callee, ...]:
         return self.given.get("computations", ())  # type: ignore[no-any-return]
 
-    def with_given(self, **changed: Any) -> Callable[..., Any]:
+    def with_given(self, **changed: object) -> Callable[..., Any]:
         """The entry's own function with other attributes or shapes."""
         assert self.entry is not None and self.entry.evaluate is not None
         return partial(self.entry.evaluate, **{**self.given, **changed})
@@ -163,7 +163,7 @@ _GIVEN: dict[str, Callable[[KernelContext, Computation, Instruction], Any]] = {
 
 def bound(
     context: KernelContext, computation: Computation, instruction: Instruction, needs: frozenset[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The keyword arguments that a kernel declares."""
     return {need: _GIVEN[need](context, computation, instruction) for need in needs}
 
@@ -240,7 +240,7 @@ def _rounding_at_random(
     computation: Computation,
     instruction: Instruction,
     entry: Opcode | CustomCall,
-    given: Mapping[str, Any],
+    given: Mapping[str, object],
 ) -> RandomRounding | None:
     """The kernel under a policy that rounds at random; None under others, and where nothing rounds."""
     seed = context.numerics.rounding_seed
@@ -285,14 +285,14 @@ _SUMMED_NEEDS = frozenset({"attributes", "shape", "operand_shapes", "computation
 """The keyword arguments of an entry's `summed`."""
 
 
-def _and_zeros(kernel: Callable[..., Any], shapes: Sequence[ArrayShape], *operands: Any, **out: Any) -> Any:
+def _and_zeros(kernel: Callable[..., Any], shapes: Sequence[ArrayShape], *operands: object, **out: object) -> Any:
     """What a kernel gives, and zeros of these shapes."""
     return (kernel(*operands, **out), *(np.zeros(shape.dimensions, shape.element_type.storage) for shape in shapes))
 
 
 def _assembled(
     entry: Opcode | CustomCall,
-    given: dict[str, Any],
+    given: dict[str, object],
     bound: Callable[..., Any],
     orders: Sequence[MemoryOrder | None] | None,
     *,
@@ -310,12 +310,14 @@ def _assembled(
     return InstructionKernel(function, overwrites, entry, given, bound, orders, result_types, is_flushed, random)
 
 
-def _as_declared(convert: Callable[..., Any], kernel: Callable[..., Any], *operands: Any) -> Any:
+def _as_declared(convert: Callable[..., Any], kernel: Callable[..., Any], *operands: object) -> Any:
     value = kernel(*operands)
     return convert(*flat(value)) if isinstance(value, tuple) else convert(value)
 
 
-def _in_orders(kernel: Callable[..., Any], orders: Sequence[MemoryOrder | None], *operands: Any, **out: Any) -> Any:
+def _in_orders(
+    kernel: Callable[..., Any], orders: Sequence[MemoryOrder | None], *operands: object, **out: object
+) -> Any:
     """A kernel whose bits may depend on how operands lie in memory, on operands that lie as the plan has it."""
     return kernel(
         *[
@@ -340,7 +342,7 @@ def _result_types(
 
 
 def _is_decided(
-    numerics: NumericsPolicy, declared: Sequence[Any], found: Sequence[Any], *, is_elementwise: bool = False
+    numerics: NumericsPolicy, declared: Sequence[object], found: Sequence[object], *, is_elementwise: bool = False
 ) -> bool:
     """Whether element types, shapes and policy decide how a value is computed; the shapes are those of the operands and
     of the result.

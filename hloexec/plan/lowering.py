@@ -130,7 +130,7 @@ class Lowering:
         self.slot_shapes.append(shape)
         return len(self.slot_shapes) - 1
 
-    def constant_slot(self, shape: Leaf, value: Any) -> int:
+    def constant_slot(self, shape: Leaf, value: object) -> int:
         """A slot that always holds this value."""
         slot = self.new_slot(shape)
         self.constants[slot] = value

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hloexec.devices.manual_regions import Crossing
 from hloexec.devices.transfers import FromDevice, FromHost, ToHost, Transfer, transfer_of
@@ -74,7 +74,7 @@ def _communicating(
     operands: tuple[SlotTree, ...],
     tree: SlotTree,
     flow: Communication,
-    **how: Any,
+    **how: object,
 ) -> Step:
     step = lowering.add(instruction, operands, tree, None, flow, **how)
     lowering.context.communication.append(step)

@@ -203,7 +203,7 @@ class _Planner:
             warn(f"constants that the text elides are taken as {choice}: {names}")
 
 
-def _supplied(value: Any, shape: Leaf, name: str) -> Any:
+def _supplied(value: object, shape: Leaf, name: str) -> Any:
     array_shape = shape.element if isinstance(shape, BufferShape) else shape
     if (
         not isinstance(value, np.ndarray)

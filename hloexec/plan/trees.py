@@ -52,7 +52,7 @@ def unflatten(tree: SlotTree, slots: Sequence[Any] | Mapping[int, Any]) -> Any:
     return map_tree(tree, slots.__getitem__)
 
 
-def rebuilt(root: Any, children: Callable[[Any], Sequence[Any] | None], leaf: Callable[[Any], Any]) -> Any:
+def rebuilt(root: object, children: Callable[[Any], Sequence[Any] | None], leaf: Callable[[Any], Any]) -> Any:
     """Nested tuples with `leaf` applied where `children` gives None."""
     parts = children(root)
     if parts is None:

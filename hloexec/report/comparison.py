@@ -170,7 +170,7 @@ def _map(leaf: LeafComparison) -> Text:
     return Text("\n".join([f"where: {frame}", *(f"|{line}|" for line in found.lines())]))
 
 
-def comparison_record(comparison: Comparison) -> dict[str, Any]:
+def comparison_record(comparison: Comparison) -> dict[str, object]:
     """What JSON can hold: everything."""
     return {
         "verdict": comparison.verdict.value,
@@ -179,7 +179,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _leaf_record(leaf: LeafComparison) -> dict[str, Any]:
+def _leaf_record(leaf: LeafComparison) -> dict[str, object]:
     record: dict[str, Any] = {
         "label": leaf.label,
         "verdict": leaf.verdict.value,
@@ -199,7 +199,7 @@ def _leaf_record(leaf: LeafComparison) -> dict[str, Any]:
     return record
 
 
-def _element_record(element: ElementDifference) -> dict[str, Any]:
+def _element_record(element: ElementDifference) -> dict[str, object]:
     record = attrs.asdict(element)
     for name in ("actual", "expected"):
         if isinstance(record[name], complex):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -124,7 +123,7 @@ def _legend(found: Diff) -> str:
     return f"{_share(found)}: {said}"
 
 
-def diff_record(found: Diff) -> dict[str, Any]:
+def diff_record(found: Diff) -> dict[str, object]:
     """The same as `diff_view`, with every value that both modules have."""
     return {
         "verdict": found.verdict,
@@ -147,7 +146,7 @@ def diff_record(found: Diff) -> dict[str, Any]:
     }
 
 
-def _finding_record(finding: Finding, found: Diff) -> dict[str, Any]:
+def _finding_record(finding: Finding, found: Diff) -> dict[str, object]:
     return {
         "after": _full_record(finding.after, found.after),
         "before": None if finding.before is None else _full_record(finding.before, found.before),
@@ -158,7 +157,7 @@ def _finding_record(finding: Finding, found: Diff) -> dict[str, Any]:
     }
 
 
-def _place_record(place: InstructionRun) -> dict[str, Any]:
+def _place_record(place: InstructionRun) -> dict[str, object]:
     return {
         "path": place.path,
         "instruction": place.instruction,
@@ -167,7 +166,7 @@ def _place_record(place: InstructionRun) -> dict[str, Any]:
     }
 
 
-def _full_record(place: InstructionRun, module: Module) -> dict[str, Any]:
+def _full_record(place: InstructionRun, module: Module) -> dict[str, object]:
     return _place_record(place) | {
         "line": place.line(module),
         "op_name": place.op_name(module),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -49,7 +47,7 @@ def _rows(found: Extraction) -> list[tuple[str, LeafStatistics]]:
     return rows + [("result", leaf) for leaf in statistics(found.expected[0])]
 
 
-def extraction_record(found: Extraction, folder: str, rerun: Rerun) -> dict[str, Any]:
+def extraction_record(found: Extraction, folder: str, rerun: Rerun) -> dict[str, object]:
     """The same as `extraction_view`."""
     entry = found.module.entry
     return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -106,7 +105,7 @@ def _with_rest(table: Table, count: int, top: int) -> RenderableType:
     return Group(table, Text(f"… and {count - top} more (--top says how many)", style="dim"))
 
 
-def folder_record(found: FolderDiff) -> dict[str, Any]:
+def folder_record(found: FolderDiff) -> dict[str, object]:
     """The same for programs."""
     return {
         "verdict": found.outcome,
@@ -124,7 +123,7 @@ def folder_record(found: FolderDiff) -> dict[str, Any]:
     }
 
 
-def _step_record(step: StageDiff) -> dict[str, Any]:
+def _step_record(step: StageDiff) -> dict[str, object]:
     return {
         "step": str(step),
         "pass": step.after.name if step.after.is_pass else None,

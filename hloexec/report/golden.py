@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
 from rich.console import Group, RenderableType
@@ -55,7 +54,7 @@ def _line(check: GoldenCheck, width: int) -> Text:
     return Text.assemble(label, f"{check.folder.name:<{width}}  ", message, (policy + took, "dim"))
 
 
-def check_record(check: GoldenCheck) -> dict[str, Any]:
+def check_record(check: GoldenCheck) -> dict[str, object]:
     """What JSON can hold."""
     golden = None
     if check.golden is not None:

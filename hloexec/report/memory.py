@@ -243,7 +243,7 @@ def _name(text: str, style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _rows(table: Table, entries: Sequence[Any], top: int, add: Callable[[Any], None]) -> RenderableType:
+def _rows(table: Table, entries: Sequence[object], top: int, add: Callable[[Any], None]) -> RenderableType:
     shown = entries if top == 0 else entries[:top]
     for entry in shown:
         add(entry)
@@ -257,7 +257,7 @@ def _titled(title: str, remark: str, body: RenderableType) -> RenderableType:
 
 def memory_record(
     usage: MemoryUsage, comparison: MemoryComparison | None, estimate: RunEstimate | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Everything the tables show, of all values; bytes are of one device, times positions in `sequence`."""
     ranges = {}
     if comparison is not None and comparison.assignment.live_ranges is not None:
@@ -277,7 +277,7 @@ def memory_record(
     return record if comparison is None else {**record, "xla": _comparison_record(comparison)}
 
 
-def _peak_record(usage: MemoryUsage, peak: Peak) -> dict[str, Any]:
+def _peak_record(usage: MemoryUsage, peak: Peak) -> dict[str, object]:
     return {"bytes": peak.bytes, "time": peak.time, "instruction": usage.instruction_at(peak.time)}
 
 
@@ -297,7 +297,7 @@ def _value_records(values: Iterable[LiveValue], ranges: dict[Any, list[int]]) ->
         yield {**record, "xla_live": ranges.get(value.key)} if ranges else record
 
 
-def _comparison_record(comparison: MemoryComparison) -> dict[str, Any]:
+def _comparison_record(comparison: MemoryComparison) -> dict[str, object]:
     assignment = comparison.assignment
     live = assignment.live_ranges
     return {

@@ -136,7 +136,7 @@ def _chain(chain: Sequence[Link]) -> RenderableType:
     return Group(Text(""), Text.assemble(("what led to it", "bold"), ("  earliest first", "dim")), table)
 
 
-def nan_record(search: NanSearch) -> dict[str, Any]:
+def nan_record(search: NanSearch) -> dict[str, object]:
     """The same as `hunt_view`; numbers that JSON has not are texts."""
     return {
         "found": search.finding is not None or search.nan_from_inputs,
@@ -149,13 +149,13 @@ def nan_record(search: NanSearch) -> dict[str, Any]:
     }
 
 
-def _short_record(finding: Finding) -> dict[str, Any]:
+def _short_record(finding: Finding) -> dict[str, object]:
     fields = ("kind", "reason", "name", "instruction", "computation", "opcode", "iteration", "line", "op_name", "bad")
     record: dict[str, Any] = {name: getattr(finding, name) for name in fields}
     return record | {"count": finding.count, "devices": list(finding.devices), "source": list(map(str, finding.source))}
 
 
-def _finding_record(finding: Finding) -> dict[str, Any]:
+def _finding_record(finding: Finding) -> dict[str, object]:
     return _short_record(finding) | {
         "value": leaf_records([("result", finding.value)])[0],
         "operands": [

@@ -17,12 +17,12 @@ from hloexec.summary import Summary
 __all__ = ["json_text", "leaf_records", "opcode_records", "summary_record"]
 
 
-def json_text(record: Any) -> str:
+def json_text(record: object) -> str:
     """JSON that any reader takes: numbers that are not finite become null."""
     return json.dumps(_finite(record), indent=2, allow_nan=False, ensure_ascii=False)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -32,7 +32,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def leaf_records(rows: Sequence[tuple[str, LeafStatistics]]) -> list[dict[str, Any]]:
+def leaf_records(rows: Sequence[tuple[str, LeafStatistics]]) -> list[dict[str, object]]:
     """One record per leaf of a value, with its label."""
     records = []
     for label, leaf in rows:
@@ -42,7 +42,7 @@ def leaf_records(rows: Sequence[tuple[str, LeafStatistics]]) -> list[dict[str, A
     return records
 
 
-def summary_record(summary: Summary) -> dict[str, Any]:
+def summary_record(summary: Summary) -> dict[str, object]:
     """Everything `hloexec info` says."""
     record = attrs.asdict(summary, recurse=False)
     record["devices"] = summary.devices
@@ -59,7 +59,7 @@ def summary_record(summary: Summary) -> dict[str, Any]:
     return record
 
 
-def opcode_records(opcodes: Sequence[Opcode]) -> list[dict[str, Any]]:
+def opcode_records(opcodes: Sequence[Opcode]) -> list[dict[str, object]]:
     """One record per opcode of the registry."""
     return [
         {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -59,7 +58,7 @@ def _label(name: str, devices: tuple[int, ...]) -> str:
     return name if devices == (0,) else f"{name} on {','.join(map(str, devices))}"
 
 
-def trace_record(traced: Traced, folder: str) -> dict[str, Any]:
+def trace_record(traced: Traced, folder: str) -> dict[str, object]:
     """The same as `trace_view`."""
     rows = leaf_records([(entry.name, entry.leaf) for entry in traced.remarkable])
     for row, entry in zip(rows, traced.remarkable, strict=True):

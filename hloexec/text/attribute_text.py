@@ -48,7 +48,7 @@ def string_or_dictionary(value: str) -> str:
     return value if is_dictionary(value) else quoted(value)
 
 
-def braced(values: Iterable[Any]) -> str:
+def braced(values: Iterable[object]) -> str:
     return f"{{{','.join(map(str, values))}}}"
 
 

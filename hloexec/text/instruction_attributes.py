@@ -77,7 +77,7 @@ class InstructionAttributeParser:
         self,
         scope: Scope,
         entry: Opcode | None,
-        fields: dict[str, Any],
+        fields: dict[str, object],
         position: int,
         start: int,
         *,

@@ -207,7 +207,7 @@ class OperandParser:
         return self._anonymous(scope, entry, shape, start, operands, attributes)
 
     def _anonymous(
-        self, scope: Scope, entry: Opcode, shape: Shape, start: int, operands: tuple[str, ...], attributes: Any
+        self, scope: Scope, entry: Opcode, shape: Shape, start: int, operands: tuple[str, ...], attributes: object
     ) -> str:
         name = self._state.instruction_name(entry.name, scope)
         span = self._state.span(start, self._lexer.start)
@@ -217,7 +217,7 @@ class OperandParser:
         return name
 
     def make_attributes(
-        self, entry: Opcode, fields: dict[str, Any], operands: tuple[str, ...], scope: Scope, start: int
+        self, entry: Opcode, fields: dict[str, object], operands: tuple[str, ...], scope: Scope, start: int
     ) -> Any:
         """The attributes object of an instruction, once all that is required is there."""
         if entry.attributes is None:
@@ -228,7 +228,7 @@ class OperandParser:
         return entry.attributes(**fields)
 
     def inferred_shape(
-        self, scope: Scope, entry: Opcode, operands: tuple[str, ...], attributes: Any, start: int
+        self, scope: Scope, entry: Opcode, operands: tuple[str, ...], attributes: object, start: int
     ) -> Shape:
         """The shape that an instruction without one has by the rule of its opcode."""
         lexer = self._lexer
@@ -253,7 +253,7 @@ class OperandParser:
         except ShapeError as error:
             lexer.fail(f"the shape of this {entry.name} cannot be inferred: {error.message}", start)
 
-    def _called(self, entry: Opcode, attributes: Any, start: int) -> Iterator[ProgramShape]:
+    def _called(self, entry: Opcode, attributes: object, start: int) -> Iterator[ProgramShape]:
         """The signatures of the computations that an instruction without a shape calls."""
         for name in computation_names(attributes):
             called = self._state.computations.get(name)

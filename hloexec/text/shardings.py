@@ -108,7 +108,7 @@ class ShardingParser:
         self._check(kind, fields, start)
         return TileSharding(kind, **fields)
 
-    def _field(self, name: str, fields: dict[str, Any], position: int) -> None:
+    def _field(self, name: str, fields: dict[str, object], position: int) -> None:
         lexer = self._lexer
         if name == "device":
             fields["device"] = lexer.integer("a device")

@@ -71,7 +71,7 @@ class Trace:
     its end (`is_complete`).
     """
 
-    def __init__(self, folder: str | os.PathLike[str], information: dict[str, Any]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], information: dict[str, object]) -> None:
         self.folder = Path(folder)
         self.information = information
 
@@ -195,7 +195,7 @@ def _array(fields: dict[str, Any]) -> ArrayRecord:
     )
 
 
-def _typed(value: Any, *types: type) -> Any:
+def _typed(value: object, *types: type) -> Any:
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         raise ValueError(f"{value!r:.50} where {' or '.join(kind.__name__ for kind in types)} is expected")
     return value

@@ -23,7 +23,7 @@ def is_renaming(instruction: Instruction) -> bool:
     return role_of(instruction) not in (None, Role.KERNEL, Role.CUSTOM_CALL)
 
 
-def event_fields(number: int, event: Event, module: Module) -> dict[str, Any]:
+def event_fields(number: int, event: Event, module: Module) -> dict[str, object]:
     """What the index says of an event, its arrays left out."""
     instruction = event.instruction
     metadata = instruction.metadata
@@ -45,7 +45,7 @@ def event_fields(number: int, event: Event, module: Module) -> dict[str, Any]:
     }
 
 
-def array_fields(leaf: LeafStatistics, index: tuple[int, ...], offset: int | None) -> dict[str, Any]:
+def array_fields(leaf: LeafStatistics, index: tuple[int, ...], offset: int | None) -> dict[str, object]:
     """What the index says of an array: the place in the instruction's value, shape, statistics, and where it is."""
     fields: dict[str, Any] = attrs.asdict(
         leaf, filter=lambda field, _: field.name not in ("element_type", "dimensions", "index")

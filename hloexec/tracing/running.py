@@ -167,6 +167,6 @@ def _declared_bytes(module: Module, entry: Computation, selection: Selection) ->
     return total
 
 
-def _write_information(folder: Path, information: dict[str, Any]) -> None:
+def _write_information(folder: Path, information: dict[str, object]) -> None:
     with open_atomically(folder / "trace.json") as file:
         file.write(json.dumps(information, indent=2, ensure_ascii=False).encode() + b"\n")

@@ -33,7 +33,7 @@ class Annotation:
     """
 
     @staticmethod
-    def evaluate(operand: Any) -> Any:
+    def evaluate(operand: object) -> Any:
         return operand
 
     @staticmethod
@@ -87,7 +87,7 @@ class Nothing:
     """
 
     @staticmethod
-    def evaluate(*operands: Any, shape: Shape) -> Any:
+    def evaluate(*operands: object, shape: Shape) -> Any:
         return _zeros(shape)
 
 

@@ -30,7 +30,7 @@ def _add(target: str, compiler: str) -> None:
         f"function with hloexec.register_custom_call(target, function) or --custom-call"
     )
 
-    def evaluate(*operands: Any) -> Any:
+    def evaluate(*operands: object) -> Any:
         raise UnsupportedError(reason)
 
     def supports(instruction: Instruction) -> str | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hloexec.custom_calls.ffi import checked_attributes
@@ -45,7 +43,7 @@ class Order:
         return TupleShape(())
 
     @staticmethod
-    def evaluate(*operands: Any) -> tuple[()]:
+    def evaluate(*operands: object) -> tuple[()]:
         return ()
 
 

@@ -38,7 +38,7 @@ class PythonCallback:
         return _REASON
 
     @staticmethod
-    def evaluate(*operands: Any) -> Any:
+    def evaluate(*operands: object) -> Any:
         raise UnsupportedError(_REASON)
 
 
@@ -57,7 +57,7 @@ class HostExecute:
         )
 
     @staticmethod
-    def evaluate(*operands: Any) -> Any:
+    def evaluate(*operands: object) -> Any:
         raise UnsupportedError("a program on the host is not in the text")
 
 
@@ -74,7 +74,7 @@ class CustomPartitioning:
         return _PARTITIONING
 
     @staticmethod
-    def evaluate(*operands: Any) -> Any:
+    def evaluate(*operands: object) -> Any:
         raise UnsupportedError(_PARTITIONING)
 
 

@@ -38,7 +38,7 @@ class SizesAsOperands:
         return _REASON
 
     @staticmethod
-    def evaluate(*operands: Any) -> Any:
+    def evaluate(*operands: object) -> Any:
         raise UnsupportedError(_REASON)
 
 
@@ -54,5 +54,5 @@ class ShapeRefinementOperand:
         return operand
 
     @staticmethod
-    def evaluate(operand: Any, dimensions: Any) -> Any:
+    def evaluate(operand: object, dimensions: object) -> Any:
         return operand

@@ -58,7 +58,7 @@ def _grouped_config(backend_config: str | None) -> tuple[GemmConfig, RaggedDotAt
     )
 
 
-def _object(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _object(config: Mapping[str, object], name: str) -> dict[str, object]:
     value = config.get(name)
     if not isinstance(value, dict):
         raise UnsupportedError(f"{name} of its backend_config must be an object, but is {value!r}")

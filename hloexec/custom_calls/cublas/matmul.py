@@ -141,7 +141,7 @@ def gemm_config(backend_config: str | None) -> GemmConfig:
     return read_gemm_config(backend_config_field(backend_config, "gemm_backend_config"))
 
 
-def read_gemm_config(config: Mapping[str, Any]) -> GemmConfig:
+def read_gemm_config(config: Mapping[str, object]) -> GemmConfig:
     """Read a GemmBackendConfig; UnsupportedError says what cannot be done."""
     for name in config:
         if name not in _FIELDS and name not in _WITHOUT_INFLUENCE:

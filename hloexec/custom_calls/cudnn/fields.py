@@ -106,13 +106,13 @@ def refused_by(read: Callable[[Instruction], Any]) -> staticmethod[[Instruction]
     return staticmethod(supports)
 
 
-def require_count(operands: Sequence[Any], counts: Collection[int], what: str, error: type[HloError]) -> None:
+def require_count(operands: Sequence[object], counts: Collection[int], what: str, error: type[HloError]) -> None:
     """Raise `error` unless there are as many operands as one of `counts`."""
     if len(operands) not in counts:
         raise error(f"{what} must have {' or '.join(map(str, counts))} operands, but has {len(operands)}")
 
 
-def require_named(operands: Sequence[Any], names: Sequence[str], what: str, error: type[HloError]) -> None:
+def require_named(operands: Sequence[object], names: Sequence[str], what: str, error: type[HloError]) -> None:
     """Raise `error` unless there is one operand for each of `names`."""
     if len(operands) != len(names):
         raise error(f"{what} must have the operands {', '.join(names)}, but has {len(operands)} operands")

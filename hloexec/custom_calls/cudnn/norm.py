@@ -7,7 +7,6 @@ and scale and bias are [1, d...]. Source: XLA, cudnn_norm_rewriter.h, CudnnNormB
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -109,7 +108,7 @@ def _result_dimensions(x: Sequence[int], is_backward: bool, declared: int) -> li
     return [tuple(x), per_part, per_part] if declared > 2 else [tuple(x)]
 
 
-def _normalized(operands: Sequence[Array], epsilon: Any) -> list[Array]:
+def _normalized(operands: Sequence[Array], epsilon: object) -> list[Array]:
     x, scale, bias = operands
     axes = tuple(range(1, x.ndim))
     expectation = x.mean(axes, keepdims=True)

@@ -194,7 +194,7 @@ def _older_jacobi_options(found: Options) -> Options:
     return {"mode": "S" if _ECONOMIC(found, "econ") else "A"}
 
 
-def _gesvd(call: Call, a: Array) -> Mapping[str, Any]:
+def _gesvd(call: Call, a: Array) -> Mapping[str, object]:
     """a = u diag(s) vt, s descending; all of u and vt (full_matrices), the first min(m, n) columns and rows, or none
     (where not compute_uv). The first result is where a was, destroyed: zeros here.
 
@@ -207,7 +207,7 @@ def _gesvd(call: Call, a: Array) -> Mapping[str, Any]:
     return found
 
 
-def _gesvdj(call: Call, a: Array) -> Mapping[str, Any]:
+def _gesvdj(call: Call, a: Array) -> Mapping[str, object]:
     """a = u diag(s) vᴴ, s descending; all of u and v (full_matrices), the first min(m, n) columns of them, or none
     (where not compute_uv). The first result is where a was, destroyed: zeros here."""
     found = dict(lapack_spectral.gesdd(call, a))
@@ -264,7 +264,7 @@ def _eig_options(found: Options) -> Options:
     return {f"compute_{side}": "V" if found[side] else "N" for side in ("left", "right")}
 
 
-def _geev(call: Call, a: Array) -> Mapping[str, Any]:
+def _geev(call: Call, a: Array) -> Mapping[str, object]:
     """a vr = vr diag(w) and vlᴴ a = diag(w) vlᴴ, vectors of length 1; those that are not asked for are zero.
 
     Vectors of a real matrix are packed: a conjugate pair's are re ± i im of the two columns. A matrix that is not

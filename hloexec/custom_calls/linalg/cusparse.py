@@ -43,7 +43,7 @@ _MATRIX_PRODUCT = _structures(
 _OPERATION = enumeration({0: "N", 1: "T", 2: "C"})
 
 
-def _members(descriptors: Sequence[Descriptor], is_typed: bool, backend_config: str | None) -> dict[str, Any]:
+def _members(descriptors: Sequence[Descriptor], is_typed: bool, backend_config: str | None) -> dict[str, object]:
     data = (backend_config or "").encode("utf-8", "surrogateescape")
     if is_typed:
         data = bytes_of_attribute(str(checked_attributes(backend_config, {"opaque": _is_text})["opaque"]))
@@ -57,7 +57,7 @@ def _members(descriptors: Sequence[Descriptor], is_typed: bool, backend_config: 
     return members
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
@@ -93,7 +93,7 @@ class _Target:
     """The results' shapes, from the members and the operands' shapes."""
     compute: Callable[..., tuple[Array, ...]]
 
-    def members(self, backend_config: str | None) -> dict[str, Any]:
+    def members(self, backend_config: str | None) -> dict[str, object]:
         return _members(self.descriptors, self.is_typed, backend_config)
 
     def supports(self, instruction: Instruction) -> str | None:
@@ -190,7 +190,7 @@ def _to_dense(
 
 
 def _infer_sparse(
-    members: Mapping[str, Any], kind: _Format, arrays: Sequence[ArrayShape], shape: Shape
+    members: Mapping[str, object], kind: _Format, arrays: Sequence[ArrayShape], shape: Shape
 ) -> tuple[ArrayShape, ...]:
     require(len(arrays) == 1, f"one dense matrix is made sparse, but there are {len(arrays)} operands")
     dense = arrays[0]
@@ -272,7 +272,7 @@ class SparseSolve:
 
     @staticmethod
     def infer(
-        data: Shape, second: Shape, third: Shape, b: Shape, *, attributes: Any, backend_config: str | None
+        data: Shape, second: Shape, third: Shape, b: Shape, *, attributes: object, backend_config: str | None
     ) -> Shape:
         indices, indptr = (second, third) if _is_typed_solve(attributes) else (third, second)
         right, values = array_shape(b, "b of a sparse system"), array_shape(data, "data of a sparse system")
@@ -291,7 +291,7 @@ class SparseSolve:
 
     @staticmethod
     def evaluate(
-        data: Array, second: Array, third: Array, b: Array, *, attributes: Any, backend_config: str | None
+        data: Array, second: Array, third: Array, b: Array, *, attributes: object, backend_config: str | None
     ) -> Array:
         shapes = shapes_of([data, second, third, b])
         SparseSolve.infer(*shapes, attributes=attributes, backend_config=backend_config)
@@ -314,7 +314,7 @@ def _is_typed_solve(attributes: Any) -> bool:
     return bool(attributes.custom_call_target.endswith("_ffi"))
 
 
-def _solve_members(attributes: Any, backend_config: str | None) -> Mapping[str, Any]:
+def _solve_members(attributes: object, backend_config: str | None) -> Mapping[str, object]:
     """The sizes, where the call gives them apart from the shapes; what remains decides how, not what."""
     if _is_typed_solve(attributes):
         checked_attributes(backend_config, {"reorder": (0, 1, 2, 3), "tol": _is_number})
@@ -322,5 +322,5 @@ def _solve_members(attributes: Any, backend_config: str | None) -> Mapping[str, 
     return Descriptor("iiiid", "type n nnz reorder tol").read((backend_config or "").encode("utf-8", "surrogateescape"))
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -234,7 +233,7 @@ class LuPivotsToPermutation:
         return permutation_of_swaps(pivots, shape.dimensions[-1])
 
 
-def _permutation_sizes(backend_config: str | None) -> Mapping[str, Any]:
+def _permutation_sizes(backend_config: str | None) -> Mapping[str, object]:
     """The sizes that the config of an older call gives, if any."""
     text = backend_config or ""
     if text.startswith("{") and text.endswith("}"):
@@ -245,7 +244,7 @@ def _permutation_sizes(backend_config: str | None) -> Mapping[str, Any]:
     return Descriptor("qii", "batch_size pivot_size permutation_size").read(text.encode("utf-8", "surrogateescape"))
 
 
-def _is_size(value: Any) -> bool:
+def _is_size(value: object) -> bool:
     return type(value) is int
 
 

@@ -22,11 +22,11 @@ Results = Mapping[str, Any]
 _UPLO = letters("LU")
 
 
-def _lower(scalars: Mapping[str, Any]) -> Mapping[str, Any]:
+def _lower(scalars: Mapping[str, object]) -> Mapping[str, object]:
     return {"uplo": "L" if scalars["lower"] else "U"}
 
 
-def _no_options(scalars: Mapping[str, Any]) -> Mapping[str, Any]:
+def _no_options(scalars: Mapping[str, object]) -> Mapping[str, object]:
     return {}
 
 
@@ -102,7 +102,7 @@ def potrf(call: Call, a: Array) -> Results:
     return {"a": factor, "info": info}
 
 
-def _trsm_options(scalars: Mapping[str, Any]) -> Mapping[str, Any]:
+def _trsm_options(scalars: Mapping[str, Any]) -> Mapping[str, object]:
     return {
         "side": "L" if scalars["left_side"] else "R",
         "uplo": "L" if scalars["lower"] else "U",

@@ -64,7 +64,7 @@ class _Target:
             return error.message
         return reason_without_scipy()
 
-    def typed_options(self, backend_config: str | None) -> Mapping[str, Any]:
+    def typed_options(self, backend_config: str | None) -> Mapping[str, object]:
         if self.older is not None:
             return {}
         found = checked_attributes(backend_config, self.options)
@@ -106,7 +106,7 @@ def routine(
     operands: str,
     results: Mapping[str, str] | str,
     *,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     older: Older | None = None,
     scipy_module: str = "lapack",
 ) -> Callable[[Callable[..., Mapping[str, Any]]], Callable[..., Mapping[str, Any]]]:
@@ -163,7 +163,7 @@ def _add(target: _Target, documentation: str) -> None:
     )
 
 
-def _is_letters(values: Any) -> bool:
+def _is_letters(values: object) -> bool:
     return isinstance(values, _Letters)
 
 

@@ -72,7 +72,7 @@ def syevd(call: Call, a: Array) -> Results:
     return {"a": v, "w": w, "info": info} if wants_vectors else {"w": w, "info": info}
 
 
-def _geev_options(scalars: Mapping[str, Any]) -> Mapping[str, Any]:
+def _geev_options(scalars: Mapping[str, Any]) -> Mapping[str, object]:
     return {"compute_left": chr(scalars["jobvl"] & 127), "compute_right": chr(scalars["jobvr"] & 127)}
 
 
@@ -120,7 +120,7 @@ def _unpacked(vectors: Array, imaginary: Array) -> Array:
     return result
 
 
-def _gees_options(scalars: Mapping[str, Any]) -> Mapping[str, Any]:
+def _gees_options(scalars: Mapping[str, Any]) -> Mapping[str, object]:
     if chr(scalars["sort"] & 127) != "N":
         raise EvaluationError("gees that sorts eigenvalues is not supported")
     return {"mode": chr(scalars["jobvs"] & 127), "sort": "N"}

@@ -45,7 +45,7 @@ class Call:
     options: Mapping[str, Any]
     """LAPACK's options: letters as letters."""
 
-    def workspace(self, *arguments: Any, **options: Any) -> int:
+    def workspace(self, *arguments: object, **options: object) -> int:
         """The best `lwork`, as the routine's own query tells it: it decides how LAPACK blocks the work."""
         query = getattr(self.module, f"{self.name}_lwork", None)
         if query is not None:
@@ -143,7 +143,7 @@ class MatrixRoutine:
             f"shape {array}",
         )
 
-    def run(self, operands: Sequence[Array], options: Mapping[str, Any], shape: Shape) -> Any:
+    def run(self, operands: Sequence[Array], options: Mapping[str, object], shape: Shape) -> Any:
         """The results for whole batches; the operands and `shape` must have passed `check`."""
         leaves = shape.elements if isinstance(shape, TupleShape) else (shape,)
         declared = [array_shape(leaf, f"a result of {self.target}") for leaf in leaves]
@@ -151,7 +151,7 @@ class MatrixRoutine:
         self._fill(operands, options, results)
         return tuple(results) if isinstance(shape, TupleShape) else results[0]
 
-    def _fill(self, operands: Sequence[Array], options: Mapping[str, Any], results: list[Array]) -> None:
+    def _fill(self, operands: Sequence[Array], options: Mapping[str, object], results: list[Array]) -> None:
         """Write the results, matrix by matrix; what has no elements has no factors."""
         batch = operands[0].shape[: operands[0].ndim - len(self.operands[0].dims)]
         count = prod(batch)
@@ -188,7 +188,7 @@ def _size(name: str, sizes: Mapping[str, int]) -> int:
     return max(sizes[letter] - int(less or 0), 0)
 
 
-def _call(scipy_name: str, options: Mapping[str, Any]) -> Call:
+def _call(scipy_name: str, options: Mapping[str, object]) -> Call:
     function, module = _scipy_function(scipy_name)
     hold_blas()
     return Call(function, module, scipy_name.partition(".")[2], options)

@@ -56,7 +56,7 @@ class Descriptor:
     shorter: tuple[str, ...] = ()
     """Layouts of versions that lack the last members."""
 
-    def read(self, data: bytes) -> dict[str, Any]:
+    def read(self, data: bytes) -> dict[str, object]:
         """The members; UnsupportedError for a structure of another size."""
         for layout in (self.layout, *self.shorter):
             # C pads a structure to a multiple of its largest member.
@@ -96,7 +96,7 @@ class Spelling:
     def is_typed(self) -> bool:
         return not isinstance(self.attributes, Descriptor)
 
-    def members(self, backend_config: str | None) -> Mapping[str, Any]:
+    def members(self, backend_config: str | None) -> Mapping[str, object]:
         if isinstance(self.attributes, Descriptor):
             return self.attributes.read((backend_config or "").encode("utf-8", "surrogateescape"))
         return checked_attributes(backend_config, self.attributes)
@@ -144,7 +144,7 @@ class _Target:
         require(scalar in taken, f"{self.target} must be given one of {', '.join(taken)}, but its type is {scalar}")
         return _routine(self, scalar, self.names[kind], self.spelling.results(options))
 
-    def _check_members(self, operands: Sequence[Shape], members: Mapping[str, Any]) -> None:
+    def _check_members(self, operands: Sequence[Shape], members: Mapping[str, object]) -> None:
         arrays = [array_shape(operand, f"an operand of {self.target}") for operand in operands]
         known = _known_sizes(arrays, fields_of(self.operands))
         for name in ("type", "batch", "m", "n", "k"):

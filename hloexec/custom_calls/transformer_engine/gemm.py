@@ -182,5 +182,5 @@ class Refused:
     supports = staticmethod(_refusal)
 
     @staticmethod
-    def evaluate(*operands: Any) -> Any:
+    def evaluate(*operands: object) -> Any:
         raise UnsupportedError("Transformer Engine's packed structures are not supported")

@@ -83,7 +83,7 @@ def _config(form: _Form, is_forward: bool, backend_config: str | None) -> _Confi
     return _Config(norm, adds_one, epsilon, scaling, has_largest)
 
 
-def _named(form: _Form, values: Sequence[Any], target: str) -> dict[str, Any]:
+def _named(form: _Form, values: Sequence[object], target: str) -> dict[str, Any]:
     # Newer versions take the buffer of the largest magnitude after the scale.
     has_amax = form.operands == ("x", "scale", "gamma", "beta") and len(values) == 5
     names = ("x", "scale", "amax", "gamma", "beta") if has_amax else form.operands

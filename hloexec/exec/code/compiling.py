@@ -32,14 +32,14 @@ _LONGEST = 20_000
 """Plans with more steps are walked: compiling them takes seconds."""
 
 
-def can_be_code(what: Plan | While, arguments: Sequence[Any]) -> bool:
+def can_be_code(what: Plan | While, arguments: Sequence[object]) -> bool:
     """Whether a plan or a loop can run as code on these arguments."""
     plans = (what,) if isinstance(what, Plan) else (what.condition, what.body)
     is_small = all(plan.depth is not None and plan.depth < _DEEPEST and len(plan.steps) < _LONGEST for plan in plans)
     return is_small and Varying not in map(type, arguments)
 
 
-def is_long(flow: While, state: Sequence[Any]) -> bool:
+def is_long(flow: While, state: Sequence[object]) -> bool:
     """Whether a loop that begins with `state` will certainly have so many iterations that it is worth being code."""
     if flow.limit is None:
         return False

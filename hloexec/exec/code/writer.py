@@ -213,7 +213,7 @@ class Writer:
         self._callees[id(code)] = code
         return self.known_as(code.function.__name__, code.function)
 
-    def known_as(self, name: str, value: Any) -> str:
+    def known_as(self, name: str, value: object) -> str:
         """The name, `name` or like it, by which the code knows an object."""
         known = self._names_of_objects.get(id(value))
         if known is None:

@@ -131,7 +131,7 @@ class Dot:
         return MatrixProduct(contracting[0] == 0, contracting[1] == 1, is_one_call(rows, terms, columns))
 
     @staticmethod
-    def summed(*, attributes: DotAttributes, operand_shapes: tuple[ArrayShape, ...], **_: Any) -> Summation:
+    def summed(*, attributes: DotAttributes, operand_shapes: tuple[ArrayShape, ...], **_: object) -> Summation:
         contracting = attributes.lhs_contracting_dims
         terms = math.prod(operand_shapes[0].dimensions[dimension] for dimension in contracting)
         # An algorithm rounds its operands first, and would round the errors away.

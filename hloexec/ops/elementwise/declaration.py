@@ -131,7 +131,7 @@ def kernel(compute: Formula, name: str | None = None) -> Callable[..., Array]:
 
     def evaluate(
         *operands: Array,
-        attributes: Any,
+        attributes: object,
         shape: ArrayShape,
         operand_shapes: tuple[ArrayShape, ...],
         numerics: NumericsPolicy = REFERENCE,
@@ -166,7 +166,7 @@ def _binding(compute: Formula, chosen: Chosen | None) -> Callable[..., Formula]:
     type of its first operand, if there is one that does not depend on anything else."""
     needs = _needs(compute)
 
-    def bind(*, attributes: Any, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Formula:
+    def bind(*, attributes: object, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Formula:
         formula = None if chosen is None else chosen(attributes, operand_shapes[0].element_type)
         if formula is None:
             given = {"attributes": attributes, "shape": shape, "operand_shapes": operand_shapes}

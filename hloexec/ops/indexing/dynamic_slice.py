@@ -87,7 +87,7 @@ class DynamicSlice:
         return lambda operand, *start_indices: operand[index(start_indices)]
 
     @staticmethod
-    def memory_order(order: MemoryOrder, **_: Any) -> MemoryOrder:
+    def memory_order(order: MemoryOrder, **_: object) -> MemoryOrder:
         return order
 
 

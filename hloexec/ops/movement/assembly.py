@@ -8,7 +8,6 @@ are put together like any others. Source of the rules: XLA, "Operation semantics
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import attrs
 import numpy as np
@@ -81,7 +80,7 @@ class Concatenate:
 
     @staticmethod
     def by_rows(
-        *, attributes: ConcatenateAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any
+        *, attributes: ConcatenateAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object
     ) -> RowForm | None:
         if {operand.element_type for operand in operand_shapes} != {shape.element_type}:
             return None
@@ -150,7 +149,7 @@ class Pad:
 
     @staticmethod
     def by_rows(
-        *, attributes: PadAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any
+        *, attributes: PadAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object
     ) -> RowForm | None:
         padding = attributes.padding
         if {operand.element_type for operand in operand_shapes} != {shape.element_type}:

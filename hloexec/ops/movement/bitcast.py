@@ -11,7 +11,6 @@ from functools import lru_cache
 from itertools import chain
 from math import prod
 from operator import methodcaller
-from typing import Any
 
 import attrs
 import numpy as np
@@ -74,7 +73,7 @@ class Bitcast:
 
     @staticmethod
     def memory_order(
-        order: MemoryOrder, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any
+        order: MemoryOrder, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object
     ) -> MemoryOrder:
         (source,) = operand_shapes
         if _tiles(source) or _tiles(shape) or shape.dynamic_dimensions or source.dynamic_dimensions:
@@ -82,7 +81,7 @@ class Bitcast:
         return _major_to_minor(shape)
 
     @staticmethod
-    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any) -> RowForm | None:
+    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object) -> RowForm | None:
         (source,) = operand_shapes
         is_reshape = (
             source.element_type is shape.element_type
@@ -320,7 +319,7 @@ class BitcastConvert:
         return _from_bytes(_bytes(operand.reshape(-1)), shape.element_type).reshape(sizes)
 
     @staticmethod
-    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any) -> RowForm | None:
+    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object) -> RowForm | None:
         source, target = operand_shapes[0].element_type, shape.element_type
         is_plain = source.bits == target.bits and source.byte_size == target.byte_size
         if not is_plain or source is target or Kind.PRED in (source.kind, target.kind):

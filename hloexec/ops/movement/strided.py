@@ -9,7 +9,6 @@ semantics".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 import numpy as np
@@ -95,7 +94,7 @@ class Broadcast:
 
     @staticmethod
     def by_rows(
-        *, attributes: BroadcastAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any
+        *, attributes: BroadcastAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object
     ) -> RowForm | None:
         sizes, dimensions = operand_shapes[0].dimensions, attributes.dimensions
         if list(dimensions) != sorted(dimensions):
@@ -169,7 +168,7 @@ class Reshape:
         return lambda operand: operand.reshape(sizes) if operand.flags.c_contiguous else reshaped(operand, sizes)
 
     @staticmethod
-    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any) -> RowForm:
+    def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object) -> RowForm:
         rows = prefixes(operand_shapes[0].dimensions) & prefixes(shape.dimensions)
 
         def bind(count: int) -> RowFunction:
@@ -215,7 +214,7 @@ class Transpose:
         return operand.transpose(attributes.dimensions)
 
     @staticmethod
-    def memory_order(order: MemoryOrder, *, attributes: TransposeAttributes, **_: Any) -> MemoryOrder:
+    def memory_order(order: MemoryOrder, *, attributes: TransposeAttributes, **_: object) -> MemoryOrder:
         return tuple(map(attributes.dimensions.index, order))
 
 
@@ -269,7 +268,7 @@ class Slice:
 
     @staticmethod
     def by_rows(
-        *, attributes: SliceAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: Any
+        *, attributes: SliceAttributes, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object
     ) -> RowForm:
         sizes = operand_shapes[0].dimensions
         whole = next((axis for axis, size in enumerate(sizes) if size != shape.dimensions[axis]), len(sizes))
@@ -282,7 +281,7 @@ class Slice:
         return RowForm(prefixes(sizes[:whole]), bind, is_view=True)
 
     @staticmethod
-    def memory_order(order: MemoryOrder, **_: Any) -> MemoryOrder:
+    def memory_order(order: MemoryOrder, **_: object) -> MemoryOrder:
         return order
 
 
@@ -329,5 +328,5 @@ class Copy:
         return operand
 
     @staticmethod
-    def memory_order(order: MemoryOrder, **_: Any) -> MemoryOrder:
+    def memory_order(order: MemoryOrder, **_: object) -> MemoryOrder:
         return order

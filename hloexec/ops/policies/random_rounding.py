@@ -185,12 +185,12 @@ class RandomRounding:
             total = np.where(np.isfinite(stepwise), stepwise, total)
         return self._results(total, self.shape, amplitudes[1])
 
-    def _is_narrow(self, operands: Sequence[Any]) -> bool:
+    def _is_narrow(self, operands: Sequence[object]) -> bool:
         """Whether partial sums may be rounded to a narrow type."""
         entries = [element_type_of(operand.dtype) for operand in operands if isinstance(operand, np.ndarray)]
         return self.summation.narrow_steps > 0 and any(entry.is_narrow and entry.is_floating for entry in entries)
 
-    def _adds_exactly(self, operands: Sequence[Any]) -> bool:
+    def _adds_exactly(self, operands: Sequence[object]) -> bool:
         """Whether all that is added is whole numbers, so few and small that no partial sum is rounded."""
         arrays = [operand for operand in operands if isinstance(operand, np.ndarray) and operand.size]
         if any(array.dtype.kind == "c" for array in arrays):
@@ -350,7 +350,7 @@ def random_rounding(
     return RandomRounding(kernel, rounding, shape, summation, name, key, keeps_types, seed % 2 == 1, kept_bits)
 
 
-def _in_doubles(given: Mapping[str, Any]) -> dict[str, Any]:
+def _in_doubles(given: Mapping[str, object]) -> dict[str, object]:
     """Keyword arguments of a kernel, with floats declared as f64 and complex numbers as c128."""
 
     def wide(entry: ElementType) -> ElementType:
@@ -359,7 +359,7 @@ def _in_doubles(given: Mapping[str, Any]) -> dict[str, Any]:
     return _with_types(given, wide)
 
 
-def _accumulated(given: Mapping[str, Any]) -> dict[str, Any]:
+def _accumulated(given: Mapping[str, object]) -> dict[str, object]:
     """Keyword arguments of a kernel, with all types declared as those that sums are accumulated in."""
 
     def wide(entry: ElementType) -> ElementType:
@@ -368,7 +368,7 @@ def _accumulated(given: Mapping[str, Any]) -> dict[str, Any]:
     return _with_types(given, wide)
 
 
-def _with_types(given: Mapping[str, Any], change: Callable[[ElementType], ElementType]) -> dict[str, Any]:
+def _with_types(given: Mapping[str, Any], change: Callable[[ElementType], ElementType]) -> dict[str, object]:
     def changed(shape: Shape) -> Shape:
         if isinstance(shape, TupleShape):
             return TupleShape(tuple(map(changed, shape.elements)))

@@ -75,7 +75,7 @@ class Along:
             return self._by_taps(array, combine, neutral)
         return self._doubled(self._laid_out(array, neutral), combine)
 
-    def _by_taps(self, array: Array, combine: Combination, neutral: Any) -> Array:
+    def _by_taps(self, array: Array, combine: Combination, neutral: object) -> Array:
         found = [visit for visit in visits(self.extent, self.places, self.dimension) if visit is not None]
         everywhere = slice(0, self.places, 1)
         if len(found) > 1 and found[1][0] == everywhere:
@@ -94,7 +94,7 @@ class Along:
             combine(part, array[self._at(element)], out=part)
         return total
 
-    def _laid_out(self, array: Array, neutral: Any) -> Array:
+    def _laid_out(self, array: Array, neutral: object) -> Array:
         """What the windows see: the dilated operand cut to their reach, `neutral` where there is no element."""
         dimension = self.dimension
         reach = (self.places - 1) * dimension.stride + (dimension.size - 1) * dimension.window_dilation + 1
@@ -145,7 +145,7 @@ class Along:
             covered *= 2
         return array
 
-    def _filled(self, array: Array, length: int, value: Any) -> Array:
+    def _filled(self, array: Array, length: int, value: object) -> Array:
         shape = (*array.shape[: self.axis], length, *array.shape[self.axis + 1 :])
         return np.full(shape, value, array.dtype)
 

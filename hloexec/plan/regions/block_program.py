@@ -206,7 +206,7 @@ class BlockProgram:
             place = self._call(step, _copy_into, [place], self.places.add_scratch(result), has_out=True)
         self._stored[slot] = place
 
-    def _computed(self, step: Step, function: Any, operands: Sequence[int], value: Value, form: RowForm) -> int:
+    def _computed(self, step: Step, function: object, operands: Sequence[int], value: Value, form: RowForm) -> int:
         """The place of a function's result, other than an output's."""
         if _writes(function):
             is_ufunc = isinstance(function, np.ufunc)
@@ -218,7 +218,7 @@ class BlockProgram:
         return self._call(step, function, operands, place, has_out=False)
 
 
-def _writes(function: Any) -> bool:
+def _writes(function: object) -> bool:
     """Whether a function takes the array to write to as its last argument."""
     return isinstance(function, np.ufunc) or function is choose_by_mask
 
