@@ -18,7 +18,7 @@ __all__ = ["backend_config_field", "checked_json"]
 
 
 @lru_cache(maxsize=1024)
-def backend_config_field(backend_config: str | None, field: str) -> dict[str, object]:
+def backend_config_field(backend_config: str | None, field: str) -> dict[str, Any]:
     """The object `field` of a GPU backend config, or the whole object where it has no such field (the older spelling).
 
     UnsupportedError says what is wrong with a config that is not an object of JSON. The result must not be modified.

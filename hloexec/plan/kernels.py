@@ -163,7 +163,7 @@ _GIVEN: dict[str, Callable[[KernelContext, Computation, Instruction], Any]] = {
 
 def bound(
     context: KernelContext, computation: Computation, instruction: Instruction, needs: frozenset[str]
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """The keyword arguments that a kernel declares."""
     return {need: _GIVEN[need](context, computation, instruction) for need in needs}
 

@@ -59,7 +59,7 @@ def summary_record(summary: Summary) -> dict[str, object]:
     return record
 
 
-def opcode_records(opcodes: Sequence[Opcode]) -> list[dict[str, object]]:
+def opcode_records(opcodes: Sequence[Opcode]) -> list[dict[str, Any]]:
     """One record per opcode of the registry."""
     return [
         {

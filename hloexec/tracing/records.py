@@ -23,7 +23,7 @@ def is_renaming(instruction: Instruction) -> bool:
     return role_of(instruction) not in (None, Role.KERNEL, Role.CUSTOM_CALL)
 
 
-def event_fields(number: int, event: Event, module: Module) -> dict[str, object]:
+def event_fields(number: int, event: Event, module: Module) -> dict[str, Any]:
     """What the index says of an event, its arrays left out."""
     instruction = event.instruction
     metadata = instruction.metadata
