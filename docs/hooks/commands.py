@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 
 import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
+from prose import escaped
 
 from hloexec.cli import _hloexec
 
 __all__ = ["on_page_markdown"]
+
+_CODE = re.compile(r"`([^`]+)`|(?<![\w-])(--?[a-z][\w=.*-]*\w)")
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -38,10 +42,8 @@ def _section(command: click.Command, context: click.Context) -> str:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     parts = [f"## {title} {{ #{title.replace(' ', '-')} }}", f"```text\n{usage}\n```"]
     parts += _paragraphs(command.help or "")
-    options = [record for parameter in command.params if (record := parameter.get_help_record(context))]
-    if options:
-        rows = [f"| {_code(names)} | {_escaped(text)} |" for names, text in options]
-        parts.append("\n".join(["| option | |", "| --- | --- |", *rows]) + "\n{ .options }")
+    records = [parameter.get_help_record(context) for parameter in command.params]
+    parts += [f"`{names}`\n:   {_escaped(text)}" for names, text in filter(None, records) if text]
     return "\n\n".join(parts)
 
 
@@ -54,11 +56,7 @@ def _paragraphs(text: str) -> Iterator[str]:
             yield _escaped(" ".join(paragraph.split()))
 
 
-def _code(text: str) -> str:
-    return f"`{text}`".replace("|", "\\|")
-
-
 def _escaped(text: str) -> str:
-    for mark in "\\`*_[]<>|":
-        text = text.replace(mark, f"\\{mark}" if mark not in "<>" else {"<": "&lt;", ">": "&gt;"}[mark])
-    return text
+    """Prose in which options, and what stands between backticks, are code."""
+    marked = _CODE.sub(lambda match: f"`{match[1] or match[2]}`", text)
+    return escaped(marked)

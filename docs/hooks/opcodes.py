@@ -24,7 +24,7 @@ _ROUNDING = {
     Rounding.NONE: "nothing is rounded",
     Rounding.ONCE: "the exact result, rounded once",
     Rounding.FORMAT: "to a narrower format, which the result does not have",
-    Rounding.FUNCTION: "within a few units in the last place; under `exact` correctly but for one case in a million",
+    Rounding.FUNCTION: "within a few units in the last place; under `exact` within 0.5 + 2⁻²⁰ of one",
     Rounding.SUM: "as partial sums are; their order is open",
     Rounding.UNKNOWN: "in several steps",
 }
@@ -87,4 +87,4 @@ def _operand_count(entry: Opcode) -> str:
 def _values(example: Example) -> str:
     width = max(len(given.label) for given in example.values)
     lines = [f"{given.label:<{width}} = {given.literal}" for given in example.values]
-    return "\n".join(["```text", *lines, "```"])
+    return "\n".join(["``` { .text .values }", *lines, "```"])
