@@ -8,7 +8,7 @@ import re
 __all__ = ["as_markdown", "escaped", "summary"]
 
 _SOURCE = re.compile(r"\s+(\((?:XLA|StableHLO)[^()]*\))\.?$|\s+(Source: [^.]*\.?|XLA: \w+\.)$")
-_FORMULA = re.compile(r"[\w(][^.;]* = .*|\w+\(.*\)")
+_FORMULA = re.compile(r"\w+\[[^=]*\] = .*|\w+\([\w.]*\)|\w+ = (?!.*\b[a-z]{2,} [a-z]{2,} )[^;]*")
 _MARKS = str.maketrans({**{mark: f"\\{mark}" for mark in "\\*_[]|"}, "<": "&lt;", ">": "&gt;"})
 
 
@@ -26,7 +26,7 @@ def as_markdown(documentation: str) -> str:
         text = " ".join(block.split())
         source = _SOURCE.search(text)
         stem = text[: source.start()] if source else text
-        if number == 0 and "\n" not in block and re.fullmatch(_FORMULA, stem) and len(stem) <= 100:
+        if number == 0 and "\n" not in block and re.fullmatch(_FORMULA, stem) and len(stem) <= 120:
             blocks.append(f"```text\n{stem}\n```")
             blocks += [escaped(_sentence(source[1] or source[2]))] if source else []
         else:
