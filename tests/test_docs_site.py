@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import hloexec.ops  # fills the registry
 from docs.hooks.known_differences import known_differences
 from docs.hooks.prose import as_markdown, escaped, summary
 from docs.hooks.type_names import in_words

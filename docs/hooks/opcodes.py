@@ -12,10 +12,9 @@ from opcode_examples import Example, read_examples
 from prose import as_markdown, escaped, summary
 from type_names import in_words
 
-import hloexec.ops  # noqa: F401 - fills the registry
 from hloexec.element_types import accepted_element_types
 from hloexec.ops.attributes import attribute_fields
-from hloexec.ops.registry import OPCODES, Opcode
+from hloexec.ops.registry import OPCODES, Opcode, Role
 from hloexec.ops.rounding import Rounding
 
 __all__ = ["on_page_markdown"]
@@ -28,6 +27,7 @@ _ROUNDING = {
     Rounding.SUM: "as partial sums are; their order is open",
     Rounding.UNKNOWN: "in several steps",
 }
+_WITHOUT_ELEMENTS = (Role.PARTITION_ID, Role.REPLICA_ID, Role.TOKEN)
 _DIFFERENCES = known_differences(OPCODES)
 
 
@@ -55,7 +55,7 @@ def _section(example: Example) -> str:
     entry = OPCODES[example.opcode]
     parts = [f"## {entry.name} {{ #{entry.name} }}", as_markdown(entry.documentation), "\n".join(_facts(entry))]
     parts.append(f"**Example.** {example.description}")
-    parts.append(f'```text title="docs/opcodes/{example.page}/{entry.name}.hlo"\n{example.module.strip()}\n```')
+    parts.append(f'```hlo title="docs/opcodes/{example.page}/{entry.name}.hlo"\n{example.module.strip()}\n```')
     parts.append(_values(example))
     if entry.name in _DIFFERENCES:
         rows = "\n".join(f"- {difference}" for difference in _DIFFERENCES[entry.name])
@@ -72,7 +72,8 @@ def _facts(entry: Opcode) -> Iterator[str]:
         joined = [", ".join(required)] if required else []
         joined += [f"optional {', '.join(optional)}"] if optional else []
         yield f"- Attributes: {'; '.join(joined)}"
-    yield f"- Element types: {in_words(accepted_element_types(entry))}"
+    if entry.role not in _WITHOUT_ELEMENTS:
+        yield f"- Element types: {in_words(accepted_element_types(entry))}"
     if entry.rounding is not Rounding.NONE:
         yield f"- Rounding: {_ROUNDING[entry.rounding]}"
 
