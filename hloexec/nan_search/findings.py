@@ -1,4 +1,4 @@
-"""What a hunt finds."""
+"""What a search for NaN finds."""
 
 from __future__ import annotations
 

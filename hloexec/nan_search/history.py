@@ -1,4 +1,4 @@
-"""What a hunt remembers: the ranges of the latest values at every place, and which findings they owe their NaN to.
+"""What a search remembers: the ranges of the latest values at every place, and which findings they owe their NaN to.
 
 Memory is bounded by the number of places, not by trip counts: of each instruction on each path the last
 few runs are kept.

@@ -27,11 +27,11 @@ _NO_CAUSES: frozenset[int] = frozenset()
 
 
 class Found(BaseException):
-    """Ends a run: the hunt is over. No error, so nothing on the way may take it for one."""
+    """Ends a run: the search is over. No error, so nothing on the way may take it for one."""
 
 
 class NanObserver:
-    """Watches a run; `hunt` says what came of it."""
+    """Watches a run; `search` says what came of it."""
 
     def __init__(
         self, module: Module, entry: str | None, first: bool, also: Sequence[str], share: float, elements: int

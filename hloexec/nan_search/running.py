@@ -58,7 +58,7 @@ def find_nan(
         if name not in CHECKS:
             raise InputError(f"also must name some of {', '.join(CHECKS)}, but has {name!r}")
     watchers = listed("observers", observers, "observers")
-    hunter = NanObserver(module, options.get("computation"), first, also, share, elements)
+    observer = NanObserver(module, options.get("computation"), first, also, share, elements)
     with suppress(Found):
-        run_devices(module, inputs, observers=[hunter, *watchers], **options)
-    return hunter.search()
+        run_devices(module, inputs, observers=[observer, *watchers], **options)
+    return observer.search()

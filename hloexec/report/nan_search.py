@@ -137,7 +137,7 @@ def _chain(chain: Sequence[Link]) -> RenderableType:
 
 
 def nan_record(search: NanSearch) -> dict[str, object]:
-    """The same as `hunt_view`; numbers that JSON has not are texts."""
+    """The same as `nan_view`; numbers that JSON has not are texts."""
     return {
         "found": search.finding is not None or search.nan_from_inputs,
         "finding": None if search.finding is None else _finding_record(search.finding),

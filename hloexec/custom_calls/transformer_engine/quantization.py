@@ -295,7 +295,7 @@ def _add_older(target: str, names: tuple[str, ...], what: str) -> None:
         return (*results, *zeros(declared[len(names) :]))
 
     documentation = (
-        f"{what[0].upper()}{what[1:]}\n\nOperands: x, amax, scale, scale_inv. The scale applies where the result has "
+        f"{what}\n\nOperands: x, amax, scale, scale_inv. The scale applies where the result has "
         "eight bits, which saturate; amax grows to the largest magnitude in x. Source: TransformerEngine 1.x, "
         "jax/csrc/extensions/quantization.cpp and transpose.cpp."
     )

@@ -158,7 +158,12 @@ _CONVERTS = Traits(converts=True, keeps_order=True, demands_for=first_operand_de
 
 @opcode("convert", operands=1, elementwise=True, traits=attrs.evolve(_CONVERTS, bounds=_converted_bounds))
 class Convert:
-    """The operand in the declared element type; see `convert` (XLA: ConvertElementType)."""
+    """The operand in the declared element type.
+
+    Floats become the nearest number, ties to even; beyond the range ∞, NaN or (f4e2m1fn) the largest number, as the
+    type has it. Float to integer: truncated, saturated, NaN → 0. Integers wrap. To pred: whether it is not zero.
+    Complex to real drops the imaginary part. XLA: ConvertElementType.
+    """
 
     states_shape = True
     keeps_relative_errors = True
