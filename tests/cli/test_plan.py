@@ -20,7 +20,7 @@ def test_the_page_on_execution_shows_its_example_and_its_plan(capsys: pytest.Cap
     first, rest = capsys.readouterr().out.split("\n\n", 1)
     assert first.startswith("# main: 2 functions, at most ")
     assert rest == shown
-    module = page.split("```\nHloModule")[1].split("```")[0]
+    module = page.split("```hlo\nHloModule")[1].split("```")[0]
     assert f"HloModule{module}" == CHAIN.read_text()
 
 
