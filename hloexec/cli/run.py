@@ -39,7 +39,9 @@ __all__ = ["command"]
     help="Read whole arrays, of which each device gets its shard as the parameters' shardings say; the result is put "
     "together again.",
 )
-@click.option("--random-inputs", is_flag=True, help="Make up inputs even where FILE is a snapshot, which has its own.")
+@click.option(
+    "--random-inputs", is_flag=True, help="Draw random inputs even where FILE is a snapshot, which has its own."
+)
 @click.option("--infeed", metavar="FILE.npz", help="Read the values that infeeds take, keyed 0, 1, … in their order.")
 @click.option("--outfeed", metavar="FILE.npz", help="Write the values that outfeeds hand over, keyed 0, 1, …")
 @click.option(
