@@ -79,3 +79,9 @@ def test_every_public_name_has_a_place_on_the_site() -> None:
     pages = (ROOT / "docs" / "api").glob("*.md")
     shown = {name for page in pages for name in re.findall(r"^::: hloexec\.(\w+)$", page.read_text(), re.MULTILINE)}
     assert {*hloexec.__all__} - {"__version__"} == shown
+
+
+def test_the_index_of_names_leads_to_every_page_of_them() -> None:
+    folder = ROOT / "docs" / "api"
+    rows = re.findall(r"^\| \[[^]]+\]\((\w+\.md)\) \| ", (folder / "index.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(page.name for page in folder.glob("*.md") if page.name != "index.md")
