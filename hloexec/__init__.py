@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from hloexec.origins import SourceLine
     from hloexec.sharding import shard_inputs, unshard_outputs
     from hloexec.text import format, parse
-    from hloexec.text.buffer_assignment import parse_buffer_assignment
+    from hloexec.text.dumps.buffer_assignment import parse_buffer_assignment
     from hloexec.tracing import Trace, TraceEvent, read_trace, trace
     from hloexec.values import Array, Inputs, Token, Value
     from hloexec.verifier import Note, verify
@@ -247,7 +247,7 @@ _HOMES = {
     "load_buffer_assignment": "hloexec.buffers",
     "memory_usage": "hloexec.buffers",
     "parse": "hloexec.text",
-    "parse_buffer_assignment": "hloexec.text.buffer_assignment",
+    "parse_buffer_assignment": "hloexec.text.dumps.buffer_assignment",
     "random_inputs": "hloexec.inputs",
     "read_trace": "hloexec.tracing",
     "record_golden": "hloexec.golden",

@@ -33,9 +33,9 @@ from hloexec.ir import (
     leaf_shapes,
 )
 from hloexec.plan.trees import fits, rebuilt
-from hloexec.text.attribute_text import sharding as sharding_text
+from hloexec.text.attributes.printing import sharding as sharding_text
+from hloexec.text.attributes.shardings import parse_sharding
 from hloexec.text.shapes import parse_shape
-from hloexec.text.shardings import parse_sharding
 from hloexec.values import Array, Inputs, Value
 
 __all__ = ["shard_inputs", "unshard_outputs"]

@@ -17,7 +17,7 @@ from hloexec.buffers.usage import LiveValue, MemoryUsage, Peak
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, BufferShape, Shape, TupleShape
 from hloexec.ir.buffer_assignment import Allocation, BufferAssignment
-from hloexec.text.dump_lines import index_text
+from hloexec.text.dumps.lines import index_text
 
 __all__ = ["AllocationUse", "Difference", "MemoryComparison", "compare_memory"]
 

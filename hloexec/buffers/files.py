@@ -9,7 +9,7 @@ from hloexec.arguments import require_path
 from hloexec.errors import InputError
 from hloexec.interop.content import decoded, read_limited, unpacked
 from hloexec.ir.buffer_assignment import BufferAssignment
-from hloexec.text.buffer_assignment import merge_buffer_assignments, parse_buffer_assignment
+from hloexec.text.dumps.buffer_assignment import merge_buffer_assignments, parse_buffer_assignment
 
 __all__ = ["load_buffer_assignment"]
 

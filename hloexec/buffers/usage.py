@@ -18,7 +18,7 @@ from hloexec.buffers.flattening import flatten
 from hloexec.buffers.live_ranges import lifetimes
 from hloexec.buffers.sizes import Target, byte_size, memory_space, target_of
 from hloexec.ir import Module, Shape
-from hloexec.text.dump_lines import index_text
+from hloexec.text.dumps.lines import index_text
 from hloexec.verifier import verify
 
 __all__ = ["LiveValue", "MemoryUsage", "Peak", "highest", "memory_usage"]

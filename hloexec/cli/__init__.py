@@ -41,7 +41,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = import_module(f"hloexec.cli.{cmd_name}").command
+        command: click.Command = import_module(f"hloexec.cli.commands.{cmd_name}").command
         return command
 
 

@@ -29,7 +29,7 @@ from hloexec.devices.tiles import Tiles, along_axes, partitions_named, places, t
 from hloexec.devices.topology import Group, Topology
 from hloexec.errors import InputError, ParseError, UnsupportedError
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, NamedSharding, Shape, TupleShape, TupleSharding
-from hloexec.text.shardy import meshes_of, parse_manual_axes, parse_shardings
+from hloexec.text.attributes.shardy import meshes_of, parse_manual_axes, parse_shardings
 from hloexec.values import Array
 
 __all__ = ["Crossing", "crossings", "is_boundary", "reason_against"]

@@ -17,7 +17,7 @@ from hloexec.devices.tiles import MOST_DEVICES, partitions_named
 from hloexec.errors import InputError, ParseError
 from hloexec.ir import Computation, Instruction, Module, ReplicaGroups
 from hloexec.ops.attributes import attribute_fields
-from hloexec.text.shardy import meshes_of
+from hloexec.text.attributes.shardy import meshes_of
 
 __all__ = [
     "ONE_DEVICE",

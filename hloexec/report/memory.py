@@ -17,7 +17,7 @@ from hloexec.buffers.usage import Peak
 from hloexec.ir import TupleShape
 from hloexec.report.units import byte_text, count_text, plural
 from hloexec.text import format_shape
-from hloexec.text.dump_lines import index_text
+from hloexec.text.dumps.lines import index_text
 
 __all__ = ["memory_record", "memory_view"]
 

@@ -9,10 +9,10 @@ from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.ir import Instruction, Shape, leaf_shapes
 from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.registry import Opcode, Role, find_opcode
-from hloexec.text.annotations import AnnotationParser
 from hloexec.text.asynchronous import check_wrapped, wrap, wrapped_opcode
-from hloexec.text.attributes import AttributeParser
-from hloexec.text.instruction_attributes import InstructionAttributeParser
+from hloexec.text.attributes.annotations import AnnotationParser
+from hloexec.text.attributes.instructions import InstructionAttributeParser
+from hloexec.text.attributes.values import AttributeParser
 from hloexec.text.lexer import NAME, NAME_PATTERN, RESERVED
 from hloexec.text.literals import LiteralParser
 from hloexec.text.operands import OperandParser, is_name_list

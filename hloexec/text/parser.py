@@ -18,8 +18,8 @@ from hloexec.arguments import require_flags, require_text
 from hloexec.collection import collection_paused
 from hloexec.errors import ParseError
 from hloexec.ir import FileLocation, Module, Shape, StackFrame, StackFrames, TupleShape
-from hloexec.text.annotations import AnnotationParser
-from hloexec.text.attributes import AttributeParser
+from hloexec.text.attributes.annotations import AnnotationParser
+from hloexec.text.attributes.values import AttributeParser
 from hloexec.text.instructions import InstructionParser
 from hloexec.text.lexer import END, NAME_PATTERN, NUMBER, Lexer
 from hloexec.text.shapes import ARRAY_PATTERN, ShapeParser

@@ -22,7 +22,7 @@ from hloexec.ir import (
 )
 from hloexec.ops.attributes import Grammar, attribute_fields
 from hloexec.ops.registry import Role, find_opcode
-from hloexec.text import attribute_text as write
+from hloexec.text.attributes import printing as write
 from hloexec.text.lexer import escape
 from hloexec.text.shape_text import literal_text, literal_with_shape_text, shape_text, shapes_text
 

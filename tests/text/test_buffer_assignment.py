@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hloexec.errors import HloWarning, InputError, ParseError
 from hloexec.ir.buffer_assignment import BufferAssignment, Position, Use
-from hloexec.text.buffer_assignment import merge_buffer_assignments, parse_buffer_assignment
-from hloexec.text.buffer_assignment_printer import format_buffer_assignment
+from hloexec.text.dumps.buffer_assignment import merge_buffer_assignments, parse_buffer_assignment
+from hloexec.text.dumps.buffer_assignment_printer import format_buffer_assignment
 from tests.buffers.dumps import seed_dump, xla_dumps
 
 WHOLE = """BufferAssignment:

@@ -17,13 +17,13 @@ import attrs
 
 from hloexec.ops.attributes import AttributeField, Grammar, attribute_fields
 from hloexec.ops.registry import Opcode
-from hloexec.text.annotations import AnnotationParser
-from hloexec.text.attributes import AttributeParser
-from hloexec.text.geometry import GeometryParser
+from hloexec.text.attributes.annotations import AnnotationParser
+from hloexec.text.attributes.geometry import GeometryParser
+from hloexec.text.attributes.shardings import ShardingParser
+from hloexec.text.attributes.values import AttributeParser
 from hloexec.text.lexer import NAME_PATTERN
 from hloexec.text.literals import LiteralParser
 from hloexec.text.shapes import ShapeParser
-from hloexec.text.shardings import ShardingParser
 from hloexec.text.state import ParserState, Scope
 
 __all__ = ["InstructionAttributeParser"]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from hloexec.ir.buffer_assignment import MemorySpace, Slot, SlotTable
-from hloexec.text.dump_lines import DumpLines, rounded_bytes
+from hloexec.text.dumps.lines import DumpLines, rounded_bytes
 
 __all__ = ["MEMORY_SPACE", "format_memory_spaces", "parse_memory_spaces"]
 

@@ -18,8 +18,8 @@ from hloexec.ir import (
     TileSharding,
     TupleSharding,
 )
-from hloexec.text.annotations import AnnotationParser
-from hloexec.text.attributes import AttributeParser
+from hloexec.text.attributes.annotations import AnnotationParser
+from hloexec.text.attributes.values import AttributeParser
 from hloexec.text.lexer import END, NAME, STRING, Lexer
 from hloexec.text.shapes import ShapeParser
 from hloexec.text.state import ParserState

@@ -61,7 +61,7 @@ def command(
     if os.path.isdir(before):
         if after is not None and not os.path.isdir(after):
             raise click.UsageError(f"{before} is a folder and {after} is none; give two folders, one, or two modules")
-        from hloexec.cli.diff_folders import diff_dumps
+        from hloexec.cli.commands.diff_folders import diff_dumps
 
         return diff_dumps(before, after, select, (policies[0], policies[1]), top, as_json, given)
     if after is None:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from hloexec.ir import ConvolutionDimensionNumbers, PaddingDimension, SliceDimension, Window, WindowDimension
-from hloexec.text.attributes import AttributeParser
+from hloexec.text.attributes.values import AttributeParser
 from hloexec.text.lexer import Lexer
 
 __all__ = ["GeometryParser"]

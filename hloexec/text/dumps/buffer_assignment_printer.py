@@ -13,8 +13,8 @@ from hloexec.ir.buffer_assignment import (
     UsedValue,
     ValueLabel,
 )
-from hloexec.text.dump_lines import index_text, rounded_bytes
-from hloexec.text.memory_report import format_memory_spaces
+from hloexec.text.dumps.lines import index_text, rounded_bytes
+from hloexec.text.dumps.memory_report import format_memory_spaces
 from hloexec.text.shape_text import shape_text
 
 __all__ = ["format_buffer_assignment"]

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from hloexec.ir import Metadata, OriginalValue, ResultAccuracy, Statistics
-from hloexec.text.attributes import AttributeParser
+from hloexec.text.attributes.values import AttributeParser
 from hloexec.text.lexer import NAME, NUMBER, STRING
 from hloexec.text.state import ParserState
 

@@ -28,8 +28,8 @@ from hloexec.ir.buffer_assignment import (
     UsedValue,
     ValueLabel,
 )
-from hloexec.text.dump_lines import DumpLines, index_of, rounded_bytes
-from hloexec.text.memory_report import MEMORY_SPACE, parse_memory_spaces
+from hloexec.text.dumps.lines import DumpLines, index_of, rounded_bytes
+from hloexec.text.dumps.memory_report import MEMORY_SPACE, parse_memory_spaces
 
 __all__ = ["merge_buffer_assignments", "parse_buffer_assignment"]
 

@@ -1,0 +1,1 @@
+"""One module per command: `command` is what `hloexec NAME` calls, a thin layer over a public function."""
