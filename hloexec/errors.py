@@ -88,7 +88,7 @@ class DeadlockError(EvaluationError):
 
 
 class ResourceError(HloError):
-    """Running the module would need more memory than it may take."""
+    """Running the module needs more memory, iterations of a loop or time than it may take."""
 
 
 class HloWarning(UserWarning):

@@ -65,7 +65,7 @@ def prepared(file: str, given: RunOptions) -> Prepared:
         recorded_result = None
         values = values_per_device(module, topology, given)
     options |= {"replicas": topology.replicas, "partitions": topology.partitions}
-    options |= {"memory_limit": given.memory_limit, "seed": given.seed}
+    options |= {**given.limits(), "seed": given.seed}
     return Prepared(module, values, options, topology.count, (file, *given.words()), recorded_result)
 
 

@@ -81,6 +81,15 @@ class RunOptions:
     memory_limit: int | None = _option(
         "--memory-limit", type=ByteCount(), help="Refuse to take more, e.g. 8G.  [default: 80 % of what is free]"
     )
+    max_iterations: int | None = _option(
+        "--max-iterations", type=click.IntRange(1), help="End the run where a loop has more iterations, and say where."
+    )
+    timeout: float | None = _option(
+        "--timeout",
+        metavar="SECONDS",
+        type=click.FloatRange(0),
+        help="End the run where it takes longer, and say where.",
+    )
 
     def settings(self) -> dict[str, Any]:
         """The arguments of `run_devices` that are the same for every module.
@@ -102,15 +111,19 @@ class RunOptions:
         constants = literals.load_arrays(elided) if is_file else elided
         return {"numerics": policy, "elided": constants, "unknown": self.unknown}
 
+    def limits(self) -> dict[str, Any]:
+        """The arguments of `run_devices` that end a run which takes too much."""
+        return {"memory_limit": self.memory_limit, "max_iterations": self.max_iterations, "timeout": self.timeout}
+
     def words(self) -> list[str]:
         """The options that are not as they are without saying, as one types them.
 
-        How much memory there may be is no part of what is run, and left out.
+        Limits are no part of what is run, and left out.
         """
         words, flags = [], []
         for field in attrs.fields(RunOptions):
             name, value = field.metadata["name"], getattr(self, field.name)
-            if value == field.default or field.name == "memory_limit":
+            if value == field.default or field.name in self.limits():
                 continue
             if value is True:
                 flags.append(name)

@@ -231,7 +231,7 @@ class Machine(Scheduler):
                 arguments.clear()
                 return self._run_per_class(task, step, *found)
         self._drop(task, step)
-        return self._go_round(task, step, Loop(flow, arguments))
+        return self._test_condition(task, step, Loop(flow, arguments))
 
     def _take(self, task: Task, step: Step, branch: Branch) -> Task | None:
         """Run a branch of the conditional that the task is at, or begin it."""
@@ -295,15 +295,17 @@ class Machine(Scheduler):
             loop.state = results
             # What the frame holds is not the loop's alone.
             frame.slots.clear()
-            return self._go_round(task, step, loop)
+            return self._test_condition(task, step, loop)
         again = results[0]
         if type(again) is Varying:
             keys = [bool(of_position(again, position)) for position in range(len(task.devices))]
-            self._part(task, step, keys, lambda part, positions, key: self._turn(part, step, loop.part(positions), key))
+            self._part(
+                task, step, keys, lambda part, positions, key: self._iterate(part, step, loop.part(positions), key)
+            )
             return None
-        return self._turn(task, step, loop, again)
+        return self._iterate(task, step, loop, again)
 
-    def _go_round(self, task: Task, step: Step, loop: Loop) -> Task | None:
+    def _test_condition(self, task: Task, step: Step, loop: Loop) -> Task | None:
         """Ask whether a loop has another iteration; what can run as Python does so first."""
         more = self._due_iterations(loop)
         code = loop_code_of(step) if more else None
@@ -313,14 +315,14 @@ class Machine(Scheduler):
             state, loop.state = loop.state, []
             context = task.frames[-1].context
             loop.state, loop.iteration, is_over = self._call(code, state, context, start, until)
-            self._went_round(loop.flow, loop.iteration - start, is_over)
+            self._iterated(loop, loop.iteration - start, is_over)
             if is_over:
                 results, loop.state = loop.state, []
                 return self._complete(task, step, results)
         self._push(task, loop.flow.condition, list(loop.state), step, loop)
         return task
 
-    def _turn(self, task: Task, step: Step, loop: Loop, again: object) -> Task | None:
+    def _iterate(self, task: Task, step: Step, loop: Loop, again: object) -> Task | None:
         """Begin another iteration of a loop, or leave it."""
         if again:
             loop.in_body = True
@@ -335,7 +337,7 @@ class Machine(Scheduler):
 
     # What others may watch
 
-    def _went_round(self, flow: While, times: int, is_over: bool) -> None:
+    def _iterated(self, loop: Loop, times: int, is_over: bool) -> None:
         """A loop has run so many iterations as Python, and its condition as often, or once more where it is over."""
 
     def _finished(self, task: Task, frame: Frame) -> None:

@@ -25,6 +25,8 @@ class RunOptions(TypedDict, total=False):
     elided: str | Mapping[str, Any]
     unknown: str
     memory_limit: int | str | None
+    max_iterations: int | None
+    timeout: float | None
     verify: bool
     planner: bool
     check: bool

@@ -16,7 +16,9 @@ import numpy as np
 from hloexec.arguments import (
     byte_count,
     require_flags,
+    require_integer,
     require_module,
+    require_number,
     require_policy,
     require_seed,
     require_text,
@@ -44,6 +46,7 @@ from hloexec.plan.steps import PartError, Plan
 from hloexec.values import Inputs, Value
 
 if TYPE_CHECKING:
+    from hloexec.exec.limits import Limits
     from hloexec.exec.statistics import Statistics
 
 __all__ = ["plan_of", "run", "run_devices"]
@@ -72,6 +75,8 @@ def run(
     elided: str | Mapping[str, object] = "zeros",
     unknown: str = "error",
     memory_limit: int | str | None = None,
+    max_iterations: int | None = None,
+    timeout: float | None = None,
     verify: bool = True,
     planner: bool = True,
     check: bool = False,
@@ -102,6 +107,9 @@ def run(
 
     - `memory_limit` is the most that the run may allocate beyond its inputs: a number of bytes, or a text such as
       `"500M"` or `"8G"`; by default 80 % of what is free.
+    - `max_iterations` is the most that each loop may run, and `timeout` the seconds that the run may take; a run beyond
+      them ends with a ResourceError that names the loop, its iteration and what its condition read. A single kernel is
+      not interrupted. With limits, and where loops nest, loops run more slowly.
     - `verify=False` runs a module that does not verify, for as long as it goes well.
     - `planner=False` runs every instruction by itself, with the same bits.
     - `check` verifies every result's type and shape.
@@ -135,6 +143,8 @@ def run(
         elided=elided,
         unknown=unknown,
         memory_limit=memory_limit,
+        max_iterations=max_iterations,
+        timeout=timeout,
         verify=verify,
         planner=planner,
         check=check,
@@ -159,6 +169,8 @@ def run_devices(
     elided: str | Mapping[str, Any] = "zeros",
     unknown: str = "error",
     memory_limit: int | str | None = None,
+    max_iterations: int | None = None,
+    timeout: float | None = None,
     verify: bool = True,
     planner: bool = True,
     check: bool = False,
@@ -194,6 +206,8 @@ def run_devices(
         elided=elided,
         unknown=unknown,
         memory_limit=memory_limit,
+        max_iterations=max_iterations,
+        timeout=timeout,
         verify=verify,
         planner=planner,
         check=check,
@@ -212,6 +226,8 @@ def _run(
     *,
     seed: int,
     memory_limit: int | str | None,
+    max_iterations: int | None,
+    timeout: float | None,
     check: bool,
     observers: Sequence[Observer],
     statistics: Statistics | None,
@@ -222,6 +238,7 @@ def _run(
 ) -> list[Value]:
     _require_run_options(module, seed, check, statistics)
     limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
+    limits = None if max_iterations is None and timeout is None else _limits(max_iterations, timeout)
     if inputs is None:
         inputs = [_random_inputs(module, seed, options)]
     attached = UNOBSERVED if type(observers) is tuple and not observers else attach(observers)
@@ -233,7 +250,7 @@ def _run(
 
     def execute(*, planner: bool) -> list[Value]:
         plan = plan_of(module, memory_limit=limit, is_observed=attached.see_instructions, planner=planner, **options)
-        return _execute(plan, inputs, topology, parties, attached, limit, seed, check, statistics)
+        return _execute(plan, inputs, topology, parties, attached, limit, seed, check, statistics, limits)
 
     planner = options.pop("planner")
     try:
@@ -265,6 +282,16 @@ def _require_run_options(module: object, seed: object, check: object, statistics
             raise wrong("statistics", "a Statistics object, which the run fills in", statistics)
 
 
+def _limits(max_iterations: int | None, timeout: float | None) -> Limits:
+    from hloexec.exec.limits import Limits
+
+    if max_iterations is not None:
+        require_integer("max_iterations", max_iterations, 1)
+    if timeout is not None:
+        require_number("timeout", timeout)
+    return Limits(max_iterations, timeout)
+
+
 def _random_inputs(module: Module, seed: int, options: Mapping[str, Any]) -> list[Value]:
     from hloexec.inputs import random_inputs
 
@@ -281,6 +308,7 @@ def _execute(
     seed: int,
     check: bool,
     statistics: Statistics | None,
+    limits: Limits | None,
 ) -> list[Value]:
     """One run of a plan."""
     if plan.communication:
@@ -295,10 +323,10 @@ def _execute(
     if plan.host_transfers or any(party is not None for given in parties for party in given):
         hosts = [connect(plan, *given) for given in zip(*parties, strict=True)]
     machine = Machine(topology, hosts)
-    if check or statistics is not None or attached.see_instructions or attached.see_progress:
+    if check or statistics is not None or limits is not None or attached.see_instructions or attached.see_progress:
         from hloexec.exec.watching import WatchedMachine
 
-        machine = WatchedMachine(topology, attached, check=check, statistics=statistics, hosts=hosts)
+        machine = WatchedMachine(topology, attached, check=check, statistics=statistics, hosts=hosts, limits=limits)
     draws = seeded(int(seed)) if plan.has_draws else nullcontext()
     with np.errstate(all="ignore"), draws, single_threaded_blas():
         results = machine.run(plan, arguments)

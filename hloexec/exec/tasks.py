@@ -30,6 +30,10 @@ class Loop:
     """The carried leaves while the condition runs; empty while the body, which owns them then, does."""
     iteration: int = 0
     in_body: bool = False
+    at_a_time: int = 1
+    """How many iterations run as Python at a time, where the run is watched."""
+    read: list[tuple[str, Any]] = attrs.field(factory=list)
+    """What the condition last read, by name, where the run has limits."""
 
     def part(self, positions: Sequence[int]) -> Loop:
         """The loop for the devices at some positions."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from hloexec.devices.topology import Topology
 from hloexec.devices.varying import Varying
-from hloexec.errors import EvaluationError
+from hloexec.errors import EvaluationError, ResourceError
 from hloexec.exec.code.code import Code
 from hloexec.exec.machine import Machine, store_result
 from hloexec.exec.observers import Attached, attach
@@ -20,17 +20,18 @@ from hloexec.exec.showing import shown
 from hloexec.exec.statistics import Statistics
 from hloexec.exec.tasks import Frame, Loop, Task
 from hloexec.plan.kernels import InstructionKernel
-from hloexec.plan.steps import Plan, Step, While
+from hloexec.plan.steps import Plan, Step
 from hloexec.plan.trees import NO_SLOT, fits, store
 from hloexec.values import flat
 
 if TYPE_CHECKING:
     from hloexec.exec.host import Host
+    from hloexec.exec.limits import Limits
 
 __all__ = ["WatchedMachine"]
 
-_ITERATIONS = 64
-"""So many iterations of a loop run as Python at a time."""
+_LONG_SECONDS = 0.05
+"""Iterations of a loop run as Python for about so long at a time, for the sake of progress, limits and Ctrl-C."""
 
 
 class WatchedMachine(Machine):
@@ -44,12 +45,18 @@ class WatchedMachine(Machine):
         check: bool = False,
         statistics: Statistics | None = None,
         hosts: Sequence[Host] = (),
+        limits: Limits | None = None,
     ) -> None:
         super().__init__(topology, hosts)
+        self._limits = limits
+        self._begun: set[Plan] = set()
+        """The plans that have been compared with the limits."""
         self._attached = attached
         self._check = check
         self._statistics = statistics
         self._each_class = _WatchedClasses(statistics, attached.see_instructions)
+        self._started = 0.0
+        """When the last iterations that ran as Python began."""
         self._seconds: dict[int, float] = {}
         """How long the last kernel took, by the slots that it filled."""
 
@@ -66,7 +73,12 @@ class WatchedMachine(Machine):
 
     def _beside(self) -> Machine:
         return WatchedMachine(
-            self._topology, attach(()), check=self._check, statistics=self._statistics, hosts=self._hosts
+            self._topology,
+            attach(()),
+            check=self._check,
+            statistics=self._statistics,
+            hosts=self._hosts,
+            limits=self._limits,
         )
 
     def _push(self, task: Task, plan: Plan, arguments: list[Any], step: Step | None, loop: Loop | None = None) -> None:
@@ -81,6 +93,7 @@ class WatchedMachine(Machine):
             iteration = loop.iteration if loop is not None else None
             entry = task.frames[0]
             self._attached.progress(entry.begun, len(entry.plan.steps), step.instruction, iteration)
+        self._require_unrolled(plan)
         given = list(arguments) if self._attached.see_instructions else []
         super()._push(task, plan, arguments, step, loop)
         if self._attached.see_instructions:
@@ -93,34 +106,62 @@ class WatchedMachine(Machine):
 
     def _due_code(self, plan: Plan, arguments: Sequence[object]) -> Code | None:
         attached = self._attached
-        is_seen = self._check or self._statistics is not None or attached.see_instructions or attached.see_progress
-        return None if is_seen else super()._due_code(plan, arguments)
+        has_part = self._check or self._limits is not None or self._statistics is not None
+        is_watched = has_part or attached.see_instructions or attached.see_progress
+        return None if is_watched else super()._due_code(plan, arguments)
 
     def _due_iterations(self, loop: Loop) -> int:
-        """A few at a time, for the sake of progress and of people who interrupt.
-
-        Where bytes are counted, only those whose steps take the same in each iteration.
-        """
+        """Some at a time. Where bytes are counted, only those whose steps take the same in each iteration."""
         steps = (*loop.flow.condition.steps, *loop.flow.body.steps)
         if self._statistics is not None and any(step.kernel is None for step in steps):
             return 0
         if self._check or self._attached.see_instructions:
             return 0
-        return _ITERATIONS if super()._due_iterations(loop) else 0
+        if not super()._due_iterations(loop):
+            return 0
+        self._started = time.perf_counter()
+        if self._limits is None:
+            return loop.at_a_time
+        if loop.flow.condition.depth != 1 or loop.flow.body.depth != 1:
+            return 0
+        self._require_unrolled(loop.flow.body)
+        most = self._limits.max_iterations
+        return loop.at_a_time if most is None else min(loop.at_a_time, max(most - loop.iteration, 0))
 
-    def _went_round(self, flow: While, times: int, is_over: bool) -> None:
+    def _iterated(self, loop: Loop, times: int, is_over: bool) -> None:
+        if time.perf_counter() - self._started < _LONG_SECONDS / 2:
+            loop.at_a_time *= 2
+        if self._limits is not None and not is_over:
+            self._limits.note(loop)
+        flow = loop.flow
         if self._statistics is not None:
             self._statistics.ran(times * len(flow.body.steps) + (times + is_over) * len(flow.condition.steps))
 
+    def _iterate(self, task: Task, step: Step, loop: Loop, again: object) -> Task | None:
+        if self._limits is not None and again:
+            try:
+                self._limits.require_iteration(loop)
+                self._limits.require_time(task.frames, loop)
+            except ResourceError as error:
+                raise self._placed(error, task, step) from None
+        return super()._iterate(task, step, loop, again)
+
+    def _require_unrolled(self, plan: Plan) -> None:
+        if self._limits is not None and plan not in self._begun:
+            self._begun.add(plan)
+            self._limits.require_unrolled(plan)
+
     def _advance(self, task: Task) -> Step | None:
         frame = task.frames[-1]
-        attached = self._attached
+        attached, limits = self._attached, self._limits
         reports_progress = attached.see_progress and len(task.frames) == 1
         total = len(frame.plan.steps)
         step: Step | None = None
         try:
             for step in frame.remaining:
                 frame.begun += 1
+                if limits is not None:
+                    limits.require_time(task.frames)
                 if reports_progress:
                     attached.progress(frame.begun, total, step.instruction)
                 if step.kernel is None:

@@ -37,5 +37,5 @@ def test_the_words_for_options_are_read_as_these_options(said: dict[str, object]
 
 def test_every_option_is_said_where_it_matters() -> None:
     given = {name for said in SAID for name in said}
-    assert {field.name for field in attrs.fields(RunOptions)} - given == {"memory_limit"}
-    assert RunOptions(memory_limit=5).words() == []
+    assert {field.name for field in attrs.fields(RunOptions)} - given == {"memory_limit", "max_iterations", "timeout"}
+    assert RunOptions(memory_limit=5, max_iterations=7, timeout=1.5).words() == []

@@ -10,7 +10,7 @@ import pytest
 
 import hloexec
 from hloexec.errors import EvaluationError, InputError
-from hloexec.exec import observers, plan_of, run
+from hloexec.exec import observers, plan_of, run, watching
 from tests.exec.programs import COUNTING_LOOP, flat, parsed
 from tests.plan.loops import loop
 from tests.plan.random_programs import random_program
@@ -173,6 +173,7 @@ def test_progress_is_reported_in_every_run(monkeypatch):
 
 def test_progress_goes_on_through_a_long_loop(monkeypatch):
     monkeypatch.setattr(observers, "_PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(watching, "_LONG_SECONDS", 0.0)
     reporter = Reporter()
     text = loop({"a": "f32[4]"}, "  b = f32[4] sine(a)", "b", trips=1000)
     run(parsed(text), X, observers=[reporter])

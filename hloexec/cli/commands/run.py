@@ -173,9 +173,9 @@ def _timed(
             replicas=topology.replicas,
             partitions=topology.partitions,
             observers=[progress],
-            memory_limit=given.memory_limit,
             seed=given.seed,
             statistics=taken,
+            **given.limits(),
             **options,
         )
         return results, taken, time.perf_counter() - start
