@@ -219,7 +219,16 @@ def run_devices(
     )
 
 
-def _run(
+def _run(module: Module, inputs: Inputs | None, topology: Topology, *, verify: bool, **options: Any) -> list[Value]:
+    if verify is not False:
+        return _run_on(module, inputs, topology, verify=verify, **options)
+    from hloexec.verifier import explained
+
+    with explained(module):
+        return _run_on(module, inputs, topology, verify=verify, **options)
+
+
+def _run_on(
     module: Module,
     inputs: Inputs | None,
     topology: Topology,
@@ -398,9 +407,21 @@ def plan_of(
 
         verify_module(module)
         known.is_verified = True
-    if not isinstance(elided, str):
+    if verify:
+        return _kept_plan(known, entry, options, limit)
+    from hloexec.verifier import explained
+
+    with explained(module):
+        return _kept_plan(known, entry, options, limit)
+
+
+def _kept_plan(known: _Known, entry: Computation, options: Options, limit: int | None) -> Plan:
+    """The plan that was made before, as long as nothing that it was made of has changed; else a new one."""
+    module = known.module()
+    assert module is not None
+    if not isinstance(options.elided, str):
         return build(module, entry, options, limit)
-    key = (entry.name, policy, elided, unknown, planner, is_observed, last_pass)
+    key = entry.name, options
     plan = known.plans.get(key)
     if plan is None or any(find_custom_call(target) is not call for target, call in plan.library_calls.items()):
         plan = known.plans[key] = build(module, entry, options, limit)

@@ -21,6 +21,7 @@ from hloexec.ir import ArrayShape, BufferShape, Computation, Module, Shape, Tupl
 from hloexec.ops.intervals import Demand
 from hloexec.system_memory import in_units, memory_limit_bytes
 from hloexec.values import TOKEN, Array, Token, Value
+from hloexec.verifier import explained
 from hloexec.verifier import verify as verify_module
 
 __all__ = ["DISTRIBUTIONS", "random_inputs"]
@@ -49,21 +50,31 @@ def random_inputs(
     """
     require_module(module)
     require_flags(verify=verify)
+    require_seed(seed)
     if not isinstance(distribution, str):
         raise wrong("distribution", f"one of {', '.join(DISTRIBUTIONS)}", distribution)
-    require_seed(seed)
     if verify:
         verify_module(module)
     if distribution not in DISTRIBUTIONS:
         raise InputError(f"there is no distribution {distribution!r}; there are {', '.join(DISTRIBUTIONS)}")
     chosen = _computation(module, computation)
     _require_memory(chosen)
+    if verify:
+        return _random_values(module, chosen, seed, distribution)
+    with explained(module):
+        return _random_values(module, chosen, seed, distribution)
+
+
+def _random_values(module: Module, chosen: Computation, seed: int, distribution: str) -> list[Value]:
     frame = frame_of(module, chosen, [_parameter_bounds(shape) for shape in chosen.parameter_shapes])
     demands = parameter_demands(module, frame)
-    return [
-        _random_value(parameter.shape, demands[number], distribution, (seed, number << 32), parameter.name)
-        for number, parameter in enumerate(chosen.parameters)
-    ]
+    try:
+        return [
+            _random_value(parameter.shape, demands[number], distribution, (seed, number << 32), parameter.name)
+            for number, parameter in enumerate(chosen.parameters)
+        ]
+    except MemoryError as error:
+        raise ResourceError(f"the values of {chosen.name}'s parameters do not fit into memory") from error
 
 
 def _computation(module: Module, name: str | None) -> Computation:

@@ -22,7 +22,7 @@ from hloexec.plan.steps import Invocation, Plan, While
 __all__ = ["PASS_NAMES", "Options", "run_passes"]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen
 class Options:
     """What of a run's options a plan depends on; the values are checked where a run begins."""
 

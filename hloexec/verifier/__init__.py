@@ -7,14 +7,18 @@ the declared shape. What is wrong is collected and raised once, with its places 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from hloexec.arguments import require_flags, require_module
 from hloexec.collection import collection_paused
+from hloexec.errors import HloError
 from hloexec.ir import Module
 from hloexec.verifier.report import Note, Report
 from hloexec.verifier.shapes import check_shapes
 from hloexec.verifier.structure import check_calls, check_computation, check_computation_names
 
-__all__ = ["Note", "verify"]
+__all__ = ["Note", "explained", "verify"]
 
 
 def verify(module: Module, strict: bool = False) -> list[Note]:
@@ -41,3 +45,16 @@ def verify(module: Module, strict: bool = False) -> list[Note]:
             check_entry(report, programs.get(module.entry_name))
         check_shapes(report, programs)
     return report.finish()
+
+
+@contextmanager
+def explained(module: Module) -> Iterator[None]:
+    """Work on a module that has not been verified: where that fails by accident, VerificationError says what is wrong
+    with the module, if anything is."""
+    try:
+        yield
+    except (HloError, MemoryError):
+        raise
+    except Exception:
+        verify(module)
+        raise

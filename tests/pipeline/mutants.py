@@ -46,7 +46,11 @@ def _change(text: str, rng: random.Random, is_one: Callable[[str], bool], choose
 
 def _number(text: str, rng: random.Random) -> str:
     def other(token: str) -> str:
-        near = str(int(token) + rng.choice((-1, 1))) if token.lstrip("-").isdigit() else token
+        near = (
+            str(int(token) + rng.choice((-1, 1)))
+            if token.lstrip("-").isascii() and token.lstrip("-").isdigit()
+            else token
+        )
         return rng.choice((near, near, rng.choice(_NUMBERS)))
 
     return _change(text, rng, lambda token: token.lstrip("-")[:1].isdigit(), other)

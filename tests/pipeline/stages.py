@@ -19,6 +19,8 @@ from hloexec.values import flat
 __all__ = ["outcome"]
 
 _LIMITS = {"memory_limit": "1G", "max_iterations": 300, "timeout": 3.0, "unknown": "zeros"}
+_MOST_INPUT_BYTES = 1 << 27
+"""Drawing more takes seconds."""
 _COMMANDS = (
     ["info"],
     ["info", "--json"],
@@ -30,7 +32,7 @@ _COMMANDS = (
 
 
 def outcome(text: str, folder: Path) -> str:
-    """How far a text goes: `unread`, `invalid`, `refused`, `failed` or `run`.
+    """How far a text goes: `unread`, `invalid`, `refused`, `large`, `failed` or `run`.
 
     Raises whatever is no HloError, and OptimizationWarnings; AssertionError where two ways disagree.
     """
@@ -64,6 +66,8 @@ def outcome(text: str, folder: Path) -> str:
             plan_of(module, unknown="zeros", memory_limit="1G")
         except HloError:
             return "refused"
+        if sum(shape.byte_size for shape in module.entry.parameter_shapes) > _MOST_INPUT_BYTES:
+            return "large"
         results = _run(module)
         if results is None:
             return "failed"

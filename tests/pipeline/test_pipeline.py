@@ -1,0 +1,31 @@
+"""Some mutants through everything; `python -m tests.pipeline 0 200000` tries many more."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.pipeline.corpus import corpus
+from tests.pipeline.stages import outcome
+from tests.pipeline.trying import mutant_of
+
+_SEED = 20_261_124
+
+
+def test_mutants_give_results_or_hlo_errors(tmp_path: Path) -> None:
+    texts = corpus()
+    counts: Counter[str] = Counter()
+    started = time.monotonic()
+    for seed in range(_SEED, _SEED + 2000):
+        counts[outcome(mutant_of(seed, texts), tmp_path)] += 1
+        if time.monotonic() - started > 20:
+            break
+    assert {*counts} >= {"unread", "invalid", "run"}
+
+
+def test_what_mutants_are_made_of_goes_through(tmp_path: Path) -> None:
+    texts = corpus()
+    ends = {outcome(text, tmp_path) for text in random.Random(0).sample(texts, 60)}
+    assert "run" in ends
