@@ -70,6 +70,8 @@ def diff(
     elided: str | Mapping[str, Any] = "zeros",
     unknown: str = "error",
     memory_limit: int | str | None = None,
+    max_iterations: int | None = None,
+    timeout: float | None = None,
     verify: bool = True,
     planner: bool = True,
     observers: Sequence[Observer] = (),
@@ -90,7 +92,8 @@ def diff(
     its bound is named, as uncertain.
 
     `numerics` is the policy of both, or one for each. Every value of both runs is kept, in `memory_limit` bytes at most
-    (by default 80 % of what is free). The other options are those of `run_devices`, for both.
+    (by default 80 % of what is free). The other options are those of `run_devices`, for both; `max_iterations` and
+    `timeout` hold for each of the two runs alone.
 
     Raises InputError where parameters or results do not correspond, ResourceError where the values take more than the
     limit, and what `run_devices` raises.
@@ -110,7 +113,8 @@ def diff(
     room = memory_limit_bytes(limit)
     given = (values, [pairing.inputs(entry) for entry in values])
     sides = [_Side(*entries) for entries in zip((before, after), given, topologies, policies, strict=True)]
-    graphs, runs = _recorded(sides, watchers, room, {**alone, "memory_limit": limit, "verify": verify})
+    limits = {"memory_limit": limit, "max_iterations": max_iterations, "timeout": timeout}
+    graphs, runs = _recorded(sides, watchers, room, {**alone, **limits, "verify": verify})
     theirs, ours = graphs
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
     replay = _replay(sides, graphs, {**alone, "verify": False, "memory_limit": room})

@@ -107,3 +107,9 @@ def test_the_caller_may_count_the_devices() -> None:
     inputs = [np.ones(4, np.float32)] * 2
     assert hloexec.diff(before, before, inputs, replicas=3).verdict == "agree"
     assert hloexec.diff(before, after, inputs, partitions=2).verdict == "differ"
+
+
+def test_limits_hold_for_either_run() -> None:
+    before = hloexec.load(EXAMPLES / "rnn_scan.hlo")
+    with pytest.raises(hloexec.ResourceError, match="max_iterations=2 ends the loop"):
+        hloexec.diff(before, before, max_iterations=2)
