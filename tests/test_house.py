@@ -79,7 +79,7 @@ NO_OPCODES = {
     "diffing/correspondence.py": "parameter",
     "diffing/digests.py": "complex",
     "diffing/folders.py": "select",
-    "diffing/comparator.py": "complex",
+    "diffing/replay.py": "complex",
     "diffing/matching.py": "complex",
     "dtypes.py": "complex",
     "inputs/distributions.py": "iota",

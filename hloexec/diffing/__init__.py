@@ -3,7 +3,7 @@
 Both are run, and everything that either computes is recorded with what it was made of (`graph`). Values of one module
 are found in the other by what they hold (`digests`, `agreement`, `matching`), the second run is gone through once more
 on the first's values (`replay`), and where results differ, wrong values are put right until they do not
-(`counterparts`, `patch_search`, `blaming`).
+(`localization`).
 """
 
 from hloexec.diffing.dumps import Stage

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from hloexec.diffing.blaming import Blamed
 from hloexec.diffing.graph import Node
+from hloexec.diffing.localization.blaming import Blamed
 from hloexec.diffing.replay import State
 
 __all__ = ["picture_of"]

@@ -8,23 +8,28 @@ only what depends on it was computed again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from functools import partial
-from typing import Protocol
+from typing import TypeAlias
 
 import attrs
 
+from hloexec.diffing.agreement import agrees, rounds_alike
 from hloexec.diffing.bounds import Bounds
-from hloexec.diffing.chains import NO_CHAIN, InstructionChains
+from hloexec.diffing.chains import NO_CHAIN, InstructionChains, path_chain
 from hloexec.diffing.digests import Digest, digest_of
 from hloexec.diffing.evaluation import Evaluator
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.matching import Index, Match
+from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain, worst
+from hloexec.operations import traits_of
+from hloexec.precision import unit_roundoff
 from hloexec.tracing.known import KnownArrays
 from hloexec.values import Array
 
-__all__ = ["Overrides", "Replay", "State", "is_movement", "source_of"]
+__all__ = ["Given", "Replay", "State", "match_through_rounding", "moved_from", "source_of"]
 
 
 @attrs.define(eq=False)
@@ -44,25 +49,11 @@ class State:
     """The nodes of `before` that `after` has."""
 
     def copy(self) -> State:
-        return State(
-            list(self.raw),
-            list(self.values),
-            list(self.matches),
-            list(self.chains),
-            list(self.bounds),
-            set(self.matched),
-        )
+        return State(*map(copy, attrs.astuple(self, recurse=False)))
 
 
-class Overrides(Protocol):
-    """What instances are to hold instead of what they compute."""
-
-    @property
-    def first(self) -> Instance:
-        """The first instance that holds something else; later ones have the same opcode."""
-
-    def given(self, instance: Instance, state: State) -> Mapping[int, Array]:
-        """The arrays of an instance, by node, once it has been computed; empty where it is left as it is."""
+Given: TypeAlias = Callable[[Instance, State], Mapping[int, Array]]
+"""The arrays, by node, that an instance is to hold once it has been computed; none where it is left as it is."""
 
 
 class Replay:
@@ -82,11 +73,14 @@ class Replay:
     def digest(self, node: Node, value: Array) -> Digest:
         return node.digest if value is node.value else self._digest(value)
 
+    def _recorded(self, node: Node, array: Array) -> Array:
+        """The array that the node had in the run, where another one of its shape holds the same numbers."""
+        return node.value if self.digest(node, array).in_order == node.digest.in_order else array
+
     def start(self) -> State:
         """The state without overrides."""
-        nodes = self.graph.nodes
-        recorded = [node.value for node in nodes]
-        count = len(nodes)
+        recorded = [node.value for node in self.graph.nodes]
+        count = len(recorded)
         state = State(list(recorded), list(recorded), [None] * count, [NO_CHAIN] * count, [None] * count, set())
         self.index.matched = state.matched
         for instance in self.graph.instances:
@@ -96,19 +90,19 @@ class Replay:
     def override(
         self,
         base: State,
-        overrides: Overrides,
+        first: Instance,
+        given: Given,
         keep_going: Callable[[Instance, State, int], bool] = lambda *_: True,
     ) -> State | None:
-        """The state in which instances hold something else than they compute.
+        """The state in which an instance, and later ones of the same opcode, hold what is given, not what they compute.
 
         `keep_going` is told of each instance that was computed again, and how many were; None where it says no.
         """
-        state = base.copy()
-        self.index.matched = state.matched
+        state = self.adopt(base.copy())
         try:
-            return self._override(state, overrides, keep_going)
+            return self._override(state, first, given, keep_going)
         finally:
-            self.index.matched = base.matched
+            self.adopt(base)
 
     def adopt(self, state: State) -> State:
         """Go on from a state."""
@@ -116,9 +110,8 @@ class Replay:
         return state
 
     def _override(
-        self, state: State, overrides: Overrides, keep_going: Callable[[Instance, State, int], bool]
+        self, state: State, first: Instance, given: Given, keep_going: Callable[[Instance, State, int], bool]
     ) -> State | None:
-        first = overrides.first
         pending: set[int] = set()
         count = 0
         for instance in self.graph.instances[first.number :]:
@@ -128,10 +121,10 @@ class Replay:
             before = [state.values[node.number] for node in instance.results]
             if is_pending:
                 self._take(state, instance)
-            given = overrides.given(instance, state)
-            for number, array in given.items():
+            arrays = given(instance, state)
+            for number, array in arrays.items():
                 self._settle(state, self.graph.nodes[number], array, NO_CHAIN)
-            if not given and not is_pending:
+            if not arrays and not is_pending:
                 continue
             for node, old in zip(instance.results, before, strict=True):
                 if state.values[node.number] is not old:
@@ -143,16 +136,14 @@ class Replay:
 
     def _take(self, state: State, instance: Instance) -> None:
         """Compute an instance on the values that hold, and replace what it gives by what `before` has."""
-        arrays: list[Array] | None = None
+        arrays = None
         if any(state.values[node.number] is not node.value for node in instance.inputs):
             arrays = self._evaluator.results(instance, state.values)
         if arrays is None:
             arrays = [node.value for node in instance.results]
         carried = worst(self._carried(state, node) for node in instance.inputs)
         for node, array in zip(instance.results, arrays, strict=True):
-            if array is not node.value and digest_same(self._digest(array), node.digest):
-                array = node.value
-            self._settle(state, node, array, carried.then(self._own_chains.of(node)))
+            self._settle(state, node, self._recorded(node, array), carried.then(self._own_chains.of(node)))
 
     def _carried(self, state: State, node: Node) -> Chain:
         """What of a value's rounding the next instruction inherits."""
@@ -180,6 +171,47 @@ class Replay:
             if not stack:
                 return found
 
+    def wrong_outputs(self, state: State) -> list[tuple[Node, Node]]:
+        """The results that differ: the node of `after`, and what `before` has in its place."""
+        pairs = {}
+        for device, nodes in self.graph.outputs.items():
+            for ours, counterpart in zip(nodes, self.index.graph.outputs[device], strict=True):
+                if (ours.number, counterpart.number) not in pairs and not self.is_right(state, ours, counterpart):
+                    pairs[ours.number, counterpart.number] = (ours, counterpart)
+        return list(pairs.values())
+
+    def is_right(self, state: State, ours: Node, counterpart: Node) -> bool:
+        """Whether a node holds what a node of `before` does, but for rounding."""
+        raw = state.raw[ours.number]
+        if raw.shape != counterpart.value.shape:
+            return False
+        digest = self.digest(ours, raw)
+        if (digest.in_order, digest.family) == (counterpart.digest.in_order, counterpart.digest.family):
+            return True
+        match = state.matches[ours.number]
+        if match is not None and match.is_in_order and match.node.digest.in_order == counterpart.digest.in_order:
+            return True
+        if digest.family != counterpart.digest.family or not any(
+            agrees(raw, counterpart.value, allowed) for allowed in self.allowed(state, ours, counterpart)
+        ):
+            return False
+        return rounds_alike(raw, counterpart.value, state.chains[ours.number], self._chain_of(state, counterpart))
+
+    def allowed(self, state: State, ours: Node, counterpart: Node) -> Iterator[Array | None]:
+        """By how much rounding may put the elements of a node off those of a node of `before`, of its dimensions, since
+        values that both sides have: what is soon known first, then all; None where nothing rounds."""
+        chain, other = state.chains[ours.number], self._chain_of(state, counterpart)
+        if not chain.linear or not other.linear or counterpart.digest.family not in ("float", "complex"):
+            yield None
+            return
+        bounds = self.bounds(state, ours)
+        for allowance in self.index.allowances(chain, bounds, other, counterpart):
+            yield allowance.of(bounds.shape)
+
+    def _chain_of(self, state: State, counterpart: Node) -> Chain:
+        """What has rounded on the way to a node of `before` itself, since values that both sides have."""
+        return path_chain(counterpart, state.matched - {counterpart.number}, self.index.chains)
+
     def _settle(self, state: State, node: Node, array: Array, chain: Chain) -> None:
         number = node.number
         made_of = frozenset(
@@ -194,27 +226,57 @@ class Replay:
         is_replaced = (
             match is not None and not match.is_exact and match.value is not array and match.value.dtype == array.dtype
         )
-        value = match.value if match is not None and is_replaced else array
-        if value is not node.value and digest_same(self._digest(value), node.digest):
-            value = node.value
-        state.values[number] = value
+        state.values[number] = self._recorded(node, match.value if match is not None and is_replaced else array)
         # What is wider than `before`'s value has yet to be rounded to it.
         if match is not None and match.is_in_order and (match.is_exact or match.value.dtype == array.dtype):
             self.index.note(match.node)
 
 
-def digest_same(first: Digest, second: Digest) -> bool:
-    """Whether two arrays of one shape hold the same numbers."""
-    return first.in_order == second.in_order and first.count == second.count
-
-
-def is_movement(node: Node) -> bool:
-    """Whether a node only holds its operand's numbers."""
-    return node.instance.is_movement
-
-
 def source_of(node: Node) -> Node:
     """The node whose elements another one has moved."""
-    while is_movement(node) and node.instance.inputs:
+    *_, source = moved_from(node)
+    return source
+
+
+def moved_from(node: Node) -> Iterator[Node]:
+    """A node, and before it those whose elements it only moves, back to where they were computed."""
+    yield node
+    while node.instance.is_movement and node.instance.inputs:
         node = node.instance.inputs[0]
-    return node
+        yield node
+
+
+def match_through_rounding(graph: Graph, state: State) -> None:
+    """Match each value that is used by nothing but converts to a narrower type, of which each result is matched.
+
+    XLA's float normalization makes a multiply in bf16 one in f32 and a convert, where a backend cannot compute in bf16.
+    The f32 numbers in between are nowhere in the other module, and need not be: rounded, they are. What only moves them
+    on the way to the converts is looked through. Changes `state.matches` alone.
+    """
+    users = graph.users()
+    outputs = {node.number for nodes in graph.outputs.values() for node in nodes}
+    widened: dict[int, Match] = {}
+    for node in reversed(graph.nodes):
+        if state.matches[node.number] is not None or node.number in outputs or not users[node.number]:
+            continue
+        found = [_rounded(user, node, state, widened) for user in users[node.number]]
+        first = found[0]
+        if first is not None and None not in found:
+            widened[node.number] = attrs.evolve(first, is_exact=False)
+    for number, match in widened.items():
+        state.matches[number] = match
+
+
+def _rounded(user: Instance, node: Node, state: State, widened: dict[int, Match]) -> Match | None:
+    """The match of what an instance makes of a node, where it rounds it and does nothing else."""
+    if len(user.results) != 1:
+        return None
+    (result,) = user.results
+    if user.is_movement:
+        return widened.get(result.number)
+    if not traits_of(user.instruction).converts:
+        return None
+    wide, narrow = element_type_of(node.value.dtype), element_type_of(result.value.dtype)
+    if not (wide.is_floating and narrow.is_floating) or unit_roundoff(narrow) <= unit_roundoff(wide):
+        return None
+    return state.matches[result.number]

@@ -11,7 +11,6 @@ import numpy as np
 from hloexec.arguments import byte_count, listed, require_integer, require_module, require_policy, require_seed
 from hloexec.devices.topology import Topology, topology_of
 from hloexec.diffing.agreement import LOCAL
-from hloexec.diffing.blaming import Blame, Blamed
 from hloexec.diffing.bounds import Bounds, PathBounds
 from hloexec.diffing.chains import InstructionChains
 from hloexec.diffing.control import ControlRecorder, Holds, control_findings
@@ -19,10 +18,10 @@ from hloexec.diffing.correspondence import Correspondence, correspondence_of
 from hloexec.diffing.evaluation import Evaluator
 from hloexec.diffing.findings import Diff, Finding, InstructionRun, Pair, Verdict
 from hloexec.diffing.graph import Graph, GraphRecorder, Node
+from hloexec.diffing.localization.blaming import Blame, Blamed
 from hloexec.diffing.matching import Index
 from hloexec.diffing.picture import picture_of
-from hloexec.diffing.replay import Replay, State
-from hloexec.diffing.widening import match_through_rounding
+from hloexec.diffing.replay import Replay, State, match_through_rounding
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.exec.arguments import device_arguments, listed_inputs
@@ -119,7 +118,7 @@ def diff(
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
     replay = _replay(sides, graphs, {**alone, "verify": False, "memory_limit": room})
     state = replay.start()
-    blame = Blame(replay, theirs)
+    blame = Blame(replay)
     blamed = blame.find(state, top)
     match_through_rounding(ours, state)
     findings = [_finding(entry) for entry in blamed]

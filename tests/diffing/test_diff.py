@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.diffing import patch_search
+from hloexec.diffing.localization import patch_search
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

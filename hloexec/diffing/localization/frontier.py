@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from hloexec.diffing.counterparts import arranged
 from hloexec.diffing.digests import Digest
 from hloexec.diffing.graph import Graph, Node
+from hloexec.diffing.localization.counterparts import arranged
 from hloexec.diffing.matching import Match
 from hloexec.diffing.replay import State
 from hloexec.operations import traits_of

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import attrs
 
-from hloexec.diffing.comparator import Comparator
-from hloexec.diffing.counterparts import Repair, equal_nodes_of
 from hloexec.diffing.graph import Instance, Node
-from hloexec.diffing.replay import Replay, State, is_movement
+from hloexec.diffing.localization.counterparts import Repair, equal_nodes_of
+from hloexec.diffing.replay import Replay, State
 from hloexec.values import Array
 
 __all__ = ["Patch", "PatchSearch"]
@@ -35,9 +34,8 @@ class Patch:
 class PatchSearch:
     """Tries replacements, a limited number of them, and knows which help."""
 
-    def __init__(self, replay: Replay, comparator: Comparator) -> None:
-        self._replay = replay
-        self._comparator = comparator
+    def __init__(self, replay: Replay) -> None:
+        self.replay = replay
         self._tries = 0
 
     def patch(
@@ -57,24 +55,14 @@ class PatchSearch:
         """
         if is_limited and self._tries >= _MOST_TRIES:
             return None
-        patience = _PATIENCE if is_limited else len(self._replay.graph.instances) + 1
-        after = self._tried(state, node, counterpart, value, wrong, (), patience)
-        if after is None:
-            equal_nodes = equal_nodes_of(self._replay.graph, node)
-            if equal_nodes:
-                after = self._tried(state, node, counterpart, value, wrong, equal_nodes, patience)
+        graph, index = self.replay.graph, self.replay.index
+        patience = _PATIENCE if is_limited else len(graph.instances) + 1
+        after = self._tried(state, Repair(graph, index, node, counterpart, value), wrong, patience)
+        if after is None and (equal_nodes := equal_nodes_of(graph, node)):
+            after = self._tried(state, Repair(graph, index, node, counterpart, value, equal_nodes), wrong, patience)
         return None if after is None else Patch(node, counterpart, value, after)
 
-    def _tried(
-        self,
-        state: State,
-        node: Node,
-        counterpart: Node | None,
-        value: Array,
-        wrong: Sequence[tuple[Node, Node]],
-        equal_nodes: Sequence[Node],
-        patience: int,
-    ) -> State | None:
+    def _tried(self, state: State, repair: Repair, wrong: Sequence[tuple[Node, Node]], patience: int) -> State | None:
         self._tries += 1
         matches = 0
         known = state.matches
@@ -84,18 +72,13 @@ class PatchSearch:
             for entry in instance.results:
                 match, old = now.matches[entry.number], known[entry.number]
                 is_new = match is not None and match.is_in_order and (old is None or not old.is_in_order)
-                matches += is_new and not is_movement(entry)
+                matches += is_new and not entry.instance.is_movement
             return count < patience * (1 + matches)
 
-        repair = Repair(self._replay.graph, self._replay.index, node, counterpart, value, equal_nodes)
-        after = self._replay.override(state, repair, keep_going)
+        after = self.replay.override(state, repair.first, repair.given, keep_going)
         if after is None:
             return None
-        self._replay.adopt(after)
-        still = {(ours.number, counterpart.number) for ours, counterpart in self._comparator.wrong_outputs(after)}
-        self._replay.adopt(state)
-        reached = [
-            (ours, counterpart) for ours, counterpart in wrong if after.raw[ours.number] is not state.raw[ours.number]
-        ]
-        fixed = [pair for pair in reached if (pair[0].number, pair[1].number) not in still]
-        return after if fixed and len(fixed) == len(reached) else None
+        still_wrong = self.replay.wrong_outputs(self.replay.adopt(after))
+        self.replay.adopt(state)
+        reached = [pair for pair in wrong if after.raw[pair[0].number] is not state.raw[pair[0].number]]
+        return after if reached and not any(pair in still_wrong for pair in reached) else None

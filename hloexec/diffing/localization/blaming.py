@@ -16,13 +16,12 @@ from itertools import islice
 import attrs
 import numpy as np
 
-from hloexec.diffing.backward_localization import BackwardLocalization
-from hloexec.diffing.comparator import Comparator
-from hloexec.diffing.counterparts import Counterparts, Repair, arranged
-from hloexec.diffing.frontier import divergence_frontier
-from hloexec.diffing.graph import Graph, Node
-from hloexec.diffing.patch_search import Patch, PatchSearch
-from hloexec.diffing.replay import Replay, State, is_movement
+from hloexec.diffing.graph import Node
+from hloexec.diffing.localization.backward import earliest_patch
+from hloexec.diffing.localization.counterparts import Repair, arranged, counterparts_like, counterparts_of
+from hloexec.diffing.localization.frontier import divergence_frontier
+from hloexec.diffing.localization.patch_search import Patch, PatchSearch
+from hloexec.diffing.replay import Replay, State
 from hloexec.numerics.ulps import wide
 from hloexec.ops.registry import Role, role_of
 from hloexec.values import Array
@@ -55,19 +54,15 @@ class Blamed:
 class Blame:
     """The search, from a replay on."""
 
-    def __init__(self, replay: Replay, before: Graph) -> None:
+    def __init__(self, replay: Replay) -> None:
         self._replay = replay
-        self._before = before
-        self._counterparts = Counterparts(replay.index)
-        self._comparator = Comparator(replay, before)
-        self._search = PatchSearch(replay, self._comparator)
-        self._localization = BackwardLocalization(self._comparator, self._search)
+        self._search = PatchSearch(replay)
 
     def find(self, state: State, top: int) -> list[Blamed]:
         """What is to blame, in data-flow order; at most `top`."""
         found: list[Blamed] = []
         while len(found) < top:
-            wrong = self._comparator.wrong_outputs(state)
+            wrong = self._replay.wrong_outputs(state)
             named = self._next(state, wrong, found) if wrong else None
             if named is None:
                 break
@@ -83,7 +78,7 @@ class Blame:
             if match is None or match.is_exact or match.value.shape != state.raw[node.number].shape:
                 continue
             raw = state.raw[node.number]
-            allowed = list(self._comparator.allowed(state, node, match.node))[-1]
+            allowed = list(self._replay.allowed(state, node, match.node))[-1]
             if allowed is None or allowed.shape != raw.shape:
                 continue
             with np.errstate(all="ignore"):
@@ -98,7 +93,7 @@ class Blame:
     ) -> tuple[Blamed, State] | None:
         suspects = self._suspects(state, wrong, found)
         numbers = frozenset(node.number for node in suspects)
-        for node, lacked, value in divergence_frontier(state, self._before, self._replay.graph):
+        for node, lacked, value in divergence_frontier(state, self._replay.index.graph, self._replay.graph):
             patch = self._search.patch(state, node, lacked, value, wrong)
             if patch is not None:
                 return self._named(state, patch, numbers)
@@ -107,10 +102,10 @@ class Blame:
             return one_of_many
         for good_only in (True, False):
             for node in islice(suspects, _MOST_SUSPECTS):
-                for theirs, value in self._counterparts.of(node, state, good_only):
+                for theirs, value in counterparts_of(self._replay.index, node, state, good_only):
                     patch = self._search.patch(state, node, theirs, value, wrong)
                     if patch is not None:
-                        return self._named(state, self._localization.earliest(state, patch, wrong), numbers)
+                        return self._named(state, earliest_patch(self._search, state, patch, wrong), numbers)
         return self._from_results(state, wrong, numbers)
 
     def _one_of_many(
@@ -121,12 +116,12 @@ class Blame:
         for node in islice(suspects, _MOST_SUSPECTS):
             if not all(_is_known(state, entry) for entry in node.instance.inputs):
                 continue
-            for theirs, value in self._counterparts.of_the_same(node, state):
+            for theirs, value in counterparts_like(self._replay.index, node, state):
                 patch = self._search.patch(state, node, theirs, value, wrong)
                 if patch is not None:
-                    return self._named(state, self._localization.earliest(state, patch, wrong), numbers)
+                    return self._named(state, earliest_patch(self._search, state, patch, wrong), numbers)
                 repair = Repair(self._replay.graph, self._replay.index, node, theirs, value)
-                after = self._replay.override(state, repair)
+                after = self._replay.override(state, repair.first, repair.given)
                 if after is None:
                     continue
                 # What comes close to the right value by the same way is less precise, and meant to be the same.
@@ -138,7 +133,7 @@ class Blame:
         """How many more values are right after a replacement, those aside that were given."""
         gain = 0
         for entry in self._replay.graph.nodes[min(given) :]:
-            if entry.number in given or is_movement(entry) or entry.digest.is_uniform:
+            if entry.number in given or entry.instance.is_movement or entry.digest.is_uniform:
                 continue
             before, now = state.matches[entry.number], after.matches[entry.number]
             gain += (now is not None and now.is_in_order) - (before is not None and before.is_in_order)
@@ -176,17 +171,18 @@ class Blame:
         This is tried however much was tried before: results that differ always leave something to blame.
         """
         for ours, theirs in wrong:
+            pair = [(ours, theirs)]
             for value in islice(arranged(theirs.value, state.raw[ours.number]), 1):
-                patch = self._search.patch(state, ours, theirs, value, [(ours, theirs)], is_limited=False)
+                patch = self._search.patch(state, ours, theirs, value, pair, is_limited=False)
                 if patch is not None:
-                    return self._named(state, self._localization.earliest(state, patch, [(ours, theirs)]), numbers)
+                    return self._named(state, earliest_patch(self._search, state, patch, pair), numbers)
         return None
 
     def _named(self, state: State, patch: Patch, wrong: frozenset[int]) -> tuple[Blamed, State]:
         """What a patch says about its node, and the state that it leads to."""
         node, theirs = patch.node, patch.counterpart
         raw = state.raw[node.number]
-        allowed = None if theirs is None else list(self._comparator.allowed(state, node, theirs))[-1]
+        allowed = None if theirs is None else list(self._replay.allowed(state, node, theirs))[-1]
         return Blamed(node, theirs, patch.value, raw, allowed, wrong), patch.after
 
 
