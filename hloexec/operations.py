@@ -7,7 +7,7 @@ from hloexec.ir import Computation, Instruction
 from hloexec.ops.registry import Role, find_opcode
 from hloexec.ops.traits import NO_TRAITS, Traits
 
-__all__ = ["forwarded_names", "operation_name", "traits_of"]
+__all__ = ["exchanges", "forwarded_names", "operation_name", "traits_of"]
 
 
 def operation_name(instruction: Instruction) -> str:
@@ -15,6 +15,12 @@ def operation_name(instruction: Instruction) -> str:
     entry = find_opcode(instruction.opcode)
     is_call = entry is not None and entry.role is Role.CUSTOM_CALL
     return str(instruction.attributes.custom_call_target) if is_call else instruction.opcode
+
+
+def exchanges(instruction: Instruction) -> bool:
+    """Whether an instruction is a collective, whose devices see one another's operands."""
+    entry = find_opcode(instruction.opcode)
+    return entry is not None and entry.exchange is not None
 
 
 def traits_of(instruction: Instruction) -> Traits:

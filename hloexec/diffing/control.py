@@ -7,25 +7,25 @@ conditional, where its index is right and another of its branches gives what `be
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
-import numpy as np
 
 from hloexec.diffing.chains import NO_CHAIN
+from hloexec.diffing.correspondence import nested
 from hloexec.diffing.digests import digest_of
 from hloexec.diffing.findings import Finding, InstructionRun
-from hloexec.diffing.graph import Node
+from hloexec.diffing.graph import Node, arrays_of
 from hloexec.diffing.matching import Index
 from hloexec.diffing.replay import State
 from hloexec.errors import HloError
 from hloexec.exec.observers import Event
 from hloexec.exec.running import run_devices
-from hloexec.ir import Computation, Instruction, Module, Shape, TupleShape
+from hloexec.ir import Computation, Instruction, Module
 from hloexec.operations import traits_of
-from hloexec.ops.registry import Role, find_opcode, role_of
-from hloexec.values import TOKEN, Array, Value, flat
+from hloexec.ops.registry import Role, role_of
 
 __all__ = ["ControlRecorder", "control_findings"]
 
@@ -45,6 +45,10 @@ class Control:
     @property
     def name(self) -> str:
         return f"{self.scope}/{self.instruction.name}" if self.scope else self.instruction.name
+
+    @property
+    def is_loop(self) -> bool:
+        return role_of(self.instruction) is Role.WHILE
 
     @property
     def place(self) -> InstructionRun:
@@ -71,16 +75,14 @@ class ControlRecorder:
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
-        entry = find_opcode(event.instruction.opcode)
-        if entry is not None and entry.role in (Role.WHILE, Role.CONDITIONAL):
+        if role_of(event.instruction) in (Role.WHILE, Role.CONDITIONAL):
             scope = event.name.rpartition("/")[0]
-            for device in event.devices:
-                self.controls.append(Control(event.instruction, event.computation, scope, device))
+            self.controls += [Control(event.instruction, event.computation, scope, device) for device in event.devices]
 
     def decisions(self, module: Module, holds: Holds) -> Iterator[Decision]:
         """What was decided, in the order in which the loops and conditionals ended."""
         for control in self.controls:
-            if role_of(control.instruction) is not Role.WHILE:
+            if not control.is_loop:
                 nodes = holds(control.scope, control.instruction.operands[0], control.device)
                 if len(nodes) == 1:
                     yield Decision(control, int(nodes[0].value), _cause(nodes[0]), 0)
@@ -107,21 +109,21 @@ def control_findings(
     every decision of `before` that was made of the same values came out differently, and, in loops, led to another
     number of rounds. `options` are those of `run_devices`.
     """
-    known: dict[tuple[str, frozenset[tuple[int, int]]], list[Decision]] = {}
+    known: dict[tuple[str, frozenset[tuple[int, int]]], list[Decision]] = defaultdict(list)
     theirs, ours = (list(recorder.decisions(module, holds)) for recorder, module, holds in sides)
     for entry in theirs:
-        known.setdefault((entry.control.instruction.opcode, _made_of(entry.cause, None)), []).append(entry)
+        known[entry.control.instruction.opcode, _made_of(entry.cause, None)].append(entry)
     for entry in ours:
         values = _made_of(entry.cause, state)
-        others = known.get((entry.control.instruction.opcode, values), [])
-        is_loop = role_of(entry.control.instruction) is Role.WHILE
+        others = known[entry.control.instruction.opcode, values]
+        is_loop = entry.control.is_loop
         if (
             values
             and others
             and all(other.decided != entry.decided and (not is_loop or other.trips != entry.trips) for other in others)
         ):
             reason = "the loop ends at another iteration" if is_loop else "another branch is taken"
-            return [Finding(_place(entry.cause), _place(others[0].cause), None, True, reason)]
+            return [Finding(entry.cause.place, others[0].cause.place, None, True, reason)]
     if started := _other_starts(theirs, ours):
         return started
     recorder, _, holds = sides[1]
@@ -129,7 +131,7 @@ def control_findings(
         Finding(control.place, None, None, True, "another branch gives what it should")
         for control in recorder.controls
         if first is not None
-        and role_of(control.instruction) is not Role.WHILE
+        and not control.is_loop
         and first.device == control.device
         and first.path.startswith(f"{control.name}:")
         and _should_go_elsewhere(after, control, holds, index, options)
@@ -151,7 +153,7 @@ def _other_starts(theirs: Sequence[Decision], ours: Sequence[Decision]) -> list[
         new, old = (set(starts[side]) - set(starts[1 - side]) for side in (0, 1))
         if len(new) == len(old) == 1:
             node, counterpart = starts[0][new.pop()], starts[1][old.pop()]
-            return [Finding(_place(node), _place(counterpart), None, True, "the loop starts elsewhere")]
+            return [Finding(node.place, counterpart.place, None, True, "the loop starts elsewhere")]
     return []
 
 
@@ -170,7 +172,7 @@ def _first_decisions(decisions: Sequence[Decision]) -> list[Decision]:
     """The first decision of each loop."""
     found: dict[int, Decision] = {}
     for decision in decisions:
-        if role_of(decision.control.instruction) is Role.WHILE:
+        if decision.control.is_loop:
             found.setdefault(id(decision.control), decision)
     return list(found.values())
 
@@ -210,13 +212,13 @@ def _should_go_elsewhere(module: Module, control: Control, holds: Holds, index: 
     for branch, operand in zip(attributes.branches, operands[1:], strict=True):
         nodes = holds(control.scope, operand, control.device)
         shape = control.computation.by_name[operand].shape
-        value = _shaped(shape, iter([node.value for node in nodes]))
+        value = nested(shape, iter([node.value for node in nodes]))
         try:
             output = run_devices(module, [[value]], computation=branch, replicas=1, partitions=1, **options)[0]
         except HloError:
             # It needs the other devices, or what comes from a host.
             continue
-        arrays = [leaf for leaf in flat(output) if isinstance(leaf, np.ndarray)]
+        arrays = arrays_of(output)
         digests = [digest_of(array) for array in arrays]
         if [digest.in_order for digest in digests] == own or any(digest.is_uniform for digest in digests):
             continue
@@ -224,14 +226,3 @@ def _should_go_elsewhere(module: Module, control: Control, holds: Holds, index: 
         if all(index.find(array, digest, NO_CHAIN, like) for array, digest in zip(arrays, digests, strict=True)):
             return True
     return False
-
-
-def _shaped(shape: Shape, arrays: Iterator[Array]) -> Value:
-    if isinstance(shape, TupleShape):
-        return tuple(_shaped(element, arrays) for element in shape.elements)
-    return next(arrays) if shape.is_array else TOKEN
-
-
-def _place(node: Node) -> InstructionRun:
-    instance = node.instance
-    return InstructionRun(instance.computation.name, instance.instruction.name, instance.name, instance.device)

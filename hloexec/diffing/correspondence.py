@@ -13,7 +13,7 @@ from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, Module, Shape, TupleShape, leaf_shapes
 from hloexec.values import TOKEN, Array, Value, flat
 
-__all__ = ["Correspondence", "correspondence_of"]
+__all__ = ["Correspondence", "correspondence_of", "nested"]
 
 
 @attrs.frozen
@@ -29,12 +29,12 @@ class Correspondence:
     def inputs(self, values: Sequence[Value]) -> list[Value]:
         """`after`'s parameters out of `before`'s."""
         leaves: Iterator[Any] = iter([leaf for leaf in flat(tuple(values)) if leaf is not TOKEN])
-        return [_shaped(shape, leaves) for shape in self.after.entry.parameter_shapes]
+        return [nested(shape, leaves) for shape in self.after.entry.parameter_shapes]
 
     def result(self, arrays: Sequence[Array]) -> Value:
         """`before`'s result out of arrays in the order of `after`'s."""
         places = dict(zip(self.result_order, arrays, strict=True))
-        return _shaped(self.before.entry.result_shape, iter([places[place] for place in range(len(arrays))]))
+        return nested(self.before.entry.result_shape, iter([places[place] for place in range(len(arrays))]))
 
     def ordered(self, outputs: Sequence[Node]) -> list[Node]:
         """`before`'s arrays of the result, in the order of `after`'s."""
@@ -129,7 +129,8 @@ def _by_shape(ours: Sequence[Shape], counterpart: Sequence[Shape]) -> tuple[int,
     return tuple(order)
 
 
-def _shaped(shape: Shape, leaves: Iterator[Any]) -> Value:
+def nested(shape: Shape, leaves: Iterator[Any]) -> Value:
+    """The value of a shape whose arrays are the next of `leaves`."""
     if isinstance(shape, TupleShape):
-        return tuple(_shaped(element, leaves) for element in shape.elements)
+        return tuple(nested(element, leaves) for element in shape.elements)
     return next(leaves) if shape.is_array else TOKEN

@@ -14,7 +14,7 @@ from hloexec.dtypes import Kind, element_type_of
 from hloexec.numerics.ulps import wide
 from hloexec.values import Array
 
-__all__ = ["Digest", "digest_of", "family_of"]
+__all__ = ["Digest", "digest_of"]
 
 _BLOCK = 1 << 15
 """Elements looked at at a time: the handful of 64-bit arrays made of them stay in the L2 cache."""
@@ -49,7 +49,7 @@ class Digest:
         return float(np.sqrt(self.squares / self.count)) if self.count else 0.0
 
 
-def family_of(array: Array) -> str:
+def _family(array: Array) -> str:
     """What an array's elements may be compared with."""
     entry = element_type_of(array.dtype)
     if entry.is_floating:
@@ -61,17 +61,16 @@ def family_of(array: Array) -> str:
 
 def digest_of(array: Array) -> Digest:
     """The digest of an array of any element type."""
-    family = family_of(array)
+    family = _family(array)
     flat = np.ravel(array)
     in_order = in_any_order = 0
     sums = np.zeros(3)
     nonfinite = np.zeros(3, np.int64)
     is_uniform = True
-    first: np.uint64 | None = None
     with np.errstate(all="ignore"):
         for start in range(0, flat.size, _BLOCK):
             values, words = _numbers(flat[start : start + _BLOCK], family)
-            if first is None:
+            if not start:
                 first = words[0]
             is_uniform = is_uniform and bool((words == first).all())
             mixed = _mixed(words)
@@ -82,16 +81,9 @@ def digest_of(array: Array) -> Digest:
     mask = (1 << 64) - 1
     total, magnitude, squares = map(float, sums)
     nans, above, below = map(int, nonfinite)
+    sums_of_finite = total, magnitude, squares
     return Digest(
-        flat.size,
-        family,
-        in_order & mask,
-        in_any_order & mask,
-        total,
-        magnitude,
-        squares,
-        (nans, above, below),
-        is_uniform,
+        flat.size, family, in_order & mask, in_any_order & mask, *sums_of_finite, (nans, above, below), is_uniform
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import count
 from typing import Any, Literal, TypeAlias
 
 import attrs
@@ -126,15 +128,13 @@ def diff_folders(
     if not chains:
         raise InputError("there is nothing to compare: " + "; ".join(notes[:5]))
     total = sum(len(stages) - 1 for _, stages in chains)
-    done = 0
+    done = count(1)
     modules = []
     for name, stages in chains:
 
         def tell(stage: Stage, name: str = name) -> None:
-            nonlocal done
-            done += 1
             if on_step is not None:
-                on_step(f"{name}: {stage}", done, total)
+                on_step(f"{name}: {stage}", next(done), total)
 
         steps = _steps(stages, inputs, tell, {"seed": seed, **options})
         modules.append(ModuleDiff(name, tuple(steps), len(stages)))
@@ -209,13 +209,13 @@ def _paired(
     """The modules of both folders by their names; those of one name in their order."""
     sides = []
     for modules in (before, after):
-        by_name: dict[str, list[DumpedModule]] = {}
+        by_name: dict[str, list[DumpedModule]] = defaultdict(list)
         for module in modules:
-            by_name.setdefault(module.name, []).append(module)
+            by_name[module.name].append(module)
         sides.append(by_name)
     found = []
     for name in dict.fromkeys([*sides[0], *sides[1]]):
-        ours, theirs = (side.get(name, []) for side in sides)
+        ours, theirs = (side[name] for side in sides)
         for number, (one, two) in enumerate(zip(ours, theirs, strict=False)):
             label = name if len(ours) == 1 else f"{name} ({number + 1} of {len(ours)})"
             stages = _alike(one, two)

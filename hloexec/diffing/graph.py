@@ -17,16 +17,17 @@ import attrs
 import numpy as np
 
 from hloexec.diffing.digests import Digest, digest_of
+from hloexec.diffing.findings import InstructionRun
 from hloexec.errors import ResourceError
 from hloexec.exec.observers import Event
 from hloexec.ir import Computation, Instruction, Module
-from hloexec.operations import traits_of
+from hloexec.operations import exchanges, traits_of
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.system_memory import in_units
 from hloexec.tracing.known import KnownArrays
 from hloexec.values import Array, Value, flat
 
-__all__ = ["Graph", "GraphRecorder", "Instance", "Node"]
+__all__ = ["Graph", "GraphRecorder", "Instance", "Node", "arrays_of"]
 
 _RENAMING = frozenset(
     {Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD, Role.TOKEN, Role.CALL, Role.WHILE, Role.CONDITIONAL, Role.PART}
@@ -50,6 +51,12 @@ class Node:
     @property
     def device(self) -> int:
         return self.instance.device
+
+    @property
+    def place(self) -> InstructionRun:
+        """Which run of which instruction gave it."""
+        instance = self.instance
+        return InstructionRun(instance.computation.name, instance.instruction.name, instance.name, instance.device)
 
 
 @attrs.define(eq=False, slots=False)
@@ -75,11 +82,8 @@ class Instance:
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
         """All nodes that the results are made of."""
-        if self.others:
-            found = [node for operands in self.others.values() for part in operands for node in part]
-        else:
-            found = [node for part in self.operands for node in part]
-        return tuple(dict.fromkeys(found))
+        devices = self.others.values() if self.others else [self.operands]
+        return tuple(dict.fromkeys(node for operands in devices for part in operands for node in part))
 
     @property
     def is_movement(self) -> bool:
@@ -116,7 +120,6 @@ class Graph:
     instances: list[Instance] = attrs.field(factory=list)
     outputs: dict[int, list[Node]] = attrs.field(factory=dict)
     """The arrays of the result on each device, depth first."""
-    events: int = 0
     byte_size: int = 0
     """What the nodes' arrays keep alive."""
 
@@ -150,11 +153,11 @@ class GraphRecorder:
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
-        self.graph.events += 1
         name = event.name
         scope = name.rpartition("/")[0]
-        arrays = [leaf for leaf in flat(event.value) if isinstance(leaf, np.ndarray)]
-        is_renaming = _is_renaming(event)
+        arrays = arrays_of(event.value)
+        role = role_of(event.instruction)
+        is_renaming = role in _RENAMING or (role is Role.PARAMETER and bool(event.path))
         holders = self._by_name.setdefault((scope, event.instruction.name), {})
         for device in event.devices:
             if is_renaming:
@@ -208,9 +211,8 @@ class GraphRecorder:
             )
 
     def _computed(self, event: Event, name: str, scope: str, device: int, arrays: Sequence[Array]) -> tuple[Node, ...]:
-        entry = find_opcode(event.instruction.opcode)
         instance = self._instance(event, name, device, self._operands(event, scope, device))
-        if entry is not None and entry.exchange is not None:
+        if exchanges(event.instruction):
             operands = event.instruction.operands
             devices = self._by_name.get((scope, operands[0]), {}) if operands else {}
             instance.others = {other: self._operands(event, scope, other) for other in devices}
@@ -221,13 +223,12 @@ class GraphRecorder:
         for number, operand in enumerate(event.instruction.operands):
             held = self._by_name.get((scope, operand), {}).get(device)
             if held is None and number < len(event.operands):
-                arrays: list[Any] = [leaf for leaf in flat(event.operands[number]) if isinstance(leaf, np.ndarray)]
-                keys = [(id(array), device) for array in arrays]
+                keys = [(id(array), device) for array in arrays_of(event.operands[number])]
                 held = tuple(self._by_identity[key] for key in keys if key in self._by_identity)
             found.append(held or ())
         return tuple(found)
 
 
-def _is_renaming(event: Event) -> bool:
-    role = role_of(event.instruction)
-    return role in _RENAMING or (role is Role.PARAMETER and bool(event.path))
+def arrays_of(value: object) -> list[Any]:
+    """The leaves of a value that are arrays, depth first."""
+    return [leaf for leaf in flat(value) if isinstance(leaf, np.ndarray)]

@@ -113,7 +113,8 @@ class Index:
         if not chain.linear or digest.family not in ("float", "complex") or bounds is None:
             return None
         for node in self._candidates(value, digest, chain, like, made_of):
-            other = self.local_chain(node)
+            # Where `after` has this one, too, it may compute it a second time, in other steps.
+            other = path_chain(node, self.matched, self.chains)
             if not other.linear or node.device != like.device:
                 continue
             for allowed in self.allowances(chain, bounds(), other, node):
@@ -159,13 +160,6 @@ class Index:
         rounds = rounds_of(like)
         found.sort(key=lambda node: (-_common(node, made_of), rounds_of(node) != rounds))
         return found[:_MOST_CANDIDATES]
-
-    def local_chain(self, node: Node) -> Chain:
-        """What has rounded on the way to a value from others that `after` has.
-
-        Where `after` has this one, too, it may compute it a second time, in other steps.
-        """
-        return path_chain(node, self.matched, self.chains)
 
 
 def rounds_of(node: Node) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import attrs
@@ -16,11 +17,10 @@ from hloexec.diffing.chains import InstructionChains
 from hloexec.diffing.control import ControlRecorder, Holds, control_findings
 from hloexec.diffing.correspondence import Correspondence, correspondence_of
 from hloexec.diffing.evaluation import Evaluator
-from hloexec.diffing.findings import Diff, Finding, InstructionRun, Pair, Verdict
+from hloexec.diffing.findings import Diff, Finding, Pair, Verdict
 from hloexec.diffing.graph import Graph, GraphRecorder, Node
 from hloexec.diffing.localization.blaming import Blame, Blamed
 from hloexec.diffing.matching import Index
-from hloexec.diffing.picture import picture_of
 from hloexec.diffing.replay import Replay, State, match_through_rounding
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
@@ -44,6 +44,8 @@ from hloexec.values import Inputs, Value
 
 __all__ = ["diff"]
 
+_PICTURE_ORDER = "█▓·?×"
+_PICTURE_WIDTH = 100
 _NOWHERE = "no instruction is off by more than its roundings explain, this one comes nearest to it"
 
 
@@ -55,6 +57,12 @@ class _Side:
     inputs: list[list[Value]]
     topology: Topology
     policy: str | NumericsPolicy
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those of `run_devices` in which the sides may differ."""
+        topology = self.topology
+        return {"replicas": topology.replicas, "partitions": topology.partitions, "numerics": self.policy}
 
 
 def diff(
@@ -106,7 +114,7 @@ def diff(
     limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
     topologies = [topology_of(module, replicas, partitions) for module in (before, after)]
     pairing = correspondence_of(before, after, topologies)
-    values = _inputs(before, inputs, seed)
+    values = [random_inputs(before, seed)] if inputs is None else listed_inputs(before.entry, inputs)
     device_arguments(before.entry, values, topologies[0].count)  # so that what is wrong with them is said of `before`
     alone: dict[str, Any] = {"elided": elided, "unknown": unknown, "seed": seed, "planner": planner}
     room = memory_limit_bytes(limit)
@@ -126,7 +134,7 @@ def diff(
         deciding = {**alone, "numerics": policies[1], "verify": False}
         findings = control_findings(after, state, replay.index, findings[0].after, runs, deciding) + findings
     is_equal = _is_equal(ours, theirs)
-    spreads = {} if is_equal else _spreads(sides[0], {**alone, "memory_limit": limit})
+    spreads = {} if is_equal else measured_spreads(before, given[0], **sides[0].options, **alone, memory_limit=limit)
     comparison = _outputs(ours, theirs, pairing, policies[0], spreads)
     is_different = blamed or not comparison.agrees
     verdict: Verdict = "differ" if is_different else "agree" if is_equal else "rounding only"
@@ -134,7 +142,7 @@ def diff(
         findings = [_finding(entry, _NOWHERE) for entry in blame.nearest(state)]
     counted = [node for node in ours.nodes if _tells_something(node)]
     matched = sum(state.matches[node.number] is not None for node in counted)
-    pairs, picture = tuple(_pairs(ours, state)), picture_of(counted, state, blamed)
+    pairs, picture = tuple(_pairs(ours, state)), _picture(counted, state, blamed)
     found = tuple(findings[:top])
     return Diff(before, after, verdict, found, comparison, pairs, len(counted), matched, picture, pairing.notes)
 
@@ -149,13 +157,6 @@ def _policies(numerics: object) -> tuple[str | NumericsPolicy, str | NumericsPol
     return policies[0], policies[1]
 
 
-def _inputs(module: Module, inputs: Inputs | None, seed: int) -> list[list[Value]]:
-    """One list for all devices, or one for each."""
-    if inputs is None:
-        return [random_inputs(module, seed)]
-    return listed_inputs(module.entry, inputs)
-
-
 def _recorded(
     sides: Sequence[_Side], watchers: Sequence[Observer], room: int | None, options: dict[str, Any]
 ) -> tuple[list[Graph], list[tuple[ControlRecorder, Module, Holds]]]:
@@ -165,15 +166,8 @@ def _recorded(
     for side in sides:
         left = None if room is None else room - sum(graph.byte_size for graph in graphs)
         recorder, controls = GraphRecorder(side.module, left), ControlRecorder()
-        found = run_devices(
-            side.module,
-            side.inputs,
-            replicas=side.topology.replicas,
-            partitions=side.topology.partitions,
-            numerics=side.policy,
-            observers=[recorder, controls, *watchers],
-            **options,
-        )
+        observers = [recorder, controls, *watchers]
+        found = run_devices(side.module, side.inputs, observers=observers, **side.options, **options)
         graphs.append(recorder.finish(found))
         runs.append((controls, side.module, recorder.held))
     return graphs, runs
@@ -194,19 +188,6 @@ def _is_equal(ours: Graph, theirs: Graph) -> bool:
         bool(same_bits(one.value, other.value).all())
         for device in ours.outputs
         for one, other in zip(ours.outputs[device], theirs.outputs[device], strict=True)
-    )
-
-
-def _spreads(side: _Side, options: dict[str, Any]) -> Mapping[str, Spread]:
-    """What rounding does to the results of one side."""
-    topology = side.topology
-    return measured_spreads(
-        side.module,
-        side.inputs,
-        side.policy,
-        replicas=topology.replicas,
-        partitions=topology.partitions,
-        **options,
     )
 
 
@@ -243,17 +224,30 @@ def _tells_something(node: Node) -> bool:
 
 
 def _pairs(graph: Graph, state: State) -> list[Pair]:
-    found = []
-    for node in graph.nodes:
+    return [
+        Pair(node.place, match.node.place, match.is_exact, match.is_in_order)
+        for node, match in zip(graph.nodes, state.matches, strict=True)
+        if match is not None
+    ]
+
+
+def _picture(nodes: Sequence[Node], state: State, blamed: Sequence[Blamed]) -> str:
+    """A character per node, or for the worst of several where there are more than fit."""
+    guilty = {entry.node.instance.static for entry in blamed}
+    wrong = {number for entry in blamed for number in entry.wrong}
+    characters = []
+    for node in nodes:
         match = state.matches[node.number]
-        if match is not None:
-            found.append(Pair(_place(node), _place(match.node), match.is_exact, match.is_in_order))
-    return found
-
-
-def _place(node: Node) -> InstructionRun:
-    instance = node.instance
-    return InstructionRun(instance.computation.name, instance.instruction.name, instance.name, node.device)
+        if node.instance.static in guilty:
+            characters.append("×")
+        elif match is not None:
+            characters.append("█" if match.is_exact else "▓")
+        else:
+            characters.append("?" if node.number in wrong else "·")
+    if len(characters) <= _PICTURE_WIDTH:
+        return "".join(characters)
+    edges = [len(characters) * place // _PICTURE_WIDTH for place in range(_PICTURE_WIDTH + 1)]
+    return "".join(max(characters[start:stop], key=_PICTURE_ORDER.index) for start, stop in pairwise(edges))
 
 
 def _finding(blamed: Blamed, doubt: str = "") -> Finding:
@@ -265,5 +259,5 @@ def _finding(blamed: Blamed, doubt: str = "") -> Finding:
         name = element_type_of(blamed.raw.dtype).name
         leaf = LeafComparison("value", verdict_of(measured), ours, its, blamed.raw.size, name, measured)
         comparison = Comparison((leaf,))
-    before = None if blamed.counterpart is None else _place(blamed.counterpart)
-    return Finding(_place(blamed.node), before, comparison, is_certain=not doubt, reason=doubt)
+    before = None if blamed.counterpart is None else blamed.counterpart.place
+    return Finding(blamed.node.place, before, comparison, is_certain=not doubt, reason=doubt)
