@@ -12,6 +12,7 @@ from rich.text import Text
 
 from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
 from hloexec.numerics.measuring import ElementDifference
+from hloexec.report.tables import plain_table, rest_text
 from hloexec.report.units import count_text, number_text, plural
 
 __all__ = ["comparison_record", "comparison_text", "comparison_view", "verdict_line"]
@@ -49,8 +50,8 @@ def comparison_view(comparison: Comparison, top: int = 10, *, hints: Sequence[st
         shown = off[:top] if top else off
         parts += [Text(""), _table(shown)]
         if len(shown) < len(off):
-            parts.append(Text(f"… and {len(off) - len(shown)} more (--top 0 shows all)", style="dim"))
-        parts += [_remarks(leaf) for leaf in shown if _remark_lines(leaf)]
+            parts.append(rest_text(len(off) - len(shown)))
+        parts += [Text(f"{leaf.label}: {line}") for leaf in shown for line in _remark_lines(leaf)]
         worst = next((leaf for leaf in shown if leaf.measured is not None), None)
         if worst is not None:
             parts += [Text(""), _details(worst)]
@@ -68,9 +69,7 @@ def comparison_text(comparison: Comparison, top: int = 10) -> str:
 
 
 def _table(leaves: Sequence[LeafComparison]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("")
-    table.add_column("shape", overflow="fold")
+    table = plain_table("", "shape")
     table.add_column("verdict", no_wrap=True)
     for name in ("beyond", "off", "max abs", "max rel", "ULP 50", "99", "max", "cosine"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -108,10 +107,6 @@ def _ulp_text(ulps: float | None) -> str:
     return count_text(int(ulps)) if ulps < 1e6 and ulps == int(ulps) else f"{ulps:.3g}"
 
 
-def _remarks(leaf: LeafComparison) -> Text:
-    return Text("\n".join(f"{leaf.label}: {line}" for line in _remark_lines(leaf)))
-
-
 def _remark_lines(leaf: LeafComparison) -> list[str]:
     """What a row of numbers does not say: notes, and where NaNs, infinities and signs of zeros differ."""
     lines = [leaf.note] if leaf.note else []
@@ -129,7 +124,7 @@ def _remark_lines(leaf: LeafComparison) -> list[str]:
 
 def _details(leaf: LeafComparison) -> RenderableType:
     """The worst elements of a leaf, the tolerance they are held to, and the map."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = plain_table()
     for name in ("index", "actual", "expected", "error", f"ULP of {leaf.ulp_type}"):
         table.add_column(name, justify="left" if name == "index" else "right", no_wrap=True)
     elements = (leaf.worst if leaf.verdict.agrees or not leaf.note else leaf.first)[:_WORST_SHOWN]

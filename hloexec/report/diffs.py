@@ -11,7 +11,7 @@ from rich.text import Text
 from hloexec.diffing import Diff, Finding, InstructionRun
 from hloexec.ir import Module
 from hloexec.report.comparison import comparison_record, comparison_view
-from hloexec.report.tables import next_steps
+from hloexec.report.tables import extract_command, next_steps, plain_table
 from hloexec.report.units import count_text, number_text, plural
 
 __all__ = ["diff_record", "diff_view"]
@@ -34,10 +34,8 @@ def diff_view(found: Diff, top: int, command: Callable[..., str]) -> RenderableT
     parts += [Text(note, style="yellow") for note in found.notes]
     if found.findings:
         place = found.findings[0].after
-        more = ["--instruction", place.path, "--in", place.computation, "-o", f"{place.instruction}.slice"]
-        if place.device:
-            more += ["--device", str(place.device)]
-        parts.append(next_steps(command("extract", *more)))
+        more = ("--in", place.computation)
+        parts.append(next_steps(extract_command(command, place.path, place.instruction, place.device, *more)))
     return Group(*parts)
 
 
@@ -73,8 +71,10 @@ def _details(finding: Finding, found: Diff) -> list[RenderableType]:
     for name, place, module in (("after", finding.after, found.after), ("before", finding.before, found.before)):
         if place is None:
             continue
+        devices = module.replica_count * module.num_partitions
+        where = f"{place.path} on device {place.device}" if devices > 1 or place.device else place.path
         lines.append(Text.assemble((f"{name:7}", "dim"), place.line(module)))
-        lines.append(Text(f"       at {_where(place, module)}", style="dim"))
+        lines.append(Text(f"       at {where}", style="dim"))
         if place.op_name(module):
             lines.append(Text(f"       op_name {place.op_name(module)}", style="dim"))
         lines += [Text(f"       from {line}", style="cyan") for line in place.source(module)[:1]]
@@ -83,17 +83,8 @@ def _details(finding: Finding, found: Diff) -> list[RenderableType]:
     return lines
 
 
-def _where(place: InstructionRun, module: Module) -> str:
-    devices = module.replica_count * module.num_partitions
-    return place.path + (f" on device {place.device}" if devices > 1 or place.device else "")
-
-
 def _table(found: Diff, findings: Sequence[Finding]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("to blame", "instead of", "source"):
-        table.add_column(name, overflow="fold")
-    for name in ("off", "max ULP", "max abs", "allowed"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table("to blame", "instead of", "source", figures=("off", "max ULP", "max abs", "allowed"))
     for finding in findings:
         after, before = finding.after, finding.before
         names = [Text(after.path), Text("–" if before is None else before.path)]
@@ -117,10 +108,8 @@ def _figures(finding: Finding) -> list[str]:
 
 
 def _legend(found: Diff) -> str:
-    said = "█ the same numbers, ▓ but for rounding, · computed otherwise"
-    if found.findings:
-        said += ", ? wrong, × to blame"
-    return f"{_share(found)}: {said}"
+    blamed = ", ? wrong, × to blame" if found.findings else ""
+    return f"{_share(found)}: █ the same numbers, ▓ but for rounding, · computed otherwise{blamed}"
 
 
 def diff_record(found: Diff) -> dict[str, object]:

@@ -9,7 +9,7 @@ from hloexec.extraction import Extraction, Rerun
 from hloexec.numerics.statistics import LeafStatistics, statistics
 from hloexec.origins import hlo_line, source_lines
 from hloexec.report.records import leaf_records
-from hloexec.report.tables import next_steps, values_table
+from hloexec.report.tables import leaf_label, next_steps, values_table
 from hloexec.report.units import plural
 
 __all__ = ["extraction_record", "extraction_view"]
@@ -40,10 +40,8 @@ def extraction_view(found: Extraction, folder: str, rerun: Rerun, command: str) 
 
 def _rows(found: Extraction) -> list[tuple[str, LeafStatistics]]:
     """Of the first device."""
-    rows = []
-    for parameter, value in zip(found.module.entry.parameters, found.inputs[0], strict=True):
-        for leaf in statistics(value):
-            rows.append((f"%{parameter.name}" + "".join(f".{part}" for part in leaf.index), leaf))
+    inputs = zip(found.module.entry.parameters, found.inputs[0], strict=True)
+    rows = [(leaf_label(parameter.name, leaf.index), leaf) for parameter, value in inputs for leaf in statistics(value)]
     return rows + [("result", leaf) for leaf in statistics(found.expected[0])]
 
 

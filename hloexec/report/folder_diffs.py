@@ -10,7 +10,7 @@ from rich.text import Text
 
 from hloexec.diffing.folders import FolderDiff, ModuleDiff, StageDiff
 from hloexec.report.diffs import diff_record, diff_view
-from hloexec.report.tables import command_text
+from hloexec.report.tables import command_text, plain_table, rest_text
 from hloexec.report.units import plural
 
 __all__ = ["folder_record", "folder_view"]
@@ -63,7 +63,7 @@ def _verdict(found: FolderDiff) -> Text:
 def _modules(modules: Sequence[ModuleDiff], top: int) -> RenderableType:
     """The worst first."""
     ranked = sorted(modules, key=lambda module: _RANKS[module.outcome])
-    table = _table("module", "stages", "steps", "verdict", "to blame")
+    table = plain_table("module", "stages", "steps", "verdict", "to blame")
     for module in ranked[:top]:
         step = module.to_blame
         table.add_row(
@@ -82,7 +82,7 @@ def _steps(module: ModuleDiff, top: int) -> RenderableType:
     first = 0
     if module.to_blame is not None:
         first = max(0, min(steps.index(module.to_blame) - top // 2, len(steps) - top))
-    table = _table("step", "verdict", "values found before")
+    table = plain_table("step", "verdict", "values found before")
     for step in steps[first : first + top]:
         table.add_row(Text(str(step)), Text(step.outcome, _STYLES[step.outcome]), _share(step))
     return _with_rest(table, len(steps), top)
@@ -92,17 +92,10 @@ def _share(step: StageDiff) -> str:
     return "" if step.diff is None else f"{step.diff.matched_values} of {step.diff.values}"
 
 
-def _table(*names: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in names:
-        table.add_column(name, overflow="fold")
-    return table
-
-
 def _with_rest(table: Table, count: int, top: int) -> RenderableType:
     if count <= top:
         return table
-    return Group(table, Text(f"… and {count - top} more (--top says how many)", style="dim"))
+    return Group(table, rest_text(count - top, "--top says how many"))
 
 
 def folder_record(found: FolderDiff) -> dict[str, object]:

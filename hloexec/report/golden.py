@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hloexec.golden.checking import GoldenCheck, Outcome
 from hloexec.report.comparison import comparison_record, comparison_view
+from hloexec.report.tables import rest_text
 from hloexec.report.units import plural, seconds_text
 
 __all__ = ["check_record", "checks_view"]
@@ -27,13 +28,10 @@ def checks_view(checks: Sequence[GoldenCheck], top: int) -> RenderableType:
         if check.comparison is not None:
             parts += [Text(""), Text(str(check.folder), style="bold"), comparison_view(check.comparison, top)]
     if failed and 0 < top < len(failed):
-        parts.append(Text(f"… and {len(failed) - top} more (--top 0 shows all)", style="dim"))
-    if failed:
-        folder = failed[0].folder
-        hint = f"\nif the new result is meant:\n  hloexec golden check --update {folder}"
-        golden = failed[0].golden
-        if golden is not None and golden.expected_source == "hloexec":
-            parts.append(Text(hint, style="dim"))
+        parts.append(rest_text(len(failed) - top))
+    if failed and failed[0].golden is not None and failed[0].golden.expected_source == "hloexec":
+        hint = f"\nif the new result is meant:\n  hloexec golden check --update {failed[0].folder}"
+        parts.append(Text(hint, style="dim"))
     return Group(*parts)
 
 

@@ -15,6 +15,7 @@ from hloexec.buffers.comparison import Difference
 from hloexec.buffers.running import RunEstimate
 from hloexec.buffers.usage import Peak
 from hloexec.ir import TupleShape
+from hloexec.report.tables import cut_text, plain_table, rest_text, titled
 from hloexec.report.units import byte_text, count_text, plural
 from hloexec.text import format_shape
 from hloexec.text.dumps.lines import index_text
@@ -97,7 +98,7 @@ def _when(usage: MemoryUsage, peak: Peak) -> str:
 
 
 def _total_row(table: Table, label: str, count: int, remark: str) -> None:
-    table.add_row(_name(label), count_text(count), byte_text(count), _name(remark, "dim"))
+    table.add_row(cut_text(label), count_text(count), byte_text(count), cut_text(remark, "dim"))
 
 
 def _spaces(usage: MemoryUsage, comparison: MemoryComparison | None) -> list[RenderableType]:
@@ -110,9 +111,9 @@ def _spaces(usage: MemoryUsage, comparison: MemoryComparison | None) -> list[Ren
     for color in colors:
         peak = alive.get(color, Peak(0, 0))
         given = (count_text(allocated.get(color, 0)),) if allocated else ()
-        at = _name(f"%{usage.instruction_at(peak.time)}", "dim")
+        at = cut_text(f"%{usage.instruction_at(peak.time)}", "dim")
         table.add_row(str(color), *given, count_text(peak.bytes), str(peak.time), at)
-    return [_titled("memory spaces", "", table)]
+    return [titled("memory spaces", "", table)]
 
 
 def _differences(title: str, found: Sequence[Difference], top: int) -> list[RenderableType]:
@@ -122,9 +123,9 @@ def _differences(title: str, found: Sequence[Difference], top: int) -> list[Rend
 
     def row(entry: Difference) -> None:
         shown = ("–" if text is None else text for text in (entry.xla, entry.ours))
-        table.add_row(_name(entry.what), _name(entry.label), *shown)
+        table.add_row(cut_text(entry.what), cut_text(entry.label), *shown)
 
-    return [_titled(title, count_text(len(found)), _rows(table, found, top, row))]
+    return [titled(title, count_text(len(found)), _rows(table, found, top, row))]
 
 
 def _allocations(comparison: MemoryComparison, top: int) -> list[RenderableType]:
@@ -139,9 +140,9 @@ def _allocations(comparison: MemoryComparison, top: int) -> list[RenderableType]
         counts = (str(allocation.color), count_text(allocation.size), count_text(len(allocation.values)))
         most = (count_text(use.most.bytes), str(use.most.time)) if use.most.bytes else ("–", "–")
         where = f"%{usage.instruction_at(use.most.time)}" if use.most.bytes else ""
-        table.add_row(str(allocation.index), *counts, *most, _name(where, "dim"), _name(allocation.kind))
+        table.add_row(str(allocation.index), *counts, *most, cut_text(where, "dim"), cut_text(allocation.kind))
 
-    return [_titled("allocations", count_text(len(ordered)), _rows(table, ordered, top, row))]
+    return [titled("allocations", count_text(len(ordered)), _rows(table, ordered, top, row))]
 
 
 def _ranges(comparison: MemoryComparison, top: int) -> list[RenderableType]:
@@ -157,13 +158,13 @@ def _ranges(comparison: MemoryComparison, top: int) -> list[RenderableType]:
         span = f"{entry.start}-{entry.end}"
         if value is None:
             label = f"{entry.instruction}{index_text(entry.index)}"
-            table.add_row(_name(label), "–", "–", span, "–", "only in XLA's")
+            table.add_row(cut_text(label), "–", "–", span, "–", "only in XLA's")
             return
         one = f"{value.start}-{value.end}"
-        remark = _name("" if one == span else "differs", "red")
-        table.add_row(_name(value.label), count_text(value.byte_size), str(value.color), span, one, remark)
+        remark = cut_text("" if one == span else "differs", "red")
+        table.add_row(cut_text(value.label), count_text(value.byte_size), str(value.color), span, one, remark)
 
-    return [_titled("live ranges", f"{len(ordered)}, largest values first", _rows(table, ordered, top, row))]
+    return [titled("live ranges", f"{len(ordered)}, largest values first", _rows(table, ordered, top, row))]
 
 
 def _alive(usage: MemoryUsage, comparison: MemoryComparison | None, top: int) -> list[RenderableType]:
@@ -207,11 +208,11 @@ def _alive_table(usage: MemoryUsage, title: str, time: int, listed: dict[str, in
         given = ("–" if known is None else count_text(known),) if listed else ()
         span = f"{value.start}-{value.end}"
         table.add_row(
-            _name(value.label), _name(_shape(value)), str(value.color), span, *given, count_text(value.byte_size)
+            cut_text(value.label), cut_text(_shape(value)), str(value.color), span, *given, count_text(value.byte_size)
         )
 
     remark = f"{plural(len(alive), 'buffer')}, {count_text(usage.bytes_at(time))} bytes"
-    return _titled(title, remark, _rows(table, alive, top, row))
+    return titled(title, remark, _rows(table, alive, top, row))
 
 
 def _shape(value: LiveValue) -> str:
@@ -226,7 +227,7 @@ def _table(first: str, *, left: Sequence[str] = (), right: Sequence[str] = ()) -
 
     Where the terminal is narrow, names are cut, figures are not.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = plain_table()
     is_leading = bool(left) and left[0] != ""
     table.add_column(first)
     for name in left if is_leading else ():
@@ -238,21 +239,12 @@ def _table(first: str, *, left: Sequence[str] = (), right: Sequence[str] = ()) -
     return table
 
 
-def _name(text: str, style: str = "") -> Text:
-    """A cell that is cut where it does not fit, instead of wrapped."""
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
-
-
 def _rows(table: Table, entries: Sequence[object], top: int, add: Callable[[Any], None]) -> RenderableType:
     shown = entries if top == 0 else entries[:top]
     for entry in shown:
         add(entry)
     rest = len(entries) - len(shown)
-    return Group(table, Text(f"… and {count_text(rest)} more (--top 0 shows all)", style="dim")) if rest else table
-
-
-def _titled(title: str, remark: str, body: RenderableType) -> RenderableType:
-    return Group(Text(""), Text.assemble((title, "bold"), ("  " + remark if remark else "", "dim")), body)
+    return Group(table, rest_text(count_text(rest))) if rest else table
 
 
 def memory_record(

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from hloexec.nan_search.findings import Element, Finding, Link, NanSearch
 from hloexec.report.records import leaf_records
-from hloexec.report.tables import next_steps, values_table
+from hloexec.report.tables import extract_command, leaf_label, next_steps, plain_table, titled, values_table
 from hloexec.report.units import count_text, number_text, plural
 
 __all__ = ["nan_record", "nan_view"]
@@ -40,12 +40,13 @@ def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Ca
     verdict.append(f", {count_text(finding.bad)} of {plural(finding.count, 'element')}")
     parts: list[RenderableType] = [verdict, Text(""), Text(f"  {finding.line}")]
     parts.append(Text(f"  at {finding.name}", style="dim"))
+    lines = enumerate(finding.source[:4])
     if finding.op_name:
         parts.append(Text(f"  op_name {finding.op_name}", style="dim"))
-    parts += [Text(f"  {'from' if not number else '    '} {line}", style="cyan") for number, line in _numbered(finding)]
+    parts += [Text(f"  {'    ' if number else 'from'} {line}", style="cyan") for number, line in lines]
     rows = [("result", finding.value)]
     for operand in dict.fromkeys(finding.operands):
-        rows += [(_leaf_label(operand.name, leaf.index), leaf) for leaf in operand.leaves]
+        rows += [(leaf_label(operand.name, leaf.index), leaf) for leaf in operand.leaves]
     parts.append(values_table("its result and operands", rows))
     if finding.elements and top:
         parts.append(_elements(finding, finding.elements[:top]))
@@ -54,15 +55,8 @@ def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Ca
     if search.later:
         parts += [Text(""), Text(f"{plural(len(search.later), 'other')} took part, first", style="dim")]
         parts += [Text(f"  {later.name}: {later.reason}") for later in search.later[:top]]
-    parts.append(next_steps(_extract(finding, command)))
+    parts.append(next_steps(extract_command(command, finding.name, finding.instruction, finding.devices[0])))
     return Group(*parts)
-
-
-def _extract(finding: Finding, command: Callable[..., str]) -> str:
-    more = ["--instruction", finding.name, "-o", f"{finding.instruction}.slice"]
-    if finding.devices[0]:
-        more += ["--device", str(finding.devices[0])]
-    return command("extract", *more)
 
 
 def _where(finding: Finding, devices: int) -> str:
@@ -71,10 +65,6 @@ def _where(finding: Finding, devices: int) -> str:
         listed = ", ".join(map(str, finding.devices[:8])) + (", …" if len(finding.devices) > 8 else "")
         text += f" on device{'s' if len(finding.devices) > 1 else ''} {listed}"
     return text
-
-
-def _numbered(finding: Finding) -> list[tuple[int, str]]:
-    return list(enumerate(map(str, finding.source[:4])))
 
 
 def _nothing(search: NanSearch, module: str, command: Callable[..., str]) -> RenderableType:
@@ -100,27 +90,14 @@ def _nothing(search: NanSearch, module: str, command: Callable[..., str]) -> Ren
     return Group(*parts)
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", title=None)
-    for name in (title, *columns):
-        table.add_column(name, overflow="fold", justify="left")
-    return table
-
-
-def _leaf_label(name: str, index: Sequence[int]) -> str:
-    return f"%{name}" + "".join(f".{part}" for part in index)
-
-
 def _elements(finding: Finding, elements: Sequence[Element]) -> RenderableType:
     names = [f"%{operand.name}" for operand in finding.operands] if elements[0].operands is not None else []
-    table = _table("at", "result", *names)
+    table = plain_table("at", "result", *names)
     for element in elements:
         place = "[" + ",".join(map(str, element.index)) + "]"
         table.add_row(place, _value_text(element.value), *map(_value_text, element.operands or ()))
     shown = f"the first {len(elements)}" if len(elements) < finding.bad else "all"
-    return Group(
-        Text(""), Text.assemble(("elements", "bold"), (f"  {shown} of {count_text(finding.bad)}", "dim")), table
-    )
+    return titled("elements", f"{shown} of {count_text(finding.bad)}", table)
 
 
 def _value_text(value: float | int | complex | bool) -> str:
@@ -130,10 +107,10 @@ def _value_text(value: float | int | complex | bool) -> str:
 
 
 def _chain(chain: Sequence[Link]) -> RenderableType:
-    table = _table("instruction", "min", "max", "source")
+    table = plain_table("instruction", "min", "max", "source")
     for link in chain:
         table.add_row(Text(link.name), number_text(link.minimum), number_text(link.maximum), Text(link.source or ""))
-    return Group(Text(""), Text.assemble(("what led to it", "bold"), ("  earliest first", "dim")), table)
+    return titled("what led to it", "earliest first", table)
 
 
 def nan_record(search: NanSearch) -> dict[str, object]:
@@ -172,13 +149,7 @@ def _finding_record(finding: Finding) -> dict[str, object]:
             for element in finding.elements
         ],
         "chain": [
-            {
-                "name": link.name,
-                "line": link.line,
-                "source": link.source,
-                "minimum": _json_number(link.minimum),
-                "maximum": _json_number(link.maximum),
-            }
+            attrs.asdict(link) | {"minimum": _json_number(link.minimum), "maximum": _json_number(link.maximum)}
             for link in finding.chain
         ],
     }

@@ -6,7 +6,7 @@ computes, and nothing outside this package and the command line imports rich.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -18,7 +18,22 @@ from hloexec.ops.registry import Opcode, Role
 from hloexec.report.units import byte_text, count_text, flop_text, number_text, plural
 from hloexec.summary import Summary
 
-__all__ = ["console_for", "module_line", "opcode_view", "show", "summary_view", "values_table"]
+__all__ = [
+    "command_text",
+    "console_for",
+    "cut_text",
+    "extract_command",
+    "leaf_label",
+    "module_line",
+    "next_steps",
+    "opcode_view",
+    "plain_table",
+    "rest_text",
+    "show",
+    "summary_view",
+    "titled",
+    "values_table",
+]
 
 _MOST_ROWS = 100
 _MOST_LEAVES = 8
@@ -55,6 +70,12 @@ def next_steps(*commands: str) -> RenderableType:
     return Group(Text("\nnext:", style="dim"), *map(command_text, commands))
 
 
+def extract_command(command: Callable[..., str], path: str, instruction: str, device: int, *more: str) -> str:
+    """The command that extracts one run of an instruction, as `command` writes commands."""
+    on_device = ("--device", str(device)) if device else ()
+    return command("extract", "--instruction", path, *more, "-o", f"{instruction}.slice", *on_device)
+
+
 def module_line(name: str, instructions: int, computations: int, devices: int) -> Text:
     """The module in one line."""
     where = "one device" if devices == 1 else plural(devices, "device")
@@ -62,11 +83,28 @@ def module_line(name: str, instructions: int, computations: int, devices: int) -
     return Text.assemble((name, "bold"), "  ", (rest, "dim"))
 
 
-def _table(*, has_header: bool = True) -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=has_header)
+def plain_table(*folded: str, figures: Sequence[str] = (), has_header: bool = True) -> Table:
+    """A table without lines: columns of texts, folded where the console is narrow, then figures, which are not cut."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=has_header)
+    for name in folded:
+        table.add_column(name, overflow="fold")
+    for name in figures:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
-def _titled(title: str, remark: str, body: RenderableType) -> RenderableType:
+def rest_text(count: int | str, hint: str = "--top 0 shows all") -> Text:
+    """How many more rows there are, and how to see them."""
+    return Text(f"… and {count} more ({hint})", style="dim")
+
+
+def leaf_label(name: str, index: Sequence[int]) -> str:
+    """A leaf of what an instruction gives: `%add.3`, `%tuple.1.0`."""
+    return f"%{name}" + "".join(f".{part}" for part in index)
+
+
+def titled(title: str, remark: str, body: RenderableType) -> RenderableType:
+    """A part of a report, behind an empty line."""
     heading = Text.assemble((title, "bold"), ("  " + remark if remark else "", "dim"))
     return Group(Text(""), heading, body)
 
@@ -76,8 +114,8 @@ def values_table(title: str, rows: Sequence[tuple[str, LeafStatistics]]) -> Rend
     remark = f"{plural(len(rows), 'array')}, {byte_text(sum(leaf.byte_size for _, leaf in rows))}"
     body: RenderableType = _Values(rows[:_MOST_ROWS]) if rows else Text("none", style="dim")
     if len(rows) > _MOST_ROWS:
-        body = Group(body, Text(f"… and {len(rows) - _MOST_ROWS} more (--json lists all)", style="dim"))
-    return _titled(title, remark if rows else "", body)
+        body = Group(body, rest_text(len(rows) - _MOST_ROWS, "--json lists all"))
+    return titled(title, remark if rows else "", body)
 
 
 class _Values:
@@ -103,19 +141,19 @@ class _Values:
         room = console.width - sum(width + 2 for width in widths.values()) - 4
         shape_width = max(map(len, self._shapes))
         label_width = min(max(map(len, self._labels)), max(6, min(24, room - shape_width)))
-        table = _table()
+        table = plain_table()
         table.add_column("", width=label_width)
         table.add_column("shape", overflow="fold", width=max(10, min(shape_width, room - label_width)))
         for name, width in widths.items():
             table.add_column(name, justify="right", no_wrap=True, width=width)
         for label, shape, *cells in zip(self._labels, self._shapes, *self._columns.values(), strict=True):
-            table.add_row(_one_line(label), Text(shape), *cells)
+            table.add_row(cut_text(label), Text(shape), *cells)
         yield table
 
 
-def _one_line(text: str) -> Text:
+def cut_text(text: str, style: str = "") -> Text:
     """A cell that is cut where it does not fit, instead of wrapped."""
-    return Text(text, no_wrap=True, overflow="ellipsis")
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _strange(count: int) -> Text:
@@ -125,8 +163,7 @@ def _strange(count: int) -> Text:
 def summary_view(summary: Summary) -> RenderableType:
     """Everything `hloexec info` says."""
     line = module_line(summary.name, summary.instructions, summary.computations, summary.devices)
-    parts: list[RenderableType] = [line, _facts(summary)]
-    parts.append(_parameters(summary))
+    parts: list[RenderableType] = [line, _facts(summary), _parameters(summary)]
     if summary.contractions:
         parts.append(_contractions(summary))
     parts.append(_histogram("opcodes", summary.opcodes))
@@ -135,9 +172,9 @@ def summary_view(summary: Summary) -> RenderableType:
     parts.append(_histogram("element types", summary.element_types))
     if summary.unsupported:
         lines = Text("\n".join(map(str, summary.unsupported)), style="yellow")
-        parts.append(_titled("not supported yet", plural(len(summary.unsupported), "item"), lines))
+        parts.append(titled("not supported yet", plural(len(summary.unsupported), "item"), lines))
     if summary.notes:
-        parts.append(_titled("notes", "", Text("\n".join(map(str, summary.notes)))))
+        parts.append(titled("notes", "", Text("\n".join(map(str, summary.notes)))))
     return Group(*parts)
 
 
@@ -154,7 +191,7 @@ def _facts(summary: Summary) -> RenderableType:
     if summary.loops:
         unknown = f", {summary.loops_without_trip_count} without a stated trip count"
         facts.append(("loops", count_text(summary.loops) + (unknown if summary.loops_without_trip_count else "")))
-    table = _table(has_header=False)
+    table = plain_table(has_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts:
@@ -172,7 +209,7 @@ def _shape_text(shape: Shape) -> str:
 
 
 def _parameters(summary: Summary) -> RenderableType:
-    table = _table()
+    table = plain_table()
     table.add_column("#", justify="right")
     table.add_column("name", no_wrap=True)
     table.add_column("shape", overflow="fold")
@@ -182,27 +219,24 @@ def _parameters(summary: Summary) -> RenderableType:
     remark = f"{count_text(len(summary.parameters))}, {byte_text(summary.parameter_bytes)}"
     if len(summary.parameters) > _MOST_ROWS:
         table.add_row("", f"… and {len(summary.parameters) - _MOST_ROWS} more", "(--json lists all)", "")
-    return _titled("parameters", remark, table if summary.parameters else Text("none", style="dim"))
+    return titled("parameters", remark, table if summary.parameters else Text("none", style="dim"))
 
 
 def _contractions(summary: Summary) -> RenderableType:
-    table = _table()
-    table.add_column("")
-    for name in ("instructions", "runs", "FLOPs", "bytes"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table("", figures=("instructions", "runs", "FLOPs", "bytes"))
     for entry in summary.contractions:
         counts = (count_text(entry.instructions), count_text(entry.runs))
         table.add_row(Text(entry.kind), *counts, flop_text(entry.flops), byte_text(entry.byte_count))
     remark = f"{flop_text(summary.flops)} per device"
     if summary.devices > 1:
         remark += f", {flop_text(summary.flops * summary.devices)} in all"
-    return _titled("contractions", remark, table)
+    return titled("contractions", remark, table)
 
 
 def _histogram(title: str, counts: Mapping[str, int]) -> RenderableType:
     """Names and counts in as many columns as fit, largest first, read downwards."""
     cells = [Text.assemble((f"{count_text(count):>6} ", "cyan"), name) for name, count in counts.items()]
-    return _titled(title, plural(len(counts), "kind"), _Flow(cells))
+    return titled(title, plural(len(counts), "kind"), _Flow(cells))
 
 
 class _Flow:
@@ -216,7 +250,7 @@ class _Flow:
         available = min(console.width, 120)
         columns = max(1, available // width)
         rows = -(-len(self._cells) // columns)
-        table = _table(has_header=False)
+        table = plain_table(has_header=False)
         for row in range(rows):
             table.add_row(*self._cells[row::rows])
         yield table
@@ -224,13 +258,13 @@ class _Flow:
 
 def opcode_view(opcodes: Sequence[Opcode]) -> RenderableType:
     """The table of opcodes: operands, attributes, and whether they run."""
-    table = _table()
+    table = plain_table()
     table.add_column("opcode", no_wrap=True, min_width=max((len(entry.name) for entry in opcodes), default=0))
     table.add_column("operands", no_wrap=True, justify="right", min_width=8)
     table.add_column("runs", no_wrap=True, min_width=max((len(_status(entry)) for entry in opcodes), default=0))
     table.add_column("what it does")
     for entry in opcodes:
-        first_line = _one_line(" ".join(entry.documentation.strip().partition("\n")[0].split()))
+        first_line = cut_text(" ".join(entry.documentation.strip().partition("\n")[0].split()))
         table.add_row(entry.name, _operand_count(entry), _status(entry), first_line)
     supported = sum(entry.is_supported for entry in opcodes)
     return Group(table, Text(f"\n{plural(len(opcodes), 'opcode')}, {supported} of them run", style="dim"))
