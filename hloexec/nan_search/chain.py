@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hloexec.nan_search.dataflow import ResultLeaf, Sources
+from hloexec.nan_search.dataflow import RENAMING, Sources
 from hloexec.nan_search.findings import Link
-from hloexec.nan_search.history import History
+from hloexec.nan_search.history import History, ResultLeaf
 from hloexec.nan_search.magnitudes import Range
 from hloexec.nan_search.symptoms import Symptom
+from hloexec.ops.registry import role_of
 from hloexec.origins import hlo_line, source_text
 
 __all__ = ["chain_to"]
@@ -50,7 +51,7 @@ def _extremity(found: Range, towards_zero: bool) -> tuple[float, float]:
 
 def _worth_showing(walked: list[tuple[ResultLeaf, Range]], sources: Sources) -> list[tuple[ResultLeaf, Range]]:
     """The walk, without what only hands a value on: its ends, and where magnitudes change most."""
-    own = [entry for entry in walked if not sources.is_renaming(sources.instruction(entry[0]))]
+    own = [entry for entry in walked if role_of(sources.instruction(entry[0])) not in RENAMING]
     if walked and (not own or own[-1][0] != walked[-1][0]):
         own.append(walked[-1])
     changes = []

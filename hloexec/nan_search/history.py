@@ -1,23 +1,47 @@
 """What a search remembers: the ranges of the latest values at every place, and which findings they owe their NaN to.
 
-Memory is bounded by the number of places, not by trip counts: of each instruction on each path the last
-few runs are kept.
+A *place* is an instruction on a path of calls, and an index into its value. Memory is bounded by the number of places,
+not by trip counts: of each instruction on each path the last few runs are kept.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import attrs
 
-from hloexec.nan_search.dataflow import Path, ResultLeaf
+from hloexec.exec.observers import PathEntry
 from hloexec.nan_search.magnitudes import Range
 
-__all__ = ["History", "Leaf"]
+__all__ = ["History", "Leaf", "Path", "ResultLeaf", "path_of"]
 
 _RUNS = 8
 """Runs of an instruction that are remembered, for chains that go back through iterations of a loop."""
+
+
+Path: TypeAlias = tuple[tuple[str, str, int | None], ...]
+"""The calling instruction, the called computation, and for loops the iteration, outermost first."""
+
+
+@attrs.frozen
+class ResultLeaf:
+    """A leaf of what an instruction gives in one run of it."""
+
+    path: Path
+    instruction: str
+    index: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As `Event.name`, without the names of computations."""
+        calls = (caller if count is None else f"{caller}[{count}]" for caller, _, count in self.path)
+        return "/".join([*calls, self.instruction])
+
+
+def path_of(entries: tuple[PathEntry, ...]) -> Path:
+    return tuple((entry.instruction.name, entry.computation, entry.iteration) for entry in entries)
 
 
 @attrs.frozen
@@ -46,9 +70,7 @@ class History:
     def add(self, path: Path, instruction: str, devices: Sequence[int], leaves: dict[tuple[int, ...], Leaf]) -> None:
         """Remember what an instruction has given on these devices."""
         key, iterations = _split(path)
-        runs = self._runs.get((key, instruction))
-        if runs is None:
-            runs = self._runs[key, instruction] = deque()
+        runs = self._runs.setdefault((key, instruction), deque())
         runs.append(_Run(iterations, tuple(devices), leaves))
         # Each of several devices may have a run of its own in an iteration.
         if len(runs) > _RUNS and sum(devices[0] in run.devices for run in runs) > _RUNS:
@@ -56,23 +78,17 @@ class History:
 
     def leaf(self, place: ResultLeaf, device: int) -> Leaf | None:
         """What a device held at a place; None where it is not remembered."""
-        key, iterations = _split(place.path)
-        for run in reversed(self._runs.get((key, place.instruction), ())):
-            if run.iterations == iterations and device in run.devices:
-                return run.leaves.get(place.index)
-        return None
+        runs = self._latest_runs(place.path, place.instruction)
+        return next((run.leaves.get(place.index) for run in runs if device in run.devices), None)
 
-    def leaves_of_all(self, place: ResultLeaf) -> Iterable[Leaf]:
+    def leaves_of_all(self, place: ResultLeaf) -> list[Leaf]:
         """What any device held at a place."""
-        key, iterations = _split(place.path)
-        for run in self._runs.get((key, place.instruction), ()):
-            if run.iterations == iterations and place.index in run.leaves:
-                yield run.leaves[place.index]
+        runs = self._latest_runs(place.path, place.instruction)
+        return [run.leaves[place.index] for run in runs if place.index in run.leaves]
 
     def has_run(self, path: Path, instruction: str) -> bool:
-        """Whether the latest run of an instruction was in these iterations of the loops around it."""
-        key, iterations = _split(path)
-        return any(run.iterations == iterations for run in self._runs.get((key, instruction), ()))
+        """Whether an instruction has run in these iterations of the loops around it, not long ago."""
+        return any(True for _ in self._latest_runs(path, instruction))
 
     def last_iteration(self, path: Path, loop: str, body_root: str, body: str) -> int | None:
         """The last iteration of a loop on a path, counted from 0; None where it had none."""
@@ -80,6 +96,11 @@ class History:
         runs = self._runs.get(((*key, (loop, body)), body_root), ())
         counts = [run.iterations[-1] for run in runs if run.iterations[:-1] == iterations]
         return max((count for count in counts if count is not None), default=None)
+
+    def _latest_runs(self, path: Path, instruction: str) -> Iterator[_Run]:
+        """The runs in these iterations of the loops around an instruction, the latest first."""
+        key, iterations = _split(path)
+        return (run for run in reversed(self._runs.get((key, instruction), ())) if run.iterations == iterations)
 
 
 def _split(path: Path) -> tuple[tuple[tuple[str, str], ...], tuple[int | None, ...]]:

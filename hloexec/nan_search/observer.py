@@ -8,15 +8,16 @@ import attrs
 import numpy as np
 
 from hloexec.exec.observers import Event
-from hloexec.ir import Instruction, Module
+from hloexec.ir import Module
 from hloexec.nan_search.chain import chain_to
-from hloexec.nan_search.dataflow import ResultLeaf, Sources, path_of
+from hloexec.nan_search.dataflow import RENAMING, Sources
 from hloexec.nan_search.findings import Element, Finding, NanSearch, Operand
-from hloexec.nan_search.history import History, Leaf
+from hloexec.nan_search.history import History, Leaf, ResultLeaf, path_of
 from hloexec.nan_search.magnitudes import Range, range_of, wide
 from hloexec.nan_search.symptoms import Symptom, bad_numbers, losses
 from hloexec.numerics.statistics import leaves, statistics
-from hloexec.ops.registry import Role, find_opcode
+from hloexec.operations import exchanges
+from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.origins import hlo_line, source_lines
 from hloexec.tracing.known import KnownArrays
 from hloexec.values import Array
@@ -44,7 +45,7 @@ class NanObserver:
         self._elements = elements
         self._range = KnownArrays(range_of)
         self._history = History()
-        self._sources = Sources(module, self._entry, self._history.last_iteration, self._history.has_run)
+        self._sources = Sources(module, self._entry, self._history)
         self._findings: list[Finding] = []
         self._nan_inputs: dict[str, None] = {}
         self._culprits: tuple[int, ...] = ()
@@ -94,15 +95,12 @@ class NanObserver:
 
     def _is_kept(self, event: Event) -> bool:
         """Whether the value is what the run gives, or what a loop hands to its next iteration."""
-        computation = event.computation
-        if event.instruction.name != computation.root_name:
+        if event.instruction.name != event.computation.root_name:
             return False
-        path = event.path
-        if not path:
-            return computation.name == self._entry
-        entry = find_opcode(path[-1].instruction.opcode)
-        is_loop = entry is not None and entry.role is Role.WHILE
-        return is_loop and path[-1].computation == path[-1].instruction.attributes.body
+        if not event.path:
+            return event.computation.name == self._entry
+        caller = event.path[-1].instruction
+        return role_of(caller) is Role.WHILE and event.path[-1].computation == caller.attributes.body
 
     def _settle(
         self, event: Event, ranges: dict[tuple[int, ...], Range | None], causes: dict[tuple[int, ...], frozenset[int]]
@@ -110,25 +108,22 @@ class NanObserver:
         """A kept value is bad: blame what it comes from, or find that nothing in the run is to blame."""
         if not event.path:
             self._result_has_nan |= any(found is not None and found.has_nan for found in ranges.values())
-        found = sorted(set().union(*causes.values())) if causes else []
-        if found:
-            self._culprits = tuple(found)
+        self._culprits = tuple(sorted(set().union(*causes.values())))
+        if self._culprits:
             raise Found
 
     # Where bad numbers appear
 
     def _birth(self, event: Event, place: ResultLeaf, ranges: dict[tuple[int, ...], Range | None]) -> int | None:
         """The number of a new finding, where this instruction made bad numbers."""
-        instruction = event.instruction
-        entry = find_opcode(instruction.opcode)
-        role = None if entry is None else entry.role
+        role = role_of(event.instruction)
         if role is Role.CONSTANT or (role is Role.PARAMETER and not place.path):
             if role is Role.PARAMETER and any(found is not None and found.has_nan for found in ranges.values()):
-                self._nan_inputs[instruction.name] = None
+                self._nan_inputs[event.instruction.name] = None
             return None
         if event.operands:
             symptom = bad_numbers(event, self._is_finite)
-        elif role is Role.MACHINE and not _exchanges(instruction):
+        elif role is Role.MACHINE and not exchanges(event.instruction):
             return None
         else:
             symptom = self._out_of_finite_sources(event, place, ranges)
@@ -156,7 +151,7 @@ class NanObserver:
             ranges_before = [entry.range for entry in known if entry.range is not None]
             if not ranges_before or not all(before.is_finite for before in ranges_before):
                 continue
-            is_renaming = self._sources.is_renaming(event.instruction)
+            is_renaming = role_of(event.instruction) in RENAMING
             reason = "overflow where a narrower float is expected" if is_renaming else "overflow across devices"
             return Symptom("overflow", reason, index, ~np.isfinite(wide(leaf)))
         return None
@@ -168,20 +163,15 @@ class NanObserver:
     def _causes(self, event: Event, place: ResultLeaf, index: tuple[int, ...], found: Range | None) -> frozenset[int]:
         """The findings that a bad array owes its bad elements to."""
         instruction = event.instruction
-        entry = find_opcode(instruction.opcode)
-        exchanges = _exchanges(instruction)
-        is_renaming = self._sources.is_renaming(instruction)
-        if entry is not None and entry.role is Role.MACHINE and not exchanges and not is_renaming:
+        is_exchanged = exchanges(instruction)
+        if role_of(instruction) is Role.MACHINE and not is_exchanged:
             # What another device has sent: any of them may be it.
             return frozenset(range(len(self._findings)))
         causes: set[int] = set()
         for number, source in enumerate(self._sources.of(attrs.evolve(place, index=index))):
-            leaf = self._history.leaf(source, event.devices[0])
-            entries = [] if leaf is None else [leaf]
-            if exchanges:
-                entries = list(self._history.leaves_of_all(source))
-            for known in entries:
-                if not known.causes or known.range is None:
+            own = self._history.leaf(source, event.devices[0])
+            for known in self._history.leaves_of_all(source) if is_exchanged else [own]:
+                if known is None or not known.causes or known.range is None:
                     continue
                 # NaN spread as NaN; an infinity comes from an infinity.
                 if found is not None and not found.has_nan and not known.range.has_infinity:
@@ -227,12 +217,6 @@ class NanObserver:
         return len(self._findings) - 1
 
 
-def _exchanges(instruction: Instruction) -> bool:
-    """Whether the instruction is a collective, whose devices see one another's operands."""
-    entry = find_opcode(instruction.opcode)
-    return entry is not None and entry.exchange is not None
-
-
 def _is_chosen(event: Event, number: int) -> bool:
     """Whether a bad element of a select's result is taken from this operand (1 or 2)."""
     if number == 0 or len(event.operands) != 3 or not isinstance(event.operands[number], np.ndarray):
@@ -250,18 +234,13 @@ def _elements(event: Event, value: Array, symptom: Symptom, most: int) -> tuple[
     is_elementwise = (
         entry is not None
         and entry.is_elementwise
-        and bool(arrays)
-        and len(arrays) == len(event.operands)
+        and 0 < len(arrays) == len(event.operands)
         and all(array.shape in ((), value.shape) for array in arrays)
     )
-    places = np.argwhere(symptom.bad)[:most] if symptom.bad.ndim else [()] * bool(symptom.bad) * min(most, 1)
     found = []
-    for place in places:
-        index = tuple(map(int, place))
-        operands = (
-            tuple(_number(array[index] if array.ndim else array[()]) for array in arrays) if is_elementwise else None
-        )
-        found.append(Element(index, _number(value[index]), operands))
+    for index in map(tuple, np.argwhere(symptom.bad)[:most].tolist()):
+        operands = (_number(array[index] if array.ndim else array[()]) for array in arrays)
+        found.append(Element(index, _number(value[index]), tuple(operands) if is_elementwise else None))
     return tuple(found)
 
 

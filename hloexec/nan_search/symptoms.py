@@ -112,25 +112,26 @@ def _type_name(instruction: Instruction) -> str:
 
 def losses(event: Event, checks: Sequence[str], share: float) -> Symptom | None:
     """Where an instruction lost a number: the first of `checks` that at least `share` of the elements fail."""
-    instruction = event.instruction
-    value = event.value
-    operands = event.operands
-    if not isinstance(value, np.ndarray) or not value.size:
+    instruction, value = event.instruction, event.value
+    if not isinstance(value, np.ndarray) or not value.size or not event.operands:
         return None
-    if not operands or not all(isinstance(operand, np.ndarray) for operand in operands):
+    operands = [operand for operand in event.operands if isinstance(operand, np.ndarray)]
+    arrays: list[Any] = [
+        np.broadcast_to(wide(operand), value.shape) for operand in operands if operand.shape in ((), value.shape)
+    ]
+    if len(arrays) < len(event.operands):
         return None
     found: list[tuple[str, str, Array]] = []
-    arrays: list[Any] = [np.broadcast_to(wide(operand), value.shape) for operand in _same_shape(operands, value)]
-    if len(arrays) < len(operands):
-        return None
     traits = traits_of(instruction)
     with np.errstate(all="ignore"):
         if "overflow" in checks and traits.converts:
-            found.append(_saturation(arrays[0], value))
+            its_type = element_type_of(value.dtype)
+            found.append(("saturation", f"beyond the range of {its_type}", _saturated(arrays[0], its_type)))
         if "underflow" in checks and traits.nonzero is not None and _is_float(value):
             found.append(("underflow", "underflow to zero", traits.nonzero(*arrays) & (wide(value) == 0)))
         if "cancellation" in checks and traits.cancels and _is_float(value):
-            found.append(_cancellation(event.computation, instruction, arrays, wide(value)))
+            bad = _cancelled(event.computation, instruction, arrays, wide(value))
+            found.append(("cancellation", "all significant digits cancel", bad))
     for kind, reason, bad in found:
         count = np.count_nonzero(bad)
         if count and count >= share * bad.size:
@@ -138,29 +139,16 @@ def losses(event: Event, checks: Sequence[str], share: float) -> Symptom | None:
     return None
 
 
-def _same_shape(operands: Sequence[Any], value: Array) -> list[Array]:
-    return [operand for operand in operands if operand.shape in ((), value.shape)]
-
-
-def _saturation(operand: Array, value: Array) -> tuple[str, str, Array]:
+def _saturated(operand: Array, its_type: ElementType) -> Array:
     """Elements that lie beyond the range of a convert's result type and were given its limits."""
-    its_type = element_type_of(value.dtype)
-    none = np.zeros(value.shape, np.bool_)
-    if operand.dtype.kind == "c" or its_type.is_complex or operand.dtype.kind == "b":
-        return "saturation", "", none
-    if its_type.is_integral:
+    if its_type.is_integral and operand.dtype.kind == "f":
         # Numbers that are cut to integers still fit; limits up to 2^64 are exact in none but f64 and long double.
         low, high = _integer_limits(its_type)
         exact = operand.astype(np.longdouble)
-        bad = np.isfinite(operand) & ((exact <= np.longdouble(low) - 1) | (exact >= np.longdouble(high) + 1))
-        return "saturation", f"beyond the range of {its_type}", bad if operand.dtype.kind == "f" else none
-    if its_type.is_floating and not its_type.has_inf and not its_type.has_nan:
-        return (
-            "saturation",
-            f"beyond the range of {its_type}",
-            np.isfinite(operand) & (np.abs(operand) > _limit(its_type)),
-        )
-    return "saturation", "", none
+        return np.isfinite(operand) & ((exact <= np.longdouble(low) - 1) | (exact >= np.longdouble(high) + 1))
+    if its_type.is_floating and not its_type.has_inf and not its_type.has_nan and operand.dtype.kind not in "bc":
+        return np.isfinite(operand) & (np.abs(operand) > _limit(its_type))
+    return np.zeros(operand.shape, np.bool_)
 
 
 def _integer_limits(its_type: ElementType) -> tuple[int, int]:
@@ -175,19 +163,17 @@ def _limit(its_type: ElementType) -> float:
     return largest + 2.0 ** (math.frexp(largest)[1] - 2 - its_type.mantissa_bits)
 
 
-def _cancellation(
-    computation: Computation, instruction: Instruction, operands: Sequence[Any], value: Array
-) -> tuple[str, str, Array]:
+def _cancelled(computation: Computation, instruction: Instruction, operands: Sequence[Any], value: Array) -> Array:
+    """Elements that are no larger than the rounding errors that the operands may carry."""
     errors = np.zeros(value.shape, np.float64)
-    kind = "cancellation", "all significant digits cancel"
     if value.dtype.kind == "c":
-        return *kind, np.zeros(value.shape, np.bool_)
+        return np.zeros(value.shape, np.bool_)
     finite = np.isfinite(value) & (value != 0)
     for name, operand in zip(instruction.operands, operands, strict=True):
         # In f64 the bound is exact for every narrower type, and for f64 but for its own last bit.
         errors += np.abs(operand.astype(np.float64)) * _roundoff(computation, computation.by_name[name])
         finite &= np.isfinite(operand)
-    return *kind, finite & (np.abs(value) <= errors)
+    return np.asarray(finite & (np.abs(value) <= errors))
 
 
 def _roundoff(computation: Computation, instruction: Instruction) -> float:
