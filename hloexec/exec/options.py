@@ -11,7 +11,7 @@ from hloexec.exec.host import Sink, Source
 from hloexec.exec.statistics import Statistics
 from hloexec.ops.policies.policy import NumericsPolicy
 
-__all__ = ["RunOptions", "require_run_options"]
+__all__ = ["RunOptions", "plan_options", "require_run_options"]
 
 
 class RunOptions(TypedDict, total=False):
@@ -34,6 +34,12 @@ class RunOptions(TypedDict, total=False):
     infeed: Sequence[Source] | None
     outfeed: Sequence[Sink] | None
     host_transfers: Sequence[Mapping[int, Source | Sink]] | None
+
+
+def plan_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options of a run that `plan_of` takes."""
+    names = ("numerics", "computation", "elided", "unknown", "memory_limit", "verify", "planner")
+    return {name: options[name] for name in names if name in options}
 
 
 def require_run_options(function: str, options: Mapping[str, object]) -> None:

@@ -28,12 +28,9 @@ class Occurrence:
     """Of the innermost loop around it."""
 
     def is_met(self, event: Event) -> bool:
-        return (
-            event.instruction.name == self.instruction
-            and event.computation.name == self.computation
-            and (self.iteration is None or event.iteration == self.iteration)
-            and (self.path is None or event.name == self.path)
-        )
+        is_named = event.instruction.name == self.instruction and event.computation.name == self.computation
+        is_iteration = self.iteration is None or event.iteration == self.iteration
+        return is_named and is_iteration and (self.path is None or event.name == self.path)
 
 
 class Recorder:
@@ -42,7 +39,8 @@ class Recorder:
     def __init__(self, occurrence: Occurrence, boundary: Collection[str], devices: Collection[int]) -> None:
         self._occurrence = occurrence
         self._boundary = frozenset(boundary)
-        self._waiting = set(devices)
+        self.missing = set(devices)
+        """The devices on which the instruction has not run."""
         self._held: dict[tuple[str, str], dict[int, Value]] = {}
         self.values: dict[int, dict[str, Value]] = {}
         """What each device held at the boundary."""
@@ -52,20 +50,13 @@ class Recorder:
         self.iterations_seen: set[int] = set()
         self.ran_outside_loops = False
 
-    @property
-    def missing(self) -> frozenset[int]:
-        """The devices on which the instruction has not run."""
-        return frozenset(self._waiting)
-
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
         if event.computation.name != self._occurrence.computation:
             return
         name = event.instruction.name
         if name in self._boundary:
-            holders = self._held.setdefault((_scope(event), name), {})
-            for device in event.devices:
-                holders[device] = event.value
+            self._held.setdefault((_scope(event), name), {}).update(dict.fromkeys(event.devices, event.value))
         if name != self._occurrence.instruction:
             return
         if event.iteration is not None:
@@ -76,11 +67,11 @@ class Recorder:
             return
         self.path, self.iteration = event.name, event.iteration
         scope = _scope(event)
-        for device in self._waiting & set(event.devices):
+        for device in self.missing.intersection(event.devices):
             self.values[device] = {part: self._held[scope, part][device] for part in self._boundary}
             self.results[device] = event.value
-        self._waiting -= set(event.devices)
-        if not self._waiting:
+        self.missing.difference_update(event.devices)
+        if not self.missing:
             raise Enough
 
 

@@ -18,7 +18,7 @@ from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.exec.observers import Observer
-from hloexec.exec.options import RunOptions, require_run_options
+from hloexec.exec.options import RunOptions, plan_options, require_run_options
 from hloexec.exec.running import plan_of, run_devices
 from hloexec.extraction.recording import Enough, Occurrence, Recorder
 from hloexec.extraction.slicing import needs_devices, slice_module, slice_of
@@ -29,13 +29,12 @@ from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import LeafComparison
 from hloexec.numerics.statistics import leaves
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.registry import Role, find_opcode
+from hloexec.ops.registry import Role, role_of
 from hloexec.values import Inputs, Value
 
 __all__ = ["Extraction", "Rerun", "extract"]
 
 _RUN_OPTIONS = ("numerics", "elided", "unknown", "memory_limit", "seed")
-_PLAN_OPTIONS = ("numerics", "computation", "elided", "unknown", "memory_limit", "verify", "planner")
 
 
 @attrs.frozen
@@ -72,8 +71,7 @@ class Extraction:
         pairs = list(zip(outputs, self.expected, strict=True))
         if all(_bytes(ours) == _bytes(theirs) for ours, theirs in pairs):
             return Rerun(True, ())
-        comparisons = [compare(ours, theirs, atol=0) for ours, theirs in pairs]
-        return Rerun(False, tuple(leaf for comparison in comparisons for leaf in comparison.different))
+        return Rerun(False, tuple(leaf for ours, theirs in pairs for leaf in compare(ours, theirs, atol=0).different))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write `module.hlo`, `inputs.npz`, `expected.npz` and `origin.json` to a new folder.
@@ -101,10 +99,8 @@ class Extraction:
         """The files of values, by their names."""
         if len(self.inputs) == 1:
             return [("inputs.npz", tuple(self.inputs[0])), ("expected.npz", self.expected[0])]
-        found: list[tuple[str, Value]] = [
-            (f"inputs.{device}.npz", tuple(values)) for device, values in enumerate(self.inputs)
-        ]
-        return [*found, ("expected.npz", tuple(self.expected))]
+        inputs = [(f"inputs.{device}.npz", tuple(values)) for device, values in enumerate(self.inputs)]
+        return [*inputs, ("expected.npz", tuple(self.expected))]
 
 
 def extract(
@@ -150,19 +146,18 @@ def extract(
     computation = _computation(module, name, in_computation, path, options.get("computation"))
     topology = topology_of(module, options.get("replicas"), options.get("partitions"))
     if device is not None and not 0 <= device < topology.count:
-        there_are = (
-            f"it runs on {topology.count}, numbered from 0" if topology.count > 1 else "it runs on one, device 0"
-        )
-        raise InputError(f"{module.name} has no device {device}: {there_are}")
+        runs_on = f"{topology.count}, numbered from 0" if topology.count > 1 else "one, device 0"
+        raise InputError(f"{module.name} has no device {device}: it runs on {runs_on}")
     cut = slice_of(computation, name, depth=depth, cuts=cuts, keep_devices=device is None)
     is_shared = topology.count > 1 and needs_devices(cut, module)
     devices = list(range(topology.count)) if is_shared else [device or 0]
-    plan_of(module, is_observed=True, **{key: given[key] for key in _PLAN_OPTIONS if key in given})
-    recorder = Recorder(Occurrence(name, computation.name, path, iteration), cut.boundary, devices)
+    plan_of(module, is_observed=True, **plan_options(given))
+    occurrence = Occurrence(name, computation.name, path, iteration)
+    recorder = Recorder(occurrence, cut.boundary, devices)
     with suppress(Enough):
         run_devices(module, inputs, observers=[recorder, *watchers], **options)
     if recorder.missing:
-        raise InputError(_not_met(module, computation, name, path, iteration, recorder, topology.count))
+        raise InputError(_not_met(module, occurrence, recorder))
     assert recorder.path is not None
     shapes = {part: _shape(computation.by_name[part], recorder.values[devices[0]][part]) for part in cut.boundary}
     made = slice_module(module, cut, shapes)
@@ -254,25 +249,16 @@ def _close(module: Module, name: str) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
-def _not_met(
-    module: Module,
-    computation: Computation,
-    name: str,
-    path: str | None,
-    iteration: int | None,
-    recorder: Recorder,
-    devices: int,
-) -> str:
+def _not_met(module: Module, occurrence: Occurrence, recorder: Recorder) -> str:
     """Why an instruction did not run, as a sentence."""
-    for caller in module:
-        for instruction in caller:
-            entry = find_opcode(instruction.opcode)
-            is_kernel = entry is not None and entry.role is Role.KERNEL
-            if is_kernel and computation.name in computation_names(instruction.attributes):
-                return (
-                    f"%{name} runs within %{instruction.name}, on many elements at a time, where nothing "
-                    f"can be recorded; extract %{instruction.name} instead"
-                )
+    name, path, iteration = occurrence.instruction, occurrence.path, occurrence.iteration
+    for instruction in (instruction for caller in module for instruction in caller):
+        is_kernel = role_of(instruction) is Role.KERNEL
+        if is_kernel and occurrence.computation in computation_names(instruction.attributes):
+            return (
+                f"%{name} runs within %{instruction.name}, on many elements at a time, where nothing "
+                f"can be recorded; extract %{instruction.name} instead"
+            )
     seen = recorder.iterations_seen
     if seen and (iteration is not None or path is not None):
         wanted = f"in iteration {iteration}" if iteration is not None else f"as {path}"
@@ -284,4 +270,4 @@ def _not_met(
         return f"nothing ran as {path}; `hloexec trace` lists the paths there are"
     if iteration is not None and recorder.ran_outside_loops:
         return f"%{name} ran outside of loops, and so in no iteration {iteration}"
-    return f"%{name} in computation {computation.name} did not run: nothing needs it, or no branch came there"
+    return f"%{name} in computation {occurrence.computation} did not run: nothing needs it, or no branch came there"

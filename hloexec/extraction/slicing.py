@@ -6,7 +6,7 @@ layouts and metadata stay as they are.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping
 
 import attrs
@@ -125,15 +125,10 @@ def slice_module(module: Module, slice_: Slice, shapes: Mapping[str, Shape] | No
     for instruction in slice_.computation:
         name = instruction.name
         if name in number:
-            shape = shapes.get(name, instruction.shape)
+            shape, attributes = shapes.get(name, instruction.shape), ParameterAttributes(number=number[name])
+            metadata = instruction.metadata
             instructions.append(
-                Instruction(
-                    name=name,
-                    shape=shape,
-                    opcode="parameter",
-                    attributes=ParameterAttributes(number=number[name]),
-                    metadata=instruction.metadata,
-                )
+                Instruction(name=name, shape=shape, opcode="parameter", attributes=attributes, metadata=metadata)
             )
         elif name in inside:
             if role_of(instruction) is not Role.TOKEN and _is_token(instruction.shape):
@@ -142,17 +137,13 @@ def slice_module(module: Module, slice_: Slice, shapes: Mapping[str, Shape] | No
             instructions.append(attrs.evolve(instruction, control_predecessors=predecessors, span=None))
     # Where the text has an instruction before its operands, a parameter still may stand first.
     instructions.sort(key=lambda entry: role_of(entry) is not Role.PARAMETER)
-    entry = Computation(
-        name=slice_.computation.name,
-        instructions=tuple(instructions),
-        root_name=slice_.target,
-    )
+    entry = Computation(name=slice_.computation.name, instructions=tuple(instructions), root_name=slice_.target)
     called = {name for instruction in instructions for name in computation_names(instruction.attributes)}
-    needed: dict[str, Computation] = {}
-    for name in module.by_name:
-        if name in called:
-            for computation in callees_first(module, module.by_name[name]):
-                needed[computation.name] = computation
+    needed = {
+        computation.name
+        for name in called & module.by_name.keys()
+        for computation in callees_first(module, module.by_name[name])
+    }
     kept = [computation for computation in module if computation.name in needed]
     if entry.name in needed:
         raise InputError(f"computation {entry.name} calls itself")
@@ -202,16 +193,16 @@ def _is_unrepeatable(instruction: Instruction) -> bool:
 def _open_tuples(computation: Computation, target: str, inside: set[str], boundary: set[str]) -> None:
     """Give elements in place of tuples of which only elements are used."""
     by_name = computation.by_name
-    users: dict[str, list[str]] = {}
+    users: dict[str, list[str]] = defaultdict(list)
     for name in inside:
         for operand in by_name[name].operands:
-            users.setdefault(operand, []).append(name)
+            users[operand].append(name)
     pending = list(boundary)
     while pending:
         name = pending.pop()
         if not isinstance(by_name[name].shape, TupleShape):
             continue
-        its_users = users.get(name, [])
+        its_users = users[name]
         if target in its_users or any(role_of(by_name[user]) is not Role.GET_TUPLE_ELEMENT for user in its_users):
             continue
         boundary.discard(name)

@@ -22,13 +22,15 @@ from hloexec.tracing.records import array_fields, event_fields, is_renaming
 from hloexec.tracing.selection import Selection
 from hloexec.values import Array
 
-__all__ = ["Recorder", "Remarkable"]
+__all__ = ["ADVICE", "Recorder", "Remarkable"]
 
 _RECENT = 65536
 """Stored arrays that a later one of the same bytes may refer to."""
 _ROOM_CHECK_BYTES = 256 << 20
 """So many bytes may be written before the disk is looked at again."""
 _MOST_REMARKABLE = 1000
+ADVICE = "select fewer instructions (--select), or record statistics only (--stats-only)"
+"""To whom a trace takes too much room."""
 
 
 @attrs.frozen
@@ -128,11 +130,11 @@ class Recorder:
 
     def _require_room(self, size: int) -> None:
         if self._limit is not None and self.value_bytes + size > self._limit:
-            raise ResourceError(f"the trace takes more than the {self._limit} bytes that it may; {_ADVICE}")
+            raise ResourceError(f"the trace takes more than the {self._limit} bytes that it may; {ADVICE}")
         self._unchecked += size
         if self._unchecked >= _ROOM_CHECK_BYTES:
             if free_bytes(self._folder) < size:
-                raise ResourceError(f"the disk of {os.fspath(self._folder)!r} is full; {_ADVICE}")
+                raise ResourceError(f"the disk of {os.fspath(self._folder)!r} is full; {ADVICE}")
             self._unchecked = 0
 
     def _failure(self, error: OSError) -> InputError:
@@ -150,6 +152,3 @@ class Recorder:
             known = self._largest.get(key)
             if known is None or size > known[0]:
                 self._largest[key] = (size, Remarkable(name, event.devices, leaf))
-
-
-_ADVICE = "select fewer instructions (--select), or record statistics only (--stats-only)"

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import attrs
 
@@ -16,7 +16,7 @@ from hloexec.arguments import byte_count, listed, require_flags, require_module,
 from hloexec.devices.topology import topology_of
 from hloexec.errors import InputError
 from hloexec.exec.observers import Observer
-from hloexec.exec.options import RunOptions, require_run_options
+from hloexec.exec.options import RunOptions, plan_options, require_run_options
 from hloexec.exec.running import plan_of, run_devices
 from hloexec.files import open_atomically
 from hloexec.folders import new_folder, require_new_folder, require_room
@@ -26,14 +26,12 @@ from hloexec.ops.registry import find_opcode
 from hloexec.plan.program import Program
 from hloexec.summary import run_counts
 from hloexec.tracing.reading import Trace
-from hloexec.tracing.recording import Recorder, Remarkable
+from hloexec.tracing.recording import ADVICE, Recorder, Remarkable
 from hloexec.tracing.records import VERSION, is_renaming
 from hloexec.tracing.selection import Selection
 from hloexec.values import Inputs
 
 __all__ = ["Traced", "record", "trace"]
-
-_PLAN_OPTIONS = ("numerics", "computation", "elided", "unknown", "memory_limit", "verify", "planner")
 
 
 @attrs.frozen
@@ -105,15 +103,13 @@ def record(
     limit = None if disk_limit is None else byte_count("disk_limit", disk_limit)
     selection = Selection.of(texts("select", select))
     selection.require_some(module)
-    given: dict[str, Any] = {**options}
     name = options.get("computation")
     entry = module.entry if name is None else module.by_name.get(name.removeprefix("%"), module.entry)
     require_new_folder(folder)
     # Whatever keeps the module from running is said before there is a folder.
-    plan_of(module, is_observed=True, **{name: given[name] for name in _PLAN_OPTIONS if name in given})
+    plan_of(module, is_observed=True, **plan_options(options))
     if not statistics_only:
-        advice = "select fewer instructions (--select), or record statistics only (--stats-only)"
-        require_room(folder, _declared_bytes(module, entry, selection), limit, "the traced values", advice)
+        require_room(folder, _declared_bytes(module, entry, selection), limit, "the traced values", ADVICE)
     topology = topology_of(module, options.get("replicas"), options.get("partitions"))
     path = new_folder(folder)
     information = {
@@ -142,9 +138,8 @@ def record(
         raise InputError(f"cannot write to {os.fspath(path)!r}: {error.strerror or error}") from error
     information |= {"is_complete": True, "events": recorder.event_count}
     _write_information(path, information)
-    found = Trace(path, information)
-    remarkable = tuple(recorder.remarkable())
-    return Traced(found, recorder.event_count, len(recorder.instructions), recorder.value_bytes, remarkable)
+    counts = recorder.event_count, len(recorder.instructions), recorder.value_bytes
+    return Traced(Trace(path, information), *counts, tuple(recorder.remarkable()))
 
 
 def _declared_bytes(module: Module, entry: Computation, selection: Selection) -> int:

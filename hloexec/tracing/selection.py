@@ -39,7 +39,7 @@ class Selection:
 
     def has(self, instruction: Instruction) -> bool:
         """Whether some run of the instruction may be selected."""
-        return not self.patterns or any(_matches(pattern, instruction, None) for pattern in self.patterns)
+        return not self.patterns or any(_matches(pattern, instruction) for pattern in self.patterns)
 
     def has_run(self, instruction: Instruction, path: str) -> bool:
         """Whether this run of the instruction is selected, given its path and name."""
@@ -49,7 +49,7 @@ class Selection:
         """Raise InputError for a pattern that no instruction of the module matches, with what comes close."""
         instructions = [instruction for computation in module for instruction in computation]
         for pattern in self.patterns:
-            if not any(_matches(pattern, instruction, None) for instruction in instructions):
+            if not any(_matches(pattern, instruction) for instruction in instructions):
                 raise InputError(f"{pattern!r} selects no instruction of {module.name}{_hint(pattern, instructions)}")
 
 
@@ -58,7 +58,7 @@ def _split(pattern: str) -> tuple[str | None, str]:
     return (field, rest) if colon and field in _FIELDS else (None, pattern)
 
 
-def _matches(pattern: str, instruction: Instruction, path: str | None) -> bool:
+def _matches(pattern: str, instruction: Instruction, path: str | None = None) -> bool:
     field, text = _split(pattern)
     if field == "path":
         # Iterations stand in brackets, which would be a choice of characters.
@@ -73,6 +73,6 @@ def _matches(pattern: str, instruction: Instruction, path: str | None) -> bool:
 
 def _hint(pattern: str, instructions: Sequence[Instruction]) -> str:
     text = _split(pattern)[1].removeprefix("%")
-    known = {instruction.opcode for instruction in instructions} | {instruction.name for instruction in instructions}
+    known = {word for instruction in instructions for word in (instruction.opcode, instruction.name)}
     close = get_close_matches(text, sorted(known), 3)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
