@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hloexec.diffing.graph import Instance, Node
+from hloexec.diffing.graph import Node
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
 from hloexec.numerics.error_budget import Chain, chains_of, own_chain, summing, worst
 from hloexec.operations import traits_of
@@ -34,15 +34,13 @@ class InstructionChains:
         instance = node.instance
         found = self._known.get(instance.static)
         if found is None:
-            found = self._known[instance.static] = self._own(instance.instruction, instance)
+            found = self._known[instance.static] = self._own(instance.instruction, instance.computation)
         return found
 
-    def _own(self, instruction: Instruction, instance: Instance) -> Chain:
-        computation = instance.computation
+    def _own(self, instruction: Instruction, computation: Computation) -> Chain:
         shapes = [operand.shape for operand in computation.operands_of(instruction)]
         if traits_of(instruction).converts:
-            source, result = shapes[0], instruction.shape
-            types = [getattr(shape, "element_type", None) for shape in (source, result)]
+            types = [getattr(shape, "element_type", None) for shape in (shapes[0], instruction.shape)]
             if all(kind is not None and kind.is_floating for kind in types) and unit_roundoff(
                 types[1]
             ) <= unit_roundoff(types[0]):

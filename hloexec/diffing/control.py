@@ -163,7 +163,7 @@ def _constants(node: Node) -> dict[int, Node]:
     for entry in node.instance.inputs:
         while _passes_on(entry) and len(entry.instance.inputs) == 1:
             entry = entry.instance.inputs[0]
-        if role_of(entry.instance.instruction) is Role.CONSTANT:
+        if entry.instance.is_constant:
             found[entry.digest.in_order] = entry
     return found
 
@@ -180,7 +180,7 @@ def _first_decisions(decisions: Sequence[Decision]) -> list[Decision]:
 def _cause(node: Node) -> Node:
     """The node that a scalar is but for conversions."""
     while _passes_on(node):
-        varying = [entry for entry in node.instance.inputs if role_of(entry.instance.instruction) is not Role.CONSTANT]
+        varying = [entry for entry in node.instance.inputs if not entry.instance.is_constant]
         if len(varying) != 1:
             break
         node = varying[0]
@@ -198,7 +198,7 @@ def _made_of(node: Node, state: State | None) -> frozenset[tuple[int, int]]:
     found = set()
     for entry in node.instance.inputs:
         entry = _cause(entry)
-        if role_of(entry.instance.instruction) is not Role.CONSTANT:
+        if not entry.instance.is_constant:
             match = None if state is None else state.matches[entry.number]
             digest = entry.digest if match is None else match.node.digest
             found.add((digest.count, digest.in_any_order))

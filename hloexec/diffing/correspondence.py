@@ -64,15 +64,12 @@ def correspondence_of(before: Module, after: Module, topologies: Sequence[Topolo
             f"{len(after.entry.parameters)} of {after.name}, paired array by array"
         )
     ours, counterpart = (_leaves([module.entry.result_shape]) for module in (after, before))
-    order = tuple(range(len(ours)))
-    if len(ours) == len(counterpart) and not all(map(_alike, ours, counterpart)):
-        found = _by_shape(ours, counterpart)
-        if found is not None:
-            order = found
-            notes.append("the results come in another order; they are paired by their shapes")
-        else:
-            _require_same(ours, counterpart, after, before, "result")
+    is_permuted = len(ours) == len(counterpart) and not all(map(_alike, ours, counterpart))
+    order = _by_shape(ours, counterpart) if is_permuted else None
+    if order is not None:
+        notes.append("the results come in another order; they are paired by their shapes")
     else:
+        order = tuple(range(len(ours)))
         _require_same(ours, counterpart, after, before, "result")
         if _nesting([after.entry.result_shape]) != _nesting([before.entry.result_shape]):
             notes.append("the results nest otherwise; they are paired array by array")

@@ -102,6 +102,10 @@ class Instance:
         )
 
     @property
+    def is_constant(self) -> bool:
+        return role_of(self.instruction) is Role.CONSTANT
+
+    @property
     def static(self) -> tuple[str, str]:
         """Which instruction it is, whenever it runs."""
         return self.computation.name, self.instruction.name

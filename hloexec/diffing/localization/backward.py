@@ -127,7 +127,7 @@ def _is_own(user: Node, operand: Node) -> bool:
     while _only_spreads(source.instance.instruction) and source.instance.inputs:
         source = source.instance.inputs[0]
     return (
-        role_of(source.instance.instruction) is Role.CONSTANT
+        source.instance.is_constant
         and source.digest.is_uniform
         and _loop_of(source.instance) == _loop_of(user.instance)
     )

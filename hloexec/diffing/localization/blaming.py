@@ -23,7 +23,6 @@ from hloexec.diffing.localization.frontier import divergence_frontier
 from hloexec.diffing.localization.patch_search import Patch, PatchSearch
 from hloexec.diffing.replay import Replay, State
 from hloexec.numerics.ulps import wide
-from hloexec.ops.registry import Role, role_of
 from hloexec.values import Array
 
 __all__ = ["Blame", "Blamed"]
@@ -61,14 +60,13 @@ class Blame:
     def find(self, state: State, top: int) -> list[Blamed]:
         """What is to blame, in data-flow order; at most `top`."""
         found: list[Blamed] = []
-        while len(found) < top:
-            wrong = self._replay.wrong_outputs(state)
-            named = self._next(state, wrong, found) if wrong else None
-            if named is None:
+        while len(found) < top and (wrong := self._replay.wrong_outputs(state)):
+            suspects = self._suspects(state, wrong, found)
+            patch = self._next(state, wrong, suspects)
+            if patch is None:
                 break
-            blamed, after = named
-            found.append(blamed)
-            state = self._replay.adopt(after)
+            found.append(self._named(state, patch, frozenset(node.number for node in suspects)))
+            state = self._replay.adopt(patch.after)
         return found
 
     def nearest(self, state: State) -> list[Blamed]:
@@ -88,16 +86,12 @@ class Blame:
                 found = [Blamed(node, match.node, match.value, raw, allowed, frozenset())]
         return found
 
-    def _next(
-        self, state: State, wrong: Sequence[tuple[Node, Node]], found: Sequence[Blamed]
-    ) -> tuple[Blamed, State] | None:
-        suspects = self._suspects(state, wrong, found)
-        numbers = frozenset(node.number for node in suspects)
+    def _next(self, state: State, wrong: Sequence[tuple[Node, Node]], suspects: Sequence[Node]) -> Patch | None:
         for node, lacked, value in divergence_frontier(state, self._replay.index.graph, self._replay.graph):
             patch = self._search.patch(state, node, lacked, value, wrong)
             if patch is not None:
-                return self._named(state, patch, numbers)
-        one_of_many = self._one_of_many(state, suspects, wrong, numbers)
+                return patch
+        one_of_many = self._one_of_many(state, wrong, suspects)
         if one_of_many is not None:
             return one_of_many
         for good_only in (True, False):
@@ -105,12 +99,10 @@ class Blame:
                 for theirs, value in counterparts_of(self._replay.index, node, state, good_only):
                     patch = self._search.patch(state, node, theirs, value, wrong)
                     if patch is not None:
-                        return self._named(state, earliest_patch(self._search, state, patch, wrong), numbers)
-        return self._from_results(state, wrong, numbers)
+                        return earliest_patch(self._search, state, patch, wrong)
+        return self._from_results(state, wrong)
 
-    def _one_of_many(
-        self, state: State, suspects: list[Node], wrong: Sequence[tuple[Node, Node]], numbers: frozenset[int]
-    ) -> tuple[Blamed, State] | None:
+    def _one_of_many(self, state: State, wrong: Sequence[tuple[Node, Node]], suspects: Sequence[Node]) -> Patch | None:
         """The first suspect that computes from the same operands by the same opcode as a value that `after` lacks,
         where putting it right makes more values right after it, if not the results: others may be wrong as well."""
         for node in islice(suspects, _MOST_SUSPECTS):
@@ -119,14 +111,14 @@ class Blame:
             for theirs, value in counterparts_like(self._replay.index, node, state):
                 patch = self._search.patch(state, node, theirs, value, wrong)
                 if patch is not None:
-                    return self._named(state, earliest_patch(self._search, state, patch, wrong), numbers)
+                    return earliest_patch(self._search, state, patch, wrong)
                 repair = Repair(self._replay.graph, self._replay.index, node, theirs, value)
                 after = self._replay.override(state, repair.first, repair.given)
                 if after is None:
                     continue
                 # What comes close to the right value by the same way is less precise, and meant to be the same.
                 if self._gain(state, after, repair.given_to) > 0 or _are_near(state.raw[node.number], value):
-                    return self._named(state, Patch(node, theirs, value, after), numbers)
+                    return Patch(node, theirs, value, after)
         return None
 
     def _gain(self, state: State, after: State, given: Collection[int]) -> int:
@@ -157,15 +149,13 @@ class Blame:
         for number in sorted(seen):
             node = self._replay.graph.nodes[number]
             key = (*node.instance.static, node.leaf)
-            is_constant = role_of(node.instance.instruction) is Role.CONSTANT and node.digest.is_uniform
+            is_constant = node.instance.is_constant and node.digest.is_uniform
             if key not in known and node.instance.static not in blamed and not is_constant:
                 known.add(key)
                 suspects.append(node)
         return suspects
 
-    def _from_results(
-        self, state: State, wrong: Sequence[tuple[Node, Node]], numbers: frozenset[int]
-    ) -> tuple[Blamed, State] | None:
+    def _from_results(self, state: State, wrong: Sequence[tuple[Node, Node]]) -> Patch | None:
         """Where no replacement puts everything right: from a result that is replaced itself, backwards.
 
         This is tried however much was tried before: results that differ always leave something to blame.
@@ -175,15 +165,15 @@ class Blame:
             for value in islice(arranged(theirs.value, state.raw[ours.number]), 1):
                 patch = self._search.patch(state, ours, theirs, value, pair, is_limited=False)
                 if patch is not None:
-                    return self._named(state, earliest_patch(self._search, state, patch, pair), numbers)
+                    return earliest_patch(self._search, state, patch, pair)
         return None
 
-    def _named(self, state: State, patch: Patch, wrong: frozenset[int]) -> tuple[Blamed, State]:
-        """What a patch says about its node, and the state that it leads to."""
+    def _named(self, state: State, patch: Patch, wrong: frozenset[int]) -> Blamed:
+        """What a patch says about its node."""
         node, theirs = patch.node, patch.counterpart
         raw = state.raw[node.number]
         allowed = None if theirs is None else list(self._replay.allowed(state, node, theirs))[-1]
-        return Blamed(node, theirs, patch.value, raw, allowed, wrong), patch.after
+        return Blamed(node, theirs, patch.value, raw, allowed, wrong)
 
 
 def _is_known(state: State, node: Node) -> bool:

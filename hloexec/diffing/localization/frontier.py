@@ -16,7 +16,6 @@ from hloexec.diffing.localization.counterparts import arranged
 from hloexec.diffing.matching import Match
 from hloexec.diffing.replay import State
 from hloexec.operations import traits_of
-from hloexec.ops.registry import Role, role_of
 from hloexec.values import Array
 
 __all__ = ["divergence_frontier"]
@@ -35,40 +34,39 @@ def divergence_frontier(state: State, before: Graph, after: Graph) -> Iterator[t
     nothing of `before`'s, and one of the same opcode come first.
     """
     present = {
-        (node.device, match.node.digest.count, match.node.digest.in_order)
+        _identity(node.device, match.node.digest)
         for node, match in zip(after.nodes, state.matches, strict=True)
         if match is not None and match.is_in_order
     }
-    available = set(_available(state, after))
+    available = {
+        _identity(node.device, _digest(node, match)) for node, match in zip(after.nodes, state.matches, strict=True)
+    }
     places: dict[_Signature, list[Node]] = defaultdict(list)
     for node in after.nodes:
         places[_signature(node, state)].append(node)
     missing = 0
     for counterpart in before.nodes:
         digest = counterpart.digest
-        if (digest.is_uniform and digest.count > 1) or (counterpart.device, digest.count, digest.in_order) in present:
+        device = counterpart.device
+        if (digest.is_uniform and digest.count > 1) or _identity(device, digest) in present:
             continue
-        sources = [_source(entry) for entry in counterpart.instance.inputs]
-        if not all(
-            _is_constant(e) or (counterpart.device, e.digest.count, e.digest.in_order) in available for e in sources
-        ):
+        sources = map(_source, counterpart.instance.inputs)
+        if not all(node.instance.is_constant or _identity(device, node.digest) in available for node in sources):
             continue
         missing += 1
         if missing > _MOST_MISSING:
             return
-        found = [node for node in places.get(_signature(counterpart, None), ()) if _could_be(node, counterpart, state)]
-        found.sort(
-            key=lambda node: (state.matches[node.number] is not None, _is_unlike(node, counterpart), node.number)
-        )
+        found = [node for node in places.get(_signature(counterpart, None), ()) if _could_be(node, counterpart)]
+        opcode = counterpart.instance.opcode
+        # The sort is stable: of equal ones, the earliest comes first.
+        found.sort(key=lambda node: (state.matches[node.number] is not None, node.instance.opcode != opcode))
         for node in found[:_MOST_PLACES]:
             for value in arranged(counterpart.value, state.raw[node.number]):
                 yield node, counterpart, value
 
 
-def _available(state: State, after: Graph) -> Iterator[tuple[int, int, int]]:
-    for node, match in zip(after.nodes, state.matches, strict=True):
-        digest = _digest(node, match)
-        yield node.device, digest.count, digest.in_order
+def _identity(device: int, digest: Digest) -> tuple[int, int, int]:
+    return device, digest.count, digest.in_order
 
 
 def _digest(node: Node, match: Match | None) -> Digest:
@@ -87,26 +85,15 @@ def _source(node: Node) -> Node:
     return node
 
 
-def _is_constant(node: Node) -> bool:
-    return role_of(node.instance.instruction) is Role.CONSTANT
-
-
 def _signature(node: Node, state: State | None) -> _Signature:
-    keys = set()
-    for entry in node.instance.inputs:
-        entry = _source(entry)
-        if not _is_constant(entry):
-            keys.add(_digest(entry, None if state is None else state.matches[entry.number]).in_order)
-    return node.device, frozenset(keys)
+    sources = [source for source in map(_source, node.instance.inputs) if not source.instance.is_constant]
+    matches = [None if state is None else state.matches[source.number] for source in sources]
+    return node.device, frozenset(digest.in_order for digest in map(_digest, sources, matches))
 
 
-def _could_be(node: Node, counterpart: Node, state: State) -> bool:
+def _could_be(node: Node, counterpart: Node) -> bool:
     ours, other = node.digest, counterpart.digest
     if ours.count != other.count or ours.family != other.family or ours.in_order == other.in_order:
         return False
     # What is made of nothing is compared with its like only.
     return bool(counterpart.instance.inputs) or node.instance.opcode == counterpart.instance.opcode
-
-
-def _is_unlike(node: Node, counterpart: Node) -> bool:
-    return node.instance.opcode != counterpart.instance.opcode
