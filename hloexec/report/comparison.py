@@ -69,7 +69,7 @@ def comparison_text(comparison: Comparison, top: int = 10) -> str:
 
 
 def _table(leaves: Sequence[LeafComparison]) -> Table:
-    table = plain_table("", "shape")
+    table = plain_table("shape", names=("",))
     table.add_column("verdict", no_wrap=True)
     for name in ("beyond", "off", "max abs", "max rel", "ULP 50", "99", "max", "cosine"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -67,38 +67,41 @@ def _verdict(usage: MemoryUsage, comparison: MemoryComparison | None) -> Text:
 
 
 def _totals(usage: MemoryUsage, comparison: MemoryComparison | None, estimate: RunEstimate | None) -> RenderableType:
-    table = _table("bytes of one device", right=("", ""), left=("",))
-    peak = usage.peak
-    if comparison is not None and comparison.assignment.allocated_bytes is not None:
-        allocated = comparison.assignment.allocated_bytes
-        _total_row(table, "allocated by XLA", allocated, "")
-        if comparison.allocations:
-            held = [use for use in comparison.allocations if use.most.bytes]
-            size, most = sum(use.allocation.size for use in held), sum(use.most.bytes for use in held)
-            if size < allocated:
-                _total_row(table, "  outside the schedule", allocated - size, "reducers, comparators")
-            _total_row(table, "  gaps and padding", size - most, "never in use at once within an allocation")
-            _total_row(
-                table, "  at different times", most - comparison.occupied.bytes, "allocations fill at different times"
-            )
-            _total_row(table, "  in use at once, at most", comparison.occupied.bytes, _when(usage, comparison.occupied))
-    _total_row(table, "alive at once, at most", peak.bytes, _when(usage, peak))
-    _total_row(table, "  parameters", usage.parameter_bytes, "")
-    _total_row(table, "  outputs", usage.output_bytes, "")
+    table = plain_table(names=("bytes of one device",), figures=("", ""), remarks=("",))
+    rows = [
+        *_allocated(usage, comparison),
+        ("alive at once, at most", usage.peak.bytes, _when(usage, usage.peak)),
+        ("  parameters", usage.parameter_bytes, ""),
+        ("  outputs", usage.output_bytes, ""),
+    ]
     if estimate is not None:
         where = "" if estimate.instruction is None else f", at %{estimate.instruction}"
-        _total_row(table, "hloexec's own run, about", estimate.bytes, f"beyond the inputs{where}")
+        rows.append(("hloexec's own run, about", estimate.bytes, f"beyond the inputs{where}"))
+    for label, count, remark in rows:
+        table.add_row(cut_text(label), count_text(count), byte_text(count), cut_text(remark, "dim"))
     if usage.is_scheduled:
         return Group(Text(""), table)
     return Group(Text(""), table, Text("not scheduled: the order is the one hloexec runs in", style="dim"))
 
 
+def _allocated(usage: MemoryUsage, comparison: MemoryComparison | None) -> Iterator[tuple[str, int, str]]:
+    """What XLA allocates, and what that is made of."""
+    if comparison is None or comparison.assignment.allocated_bytes is None:
+        return
+    allocated, occupied = comparison.assignment.allocated_bytes, comparison.occupied
+    yield "allocated by XLA", allocated, ""
+    if comparison.allocations:
+        held = [use for use in comparison.allocations if use.most.bytes]
+        size, most = sum(use.allocation.size for use in held), sum(use.most.bytes for use in held)
+        if size < allocated:
+            yield "  outside the schedule", allocated - size, "reducers, comparators"
+        yield "  gaps and padding", size - most, "never in use at once within an allocation"
+        yield "  at different times", most - occupied.bytes, "allocations fill at different times"
+        yield "  in use at once, at most", occupied.bytes, _when(usage, occupied)
+
+
 def _when(usage: MemoryUsage, peak: Peak) -> str:
     return f"at {peak.time} of {len(usage.sequence)}, %{usage.instruction_at(peak.time)}"
-
-
-def _total_row(table: Table, label: str, count: int, remark: str) -> None:
-    table.add_row(cut_text(label), count_text(count), byte_text(count), cut_text(remark, "dim"))
 
 
 def _spaces(usage: MemoryUsage, comparison: MemoryComparison | None) -> list[RenderableType]:
@@ -107,7 +110,9 @@ def _spaces(usage: MemoryUsage, comparison: MemoryComparison | None) -> list[Ren
     colors = sorted({*allocated, *alive})
     if len(colors) < 2:
         return []
-    table = _table("color", right=(*(("XLA allocates",) if allocated else ()), "alive at most", "at"), left=("",))
+    table = plain_table(
+        names=("color",), figures=(*(("XLA allocates",) if allocated else ()), "alive at most", "at"), remarks=("",)
+    )
     for color in colors:
         peak = alive.get(color, Peak(0, 0))
         given = (count_text(allocated.get(color, 0)),) if allocated else ()
@@ -119,7 +124,7 @@ def _spaces(usage: MemoryUsage, comparison: MemoryComparison | None) -> list[Ren
 def _differences(title: str, found: Sequence[Difference], top: int) -> list[RenderableType]:
     if not found:
         return []
-    table = _table("", left=("value",), right=("XLA", "ours"))
+    table = plain_table(names=("", "value"), figures=("XLA", "ours"))
 
     def row(entry: Difference) -> None:
         shown = ("–" if text is None else text for text in (entry.xla, entry.ours))
@@ -132,7 +137,7 @@ def _allocations(comparison: MemoryComparison, top: int) -> list[RenderableType]
     if not comparison.allocations:
         return []
     usage = comparison.usage
-    table = _table("#", right=("color", "bytes", "values", "in use at most", "at"), left=("", "for"))
+    table = plain_table(names=("#",), figures=("color", "bytes", "values", "in use at most", "at"), remarks=("", "for"))
     ordered = sorted(comparison.allocations, key=lambda use: (-use.allocation.size, use.allocation.index))
 
     def row(use: Any) -> None:
@@ -150,7 +155,7 @@ def _ranges(comparison: MemoryComparison, top: int) -> list[RenderableType]:
     if live is None:
         return []
     ours = {value.key: value for value in comparison.usage.values}
-    table = _table("value", right=("bytes", "color", "XLA", "ours"), left=("",))
+    table = plain_table(names=("value",), figures=("bytes", "color", "XLA", "ours"), remarks=("",))
     ordered = sorted(live.ranges, key=lambda entry: -ours[entry.key].byte_size if entry.key in ours else 0)
 
     def row(entry: Any) -> None:
@@ -200,7 +205,9 @@ def _alive(usage: MemoryUsage, comparison: MemoryComparison | None, top: int) ->
 
 
 def _alive_table(usage: MemoryUsage, title: str, time: int, listed: dict[str, int], top: int) -> RenderableType:
-    table = _table("value", left=("shape",), right=("color", "lives", *(("XLA lists",) if listed else ()), "bytes"))
+    table = plain_table(
+        names=("value", "shape"), figures=("color", "lives", *(("XLA lists",) if listed else ()), "bytes")
+    )
     alive = usage.alive_at(time)
 
     def row(value: LiveValue) -> None:
@@ -220,23 +227,6 @@ def _shape(value: LiveValue) -> str:
         return f"table of {plural(len(value.shape.elements), 'pointer')}"
     text = format_shape(value.shape)
     return text if len(text) <= _LONGEST_SHAPE else text[: _LONGEST_SHAPE - 1] + "…"
-
-
-def _table(first: str, *, left: Sequence[str] = (), right: Sequence[str] = ()) -> Table:
-    """Columns: the first, names to the left of figures where those begin the table, figures, else names after them.
-
-    Where the terminal is narrow, names are cut, figures are not.
-    """
-    table = plain_table()
-    is_leading = bool(left) and left[0] != ""
-    table.add_column(first)
-    for name in left if is_leading else ():
-        table.add_column(name)
-    for name in right:
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in () if is_leading else left:
-        table.add_column(name)
-    return table
 
 
 def _rows(table: Table, entries: Sequence[object], top: int, add: Callable[[Any], None]) -> RenderableType:

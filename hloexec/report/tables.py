@@ -83,13 +83,26 @@ def module_line(name: str, instructions: int, computations: int, devices: int) -
     return Text.assemble((name, "bold"), "  ", (rest, "dim"))
 
 
-def plain_table(*folded: str, figures: Sequence[str] = (), has_header: bool = True) -> Table:
-    """A table without lines: columns of texts, folded where the console is narrow, then figures, which are not cut."""
+def plain_table(
+    *folded: str,
+    names: Sequence[str] = (),
+    figures: Sequence[str] = (),
+    remarks: Sequence[str] = (),
+    has_header: bool = True,
+) -> Table:
+    """A table without lines, of columns of `names`, of texts that are folded, of `figures`, and of `remarks`.
+
+    Where the console is narrow, figures are never cut.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=has_header)
+    for name in names:
+        table.add_column(name)
     for name in folded:
         table.add_column(name, overflow="fold")
     for name in figures:
         table.add_column(name, justify="right", no_wrap=True)
+    for name in remarks:
+        table.add_column(name)
     return table
 
 
@@ -223,7 +236,7 @@ def _parameters(summary: Summary) -> RenderableType:
 
 
 def _contractions(summary: Summary) -> RenderableType:
-    table = plain_table("", figures=("instructions", "runs", "FLOPs", "bytes"))
+    table = plain_table(names=("",), figures=("instructions", "runs", "FLOPs", "bytes"))
     for entry in summary.contractions:
         counts = (count_text(entry.instructions), count_text(entry.runs))
         table.add_row(Text(entry.kind), *counts, flop_text(entry.flops), byte_text(entry.byte_count))

@@ -25,23 +25,19 @@ def counterparts_of(index: Index, node: Node, state: State, good_only: bool) -> 
     """
     raw = state.raw[node.number]
     operands = [_names(state, entry) for entry in node.instance.inputs]
-    scored = []
     held_match = state.matches[node.number]
     if held_match is not None and source_of(node).instance.opcode != source_of(held_match.node).instance.opcode:
         held_match = None
-    for counterpart in index.of_size(node.digest):
+    scored = [
+        (_score(node, counterpart, operands, state), counterpart)
+        for counterpart in index.of_size(node.digest)
+        if counterpart.device == node.device
+        and counterpart.digest.in_order != node.digest.in_order
+        and counterpart.digest.is_uniform <= node.digest.is_uniform
         # What only lies otherwise may be transposed, but not become something else.
-        if held_match is not None and counterpart.digest.in_any_order != held_match.node.digest.in_any_order:
-            continue
-        if (
-            counterpart.digest.in_order == node.digest.in_order
-            or counterpart.digest.is_uniform > node.digest.is_uniform
-        ):
-            continue
-        if counterpart.device == node.device:
-            scored.append((_score(node, counterpart, operands, state), -counterpart.number, counterpart))
-    scored.sort(key=lambda entry: entry[:2], reverse=True)
-    for score, _, counterpart in scored[:_MOST]:
+        and (held_match is None or counterpart.digest.in_any_order == held_match.node.digest.in_any_order)
+    ]
+    for score, counterpart in sorted(scored, key=lambda entry: (-entry[0], entry[1].number))[:_MOST]:
         if (score >= _GOOD) == good_only:
             for value in arranged(counterpart.value, raw):
                 yield counterpart, value
@@ -61,14 +57,13 @@ def counterparts_like(index: Index, node: Node, state: State) -> Iterator[tuple[
     for counterpart in index.of_size(node.digest):
         theirs = counterpart.instance.inputs
         if (
-            counterpart.instance.opcode != node.instance.opcode
-            or counterpart.device != node.device
-            or counterpart.number in state.matched
+            counterpart.instance.opcode == node.instance.opcode
+            and counterpart.device == node.device
+            and counterpart.number not in state.matched
+            and counterpart.digest.in_order != node.digest.in_order
+            and len(theirs) == len(operands)
+            and all(any(entry.digest.in_any_order in known for known in operands) for entry in theirs)
         ):
-            continue
-        if len(theirs) != len(operands) or counterpart.digest.in_order == node.digest.in_order:
-            continue
-        if all(any(entry.digest.in_any_order in known for known in operands) for entry in theirs):
             for value in arranged(counterpart.value, state.raw[node.number]):
                 yield counterpart, value
 
