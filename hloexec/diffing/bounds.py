@@ -91,10 +91,9 @@ class Bounds:
     def _own(self, node: Node, result: Array, values: Values) -> Array:
         """What the instruction itself adds."""
         chain = self._chains.of(node)
-        entry = element_type_of(result.dtype)
-        sizes = _sizes(result, entry)
         if not chain.linear:
             return np.zeros(result.shape)
+        sizes = _sizes(result)
         in_sums = math.sqrt(chain.sum_squares * chain.terms)
         rounded = min(chain.linear - in_sums, LAMBDA * math.sqrt(chain.rounding_squares / 3)) * sizes
         if not in_sums:
@@ -104,13 +103,10 @@ class Bounds:
 
     def _added_up(self, node: Node, result: Array, values: Values, sizes: Array) -> Array:
         """Σ|tᵢ| of each element, or what stands for it."""
-        if self._adds_sizes(node.instance):
-            inputs = _fractional(node.instance, values)
-            found = self._result(node, _Changed(values, {number: _magnitudes(values[number]) for number in inputs}))
-            if found is None:
-                return sizes
-            return np.maximum(sizes, _sizes(found, element_type_of(found.dtype)))
-        return np.maximum(sizes, self._sensitivity(node, result, values))
+        if not self._adds_sizes(node.instance):
+            return np.maximum(sizes, self._sensitivity(node, result, values))
+        found = self._result(node, _Changed(values, _magnitudes(node.instance, values)))
+        return sizes if found is None else np.maximum(sizes, _sizes(found))
 
     def _adds_sizes(self, instance: Instance) -> bool:
         """Whether an instruction adds up its operands' elements, or products of them, with no factors of its own."""
@@ -159,14 +155,13 @@ class Bounds:
         operand = values[number]
         occurrences = sum(entry.number == number for part in node.instance.operands for entry in part)
         if occurrences == 1 and not node.instance.others and self._adds_sizes(node.instance):
-            others = _fractional(node.instance, values)
-            sizes = {other: _magnitudes(values[other]) for other in others}
-            ends = [
+            sizes = _magnitudes(node.instance, values)
+            most, least = (
                 self._result(node, _Changed(values, {**sizes, number: _as(value, operand)}))
                 for value in (errors, np.zeros_like(errors))
-            ]
-            if ends[0] is not None and ends[1] is not None:
-                return _distance(ends[0], ends[1])
+            )
+            if most is not None and least is not None:
+                return _distance(most, least)
         found = np.zeros(result.shape)
         step = _MOVES * errors * (math.sqrt(0.5) * (1 + 1j) if operand.dtype.kind == "c" else 1.0)
         for sign in (1, -1):
@@ -215,14 +210,18 @@ def _fractional(instance: Instance, values: Values) -> list[int]:
     return [entry.number for entry in instance.inputs if _has_fractions(element_type_of(values[entry.number].dtype))]
 
 
-def _sizes(values: Array, entry: ElementType) -> Array:
+def _sizes(values: Array) -> Array:
     """|x|, but no less than the smallest normal number, below which errors are absolute; infinity is the largest."""
+    entry = element_type_of(values.dtype)
     sizes = np.abs(wide(values)).astype(np.float64, copy=False)
     return np.clip(np.nan_to_num(sizes, nan=0.0, posinf=np.inf), smallest_normal(entry), largest_number(entry))
 
 
-def _magnitudes(values: Array) -> Array:
-    return np.abs(wide(values)).astype(values.dtype)
+def _magnitudes(instance: Instance, values: Values) -> dict[int, Array]:
+    """The absolute values of the operands that are floats or complex numbers."""
+    return {
+        number: np.abs(wide(values[number])).astype(values[number].dtype) for number in _fractional(instance, values)
+    }
 
 
 def _as(values: Array, like: Array) -> Array:

@@ -84,8 +84,7 @@ class Index:
         from values with the digests `made_of`, and then one of its dimensions and names.
         """
         known = self._in_order.get((digest.count, digest.family, digest.in_order), ())
-        equal = [node for node in known if node.device == like.device][:_MOST_EQUAL]
-        if equal:
+        if equal := [node for node in known if node.device == like.device][:_MOST_EQUAL]:
             node = max(equal, key=lambda node: (_common(node, made_of), _likeness(node, like), -node.number))
             return Match(node, True, True, value)
         close = self._close(value, digest, chain, like, made_of, bounds, in_order=True)
@@ -94,9 +93,10 @@ class Index:
         if digest.is_uniform:
             return None
         for node in self._in_any_order.get((digest.count, digest.family, digest.in_any_order), ())[:_MOST_CANDIDATES]:
-            if node.device != like.device:
-                continue
-            if is_varied(value) or rearranged(value, node.value, None) is not None:
+            is_same = node.device == like.device and (
+                is_varied(value) or rearranged(value, node.value, None) is not None
+            )
+            if is_same:
                 return Match(node, False, True, value)
         return self._close(value, digest, chain, like, made_of, bounds, in_order=False)
 
@@ -112,7 +112,7 @@ class Index:
     ) -> Match | None:
         if not chain.linear or digest.family not in ("float", "complex") or bounds is None:
             return None
-        for node in self._candidates(value, digest, chain, like, made_of):
+        for node in self._candidates(digest, chain, like, made_of):
             # Where `after` has this one, too, it may compute it a second time, in other steps.
             other = path_chain(node, self.matched, self.chains)
             if not other.linear or node.device != like.device:
@@ -139,14 +139,12 @@ class Index:
         counterpart = self._path_bounds.of(node, self.matched - {node.number})
         yield Allowance(ours, counterpart * min(1.0, least / relative_bound(other)))
 
-    def _candidates(
-        self, value: Array, digest: Digest, chain: Chain, like: Node, made_of: frozenset[int]
-    ) -> list[Node]:
+    def _candidates(self, digest: Digest, chain: Chain, like: Node, made_of: frozenset[int]) -> list[Node]:
         """The nodes whose sums are near enough: first those computed from the same values, then those of the same
         iteration of a loop, then the nearest. In a loop that converges, many iterations are near enough.
         """
         key = (digest.count, digest.family)
-        nodes = self._sizes.get(key)
+        nodes = self.of_size(digest)
         if not nodes:
             return []
         sums = self._sums.get(key)
@@ -157,12 +155,12 @@ class Index:
         distances = np.abs(sums[places, 0] - digest.total) + np.abs(sums[places, 1] - digest.magnitude)
         order = places[np.argsort(distances, kind="stable")]
         found = [nodes[place] for place in order if nodes[place].digest.nonfinite == digest.nonfinite]
-        rounds = rounds_of(like)
-        found.sort(key=lambda node: (-_common(node, made_of), rounds_of(node) != rounds))
+        rounds = _rounds_of(like)
+        found.sort(key=lambda node: (-_common(node, made_of), _rounds_of(node) != rounds))
         return found[:_MOST_CANDIDATES]
 
 
-def rounds_of(node: Node) -> tuple[str, ...]:
+def _rounds_of(node: Node) -> tuple[str, ...]:
     """In which iterations of the loops around it a value was computed."""
     return tuple(_ROUND.findall(node.instance.name))
 

@@ -42,34 +42,29 @@ class Remarkable:
     leaf: LeafStatistics
 
 
+@attrs.define(eq=False)
 class Recorder:
     """Writes the index and the values of a trace into a folder."""
 
-    def __init__(
-        self,
-        folder: Path,
-        index: BinaryIO,
-        values: BinaryIO | None,
-        module: Module,
-        selection: Selection,
-        limit: int | None,
-        top: int,
-    ) -> None:
-        self._module = module
-        self._selection = selection
-        self._folder = folder
-        self._limit = limit
-        self._index = index
-        self._values = values
+    _folder: Path
+    _index: BinaryIO
+    _values: BinaryIO | None
+    _module: Module
+    _selection: Selection
+    _limit: int | None
+    _top: int
+    event_count: int = 0
+    value_bytes: int = 0
+    instructions: set[tuple[str, str]] = attrs.field(init=False, factory=set)
+    _known: KnownArrays[tuple[LeafStatistics, int | None]] = attrs.field(init=False)
+    _offsets: OrderedDict[tuple[object, ...], int] = attrs.field(init=False, factory=OrderedDict)
+    _unchecked: int = _ROOM_CHECK_BYTES
+    _not_finite: dict[tuple[str, str], Remarkable] = attrs.field(init=False, factory=dict)
+    _largest: dict[tuple[str, str], tuple[float, Remarkable]] = attrs.field(init=False, factory=dict)
+
+    def __attrs_post_init__(self) -> None:
         self._known = KnownArrays(self._kept)
-        self._offsets: OrderedDict[tuple[object, ...], int] = OrderedDict()
-        self._unchecked = _ROOM_CHECK_BYTES
-        self._top = min(top, _MOST_REMARKABLE)
-        self._not_finite: dict[tuple[str, str], Remarkable] = {}
-        self._largest: dict[tuple[str, str], tuple[float, Remarkable]] = {}
-        self.event_count = 0
-        self.instructions: set[tuple[str, str]] = set()
-        self.value_bytes = 0
+        self._top = min(self._top, _MOST_REMARKABLE)
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
