@@ -81,9 +81,16 @@ def digest_of(array: Array) -> Digest:
     mask = (1 << 64) - 1
     total, magnitude, squares = map(float, sums)
     nans, above, below = map(int, nonfinite)
-    sums_of_finite = total, magnitude, squares
     return Digest(
-        flat.size, family, in_order & mask, in_any_order & mask, *sums_of_finite, (nans, above, below), is_uniform
+        flat.size,
+        family,
+        in_order & mask,
+        in_any_order & mask,
+        total,
+        magnitude,
+        squares,
+        (nans, above, below),
+        is_uniform,
     )
 
 

@@ -93,10 +93,9 @@ class Index:
         if digest.is_uniform:
             return None
         for node in self._in_any_order.get((digest.count, digest.family, digest.in_any_order), ())[:_MOST_CANDIDATES]:
-            is_same = node.device == like.device and (
-                is_varied(value) or rearranged(value, node.value, None) is not None
-            )
-            if is_same:
+            if node.device != like.device:
+                continue
+            if is_varied(value) or rearranged(value, node.value, None) is not None:
                 return Match(node, False, True, value)
         return self._close(value, digest, chain, like, made_of, bounds, in_order=False)
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from hloexec.exec.observers import Event
 from hloexec.ir import Module
-from hloexec.nan_search.chain import chain_to
-from hloexec.nan_search.dataflow import RENAMING, Sources
+from hloexec.nan_search.dataflow import RENAMING, Sources, chain_to
 from hloexec.nan_search.findings import Element, Finding, NanSearch, Operand
 from hloexec.nan_search.history import History, Leaf, ResultLeaf, path_of
 from hloexec.nan_search.magnitudes import Range, range_of, wide
@@ -209,9 +208,7 @@ class NanObserver:
             value=statistics(value)[0],
             operands=operands or tuple(Operand(name, ()) for name in names),
             elements=_elements(event, value, symptom, self._elements),
-            chain=chain_to(
-                attrs.evolve(place, index=symptom.index), symptom, event.devices[0], self._sources, self._history
-            ),
+            chain=chain_to(attrs.evolve(place, index=symptom.index), symptom, event.devices[0], self._sources),
         )
         self._findings.append(finding)
         return len(self._findings) - 1

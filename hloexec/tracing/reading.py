@@ -17,7 +17,7 @@ from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import InputError, warn
 from hloexec.ir import ArrayShape
 from hloexec.npz import decoded
-from hloexec.tracing.records import VERSION
+from hloexec.tracing.recording import VERSION
 from hloexec.values import Array
 
 __all__ = ["ArrayRecord", "Trace", "TraceEvent", "read_trace"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import OrderedDict
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import attrs
 import numpy as np
@@ -14,16 +15,19 @@ import numpy as np
 from hloexec.errors import InputError, ResourceError
 from hloexec.exec.observers import Event
 from hloexec.folders import free_bytes
-from hloexec.ir import Module
+from hloexec.ir import ArrayShape, Instruction, Module
 from hloexec.npz import encode
 from hloexec.numerics.statistics import LeafStatistics, leaves, statistics
+from hloexec.ops.registry import Role, role_of
+from hloexec.origins import source_text
 from hloexec.tracing.known import KnownArrays
-from hloexec.tracing.records import array_fields, event_fields, is_renaming
 from hloexec.tracing.selection import Selection
 from hloexec.values import Array
 
-__all__ = ["ADVICE", "Recorder", "Remarkable"]
+__all__ = ["ADVICE", "VERSION", "Recorder", "Remarkable", "is_renaming"]
 
+VERSION = 1
+"""Of the format."""
 _RECENT = 65536
 """Stored arrays that a later one of the same bytes may refer to."""
 _ROOM_CHECK_BYTES = 256 << 20
@@ -70,12 +74,12 @@ class Recorder:
         """Called by the run."""
         if not self._selection.has(event.instruction) or not self._selection.has_run(event.instruction, event.name):
             return
-        fields = event_fields(self.event_count, event, self._module)
+        fields = _event_fields(self.event_count, event, self._module)
         arrays = []
         for index, leaf in leaves(event.value):
             if isinstance(leaf, np.ndarray):
                 found, offset = self._known(leaf)
-                arrays.append(array_fields(found, index, offset))
+                arrays.append(_array_fields(found, index, offset))
                 self._notice(event, fields["name"], found)
         try:
             self._index.write(json.dumps(fields | {"arrays": arrays}, ensure_ascii=False).encode() + b"\n")
@@ -147,3 +151,43 @@ class Recorder:
             known = self._largest.get(key)
             if known is None or size > known[0]:
                 self._largest[key] = (size, Remarkable(name, event.devices, leaf))
+
+
+def is_renaming(instruction: Instruction) -> bool:
+    """Whether what an instruction gives was there before: given to the module, or made by others that are traced."""
+    return role_of(instruction) not in (None, Role.KERNEL, Role.CUSTOM_CALL)
+
+
+def _event_fields(number: int, event: Event, module: Module) -> dict[str, Any]:
+    """What the index says of an event, its arrays left out."""
+    instruction = event.instruction
+    metadata = instruction.metadata
+    return {
+        "number": number,
+        "name": event.name,
+        "instruction": instruction.name,
+        "opcode": instruction.opcode,
+        "computation": event.computation.name,
+        "path": [
+            {"caller": entry.instruction.name, "computation": entry.computation, "iteration": entry.iteration}
+            for entry in event.path
+        ],
+        "iteration": event.iteration,
+        "devices": list(event.devices),
+        "op_name": metadata.op_name if metadata is not None else None,
+        "source": source_text(module, instruction),
+        "seconds": round(event.seconds, 9),
+    }
+
+
+def _array_fields(leaf: LeafStatistics, index: tuple[int, ...], offset: int | None) -> dict[str, object]:
+    """What the index says of an array: the place in the instruction's value, shape, statistics, and where it is."""
+    fields: dict[str, Any] = attrs.asdict(
+        leaf, filter=lambda field, _: field.name not in ("element_type", "dimensions", "index")
+    )
+    for name in ("mean", "standard_deviation"):
+        # Of large f64 values they may overflow, and JSON has no infinities.
+        if fields[name] is not None and not math.isfinite(fields[name]):
+            fields[name] = None
+    shape = str(ArrayShape(leaf.element_type, leaf.dimensions))
+    return {"index": list(index), "shape": shape, **fields, "offset": offset}

@@ -26,8 +26,7 @@ from hloexec.ops.registry import find_opcode
 from hloexec.plan.program import Program
 from hloexec.summary import run_counts
 from hloexec.tracing.reading import Trace
-from hloexec.tracing.recording import ADVICE, Recorder, Remarkable
-from hloexec.tracing.records import VERSION, is_renaming
+from hloexec.tracing.recording import ADVICE, VERSION, Recorder, Remarkable, is_renaming
 from hloexec.tracing.selection import Selection
 from hloexec.values import Inputs
 
