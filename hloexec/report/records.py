@@ -44,19 +44,19 @@ def leaf_records(rows: Sequence[tuple[str, LeafStatistics]]) -> list[dict[str, o
 
 def summary_record(summary: Summary) -> dict[str, object]:
     """Everything `hloexec info` says."""
-    record = attrs.asdict(summary, recurse=False)
-    record["devices"] = summary.devices
-    record["result_shape"] = str(summary.result_shape)
-    record["parameters"] = [
-        {"number": entry.number, "name": entry.name, "shape": str(entry.shape), "byte_size": entry.byte_size}
-        for entry in summary.parameters
-    ]
-    record["parameter_bytes"] = summary.parameter_bytes
-    record["contractions"] = [attrs.asdict(entry) for entry in summary.contractions]
-    record["flops"] = summary.flops
-    record["unsupported"] = [attrs.asdict(entry) for entry in summary.unsupported]
-    record["notes"] = [str(note) for note in summary.notes]
-    return record
+    return attrs.asdict(summary, recurse=False) | {
+        "devices": summary.devices,
+        "result_shape": str(summary.result_shape),
+        "parameters": [
+            {"number": entry.number, "name": entry.name, "shape": str(entry.shape), "byte_size": entry.byte_size}
+            for entry in summary.parameters
+        ],
+        "parameter_bytes": summary.parameter_bytes,
+        "contractions": [attrs.asdict(entry) for entry in summary.contractions],
+        "flops": summary.flops,
+        "unsupported": [attrs.asdict(entry) for entry in summary.unsupported],
+        "notes": [str(note) for note in summary.notes],
+    }
 
 
 def opcode_records(opcodes: Sequence[Opcode]) -> list[dict[str, Any]]:

@@ -91,8 +91,7 @@ class Blame:
             patch = self._search.patch(state, node, lacked, value, wrong)
             if patch is not None:
                 return patch
-        one_of_many = self._one_of_many(state, wrong, suspects)
-        if one_of_many is not None:
+        if one_of_many := self._one_of_many(state, wrong, suspects):
             return one_of_many
         for good_only in (True, False):
             for node in islice(suspects, _MOST_SUSPECTS):
