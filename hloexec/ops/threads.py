@@ -78,13 +78,14 @@ def in_blocks(function: Callable[[int, int], object], count: int, block: int) ->
             raise error
 
 
-def in_pieces(function: Callable[..., Array], dtype: Any, *operands: Array) -> Array:
+def in_pieces(function: Callable[..., Array], dtype: Any, *operands: Array, piece: int = _PIECE_ELEMENTS) -> Array:
     """`function(*operands)`, elementwise from arrays of one shape to one of `dtype`, with its own arrays in the cache.
 
-    For formulas of several steps: each step of a large array would read and write memory.
+    For formulas of several steps: each step of a large array would read and write memory. The more steps, the smaller
+    the `piece` that is computed at a time may be.
     """
     size, sizes = operands[0].size, operands[0].shape
-    if size <= _PIECE_ELEMENTS or not all(operand.flags.c_contiguous for operand in operands):
+    if size <= piece or not all(operand.flags.c_contiguous for operand in operands):
         return function(*operands)
     flat = [operand.reshape(-1) for operand in operands]
     result = np.empty(size, dtype)
@@ -92,7 +93,7 @@ def in_pieces(function: Callable[..., Array], dtype: Any, *operands: Array) -> A
     def work(start: int, stop: int) -> None:
         result[start:stop] = function(*(operand[start:stop] for operand in flat))
 
-    in_blocks(work, size, _PIECE_ELEMENTS)
+    in_blocks(work, size, piece)
     return result.reshape(sizes)
 
 

@@ -7,53 +7,27 @@ numbers. Where to cut the planes and how not to cancel: W. Kahan, "Branch cuts f
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
 from hloexec.ops.policies.exact import doubled
 from hloexec.ops.policies.exact.arcs import arc_tangent, arc_tangent_of_point
 from hloexec.ops.policies.exact.doubled import Pair, power_of_two, scaled, two_product
-from hloexec.ops.policies.exact.exponentials import (
-    cosh,
-    exponential_minus_one,
-    exponential_pair,
-    sinh,
-)
+from hloexec.ops.policies.exact.exponentials import cosh, exponential_minus_one, exponential_pair, sinh
 from hloexec.ops.policies.exact.fixed_point import LN2, parts
 from hloexec.ops.policies.exact.logarithms import inverse_hyperbolic_sine, log_pair, log_plus_one, log_plus_one_pair
 from hloexec.ops.policies.exact.roots import hypotenuse_pair
 from hloexec.ops.policies.exact.trigonometry import cos, sin, sin_and_cos_pairs, tan
 from hloexec.values import Array
 
-__all__ = [
-    "absolute",
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan2",
-    "atanh",
-    "cosine",
-    "divide",
-    "expm1",
-    "exponential",
-    "hyperbolic_cosine",
-    "hyperbolic_sine",
-    "hyperbolic_tangent",
-    "log",
-    "log1p",
-    "logistic",
-    "multiply",
-    "power",
-    "rsqrt",
-    "sign",
-    "sine",
-    "square_root",
-    "tangent",
-]
+__all__ = ["COMPLEX_FUNCTIONS", "absolute", "divide"]
 
 Parts: TypeAlias = tuple[Array, Array]
+_Function: TypeAlias = Callable[..., Parts]
+_Real: TypeAlias = Callable[[Array], Array]
 
 _LN2, _LN2_LOW = parts(LN2, 42)
 
@@ -75,9 +49,7 @@ def _to_unit(a: Array, b: Array) -> tuple[Array, Array, Array]:
     """Finite numbers divided by the power of two that takes the larger one into [½, 1), and that power's exponent."""
     largest = np.maximum(np.abs(a), np.abs(b))
     exponent = np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1].astype(np.int64)
-    half = (-exponent) >> 1
-    first, second = power_of_two(half), power_of_two(-exponent - half)
-    return a * first * second, b * first * second, exponent
+    return scaled(a, -exponent), scaled(b, -exponent), exponent
 
 
 def _quotient(a: Array, b: Array, c: Array, d: Array) -> Parts:
@@ -229,41 +201,20 @@ def power(x: Array, y: Array, u: Array, v: Array) -> Parts:
     return np.where(one, 1.0, real), np.where(one, 0.0, imag)
 
 
-def hyperbolic_sine(x: Array, y: Array) -> Parts:
-    """sinh x cos y + i cosh x sin y."""
-    return _hyperbolic(x, y, sinh, cosh)
+_E_TO_64 = float.fromhex("0x1.425982cf597cdp+92")
+"""e⁶⁴; large results are good to 2 ULP."""
 
 
-def hyperbolic_cosine(x: Array, y: Array) -> Parts:
-    """cosh x cos y + i sinh x sin y."""
-    return _hyperbolic(x, y, cosh, sinh)
-
-
-def _hyperbolic(x: Array, y: Array, first: Any, second: Any) -> Parts:
+def _hyperbolic(first: _Real, second: _Real, x: Array, y: Array) -> Parts:
+    """sinh x cos y + i cosh x sin y, or, with the functions swapped, cosh x cos y + i sinh x sin y."""
     # Where cosh overflows, its product with a small sine may not: half of the exponential first.
     large = np.abs(x) > 700
     shifted = np.where(large, np.copysign(np.abs(x) - 64, x), x)
     real, imag = first(shifted) * cos(y), second(shifted) * np.where(y == 0, y, sin(y))
     if large.any():
-        grown = _E_TO_64
-        real, imag = np.where(large, real * grown, real), np.where(large, imag * grown, imag)
+        real, imag = np.where(large, real * _E_TO_64, real), np.where(large, imag * _E_TO_64, imag)
     # On the axis ∞ · 0 is 0.
     return real, np.where(y == 0, np.copysign(1.0, second(x)) * y, imag)
-
-
-_E_TO_64 = float.fromhex("0x1.425982cf597cdp+92")
-"""e⁶⁴; large results are good to 2 ULP."""
-
-
-def sine(x: Array, y: Array) -> Parts:
-    """−i sinh(iz)."""
-    a, b = hyperbolic_sine(-y, x)
-    return b, -a
-
-
-def cosine(x: Array, y: Array) -> Parts:
-    """cosh(iz)."""
-    return hyperbolic_cosine(-y, x)
 
 
 def hyperbolic_tangent(x: Array, y: Array) -> Parts:
@@ -283,48 +234,26 @@ def hyperbolic_tangent(x: Array, y: Array) -> Parts:
     return np.where((x == 0) & np.isfinite(y), x, real), np.where(y == 0, y, imag)
 
 
-def tangent(x: Array, y: Array) -> Parts:
-    """−i tanh(iz)."""
-    a, b = hyperbolic_tangent(-y, x)
-    return b, -a
-
-
-def _imag_of_conjugate_product(a: Parts, b: Parts) -> Array:
-    """The imaginary part of ā b."""
-    return _sum_of_products(a[0], b[1], -a[1], b[0])
-
-
-def _real_of_conjugate_product(a: Parts, b: Parts) -> Array:
-    """The real part of ā b."""
-    return _sum_of_products(a[0], b[0], a[1], b[1])
-
-
 def asin(x: Array, y: Array) -> Parts:
     """arctan(x / Re(√(1 − z) √(1 + z))) + i arsinh(Im(conj(√(1 − z)) √(1 + z)))."""
     below, above = square_root(1 - x, -y), square_root(1 + x, y)
     real = arc_tangent_of_point(x, _sum_of_products(below[0], above[0], -below[1], above[1]))
-    imag = np.copysign(inverse_hyperbolic_sine(_imag_of_conjugate_product(below, above)), y)
-    return real, imag
+    imag = inverse_hyperbolic_sine(_sum_of_products(below[0], above[1], -below[1], above[0]))
+    return real, np.copysign(imag, y)
 
 
 def acos(x: Array, y: Array) -> Parts:
     """2 arctan(Re √(1 − z) / Re √(1 + z)) + i arsinh(Im(conj(√(1 + z)) √(1 − z)))."""
     below, above = square_root(1 - x, -y), square_root(1 + x, y)
-    imag = np.copysign(inverse_hyperbolic_sine(_imag_of_conjugate_product(above, below)), -y)
-    return 2 * arc_tangent_of_point(below[0], above[0]), imag
+    imag = inverse_hyperbolic_sine(_sum_of_products(above[0], below[1], -above[1], below[0]))
+    return 2 * arc_tangent_of_point(below[0], above[0]), np.copysign(imag, -y)
 
 
 def acosh(x: Array, y: Array) -> Parts:
     """arsinh(Re(conj(√(z − 1)) √(z + 1))) + 2i arctan(Im √(z − 1) / Re √(z + 1))."""
     below, above = square_root(x - 1, y), square_root(x + 1, y)
-    real = inverse_hyperbolic_sine(_real_of_conjugate_product(below, above))
+    real = inverse_hyperbolic_sine(_sum_of_products(below[0], above[0], below[1], above[1]))
     return real, 2 * arc_tangent_of_point(below[1], above[0])
-
-
-def asinh(x: Array, y: Array) -> Parts:
-    """−i arcsin(iz)."""
-    a, b = asin(-y, x)
-    return b, -a
 
 
 def atanh(x: Array, y: Array) -> Parts:
@@ -339,10 +268,9 @@ def atanh(x: Array, y: Array) -> Parts:
     size = absolute(a, y)
     real = np.where(huge, np.where(np.isinf(size), 0.0, (a / size) / size), real)
     imag = np.where(huge, np.copysign(_HALF_PI, y), imag)
+    imag = np.where(y == 0, np.copysign(imag, y), imag)
     nan = np.isnan(x) | np.isnan(y)
-    return np.where(nan, np.nan, np.copysign(real, x)), np.where(
-        nan, np.nan, np.where(y == 0, np.copysign(imag, y), imag)
-    )
+    return np.where(nan, np.nan, np.copysign(real, x)), np.where(nan, np.nan, imag)
 
 
 _HALF_PI = float(arc_tangent(np.array([np.inf]))[0])
@@ -363,3 +291,44 @@ def atan2(a: Array, b: Array, c: Array, d: Array) -> Parts:
     by_arctan = real + 2 * _HALF_PI * turns, -imag
     finite = np.isfinite(by_arctan[0]) & np.isfinite(by_arctan[1])
     return np.where(finite, by_arctan[0], by_log[0]), np.where(finite, by_arctan[1], by_log[1])
+
+
+def _turned(function: _Function) -> _Function:
+    """f(z) = −i g(iz) of g, as sin z is of sinh z."""
+
+    def turned(x: Array, y: Array) -> Parts:
+        real, imag = function(-y, x)
+        return imag, -real
+
+    return turned
+
+
+hyperbolic_sine = partial(_hyperbolic, sinh, cosh)
+hyperbolic_cosine = partial(_hyperbolic, cosh, sinh)
+
+COMPLEX_FUNCTIONS: dict[str, _Function] = {
+    "acos": acos,
+    "acosh": acosh,
+    "asin": asin,
+    "asinh": _turned(asin),
+    "atan2": atan2,
+    "atanh": atanh,
+    "cosh": hyperbolic_cosine,
+    "cosine": lambda x, y: hyperbolic_cosine(-y, x),
+    "divide": divide,
+    "exponential": exponential,
+    "exponential-minus-one": expm1,
+    "log": log,
+    "log-plus-one": log1p,
+    "logistic": logistic,
+    "multiply": multiply,
+    "power": power,
+    "rsqrt": rsqrt,
+    "sign": sign,
+    "sine": _turned(hyperbolic_sine),
+    "sinh": hyperbolic_sine,
+    "sqrt": square_root,
+    "tan": _turned(hyperbolic_tangent),
+    "tanh": hyperbolic_tangent,
+}
+"""By opcode."""

@@ -6,14 +6,16 @@ Like all formulas they take arrays of compute types; they return f64 (or c128), 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hloexec.dtypes import Kind
 from hloexec.ops.complex_parts import from_parts
-from hloexec.ops.policies.exact import arcs, complex_functions, exponentials, logarithms, roots, trigonometry
+from hloexec.ops.policies.exact import arcs, exponentials, logarithms, roots, trigonometry
+from hloexec.ops.policies.exact.complex_functions import COMPLEX_FUNCTIONS, absolute
+from hloexec.ops.threads import in_pieces
 from hloexec.values import Array
 
 __all__ = ["EXACT_FORMULAS"]
@@ -24,93 +26,58 @@ _TILE = 1 << 13
 Function = Callable[..., Any]
 
 
-def _in_tiles(function: Function, operands: Sequence[Array], results: Sequence[Array]) -> None:
-    """Fill flat f64 results with what the function makes of flat operands, taken to f64 and a tile at a time."""
-    for start in range(0, operands[0].size, _TILE):
-        tile = slice(start, start + _TILE)
-        values = function(*(np.ascontiguousarray(operand[tile], np.float64) for operand in operands))
-        for result, value in zip(results, values if isinstance(values, tuple) else (values,), strict=True):
-            result[tile] = value
+def _formula(function: Function, dtype: Any = np.float64) -> Function:
+    """A formula with results of `dtype`, from a function of flat f64 numbers, or of complex numbers' parts in f64."""
 
-
-def _real(function: Function) -> Function:
-    """A formula for real operands."""
+    def of_piece(*operands: Array) -> Array:
+        parts = (
+            np.ascontiguousarray(part, np.float64)
+            for operand in operands
+            for part in ((operand.real, operand.imag) if operand.dtype.kind == "c" else (operand,))
+        )
+        value = function(*parts)
+        return from_parts(*value) if isinstance(value, tuple) else value
 
     def compute(*operands: Array) -> Array:
-        result = np.empty(operands[0].shape, np.float64)
-        _in_tiles(function, [operand.reshape(-1) for operand in operands], [result.reshape(-1)])
-        return result
+        flat = (np.ascontiguousarray(operand).reshape(-1) for operand in operands)
+        return in_pieces(of_piece, dtype, *flat, piece=_TILE).reshape(operands[0].shape)
 
     return compute
 
 
-def _parts(operands: Sequence[Array]) -> list[Array]:
-    flat = [operand.reshape(-1) for operand in operands]
-    return [part for operand in flat for part in (operand.real, operand.imag)]
-
-
-def _complex(function: Function) -> Function:
-    """A formula for complex operands and results, of a function on parts."""
-
-    def compute(*operands: Array) -> Array:
-        real, imag = np.empty((2, operands[0].size))
-        _in_tiles(function, _parts(operands), [real, imag])
-        result: Array = from_parts(real, imag).reshape(operands[0].shape)
-        return result
-
-    return compute
-
-
-def _length(function: Function) -> Function:
-    """A formula for complex operands and real results."""
-
-    def compute(*operands: Array) -> Array:
-        result = np.empty(operands[0].shape, np.float64)
-        _in_tiles(function, _parts(operands), [result.reshape(-1)])
-        return result
-
-    return compute
-
-
-# By opcode: of floats, of complex numbers.
-_FUNCTIONS: dict[str, tuple[Function, Function]] = {
-    "acos": (arcs.arc_cosine, complex_functions.acos),
-    "acosh": (logarithms.inverse_hyperbolic_cosine, complex_functions.acosh),
-    "asin": (arcs.arc_sine, complex_functions.asin),
-    "asinh": (logarithms.inverse_hyperbolic_sine, complex_functions.asinh),
-    "atan2": (arcs.arc_tangent_of_point, complex_functions.atan2),
-    "atanh": (logarithms.inverse_hyperbolic_tangent, complex_functions.atanh),
-    "cosine": (trigonometry.cos, complex_functions.cosine),
-    "cosh": (exponentials.cosh, complex_functions.hyperbolic_cosine),
-    "exponential": (exponentials.exponential, complex_functions.exponential),
-    "exponential-minus-one": (exponentials.exponential_minus_one, complex_functions.expm1),
-    "log": (logarithms.log, complex_functions.log),
-    "log-plus-one": (logarithms.log_plus_one, complex_functions.log1p),
-    "logistic": (exponentials.logistic, complex_functions.logistic),
-    "rsqrt": (roots.reciprocal_square_root, complex_functions.rsqrt),
-    "sine": (trigonometry.sin, complex_functions.sine),
-    "sinh": (exponentials.sinh, complex_functions.hyperbolic_sine),
-    "tan": (trigonometry.tan, complex_functions.tangent),
-    "tanh": (exponentials.tanh, complex_functions.hyperbolic_tangent),
+_FUNCTIONS: dict[str, Function] = {
+    "acos": arcs.arc_cosine,
+    "acosh": logarithms.inverse_hyperbolic_cosine,
+    "asin": arcs.arc_sine,
+    "asinh": logarithms.inverse_hyperbolic_sine,
+    "atan2": arcs.arc_tangent_of_point,
+    "atanh": logarithms.inverse_hyperbolic_tangent,
+    "cbrt": roots.cube_root,
+    "cosine": trigonometry.cos,
+    "cosh": exponentials.cosh,
+    "erf": roots.error_function,
+    "exponential": exponentials.exponential,
+    "exponential-minus-one": exponentials.exponential_minus_one,
+    "log": logarithms.log,
+    "log-plus-one": logarithms.log_plus_one,
+    "logistic": exponentials.logistic,
+    "power": logarithms.power,
+    "rsqrt": roots.reciprocal_square_root,
+    "sine": trigonometry.sin,
+    "sinh": exponentials.sinh,
+    "tan": trigonometry.tan,
+    "tanh": exponentials.tanh,
 }
 
-_FLOAT_FORMULAS: dict[str, Function] = {
-    **{name: _real(function) for name, (function, _) in _FUNCTIONS.items()},
-    "cbrt": _real(roots.cube_root),
-    "divide": np.divide,
-    "erf": _real(roots.error_function),
-    "multiply": np.multiply,
-    "power": _real(logarithms.power),
+EXACT_FORMULAS: dict[Kind, dict[str, Function]] = {
+    Kind.FLOAT: {
+        **{name: _formula(function) for name, function in _FUNCTIONS.items()},
+        "divide": np.divide,
+        "multiply": np.multiply,
+    },
+    Kind.COMPLEX: {
+        **{name: _formula(function, np.complex128) for name, function in COMPLEX_FUNCTIONS.items()},
+        "abs": _formula(absolute),
+    },
 }
-_COMPLEX_FORMULAS: dict[str, Function] = {
-    **{name: _complex(function) for name, (_, function) in _FUNCTIONS.items()},
-    "abs": _length(complex_functions.absolute),
-    "divide": _complex(complex_functions.divide),
-    "multiply": _complex(complex_functions.multiply),
-    "power": _complex(complex_functions.power),
-    "sign": _complex(complex_functions.sign),
-    "sqrt": _complex(complex_functions.square_root),
-}
-
-EXACT_FORMULAS = {Kind.FLOAT: _FLOAT_FORMULAS, Kind.COMPLEX: _COMPLEX_FORMULAS}
 """By the kind of the first operand and the opcode; what is missing is exact anyway, as addition of floats is."""

@@ -7,11 +7,12 @@ order of operations matters: every product that has a sum as its only user is co
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from hloexec.ops.policies.xla_cpu.multiply_add import horner, multiply_add
+from hloexec.ops.threads import in_pieces
 from hloexec.values import Array
 
 __all__ = ["XLA_CPU_FUNCTIONS"]
@@ -53,23 +54,13 @@ def log(operand: Array) -> Array:
 
 _LOG_PLUS_ONE_SMALL = _f32(0.41421356237309503)
 _LOG_PLUS_ONE_NUMERATOR = (
-    4.5270000866445199635215e-5,
-    4.9854102823193375972212e-1,
-    6.5787325942061044846969,
-    2.9911919328553073277375e1,
-    6.0949667980987787057556e1,
-    5.7112963590585538103336e1,
-    2.0039553499201281259648e1,
-)
+    4.5270000866445199635215e-5, 4.9854102823193375972212e-1, 6.5787325942061044846969, 2.9911919328553073277375e1,
+    6.0949667980987787057556e1, 5.7112963590585538103336e1, 2.0039553499201281259648e1,
+)  # fmt: skip
 _LOG_PLUS_ONE_DENOMINATOR = (
-    1.0,
-    1.5062909083469192043167e1,
-    8.3047565967967209469434e1,
-    2.2176239823732856465394e2,
-    3.0909872225312059774938e2,
-    2.1642788614495947685003e2,
-    6.0118660497603843919306e1,
-)
+    1.0, 1.5062909083469192043167e1, 8.3047565967967209469434e1, 2.2176239823732856465394e2,
+    3.0909872225312059774938e2, 2.1642788614495947685003e2, 6.0118660497603843919306e1,
+)  # fmt: skip
 
 
 def log_plus_one(operand: Array) -> Array:
@@ -81,13 +72,8 @@ def log_plus_one(operand: Array) -> Array:
 
 
 _EXP_POLYNOMIAL = (
-    1.9875691500e-4,
-    1.3981999507e-3,
-    8.3334519073e-3,
-    4.1665795894e-2,
-    1.6666665459e-1,
-    5.0000001201e-1,
-)
+    1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1,
+)  # fmt: skip
 
 
 def exponential(operand: Array) -> Array:
@@ -116,14 +102,9 @@ def logistic(operand: Array) -> Array:
 
 _TANH_BOUND = _f32(7.9988117)
 _TANH_NUMERATOR = (
-    -2.76076847742355e-16,
-    2.00018790482477e-13,
-    -8.60467152213735e-11,
-    5.12229709037114e-08,
-    1.48572235717979e-05,
-    6.37261928875436e-04,
-    4.89352455891786e-03,
-)
+    -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08,
+    1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03,
+)  # fmt: skip
 _TANH_DENOMINATOR = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
 
 
@@ -149,27 +130,17 @@ def erf(operand: Array) -> Array:
     return np.where(np.abs(operand) >= _ERF_IS_ONE_FROM, np.copysign(_f32(1), operand), ratio)
 
 
-def _in_tiles(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    def compute(operand: Array) -> Array:
-        result = np.empty(operand.shape, _f32)
-        given, filled = np.ascontiguousarray(operand).reshape(-1), result.reshape(-1)
-        for start in range(0, given.size, _TILE):
-            filled[start : start + _TILE] = function(given[start : start + _TILE])
-        return result
-
-    return compute
+def _in_tiles(function: Callable[[Array], Array], operand: Array) -> Array:
+    return in_pieces(function, _f32, np.ascontiguousarray(operand), piece=_TILE)
 
 
-XLA_CPU_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    name: _in_tiles(function)
-    for name, function in {
-        "erf": erf,
-        "exponential": exponential,
-        "exponential-minus-one": exponential_minus_one,
-        "log": log,
-        "log-plus-one": log_plus_one,
-        "logistic": logistic,
-        "tanh": tanh,
-    }.items()
+XLA_CPU_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    "erf": partial(_in_tiles, erf),
+    "exponential": partial(_in_tiles, exponential),
+    "exponential-minus-one": partial(_in_tiles, exponential_minus_one),
+    "log": partial(_in_tiles, log),
+    "log-plus-one": partial(_in_tiles, log_plus_one),
+    "logistic": partial(_in_tiles, logistic),
+    "tanh": partial(_in_tiles, tanh),
 }
 """By opcode: from f32 to f32."""
