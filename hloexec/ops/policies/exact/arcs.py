@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from hloexec.ops.policies.exact import doubled
-from hloexec.ops.policies.exact.doubled import Pair, fast_two_sum, polynomial, power_of_two, two_product, two_sum
+from hloexec.ops.policies.exact.doubled import Pair, fast_two_sum, polynomial, scaled, two_product, two_sum
 from hloexec.ops.policies.exact.fixed_point import PI, arctangent, table
 from hloexec.values import Array
 
@@ -78,10 +78,8 @@ def arc_tangent_of_point(y: Array, x: Array) -> Array:
     origin = (height == 0) & (width == 0)
     height, width = np.where(nan, 1.0, height), np.where(nan | origin, 1.0, width)
     _, exponent = np.frexp(np.maximum(height, width))
-    # Into [½, 1), in two steps, as the factor may be beyond 2^1023; only a vanishing ratio makes a number denormal.
-    half = (-exponent.astype(np.int64)) >> 1
-    first, second = power_of_two(half), power_of_two(-exponent.astype(np.int64) - half)
-    scaled_height, scaled_width = height * first * second, width * first * second
+    # Into [½, 1); only a vanishing ratio makes a number denormal.
+    scaled_height, scaled_width = (scaled(side, -exponent.astype(np.int64)) for side in (height, width))
     # Far from the diagonal, arctan(y / x) is y / x, and products with small numbers would lose their low parts.
     flat = scaled_height < scaled_width * 2.0**-40
     steep = scaled_width < scaled_height * 2.0**-300

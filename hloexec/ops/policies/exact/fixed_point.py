@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from math import isqrt
-from typing import Any
 
 import numpy as np
 
@@ -114,12 +113,8 @@ def two_over_pi_words(count: int) -> Array:
     guard = places + 64
 
     def inverse_arctangent(n: int) -> int:
-        total, power, k = 0, (1 << guard) // n, 0
-        while power:
-            total += (-1) ** k * (power // (2 * k + 1))
-            power //= n * n
-            k += 1
-        return total
+        following, term = lambda k, power: power // (n * n), lambda k, power: (-1) ** k * (power // (2 * k + 1))
+        return _series((1 << guard) // n, following, term)
 
     pi = 16 * inverse_arctangent(5) - 4 * inverse_arctangent(239)
     digits = ((2 << 2 * guard) // pi) >> (guard - places)
@@ -157,15 +152,8 @@ def parts(value: int, *bits: int) -> tuple[float, ...]:
 
 def table(values: Iterable[int]) -> tuple[Array, Array]:
     """Fixed numbers as two arrays of f64: the numbers rounded, and what that leaves."""
-    high, low = [], []
-    for value in values:
-        head = float(Fraction(value, ONE))
-        high.append(head)
-        low.append(float(Fraction(value - int(Fraction(head) * ONE), ONE)))
-    return _constant(high), _constant(low)
-
-
-def _constant(values: list[Any]) -> Array:
-    array = np.array(values, np.float64)
-    array.setflags(write=False)
-    return array
+    heads = [(value, float(Fraction(value, ONE))) for value in values]
+    rests = [float(Fraction(value - int(Fraction(head) * ONE), ONE)) for value, head in heads]
+    columns = np.array([[head for _, head in heads], rests])
+    columns.setflags(write=False)
+    return columns[0], columns[1]

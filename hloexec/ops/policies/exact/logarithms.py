@@ -80,23 +80,16 @@ def log_pair(x: Pair, precise: bool = False) -> Pair:
     return fast_two_sum(total, third + (first + second + times_k * _LN2_LOW + _LOW[j] + series))
 
 
-def _normal(x: Array) -> tuple[Array, Array]:
-    """Positive x scaled by 2^54 where it is denormal, 1 where it is not a positive number; and log of the scale."""
-    tiny = x < 2.0**-1000
-    safe = np.where((x > 0) & (x < np.inf), x, 1.0)
-    return np.where(tiny & (x > 0), safe * 2.0**54, safe), tiny
-
-
 def log(x: Array) -> Array:
     """log x; −∞ for zeros, NaN for negative x. Error: 0.5 ULP + 2⁻⁵ ULP of f64."""
-    pair = _log_of_any(x)
-    return _with_limits(pair[0] + pair[1], x)
+    return _with_limits(np.add(*_log_of_any(x)), x)
 
 
 def _log_of_any(x: Array, precise: bool = False) -> Pair:
     """log x as a pair where x is positive and finite; else any number."""
-    safe, tiny = _normal(x)
-    pair = log_pair((safe, 0.0), precise)
+    safe = np.where((x > 0) & (x < np.inf), x, 1.0)
+    tiny = safe < 2.0**-1000
+    pair = log_pair((np.where(tiny, safe * 2.0**54, safe), 0.0), precise)
     if tiny.any():
         pair = doubled.add(pair, (np.where(tiny, -54 * _LN2, 0.0), np.where(tiny, -54 * _LN2_LOW, 0.0)))
     return pair
@@ -141,8 +134,7 @@ def inverse_hyperbolic_sine(x: Array) -> Array:
 
 def _log_doubled(x: Array) -> Array:
     """log 2x for large x, to which what log(x + √(x² ± 1)) adds is below 2⁻⁶⁰."""
-    high, low = doubled.add(_log_of_any(x), (_LN2, _LN2_LOW))
-    return np.add(high, low)  # type: ignore[no-any-return]
+    return np.add(*doubled.add(_log_of_any(x), (_LN2, _LN2_LOW)))  # type: ignore[no-any-return]
 
 
 def inverse_hyperbolic_cosine(x: Array) -> Array:

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from hloexec.ops.policies.exact import doubled
-from hloexec.ops.policies.exact.doubled import Pair, power_of_two, two_product, two_sum
+from hloexec.ops.policies.exact.doubled import Pair, power_of_two, scaled, two_product, two_sum
 from hloexec.ops.policies.exact.fixed_point import error_function_coefficients, table
 from hloexec.values import Array
 
@@ -54,11 +54,8 @@ def reciprocal_square_root(x: Array) -> Array:
     y = y + y * (((1 - product[0]) - product[1]) * 0.5)
     result = y * power_of_two(-((k - odd) >> 1))
     usual = (x > 0) & (x < np.inf)
-    return np.where(usual, result, 1 / np.sqrt(x) if usual.all() else _limits_of_inverse(x))
-
-
-def _limits_of_inverse(x: Array) -> Array:
-    return np.where(np.isnan(x) | (x < 0), np.nan, np.where(x == 0, np.copysign(np.inf, x), 0.0))
+    limits = np.where(np.isnan(x) | (x < 0), np.nan, np.where(x == 0, np.copysign(np.inf, x), 0.0))
+    return np.where(usual, result, limits)
 
 
 def hypotenuse_pair(x: Array, y: Array) -> tuple[Pair, Array]:
@@ -66,9 +63,7 @@ def hypotenuse_pair(x: Array, y: Array) -> tuple[Pair, Array]:
     x, y = np.abs(x), np.abs(y)
     _, exponent = np.frexp(np.maximum(x, y))
     k = exponent.astype(np.int64)
-    half = (-k) >> 1
-    first, second = power_of_two(half), power_of_two(-k - half)
-    x, y = x * first * second, y * first * second
+    x, y = scaled(x, -k), scaled(y, -k)
     # What is 2⁻²⁰⁰ of the other one does not count, and its square might be denormal.
     x, y = np.where(x < 2.0**-200, 0.0, x), np.where(y < 2.0**-200, 0.0, y)
     return doubled.square_root(doubled.add(two_product(x, x), two_product(y, y))), k
