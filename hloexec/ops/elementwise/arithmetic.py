@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from math import copysign
 from typing import Any
 
@@ -21,6 +22,7 @@ from hloexec.ops.elementwise.declaration import (
     elementwise,
 )
 from hloexec.ops.elementwise.integers import divide_integers, integer_power, remainder_integers
+from hloexec.ops.intervals import POSITIVE, UNKNOWN, Bounds, Demand
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import NO_TRAITS, Pole, Traits, finite_and_not_zero
 from hloexec.values import Array
@@ -84,10 +86,6 @@ def _is_positive_zero(array: Array) -> bool:
     return array.size > 0 and not any(array.strides) and not array.item(0) and copysign(1, array.item(0)) > 0
 
 
-def _integral(formula: Formula) -> dict[str, Formula]:
-    return {"i": formula, "u": formula}
-
-
 _OPERATIONS: tuple[tuple[str, Formula, frozenset[Kind], Rounding, str, Traits], ...] = (
     (
         "add",
@@ -95,7 +93,7 @@ _OPERATIONS: tuple[tuple[str, Formula, frozenset[Kind], Rounding, str, Traits], 
         ANY_TYPE,
         Rounding.ONCE,
         "lhs + rhs; integers wrap; of pred, lhs OR rhs (XLA: Add).",
-        Traits(bounds=ranges.add_bounds, demands_for=ranges.add_demands, commutes=True, cancels=True),
+        Traits(bounds=ranges.rising(operator.add), demands_for=ranges.add_demands, commutes=True, cancels=True),
     ),
     (
         "subtract",
@@ -103,7 +101,11 @@ _OPERATIONS: tuple[tuple[str, Formula, frozenset[Kind], Rounding, str, Traits], 
         NUMBER,
         Rounding.ONCE,
         "lhs − rhs; integers wrap (XLA: Sub).",
-        Traits(bounds=ranges.subtract_bounds, demands_for=ranges.subtract_demands, cancels=True),
+        Traits(
+            bounds=lambda _, x, y: Bounds(x.low - y.high, x.high - y.low),
+            demands_for=ranges.subtract_demands,
+            cancels=True,
+        ),
     ),
     (
         "multiply",
@@ -121,12 +123,12 @@ _OPERATIONS: tuple[tuple[str, Formula, frozenset[Kind], Rounding, str, Traits], 
     ),
     (
         "divide",
-        ByKind({"f": np.divide, **_integral(divide_integers), "c": complex_divide}),
+        ByKind(np.divide, divide_integers, complex_divide),
         NUMBER,
         Rounding.FUNCTION,
         "lhs / rhs; of integers towards zero, x / 0 = −1 (all ones), INT_MIN / −1 = INT_MIN (XLA: Div).",
         Traits(
-            bounds=ranges.divide_bounds,
+            bounds=lambda _, x, y: Bounds(0, x.high / y.low) if y.low > 0 and x.low >= 0 else UNKNOWN,
             demands=ranges.divisor_demands,
             demands_for=ranges.divide_demands,
             keeps_relative_errors=True,
@@ -137,20 +139,20 @@ _OPERATIONS: tuple[tuple[str, Formula, frozenset[Kind], Rounding, str, Traits], 
     ),
     (
         "remainder",
-        ByKind({"f": np.fmod, **_integral(remainder_integers)}),
+        ByKind(np.fmod, remainder_integers),
         FLOAT | INTEGRAL,
         Rounding.NONE,
         "lhs − rhs · truncate(lhs / rhs), exact, with the sign of lhs; of integers x rem 0 = x (XLA: Rem).",
         Traits(
-            bounds=ranges.remainder_bounds,
+            bounds=lambda _, x, y: Bounds(0, min(x.high, y.high)) if x.low >= 0 and y.low > 0 else UNKNOWN,
             demands=ranges.divisor_demands,
-            demands_for=ranges.remainder_demands,
+            demands_for=lambda _, demand: [(0, POSITIVE)] if demand.low >= 0 else [],
             invalid="remainder of a division by zero",
         ),
     ),
     (
         "power",
-        ByKind({"f": _power, **_integral(integer_power), "c": complex_power}),
+        ByKind(_power, integer_power, complex_power),
         NUMBER,
         Rounding.FUNCTION,
         "lhs to the power rhs; special values as in C's pow; integers wrap, and a negative exponent gives 0 except for "
@@ -158,7 +160,7 @@ _OPERATIONS: tuple[tuple[str, Formula, frozenset[Kind], Rounding, str, Traits], 
         Traits(
             bounds=ranges.power_bounds,
             demands=ranges.power_base_demands,
-            demands_for=ranges.power_demands,
+            demands_for=lambda _, demand: [(0, Demand(0, 1)), (1, POSITIVE)] if demand.high == 1 else [],
             pole=Pole(0, lambda x: x == 0, "zero to a negative power"),
             invalid="negative number to a fractional power",
             nonzero=lambda x, y: finite_and_not_zero(x) & np.isfinite(y),
@@ -166,7 +168,7 @@ _OPERATIONS: tuple[tuple[str, Formula, frozenset[Kind], Rounding, str, Traits], 
     ),
     (
         "atan2",
-        ByKind({"f": np.arctan2, "c": complex_atan2}),
+        ByKind(np.arctan2, complex_=complex_atan2),
         FLOAT_OR_COMPLEX,
         Rounding.FUNCTION,
         "The angle of the point (x = rhs, y = lhs), in [−π, π]; complex: −i log((rhs + i lhs) / √(lhs² + rhs²)) "
@@ -179,7 +181,7 @@ _OPERATIONS: tuple[tuple[str, Formula, frozenset[Kind], Rounding, str, Traits], 
         ANY_TYPE,
         Rounding.NONE,
         "The larger one; NaN propagates, max(−0, +0) = +0 (XLA: Max).",
-        Traits(bounds=ranges.maximum_bounds, demands_for=ranges.same_demands, commutes=True),
+        Traits(bounds=ranges.rising(max), demands_for=ranges.same_demands, commutes=True),
     ),
     (
         "minimum",
@@ -187,7 +189,7 @@ _OPERATIONS: tuple[tuple[str, Formula, frozenset[Kind], Rounding, str, Traits], 
         ANY_TYPE,
         Rounding.NONE,
         "The smaller one; NaN propagates, min(+0, −0) = −0 (XLA: Min).",
-        Traits(bounds=ranges.minimum_bounds, demands_for=ranges.same_demands, commutes=True),
+        Traits(bounds=ranges.rising(min), demands_for=ranges.same_demands, commutes=True),
     ),
 )
 for _name, _compute, _kinds, _rounding, _documentation, _traits in _OPERATIONS:

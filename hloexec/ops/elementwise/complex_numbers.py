@@ -7,6 +7,7 @@ and rounded once when it is narrowed (`in_double`), so only c128 depends on the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from hloexec.dtypes import element_type
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.common import require
 from hloexec.ops.complex_parts import from_parts, with_infinities
-from hloexec.ops.elementwise.declaration import FLOAT, FLOAT_OR_COMPLEX, component_type, elementwise, operands_shape
+from hloexec.ops.elementwise.declaration import FLOAT, FLOAT_OR_COMPLEX, elementwise, operands_shape
 from hloexec.ops.rounding import Rounding
+from hloexec.precision import part_type
 from hloexec.values import Array
 
 __all__ = [
@@ -30,8 +32,6 @@ __all__ = [
     "complex_sign",
     "in_double",
 ]
-
-_WITH_PARTS = {"f32": "c64", "f64": "c128"}
 
 
 def in_double(formula: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,26 +121,15 @@ def _imag(operand: Array) -> Array:
 def _infer_complex(real: Shape, imag: Shape) -> ArrayShape:
     common = operands_shape("complex", (real, imag), FLOAT)
     require(
-        common.element_type.name in _WITH_PARTS,
+        common.element_type.bits >= 32,
         f"the operands of complex must be of f32 or f64, but have shapes {real} and {imag}",
     )
-    return common.with_element_type(element_type(_WITH_PARTS[common.element_type.name]))
+    return common.with_element_type(element_type(f"c{2 * common.element_type.bits}"))
 
 
-for _name, _compute, _documentation in (
-    ("real", _real, "The real part; of floats, the operand (XLA: Real)."),
-    ("imag", _imag, "The imaginary part; of floats, zeros (XLA: Imag)."),
-):
-    elementwise(
-        _name,
-        _compute,
-        _documentation,
-        operands=1,
-        kinds=FLOAT_OR_COMPLEX,
-        result=component_type,
-        rounding=Rounding.NONE,
-    )
-
+_part = partial(elementwise, operands=1, kinds=FLOAT_OR_COMPLEX, result=part_type, rounding=Rounding.NONE)
+_part("real", _real, "The real part; of floats, the operand (XLA: Real).")
+_part("imag", _imag, "The imaginary part; of floats, zeros (XLA: Imag).")
 elementwise(
     "complex",
     from_parts,

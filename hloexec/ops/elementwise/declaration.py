@@ -11,21 +11,20 @@ A formula takes arrays of at least one dimension, and, as keyword-only arguments
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, Kind, element_type
+from hloexec.dtypes import ElementType, Kind
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.common import array_shape, narrow, same_dimensions, same_type_ignoring_float_width, widen
 from hloexec.ops.elementwise.binding import around_formula
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.policies.xla_cpu.functions import XLA_CPU_FUNCTIONS
-from hloexec.ops.registry import register
+from hloexec.ops.registry import keyword_parameters, register
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import NO_TRAITS, Traits
 from hloexec.values import Array
@@ -41,13 +40,10 @@ __all__ = [
     "SIGNED_NUMBER",
     "ByKind",
     "Formula",
-    "component_type",
     "elementwise",
     "exact_formula",
     "kernel",
     "operands_shape",
-    "require_kind",
-    "same_type",
 ]
 
 Kinds = frozenset[Kind]
@@ -69,39 +65,21 @@ _WORDS = {
     Kind.COMPLEX: "complex numbers",
 }
 
-_COMPONENTS = {"c64": "f32", "c128": "f64"}
-
 Formula = Callable[..., Any]
 """Compute-type arrays to a compute-type array."""
 Chosen = Callable[[Any, ElementType], Formula | None]
 
 
-@attrs.frozen(eq=False)
 class ByKind:
-    """A formula that the kind of the first operand's NumPy type selects, as NumPy writes kinds."""
+    """A formula for floats, others for integers and complex numbers where that is not theirs, too."""
 
-    formulas: dict[str, Formula]
+    def __init__(self, floating: Formula, integral: Formula | None = None, complex_: Formula | None = None) -> None:
+        integral, complex_ = integral or floating, complex_ or floating
+        self.formulas = {"f": floating, "i": integral, "u": integral, "c": complex_}
+        """By the kinds of NumPy's types."""
 
     def __call__(self, *operands: Array) -> Any:
         return self.formulas[operands[0].dtype.kind](*operands)
-
-
-def same_type(operand_type: ElementType) -> ElementType:
-    """The result type of operations that keep their operands' type."""
-    return operand_type
-
-
-def component_type(operand_type: ElementType) -> ElementType:
-    """The type of a complex number's parts; other types are their own."""
-    name = _COMPONENTS.get(operand_type.name)
-    return operand_type if name is None else element_type(name)
-
-
-def require_kind(shape: ArrayShape, kinds: Kinds, what: str) -> None:
-    """Raise ShapeError unless the element type of `shape` is of one of `kinds`."""
-    if shape.element_type.kind not in kinds:
-        expected = ", ".join(words for kind, words in _WORDS.items() if kind in kinds)
-        raise ShapeError(f"{what} must be of {expected}, but has shape {shape}")
 
 
 def operands_shape(name: str, operands: tuple[Shape, ...], kinds: Kinds) -> ArrayShape:
@@ -110,16 +88,16 @@ def operands_shape(name: str, operands: tuple[Shape, ...], kinds: Kinds) -> Arra
     Floats may differ in width, as optimized modules have them; the result is then of the widest.
     """
     result = array_shape(operands[0], f"operand 0 of {name}")
-    require_kind(result, kinds, f"operand 0 of {name}")
+    if result.element_type.kind not in kinds:
+        expected = ", ".join(words for kind, words in _WORDS.items() if kind in kinds)
+        raise ShapeError(f"operand 0 of {name} must be of {expected}, but has shape {result}")
     for index, operand in enumerate(operands[1:], 1):
         other = array_shape(operand, f"operand {index} of {name}")
         common = same_type_ignoring_float_width(result, other, f"the operands of {name}")
         result = same_dimensions(result, other, f"the operands of {name}").with_element_type(common)
-    return (
-        result
-        if result.layout is None
-        else ArrayShape(result.element_type, result.dimensions, dynamic_dimensions=result.dynamic_dimensions)
-    )
+    if result.layout is None:
+        return result
+    return ArrayShape(result.element_type, result.dimensions, dynamic_dimensions=result.dynamic_dimensions)
 
 
 def kernel(compute: Formula, name: str | None = None) -> Callable[..., Array]:
@@ -136,15 +114,16 @@ def kernel(compute: Formula, name: str | None = None) -> Callable[..., Array]:
         operand_shapes: tuple[ArrayShape, ...],
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array:
-        if numerics.is_exact:
-            exact = exact_formula(name, operand_shapes[0].element_type.kind)
-            if exact is not None:
-                return _evaluate_exactly(exact, operands, shape)
+        exact = exact_formula(name, operand_shapes[0].element_type.kind) if numerics.is_exact else None
         given = {"attributes": attributes, "shape": shape, "operand_shapes": operand_shapes}
         with np.errstate(all="ignore"):
             # NumPy turns arrays without dimensions into scalars; formulas shall not have to know.
             arrays = [widen(operand.reshape(1) if operand.ndim == 0 else operand) for operand in operands]
-            if numerics.has_xla_cpu_functions and name in XLA_CPU_FUNCTIONS and arrays[0].dtype == np.float32:
+            if exact is not None:
+                # Products of narrow floats may be denormal in f32, and would round twice there.
+                is_narrow = any(operand.element_type.is_narrow for operand in operand_shapes)
+                result = exact(*(array.astype(np.float64) for array in arrays) if is_narrow else arrays)
+            elif numerics.has_xla_cpu_functions and name in XLA_CPU_FUNCTIONS and arrays[0].dtype == np.float32:
                 result = XLA_CPU_FUNCTIONS[name](*arrays)
             else:
                 result = compute(*arrays, **{need: given[need] for need in needs})
@@ -155,10 +134,8 @@ def kernel(compute: Formula, name: str | None = None) -> Callable[..., Array]:
 
 
 def _needs(compute: Formula) -> frozenset[str]:
-    """The names of a formula's keyword-only parameters."""
-    code = compute.__code__ if hasattr(compute, "__code__") else None
-    start = 0 if code is None else code.co_argcount
-    return frozenset() if code is None else frozenset(code.co_varnames[start : start + code.co_kwonlyargcount])
+    """The names of a formula's keyword-only parameters, of which NumPy's functions have none to give."""
+    return keyword_parameters(compute if hasattr(compute, "__code__") else None)
 
 
 def _binding(compute: Formula, chosen: Chosen | None) -> Callable[..., Formula]:
@@ -187,20 +164,6 @@ def exact_formula(name: str | None, kind: Kind) -> Formula | None:
     return EXACT_FORMULAS.get(kind, {}).get(name or "")
 
 
-def _evaluate_exactly(formula: Formula, operands: Sequence[Array], shape: ArrayShape) -> Array:
-    """A formula of f64 numbers, rounded once: narrow floats' products may be denormal in f32, and round twice there."""
-    with np.errstate(all="ignore"):
-        arrays = [_widen_exactly(operand.reshape(1) if operand.ndim == 0 else operand) for operand in operands]
-        result = narrow(np.asarray(formula(*arrays)), shape.element_type)
-    return result.reshape(operands[0].shape)
-
-
-def _widen_exactly(array: Array) -> Array:
-    wide = widen(array)
-    is_narrow_float = wide is not array and wide.dtype == np.float32
-    return wide.astype(np.float64) if is_narrow_float else wide
-
-
 def elementwise(
     name: str,
     compute: Formula,
@@ -208,7 +171,7 @@ def elementwise(
     *,
     operands: int,
     kinds: Kinds,
-    result: Callable[[ElementType], ElementType] = same_type,
+    result: Callable[[ElementType], ElementType] = lambda operand_type: operand_type,
     attributes: type | None = None,
     infer: Callable[..., Shape] | None = None,
     chosen: Chosen | None = None,

@@ -6,12 +6,13 @@ c64 is computed in c128, see `complex_numbers`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, element_type
+from hloexec.dtypes import element_type
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.elementwise import ranges
 from hloexec.ops.elementwise.choosing import choose
@@ -30,13 +31,13 @@ from hloexec.ops.elementwise.declaration import (
     SIGNED_NUMBER,
     ByKind,
     Formula,
-    component_type,
     elementwise,
 )
-from hloexec.ops.intervals import INFINITY, Bounds, BoundsRule, always, demand
+from hloexec.ops.intervals import INFINITY, POSITIVE, Bounds, BoundsRule, Demand, Use, always, demand
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.threads import in_pieces
 from hloexec.ops.traits import NO_TRAITS, Pole, Traits
+from hloexec.precision import part_type
 from hloexec.values import Array
 
 __all__ = ["UnaryAttributes", "erf", "logistic"]
@@ -145,15 +146,6 @@ def _rsqrt(operand: Array) -> Array:
     return np.divide(1, root, out=root)
 
 
-def _by_kind(real: Formula, complex_: Formula) -> ByKind:
-    """`complex_` for complex operands, `real` for all others."""
-    return ByKind({"f": real, "i": real, "u": real, "c": complex_})
-
-
-def _to_pred(_: ElementType) -> ElementType:
-    return element_type("pred")
-
-
 _NEGATIVE_ROOT = "square root of a negative number"
 
 # Of floating-point and complex numbers: name, formula, complex formula where it is not NumPy's, definition, traits.
@@ -255,33 +247,19 @@ _FUNCTIONS: tuple[tuple[str, Formula, Formula | None, str, Traits], ...] = (
     ("tan", np.tan, None, "tan x (XLA: Tan)", NO_TRAITS),
     ("tanh", np.tanh, None, "(eˣ − e⁻ˣ) / (eˣ + e⁻ˣ) (XLA: Tanh)", Traits(bounds=always(-1, 1))),
 )
+_function = partial(elementwise, operands=1, attributes=UnaryAttributes, rounding=Rounding.FUNCTION)
 for _name, _real, _complex, _definition, _traits in _FUNCTIONS:
-    elementwise(
-        _name,
-        _by_kind(_real, _complex or in_double(_real)),
-        _definition + ".",
-        operands=1,
-        kinds=FLOAT_OR_COMPLEX,
-        attributes=UnaryAttributes,
-        rounding=Rounding.FUNCTION,
-        traits=_traits,
-    )
-
-_REAL_FUNCTIONS: tuple[tuple[str, Formula, str, Traits], ...] = (
-    ("cbrt", np.cbrt, "∛x (XLA: Cbrt).", Traits(demands_for=ranges.sign_demands, keeps_relative_errors=True)),
-    ("erf", erf, "2/√π · ∫₀ˣ exp(−t²) dt (XLA: Erf).", Traits(bounds=always(-1, 1))),
+    _formula = ByKind(_real, complex_=_complex or in_double(_real))
+    _function(_name, _formula, _definition + ".", kinds=FLOAT_OR_COMPLEX, traits=_traits)
+_function(
+    "cbrt",
+    np.cbrt,
+    "∛x (XLA: Cbrt).",
+    kinds=FLOAT,
+    # A result that is not negative is one of an operand that is not.
+    traits=Traits(demands_for=lambda _, wanted: [(0, POSITIVE)] if wanted.low == 0 else [], keeps_relative_errors=True),
 )
-for _name, _real, _definition, _traits in _REAL_FUNCTIONS:
-    elementwise(
-        _name,
-        _real,
-        _definition,
-        operands=1,
-        kinds=FLOAT,
-        attributes=UnaryAttributes,
-        rounding=Rounding.FUNCTION,
-        traits=_traits,
-    )
+_function("erf", erf, "2/√π · ∫₀ˣ exp(−t²) dt (XLA: Erf).", kinds=FLOAT, traits=Traits(bounds=always(-1, 1)))
 
 _ROUNDING: tuple[tuple[str, Formula, str, BoundsRule], ...] = (
     ("ceil", np.ceil, "⌈x⌉ (XLA: Ceil).", lambda _, x: Bounds(x.low, x.high + 1)),
@@ -300,15 +278,14 @@ _ROUNDING: tuple[tuple[str, Formula, str, BoundsRule], ...] = (
     ),
 )
 for _name, _real, _definition, _bounds in _ROUNDING:
-    elementwise(
-        _name,
-        _real,
-        _definition,
-        operands=1,
-        kinds=FLOAT,
-        rounding=Rounding.NONE,
-        traits=Traits(bounds=_bounds, demands_for=ranges.same_demands),
-    )
+    _traits = Traits(bounds=_bounds, demands_for=ranges.same_demands)
+    elementwise(_name, _real, _definition, operands=1, kinds=FLOAT, rounding=Rounding.NONE, traits=_traits)
+
+
+def _magnitudes(_: Use, x: Bounds) -> Bounds:
+    ends = abs(x.low), abs(x.high)
+    return Bounds(0 if x.low <= 0 <= x.high else min(ends), max(ends))
+
 
 elementwise(
     "abs",
@@ -316,8 +293,8 @@ elementwise(
     "|x|; |INT_MIN| = INT_MIN; of complex numbers the modulus, a real number (XLA: Abs).",
     operands=1,
     kinds=SIGNED_NUMBER,
-    result=component_type,
-    traits=Traits(bounds=ranges.magnitude_bounds, keeps_relative_errors=True),
+    result=part_type,
+    traits=Traits(bounds=_magnitudes, keeps_relative_errors=True),
 )
 elementwise(
     "negate",
@@ -326,11 +303,15 @@ elementwise(
     operands=1,
     kinds=NUMBER,
     rounding=Rounding.NONE,
-    traits=Traits(bounds=ranges.negate_bounds, demands_for=ranges.negate_demands, is_involution=True),
+    traits=Traits(
+        bounds=lambda _, x: Bounds(-x.high, -x.low),
+        demands_for=lambda _, wanted: [(0, Demand(-wanted.high, -wanted.low))],
+        is_involution=True,
+    ),
 )
 elementwise(
     "sign",
-    _by_kind(_sign, complex_sign),
+    ByKind(_sign, complex_=complex_sign),
     "−1, 0 or 1; −0 and NaN are kept; of complex numbers x / |x| (XLA: Sign).",
     operands=1,
     kinds=SIGNED_NUMBER,
@@ -342,6 +323,6 @@ elementwise(
     "Whether x is neither infinite nor NaN (XLA: IsFinite).",
     operands=1,
     kinds=FLOAT,
-    result=_to_pred,
+    result=lambda _: element_type("pred"),
     traits=Traits(bounds=always(0, 1)),
 )

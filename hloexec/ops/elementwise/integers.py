@@ -6,16 +6,17 @@ need the true width, which they take from `operand_shapes`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
 from hloexec.dtypes import ElementType, Kind
 from hloexec.ir import ArrayShape
-from hloexec.ops.elementwise import ranges
 from hloexec.ops.elementwise.declaration import INTEGRAL, LOGICAL, Formula, elementwise
+from hloexec.ops.intervals import Demand
 from hloexec.ops.threads import in_pieces
-from hloexec.ops.traits import NO_TRAITS, Traits
+from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["divide_integers", "integer_power", "remainder_integers"]
@@ -151,14 +152,10 @@ def _mulhi_unsigned(lhs: Array, rhs: Array) -> Array:
     return result
 
 
-_BITWISE: tuple[tuple[str, Formula, str], ...] = (
-    ("and", np.bitwise_and, "lhs AND rhs, bit by bit (XLA: And)."),
-    ("or", np.bitwise_or, "lhs OR rhs, bit by bit (XLA: Or)."),
-    ("xor", np.bitwise_xor, "lhs XOR rhs, bit by bit (XLA: Xor)."),
-)
-for _name, _compute, _documentation in _BITWISE:
-    elementwise(_name, _compute, _documentation, operands=2, kinds=LOGICAL, traits=Traits(commutes=True))
-
+_bitwise = partial(elementwise, operands=2, kinds=LOGICAL, traits=Traits(commutes=True))
+_bitwise("and", np.bitwise_and, "lhs AND rhs, bit by bit (XLA: And).")
+_bitwise("or", np.bitwise_or, "lhs OR rhs, bit by bit (XLA: Or).")
+_bitwise("xor", np.bitwise_xor, "lhs XOR rhs, bit by bit (XLA: Xor).")
 elementwise(
     "not",
     np.invert,
@@ -168,69 +165,50 @@ elementwise(
     traits=Traits(is_involution=True),
 )
 
-_SHIFT = Traits(demands=ranges.shift_demands)
 
-_OF_WIDTH: tuple[tuple[str, Formula, int, str, Traits], ...] = (
-    (
-        "shift-left",
-        _shift_left,
-        2,
-        "lhs · 2^rhs, wrapping; 0 where rhs, read as unsigned, is the width or more (XLA: ShiftLeft).",
-        _SHIFT,
-    ),
-    (
-        "shift-right-arithmetic",
-        _shift_right_arithmetic,
-        2,
-        "⌊lhs / 2^rhs⌋ of lhs read as signed; the sign where rhs, read as unsigned, is the width or more "
-        "(XLA: ShiftRightArithmetic).",
-        _SHIFT,
-    ),
-    (
-        "shift-right-logical",
-        _shift_right_logical,
-        2,
-        "⌊lhs / 2^rhs⌋ of lhs read as unsigned; 0 where rhs, read as unsigned, is the width or more "
-        "(XLA: ShiftRightLogical).",
-        _SHIFT,
-    ),
-    (
-        "mulhi",
-        _mulhi,
-        2,
-        "The upper half of the product, which has twice the width (XLA: MulHi).",
-        Traits(commutes=True),
-    ),
-    ("popcnt", _popcnt, 1, "The number of bits set (XLA: PopulationCount).", NO_TRAITS),
-    (
-        "count-leading-zeros",
-        _count_leading_zeros,
-        1,
-        "The number of zero bits above the highest one (XLA: Clz).",
-        NO_TRAITS,
-    ),
+def _numpys(formula: Formula, kind: Kind) -> Callable[[object, ElementType], Formula | None]:
+    """NumPy's function for the kind of integers of which it is the operation as it stands.
+
+    It gives 0, or the sign, for amounts beyond its type's width, and integers narrower than that have no bits beyond
+    their own, or copies of the sign.
+    """
+    return lambda _, element_type: formula if element_type.kind is kind else None
+
+
+_shift = partial(
+    elementwise,
+    operands=2,
+    kinds=INTEGRAL,
+    traits=Traits(demands=lambda use: [(1, Demand(0, use.shapes[0].element_type.bits - 1))]),
 )
-
-_NUMPYS_SHIFTS = {
-    ("shift-left", Kind.UNSIGNED): np.left_shift,
-    ("shift-right-logical", Kind.UNSIGNED): np.right_shift,
-    ("shift-right-arithmetic", Kind.SIGNED): np.right_shift,
-}
-"""Where NumPy's function is the operation as it stands: it gives 0, or the sign, for amounts beyond its type's width,
-and integers narrower than that have no bits beyond their own, or copies of the sign."""
-
-
-def _numpys_shift(name: str, attributes: object, element_type: ElementType) -> Formula | None:
-    return _NUMPYS_SHIFTS.get((name, element_type.kind))
-
-
-for _name, _compute, _operands, _documentation, _traits in _OF_WIDTH:
-    elementwise(
-        _name,
-        _compute,
-        _documentation,
-        operands=_operands,
-        kinds=INTEGRAL,
-        chosen=partial(_numpys_shift, _name),
-        traits=_traits,
-    )
+_shift(
+    "shift-left",
+    _shift_left,
+    "lhs · 2^rhs, wrapping; 0 where rhs, read as unsigned, is the width or more (XLA: ShiftLeft).",
+    chosen=_numpys(np.left_shift, Kind.UNSIGNED),
+)
+_shift(
+    "shift-right-arithmetic",
+    _shift_right_arithmetic,
+    "⌊lhs / 2^rhs⌋ of lhs read as signed; the sign where rhs, read as unsigned, is the width or more "
+    "(XLA: ShiftRightArithmetic).",
+    chosen=_numpys(np.right_shift, Kind.SIGNED),
+)
+_shift(
+    "shift-right-logical",
+    _shift_right_logical,
+    "⌊lhs / 2^rhs⌋ of lhs read as unsigned; 0 where rhs, read as unsigned, is the width or more "
+    "(XLA: ShiftRightLogical).",
+    chosen=_numpys(np.right_shift, Kind.UNSIGNED),
+)
+elementwise(
+    "mulhi",
+    _mulhi,
+    "The upper half of the product, which has twice the width (XLA: MulHi).",
+    operands=2,
+    kinds=INTEGRAL,
+    traits=Traits(commutes=True),
+)
+_counting = partial(elementwise, operands=1, kinds=INTEGRAL)
+_counting("popcnt", _popcnt, "The number of bits set (XLA: PopulationCount).")
+_counting("count-leading-zeros", _count_leading_zeros, "The number of zero bits above the highest one (XLA: Clz).")

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
-from hloexec.ops.intervals import ANYTHING, INFINITY, POSITIVE, UNKNOWN, Bounds, Demand, Demanded, Use
+from hloexec.ops.intervals import ANYTHING, INFINITY, POSITIVE, UNKNOWN, Bounds, BoundsRule, Demand, Demanded, Use
 
 __all__ = [
-    "add_bounds",
     "add_demands",
-    "clamp_bounds",
-    "clamp_demands",
     "compare_demands",
-    "divide_bounds",
     "divide_demands",
     "divisor_demands",
-    "magnitude_bounds",
-    "maximum_bounds",
-    "minimum_bounds",
     "multiply_bounds",
     "multiply_demands",
     "nearest_bounds",
-    "negate_bounds",
-    "negate_demands",
     "power_base_demands",
     "power_bounds",
-    "power_demands",
-    "remainder_bounds",
-    "remainder_demands",
+    "rising",
     "same_demands",
-    "shift_demands",
-    "sign_demands",
     "squared_demands",
-    "subtract_bounds",
     "subtract_demands",
 ]
 
@@ -40,8 +28,14 @@ _MOST_TRIPS = 8
 _LARGEST_DIVISOR = 99
 
 
-def add_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
-    return Bounds(x.low + y.low, x.high + y.high)
+def rising(function: Callable[..., float]) -> BoundsRule:
+    """The rule of functions that do not fall where any operand rises."""
+
+    def bounds(use: Use, *operands: Bounds) -> Bounds:
+        lows, highs = zip(*((operand.low, operand.high) for operand in operands), strict=True)
+        return Bounds(function(*lows), function(*highs))
+
+    return bounds
 
 
 def add_demands(use: Use, demand: Demand) -> Demanded:
@@ -52,10 +46,6 @@ def add_demands(use: Use, demand: Demand) -> Demanded:
         else:
             wanted = Demand(demand.low - max(other.low, 0), INFINITY) if demand.low == 0 else ANYTHING
         yield number, attrs.evolve(wanted, is_offset=demand.low == 0 and not other.is_bounded)
-
-
-def subtract_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
-    return Bounds(x.low - y.high, x.high - y.low)
 
 
 def subtract_demands(use: Use, demand: Demand) -> Demanded:
@@ -84,10 +74,6 @@ def multiply_demands(use: Use, demand: Demand) -> Demanded:
             yield number, Demand(high=0) if other.high <= 0 else POSITIVE
 
 
-def divide_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
-    return Bounds(0, x.high / y.low) if y.low > 0 and x.low >= 0 else UNKNOWN
-
-
 def divide_demands(use: Use, demand: Demand) -> Demanded:
     x, y = use.bounds
     if y.low == y.high and 0 < y.low < INFINITY:
@@ -102,23 +88,10 @@ def divisor_demands(use: Use) -> Demanded:
     yield 1, (Demand(1, _LARGEST_DIVISOR) if use.shapes[1].element_type.is_integral else POSITIVE)
 
 
-def remainder_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
-    return Bounds(0, min(x.high, y.high)) if x.low >= 0 and y.low > 0 else UNKNOWN
-
-
-def remainder_demands(use: Use, demand: Demand) -> Demanded:
-    if demand.low >= 0:
-        yield 0, POSITIVE
-
-
 def power_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
     if x.low >= 0:
         return Bounds(0, 1) if x.high <= 1 and y.low >= 0 else Bounds(0, INFINITY)
     return Bounds(0, INFINITY) if y.low == y.high and y.low % 2 == 0 else UNKNOWN
-
-
-def power_demands(use: Use, demand: Demand) -> Demanded:
-    return [(0, Demand(0, 1)), (1, POSITIVE)] if demand.high == 1 else []
 
 
 def power_base_demands(use: Use) -> Demanded:
@@ -127,54 +100,17 @@ def power_base_demands(use: Use) -> Demanded:
         yield 0, POSITIVE
 
 
-def maximum_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
-    return Bounds(max(x.low, y.low), max(x.high, y.high))
-
-
-def minimum_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
-    return Bounds(min(x.low, y.low), min(x.high, y.high))
-
-
 def same_demands(use: Use, demand: Demand) -> Demanded:
     yield from ((i, Demand(demand.low, demand.high)) for i in range(len(use.shapes)))
-
-
-def clamp_bounds(use: Use, low: Bounds, x: Bounds, high: Bounds) -> Bounds:
-    return Bounds(min(max(x.low, low.low), high.low), min(max(x.high, low.high), high.high))
-
-
-def clamp_demands(use: Use, demand: Demand) -> Demanded:
-    yield 1, Demand(demand.low, demand.high)
-
-
-def negate_bounds(use: Use, x: Bounds) -> Bounds:
-    return Bounds(-x.high, -x.low)
-
-
-def negate_demands(use: Use, demand: Demand) -> Demanded:
-    yield 0, Demand(-demand.high, -demand.low)
-
-
-def magnitude_bounds(use: Use, x: Bounds) -> Bounds:
-    return Bounds(0 if x.low <= 0 <= x.high else min(abs(x.low), abs(x.high)), max(abs(x.low), abs(x.high)))
 
 
 def nearest_bounds(use: Use, x: Bounds) -> Bounds:
     return Bounds(x.low - 0.5, x.high + 0.5)
 
 
-def sign_demands(use: Use, demand: Demand) -> Demanded:
-    """Of odd functions: a result that is not negative is one of an operand that is not."""
-    return [(0, POSITIVE)] if demand.low == 0 else []
-
-
 def squared_demands(use: Use, demand: Demand) -> Demanded:
     if 0 <= demand.high < INFINITY:
         yield 0, Demand(0, demand.high * demand.high)
-
-
-def shift_demands(use: Use) -> Demanded:
-    yield 1, Demand(0, use.shapes[0].element_type.bits - 1)
 
 
 def compare_demands(use: Use) -> Demanded:

@@ -18,7 +18,7 @@ from hloexec.ops.elementwise.arithmetic import maximum, minimum
 from hloexec.ops.elementwise.choosing import choose, choose_by_mask, mask_type
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.elementwise.declaration import ANY_TYPE, elementwise, operands_shape
-from hloexec.ops.intervals import always
+from hloexec.ops.intervals import Demand, always
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding
@@ -125,7 +125,10 @@ elementwise(
     kinds=ANY_TYPE,
     infer=_infer_clamp,
     rounding=Rounding.NONE,
-    traits=Traits(bounds=ranges.clamp_bounds, demands_for=ranges.clamp_demands),
+    traits=Traits(
+        bounds=ranges.rising(lambda low, x, high: min(max(x, low), high)),
+        demands_for=lambda _, demand: [(1, Demand(demand.low, demand.high))],
+    ),
 )
 
 
