@@ -27,6 +27,7 @@ from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.threads import in_pieces
 from hloexec.ops.traits import Traits, finite_and_not_zero
+from hloexec.precision import part_type
 from hloexec.values import Array
 
 __all__ = ["Convert", "ReducePrecisionAttributes", "convert"]
@@ -52,35 +53,22 @@ def convert(array: Array, element_type: ElementType) -> Array:
             return convert(array.real, element_type)
         if source.kind is Kind.PRED:
             return narrow(array.astype(element_type.compute), element_type)
-        if element_type.is_integral:
-            if source.is_floating:
-                return narrow(_float_to_integer(widen(array), element_type), element_type)
-            return narrow(widen(array), element_type)
-        if source.is_floating:
-            return narrow(widen(array), element_type)
-        return _integer_to_float(widen(array), element_type)
-
-
-def _conversion(source: ElementType, target: ElementType) -> Callable[..., Array]:
-    """`convert` from one element type to another."""
-    is_plain = not source.is_narrow and not target.is_narrow and target.kind is not Kind.PRED
-    is_number = source.kind is not Kind.COMPLEX and not (source.is_floating and target.is_integral)
-    if source is not target and (
-        (is_plain and is_number and not target.is_complex) or (source.name, target.name) in _NUMPY_ROUNDS_ONCE
-    ):
-        return methodcaller("astype", target.storage)
-    return partial(convert, element_type=target)
+        wide = widen(array)
+        if source.is_integral and element_type.is_floating:
+            return _integer_to_float(wide, element_type)
+        if source.is_floating and element_type.is_integral:
+            wide = _float_to_integer(wide, element_type)
+        return narrow(wide, element_type)
 
 
 _NUMPY_ROUNDS_ONCE = frozenset({("bf16", "f32"), ("f32", "bf16"), ("f32", "f16")})
 
 
 def _to_complex(array: Array, element_type: ElementType) -> Array:
-    source = element_type_of(array.dtype)
-    if source.is_complex:
+    if array.dtype.kind == "c":
         return array.astype(element_type.storage)
     result = np.zeros(array.shape, element_type.storage)
-    result.real = convert(array, element_type_of(result.real.dtype))
+    result.real = convert(array, part_type(element_type))
     return result
 
 
@@ -130,16 +118,12 @@ def _converted_bounds(use: Use, operand: Bounds) -> Bounds:
     if target.kind is Kind.PRED:
         return Bounds(0, 1)
     if target.is_integral:
-        if source.is_floating:
-            # NaN becomes 0; numbers beyond the type's range its limits.
-            low, high = (bound if math.isinf(bound) else math.trunc(bound) for bound in (operand.low, operand.high))
-            return Bounds(min(low, 0), max(high, 0), operand.is_parameter)
-        return operand
-    return _rounded_bounds(target, operand)
-
-
-def _rounded_bounds(target: ElementType, operand: Bounds) -> Bounds:
-    """Bounds of floats that are rounded to a type; a type without infinities turns what is beyond it into NaN."""
+        if not source.is_floating:
+            return operand
+        # NaN becomes 0; numbers beyond the type's range its limits.
+        low, high = (bound if math.isinf(bound) else math.trunc(bound) for bound in (operand.low, operand.high))
+        return Bounds(min(low, 0), max(high, 0), operand.is_parameter)
+    # A float type without infinities turns what is beyond it into NaN.
     found = widen(convert(np.array([operand.low, operand.high], np.float64), target)).astype(np.float64).tolist()
     low, high = (
         given if math.isnan(bound) else bound for given, bound in zip((-INFINITY, INFINITY), found, strict=True)
@@ -181,7 +165,12 @@ class Convert:
 
     @staticmethod
     def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], attributes: object) -> Callable[..., Array]:
-        return _conversion(operand_shapes[0].element_type, shape.element_type)
+        source, target = operand_shapes[0].element_type, shape.element_type
+        is_plain = not (source.is_narrow or target.is_narrow or source.is_complex or target.is_complex)
+        is_rounding = is_plain and target.kind is not Kind.PRED and not (source.is_floating and target.is_integral)
+        if source is not target and (is_rounding or (source.name, target.name) in _NUMPY_ROUNDS_ONCE):
+            return methodcaller("astype", target.storage)
+        return partial(convert, element_type=target)
 
 
 @attrs.frozen
@@ -193,14 +182,9 @@ class ReducePrecisionAttributes:
 
 
 def _infer_reduce_precision(operand: Shape, *, attributes: ReducePrecisionAttributes) -> ArrayShape:
-    require(
-        attributes.exponent_bits >= 1,
-        f"reduce-precision needs exponent_bits of 1 or more, but they are {attributes.exponent_bits}",
-    )
-    require(
-        attributes.mantissa_bits >= 0,
-        f"reduce-precision needs mantissa_bits of 0 or more, but they are {attributes.mantissa_bits}",
-    )
+    for name, fewest in (("exponent_bits", 1), ("mantissa_bits", 0)):
+        bits = getattr(attributes, name)
+        require(bits >= fewest, f"reduce-precision needs {name} of {fewest} or more, but they are {bits}")
     return operands_shape("reduce-precision", (operand,), FLOAT)
 
 
