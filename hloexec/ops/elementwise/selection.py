@@ -26,9 +26,9 @@ from hloexec.ops.rows import RowForm, prefixes, widened_from_bf16
 from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
-__all__ = ["CompareAttributes", "Select"]
+__all__ = ["DIRECTIONS", "CompareAttributes", "Select", "total_order_key"]
 
-_DIRECTIONS: dict[str, Any] = {
+DIRECTIONS: dict[str, Any] = {
     "EQ": np.equal,
     "NE": np.not_equal,
     "GE": np.greater_equal,
@@ -50,7 +50,7 @@ _TYPES_BY_KIND = {
 class CompareAttributes:
     """`direction=LT, type=TOTALORDER`; without `type`, the usual comparison of the element type."""
 
-    direction: str = attribute(Grammar.ENUM, choices=_DIRECTIONS)
+    direction: str = attribute(Grammar.ENUM, choices=DIRECTIONS)
     type: str | None = attribute(Grammar.ENUM, default=None, choices=("FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"))
 
 
@@ -66,21 +66,23 @@ def _infer_compare(lhs: Shape, rhs: Shape, *, attributes: CompareAttributes) -> 
 
 def _compare(lhs: Array, rhs: Array, *, attributes: CompareAttributes) -> Array:
     if attributes.type == "TOTALORDER":
-        lhs, rhs = _total_order_key(lhs), _total_order_key(rhs)
-    return _DIRECTIONS[attributes.direction](lhs, rhs)  # type: ignore[no-any-return]
+        lhs, rhs = total_order_key(lhs), total_order_key(rhs)
+    return DIRECTIONS[attributes.direction](lhs, rhs)  # type: ignore[no-any-return]
 
 
 def _usual_comparison(attributes: CompareAttributes, _: ElementType) -> Any:
-    return None if attributes.type == "TOTALORDER" else _DIRECTIONS[attributes.direction]
+    return None if attributes.type == "TOTALORDER" else DIRECTIONS[attributes.direction]
 
 
-def _total_order_key(array: Array) -> Array:
-    """Integers in the order −NaN < −∞ < … < −0 < +0 < … < +∞ < +NaN.
+def total_order_key(array: Array) -> Array:
+    """Integers in the order of floats −NaN < −∞ < … < −0 < +0 < … < +∞ < +NaN; of these, as floats, their bits again.
 
     The bits of a float are sign and magnitude: as two's complement, the magnitudes of negative numbers count down.
     """
     bits = array.view(f"i{array.dtype.itemsize}")
-    key: Array = bits ^ ((bits >> (8 * bits.dtype.itemsize - 1)) & np.iinfo(bits.dtype).max)
+    key = np.asarray(bits >> (8 * bits.itemsize - 1))
+    key &= bits.dtype.type(np.iinfo(bits.dtype).max)
+    key ^= bits
     return key
 
 
@@ -157,22 +159,14 @@ class Select:
 
     @staticmethod
     def bind(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], attributes: object) -> Any:
-        if operand_shapes[0].rank == shape.rank and all(
-            operand.element_type is shape.element_type for operand in operand_shapes[1:]
-        ):
-            return choose
-        return partial(Select.evaluate, shape=shape)
+        return choose if _is_plain(shape, operand_shapes) else partial(Select.evaluate, shape=shape)
 
     @staticmethod
     def by_rows(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...], **_: object) -> RowForm | None:
         """Several selects by one pred share its mask."""
-        if operand_shapes[0].rank != shape.rank or shape.rank == 0:
-            return None
-        if any(operand.element_type is not shape.element_type for operand in operand_shapes[1:]):
-            return None
         wide = widened_from_bf16(shape)
         mask = mask_type(wide.element_type.storage)
-        if mask is None:
+        if mask is None or shape.rank == 0 or not _is_plain(shape, operand_shapes):
             return None
         is_bfloat = wide is not shape
         return RowForm(
@@ -183,3 +177,9 @@ class Select:
             is_elementwise=True,
             mask=mask,
         )
+
+
+def _is_plain(shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> bool:
+    """Whether pred is no scalar (or all are), and no precisions of floats are mixed."""
+    pred, *others = operand_shapes
+    return pred.rank == shape.rank and all(operand.element_type is shape.element_type for operand in others)

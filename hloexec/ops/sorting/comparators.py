@@ -19,6 +19,7 @@ import numpy as np
 from hloexec.dtypes import Kind, element_type_of
 from hloexec.ir import ArrayShape, Computation, Instruction, Literal
 from hloexec.ops.common import widen
+from hloexec.ops.elementwise.selection import DIRECTIONS, total_order_key
 from hloexec.ops.policies.policy import REFERENCE
 from hloexec.ops.registry import OPCODES, Role
 from hloexec.values import Array
@@ -27,35 +28,17 @@ __all__ = ["Keys", "keys_of", "order_key"]
 
 _MOST_ATOMS = 5
 _OUTCOMES = (-1, 0, 1)
-_DIRECTIONS = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-}
 _LOGICAL = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "not": np.logical_not}
 
 
 def order_key(array: Array) -> Array:
-    """Signed or unsigned integers in the total order of the elements.
-
-    Floats are ordered -NaN < -inf < … < -0 < +0 < … < inf < NaN: the bits as a signed number, all but the sign flipped
-    where it is negative. Applied to its own result (as the float's bits) it gives the bits back.
-    """
+    """Signed or unsigned integers in the total order of the elements, of floats as compare's TOTALORDER has it."""
     element_type = element_type_of(array.dtype)
     if element_type.kind is Kind.PRED:
         return array.view(np.uint8)
     if not element_type.is_floating:
         return widen(array)
-    if element_type.bits < 16:
-        array = widen(array)
-    bits: Array = array.view(f"i{array.dtype.itemsize}")
-    key = np.asarray(bits >> (8 * bits.itemsize - 1))
-    key &= bits.dtype.type(np.iinfo(bits.dtype).max)
-    key ^= bits
-    return key
+    return total_order_key(widen(array) if element_type.bits < 16 else array)
 
 
 Keys = Callable[[Sequence[Array]], list[Array] | None]
@@ -140,7 +123,7 @@ class _Analysis:
         if instruction.opcode == "compare" and not all(map(_is_predicate, operands)):
             return self._atom_node(instruction)
         if instruction.opcode == "compare":
-            function: Any = _DIRECTIONS[instruction.attributes.direction]
+            function: Any = DIRECTIONS[instruction.attributes.direction]
         elif instruction.opcode == "select":
             function = np.where
         elif instruction.opcode in _LOGICAL:
@@ -161,7 +144,7 @@ class _Analysis:
         number = next((n for n, is_same in enumerate(known) if is_same), len(self.atoms))
         if number == len(self.atoms):
             self.atoms.append(_Atom(quantity, total))
-        direction = _DIRECTIONS[comparison.attributes.direction]
+        direction = DIRECTIONS[comparison.attributes.direction]
         return _Node(comparison.name, lambda outcomes: direction(sign * outcomes, 0), atom=number)
 
     def form(self, root: Instruction) -> tuple[int | None, int]:
