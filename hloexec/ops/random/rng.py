@@ -61,9 +61,14 @@ class _RunGenerator:
         self.counter = (old + delta) & _MASK128
         return old
 
+    def bits(self, count: int, width: int) -> Array:
+        """Unsigned integers of 32 or 64 bits, all equally likely."""
+        found, used = _philox_bits(self.key, self.counter, count, ELEMENT_TYPES[f"u{width}"])
+        self.advance(used)
+        return found
 
-_shared_generator = _RunGenerator(0)
-_generator: ContextVar[_RunGenerator] = ContextVar("generator")
+
+_generator: ContextVar[_RunGenerator] = ContextVar("generator", default=_RunGenerator(0))  # noqa: B039
 
 
 @contextlib.contextmanager
@@ -135,11 +140,7 @@ class RngBitGenerator:
 
 
 @opcode(
-    "rng-get-and-update-state",
-    operands=0,
-    attributes=RngGetAndUpdateStateAttributes,
-    any_order=True,
-    stateful=True,
+    "rng-get-and-update-state", operands=0, attributes=RngGetAndUpdateStateAttributes, any_order=True, stateful=True
 )
 class RngGetAndUpdateState:
     """The counter of the run's generator, low part first, which then advances by `delta`; see `seeded`."""
@@ -151,16 +152,14 @@ class RngGetAndUpdateState:
     def infer(*, shape: Shape) -> Shape:
         array = array_shape(shape, "rng-get-and-update-state")
         require(
-            array.element_type.kind is Kind.UNSIGNED
-            and array.element_type.bits == 64
-            and array.dimensions in ((1,), (2,)),
+            array.element_type.name == "u64" and array.dimensions in ((1,), (2,)),
             f"rng-get-and-update-state must have the shape u64[1] or u64[2], not {shape}",
         )
         return array
 
     @staticmethod
     def evaluate(*, attributes: RngGetAndUpdateStateAttributes, shape: ArrayShape) -> Array:
-        old = _generator.get(_shared_generator).advance(attributes.delta)
+        old = _generator.get().advance(attributes.delta)
         return np.array([old >> 64 * part & _MASK64 for part in range(shape.dimensions[0])], np.uint64)
 
 
@@ -196,7 +195,7 @@ class Rng:
     def evaluate(
         a: Array, b: Array, *, attributes: RngAttributes, shape: ArrayShape, numerics: NumericsPolicy = REFERENCE
     ) -> Array:
-        element_type, generator = shape.element_type, _generator.get(_shared_generator)
+        element_type, generator = shape.element_type, _generator.get()
         if element_type.is_integral:
             return _uniform_integers(a, b, shape, generator)
         compute = element_type.compute
@@ -255,8 +254,7 @@ def _low_bits(words: Array, element_type: ElementType) -> Array:
 def _unit_interval(count: int, dtype: np.dtype[np.floating], generator: _RunGenerator) -> Array:
     """Multiples of 2^-mantissa_bits in [0, 1), all equally likely."""
     element_type = element_type_of(dtype)
-    bits, used = _philox_bits(generator.key, generator.counter, count, _UNSIGNED[element_type.bits])
-    generator.advance(used)
+    bits = generator.bits(count, element_type.bits)
     whole: Array = (bits >> bits.dtype.type(element_type.bits - element_type.mantissa_bits)).astype(dtype)
     whole *= dtype.type(2.0**-element_type.mantissa_bits)
     return whole
@@ -281,16 +279,11 @@ def _normal(count: int, dtype: np.dtype[np.floating], generator: _RunGenerator, 
     return whole
 
 
-_UNSIGNED = {bits: element_type_of(np.dtype(f"u{bits // 8}")) for bits in (32, 64)}
-
-
 def _uniform_integers(a: Array, b: Array, shape: ArrayShape, generator: _RunGenerator) -> Array:
     """Integers in [a, b): random bits modulo the size of the range."""
     low, high = (int(np.asarray(widen(np.asarray(bound)))) for bound in (a, b))
     if low >= high:
         raise UnsupportedError(f"rng over the integers from {low} up to {high} has nothing to draw from")
-    bits, used = _philox_bits(generator.key, generator.counter, shape.element_count, _UNSIGNED[64])
-    generator.advance(used)
-    values = (bits % np.uint64(high - low)) + np.uint64(low & _MASK64)
+    values = generator.bits(shape.element_count, 64) % np.uint64(high - low) + np.uint64(low & _MASK64)
     wide = values.astype(shape.element_type.compute).reshape(shape.dimensions)
     return narrow(wide, shape.element_type)
