@@ -28,7 +28,13 @@ __all__ = ["Keys", "keys_of", "order_key"]
 
 _MOST_ATOMS = 5
 _OUTCOMES = (-1, 0, 1)
-_LOGICAL = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "not": np.logical_not}
+_LOGICAL: dict[str, Callable[..., Any]] = {
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "xor": np.logical_xor,
+    "not": np.logical_not,
+    "select": np.where,
+}
 
 
 def order_key(array: Array) -> Array:
@@ -64,7 +70,8 @@ def _keys(analysis: _Analysis, graph: list[_Node], operands: Sequence[Array]) ->
         if key is None:
             return None
         # Quantities that order these very elements alike (a float, and its bits made sortable) count as one.
-        number = next((n for n, known in enumerate(keys) if _same_order(known, key)), len(keys))
+        is_known = (key.dtype == known.dtype and np.array_equal(key, known) for known in keys)
+        number = next((n for n, same in enumerate(is_known) if same), len(keys))
         if number == len(keys):
             keys.append(key)
         number_of_atom.append(number)
@@ -120,17 +127,11 @@ class _Analysis:
         if instruction.opcode == "constant":
             literal: Literal = instruction.attributes.literal
             return None if literal.is_elided else _Node(instruction.name, lambda: np.asarray(literal.value))
-        if instruction.opcode == "compare" and not all(map(_is_predicate, operands)):
-            return self._atom_node(instruction)
-        if instruction.opcode == "compare":
-            function: Any = DIRECTIONS[instruction.attributes.direction]
-        elif instruction.opcode == "select":
-            function = np.where
-        elif instruction.opcode in _LOGICAL:
-            function = _LOGICAL[instruction.opcode]
-        else:
-            return None
-        return _Node(instruction.name, function, instruction.operands) if all(map(_is_predicate, operands)) else None
+        is_compare = instruction.opcode == "compare"
+        if not all(map(_is_predicate, operands)):
+            return self._atom_node(instruction) if is_compare else None
+        function = DIRECTIONS[instruction.attributes.direction] if is_compare else _LOGICAL.get(instruction.opcode)
+        return None if function is None else _Node(instruction.name, function, instruction.operands)
 
     def _atom_node(self, comparison: Instruction) -> _Node | None:
         left, right = self.computation.operands_of(comparison)
@@ -241,10 +242,6 @@ def _atom_key(analysis: _Analysis, atom: _Atom, operands: Sequence[Array]) -> Ar
             return None
         quantity = quantity + quantity.dtype.type(0)  # -0 equals +0 here
     return order_key(quantity)
-
-
-def _same_order(first: Array, second: Array) -> bool:
-    return first.dtype == second.dtype and np.array_equal(first, second)
 
 
 def _lexicographic_order(outcomes: Array, answers: Array) -> list[tuple[int, bool]] | None:

@@ -6,7 +6,7 @@ merge sort that asks the comparator about whole arrays of pairs at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -105,13 +105,9 @@ class TopK:
         )
         extent, k = array.dimensions[-1], attributes.k
         require(0 <= k <= extent, f"k of topk must be between 0 and the last dimension's size, {extent}, but is {k}")
-        dimensions = (*array.dimensions[:-1], k)
-        return TupleShape(
-            (
-                ArrayShape(array.element_type, dimensions, dynamic_dimensions=array.dynamic_dimensions),
-                ArrayShape(ELEMENT_TYPES["s32"], dimensions, dynamic_dimensions=array.dynamic_dimensions),
-            )
-        )
+        sizes = (*array.dimensions[:-1], k)
+        values = ArrayShape(array.element_type, sizes, dynamic_dimensions=array.dynamic_dimensions)
+        return TupleShape((values, values.with_element_type(ELEMENT_TYPES["s32"])))
 
     @staticmethod
     def evaluate(operand: Array, *, attributes: TopKAttributes) -> tuple[Array, Array]:
@@ -139,8 +135,10 @@ def first_indices(comparator: Callee, rows: Sequence[Array], count: int) -> Arra
     if keys is not None:
         return _stable_order(keys, count)
     index = np.broadcast_to(np.arange(rows[0].shape[-1]), rows[0].shape)
-    compared = _WithoutIndex(comparator)
-    return _merge_sorted(compared, [*map(np.ascontiguousarray, rows), np.ascontiguousarray(index)])[-1][..., :count]
+    # The comparator does not see the pairs of indices, which come last.
+    return _merge_sorted(
+        lambda *pairs: comparator(*pairs[:-2]), [*map(np.ascontiguousarray, rows), np.ascontiguousarray(index)]
+    )[-1][..., :count]
 
 
 def _sort_by_keys(keys_of_rows: Keys, rows: Sequence[Array], targets: Sequence[Array]) -> list[tuple[int, int]]:
@@ -165,29 +163,15 @@ def _block(rows: Array) -> int:
     return max(1, _BLOCK_ELEMENTS // max(1, length))
 
 
-class _WithoutIndex:
-    """A comparator that takes the pairs of one more row, and ignores them."""
-
-    def __init__(self, comparator: Callee) -> None:
-        self._comparator = comparator
-        self.computation = comparator.computation
-
-    def __call__(self, *arguments: Array) -> Any:
-        return self._comparator(*arguments[:-2])
-
-
 def _stable_order(keys: Sequence[Array], count: int | None = None) -> Array:
     """The indices along the last axis that sort by the keys, the first key being the most significant.
 
     With `count`, only that many indices, of the first elements in the order.
     """
-    order: Array | None = None
-    for key in reversed(keys):
-        if order is None:
-            order = stable_argsort(key, count if len(keys) == 1 else None)
-        else:
-            order = np.take_along_axis(order, stable_argsort(np.take_along_axis(key, order, -1)), -1)
-    assert order is not None
+    *others, last = keys
+    order = stable_argsort(last, None if others else count)
+    for key in reversed(others):
+        order = np.take_along_axis(order, stable_argsort(np.take_along_axis(key, order, -1)), -1)
     return order
 
 
@@ -239,7 +223,7 @@ def _bits(array: Array) -> Array:
     return array.view(f"u{array.dtype.itemsize}") if array.dtype.itemsize <= 8 else array
 
 
-def _merge_sorted(comparator: Callee, rows: Sequence[Array]) -> list[Array]:
+def _merge_sorted(comparator: Callable[..., Any], rows: Sequence[Array]) -> list[Array]:
     """Merge sort with any comparator, which is asked about one pair of each merge at a time.
 
     Each pass merges neighbouring runs of `width` elements. An element of the left run goes behind as many elements of
@@ -265,7 +249,12 @@ def _merge_sorted(comparator: Callee, rows: Sequence[Array]) -> list[Array]:
 
 
 def _count_before(
-    comparator: Callee, columns: Sequence[Array], rows: Sequence[Array], left: Array, middle: Array, end: Array
+    comparator: Callable[..., Any],
+    columns: Sequence[Array],
+    rows: Sequence[Array],
+    left: Array,
+    middle: Array,
+    end: Array,
 ) -> Array:
     """For each element at `left` of each batch row, how many of the right run [middle, end) come before it."""
     batch = columns[0].shape[0]
