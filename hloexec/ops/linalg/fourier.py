@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.dtypes import element_type
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require
@@ -19,13 +19,12 @@ from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.threads import in_blocks
+from hloexec.precision import part_type
 from hloexec.values import Array
 
 __all__ = ["FftAttributes"]
 
 _LARGEST_RANK = 3
-_COMPLEX_OF_REAL = {"f32": "c64", "f64": "c128"}
-_REAL_OF_COMPLEX = {"c64": "f32", "c128": "f64"}
 _TRANSFORMS: dict[str, Callable[..., Any]] = {
     "FFT": np.fft.fft,
     "IFFT": np.fft.ifft,
@@ -69,26 +68,24 @@ class Fft:
             f"fft transforms 1 to {_LARGEST_RANK} of its operand's dimensions, but fft_length has {len(lengths)} "
             f"and the operand is {array}",
         )
-        types = _COMPLEX_OF_REAL if kind == "RFFT" else _REAL_OF_COMPLEX
+        types = ("f32", "f64") if kind == "RFFT" else ("c64", "c128")
         require(
             array.element_type.name in types,
             f"the operand of {kind} must be {' or '.join(types)}, but has shape {array}",
         )
-        expected = (*lengths[:-1], lengths[-1] // 2 + 1 if kind == "IRFFT" else lengths[-1])
         # A dimension of no points has no half either.
-        if kind == "IRFFT" and lengths[-1] == 0:
-            expected = lengths
+        half = lengths[-1] // 2 + 1 if lengths[-1] else 0
+        expected = (*lengths[:-1], half if kind == "IRFFT" else lengths[-1])
         dimensions = array.dimensions[array.rank - len(lengths) :]
         require(
             dimensions == expected and all(length >= 0 for length in lengths),
             f"the last dimensions of the operand of {kind} must be {list(expected)}, but it has shape {array}",
         )
-        result, last = array.element_type, lengths[-1]
+        result = part_type(array.element_type) if kind == "IRFFT" else array.element_type
         if kind == "RFFT":
-            result, last = ELEMENT_TYPES[types[array.element_type.name]], lengths[-1] // 2 + 1 if lengths[-1] else 0
-        elif kind == "IRFFT":
-            result = ELEMENT_TYPES[types[array.element_type.name]]
-        return ArrayShape(result, (*array.dimensions[:-1], last), dynamic_dimensions=array.dynamic_dimensions)
+            result = element_type(f"c{2 * result.bits}")
+        sizes = (*array.dimensions[:-1], half if kind == "RFFT" else lengths[-1])
+        return ArrayShape(result, sizes, dynamic_dimensions=array.dynamic_dimensions)
 
     @staticmethod
     def evaluate(
