@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import operator
+from functools import partial
 from math import copysign
 from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import Kind
-from hloexec.ops.elementwise import ranges
-from hloexec.ops.elementwise.complex_numbers import complex_atan2, complex_divide, complex_power
+from hloexec.ops.elementwise import complex_numbers, ranges
 from hloexec.ops.elementwise.declaration import (
     ANY_TYPE,
     FLOAT,
@@ -18,13 +17,12 @@ from hloexec.ops.elementwise.declaration import (
     INTEGRAL,
     NUMBER,
     ByKind,
-    Formula,
     elementwise,
 )
 from hloexec.ops.elementwise.integers import divide_integers, integer_power, remainder_integers
 from hloexec.ops.intervals import POSITIVE, UNKNOWN, Bounds, Demand
 from hloexec.ops.rounding import Rounding
-from hloexec.ops.traits import NO_TRAITS, Pole, Traits, finite_and_not_zero
+from hloexec.ops.traits import Pole, Traits, finite_and_not_zero
 from hloexec.values import Array
 
 __all__ = ["maximum", "minimum"]
@@ -86,111 +84,104 @@ def _is_positive_zero(array: Array) -> bool:
     return array.size > 0 and not any(array.strides) and not array.item(0) and copysign(1, array.item(0)) > 0
 
 
-_OPERATIONS: tuple[tuple[str, Formula, frozenset[Kind], Rounding, str, Traits], ...] = (
-    (
-        "add",
-        np.add,
-        ANY_TYPE,
-        Rounding.ONCE,
-        "lhs + rhs; integers wrap; of pred, lhs OR rhs (XLA: Add).",
-        Traits(bounds=ranges.rising(operator.add), demands_for=ranges.add_demands, commutes=True, cancels=True),
-    ),
-    (
-        "subtract",
-        np.subtract,
-        NUMBER,
-        Rounding.ONCE,
-        "lhs − rhs; integers wrap (XLA: Sub).",
-        Traits(
-            bounds=lambda _, x, y: Bounds(x.low - y.high, x.high - y.low),
-            demands_for=ranges.subtract_demands,
-            cancels=True,
-        ),
-    ),
-    (
-        "multiply",
-        np.multiply,
-        ANY_TYPE,
-        Rounding.ONCE,
-        "lhs · rhs; integers wrap; of pred, lhs AND rhs (XLA: Mul).",
-        Traits(
-            bounds=ranges.multiply_bounds,
-            demands_for=ranges.multiply_demands,
-            keeps_relative_errors=True,
-            commutes=True,
-            nonzero=finite_and_not_zero,
-        ),
-    ),
-    (
-        "divide",
-        ByKind(np.divide, divide_integers, complex_divide),
-        NUMBER,
-        Rounding.FUNCTION,
-        "lhs / rhs; of integers towards zero, x / 0 = −1 (all ones), INT_MIN / −1 = INT_MIN (XLA: Div).",
-        Traits(
-            bounds=lambda _, x, y: Bounds(0, x.high / y.low) if y.low > 0 and x.low >= 0 else UNKNOWN,
-            demands=ranges.divisor_demands,
-            demands_for=ranges.divide_demands,
-            keeps_relative_errors=True,
-            pole=Pole(1, lambda y: y == 0, "division by zero"),
-            invalid="zero divided by zero",
-            nonzero=finite_and_not_zero,
-        ),
-    ),
-    (
-        "remainder",
-        ByKind(np.fmod, remainder_integers),
-        FLOAT | INTEGRAL,
-        Rounding.NONE,
-        "lhs − rhs · truncate(lhs / rhs), exact, with the sign of lhs; of integers x rem 0 = x (XLA: Rem).",
-        Traits(
-            bounds=lambda _, x, y: Bounds(0, min(x.high, y.high)) if x.low >= 0 and y.low > 0 else UNKNOWN,
-            demands=ranges.divisor_demands,
-            demands_for=lambda _, demand: [(0, POSITIVE)] if demand.low >= 0 else [],
-            invalid="remainder of a division by zero",
-        ),
-    ),
-    (
-        "power",
-        ByKind(_power, integer_power, complex_power),
-        NUMBER,
-        Rounding.FUNCTION,
-        "lhs to the power rhs; special values as in C's pow; integers wrap, and a negative exponent gives 0 except for "
-        "bases ±1 (XLA: Pow; StableHLO: power).",
-        Traits(
-            bounds=ranges.power_bounds,
-            demands=ranges.power_base_demands,
-            demands_for=lambda _, demand: [(0, Demand(0, 1)), (1, POSITIVE)] if demand.high == 1 else [],
-            pole=Pole(0, lambda x: x == 0, "zero to a negative power"),
-            invalid="negative number to a fractional power",
-            nonzero=lambda x, y: finite_and_not_zero(x) & np.isfinite(y),
-        ),
-    ),
-    (
-        "atan2",
-        ByKind(np.arctan2, complex_=complex_atan2),
-        FLOAT_OR_COMPLEX,
-        Rounding.FUNCTION,
-        "The angle of the point (x = rhs, y = lhs), in [−π, π]; complex: −i log((rhs + i lhs) / √(lhs² + rhs²)) "
-        "(XLA: Atan2).",
-        NO_TRAITS,
-    ),
-    (
-        "maximum",
-        maximum,
-        ANY_TYPE,
-        Rounding.NONE,
-        "The larger one; NaN propagates, max(−0, +0) = +0 (XLA: Max).",
-        Traits(bounds=ranges.rising(max), demands_for=ranges.same_demands, commutes=True),
-    ),
-    (
-        "minimum",
-        minimum,
-        ANY_TYPE,
-        Rounding.NONE,
-        "The smaller one; NaN propagates, min(+0, −0) = −0 (XLA: Min).",
-        Traits(bounds=ranges.rising(min), demands_for=ranges.same_demands, commutes=True),
+_of_two = partial(elementwise, operands=2)
+_of_two(
+    "add",
+    np.add,
+    "lhs + rhs; integers wrap; of pred, lhs OR rhs (XLA: Add).",
+    kinds=ANY_TYPE,
+    traits=Traits(bounds=ranges.rising(operator.add), demands_for=ranges.add_demands, commutes=True, cancels=True),
+)
+_of_two(
+    "subtract",
+    np.subtract,
+    "lhs − rhs; integers wrap (XLA: Sub).",
+    kinds=NUMBER,
+    traits=Traits(
+        bounds=lambda _, x, y: Bounds(x.low - y.high, x.high - y.low),
+        demands_for=ranges.subtract_demands,
+        cancels=True,
     ),
 )
-for _name, _compute, _kinds, _rounding, _documentation, _traits in _OPERATIONS:
-    elementwise(_name, _compute, _documentation, operands=2, kinds=_kinds, rounding=_rounding, traits=_traits)
+_of_two(
+    "multiply",
+    np.multiply,
+    "lhs · rhs; integers wrap; of pred, lhs AND rhs (XLA: Mul).",
+    kinds=ANY_TYPE,
+    traits=Traits(
+        bounds=ranges.multiply_bounds,
+        demands_for=ranges.multiply_demands,
+        keeps_relative_errors=True,
+        commutes=True,
+        nonzero=finite_and_not_zero,
+    ),
+)
+_of_two(
+    "divide",
+    ByKind(np.divide, divide_integers, complex_numbers.divide),
+    "lhs / rhs; of integers towards zero, x / 0 = −1 (all ones), INT_MIN / −1 = INT_MIN (XLA: Div).",
+    kinds=NUMBER,
+    rounding=Rounding.FUNCTION,
+    traits=Traits(
+        bounds=lambda _, x, y: Bounds(0, x.high / y.low) if y.low > 0 and x.low >= 0 else UNKNOWN,
+        demands=ranges.divisor_demands,
+        demands_for=ranges.divide_demands,
+        keeps_relative_errors=True,
+        pole=Pole(1, lambda y: y == 0, "division by zero"),
+        invalid="zero divided by zero",
+        nonzero=finite_and_not_zero,
+    ),
+)
+_of_two(
+    "remainder",
+    ByKind(np.fmod, remainder_integers),
+    "lhs − rhs · truncate(lhs / rhs), exact, with the sign of lhs; of integers x rem 0 = x (XLA: Rem).",
+    kinds=FLOAT | INTEGRAL,
+    rounding=Rounding.NONE,
+    traits=Traits(
+        bounds=lambda _, x, y: Bounds(0, min(x.high, y.high)) if x.low >= 0 and y.low > 0 else UNKNOWN,
+        demands=ranges.divisor_demands,
+        demands_for=lambda _, demand: [(0, POSITIVE)] if demand.low >= 0 else [],
+        invalid="remainder of a division by zero",
+    ),
+)
+_of_two(
+    "power",
+    ByKind(_power, integer_power, complex_numbers.power),
+    "lhs to the power rhs; special values as in C's pow; integers wrap, and a negative exponent gives 0 except for "
+    "bases ±1 (XLA: Pow; StableHLO: power).",
+    kinds=NUMBER,
+    rounding=Rounding.FUNCTION,
+    traits=Traits(
+        bounds=ranges.power_bounds,
+        demands=ranges.power_base_demands,
+        demands_for=lambda _, demand: [(0, Demand(0, 1)), (1, POSITIVE)] if demand.high == 1 else [],
+        pole=Pole(0, lambda x: x == 0, "zero to a negative power"),
+        invalid="negative number to a fractional power",
+        nonzero=lambda x, y: finite_and_not_zero(x) & np.isfinite(y),
+    ),
+)
+_of_two(
+    "atan2",
+    ByKind(np.arctan2, complex_=complex_numbers.atan2),
+    "The angle of the point (x = rhs, y = lhs), in [−π, π]; complex: −i log((rhs + i lhs) / √(lhs² + rhs²)) "
+    "(XLA: Atan2).",
+    kinds=FLOAT_OR_COMPLEX,
+    rounding=Rounding.FUNCTION,
+)
+_of_two(
+    "maximum",
+    maximum,
+    "The larger one; NaN propagates, max(−0, +0) = +0 (XLA: Max).",
+    kinds=ANY_TYPE,
+    rounding=Rounding.NONE,
+    traits=Traits(bounds=ranges.rising(max), demands_for=ranges.same_demands, commutes=True),
+)
+_of_two(
+    "minimum",
+    minimum,
+    "The smaller one; NaN propagates, min(+0, −0) = −0 (XLA: Min).",
+    kinds=ANY_TYPE,
+    rounding=Rounding.NONE,
+    traits=Traits(bounds=ranges.rising(min), demands_for=ranges.same_demands, commutes=True),
+)

@@ -21,17 +21,7 @@ from hloexec.ops.rounding import Rounding
 from hloexec.precision import part_type
 from hloexec.values import Array
 
-__all__ = [
-    "complex_atan2",
-    "complex_divide",
-    "complex_exponential_minus_one",
-    "complex_log_plus_one",
-    "complex_logistic",
-    "complex_power",
-    "complex_rsqrt",
-    "complex_sign",
-    "in_double",
-]
+__all__ = ["atan2", "divide", "expm1", "in_double", "log1p", "logistic", "power", "rsqrt", "sign"]
 
 
 def in_double(formula: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,52 +33,52 @@ def in_double(formula: Callable[..., Any]) -> Callable[..., Any]:
     return compute
 
 
-def complex_sign(operand: Array) -> Array:
+def sign(operand: Array) -> Array:
     """z / |z|; zeros are kept with their signs."""
     return np.where(operand == 0, operand, np.sign(operand))
 
 
 @in_double
-def complex_divide(lhs: Array, rhs: Array) -> Array:
+def divide(lhs: Array, rhs: Array) -> Array:
     """lhs / rhs by Smith's method, with infinities recovered from NaN."""
     return with_infinities(np.divide(lhs, rhs), lhs, rhs)
 
 
 @in_double
-def complex_power(base: Array, exponent: Array) -> Array:
+def power(base: Array, exponent: Array) -> Array:
     """exp(exponent · log(base)); z⁰ = 1."""
     return np.asarray(np.power(base, exponent))
 
 
 @in_double
-def complex_atan2(lhs: Array, rhs: Array) -> Array:
+def atan2(lhs: Array, rhs: Array) -> Array:
     """−i log((rhs + i lhs) / √(lhs² + rhs²)).
 
     It differs from arctan(lhs / rhs), which keeps small results accurate, by a multiple of π; the formula says which.
     """
-    by_log = -1j * np.log(complex_divide(rhs + 1j * lhs, np.sqrt(lhs * lhs + rhs * rhs)))
-    by_arctan = np.arctan(complex_divide(lhs, rhs))
+    by_log = -1j * np.log(divide(rhs + 1j * lhs, np.sqrt(lhs * lhs + rhs * rhs)))
+    by_arctan = np.arctan(divide(lhs, rhs))
     turns = np.rint((by_log.real - by_arctan.real) / np.pi)
     combined = from_parts(by_arctan.real + np.pi * turns, by_arctan.imag)
     return np.where(np.isfinite(combined), combined, by_log)
 
 
 @in_double
-def complex_rsqrt(operand: Array) -> Array:
+def rsqrt(operand: Array) -> Array:
     """1 / √z."""
-    return complex_divide(np.ones_like(operand), np.sqrt(operand))  # type: ignore[no-any-return]
+    return divide(np.ones_like(operand), np.sqrt(operand))  # type: ignore[no-any-return]
 
 
 @in_double
-def complex_logistic(operand: Array) -> Array:
+def logistic(operand: Array) -> Array:
     """1 / (1 + exp(−z)), in the left half plane as exp(z) / (1 + exp(z)), which does not overflow."""
     left = operand.real < 0
     power = np.exp(np.where(left, operand, -operand))
-    return complex_divide(np.where(left, power, np.ones_like(power)), 1 + power)  # type: ignore[no-any-return]
+    return divide(np.where(left, power, np.ones_like(power)), 1 + power)  # type: ignore[no-any-return]
 
 
 @in_double
-def complex_exponential_minus_one(operand: Array) -> Array:
+def expm1(operand: Array) -> Array:
     """exp(z) − 1, with real part expm1(x) cos y − 2 sin²(y/2), which does not cancel for small z."""
     x, y = operand.real, operand.imag
     power = np.exp(operand)
@@ -101,7 +91,7 @@ def complex_exponential_minus_one(operand: Array) -> Array:
 
 
 @in_double
-def complex_log_plus_one(operand: Array) -> Array:
+def log1p(operand: Array) -> Array:
     """log(1 + z), near 0 with real part ½ log1p(x(2 + x) + y²), which does not cancel."""
     x, y = operand.real, operand.imag
     far = np.log(1 + operand)

@@ -14,16 +14,8 @@ import numpy as np
 
 from hloexec.dtypes import element_type
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.elementwise import ranges
+from hloexec.ops.elementwise import complex_numbers, ranges
 from hloexec.ops.elementwise.choosing import choose
-from hloexec.ops.elementwise.complex_numbers import (
-    complex_exponential_minus_one,
-    complex_log_plus_one,
-    complex_logistic,
-    complex_rsqrt,
-    complex_sign,
-    in_double,
-)
 from hloexec.ops.elementwise.declaration import (
     FLOAT,
     FLOAT_OR_COMPLEX,
@@ -148,110 +140,107 @@ def _rsqrt(operand: Array) -> Array:
 
 _NEGATIVE_ROOT = "square root of a negative number"
 
-# Of floating-point and complex numbers: name, formula, complex formula where it is not NumPy's, definition, traits.
-_FUNCTIONS: tuple[tuple[str, Formula, Formula | None, str, Traits], ...] = (
-    (
-        "acos",
-        np.arccos,
-        None,
-        "the angle in [0, π] whose cosine is x; NaN beyond ±1 (XLA: Acos)",
-        Traits(demands=demand(0, -1, 1), invalid="arc cosine beyond ±1"),
-    ),
-    (
-        "acosh",
-        np.arccosh,
-        None,
-        "log(x + √(x² − 1)), the number from 0 on whose cosh is x; NaN below 1 (XLA: Acosh)",
-        Traits(demands=demand(0, low=1), invalid="inverse hyperbolic cosine below 1"),
-    ),
-    (
-        "asin",
-        np.arcsin,
-        None,
-        "the angle in [−π/2, π/2] whose sine is x; NaN beyond ±1 (XLA: Asin)",
-        Traits(demands=demand(0, -1, 1), invalid="arc sine beyond ±1"),
-    ),
-    ("asinh", np.arcsinh, None, "log(x + √(x² + 1)), the number whose sinh is x (XLA: Asinh)", NO_TRAITS),
-    (
-        "atanh",
-        np.arctanh,
-        None,
-        "½ log((1 + x) / (1 − x)), the number whose tanh is x; ±∞ at ±1, NaN beyond (XLA: Atanh)",
-        Traits(
-            demands=demand(0, -1, 1),
-            pole=Pole(0, lambda x: np.abs(x) == 1, "inverse hyperbolic tangent of ±1"),
-            invalid="inverse hyperbolic tangent beyond ±1",
-        ),
-    ),
-    ("cosine", np.cos, None, "cos x (XLA: Cos)", Traits(bounds=always(-1, 1))),
-    ("cosh", np.cosh, None, "(eˣ + e⁻ˣ) / 2 (XLA: Cosh)", NO_TRAITS),
-    ("exponential", np.exp, None, "eˣ (XLA: Exp)", Traits(bounds=always(0, INFINITY), nonzero=np.isfinite)),
-    ("exponential-minus-one", np.expm1, complex_exponential_minus_one, "eˣ − 1 (XLA: Expm1)", NO_TRAITS),
-    (
-        "log",
-        np.log,
-        None,
-        "the natural logarithm of x; −∞ at zero, NaN below (XLA: Log)",
-        Traits(
-            demands=demand(0, low=0),
-            pole=Pole(0, lambda x: x == 0, "logarithm of zero"),
-            invalid="logarithm of a negative number",
-        ),
-    ),
-    (
-        "log-plus-one",
-        np.log1p,
-        complex_log_plus_one,
-        "log(1 + x) (XLA: Log1p)",
-        Traits(
-            demands=demand(0, low=-1),
-            pole=Pole(0, lambda x: x == -1, "log(1 + x) at x = −1"),
-            invalid="log(1 + x) of x below −1",
-        ),
-    ),
-    (
-        "logistic",
-        logistic,
-        complex_logistic,
-        "1 / (1 + e⁻ˣ) (XLA: Logistic)",
-        Traits(bounds=always(0, 1), nonzero=np.isfinite),
-    ),
-    (
-        "rsqrt",
-        _rsqrt,
-        complex_rsqrt,
-        "1 / √x; 1 / √−0 = −∞ (XLA: Rsqrt)",
-        Traits(
-            bounds=always(0, INFINITY),
-            demands=demand(0, low=0),
-            keeps_relative_errors=True,
-            pole=Pole(0, lambda x: x == 0, "reciprocal square root of zero"),
-            invalid=_NEGATIVE_ROOT,
-        ),
-    ),
-    ("sine", np.sin, None, "sin x (XLA: Sin)", Traits(bounds=always(-1, 1))),
-    ("sinh", np.sinh, None, "(eˣ − e⁻ˣ) / 2 (XLA: Sinh)", NO_TRAITS),
-    (
-        "sqrt",
-        np.sqrt,
-        None,
-        "√x (XLA: Sqrt)",
-        Traits(
-            bounds=always(0, INFINITY),
-            demands=demand(0, low=0),
-            demands_for=ranges.squared_demands,
-            keeps_relative_errors=True,
-            invalid=_NEGATIVE_ROOT,
-        ),
-    ),
-    ("tan", np.tan, None, "tan x (XLA: Tan)", NO_TRAITS),
-    ("tanh", np.tanh, None, "(eˣ − e⁻ˣ) / (eˣ + e⁻ˣ) (XLA: Tanh)", Traits(bounds=always(-1, 1))),
-)
-_function = partial(elementwise, operands=1, attributes=UnaryAttributes, rounding=Rounding.FUNCTION)
-for _name, _real, _complex, _definition, _traits in _FUNCTIONS:
-    _formula = ByKind(_real, complex_=_complex or in_double(_real))
-    _function(_name, _formula, _definition + ".", kinds=FLOAT_OR_COMPLEX, traits=_traits)
+
+def _function(
+    name: str, real: Formula, definition: str, traits: Traits = NO_TRAITS, complex_: Formula | None = None
+) -> None:
+    """A function of floating-point and complex numbers: of these `complex_`, or else NumPy's."""
+    formula = ByKind(real, complex_=complex_ or complex_numbers.in_double(real))
+    _unary(name, formula, definition, kinds=FLOAT_OR_COMPLEX, traits=traits)
+
+
+_unary = partial(elementwise, operands=1, attributes=UnaryAttributes, rounding=Rounding.FUNCTION)
 _function(
+    "acos",
+    np.arccos,
+    "the angle in [0, π] whose cosine is x; NaN beyond ±1 (XLA: Acos).",
+    Traits(demands=demand(0, -1, 1), invalid="arc cosine beyond ±1"),
+)
+_function(
+    "acosh",
+    np.arccosh,
+    "log(x + √(x² − 1)), the number from 0 on whose cosh is x; NaN below 1 (XLA: Acosh).",
+    Traits(demands=demand(0, low=1), invalid="inverse hyperbolic cosine below 1"),
+)
+_function(
+    "asin",
+    np.arcsin,
+    "the angle in [−π/2, π/2] whose sine is x; NaN beyond ±1 (XLA: Asin).",
+    Traits(demands=demand(0, -1, 1), invalid="arc sine beyond ±1"),
+)
+_function("asinh", np.arcsinh, "log(x + √(x² + 1)), the number whose sinh is x (XLA: Asinh).")
+_function(
+    "atanh",
+    np.arctanh,
+    "½ log((1 + x) / (1 − x)), the number whose tanh is x; ±∞ at ±1, NaN beyond (XLA: Atanh).",
+    Traits(
+        demands=demand(0, -1, 1),
+        pole=Pole(0, lambda x: np.abs(x) == 1, "inverse hyperbolic tangent of ±1"),
+        invalid="inverse hyperbolic tangent beyond ±1",
+    ),
+)
+_function("cosine", np.cos, "cos x (XLA: Cos).", Traits(bounds=always(-1, 1)))
+_function("cosh", np.cosh, "(eˣ + e⁻ˣ) / 2 (XLA: Cosh).")
+_function("exponential", np.exp, "eˣ (XLA: Exp).", Traits(bounds=always(0, INFINITY), nonzero=np.isfinite))
+_function("exponential-minus-one", np.expm1, "eˣ − 1 (XLA: Expm1).", complex_=complex_numbers.expm1)
+_function(
+    "log",
+    np.log,
+    "the natural logarithm of x; −∞ at zero, NaN below (XLA: Log).",
+    Traits(
+        demands=demand(0, low=0),
+        pole=Pole(0, lambda x: x == 0, "logarithm of zero"),
+        invalid="logarithm of a negative number",
+    ),
+)
+_function(
+    "log-plus-one",
+    np.log1p,
+    "log(1 + x) (XLA: Log1p).",
+    Traits(
+        demands=demand(0, low=-1),
+        pole=Pole(0, lambda x: x == -1, "log(1 + x) at x = −1"),
+        invalid="log(1 + x) of x below −1",
+    ),
+    complex_=complex_numbers.log1p,
+)
+_function(
+    "logistic",
+    logistic,
+    "1 / (1 + e⁻ˣ) (XLA: Logistic).",
+    Traits(bounds=always(0, 1), nonzero=np.isfinite),
+    complex_=complex_numbers.logistic,
+)
+_function(
+    "rsqrt",
+    _rsqrt,
+    "1 / √x; 1 / √−0 = −∞ (XLA: Rsqrt).",
+    Traits(
+        bounds=always(0, INFINITY),
+        demands=demand(0, low=0),
+        keeps_relative_errors=True,
+        pole=Pole(0, lambda x: x == 0, "reciprocal square root of zero"),
+        invalid=_NEGATIVE_ROOT,
+    ),
+    complex_=complex_numbers.rsqrt,
+)
+_function("sine", np.sin, "sin x (XLA: Sin).", Traits(bounds=always(-1, 1)))
+_function("sinh", np.sinh, "(eˣ − e⁻ˣ) / 2 (XLA: Sinh).")
+_function(
+    "sqrt",
+    np.sqrt,
+    "√x (XLA: Sqrt).",
+    Traits(
+        bounds=always(0, INFINITY),
+        demands=demand(0, low=0),
+        demands_for=ranges.squared_demands,
+        keeps_relative_errors=True,
+        invalid=_NEGATIVE_ROOT,
+    ),
+)
+_function("tan", np.tan, "tan x (XLA: Tan).")
+_function("tanh", np.tanh, "(eˣ − e⁻ˣ) / (eˣ + e⁻ˣ) (XLA: Tanh).", Traits(bounds=always(-1, 1)))
+_unary(
     "cbrt",
     np.cbrt,
     "∛x (XLA: Cbrt).",
@@ -259,7 +248,7 @@ _function(
     # A result that is not negative is one of an operand that is not.
     traits=Traits(demands_for=lambda _, wanted: [(0, POSITIVE)] if wanted.low == 0 else [], keeps_relative_errors=True),
 )
-_function("erf", erf, "2/√π · ∫₀ˣ exp(−t²) dt (XLA: Erf).", kinds=FLOAT, traits=Traits(bounds=always(-1, 1)))
+_unary("erf", erf, "2/√π · ∫₀ˣ exp(−t²) dt (XLA: Erf).", kinds=FLOAT, traits=Traits(bounds=always(-1, 1)))
 
 _ROUNDING: tuple[tuple[str, Formula, str, BoundsRule], ...] = (
     ("ceil", np.ceil, "⌈x⌉ (XLA: Ceil).", lambda _, x: Bounds(x.low, x.high + 1)),
@@ -311,7 +300,7 @@ elementwise(
 )
 elementwise(
     "sign",
-    ByKind(_sign, complex_=complex_sign),
+    ByKind(_sign, complex_=complex_numbers.sign),
     "−1, 0 or 1; −0 and NaN are kept; of complex numbers x / |x| (XLA: Sign).",
     operands=1,
     kinds=SIGNED_NUMBER,
