@@ -39,20 +39,8 @@ import numpy as np
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
 from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.common import narrow_unchecked, widen
-from hloexec.ops.policies.chance import (
-    BLOCK,
-    F64,
-    accumulated,
-    as_parts,
-    chances,
-    doubled,
-    dropped_digits,
-    hashes_of,
-    moved,
-    of_hashes,
-    steps_of,
-    with_errors,
-)
+from hloexec.ops.policies import chance
+from hloexec.ops.policies.exact.doubled import two_sum
 from hloexec.ops.policies.random_walks import walked
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.threads import in_blocks
@@ -102,7 +90,7 @@ class RandomRounding:
         """What an elementwise operation gives, block by block."""
         assert isinstance(self.shape, ArrayShape)
         sizes = np.broadcast_shapes(*(operand.shape for operand in operands))
-        if math.prod(sizes) <= BLOCK or any(operand.ndim and operand.shape != sizes for operand in operands):
+        if math.prod(sizes) <= chance.BLOCK or any(operand.ndim and operand.shape != sizes for operand in operands):
             return self._elements(*operands).reshape(sizes)
         flat = [np.ascontiguousarray(operand).reshape(-1) if operand.ndim else operand for operand in operands]
         found = np.empty(math.prod(sizes), self.shape.element_type.storage)
@@ -110,7 +98,7 @@ class RandomRounding:
         def work(start: int, stop: int) -> None:
             found[start:stop] = self._elements(*(each[start:stop] if each.ndim else each for each in flat))
 
-        in_blocks(work, found.size, BLOCK)
+        in_blocks(work, found.size, chance.BLOCK)
         return found.reshape(sizes)
 
     def _elements(self, *operands: Array) -> Array:
@@ -118,27 +106,27 @@ class RandomRounding:
         assert isinstance(self.shape, ArrayShape)
         entry = self.shape.element_type
         part = part_type(entry)
-        exact = np.asarray(self.kernel(*map(doubled, operands)))
-        parts = as_parts(exact)
-        hashes = hashes_of(parts, self.key)
+        exact = np.asarray(self.kernel(*map(chance.doubled, operands)))
+        parts = chance.as_parts(exact)
+        hashes = chance.hashes_of(parts, self.key)
         if self.rounding is Rounding.FUNCTION:
-            errors = steps_of(hashes) * (_FUNCTION_ERROR * unit_roundoff(element_type_of(entry.compute)))
+            errors = chance.steps_of(hashes) * (_FUNCTION_ERROR * unit_roundoff(element_type_of(entry.compute)))
             # What a type holds exactly, as exp 0 and the tanh of large numbers, libraries return as it is.
-            errors *= (parts.view(np.uint64) & np.uint64((1 << dropped_digits(part)) - 1)) != 0
+            errors *= (parts.view(np.uint64) & np.uint64((1 << chance.dropped_digits(part)) - 1)) != 0
             parts = parts * (1.0 + errors)
-        elif part is F64:
+        elif part is chance.F64:
             return self._moved_doubles(exact, operands)
-        if part is not F64:
-            parts = of_hashes(parts, part, hashes)
+        if part is not chance.F64:
+            parts = chance.of_hashes(parts, part, hashes)
         return parts.view(entry.storage)
 
     def _moved_doubles(self, nearest: Array, operands: Sequence[Array]) -> Array:
         """f64 results, in one dimension. Sums and products leave an error that is a number itself (Knuth; Dekker); of
         complex numbers it is drawn, as nothing wider is at hand."""
         if nearest.dtype.kind == "c":
-            parts = as_parts(nearest)
-            errors = (chances(parts, self.key + 1) - 0.5) * np.spacing(np.abs(parts))
-            return moved(parts, errors, self.key).view(nearest.dtype)
+            parts = chance.as_parts(nearest)
+            errors = (chance.chances(parts, self.key + 1) - 0.5) * np.spacing(np.abs(parts))
+            return chance.moved(parts, errors, self.key).view(nearest.dtype)
         if self.opcode not in ("add", "subtract", "multiply"):
             return nearest.reshape(-1)
         lhs, rhs = operands
@@ -146,20 +134,18 @@ class RandomRounding:
             (high, low), (other_high, other_low) = _halves(lhs), _halves(rhs)
             errors = low * other_low - (((nearest - high * other_high) - low * other_high) - high * other_low)
         else:
-            rhs = -rhs if self.opcode == "subtract" else rhs
-            back = nearest - lhs
-            errors = (lhs - (nearest - back)) + (rhs - back)
-        return moved(as_parts(nearest), as_parts(errors), self.key)
+            _, errors = two_sum(lhs, -rhs if self.opcode == "subtract" else rhs)
+        return chance.moved(chance.as_parts(nearest), chance.as_parts(errors), self.key)
 
     def _formatted(self, operand: Array) -> Array:
         """A number rounded to the nearest of a format goes up or down in proportion once up to half of a last place of
         that format, either way, is added to it; one that the format holds stays as it is."""
         nearest = self.kernel(operand)
-        wide, held = doubled(operand), doubled(nearest)
+        wide, held = chance.doubled(operand), chance.doubled(nearest)
         place = np.where(wide == held, 0.0, np.exp2(np.frexp(wide)[1] - 1.0 - self.kept_bits))
-        shifted = wide + place * (chances(as_parts(wide), self.key).reshape(wide.shape) - 0.5)
+        shifted = wide + place * (chance.chances(chance.as_parts(wide), self.key).reshape(wide.shape) - 0.5)
         entry = element_type_of(operand.dtype)
-        return np.asarray(self.kernel(narrow_unchecked(shifted, entry) if entry is not F64 else shifted))
+        return np.asarray(self.kernel(narrow_unchecked(shifted, entry) if entry is not chance.F64 else shifted))
 
     def by_rows(self, kernel: Callable[..., Any], prefix: int) -> RandomRounding:
         """This for blocks of rows, of which `kernel` makes sums; `prefix` dimensions have become one."""
@@ -205,10 +191,10 @@ class RandomRounding:
     def _noisy(self, operand: Array, amplitude: float, number: int) -> Array:
         """An operand with independent errors, in the type that it is added up in."""
         entry = element_type_of(operand.dtype)
-        to = entry if self.keeps_types or not entry.is_floating else element_type_of(entry.accumulate)
+        to = entry if self.keeps_types else _accumulated(entry)
         if not _has_fractions(entry) or not amplitude:
-            return operand if self.keeps_types else accumulated(operand)
-        return with_errors(operand, self._of_units(amplitude, entry), to, self.key + number)
+            return operand if self.keeps_types else chance.accumulated(operand)
+        return chance.with_errors(operand, self._of_units(amplitude, entry), to, self.key + number)
 
     def _of_units(self, amplitude: float, entry: ElementType) -> float:
         """So many units of roundoff of the type in which partial sums of numbers of a type are rounded."""
@@ -229,13 +215,13 @@ class RandomRounding:
             initial = [operand for place, operand in enumerate(operands) if not along[place]]
             exact = _LARGEST_WHOLE / max(map(_largest_whole, initial), default=1.0)
         elif self._adds_exactly(operands):
-            return [accumulated(operand) for operand in operands]
+            return [chance.accumulated(operand) for operand in operands]
         else:
             shares = _shares([operands[place] for place in terms], terms)
         return [
             walked(operand, along[place], shares[place], self.key + 16 + place, exact)
             if place in shares
-            else accumulated(operand)
+            else chance.accumulated(operand)
             for place, operand in enumerate(operands)
         ]
 
@@ -249,7 +235,7 @@ class RandomRounding:
         entry = shape.element_type
         if not amplitude and element_type_of(value.dtype) is entry:
             return value
-        return with_errors(value, self._of_units(amplitude, entry), entry, self.key)
+        return chance.with_errors(value, self._of_units(amplitude, entry), entry, self.key)
 
 
 def _shares(operands: Sequence[Array], places: Sequence[int]) -> dict[int, float]:
@@ -290,13 +276,13 @@ def cut_by_chance(array: Array, bits: int, seed: int) -> Array:
     found = np.empty_like(parts)
 
     def work(start: int, stop: int) -> None:
-        hashes = hashes_of(parts[start:stop], key)
+        hashes = chance.hashes_of(parts[start:stop], key)
         hashes >>= np.uint64(64 - dropped)
         block = parts[start:stop].view(np.uint32)
         cut = (block + hashes.astype(np.uint32)) & np.uint32(-1 << dropped & 0xFFFFFFFF)
         found[start:stop] = np.where(np.isfinite(parts[start:stop]), cut, block).view(np.float32)
 
-    in_blocks(work, parts.size, BLOCK)
+    in_blocks(work, parts.size, chance.BLOCK)
     return found.reshape(array.shape)
 
 
@@ -335,12 +321,12 @@ def random_rounding(
     key = zlib.crc32(f"{seed}:{name}".encode())
     keeps_types = True
     if rounding in (Rounding.ONCE, Rounding.FUNCTION):
-        given = _in_doubles(given)
+        given = _with_types(given, _wide)
     elif rounding is Rounding.SUM:
         if summation is None:
             return None
         keeps_types = summation.is_stepwise
-        given = given if keeps_types else _accumulated(given)
+        given = given if keeps_types else _with_types(given, _accumulated)
     elif rounding is Rounding.UNKNOWN and summation is None:
         sizes = [max(leaf.dimensions, default=1) for leaf in operand_shapes if isinstance(leaf, ArrayShape)]
         summation = Summation(float(max(sizes, default=1)))
@@ -350,25 +336,18 @@ def random_rounding(
     return RandomRounding(kernel, rounding, shape, summation, name, key, keeps_types, seed % 2 == 1, kept_bits)
 
 
-def _in_doubles(given: Mapping[str, object]) -> dict[str, object]:
-    """Keyword arguments of a kernel, with floats declared as f64 and complex numbers as c128."""
-
-    def wide(entry: ElementType) -> ElementType:
-        return F64 if entry.is_floating else ELEMENT_TYPES["c128"] if entry.is_complex else entry
-
-    return _with_types(given, wide)
+def _wide(entry: ElementType) -> ElementType:
+    return chance.F64 if entry.is_floating else ELEMENT_TYPES["c128"] if entry.is_complex else entry
 
 
-def _accumulated(given: Mapping[str, object]) -> dict[str, object]:
-    """Keyword arguments of a kernel, with all types declared as those that sums are accumulated in."""
-
-    def wide(entry: ElementType) -> ElementType:
-        return element_type_of(entry.accumulate) if entry.is_floating else entry
-
-    return _with_types(given, wide)
+def _accumulated(entry: ElementType) -> ElementType:
+    """The type that sums are accumulated in."""
+    return element_type_of(entry.accumulate) if entry.is_floating else entry
 
 
 def _with_types(given: Mapping[str, Any], change: Callable[[ElementType], ElementType]) -> dict[str, object]:
+    """Keyword arguments of a kernel, with the element types that are declared changed."""
+
     def changed(shape: Shape) -> Shape:
         if isinstance(shape, TupleShape):
             return TupleShape(tuple(map(changed, shape.elements)))
