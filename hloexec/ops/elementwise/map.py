@@ -13,7 +13,7 @@ from hloexec.ops.common import array_shape, require, same_dimensions
 from hloexec.ops.probes import REDUCER, Probe
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.rounding import Rounding
-from hloexec.ops.signatures import as_parameters, cast, same_type
+from hloexec.ops.signatures import as_parameters, cast, require_parameters
 from hloexec.values import Array
 
 __all__ = ["Map"]
@@ -38,18 +38,10 @@ class Map:
         require(len(operands) > 0, "map must have at least one operand")
         arrays = [array_shape(operand, f"operand {number} of map") for number, operand in enumerate(operands)]
         (program,) = computations
-        require(
-            len(program.parameters) == len(arrays),
-            f"the computation of map takes {len(program.parameters)} parameters, but map has {len(arrays)} operands",
-        )
+        require_parameters(program, [ArrayShape(array.element_type) for array in arrays], "the computation of map")
         result = arrays[0]
-        for number, (array, parameter) in enumerate(zip(arrays, program.parameters, strict=True)):
+        for array in arrays:
             result = same_dimensions(result, array, "the operands of map")
-            scalar = array_shape(parameter, f"parameter {number} of the computation of map")
-            require(
-                scalar.rank == 0 and same_type(scalar.element_type, array.element_type),
-                f"parameter {number} of the computation of map must be {array.element_type}[], but is {scalar}",
-            )
         require(
             attributes.dimensions in ((), tuple(range(result.rank))),
             f"map must name all {result.rank} dimensions in order, but names {list(attributes.dimensions)}",
