@@ -81,29 +81,20 @@ def _narrowed(element_type: ElementType, array: Array) -> Array:
 
 def _chained(formula: Function, widenings: Sequence[Function | None], narrowing: Function | None) -> Function:
     """One function of as many operands as there are widenings."""
+    narrowed = narrowing or _itself
     if not any(widenings):
-        return formula if narrowing is None else _after(formula, narrowing)
-    if len(widenings) == 1:
-        (widen_operand,) = widenings
-        assert widen_operand is not None
-        if narrowing is None:
-            return lambda operand: formula(widen_operand(operand))
-        return lambda operand: narrowing(formula(widen_operand(operand)))
-    if len(widenings) == 2:
-        widen_lhs, widen_rhs = (_itself if entry is None else entry for entry in widenings)
-        if narrowing is None:
-            return lambda lhs, rhs: formula(widen_lhs(lhs), widen_rhs(rhs))
-        return lambda lhs, rhs: narrowing(formula(widen_lhs(lhs), widen_rhs(rhs)))
-    widened = _itself if narrowing is None else narrowing
-    return lambda *operands: widened(formula(*map(widen, operands)))
+        return formula if narrowing is None else lambda *operands: narrowed(formula(*operands))
+    widen_lhs, *others = (entry or _itself for entry in widenings)
+    if not others:
+        return lambda operand: narrowed(formula(widen_lhs(operand)))
+    if len(others) == 1:
+        widen_rhs = others[0]
+        return lambda lhs, rhs: narrowed(formula(widen_lhs(lhs), widen_rhs(rhs)))
+    return lambda *operands: narrowed(formula(*map(widen, operands)))
 
 
 def _itself(array: Array) -> Array:
     return array
-
-
-def _after(formula: Function, narrowing: Function) -> Function:
-    return lambda *operands: narrowing(formula(*operands))
 
 
 def _on_vectors(function: Function, is_scalar: bool, *operands: Array) -> Array:

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, element_type, element_type_of
+from hloexec.dtypes import ElementType, element_type_of
 from hloexec.values import Array
 
 __all__ = ["Flushing", "flushed", "flushes"]
@@ -63,5 +63,4 @@ def flushed(array: Array) -> Array:
     tiny = (bits & exponent) == 0
     if not tiny.any():
         return array
-    kept = np.where(tiny, bits & sign, bits).view(element_type(entry.name).storage)
-    return np.asarray(kept)
+    return np.where(tiny, bits & sign, bits).view(entry.storage)

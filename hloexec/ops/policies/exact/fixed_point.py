@@ -62,14 +62,11 @@ def exponential(x: int) -> int:
     return _series(ONE, lambda n, power: times(power, x) // n, lambda n, power: power)
 
 
-def _inverse_hyperbolic_tangent(x: int) -> int:
-    square = times(x, x)
-    return _series(x, lambda n, power: times(power, square), lambda n, power: power // (2 * n + 1))
-
-
 def logarithm(value: Fraction) -> int:
     """log(v) = 2 artanh((v − 1) / (v + 1)); for v around 1."""
-    return 2 * _inverse_hyperbolic_tangent(fixed((value - 1) / (value + 1)))
+    x = fixed((value - 1) / (value + 1))
+    square = times(x, x)
+    return 2 * _series(x, lambda n, power: times(power, square), lambda n, power: power // (2 * n + 1))
 
 
 def arctangent(value: Fraction) -> int:

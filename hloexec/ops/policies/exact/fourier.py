@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from hloexec.ops.complex_parts import from_parts
 from hloexec.ops.policies.exact import fixed_point
 from hloexec.ops.policies.exact.doubled import Pair, add, divide, multiply, scaled
 from hloexec.values import Array
@@ -72,9 +73,7 @@ def _transformed(operand: Array, kind: str, lengths: Sequence[int]) -> Array:
     value = np.where(is_finite, scaled(points[0] + points[1], exponent), np.nan)
     if kind == "IRFFT":
         return np.asarray(value[0])
-    result = np.empty(value.shape[1:], np.complex128)
-    result.real, result.imag = value
-    return result
+    return from_parts(*value)
 
 
 def _real_at_ends(part: Array, length: int) -> Array:
@@ -123,9 +122,7 @@ def _transform(points: Points) -> Points:
 
 def _radix(size: int) -> int:
     """4 where it divides the size, else the smallest prime that does."""
-    if size % 4 == 0:
-        return 4
-    return next((prime for prime in range(2, isqrt(size) + 1) if size % prime == 0), size)
+    return 4 if size % 4 == 0 else next((prime for prime in range(2, isqrt(size) + 1) if size % prime == 0), size)
 
 
 # Transforms of few points, which lie along the axis before the last.
@@ -139,7 +136,9 @@ def _two(points: Points) -> Points:
 def _four(points: Points) -> Points:
     first, second, third, fourth = (_place(points, number) for number in range(4))
     sums = add(first, third), add(second, fourth)
-    differences = add(first, _negative(third)), _each(add(second, _negative(fourth)), _turned_back)
+    # The second is multiplied by −i.
+    turned = _each(add(second, _negative(fourth)), lambda part: np.stack([part[1], -part[0]]))
+    differences = add(first, _negative(third)), turned
     return _stacked(
         [
             add(sums[0], sums[1]),
@@ -205,11 +204,6 @@ def _stacked(places: Sequence[Points]) -> Points:
 
 def _negative(points: Points) -> Points:
     return -points[0], -points[1]
-
-
-def _turned_back(part: Array) -> Array:
-    """−i times it."""
-    return np.stack([part[1], -part[0]])
 
 
 def _times(points: Points, factors: Points) -> Points:

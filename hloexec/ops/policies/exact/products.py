@@ -132,27 +132,23 @@ class _Slices:
         self.scaled = scaled(operand, -self.exponent)
         self._rest = self.scaled
         self._unit = 2.0**width
-        self._cut: list[Array] = []
+        self.cut: list[Array] = []
+        """The slices so far."""
 
     def __getitem__(self, number: int) -> Array | None:
         """Slice `number`, as whole numbers; None where the operand has fewer."""
-        while len(self._cut) <= number and not self.is_whole:
+        while len(self.cut) <= number and not self.is_whole:
             moved = self._rest * self._unit
-            self._cut.append(np.rint(moved))
+            self.cut.append(np.rint(moved))
             # What is left lies within ±½, and is as exact as the operand.
-            moved -= self._cut[-1]
+            moved -= self.cut[-1]
             self._rest = moved
-        return self._cut[number] if number < len(self._cut) else None
+        return self.cut[number] if number < len(self.cut) else None
 
     @property
     def is_whole(self) -> bool:
         """Whether the slices so far are all there is."""
         return not self._rest.any()
-
-    @property
-    def count(self) -> int:
-        """How many slices there are so far."""
-        return len(self._cut)
 
 
 def _finite_product(lhs: Array, rhs: Array, bits: int) -> Array:
@@ -170,7 +166,7 @@ def _finite_product(lhs: Array, rhs: Array, bits: int) -> Array:
             low, error = two_sum(low, error)
             tail += error
         value = high + (low + tail)
-        is_last = left.is_whole and right.is_whole and level >= left.count + right.count - 2
+        is_last = left.is_whole and right.is_whole and level >= len(left.cut) + len(right.cut) - 2
         # A slice of level i is at most 2^(−width i), so that these are more than the levels i + j that are left out.
         left_out = length * (level + 3) * 2.0 ** (-width * (level + 1)) * ~np.asarray(is_last)
         left_out = left_out + np.where(tail == 0, 0.0, length * 2.0**-_PAIR_BITS)

@@ -6,14 +6,15 @@ overflow only where the result does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from hloexec.dtypes import ElementType
 from hloexec.ops.common import narrow, widen
+from hloexec.ops.complex_parts import from_parts
 from hloexec.ops.policies.exact import doubled
 from hloexec.ops.policies.exact.doubled import Pair, scaled
 from hloexec.values import Array
@@ -40,20 +41,12 @@ def kept_finite(pair: Pair, plain: Array) -> Pair:
     return pair if finite.all() else doubled.where(finite, pair, (plain, 0.0))
 
 
-def _add(x: Terms, y: Terms) -> Terms:
-    return add_pairs((x[0], x[1]), (y[0], y[1]))
-
-
 def _multiply(x: Terms, y: Terms) -> Terms:
     """The product of pairs times powers of two, the high parts kept in [½, 1)."""
     high, low = kept_finite(doubled.multiply((x[0], x[1]), (y[0], y[1])), x[0] * y[0])
     mantissa, exponent = np.frexp(high)
     shift = exponent.astype(np.int64)
     return mantissa, low * doubled.power_of_two(-shift), x[2] + y[2] + shift
-
-
-def _sum_terms(array: Array) -> Terms:
-    return array, np.zeros_like(array)
 
 
 def _product_terms(array: Array) -> Terms:
@@ -66,10 +59,11 @@ def _product_value(terms: Terms) -> Array:
     return scaled(high + low, np.clip(exponent, -2040, 2040))
 
 
-_Operation: TypeAlias = tuple[Callable[[Array], Terms], Callable[[Terms, Terms], Terms], Callable[[Terms], Array]]
+_Combination: TypeAlias = Callable[[Any, Any], Terms]
+_Operation: TypeAlias = tuple[Callable[[Array], Terms], _Combination, Callable[[Terms], Array]]
 
 _OPERATIONS: dict[str, _Operation] = {
-    "add": (_sum_terms, _add, lambda terms: terms[0] + terms[1]),
+    "add": (lambda array: (array, np.zeros_like(array)), add_pairs, lambda terms: terms[0] + terms[1]),
     "multiply": (_product_terms, _multiply, _product_value),
 }
 
@@ -84,10 +78,8 @@ def reduce_exactly(
 ) -> Array:
     """All elements along `dimensions` added or multiplied, with `init_value` (a scalar) too, and rounded once."""
     if array.dtype.kind == "c":
-        result = np.empty([size for d, size in enumerate(array.shape) if d not in dimensions], np.complex128)
-        result.real = _reduced(name, array.real, dimensions, init_value.real)
-        result.imag = _reduced(name, array.imag, dimensions, init_value.imag)
-        return narrow(result, result_type)
+        parts = (array.real, init_value.real), (array.imag, init_value.imag)
+        return narrow(from_parts(*(_reduced(name, part, dimensions, init) for part, init in parts)), result_type)
     return narrow(_reduced(name, array, dimensions, init_value), result_type)
 
 
@@ -109,18 +101,14 @@ def _reduced(name: str, array: Array, dimensions: Sequence[int], init_value: Arr
 
 def _reduced_rows(operation: _Operation, rows: Array, init: float) -> Array:
     to_terms, combine, value = operation
-    pieces = [_fold(to_terms(piece), combine) for piece in _pieces(rows)]
+    widened = (widen(rows[:, start : start + _ROW]).astype(np.float64) for start in range(0, rows.shape[1], _ROW))
+    pieces = [_fold(to_terms(piece), combine) for piece in widened]
     pieces.append(to_terms(np.full((len(rows), 1), init)))
     together = tuple(np.concatenate(parts, axis=-1) for parts in zip(*pieces, strict=True))
     return value(_fold(together, combine))[:, 0]
 
 
-def _pieces(rows: Array) -> Iterator[Array]:
-    for start in range(0, rows.shape[1], _ROW):
-        yield widen(rows[:, start : start + _ROW]).astype(np.float64)
-
-
-def _fold(terms: Terms, combine: Callable[[Terms, Terms], Terms]) -> Terms:
+def _fold(terms: Terms, combine: _Combination) -> Terms:
     """Combine the first half of the terms with the second until one is left; an odd one waits."""
     while (length := terms[0].shape[-1]) > 1:
         half = length // 2
@@ -140,7 +128,7 @@ def sum_pairs(terms: Pair) -> Pair:
     if terms[0].shape[-1] == 0:
         nothing = np.zeros((*terms[0].shape[:-1], 1))
         return nothing, nothing
-    high, low = _fold(terms, _add)
+    high, low = _fold(terms, add_pairs)
     return high, low
 
 
@@ -157,9 +145,8 @@ def add_by_key(target: Array, keys: Array, pieces: Array, element_type: ElementT
     `target` is `[rows, ...]`, `pieces` `[keys, ...]`. Neighbours of one key are added up, in order, until one is left.
     """
     if target.dtype.kind == "c":
-        component = np.dtype(f"f{target.itemsize // 2}")
         for ours, theirs in ((target.real, pieces.real), (target.imag, pieces.imag)):
-            ours[...] = _added_by_key(ours, keys, theirs).astype(component)
+            ours[...] = _added_by_key(ours, keys, theirs)
         return
     target[...] = narrow(_added_by_key(widen(target), keys, widen(pieces)), element_type)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hloexec.ops.complex_parts import from_parts
 from hloexec.values import Array
 
 __all__ = ["lower_factors", "solution"]
@@ -55,11 +56,7 @@ def _planes(numbers: Array) -> Array:
 
 
 def _numbers(planes: Array) -> Array:
-    if len(planes) == 1:
-        return np.asarray(planes[0])
-    result = np.empty(planes.shape[1:], np.complex128)
-    result.real, result.imag = planes
-    return result
+    return np.asarray(planes[0]) if len(planes) == 1 else from_parts(*planes)
 
 
 def _conjugate(planes: Array) -> Array:
@@ -80,5 +77,4 @@ def _quotient(planes: Array, divisor: Array) -> Array:
     # Its tables take a while to compute, so that they wait until someone asks.
     from hloexec.ops.policies.exact.complex_functions import divide
 
-    divisor = np.broadcast_to(divisor, planes.shape)
-    return np.stack(divide(planes[0], planes[1], divisor[0], divisor[1]))
+    return np.stack(divide(*planes, *np.broadcast_to(divisor, planes.shape)))
