@@ -40,20 +40,9 @@ def around_formula(formula: Function, shape: ArrayShape, operand_shapes: Sequenc
 
 def keeping_arrays(ufunc: np.ufunc) -> Function:
     """A NumPy function that gives arrays for arrays without dimensions, too, instead of scalars."""
-    if _HAS_ELLIPSIS:
+    if np.lib.NumpyVersion(np.__version__) >= "2.3.0":
         return partial(ufunc, out=...)
     return lambda *operands: np.asarray(ufunc(*operands))
-
-
-def _has_ellipsis() -> bool:
-    """Whether NumPy's functions give an array for `out=...` (from 2.3 on)."""
-    try:
-        return isinstance(np.negative(np.zeros(()), out=...), np.ndarray)
-    except TypeError:
-        return False
-
-
-_HAS_ELLIPSIS = _has_ellipsis()
 
 
 def widening(element_type: ElementType) -> Function | None:

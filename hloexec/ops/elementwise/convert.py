@@ -34,12 +34,7 @@ __all__ = ["Convert", "ReducePrecisionAttributes", "convert"]
 
 
 def convert(array: Array, element_type: ElementType) -> Array:
-    """The array in another element type.
-
-    Floats: nearest, ties to even; overflow gives what the type has for it: inf, NaN or (f4e2m1fn) the largest number.
-    Float to integer: truncated, saturated, NaN → 0. Integers wrap. To pred: whether it is not zero. Complex to real
-    drops the imaginary part. Source: XLA, ConvertElementType, and XLA:CPU for narrow types.
-    """
+    """The array in another element type, as `Convert` has it."""
     array = np.asarray(array)
     if array.dtype == element_type.storage:
         return array

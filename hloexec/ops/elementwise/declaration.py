@@ -42,7 +42,6 @@ __all__ = [
     "Formula",
     "elementwise",
     "exact_formula",
-    "kernel",
     "operands_shape",
 ]
 
@@ -100,11 +99,8 @@ def operands_shape(name: str, operands: tuple[Shape, ...], kinds: Kinds) -> Arra
     return ArrayShape(result.element_type, result.dimensions, dynamic_dimensions=result.dynamic_dimensions)
 
 
-def kernel(compute: Formula, name: str | None = None) -> Callable[..., Array]:
-    """The `evaluate` of an elementwise opcode: widen, compute, narrow.
-
-    By the opcode's `name` the `exact` and `xla-cpu` policies find formulas of their own.
-    """
+def _kernel(compute: Formula, name: str) -> Callable[..., Array]:
+    """The `evaluate` of an elementwise opcode, by whose name the `exact` and `xla-cpu` policies have other formulas."""
     needs = _needs(compute)
 
     def evaluate(
@@ -156,12 +152,12 @@ def _binding(compute: Formula, chosen: Chosen | None) -> Callable[..., Formula]:
 
 
 @cache
-def exact_formula(name: str | None, kind: Kind) -> Formula | None:
+def exact_formula(name: str, kind: Kind) -> Formula | None:
     """The formula of an opcode under the `exact` policy for operands of this kind, where it has one of its own."""
     # Its tables take a third of a second to compute, so that they wait until someone asks.
     from hloexec.ops.policies.exact.formulas import EXACT_FORMULAS
 
-    return EXACT_FORMULAS.get(kind, {}).get(name or "")
+    return EXACT_FORMULAS.get(kind, {}).get(name)
 
 
 def elementwise(
@@ -196,7 +192,7 @@ def elementwise(
         elementwise=True,
         rounding=rounding,
         infer=infer or usual,
-        evaluate=kernel(compute, name),
+        evaluate=_kernel(compute, name),
         bind=_binding(compute, chosen),
         traits=traits,
         documentation=documentation,

@@ -26,6 +26,7 @@ from hloexec.ops.elementwise.declaration import (
     elementwise,
 )
 from hloexec.ops.intervals import INFINITY, POSITIVE, Bounds, BoundsRule, Demand, Use, always, demand
+from hloexec.ops.policies.exact.doubled import polynomial
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.threads import in_pieces
 from hloexec.ops.traits import NO_TRAITS, Pole, Traits
@@ -77,14 +78,14 @@ def erf(operand: Array) -> Array:
     """2/√π · ∫₀ˣ exp(−t²) dt, within 4 ULP."""
     size = operand.dtype.itemsize
     square = operand * operand
-    small = _polynomial(_ERF_SMALL[size], square)
+    small = polynomial(_ERF_SMALL[size], square)
     small *= operand
     is_large = ~(square < 1)
     if not is_large.any():
         return small
     magnitude = np.abs(operand)
     np.minimum(magnitude, operand.dtype.type(_ERF_IS_ONE_FROM[size]), out=magnitude)
-    large = _polynomial(_ERF_LARGE[size], (magnitude - 2) / (magnitude + 2))
+    large = polynomial(_ERF_LARGE[size], (magnitude - 2) / (magnitude + 2))
     np.multiply(magnitude, magnitude, out=magnitude)
     np.negative(magnitude, out=magnitude)
     np.exp(magnitude, out=magnitude)
@@ -92,16 +93,6 @@ def erf(operand: Array) -> Array:
     np.subtract(1, large, out=large)
     np.copysign(large, operand, out=large)
     return choose(is_large, large, small)
-
-
-def _polynomial(coefficients: tuple[float, ...], argument: Array) -> Array:
-    """Σ coefficients[k] · argumentᵏ by Horner's rule."""
-    result: Array = argument * argument.dtype.type(coefficients[-1])
-    for coefficient in coefficients[-2:0:-1]:
-        result += argument.dtype.type(coefficient)
-        result *= argument
-    result += argument.dtype.type(coefficients[0])
-    return result
 
 
 def logistic(operand: Array) -> Array:

@@ -98,7 +98,7 @@ def where(condition: Array, x: Pair, y: Pair) -> Pair:
 
 
 def polynomial(coefficients: tuple[float, ...], argument: Array) -> Array:
-    """Σ coefficients[k] · argumentᵏ in f64 by Horner's rule."""
+    """Σ coefficients[k] · argumentᵏ by Horner's rule, in the argument's type."""
     result: Array = argument * coefficients[-1]
     for coefficient in coefficients[-2:0:-1]:
         result += coefficient

@@ -92,12 +92,9 @@ def _conjugate(points: Points) -> Points:
 
 def _whole(points: Points, length: int) -> Points:
     """All points of a transform that gives reals, from its first length // 2 + 1; the ends' imaginary parts are 0."""
-    conjugate = _conjugate(points)
-    both = []
-    for part, mirrored in zip(points, conjugate, strict=True):
-        whole = np.concatenate([part, mirrored[..., (length - 1) // 2 : 0 : -1]], axis=-1)
-        both.append(_real_at_ends(whole, length))
-    return both[0], both[1]
+    mirrored = _each(_conjugate(points), lambda part: part[..., (length - 1) // 2 : 0 : -1])
+    high, low = (np.concatenate(parts, axis=-1) for parts in zip(points, mirrored, strict=True))
+    return _real_at_ends(high, length), _real_at_ends(low, length)
 
 
 def _along(points: Points, axis: int) -> Points:
@@ -128,25 +125,21 @@ def _radix(size: int) -> int:
 # Transforms of few points, which lie along the axis before the last.
 
 
+def _sum_and_difference(x: Points, y: Points) -> tuple[Points, Points]:
+    return add(x, y), add(x, _negative(y))
+
+
 def _two(points: Points) -> Points:
-    first, second = _place(points, 0), _place(points, 1)
-    return _stacked([add(first, second), add(first, _negative(second))])
+    return _stacked(_sum_and_difference(_place(points, 0), _place(points, 1)))
 
 
 def _four(points: Points) -> Points:
     first, second, third, fourth = (_place(points, number) for number in range(4))
-    sums = add(first, third), add(second, fourth)
-    # The second is multiplied by −i.
-    turned = _each(add(second, _negative(fourth)), lambda part: np.stack([part[1], -part[0]]))
-    differences = add(first, _negative(third)), turned
-    return _stacked(
-        [
-            add(sums[0], sums[1]),
-            add(differences[0], differences[1]),
-            add(sums[0], _negative(sums[1])),
-            add(differences[0], _negative(differences[1])),
-        ]
-    )
+    (even_sum, even_rest), (odd_sum, odd_rest) = _sum_and_difference(first, third), _sum_and_difference(second, fourth)
+    # Times −i.
+    odd_rest = _each(odd_rest, lambda part: np.stack([part[1], -part[0]]))
+    (at_0, at_2), (at_1, at_3) = _sum_and_difference(even_sum, odd_sum), _sum_and_difference(even_rest, odd_rest)
+    return _stacked([at_0, at_1, at_2, at_3])
 
 
 _BUTTERFLIES = {2: _two, 4: _four}
