@@ -293,7 +293,7 @@ def _combined(operands: Sequence[Array], name: str, numerics: NumericsPolicy) ->
         return reduce_exactly(name, np.stack(operands), (0,), init, element_type)
 
     if numerics.rounding_seed is not None and name == "add" and (element_type.is_floating or element_type.is_complex):
-        from hloexec.ops.policies.random_walks import sum_by_chance
+        from hloexec.ops.policies.chance import sum_by_chance
 
         return sum_by_chance(np.stack(operands), numerics.rounding_seed)
 

@@ -23,7 +23,7 @@ from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.common import array_shape, narrow, same_dimensions, same_type_ignoring_float_width, widen
 from hloexec.ops.elementwise.binding import around_formula
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
-from hloexec.ops.policies.xla_cpu.functions import XLA_CPU_FUNCTIONS
+from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS
 from hloexec.ops.registry import keyword_parameters, register
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import NO_TRAITS, Traits

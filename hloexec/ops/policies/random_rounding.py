@@ -41,7 +41,6 @@ from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.common import narrow_unchecked, widen
 from hloexec.ops.policies import chance
 from hloexec.ops.policies.exact.doubled import two_sum
-from hloexec.ops.policies.random_walks import walked
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.threads import in_blocks
 from hloexec.precision import part_type, unit_roundoff
@@ -219,7 +218,7 @@ class RandomRounding:
         else:
             shares = _shares([operands[place] for place in terms], terms)
         return [
-            walked(operand, along[place], shares[place], self.key + 16 + place, exact)
+            chance.walked(operand, along[place], shares[place], self.key + 16 + place, exact)
             if place in shares
             else chance.accumulated(operand)
             for place, operand in enumerate(operands)

@@ -18,7 +18,7 @@ import attrs
 from hloexec.ir import ArrayShape
 from hloexec.operations import traits_of
 from hloexec.ops.policies.flushing import Flushing
-from hloexec.ops.policies.xla_cpu.multiply_add import multiply_add
+from hloexec.ops.policies.xla_cpu import multiply_add
 from hloexec.plan.kernels import Kernel
 from hloexec.plan.steps import Plan, Scope, Step
 from hloexec.plan.trees import Leaf

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec.dtypes import element_type
-from hloexec.ops.policies.xla_cpu.functions import XLA_CPU_FUNCTIONS
-from hloexec.ops.policies.xla_cpu.multiply_add import multiply_add
+from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS, multiply_add
 
 xla = pytest.importorskip("conformance.xla")
 
