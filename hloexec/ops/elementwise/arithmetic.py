@@ -169,19 +169,16 @@ _of_two(
     kinds=FLOAT_OR_COMPLEX,
     rounding=Rounding.FUNCTION,
 )
-_of_two(
+_extreme = partial(_of_two, kinds=ANY_TYPE, rounding=Rounding.NONE)
+_extreme(
     "maximum",
     maximum,
     "The larger one; NaN propagates, max(−0, +0) = +0 (XLA: Max).",
-    kinds=ANY_TYPE,
-    rounding=Rounding.NONE,
     traits=Traits(bounds=ranges.rising(max), demands_for=ranges.same_demands, commutes=True),
 )
-_of_two(
+_extreme(
     "minimum",
     minimum,
     "The smaller one; NaN propagates, min(+0, −0) = −0 (XLA: Min).",
-    kinds=ANY_TYPE,
-    rounding=Rounding.NONE,
     traits=Traits(bounds=ranges.rising(min), demands_for=ranges.same_demands, commutes=True),
 )

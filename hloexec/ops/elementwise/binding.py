@@ -13,14 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import DType, ElementType
+from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape
 from hloexec.ops.common import narrow_unchecked, rounds_directly, values_of_patterns, widen
 from hloexec.values import Array
 
-__all__ = ["around_formula", "keeping_arrays", "widening"]
+__all__ = ["around_formula"]
 
 Function = Callable[..., Any]
+_HAS_ELLIPSIS = np.lib.NumpyVersion(np.__version__) >= "2.3.0"
+"""Whether NumPy's functions give an array for `out=...`."""
 
 
 def around_formula(formula: Function, shape: ArrayShape, operand_shapes: Sequence[ArrayShape]) -> Function:
@@ -29,47 +31,38 @@ def around_formula(formula: Function, shape: ArrayShape, operand_shapes: Sequenc
     result = shape.element_type
     if isinstance(formula, np.ufunc):
         given = formula.resolve_dtypes((*(entry.compute for entry in types), None))[-1]
-        function = keeping_arrays(formula) if shape.rank == 0 else formula
-        narrowing = None if given == result.storage else _narrowing(given, result)
-        return _chained(function, [widening(entry) for entry in types], narrowing)
-    function = _chained(formula, [widening(entry) for entry in types], partial(_narrowed, result))
-    if all(operand.rank for operand in operand_shapes):
-        return function
-    return partial(_on_vectors, function, shape.rank == 0)
+        function = _keeping_arrays(formula) if shape.rank == 0 else formula
+        narrowing: Function | None = None if given == result.storage else partial(_narrowed, result)
+        if narrowing and rounds_directly(given, result):
+            narrowing = methodcaller("astype", result.storage)
+        return _chained(function, types, narrowing)
+    function = _chained(formula, types, partial(_narrowed, result))
+    is_plain = all(operand.rank for operand in operand_shapes)
+    return function if is_plain else partial(_on_vectors, function, shape.rank == 0)
 
 
-def keeping_arrays(ufunc: np.ufunc) -> Function:
+def _keeping_arrays(ufunc: np.ufunc) -> Function:
     """A NumPy function that gives arrays for arrays without dimensions, too, instead of scalars."""
-    if np.lib.NumpyVersion(np.__version__) >= "2.3.0":
-        return partial(ufunc, out=...)
-    return lambda *operands: np.asarray(ufunc(*operands))
+    return partial(ufunc, out=...) if _HAS_ELLIPSIS else lambda *operands: np.asarray(ufunc(*operands))
 
 
-def widening(element_type: ElementType) -> Function | None:
+def _widening(element_type: ElementType) -> Function | None:
     """What `widen` does to arrays of an element type; None where it does nothing."""
     if not element_type.is_narrow:
         return None
     if element_type.is_floating and element_type.name != "bf16":
-        return partial(_value_of_pattern, values_of_patterns(element_type), f"u{element_type.byte_size}")
+        values, pattern = values_of_patterns(element_type), f"u{element_type.byte_size}"
+        return lambda array: np.asarray(values.take(array.view(pattern), mode="clip"))
     return methodcaller("astype", element_type.compute)
-
-
-def _value_of_pattern(values: Array, pattern: str, array: Array) -> Array:
-    return np.asarray(values.take(array.view(pattern), mode="clip"))
-
-
-def _narrowing(given: DType, element_type: ElementType) -> Function:
-    """What `narrow` does to arrays of a NumPy type."""
-    is_direct = rounds_directly(given, element_type)
-    return methodcaller("astype", element_type.storage) if is_direct else partial(_narrowed, element_type)
 
 
 def _narrowed(element_type: ElementType, array: Array) -> Array:
     return array if array.dtype == element_type.storage else narrow_unchecked(array, element_type)
 
 
-def _chained(formula: Function, widenings: Sequence[Function | None], narrowing: Function | None) -> Function:
-    """One function of as many operands as there are widenings."""
+def _chained(formula: Function, types: Sequence[ElementType], narrowing: Function | None) -> Function:
+    """The formula of operands of these types once they are widened, and what becomes of its result."""
+    widenings = [_widening(entry) for entry in types]
     narrowed = narrowing or _itself
     if not any(widenings):
         return formula if narrowing is None else lambda *operands: narrowed(formula(*operands))

@@ -43,7 +43,11 @@ def convert(array: Array, element_type: ElementType) -> Array:
         if element_type.kind is Kind.PRED:
             return np.asarray(np.not_equal(widen(array), 0))
         if element_type.is_complex:
-            return _to_complex(array, element_type)
+            if source.is_complex:
+                return array.astype(element_type.storage)
+            result = np.zeros(array.shape, element_type.storage)
+            result.real = convert(array, part_type(element_type))
+            return result
         if source.is_complex:
             return convert(array.real, element_type)
         if source.kind is Kind.PRED:
@@ -57,14 +61,6 @@ def convert(array: Array, element_type: ElementType) -> Array:
 
 
 _NUMPY_ROUNDS_ONCE = frozenset({("bf16", "f32"), ("f32", "bf16"), ("f32", "f16")})
-
-
-def _to_complex(array: Array, element_type: ElementType) -> Array:
-    if array.dtype.kind == "c":
-        return array.astype(element_type.storage)
-    result = np.zeros(array.shape, element_type.storage)
-    result.real = convert(array, part_type(element_type))
-    return result
 
 
 def _float_to_integer(array: Array, element_type: ElementType) -> Array:
@@ -124,12 +120,6 @@ def _converted_bounds(use: Use, operand: Bounds) -> Bounds:
         given if math.isnan(bound) else bound for given, bound in zip((-INFINITY, INFINITY), found, strict=True)
     )
     return Bounds(low, high, operand.is_parameter)
-
-
-def _reduced_bounds(use: Use, operand: Bounds) -> Bounds:
-    """Numbers keep their signs, but may become infinite, or zero."""
-    low = 0 if operand.low >= 0 else -INFINITY
-    return Bounds(low, 0 if operand.high <= 0 else INFINITY, operand.is_parameter)
 
 
 _CONVERTS = Traits(converts=True, keeps_order=True, demands_for=first_operand_demands, nonzero=finite_and_not_zero)
@@ -239,7 +229,8 @@ elementwise(
     infer=_infer_reduce_precision,
     traits=attrs.evolve(
         _CONVERTS,
-        bounds=_reduced_bounds,
+        # Numbers keep their signs, but may become infinite, or zero.
+        bounds=lambda _, x: Bounds(0 if x.low >= 0 else -INFINITY, 0 if x.high <= 0 else INFINITY, x.is_parameter),
         states_shape=True,
         probe=Probe("T[2] reduce-precision(a0), exponent_bits=5, mantissa_bits=2", ("T[2]",)),
     ),

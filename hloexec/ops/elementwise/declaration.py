@@ -31,7 +31,6 @@ from hloexec.values import Array
 
 __all__ = [
     "ANY_TYPE",
-    "COMPLEX",
     "FLOAT",
     "FLOAT_OR_COMPLEX",
     "INTEGRAL",
@@ -50,8 +49,7 @@ Kinds = frozenset[Kind]
 INTEGRAL: Kinds = frozenset({Kind.SIGNED, Kind.UNSIGNED})
 LOGICAL: Kinds = INTEGRAL | {Kind.PRED}
 FLOAT: Kinds = frozenset({Kind.FLOAT})
-COMPLEX: Kinds = frozenset({Kind.COMPLEX})
-FLOAT_OR_COMPLEX: Kinds = FLOAT | COMPLEX
+FLOAT_OR_COMPLEX: Kinds = FLOAT | {Kind.COMPLEX}
 SIGNED_NUMBER: Kinds = FLOAT_OR_COMPLEX | {Kind.SIGNED}
 NUMBER: Kinds = FLOAT_OR_COMPLEX | INTEGRAL
 ANY_TYPE: Kinds = NUMBER | {Kind.PRED}
@@ -99,9 +97,8 @@ def operands_shape(name: str, operands: tuple[Shape, ...], kinds: Kinds) -> Arra
     return ArrayShape(result.element_type, result.dimensions, dynamic_dimensions=result.dynamic_dimensions)
 
 
-def _kernel(compute: Formula, name: str) -> Callable[..., Array]:
+def _kernel(compute: Formula, needs: frozenset[str], name: str) -> Callable[..., Array]:
     """The `evaluate` of an elementwise opcode, by whose name the `exact` and `xla-cpu` policies have other formulas."""
-    needs = _needs(compute)
 
     def evaluate(
         *operands: Array,
@@ -129,15 +126,9 @@ def _kernel(compute: Formula, name: str) -> Callable[..., Array]:
     return evaluate
 
 
-def _needs(compute: Formula) -> frozenset[str]:
-    """The names of a formula's keyword-only parameters, of which NumPy's functions have none to give."""
-    return keyword_parameters(compute if hasattr(compute, "__code__") else None)
-
-
-def _binding(compute: Formula, chosen: Chosen | None) -> Callable[..., Formula]:
+def _binding(compute: Formula, needs: frozenset[str], chosen: Chosen | None) -> Callable[..., Formula]:
     """The `bind` of an elementwise opcode; `chosen` gives the formula for an instruction's attributes and the element
     type of its first operand, if there is one that does not depend on anything else."""
-    needs = _needs(compute)
 
     def bind(*, attributes: object, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Formula:
         formula = None if chosen is None else chosen(attributes, operand_shapes[0].element_type)
@@ -181,6 +172,9 @@ def elementwise(
     operand, or None.
     """
 
+    # NumPy's functions and `ByKind` need nothing but operands.
+    needs = keyword_parameters(compute if hasattr(compute, "__code__") else None)
+
     def usual(*shapes: Shape) -> ArrayShape:
         common = operands_shape(name, shapes, kinds)
         return common.with_element_type(result(common.element_type))
@@ -192,8 +186,8 @@ def elementwise(
         elementwise=True,
         rounding=rounding,
         infer=infer or usual,
-        evaluate=_kernel(compute, name),
-        bind=_binding(compute, chosen),
+        evaluate=_kernel(compute, needs, name),
+        bind=_binding(compute, needs, chosen),
         traits=traits,
         documentation=documentation,
     )

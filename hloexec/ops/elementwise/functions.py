@@ -224,7 +224,9 @@ _function(
     Traits(
         bounds=always(0, INFINITY),
         demands=demand(0, low=0),
-        demands_for=ranges.squared_demands,
+        demands_for=lambda _, wanted: (
+            [(0, Demand(0, wanted.high * wanted.high))] if 0 <= wanted.high < INFINITY else []
+        ),
         keeps_relative_errors=True,
         invalid=_NEGATIVE_ROOT,
     ),

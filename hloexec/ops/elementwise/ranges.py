@@ -20,7 +20,6 @@ __all__ = [
     "power_bounds",
     "rising",
     "same_demands",
-    "squared_demands",
     "subtract_demands",
 ]
 
@@ -106,11 +105,6 @@ def same_demands(use: Use, demand: Demand) -> Demanded:
 
 def nearest_bounds(use: Use, x: Bounds) -> Bounds:
     return Bounds(x.low - 0.5, x.high + 0.5)
-
-
-def squared_demands(use: Use, demand: Demand) -> Demanded:
-    if 0 <= demand.high < INFINITY:
-        yield 0, Demand(0, demand.high * demand.high)
 
 
 def compare_demands(use: Use) -> Demanded:

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, Kind, element_type
+from hloexec.dtypes import Kind, element_type
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
@@ -70,10 +70,6 @@ def _compare(lhs: Array, rhs: Array, *, attributes: CompareAttributes) -> Array:
     return DIRECTIONS[attributes.direction](lhs, rhs)  # type: ignore[no-any-return]
 
 
-def _usual_comparison(attributes: CompareAttributes, _: ElementType) -> Any:
-    return None if attributes.type == "TOTALORDER" else DIRECTIONS[attributes.direction]
-
-
 def total_order_key(array: Array) -> Array:
     """Integers in the order of floats −NaN < −∞ < … < −0 < +0 < … < +∞ < +NaN; of these, as floats, their bits again.
 
@@ -98,10 +94,6 @@ def _infer_clamp(low: Shape, operand: Shape, high: Shape) -> ArrayShape:
     return middle
 
 
-def _clamp(low: Array, operand: Array, high: Array) -> Array:
-    return minimum(high, maximum(low, operand))
-
-
 elementwise(
     "compare",
     _compare,
@@ -111,7 +103,7 @@ elementwise(
     kinds=ANY_TYPE,
     attributes=CompareAttributes,
     infer=_infer_compare,
-    chosen=_usual_comparison,
+    chosen=lambda attributes, _: None if attributes.type == "TOTALORDER" else DIRECTIONS[attributes.direction],
     traits=Traits(
         bounds=always(0, 1),
         demands=ranges.compare_demands,
@@ -120,7 +112,7 @@ elementwise(
 )
 elementwise(
     "clamp",
-    _clamp,
+    lambda low, operand, high: minimum(high, maximum(low, operand)),
     "min(max(operand, low), high), of operands low, operand, high; the bounds may be scalars; NaN in any gives NaN "
     "(XLA: Clamp).",
     operands=3,
