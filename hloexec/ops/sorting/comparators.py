@@ -138,8 +138,7 @@ class _Analysis:
         (left_side, left_form), (right_side, right_form) = self.form(left), self.form(right)
         if {left_side, right_side} != {0, 1} or left_form != right_form:
             return None
-        quantity = left if left_side == 0 else right
-        sign = 1 if left_side == 0 else -1
+        quantity, sign = (left, 1) if left_side == 0 else (right, -1)
         total = comparison.attributes.type == "TOTALORDER"
         known = (atom.is_total_order == total and self.form(atom.quantity)[1] == left_form for atom in self.atoms)
         number = next((n for n, is_same in enumerate(known) if is_same), len(self.atoms))
@@ -206,12 +205,9 @@ class _Analysis:
     def _needed(self, quantity: Instruction) -> list[Instruction]:
         """The instructions a quantity depends on, in an order in which they can be evaluated."""
         needed = {quantity.name}
-        stack = [quantity]
-        while stack:
-            for operand in self.computation.operands_of(stack.pop()):
-                if operand.name not in needed:
-                    needed.add(operand.name)
-                    stack.append(operand)
+        for instruction in reversed(self.computation.instructions):
+            if instruction.name in needed:
+                needed.update(instruction.operands)
         return [instruction for instruction in self.computation if instruction.name in needed]
 
 

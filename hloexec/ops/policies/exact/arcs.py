@@ -83,9 +83,8 @@ def arc_tangent_of_point(y: Array, x: Array) -> Array:
     # Far from the diagonal, arctan(y / x) is y / x, and products with small numbers would lose their low parts.
     flat = scaled_height < scaled_width * 2.0**-40
     steep = scaled_width < scaled_height * 2.0**-300
-    high, low = _angle(
-        (np.where(flat, 0.5, scaled_height), 0.0), (np.where(steep, 0.0, np.where(flat, 0.75, scaled_width)), 0.0)
-    )
+    safe_width = np.where(steep, 0.0, np.where(flat, 0.75, scaled_width))
+    high, low = _angle((np.where(flat, 0.5, scaled_height), 0.0), (safe_width, 0.0))
     angle = np.where(flat, 0.0, high), np.where(flat, 0.0, low)
     left = np.signbit(x)
     if flat.any():

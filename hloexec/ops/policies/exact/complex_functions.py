@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from hloexec.ops.complex_parts import from_parts, with_infinities
 from hloexec.ops.policies.exact import doubled
 from hloexec.ops.policies.exact.arcs import arc_tangent, arc_tangent_of_point
 from hloexec.ops.policies.exact.doubled import Pair, power_of_two, scaled, two_product
@@ -52,21 +53,17 @@ def _to_unit(a: Array, b: Array) -> tuple[Array, Array, Array]:
     return scaled(a, -exponent), scaled(b, -exponent), exponent
 
 
-def _quotient(a: Array, b: Array, c: Array, d: Array) -> Parts:
-    """(a + ib) / (c + id) = ((ac + bd) + i (bc − ad)) / (c² + d²), of numbers scaled into the unit box."""
-    a, b, above = _to_unit(a, b)
-    c, d, below = _to_unit(c, d)
-    denominator = doubled.add(two_product(c, c), two_product(d, d))
-    real = doubled.divide(doubled.add(two_product(a, c), two_product(b, d)), denominator)
-    imag = doubled.divide(doubled.add(two_product(b, c), two_product(-a, d)), denominator)
-    return tuple(scaled(high + low, np.clip(above - below, -2000, 2000)) for high, low in (real, imag))  # type: ignore[return-value]
-
-
 def divide(a: Array, b: Array, c: Array, d: Array) -> Parts:
-    """(a + ib) / (c + id); infinities are recovered from NaN as the default policy does."""
-    from hloexec.ops.complex_parts import from_parts, with_infinities
+    """(a + ib) / (c + id) = ((ac + bd) + i (bc − ad)) / (c² + d²), of numbers scaled into the unit box.
 
-    quotient = with_infinities(from_parts(*_quotient(a, b, c, d)), from_parts(a, b), from_parts(c, d))
+    Infinities are recovered from NaN as the default policy does.
+    """
+    (p, q, above), (r, s, below) = _to_unit(a, b), _to_unit(c, d)
+    denominator = doubled.add(two_product(r, r), two_product(s, s))
+    sums = doubled.add(two_product(p, r), two_product(q, s)), doubled.add(two_product(q, r), two_product(-p, s))
+    exponent = np.clip(above - below, -2000, 2000)
+    quotients = (scaled(np.add(*doubled.divide(part, denominator)), exponent) for part in sums)
+    quotient = with_infinities(from_parts(*quotients), from_parts(a, b), from_parts(c, d))
     return quotient.real, quotient.imag
 
 
@@ -102,18 +99,16 @@ def square_root(x: Array, y: Array) -> Parts:
     a, b = a * power_of_two(-odd), b * power_of_two(-odd)
     (high, low), k = hypotenuse_pair(a, b)
     scale = power_of_two(k)
-    larger = doubled.square_root(
-        doubled.multiply(doubled.add((high * scale, low * scale), (np.abs(a), 0.0)), (np.full_like(a, 0.5), 0.0))
-    )
+    total = doubled.add((high * scale, low * scale), (np.abs(a), 0.0))
+    larger = doubled.square_root((0.5 * total[0], 0.5 * total[1]))
     nonzero = larger[0] != 0
     smaller = doubled.divide((0.5 * np.abs(b), 0.0), (np.where(nonzero, larger[0], 1.0), larger[1]))
     half = (exponent + odd) >> 1
     t, s = scaled(larger[0] + larger[1], half), scaled(smaller[0] + smaller[1], half)
     right = ~np.signbit(x)
     real, imag = np.where(right, t, s), np.copysign(np.where(right, s, t), y)
-    real = np.where(
-        finite, real, np.where(np.isinf(y), np.inf, np.where(np.isinf(x), np.where(right, np.inf, 0.0), np.nan))
-    )
+    limit = np.where(np.isinf(y), np.inf, np.where(np.isinf(x), np.where(right, np.inf, 0.0), np.nan))
+    real = np.where(finite, real, limit)
     real = np.where(~finite & np.isinf(x) & ~right & np.isnan(y), np.nan, real)
     limit = np.where(np.isinf(y), y, np.where(np.isnan(y), np.nan, np.where(right, 0.0 * y, np.copysign(np.inf, y))))
     limit = np.where(np.isnan(y) & np.isinf(x) & ~right, np.inf, np.where(np.isnan(x) & ~np.isinf(y), np.nan, limit))

@@ -17,24 +17,21 @@ from hloexec.values import Array
 
 __all__ = [
     "LN2",
-    "ONE",
     "PI",
     "arctangent",
     "cosine",
     "error_function_coefficients",
-    "exponential",
     "fixed",
     "logarithm",
     "parts",
     "root_of_two",
     "sine",
     "table",
-    "times",
     "two_over_pi_words",
 ]
 
 _PLACES = 256
-ONE = 1 << _PLACES
+_ONE = 1 << _PLACES
 
 
 def fixed(value: Fraction | int) -> int:
@@ -42,7 +39,7 @@ def fixed(value: Fraction | int) -> int:
     return (value.numerator << _PLACES) // value.denominator
 
 
-def times(left: int, right: int) -> int:
+def _times(left: int, right: int) -> int:
     """The product of two fixed numbers."""
     return (left * right) >> _PLACES
 
@@ -57,16 +54,16 @@ def _series(first: int, following: Callable[[int, int], int], term: Callable[[in
     return total
 
 
-def exponential(x: int) -> int:
+def _exponential(x: int) -> int:
     """eˣ by its Taylor series; for |x| ≤ 40 at most, where it loses 60 places."""
-    return _series(ONE, lambda n, power: times(power, x) // n, lambda n, power: power)
+    return _series(_ONE, lambda n, power: _times(power, x) // n, lambda n, power: power)
 
 
 def logarithm(value: Fraction) -> int:
     """log(v) = 2 artanh((v − 1) / (v + 1)); for v around 1."""
     x = fixed((value - 1) / (value + 1))
-    square = times(x, x)
-    return 2 * _series(x, lambda n, power: times(power, square), lambda n, power: power // (2 * n + 1))
+    square = _times(x, x)
+    return 2 * _series(x, lambda n, power: _times(power, square), lambda n, power: power // (2 * n + 1))
 
 
 def arctangent(value: Fraction) -> int:
@@ -74,26 +71,26 @@ def arctangent(value: Fraction) -> int:
     factor = fixed(value * value / (1 + value * value))
     return _series(
         fixed(value / (1 + value * value)),
-        lambda n, power: times(power, factor) * 2 * n // (2 * n + 1),
+        lambda n, power: _times(power, factor) * 2 * n // (2 * n + 1),
         lambda n, power: power,
     )
 
 
 def sine(x: int) -> int:
     """sin x by its Taylor series, for |x| ≤ 1."""
-    square = times(x, x)
-    return _series(x, lambda n, power: -times(power, square) // (2 * n * (2 * n + 1)), lambda n, power: power)
+    square = _times(x, x)
+    return _series(x, lambda n, power: -_times(power, square) // (2 * n * (2 * n + 1)), lambda n, power: power)
 
 
 def cosine(x: int) -> int:
     """cos x by its Taylor series, for |x| ≤ 1."""
-    square = times(x, x)
-    return _series(ONE, lambda n, power: -times(power, square) // (2 * n * (2 * n - 1)), lambda n, power: power)
+    square = _times(x, x)
+    return _series(_ONE, lambda n, power: -_times(power, square) // (2 * n * (2 * n - 1)), lambda n, power: power)
 
 
 def root_of_two(numerator: int, halvings: int) -> int:
     """2^(numerator / 2^halvings) by repeated square roots."""
-    value = ONE << numerator
+    value = _ONE << numerator
     for _ in range(halvings):
         value = isqrt(value << _PLACES)
     return value
@@ -124,14 +121,14 @@ def error_function_coefficients(node: Fraction, count: int) -> list[int]:
     Those of g(x) = exp(−x²) follow from g′ = −2x g: (n + 1) gₙ₊₁ = −2 (a gₙ + gₙ₋₁); erf is 2/√π times its integral.
     """
     a = fixed(node)
-    gauss = [ONE * ONE // exponential(times(a, a)), 0]
-    gauss[1] = -2 * times(a, gauss[0])
+    gauss = [_ONE * _ONE // _exponential(_times(a, a)), 0]
+    gauss[1] = -2 * _times(a, gauss[0])
     for n in range(1, count):
-        gauss.append(-2 * (times(a, gauss[n]) + gauss[n - 1]) // (n + 1))
-    scale = 2 * ONE * ONE // isqrt(PI << _PLACES)
-    square = times(a, a)
-    integral = _series(a, lambda n, power: -times(power, square) // n, lambda n, power: power // (2 * n + 1))
-    return [times(scale, integral), *(times(scale, gauss[n]) // (n + 1) for n in range(count - 1))]
+        gauss.append(-2 * (_times(a, gauss[n]) + gauss[n - 1]) // (n + 1))
+    scale = 2 * _ONE * _ONE // isqrt(PI << _PLACES)
+    square = _times(a, a)
+    integral = _series(a, lambda n, power: -_times(power, square) // n, lambda n, power: power // (2 * n + 1))
+    return [_times(scale, integral), *(_times(scale, gauss[n]) // (n + 1) for n in range(count - 1))]
 
 
 def parts(value: int, *bits: int) -> tuple[float, ...]:
@@ -142,15 +139,15 @@ def parts(value: int, *bits: int) -> tuple[float, ...]:
         dropped = max(0, abs(value).bit_length() - count)
         head = (abs(value) >> dropped) << dropped
         head = head if value >= 0 else -head
-        found.append(float(Fraction(head, ONE)))
+        found.append(float(Fraction(head, _ONE)))
         value -= head
-    return (*found, float(Fraction(value, ONE)))
+    return (*found, float(Fraction(value, _ONE)))
 
 
 def table(values: Iterable[int]) -> tuple[Array, Array]:
     """Fixed numbers as two arrays of f64: the numbers rounded, and what that leaves."""
-    heads = [(value, float(Fraction(value, ONE))) for value in values]
-    rests = [float(Fraction(value - int(Fraction(head) * ONE), ONE)) for value, head in heads]
+    heads = [(value, float(Fraction(value, _ONE))) for value in values]
+    rests = [float(Fraction(value - int(Fraction(head) * _ONE), _ONE)) for value, head in heads]
     columns = np.array([[head for _, head in heads], rests])
     columns.setflags(write=False)
     return columns[0], columns[1]

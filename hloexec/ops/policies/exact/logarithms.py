@@ -172,9 +172,8 @@ def power(base: Array, exponent: Array) -> Array:
     (m, m_low), k = exponential_pair((product, rest + low * bounded))
     result = scaled(m + m_low, np.clip(k, -1200, 1200))
     grows = (magnitude > 1) == (exponent > 0)
-    result = np.where(
-        (magnitude == 0) | (magnitude == np.inf) | np.isinf(exponent), np.where(grows, np.inf, 0.0), result
-    )
+    is_extreme = (magnitude == 0) | (magnitude == np.inf) | np.isinf(exponent)
+    result = np.where(is_extreme, np.where(grows, np.inf, 0.0), result)
     whole = np.rint(exponent) == exponent
     # An f64 from 2^53 on is even; half of an odd number is not whole.
     odd = whole & (np.abs(exponent) < 2.0**53) & (np.rint(exponent * 0.5) != exponent * 0.5)

@@ -75,11 +75,8 @@ def hypotenuse_pair(x: Array, y: Array) -> tuple[Pair, Array]:
 _NODES_PER_UNIT = 16
 _ONE_FROM = 6.0
 _TERMS = 14
-_ROWS = [
-    error_function_coefficients(Fraction(j, _NODES_PER_UNIT), _TERMS)
-    for j in range(int(_ONE_FROM) * _NODES_PER_UNIT + 1)
-]
-_COLUMNS = [table(column) for column in zip(*_ROWS, strict=True)]
+_NODES = (Fraction(j, _NODES_PER_UNIT) for j in range(int(_ONE_FROM) * _NODES_PER_UNIT + 1))
+_COLUMNS = [*map(table, zip(*(error_function_coefficients(node, _TERMS) for node in _NODES), strict=True))]
 
 
 def error_function(x: Array) -> Array:

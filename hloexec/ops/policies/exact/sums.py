@@ -112,13 +112,10 @@ def _fold(terms: Terms, combine: _Combination) -> Terms:
     """Combine the first half of the terms with the second until one is left; an odd one waits."""
     while (length := terms[0].shape[-1]) > 1:
         half = length // 2
-        combined = combine(
-            tuple(part[..., :half] for part in terms), tuple(part[..., half : 2 * half] for part in terms)
-        )
+        combined = combine(*(tuple(part[..., start : start + half] for part in terms) for start in (0, half)))
         if length % 2:
-            combined = tuple(
-                np.concatenate([new, old[..., -1:]], axis=-1) for new, old in zip(combined, terms, strict=True)
-            )
+            pairs = zip(combined, terms, strict=True)
+            combined = tuple(np.concatenate([new, old[..., -1:]], axis=-1) for new, old in pairs)
         terms = combined
     return terms
 
@@ -163,9 +160,8 @@ def _added_by_key(target: Array, keys: Array, pieces: Array) -> Array:
         odd = (places - np.maximum.accumulate(np.where(begins, places, 0))) % 2 == 1
         second = np.flatnonzero(odd)
         first = second - 1
-        total[0][first], total[1][first] = add_pairs(
-            (total[0][first], total[1][first]), (total[0][second], total[1][second])
-        )
+        neighbours = ((total[0][places], total[1][places]) for places in (first, second))
+        total[0][first], total[1][first] = add_pairs(*neighbours)
         keys, total = keys[~odd], (total[0][~odd], total[1][~odd])
     result = target.astype(np.float64)
     high, low = add_pairs(total, (result[keys], 0.0))
