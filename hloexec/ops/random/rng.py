@@ -30,7 +30,6 @@ from hloexec.values import Array
 __all__ = ["RngAttributes", "RngBitGeneratorAttributes", "RngGetAndUpdateStateAttributes", "seeded"]
 
 _MASK64 = (1 << 64) - 1
-_MASK128 = (1 << 128) - 1
 
 
 @attrs.frozen
@@ -58,7 +57,7 @@ class _RunGenerator:
     def advance(self, delta: int) -> int:
         """The counter as it was; it then grows by `delta`."""
         old = self.counter
-        self.counter = (old + delta) & _MASK128
+        self.counter = (old + delta) % (1 << 128)
         return old
 
     def bits(self, count: int, width: int) -> Array:
@@ -217,9 +216,7 @@ def _threefry_bits(key: int, counter: int, dimensions: tuple[int, ...], element_
     """
     if element_type.bits == 64:
         count = math.prod(dimensions)
-        low, high = threefry_2x32(key, counter, count)
-        values = low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(32)
-        return values.view(element_type.storage), count
+        return np.stack(threefry_2x32(key, counter, count), -1).reshape(-1).view(element_type.storage), count
     if not dimensions:
         return _low_bits(threefry_2x32(key, counter, 1)[0][:1], element_type), 1
     even = [number for number, size in enumerate(dimensions) if size % 2 == 0]
@@ -237,8 +234,7 @@ def _philox_bits(key: int, counter: int, count: int, element_type: ElementType) 
     counters = -(-count * words_per_element // PHILOX_WORDS)
     words = philox_4x32(key, counter, counters).reshape(-1)
     if words_per_element == 2:
-        values = words[::2].astype(np.uint64) | words[1::2].astype(np.uint64) << np.uint64(32)
-        return values[:count].view(element_type.storage), counters
+        return words.view(element_type.storage)[:count], counters
     return _low_bits(words[:count], element_type), counters
 
 
