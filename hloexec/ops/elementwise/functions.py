@@ -107,10 +107,6 @@ def logistic(operand: Array) -> Array:
     return result
 
 
-def _round_nearest_afz(operand: Array) -> Array:
-    return in_pieces(_rounded_away_from_zero, operand.dtype, operand)
-
-
 def _rounded_away_from_zero(operand: Array) -> Array:
     # Not one half: 0.5 − 2⁻²⁵ + 0.5 is 1 in f32. Its neighbour below gives fractions below one half a sum below the
     # next whole number, by at least what keeps it from rounding there; and from one half on the sum rounds to it.
@@ -248,7 +244,7 @@ _ROUNDING: tuple[tuple[str, Formula, str, BoundsRule], ...] = (
     ("floor", np.floor, "⌊x⌋ (XLA: Floor).", lambda _, x: Bounds(x.low - 1, x.high)),
     (
         "round-nearest-afz",
-        _round_nearest_afz,
+        lambda operand: in_pieces(_rounded_away_from_zero, operand.dtype, operand),
         "The nearest whole number, ties away from zero (XLA: Round).",
         ranges.nearest_bounds,
     ),
