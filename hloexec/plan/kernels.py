@@ -16,6 +16,7 @@ import numpy as np
 
 from hloexec.custom_calls.registry import CustomCall
 from hloexec.dtypes import ElementType, element_type_of
+from hloexec.errors import EvaluationError
 from hloexec.ir import ArrayShape, Computation, Instruction, TupleShape, leaf_shapes
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.contraction.dot import MatrixProduct
@@ -26,7 +27,7 @@ from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Callee, MemoryOrder, Opcode, find_opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.plan.float_widths import converted, float_types
-from hloexec.plan.trees import Leaf
+from hloexec.plan.trees import Leaf, fits
 from hloexec.values import flat
 
 if TYPE_CHECKING:
@@ -225,14 +226,29 @@ def library_kernel(
         )
     if function is None:
         function = _rounding_at_random(context, computation, instruction, entry, given)
-        return _assembled(
-            entry, given, function or (partial(entry.evaluate, **given) if given else entry.evaluate), orders
-        )
+        if function is None:
+            function = partial(entry.evaluate, **given) if given else entry.evaluate
+        if entry.infer is None:
+            function = partial(_of_declared_shapes, function, entry.target, results)
+        return _assembled(entry, given, function, orders)
     zeros = None
     if isinstance(instruction.shape, TupleShape):
         zeros = partial(_and_zeros, function, tuple(shape for shape in results[1:] if isinstance(shape, ArrayShape)))
     overwrites = 2 if isinstance(function, AddedProduct) else None
     return attrs.evolve(_assembled(entry, given, zeros or function, orders, overwrites=overwrites), bound=function)
+
+
+def _of_declared_shapes(
+    function: Callable[..., Any], target: str, shapes: Sequence[Leaf], *operands: object, **given: object
+) -> Any:
+    """The result of a library call without a shape rule, or EvaluationError where it is not what the text declares."""
+    result = function(*operands, **given)
+    leaves = flat(result)
+    if len(leaves) != len(shapes) or not all(map(fits, leaves, shapes)):
+        found = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves if isinstance(leaf, np.ndarray))
+        declared = ", ".join(map(str, shapes))
+        raise EvaluationError(f"{target} gives {found} on these operands, where the text declares {declared}")
+    return result
 
 
 def _rounding_at_random(

@@ -41,6 +41,19 @@ ODD = """greater {
 }
 """
 
+BY_VALUE_THEN_INDEX = """greater {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  i = s32[] parameter(2)
+  j = s32[] parameter(3)
+  more = pred[] compare(a, b), direction=GT
+  same = pred[] compare(a, b), direction=EQ
+  before = pred[] compare(i, j), direction=LT
+  tie = pred[] and(same, before)
+  ROOT r = pred[] or(more, tie)
+}
+"""
+
 
 def run(computations: str, body: str, *arguments: Any) -> Any:
     lines = "\n".join(f"  {line.strip()}" for line in body.strip().splitlines())
@@ -75,16 +88,17 @@ def test_what_xla_makes_of_top_k_runs():
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("comparator", [GREATER_OF_PAIRS, BY_VALUE_THEN_INDEX])
 @pytest.mark.parametrize("k", [3, 0])
 @pytest.mark.parametrize("dimension", [0, 1])
-def test_approximate_search_is_exact(k, dimension):
+def test_approximate_search_is_exact(comparator, k, dimension):
     x = values(12, 9)
     size = [12, 9]
     size[dimension] = k
     shape = f"[{size[0]},{size[1]}]"
     config = f"{{aggregate_to_topk = true, recall_target = 9.500000e-01 : f32, reduction_dim = {dimension} : i64, reduction_input_size_override = -1 : i64, top_k = {k} : i64}}"
     found, index = run(
-        GREATER_OF_PAIRS,
+        comparator,
         f"""x = f32[12,9] parameter(0)
         i = s32[12,9] iota(), iota_dimension={dimension}
         v = f32[] constant(-inf)
@@ -209,3 +223,14 @@ def test_resizing_without_its_config_or_to_integers_is_refused():
         resize("ResizeBilinear", np.zeros((1, 2, 2, 1), np.int32), 3, 3, "00")
     with pytest.raises(HloError):
         resize("ResizeBilinear", np.zeros((1, 0, 2, 1), np.float32), 3, 3, "00")
+
+
+def test_results_that_are_not_as_declared_are_refused():
+    x = values(3, 50)
+    with pytest.raises(hloexec.EvaluationError, match=r"TopK gives float32\[3, 7\], int32\[3, 7\] on these operands"):
+        run(
+            GREATER,
+            """x = f32[3,50] parameter(0)
+            ROOT r = (f64[3,7], s32[3,7]) custom-call(x), custom_call_target="TopK", called_computations={greater}""",
+            x,
+        )

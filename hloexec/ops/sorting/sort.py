@@ -172,7 +172,7 @@ def _stable_order(keys: Sequence[Array], count: int | None = None) -> Array:
     order = stable_argsort(last, None if others else count)
     for key in reversed(others):
         order = np.take_along_axis(order, stable_argsort(np.take_along_axis(key, order, -1)), -1)
-    return order
+    return order[..., :count]
 
 
 def stable_argsort(key: Array, count: int | None = None) -> Array:
