@@ -10,9 +10,10 @@ is collected unless asked for.
 
 from __future__ import annotations
 
-import re
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GoldenFixture", "hlo_golden"]
 
+_LONGEST_STEM = 180
+"""File names have at most 255 bytes."""
 _changed = pytest.StashKey[list[str]]()
 
 
@@ -103,12 +106,20 @@ class GoldenFixture:
     def __init__(self, path: Path, test: str, config: pytest.Config) -> None:
         self._path = path
         self._test = test
+        """What tells it from others in the file, as in `TestA::test_it[a/b]`."""
         self._config = config
+        self._checked: set[Path] = set()
 
     def folder(self, name: str | None = None) -> Path:
-        """Where the golden lies; `name` tells several of one test apart."""
-        parts = [self._test] if name is None else [self._test, name]
-        stem = re.sub(r"[^\w.]+", "-", "-".join(parts)).strip("-")
+        """Where the golden lies; `name` tells several of one test apart.
+
+        No two tests or names share a folder: whatever file names may not hold, or what separates parts of this one, is
+        written %XX, as in URLs.
+        """
+        parts = [quote(part, safe="[]-,=@") for part in self._test.split("::")]
+        stem = ".".join(parts) + ("" if name is None else "+" + quote(name, safe="[]-,=@"))
+        if len(stem) > _LONGEST_STEM:
+            stem = f"{stem[:_LONGEST_STEM]}%{hashlib.sha256(stem.encode()).hexdigest()[:16]}"
         return self._path.parent / "goldens" / self._path.stem / f"{stem}.golden"
 
     def check(
@@ -133,6 +144,9 @@ class GoldenFixture:
         from hloexec.golden import check_golden, record_golden
 
         folder = self.folder(name)
+        if folder in self._checked:
+            pytest.fail(f"this test has checked {folder} before; give each check a name of its own", pytrace=False)
+        self._checked.add(folder)
         is_updating = self._config.getoption("--hlo-update")
         if not folder.exists() and not is_updating:
             pytest.fail(f"there is no golden {folder}; `pytest --hlo-update` records it", pytrace=False)
@@ -152,7 +166,7 @@ class GoldenFixture:
 @pytest.fixture
 def hlo_golden(request: pytest.FixtureRequest) -> GoldenFixture:
     """Goldens of this test: `hlo_golden.check(module)`."""
-    return GoldenFixture(request.path, request.node.name, request.config)
+    return GoldenFixture(request.path, request.node.nodeid.partition("::")[2], request.config)
 
 
 def _is_of(folder: Path, module: Module) -> bool:

@@ -31,7 +31,9 @@ def wrapped_opcode(opcode: str) -> tuple[Opcode, Opcode] | None:
 def check_wrapped(state: ParserState, scope: Scope, operand: str, wrapped: Opcode, start: int) -> None:
     """An update or done names the opcode that its start wraps."""
     begun = scope.by_name.get(operand)
-    while begun is not None and begun.opcode == "async-update":
+    seen = set()
+    while begun is not None and begun.opcode == "async-update" and begun.name not in seen:
+        seen.add(begun.name)  # an update of itself is the verifier's business
         begun = scope.by_name.get(begun.operands[0])
     if begun is None or begun.opcode != "async-start" or begun.attributes.calls not in state.computations:
         return  # not a start of this computation: the verifier's business

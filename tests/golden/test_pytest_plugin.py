@@ -98,7 +98,49 @@ def test_one_test_may_have_several_goldens_and_parameters(tmp_path: Path) -> Non
     _pytest(tmp_path, "--hlo-update")
     assert "2 passed" in _pytest(tmp_path)
     names = {path.name for path in (tmp_path / "goldens" / "test_many").iterdir()}
-    assert names == {f"test_add-{end}.golden" for end in ("a-b", "a-b-again", "c", "c-again")}
+    assert names == {f"test_add[{end}.golden" for end in ("a%2Fb]", "a%2Fb]+again", "c]", "c]+again")}
+
+
+CLASHES = f"""
+import pytest
+import hloexec
+
+def module(operation):
+    return hloexec.parse({ADD!r}.replace("add(", operation + "("))
+
+class TestA:
+    def test_it(self, hlo_golden):
+        hlo_golden.check(module("add"))
+
+class TestB:
+    def test_it(self, hlo_golden):
+        hlo_golden.check(module("subtract"))
+
+@pytest.mark.parametrize("operation", [pytest.param("add", id="a/b"), pytest.param("multiply", id="a-b"),
+    pytest.param("subtract", id="a.b"), pytest.param("maximum", id="a+b"), pytest.param("minimum", id="A b" * 100)])
+def test_parameters(hlo_golden, operation):
+    hlo_golden.check(module(operation))
+    hlo_golden.check(module("divide"), name="x")
+    hlo_golden.check(module("power"), name="x/y")
+    hlo_golden.check(module("atan2"), name="x-y")
+"""
+
+
+def test_no_two_checks_share_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_clash.py").write_text(CLASHES)
+    assert _pytest(tmp_path, "--hlo-update").count("\nrecorded ") == 2 + 5 * 4
+    out = _pytest(tmp_path, "--hlo-update")
+    assert "7 passed" in out and "updated" not in out
+    assert len(list((tmp_path / "goldens" / "test_clash").iterdir())) == 2 + 5 * 4
+
+
+def test_the_second_check_of_a_golden_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    twice = TEST + f"    hlo_golden.check(hloexec.parse({ADD!r}.replace('add(', 'subtract(')))\n"
+    (tmp_path / "test_twice.py").write_text(twice)
+    for options in (["--hlo-update"], []):
+        assert "has checked" in _pytest(tmp_path, *options, code=1)
 
 
 def test_loading_it_imports_nothing_large() -> None:
