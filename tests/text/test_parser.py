@@ -15,7 +15,7 @@ from hloexec.text import format as format_module
 from hloexec.text import parse
 from hloexec.verifier import verify
 from tests.text import oracle
-from tests.text.building import op
+from tests.text.building import module, op
 from tests.text.cases import ACCEPTED, REJECTED, TOLERATED, UNKNOWN, places_of, without_marks
 
 
@@ -131,6 +131,22 @@ def test_what_a_future_xla_may_write_is_rejected_when_strict(text: str) -> None:
     with pytest.raises(ParseError) as caught:
         parse(plain, strict=True)
     assert (caught.value.line, caught.value.column) in places_of(text), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "ROOT a = ((f32[1]), f32[2], s32[]) custom-call-update(a)",
+        "ROOT d = f32[2] custom-call-done(d)",
+        "a = ((f32[1]), f32[2], s32[]) async-update(b)\nb = ((f32[1]), f32[2], s32[]) async-update(a)\n"
+        "ROOT d = f32[2] async-done(b)",
+        "a = ((f32[1]), f32[2], s32[]) custom-call-update(b)\nb = ((f32[1]), f32[2], s32[]) custom-call-update(a)\n"
+        "ROOT d = f32[2] custom-call-done(b)",
+    ],
+)
+def test_async_updates_in_a_cycle_are_left_to_the_verifier(body: str) -> None:
+    with pytest.raises(VerificationError, match="the value depends on itself"):
+        verify(parse(module(body)))
 
 
 def test_repeated_unknown_attributes_are_one_warning() -> None:
