@@ -62,6 +62,7 @@ class Recorder:
     instructions: set[tuple[str, str]] = attrs.field(init=False, factory=set)
     _known: KnownArrays[tuple[LeafStatistics, int | None]] = attrs.field(init=False)
     _offsets: OrderedDict[tuple[object, ...], int] = attrs.field(init=False, factory=OrderedDict)
+    _index_bytes: int = 0
     _unchecked: int = _ROOM_CHECK_BYTES
     _not_finite: dict[tuple[str, str], Remarkable] = attrs.field(init=False, factory=dict)
     _largest: dict[tuple[str, str], tuple[float, Remarkable]] = attrs.field(init=False, factory=dict)
@@ -81,8 +82,11 @@ class Recorder:
                 found, offset = self._known(leaf)
                 arrays.append(_array_fields(found, index, offset))
                 self._notice(event, fields["name"], found)
+        line = json.dumps(fields | {"arrays": arrays}, ensure_ascii=False).encode() + b"\n"
+        self._require_room(len(line))
+        self._index_bytes += len(line)
         try:
-            self._index.write(json.dumps(fields | {"arrays": arrays}, ensure_ascii=False).encode() + b"\n")
+            self._index.write(line)
         except OSError as error:
             raise self._failure(error) from error
         self.event_count += 1
@@ -128,8 +132,9 @@ class Recorder:
         return offset
 
     def _require_room(self, size: int) -> None:
-        if self._limit is not None and self.value_bytes + size > self._limit:
-            raise ResourceError(f"the trace takes more than the {self._limit} bytes that it may; {ADVICE}")
+        if self._limit is not None and self.value_bytes + self._index_bytes + size > self._limit:
+            advice = ADVICE if self._values is not None else "select fewer instructions (--select)"
+            raise ResourceError(f"the trace takes more than the {self._limit} bytes that it may; {advice}")
         self._unchecked += size
         if self._unchecked >= _ROOM_CHECK_BYTES:
             if free_bytes(self._folder) < size:

@@ -230,6 +230,13 @@ def test_a_loop_of_unknown_length_is_stopped_at_the_limit(tmp_path: Path) -> Non
         traced(COUNTING_LOOP, tmp_path / "t", X, disk_limit=40, select=["doubled"])
 
 
+def test_the_limit_counts_the_index_too(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match="more than the 1000 bytes that it may; select fewer"):
+        traced(COUNTING_LOOP, tmp_path / "t", X, disk_limit=1000, statistics_only=True)
+    written = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    assert written <= 1000
+
+
 def test_a_module_that_cannot_run_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(HloError, match="custom call"):
         traced(op('f32[2] custom-call(x), custom_call_target="?"', x="f32[2]"), tmp_path / "t", np.ones(2, np.float32))
