@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import glob
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,9 @@ from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.results import labelled_arrays, result_shapes
 from hloexec.values import Array, Inputs, Value
 
+_ABANDONED_SECONDS = 3600
+"""What another machine writes to the same disk is younger."""
+
 __all__ = ["nested_value", "record_golden", "versions"]
 
 
@@ -60,6 +66,9 @@ def record_golden(
     inputs_source: str | None = None,
     expected_source: str = "elsewhere",
     replace: bool = False,
+    memory_limit: int | str | None = None,
+    max_iterations: int | None = None,
+    timeout: float | None = None,
 ) -> Golden:
     """Write the golden of a module to `folder`, whose name must end in `.golden`.
 
@@ -68,7 +77,8 @@ def record_golden(
     mapping from leaves' labels to arrays; without it the module is run.
     `numerics`, `elided` and `unknown` are as for `run`; `atol`, `rtol` and `ulp` are tolerances for `check_golden`, as
     for `compare`. `inputs_source` and `expected_source` say where values come from, for people. `replace` allows
-    writing over a golden that is there.
+    writing over a golden that is there. `memory_limit`, `max_iterations` and `timeout` end runs, as those of
+    `run_devices`; they are not kept.
 
     Raises what `run_devices` raises, and InputError where the folder cannot be written or `expected` is of another
     shape than the module's result.
@@ -80,14 +90,13 @@ def record_golden(
     require_choice("elided", elided, ("zeros", "random", "error"))
     require_seed(seed)
     given_tolerance(atol, rtol, ulp)
-    if inputs_source is not None:
-        require_text("inputs_source", inputs_source)
-    require_text("expected_source", expected_source)
+    for name, source in (("inputs_source", inputs_source or "given"), ("expected_source", expected_source)):
+        require_text(name, source)
     target = _target(folder, replace)
     topology = topology_of(module, replicas, partitions)
-    given = [random_inputs(module, seed)] if inputs is None else listed_inputs(module.entry, inputs)
-    plan = plan_of(module, numerics=numerics, elided=elided, unknown=unknown)
-    device_arguments(plan.computation, given, topology.count)
+    given = listed_inputs(module.entry, inputs) if inputs is not None else [random_inputs(module, seed)]
+    computation = plan_of(module, numerics=numerics, elided=elided, unknown=unknown).computation
+    device_arguments(computation, given, topology.count)
     golden = Golden(
         folder=target,
         module_name=module.name,
@@ -106,32 +115,38 @@ def record_golden(
         ulp=ulp,
         versions=versions(),
     )
-    result = run_golden(golden, module, given) if expected is None else _result_of(module, expected, topology.count)
-    spreads = _spreads(golden, module, given)
-    text = module_text(module)
-    golden = attrs.evolve(golden, module_hash=text_hash(text))
-    _write(golden, text, tuple(map(tuple, given)) if len(given) > 1 else tuple(given[0]), result, spreads)
+    limits = {"memory_limit": memory_limit, "max_iterations": max_iterations, "timeout": timeout}
+    result = _result(golden, module, given, expected, **limits)
+    spreads = _spreads(golden, module, given, **limits)
+    golden = attrs.evolve(golden, module_hash=text_hash(text := module_text(module)))
+    _write(golden, text, given, result, spreads, replace=replace)
     return golden
 
 
-def _result_of(module: Module, expected: Mapping[str, Array] | Value, count: int) -> Value:
-    """The expected result, nested as the module's; InputError where it is of another shape."""
+def _result(
+    golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]], expected: Any, **limits: Any
+) -> Value:
+    """The expected result, nested as the module's, from a run where none is given; InputError for another shape."""
+    if expected is None:
+        return run_golden(golden, module, inputs_per_device, **limits)
     result = nested_value(expected) if isinstance(expected, Mapping) else expected
-    _require_result(module, result, count)
+    _require_result(module, result, golden.replicas * golden.partitions)
     return result
 
 
-def _spreads(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]]) -> dict[str, Spread]:
+def _spreads(
+    golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]], **limits: Any
+) -> dict[str, Spread]:
     """What rounding does to the result's elements; none where checks do not ask for it, or runs do not show it."""
     if golden.has_tolerance or golden.is_bit_for_bit:
         return {}
-    options = golden.run_options
+    options = golden.run_options | limits
     return measured_spreads(module, inputs_per_device, golden.numerics, RECORDED_SAMPLES, has_means=False, **options)
 
 
-def run_golden(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]]) -> Value:
+def run_golden(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]], **limits: Any) -> Value:
     """What a module gives when it is run as a golden says; a tuple of the devices' results where there are several."""
-    results = run_devices(module, inputs_per_device, numerics=golden.numerics, **golden.run_options)
+    results = run_devices(module, inputs_per_device, numerics=golden.numerics, **golden.run_options, **limits)
     return tuple(results) if len(results) > 1 else results[0]
 
 
@@ -218,24 +233,33 @@ def _target(folder: str | os.PathLike[str], replace: bool) -> Path:
     return target
 
 
-def _write(golden: Golden, text: bytes, inputs: Value, expected: Value, spreads: Mapping[str, Spread]) -> None:
-    """The files, in a folder that takes its name when they are all there."""
+def _write(
+    golden: Golden,
+    text: bytes,
+    inputs: Sequence[Sequence[Value]],
+    expected: Value,
+    spreads: Mapping[str, Spread],
+    *,
+    replace: bool,
+) -> None:
+    """The files, in a folder that takes its name when they are all there; the first of several writers wins."""
     target = golden.folder
     parent = target.parent
-    temporary = parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
-    old = parent / f".{target.name}.{secrets.token_hex(4)}.old"
+    temporary = parent / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    old = temporary.with_suffix(".old")
     try:
         parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(target)
         temporary.mkdir()
         try:
             (temporary / MODULE).write_bytes(text)
-            literals.save(temporary / INPUTS, inputs)
+            literals.save(temporary / INPUTS, tuple(map(tuple, inputs)) if len(inputs) > 1 else tuple(inputs[0]))
             literals.save(temporary / EXPECTED, expected)
             write_spreads(temporary, spreads)
             (temporary / RECORD).write_text(golden.text(), encoding="utf-8")
-            if target.exists():
+            if replace and target.exists():
                 target.rename(old)
-            temporary.rename(target)
+            _rename_to_new(temporary, target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
             if old.exists() and not target.exists():
@@ -244,6 +268,25 @@ def _write(golden: Golden, text: bytes, inputs: Value, expected: Value, spreads:
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"cannot write {str(target)!r}: {reason}") from error
+
+
+def _rename_to_new(folder: Path, target: Path) -> None:
+    """Rename a folder; InputError where there is one of the new name."""
+    try:
+        folder.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise InputError(f"{str(target)!r} has been recorded by another process meanwhile; it is kept") from error
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove what processes have left that were killed while they recorded `target`."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*-*.tmp"):
+        number = left.name.removeprefix(f".{target.name}.").partition("-")[0]
+        is_old = time.time() - left.stat().st_mtime > _ABANDONED_SECONDS
+        if number.isdecimal() and is_old and not Path(f"/proc/{number}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def write_expected(golden: Golden, expected: Value) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import hloexec
 from hloexec import literals
 from hloexec.golden import find_goldens, read_golden, update_golden
 from hloexec.golden.checking import Outcome
+from tests.exec.programs import COUNTING_LOOP
 from tests.text.building import ADD, op
 
 DOT = op("f32[4,3] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", x="f32[4,50]", y="f32[50,3]")
@@ -219,6 +223,26 @@ def test_what_cannot_be_recorded_is_refused(text: str, name: str, options: Any, 
     with pytest.raises(hloexec.InputError, match=message):
         hloexec.record_golden(hloexec.parse(text), **{"inputs": None, "folder": f"{tmp_path}/{name}", **options})
     assert list(tmp_path.rglob("*.npz")) == []
+
+
+def test_limits_end_a_run_that_is_to_be_recorded(tmp_path: Path) -> None:
+    with pytest.raises(hloexec.ResourceError, match="max_iterations=3 ends the loop"):
+        _recorded(tmp_path, COUNTING_LOOP, max_iterations=3)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_removed_when_it_is_old(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    ours, other, recent = f"m.golden.{process.pid}-00ff", f"b.golden.{process.pid}-00ff", f"m.golden.{process.pid}-1111"
+    running = f"m.golden.{os.getpid()}-00ff"
+    for name in (ours, other, running):
+        (tmp_path / f".{name}.tmp").mkdir()
+        os.utime(tmp_path / f".{name}.tmp", (0, 0))
+    (tmp_path / f".{recent}.tmp").mkdir()
+    _recorded(tmp_path)
+    kept = {f".{name}.tmp" for name in (other, running, recent)}
+    assert {path.name for path in tmp_path.iterdir()} == {"m.golden", *kept}
 
 
 def test_nothing_is_replaced_unless_it_is_a_golden_and_meant(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def record(
         inputs_source=file if ready.recorded_result is not None else _source(given),
         expected_source=expected or file,
         replace=force,
+        **given.limits(),
     )
     if as_json:
         echo_json({"folder": str(golden.folder), "numerics": golden.numerics, "module_hash": golden.module_hash})
