@@ -1,10 +1,21 @@
-"""`python -m hloexec` is the command `hloexec`."""
+"""The command `hloexec`, which is `python -m hloexec`, too."""
 
 from __future__ import annotations
 
+import signal
 import sys
 
-from hloexec.cli import main
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Run the command line; until it can say something, Ctrl-C ends it in silence."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from hloexec.cli import main as command_line
+
+    return command_line()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,16 +5,19 @@ Commands are imported when they are called. Whatever goes wrong comes out as one
 The exit code is 0 where a command did what it was asked and everything agreed; 1 where it compared or searched, and
 things differ or something was found; 2 where the command line, a file that it names or a value in one is at fault. A
 run that fails (an unknown library call, too little memory, a deadlock) gives 1, but 2 in commands whose 1 is a verdict:
-they came to none. Ctrl-C gives 130.
+they came to none. Ctrl-C gives 130, SIGTERM 143, and a pipe that nobody reads any more 141, all without a traceback.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -32,8 +35,28 @@ _FAULTS = (InputError, ParseError, ShapeError, VerificationError)
 """What is wrong with what a command was given, and not with how a run went."""
 
 
+class _ClosedPipeError(BaseException):
+    """Nobody reads the output any more; click takes BrokenPipeError for a failure."""
+
+
+@contextmanager
+def _closed_pipes_told_apart() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise _ClosedPipeError from None
+
+
 class _Commands(click.Group):
     """The commands, each in the module of its name."""
+
+    def make_context(self, *args: Any, **settings: Any) -> click.Context:
+        with _closed_pipes_told_apart():
+            return super().make_context(*args, **settings)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _closed_pipes_told_apart():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -86,30 +109,62 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.simplefilter("always", HloWarning)
         warnings.showwarning = _show_warning
         try:
-            result = _hloexec.main(args=arguments, prog_name="hloexec", standalone_mode=False)
-            sys.stdout.flush()
-        except click.exceptions.Exit as stop:
-            return stop.exit_code
-        except click.UsageError as error:
-            error.show()
-            return 2
-        except click.ClickException as error:
-            error.show()
-            return error.exit_code
-        except HloError as error:
-            _show("error", str(error), "red")
-            return 2 if name in _JUDGING or isinstance(error, _FAULTS) else 1
-        except MemoryError:
-            _show("error", "there is not enough memory", "red")
-            return 2 if name in _JUDGING else 1
+            if arguments is None:
+                _handle_signals()
+            if sys.stdout is None:
+                raise OSError("standard output is closed")
+            return _execute(arguments, name)
         except (click.Abort, KeyboardInterrupt):
             click.echo("interrupted", err=True)
             return 130
-        except BrokenPipeError:
-            # Whoever read our output has gone; Python would complain again when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except (_ClosedPipeError, BrokenPipeError):
+            _discard_output()
             return 141
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            _discard_output()
+            _show("error", f"cannot write the output: {error.strerror or error}", "red")
+            return 2
+
+
+def _execute(arguments: Sequence[str] | None, name: str) -> int:
+    """The exit code of a command; its errors are on standard error."""
+    try:
+        result = _hloexec.main(args=arguments, prog_name="hloexec", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.UsageError as error:
+        error.show()
+        return 2
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except HloError as error:
+        _show("error", str(error), "red")
+        return 2 if name in _JUDGING or isinstance(error, _FAULTS) else 1
+    except MemoryError:
+        _show("error", "there is not enough memory", "red")
+        return 2 if name in _JUDGING else 1
     return result if isinstance(result, int) else 0
+
+
+def _handle_signals() -> None:
+    """SIGTERM ends the process as Ctrl-C does: what is half written is removed."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _discard_output() -> None:
+    """Nothing more can be written; Python would complain again when it flushes at exit."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
@@ -120,4 +175,5 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: object, *
 def _show(kind: str, message: str, color: str) -> None:
     """A block on standard error; what a file smuggles into it cannot steer the terminal."""
     printable = "".join(character if character.isprintable() or character == "\n" else "·" for character in message)
-    click.echo(click.style(f"{kind}:", fg=color, bold=True) + " " + printable, err=True)
+    with suppress(OSError):
+        click.echo(click.style(f"{kind}:", fg=color, bold=True) + " " + printable, err=True)

@@ -1,0 +1,128 @@
+"""The command line as a process: outputs that cannot be written, signals, and several processes at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hloexec.golden import check_golden
+from tests.text.building import op
+
+ROOT = Path(__file__).parents[2]
+HLOEXEC = f"{sys.executable} -m hloexec"
+ENDLESS = """HloModule endless
+c {
+  x = s32[] parameter(0)
+  ROOT l = pred[] constant(true)
+}
+b {
+  x = s32[] parameter(0)
+  o = s32[] constant(1)
+  ROOT a = s32[] add(x, o)
+}
+ENTRY e {
+  z = s32[] constant(0)
+  ROOT w = s32[] while(z), condition=c, body=b
+}
+"""
+
+
+def shell(command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = ["bash", "-c", command]
+    return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    """A module whose result takes more than what a pipe holds."""
+    path = tmp_path / "wide.hlo"
+    path.write_text(op("f32[300,300] iota(), iota_dimension=0"))
+    return path
+
+
+@pytest.mark.parametrize("command", ["run {}", "fmt {}", "ops", "ops --json", "run --help", "--help"])
+def test_a_pipe_that_nobody_reads_is_quiet_and_141(command: str, wide: Path) -> None:
+    done = shell(f"{HLOEXEC} {command.format(wide)} | true; exit ${{PIPESTATUS[0]}}")
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("command", ["run {}", "fmt {}", "ops --json", "--version", "run --help"])
+def test_an_output_that_takes_nothing_is_an_error(command: str, wide: Path) -> None:
+    done = shell(f"{HLOEXEC} {command.format(wide)} > /dev/full")
+    assert (done.returncode, done.stderr) == (2, "error: cannot write the output: No space left on device\n")
+
+
+def test_a_closed_output_is_an_error(wide: Path) -> None:
+    done = shell(f"{HLOEXEC} run {wide} >&-")
+    assert (done.returncode, done.stderr) == (2, "error: cannot write the output: standard output is closed\n")
+
+
+def test_errors_that_cannot_be_shown_still_count(wide: Path) -> None:
+    assert shell(f"{HLOEXEC} run {wide}.not 2>/dev/full").returncode == 2
+    assert shell(f"{HLOEXEC} run {wide}.not 2>&-").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "words"), [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, "")]
+)
+def test_signals_end_a_run_without_a_traceback(number: int, code: int, words: str, tmp_path: Path) -> None:
+    (tmp_path / "m.hlo").write_text(ENDLESS)
+    command = [sys.executable, "-m", "hloexec", "run", "m.hlo", "--save", "out.npz"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(2)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.lstrip()) == (code, words)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.hlo"]
+
+
+def test_ctrl_c_before_the_command_line_is_there_ends_the_process_in_silence() -> None:
+    code = """
+import signal, sys, types
+command_line = types.ModuleType("hloexec.cli")
+command_line.main = lambda: signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+sys.modules["hloexec.cli"] = command_line
+from hloexec.__main__ import main
+print("numpy" in sys.modules, main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False True\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="files have names from the start on this system")
+def test_of_a_killed_process_nothing_stays(tmp_path: Path) -> None:
+    code = f"""
+import os, signal
+from hloexec.files import open_atomically
+with open_atomically({str(tmp_path / "out")!r}) as file:
+    file.write(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_simultaneous_records_the_first_wins(tmp_path: Path) -> None:
+    (tmp_path / "m.hlo").write_text(op("f32[4] negate(x)", x="f32[4]"))
+    command = [sys.executable, "-m", "hloexec", "golden", "record", "m.hlo", "-o", "."]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    running = [
+        subprocess.Popen([*command, "--seed", str(seed)], cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
+        for seed in range(4)
+    ]
+    errors = [process.communicate(timeout=120)[1].decode() for process in running]
+    codes = [process.returncode for process in running]
+    assert sorted(codes) == [0, 2, 2, 2]
+    for code, message in zip(codes, errors, strict=True):
+        assert code == 0 or "it is kept" in message or "exists" in message or "--force" in message, message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.golden", "m.hlo"]
+    assert check_golden(tmp_path / "m.golden").golden.seed == codes.index(0)
