@@ -90,8 +90,8 @@ def record_golden(
     require_choice("elided", elided, ("zeros", "random", "error"))
     require_seed(seed)
     given_tolerance(atol, rtol, ulp)
-    for name, source in (("inputs_source", inputs_source or "given"), ("expected_source", expected_source)):
-        require_text(name, source)
+    require_text("inputs_source", "given" if inputs_source is None else inputs_source)
+    require_text("expected_source", expected_source)
     target = _target(folder, replace)
     topology = topology_of(module, replicas, partitions)
     given = listed_inputs(module.entry, inputs) if inputs is not None else [random_inputs(module, seed)]
