@@ -128,6 +128,8 @@ WRONG = [
     ([f"a = f32[8,7] all-gather(q), dimensions={{0}}, {GROUPS}"], "a part of its result"),
     (["a = f32[8] all-gather(p), dimensions={0}, replica_groups={{0,1},{2}}"], "must be of one size"),
     (["a = f32[8] all-gather(p), dimensions={0}, replica_groups={{0,1},{1,2}}"], "at most once"),
+    (["a = f32[4] all-to-all(p), dimensions={0}, replica_groups={{}}"], "must not be empty"),
+    (["a = f32[4] all-gather(p), dimensions={0}, replica_groups={{0},{}}"], "must not be empty"),
     ([f"a = f32[4] all-reduce(p), to_apply=twice, {GROUPS}"], "must take 2 parameters, but takes 1"),
     ([f"a = f32[3,6] reduce-scatter(q), dimensions={{0}}, to_apply=add, {GROUPS}"], "a part of its operand"),
     (["a = f32[4,6] all-to-all(q), dimensions={1}, replica_groups={{0,1,2,3}}"], "must be divisible by the 4"),

@@ -122,6 +122,18 @@ def _attribute(text: str, rng: random.Random) -> str:
     return "\n".join(split)
 
 
+def _list(text: str, rng: random.Random) -> str:
+    """A list in braces loses its elements or one of them, or has one twice."""
+    found = [match.span() for match in re.finditer(r"\{[\w,\-%. ]*\}", text)]
+    if not found:
+        return text
+    start, end = rng.choice(found)
+    elements = text[start + 1 : end - 1].split(",")
+    place = rng.randrange(len(elements))
+    changed: Sequence[str] = rng.choice(((), elements[:place] + elements[place + 1 :], [*elements, elements[place]]))
+    return _replaced(text, (start, end), f"{{{','.join(changed)}}}")
+
+
 def _line(text: str, rng: random.Random) -> str:
     """A line goes, comes twice, or changes places with another."""
     lines = text.split("\n")
@@ -169,6 +181,7 @@ _MUTATIONS: tuple[Callable[[str, random.Random], str], ...] = (
     _shape,
     _no_attribute,
     _attribute,
+    _list,
     _line,
     _operands,
     _bytes,

@@ -69,7 +69,8 @@ def group_size(groups: ReplicaGroups, opcode_name: str) -> int | None:
 
 
 def require_distinct(groups: ReplicaGroups, opcode_name: str) -> None:
-    """No device may be in two groups, or twice in one."""
+    """No group may be empty; no device may be in two groups, or twice in one."""
+    require(all(groups.groups), f"the replica groups of {opcode_name} must not be empty, but are {groups.groups}")
     devices = [device for group in groups.groups for device in group]
     require(
         len(set(devices)) == len(devices) and all(device >= 0 for device in devices),
