@@ -2,19 +2,42 @@
 
 XLA:GPU writes a protocol buffer as JSON: today `{"gemm_backend_config":{…},"operation_queue_id":"0",…}`, in older
 dumps the inner object alone, as a quoted string. Numbers may be strings (protocol buffers write 64-bit integers so),
-words are the names of enumerations.
+words are the names of enumerations (in older dumps their numbers); what is zero is left out.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from hloexec.errors import UnsupportedError
+import attrs
 
-__all__ = ["backend_config_field", "checked_json"]
+from hloexec.errors import ShapeError, UnsupportedError
+from hloexec.ir import Instruction
+
+__all__ = [
+    "Fields",
+    "backend_config_field",
+    "checked_json",
+    "json_object",
+    "known_fields",
+    "read_fields",
+    "refused_by",
+    "refused_config",
+]
+
+
+def json_object(backend_config: str) -> dict[str, Any]:
+    """A config as an object of JSON; UnsupportedError says what is wrong with one that is none."""
+    try:
+        found = json.loads(backend_config)
+    except (ValueError, RecursionError) as error:
+        raise UnsupportedError(f"its backend_config is not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise UnsupportedError(f"its backend_config must be a JSON object, but is {backend_config[:80]!r}")
+    return found
 
 
 @lru_cache(maxsize=1024)
@@ -25,13 +48,10 @@ def backend_config_field(backend_config: str | None, field: str) -> dict[str, An
     """
     if backend_config is None:
         raise UnsupportedError(f"it has no backend_config, but {field} says what to compute")
-    try:
-        whole = json.loads(backend_config)
-    except (ValueError, RecursionError) as error:
-        raise UnsupportedError(f"its backend_config is not JSON ({error})") from None
-    found = whole.get(field, whole) if isinstance(whole, dict) else None
+    whole = json_object(backend_config)
+    found = whole.get(field, whole)
     if not isinstance(found, dict):
-        raise UnsupportedError(f"its backend_config must be a JSON object with {field}, but is {backend_config[:80]!r}")
+        raise UnsupportedError(f"{field} of its backend_config must be a JSON object, but is {found!r}")
     return found
 
 
@@ -42,16 +62,92 @@ def checked_json(
 
     `permitted` gives for each name the values, or a function that knows them. UnsupportedError names what does not fit.
     """
-    try:
-        found = json.loads(backend_config or "")
-    except (ValueError, RecursionError) as error:
-        raise UnsupportedError(f"its backend_config is not JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise UnsupportedError(f"its backend_config must be a JSON object, but is {found!r}")
+    found = json_object(backend_config or "")
+    known_fields(found, permitted)
     for name, value in found.items():
-        if name not in permitted:
-            raise UnsupportedError(f"its backend_config has the field {name}, which hloexec does not know")
         values = permitted[name]
         if not (values(value) if callable(values) else value in values):
             raise UnsupportedError(f"{name} of its backend_config is {value!r}, which hloexec does not support")
     return found
+
+
+@attrs.frozen
+class Fields:
+    """One object of a config; UnsupportedError where a field is not of the kind that is asked for."""
+
+    values: Mapping[str, Any]
+
+    def number(self, name: str, default: float = 0.0) -> float:
+        value = self.values.get(name, default)
+        try:
+            return float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise UnsupportedError(f"{name} of its backend_config must be a number, but is {value!r}") from None
+
+    def whole(self, name: str) -> int:
+        value = self.number(name)
+        if not value.is_integer():
+            raise UnsupportedError(f"{name} of its backend_config must be a whole number, but is {value}")
+        return int(value)
+
+    def flag(self, name: str) -> bool:
+        value = self.values.get(name, False)
+        if not isinstance(value, bool):
+            raise UnsupportedError(f"{name} of its backend_config must be true or false, but is {value!r}")
+        return value
+
+    def word(self, name: str, words: Sequence[str]) -> str:
+        """A member of an enumeration, by its name or its number; the first one where the field is left out."""
+        value = str(self.values.get(name, words[0]))
+        if value.isdigit() and int(value) < len(words):
+            return words[int(value)]
+        if value not in words:
+            raise UnsupportedError(f"{name} of its backend_config is {value!r}; there are {', '.join(words)}")
+        return value
+
+    def object(self, name: str, default: Mapping[str, Any] | None = None) -> Fields:
+        """An object inside this one."""
+        value = self.values.get(name, default)
+        if not isinstance(value, dict):
+            raise UnsupportedError(f"{name} of its backend_config must be an object, but is {value!r}")
+        return Fields(value)
+
+    def whole_list(self, name: str) -> tuple[int, ...]:
+        value = self.values.get(name, [])
+        try:
+            if isinstance(value, str):
+                raise TypeError
+            return tuple(int(item) for item in value)
+        except (TypeError, ValueError, OverflowError):
+            raise UnsupportedError(f"{name} of its backend_config must be a list of whole numbers") from None
+
+
+def known_fields(values: Mapping[str, Any], known: Collection[str], field: str = "backend_config") -> Fields:
+    """The fields of an object; UnsupportedError names one that is not among those `known`."""
+    for name in values:
+        if name not in known:
+            raise UnsupportedError(f"its {field} has the field {name}, which hloexec does not know")
+    return Fields(values)
+
+
+def read_fields(backend_config: str | None, field: str, known: Collection[str]) -> Fields:
+    """The fields of the object `field` of a config, all of them `known`."""
+    return known_fields(backend_config_field(backend_config, field), known, field)
+
+
+def refused_by(read: Callable[[Instruction], Any]) -> staticmethod[[Instruction], str | None]:
+    """The `supports` of an entry: why `read` refuses an instruction, as a clause; None where it does not."""
+
+    def supports(instruction: Instruction) -> str | None:
+        try:
+            read(instruction)
+        except (UnsupportedError, ShapeError) as error:
+            return error.message
+        return None
+
+    return staticmethod(supports)
+
+
+def refused_config(read: Callable[[str | None], object]) -> staticmethod[[Instruction], str | None]:
+    """The `supports` of an entry whose configs `read` reads or refuses."""
+    return refused_by(lambda instruction: read(instruction.backend_config))

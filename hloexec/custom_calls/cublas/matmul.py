@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import pi, sqrt
-from typing import Any
 
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.backend_config import backend_config_field
+from hloexec.custom_calls.backend_config import Fields, backend_config_field, read_fields
 from hloexec.custom_calls.registry import custom_call
+from hloexec.custom_calls.shapes import in_declared_form, operand_shapes, result_shapes, with_scratch
 from hloexec.dtypes import ElementType, Kind, element_type_of
-from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
+from hloexec.errors import EvaluationError, HloError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
-from hloexec.ops.common import array_shape, narrow, widen
+from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS
-from hloexec.ops.contraction.dot import Dot, DotAttributes, MatrixProduct, contract, contraction_shape, product_size
+from hloexec.ops.contraction.dot import Dot, DotAttributes, MatrixProduct, contraction_shape, product_size
 from hloexec.ops.contraction.product_sums import AddedProduct
 from hloexec.ops.elementwise.arithmetic import maximum
 from hloexec.ops.elementwise.declaration import exact_formula
@@ -31,17 +31,17 @@ from hloexec.ops.traits import ContractionSize
 from hloexec.values import Array
 
 __all__ = [
+    "GEMM_FIELDS",
     "Gemm",
     "GemmConfig",
+    "Product",
     "accumulation_type",
     "apply_epilogue",
     "check_addends",
     "gemm_config",
-    "gemm_size",
-    "plain_product",
     "read_gemm_config",
+    "require_real",
     "result_type_of",
-    "workspaces",
 ]
 
 
@@ -104,12 +104,12 @@ _EPILOGUES = {"DEFAULT": _Epilogue(), "BIAS": _Epilogue(has_bias=True)} | {
     for suffix in (("", "_AUX") if name == "GELU" else ("",))
 }
 
-_WITHOUT_INFLUENCE = (
-    # Which of several kernels runs, in how much memory, at what cost; what the operands' shapes say already; and
-    # whether XLA made the call for a gradient.
+GEMM_FIELDS = (
+    "alpha_real alpha_imag beta dot_dimension_numbers precision_config epilogue damax_output scale_mode "
+    # Without influence: which of several kernels runs, in how much memory, at what cost; what the operands' shapes say
+    # already; and whether XLA made the call for a gradient.
     "selected_algorithm autotune_workspace_size reification_cost batch_size lhs_stride rhs_stride is_fp8 grad_x grad_y"
 ).split()
-_FIELDS = ("alpha_real alpha_imag beta dot_dimension_numbers precision_config epilogue damax_output scale_mode").split()
 
 
 @attrs.frozen
@@ -138,48 +138,48 @@ class GemmConfig:
 @lru_cache(maxsize=1024)
 def gemm_config(backend_config: str | None) -> GemmConfig:
     """Read either spelling of the config; UnsupportedError says what cannot be done."""
-    return read_gemm_config(backend_config_field(backend_config, "gemm_backend_config"))
+    return read_gemm_config(read_fields(backend_config, "gemm_backend_config", GEMM_FIELDS))
 
 
-def read_gemm_config(config: Mapping[str, object]) -> GemmConfig:
+def read_gemm_config(fields: Fields) -> GemmConfig:
     """Read a GemmBackendConfig; UnsupportedError says what cannot be done."""
-    for name in config:
-        if name not in _FIELDS and name not in _WITHOUT_INFLUENCE:
-            raise UnsupportedError(f"its backend_config has the field {name}, which hloexec does not know")
     for name in ("alpha_real", "dot_dimension_numbers"):
-        if name not in config:
+        if name not in fields.values:
             raise UnsupportedError(f"its backend_config lacks {name}")
-    numbers, precision = config["dot_dimension_numbers"], config.get("precision_config", {})
-    if not isinstance(numbers, dict) or not isinstance(precision, dict):
-        raise UnsupportedError("dot_dimension_numbers and precision_config of its backend_config must be objects")
-    epilogue = str(config.get("epilogue", "DEFAULT"))
+    epilogue = str(fields.values.get("epilogue", "DEFAULT"))
     if epilogue not in _EPILOGUES:
         raise UnsupportedError(f"it has epilogue {epilogue!r}; there are {', '.join(_EPILOGUES)}")
-    scale_mode = str(config.get("scale_mode", 0))
-    if scale_mode not in ("0", "1", "2"):
-        raise UnsupportedError(f"scale_mode of its backend_config is {scale_mode!r}; there are 0, 1 and 2")
+    numbers, precision = fields.values["dot_dimension_numbers"], fields.values.get("precision_config", {})
+    if not isinstance(numbers, dict) or not isinstance(precision, dict):
+        raise UnsupportedError("dot_dimension_numbers and precision_config of its backend_config must be objects")
     return GemmConfig(
-        dimension_numbers=_dimension_numbers(numbers, precision),
-        alpha=complex(_number(config, "alpha_real"), _number(config, "alpha_imag")),
-        beta=_number(config, "beta"),
+        dimension_numbers=_dimension_numbers(Fields(numbers), precision),
+        alpha=complex(fields.number("alpha_real"), fields.number("alpha_imag")),
+        beta=fields.number("beta"),
         epilogue=_EPILOGUES[epilogue],
-        has_largest=bool(config.get("damax_output", False)),
-        scale_mode=int(scale_mode),
+        has_largest=bool(fields.values.get("damax_output", False)),
+        scale_mode=int(fields.word("scale_mode", ("0", "1", "2"))),
     )
 
 
-def gemm_size(backend_config: str | None, lhs: ArrayShape, result: ArrayShape) -> ContractionSize | None:
-    """How much a call multiplies, where its config says over which dimensions."""
-    try:
-        numbers = backend_config_field(backend_config, "gemm_backend_config")["dot_dimension_numbers"]
-        dimensions = [int(dimension) for dimension in numbers["lhs_contracting_dimensions"]]
-    except (UnsupportedError, KeyError, TypeError, ValueError):
-        return None
-    return product_size(lhs, dimensions, result)
+class Product:
+    """What the entries of products have in common."""
+
+    @staticmethod
+    def contraction(
+        instruction: Instruction, lhs: ArrayShape, rhs: ArrayShape, result: ArrayShape
+    ) -> ContractionSize | None:
+        """How much a call multiplies, where its config says over which dimensions."""
+        try:
+            numbers = backend_config_field(instruction.backend_config, "gemm_backend_config")["dot_dimension_numbers"]
+            dimensions = [int(dimension) for dimension in numbers["lhs_contracting_dimensions"]]
+        except (UnsupportedError, KeyError, TypeError, ValueError):
+            return None
+        return product_size(lhs, dimensions, result)
 
 
 @custom_call("__cublas$gemm", "__cublas$lt$matmul", is_reproducible=True)
-class Gemm:
+class Gemm(Product):
     """D = activation(alpha · lhs · rhs + beta · C + bias), rounded once
 
     Operands: lhs, rhs, C where beta is not 0 (of the result's shape), the bias where the epilogue has one (of the shape
@@ -190,28 +190,15 @@ class Gemm:
     """
 
     @staticmethod
-    def contraction(
-        instruction: Instruction, lhs: ArrayShape, rhs: ArrayShape, result: ArrayShape
-    ) -> ContractionSize | None:
-        return gemm_size(instruction.backend_config, lhs, result)
-
-    @staticmethod
     def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
         config = gemm_config(backend_config)
-        if len(operands) != config.operand_count:
-            raise ShapeError(
-                f"the gemm must have {config.operand_count} operands by its backend_config, but has {len(operands)}"
-            )
-        arrays = [array_shape(operand, f"operand {number} of the gemm") for number, operand in enumerate(operands)]
-        outputs = shape.elements if isinstance(shape, TupleShape) else (shape,)
-        if len(outputs) < 1 + config.epilogue.has_auxiliary:
-            raise ShapeError(f"the gemm has no room for its results in {shape}")
-        declared = [array_shape(output, "a result of the gemm") for output in outputs]
+        _require_count(operands, config, ShapeError)
+        arrays = operand_shapes(operands, "the gemm")
+        count = 1 + config.epilogue.has_auxiliary
+        declared = result_shapes(shape, "the gemm", count)[:count]
         result = contraction_shape(arrays[0], arrays[1], config.dimension_numbers, declared[0].element_type)
-        for number in range(1 + config.epilogue.has_auxiliary):
-            declared[number] = attrs.evolve(result, element_type=declared[number].element_type)
         check_addends(arrays[2:], result, config)
-        return TupleShape(tuple(declared)) if isinstance(shape, TupleShape) else declared[0]
+        return in_declared_form([result.with_element_type(leaf.element_type) for leaf in declared], shape)
 
     @staticmethod
     def supports(instruction: Instruction) -> str | None:
@@ -230,26 +217,21 @@ class Gemm:
 
     @staticmethod
     def evaluate(
-        *operands: Array,
-        backend_config: str | None,
-        shape: Shape,
-        numerics: NumericsPolicy = REFERENCE,
+        *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
     ) -> Array | tuple[Array, ...]:
         config = gemm_config(backend_config)
-        if len(operands) != config.operand_count:
-            raise EvaluationError(
-                f"the gemm must have {config.operand_count} operands by its backend_config, but has {len(operands)}"
-            )
+        _require_count(operands, config, EvaluationError)
         result_type = result_type_of(shape)
+        wide = result_type if config.is_plain else accumulation_type(operands, result_type, numerics)
+        product = Dot.evaluate(
+            *operands[:2], attributes=config.dimension_numbers, shape=ArrayShape(wide), numerics=numerics
+        )
         if config.is_plain:
-            results = [plain_product(operands, config, result_type, numerics)]
-        else:
-            wide = accumulation_type(operands, result_type, numerics)
-            product = plain_product(operands, config, wide, numerics)
-            addend = operands[2] if config.beta else None
-            bias = operands[-1] if config.epilogue.has_bias else None
-            results = [narrow(value, result_type) for value in apply_epilogue(product, config, addend, bias, numerics)]
-        return (*results, *workspaces(shape, len(results))) if isinstance(shape, TupleShape) else results[0]
+            return with_scratch([product], shape)
+        addend = operands[2] if config.beta else None
+        bias = operands[-1] if config.epilogue.has_bias else None
+        values = apply_epilogue(product, config, addend, bias, numerics)
+        return with_scratch([narrow(value, result_type) for value in values], shape)
 
     @staticmethod
     def bind(
@@ -259,19 +241,18 @@ class Gemm:
         config = gemm_config(backend_config)
         if config.alpha != 1 or config.beta not in (0, 1) or config.epilogue != _EPILOGUES["DEFAULT"]:
             return None
-        first = shape.elements[0] if isinstance(shape, TupleShape) else shape
-        result = array_shape(first, "the result of the gemm")
+        result = result_shapes(shape, "the gemm")[0]
         product = Dot.bind(attributes=config.dimension_numbers, shape=result, operand_shapes=operand_shapes)
         return AddedProduct(product) if product is not None and config.beta else product
 
 
-def _dimension_numbers(numbers: Mapping[str, Any], precision: Mapping[str, Any]) -> DotAttributes:
-    def dims(name: str) -> tuple[int, ...]:
-        try:
-            return tuple(int(number) for number in numbers.get(name, ()))
-        except (TypeError, ValueError, OverflowError):
-            raise UnsupportedError(f"{name} of its backend_config must be a list of whole numbers") from None
+def _require_count(operands: Sequence[object], config: GemmConfig, error: type[HloError]) -> None:
+    count = config.operand_count
+    if len(operands) != count:
+        raise error(f"the gemm must have {count} operands by its backend_config, but has {len(operands)}")
 
+
+def _dimension_numbers(numbers: Fields, precision: Mapping[str, object]) -> DotAttributes:
     algorithm = str(precision.get("algorithm", "ALG_UNSET")).removeprefix("ALG_").lower()
     if algorithm not in DOT_ALGORITHMS:
         raise UnsupportedError(f"it has the algorithm {algorithm}; there are {', '.join(DOT_ALGORITHMS)}")
@@ -280,20 +261,13 @@ def _dimension_numbers(numbers: Mapping[str, Any], precision: Mapping[str, Any])
         raise UnsupportedError("operand_precision of its backend_config must be a list of words")
     operand_precision = tuple(str(word).lower() for word in words)
     return DotAttributes(
-        lhs_batch_dims=dims("lhs_batch_dimensions"),
-        lhs_contracting_dims=dims("lhs_contracting_dimensions"),
-        rhs_batch_dims=dims("rhs_batch_dimensions"),
-        rhs_contracting_dims=dims("rhs_contracting_dimensions"),
+        lhs_batch_dims=numbers.whole_list("lhs_batch_dimensions"),
+        lhs_contracting_dims=numbers.whole_list("lhs_contracting_dimensions"),
+        rhs_batch_dims=numbers.whole_list("rhs_batch_dimensions"),
+        rhs_contracting_dims=numbers.whole_list("rhs_contracting_dimensions"),
         operand_precision=operand_precision if set(operand_precision) - {"default"} else (),
         algorithm=algorithm,
     )
-
-
-def _number(config: Mapping[str, Any], name: str) -> float:
-    try:
-        return float(config.get(name, 0))
-    except (TypeError, ValueError):
-        raise UnsupportedError(f"{name} of its backend_config must be a number, but is {config[name]!r}") from None
 
 
 def _is_integral(config: GemmConfig) -> bool:
@@ -306,35 +280,22 @@ def result_type_of(shape: Shape) -> ElementType:
     return array_shape(first, "the result of the gemm").element_type
 
 
-def workspaces(shape: TupleShape, count: int) -> list[Array]:
-    """Zeros for what follows the first `count` results."""
-    leaves = (array_shape(leaf, "a workspace of the gemm") for leaf in shape.elements[count:])
-    return [np.zeros(leaf.dimensions, leaf.element_type.storage) for leaf in leaves]
+def require_real(config: GemmConfig, shape: Shape) -> None:
+    """UnsupportedError unless the result is of a floating-point type, and alpha real."""
+    result = result_type_of(shape)
+    if config.alpha.imag or not result.is_floating:
+        raise UnsupportedError(f"it scales a result of {result} by {config.alpha}")
 
 
 def check_addends(addends: Sequence[ArrayShape], result: ArrayShape, config: GemmConfig) -> None:
-    if config.beta and addends[0].dimensions != result.dimensions:
-        raise ShapeError(f"the addend of the gemm must have the result's shape {result}, but is {addends[0]}")
-    if config.epilogue.has_bias:
-        bias = addends[-1]
-        if bias.dimensions != result.dimensions[result.rank - bias.rank :]:
-            raise ShapeError(f"the bias of the gemm must have the last dimensions of {result}, but is {bias}")
-
-
-def plain_product(
-    operands: Sequence[Array], config: GemmConfig, result: ElementType, numerics: NumericsPolicy
-) -> Array:
-    """lhs · rhs, rounded once to `result`."""
-    numbers = config.dimension_numbers
-    return contract(
-        operands[0],
-        operands[1],
-        numbers,
-        result,
-        precision=numbers.operand_precision,
-        algorithm=numbers.algorithm,
-        numerics=numerics,
-    )
+    """ShapeError where the addend or the bias, those of them that there are, do not fit the result."""
+    if config.beta:
+        addend, *addends = addends
+        fits = addend.dimensions == result.dimensions
+        require(fits, f"the addend of the gemm must have the result's shape {result}, but is {addend}")
+    for bias in addends:
+        fits = bias.dimensions == result.dimensions[result.rank - bias.rank :]
+        require(fits, f"the bias of the gemm must have the last dimensions of {result}, but is {bias}")
 
 
 def accumulation_type(operands: Sequence[Array], result_type: ElementType, numerics: NumericsPolicy) -> ElementType:
