@@ -5,26 +5,32 @@ Source: XLA, cudnn_custom_call_compiler.cc; JAX, fused_attention_stablehlo.py; c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from hloexec.custom_calls import attention as softmax
+from hloexec.custom_calls.backend_config import refused_by
 from hloexec.custom_calls.cudnn import attention_unfused as unfused
+from hloexec.custom_calls.cudnn.attention_arrays import (
+    check_heads,
+    check_outputs,
+    named,
+    named_shapes,
+    result_count,
+    results_of,
+    rounded_results,
+)
 from hloexec.custom_calls.cudnn.attention_config import KINDS, AttentionConfig, attention_config
-from hloexec.custom_calls.cudnn.attention_results import result_count, results_of, rounded_results
 from hloexec.custom_calls.cudnn.attention_sequences import Batch, four_dimensions, heads_first, paged, tokens
-from hloexec.custom_calls.cudnn.fields import refused_by, require_floating, require_named
 from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import element_type_of
-from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
+from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape
-from hloexec.ops.common import array_shape, narrow, require, widen
+from hloexec.ops.common import narrow, require, widen
 from hloexec.ops.control.flow import CustomCallAttributes
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
 
-__all__ = ["check_heads"]
+__all__: list[str] = []
 
 
 def _check(instruction: Instruction) -> None:
@@ -32,9 +38,6 @@ def _check(instruction: Instruction) -> None:
     attention_config(attributes.custom_call_target, instruction.backend_config)
     if attributes.called_computations or attributes.to_apply:
         raise UnsupportedError("it calls a computation, to modify its scores")
-
-
-_INTEGERS = ("query lengths", "key lengths", "query offsets", "key offsets", "key pages", "value pages")
 
 
 def _operand_names(config: AttentionConfig) -> list[str]:
@@ -53,39 +56,9 @@ def _operand_names(config: AttentionConfig) -> list[str]:
     return names
 
 
-def _named_shapes(operands: Sequence[Shape], config: AttentionConfig) -> dict[str, ArrayShape]:
-    names = _operand_names(config)
-    require_named(operands, names, "the attention", ShapeError)
-    shapes = {name: array_shape(shape, f"{name} of the attention") for name, shape in zip(names, operands, strict=True)}
-    require_floating((shape for name, shape in shapes.items() if name not in _INTEGERS), "the attention")
-    return shapes
-
-
-def _named(operands: Sequence[Array], config: AttentionConfig) -> dict[str, Array]:
-    names = _operand_names(config)
-    require_named(operands, names, "the attention", EvaluationError)
-    return dict(zip(names, operands, strict=True))
-
-
-def check_heads(queries: tuple[int, ...], keys: tuple[int, ...], values: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Batch, heads, queries and keys of operands [batch, heads, rows, depth]; ShapeError where they do not fit."""
-    require(
-        queries[0] == keys[0] == values[0]
-        and keys[1:3] == values[1:3]
-        and queries[3] == keys[3]
-        and keys[1] > 0
-        and queries[1] % keys[1] == 0,
-        f"queries, keys and values of the attention do not fit each other: as batch, heads, rows and depth they are "
-        f"{list(queries)}, {list(keys)} and {list(values)}",
-    )
-    return queries[0], queries[1], queries[2], keys[2]
-
-
-def _sizes(shapes: dict[str, ArrayShape], config: AttentionConfig) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Batch, heads, queries, keys; keys' batch, heads, rows, depth; the depth of values. ShapeError where none fit."""
-    queries, keys, values = (
-        config.placements[role].shape(shapes[role], role) for role in ("queries", "keys", "values")
-    )
+def _sizes(shapes: dict[str, ArrayShape], config: AttentionConfig) -> tuple[tuple[int, int, int, int], ...]:
+    """Batch, heads, rows and depth of queries, keys and values; ShapeError where operands do not fit them."""
+    queries, keys, values = config.shapes(shapes)
     if config.is_paged:
         for name in ("key pages", "value pages"):
             table = shapes[name]
@@ -100,18 +73,15 @@ def _sizes(shapes: dict[str, ArrayShape], config: AttentionConfig) -> tuple[tupl
             (queries[0], blocks[1], shapes[name].dimensions[2] * blocks[2], blocks[3])
             for blocks, name in ((keys, "key pages"), (values, "value pages"))
         )
-    batch, heads, rows, columns = check_heads(queries, keys, values)
+    check_heads(queries, keys, values)
+    batch, scores = queries[0], (*queries[:3], keys[2])
     for name in ("bias", "mask"):
         if name in shapes:
-            found = (
-                shapes[name].dimensions
-                if len(shapes[name].dimensions) != 3
-                else (shapes[name].dimensions[0], 1, *shapes[name].dimensions[1:])
-            )
+            found = shapes[name].dimensions
+            found = (found[0], 1, *found[1:]) if len(found) == 3 else found
             require(
-                len(found) == 4
-                and all(size in (1, most) for size, most in zip(found, (batch, heads, rows, columns), strict=True)),
-                f"the {name} of the attention must broadcast to {[batch, heads, rows, columns]}, but is {shapes[name]}",
+                len(found) == 4 and all(size in (1, most) for size, most in zip(found, scores, strict=True)),
+                f"the {name} of the attention must broadcast to {list(scores)}, but is {shapes[name]}",
             )
     for name in ("query lengths", "key lengths"):
         if name in shapes:
@@ -128,7 +98,7 @@ def _sizes(shapes: dict[str, ArrayShape], config: AttentionConfig) -> tuple[tupl
                 and shapes["query lengths"].element_count == shapes["key lengths"].element_count,
                 f"the {name} of the attention must be as many as there are sequences, but are {shapes[name]}",
             )
-    return (batch, heads, rows, columns), keys, values[3]
+    return queries, keys, values
 
 
 @custom_call(*(target for target, kind in KINDS.items() if not kind.is_backward and not kind.is_8_bit))
@@ -151,12 +121,12 @@ class Attention:
     @staticmethod
     def infer(*operands: Shape, attributes: CustomCallAttributes, backend_config: str | None, shape: Shape) -> Shape:
         config = attention_config(attributes.custom_call_target, backend_config)
-        shapes = _named_shapes(operands, config)
-        (batch, heads, rows, columns), _, depth = _sizes(shapes, config)
-        expected: list[tuple[int, ...]] = [(batch, heads, rows, depth)]
+        shapes = named_shapes(operands, _operand_names(config), "the attention")
+        queries, keys, values = _sizes(shapes, config)
+        expected: list[tuple[int, ...]] = [(*queries[:3], values[3])]
         if result_count(shape) > 1:
-            count = shapes["query lengths"].element_count if config.is_packed else batch
-            expected.append((count, heads, rows) if config.is_flash else (batch, heads, rows, columns))
+            count = shapes["query lengths"].element_count if config.is_packed else queries[0]
+            expected.append((count, *queries[1:3]) if config.is_flash else (*queries[:3], keys[2]))
         return results_of(shape, expected, "the attention")
 
     supports = refused_by(_check)
@@ -170,17 +140,15 @@ class Attention:
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
         config = attention_config(attributes.custom_call_target, backend_config)
-        named = _named(operands, config)
-        queries, keys, values = (
-            config.placements[role].canonical(named[role]) for role in ("queries", "keys", "values")
-        )
+        given = named(operands, _operand_names(config), "the attention", EvaluationError)
+        queries, keys, values = config.canonical(given)
         if not config.is_flash:
-            results = unfused.forward(queries, keys, values, named.get("mask"), named.get("bias"), config, numerics)
+            results = unfused.forward(queries, keys, values, given.get("mask"), given.get("bias"), config, numerics)
             return rounded_results(results, shape, narrow)
         if config.is_paged:
-            keys, values = paged(keys, named["key pages"]), paged(values, named["value pages"])
-        lengths = [named[name] for name in named if "lengths" in name or "offsets" in name]
-        batch = Batch(queries, keys, values, four_dimensions(named.get("bias")), lengths, config, numerics)
+            keys, values = paged(keys, given["key pages"]), paged(values, given["value pages"])
+        lengths = [array for name, array in given.items() if "lengths" in name or "offsets" in name]
+        batch = Batch(queries, keys, values, four_dimensions(given.get("bias")), lengths, config, numerics)
         count, heads, rows, _ = queries.shape
         dtype = element_type_of(queries.dtype).accumulate
         output = np.zeros((count * rows, heads, values.shape[3]), dtype)
@@ -211,26 +179,18 @@ class AttentionBackward:
     @staticmethod
     def infer(*operands: Shape, attributes: CustomCallAttributes, backend_config: str | None, shape: Shape) -> Shape:
         config = attention_config(attributes.custom_call_target, backend_config)
-        shapes = _named_shapes(operands, config)
-        (batch, heads, rows, columns), keys, depth = _sizes(shapes, config)
-        for name in ("output gradient", *(["output"] if config.is_flash else [])):
-            found = config.placements["output"].shape(shapes[name], f"the {name} of the attention")
-            require(
-                found == (batch, heads, rows, depth),
-                f"the {name} of the attention must be {[batch, heads, rows, depth]}, but is {shapes[name]}",
-            )
+        shapes = named_shapes(operands, _operand_names(config), "the attention")
+        queries, keys, values = _sizes(shapes, config)
+        check_outputs(shapes, config, (*queries[:3], values[3]), "the attention")
+        (batch, heads, rows, _), columns = queries, keys[2]
         left = shapes["statistics"]
         if config.is_flash:
             count = shapes["query lengths"].element_count if config.is_packed else batch
             fits = left.element_count == count * heads * rows
         else:
-            fits = config.placements["probabilities"].shape(left, "what forward left") == (batch, heads, rows, columns)
+            fits = config.placements["statistics"].shape(left, "what forward left") == (batch, heads, rows, columns)
         require(fits, f"what forward left does not fit attention of {[batch, heads, rows, columns]}: it is {left}")
-        expected: list[tuple[int, ...]] = [
-            (batch, heads, rows, keys[3]),
-            (batch, keys[1], columns, keys[3]),
-            (batch, keys[1], columns, depth),
-        ]
+        expected: list[tuple[int, ...]] = [queries, keys, values]
         if not config.is_flash:
             expected.append((batch, heads, rows, columns))
         if config.kind.has_bias and result_count(shape) > len(expected):
@@ -248,23 +208,22 @@ class AttentionBackward:
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
         config = attention_config(attributes.custom_call_target, backend_config)
-        named = _named(operands, config)
-        places = config.placements
-        queries, keys, values = (places[role].canonical(named[role]) for role in ("queries", "keys", "values"))
-        gradient = places["output"].canonical(named["output gradient"])
+        given = named(operands, _operand_names(config), "the attention", EvaluationError)
+        queries, keys, values = config.canonical(given)
+        (gradient,) = config.canonical(given, "output gradient")
         if not config.is_flash:
-            probabilities = places["probabilities"].canonical(named["statistics"])
+            (probabilities,) = config.canonical(given, "statistics")
             results = unfused.backward(
-                queries, keys, values, probabilities, gradient, named.get("mask"), config, numerics
+                queries, keys, values, probabilities, gradient, given.get("mask"), config, numerics
             )
             return rounded_results(results, shape, narrow)
-        lengths = [named[name] for name in named if "lengths" in name or "offsets" in name]
-        bias = four_dimensions(named.get("bias"))
+        lengths = [array for name, array in given.items() if "lengths" in name or "offsets" in name]
+        bias = four_dimensions(given.get("bias"))
         batch = Batch(queries, keys, values, bias, lengths, config, numerics)
         count, heads, rows, _ = queries.shape
         dtype = element_type_of(queries.dtype).accumulate
-        sums = widen(named["statistics"]).astype(dtype, copy=False).reshape(-1, heads, rows)
-        outer, output = tokens(gradient), tokens(places["output"].canonical(named["output"]))
+        sums = widen(given["statistics"]).astype(dtype, copy=False).reshape(-1, heads, rows)
+        outer, output = map(tokens, config.canonical(given, "output gradient", "output"))
         gradients = [np.zeros(tokens(array).shape, dtype) for array in (queries, keys, values)]
         bias_gradient = None if bias is None else np.zeros(bias.shape, dtype)
         for stretch, sequence in batch.sequences():

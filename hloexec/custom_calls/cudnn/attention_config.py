@@ -7,13 +7,13 @@ CudnnfMHABackendConfig; JAX, fused_attention_stablehlo.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 import attrs
 
 from hloexec.custom_calls.attention import Band
-from hloexec.custom_calls.cudnn.fields import Fields, read_fields
+from hloexec.custom_calls.backend_config import Fields, read_fields
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape
 from hloexec.ops.common import require
@@ -101,7 +101,8 @@ _BACKWARD_ROLES = {
     "keys": ("bmm1_grad_gemm2_dot_dimension_numbers", "rhs", True),
     "values": ("bmm2_grad_gemm2_dot_dimension_numbers", "rhs", False),
     "output": ("bmm2_grad_gemm2_dot_dimension_numbers", "lhs", False),
-    "probabilities": ("bmm2_grad_gemm1_dot_dimension_numbers", "lhs", True),
+    "output gradient": ("bmm2_grad_gemm2_dot_dimension_numbers", "lhs", False),
+    "statistics": ("bmm2_grad_gemm1_dot_dimension_numbers", "lhs", True),
 }
 """By role: the product, the side of it, and whether the rows are what it contracts."""
 
@@ -122,6 +123,14 @@ class AttentionConfig:
     @property
     def has_lengths(self) -> bool:
         return self.has_padding or self.is_packed or self.is_paged
+
+    def shapes(self, named: Mapping[str, ArrayShape]) -> Iterator[tuple[int, int, int, int]]:
+        """Batch, heads, rows and columns of queries, keys and values."""
+        return (self.placements[role].shape(named[role], role) for role in _FORWARD_ROLES)
+
+    def canonical(self, named: Mapping[str, Array], *roles: str) -> Iterator[Array]:
+        """Queries, keys and values, or what else plays the given roles, as views [batch, heads, rows, columns]."""
+        return (self.placements[role].canonical(named[role]) for role in roles or _FORWARD_ROLES)
 
 
 @lru_cache(maxsize=256)
@@ -175,9 +184,9 @@ def kind_of(target: str) -> Kind:
 
 
 def _placement(fields: Fields, product: str, side: str, contracts_rows: bool) -> Placement:
-    numbers = fields.object(product)
-    if numbers is None:
+    if fields.values.get(product) is None:
         raise UnsupportedError(f"its cudnn_fmha_backend_config lacks {product}")
+    numbers = fields.object(product)
     batch = numbers.whole_list(f"{side}_batch_dimensions")
     contracting = numbers.whole_list(f"{side}_contracting_dimensions")
     free = set(range(len(batch) + 2)) - {*batch, *contracting}

@@ -7,20 +7,29 @@ frontend, Attention (SDPA FP8).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 
-from hloexec.custom_calls.cudnn.attention import check_heads
+from hloexec.custom_calls.backend_config import refused_by
+from hloexec.custom_calls.cudnn.attention_arrays import (
+    check_heads,
+    check_outputs,
+    named,
+    named_shapes,
+    result_count,
+    results_of,
+    rounded_results,
+)
 from hloexec.custom_calls.cudnn.attention_config import KINDS, AttentionConfig, attention_config
-from hloexec.custom_calls.cudnn.attention_results import result_count, results_of, rounded_results
 from hloexec.custom_calls.cudnn.attention_unfused import product, shared_heads, summed_heads
-from hloexec.custom_calls.cudnn.fields import refused_by, require_floating, require_named, saturating
 from hloexec.custom_calls.registry import custom_call
+from hloexec.custom_calls.rounding import saturating
 from hloexec.dtypes import element_type_of
-from hloexec.errors import EvaluationError, ShapeError
+from hloexec.errors import EvaluationError
 from hloexec.ir import ArrayShape, Instruction, Shape
-from hloexec.ops.common import array_shape, require, widen
+from hloexec.ops.common import require, widen
 from hloexec.ops.control.flow import CustomCallAttributes
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
@@ -28,10 +37,11 @@ from hloexec.values import Array
 __all__: list[str] = []
 
 _FORWARD = "queries keys values descale_q descale_k descale_v descale_s scale_s scale_o".split()
-_BACKWARD = (
-    "queries keys values output gradient statistics descale_q descale_k descale_v descale_o descale_dO descale_s "
-    "descale_dP scale_s scale_dQ scale_dK scale_dV scale_dP"
-).split()
+_BACKWARD = [
+    *("queries", "keys", "values", "output", "output gradient", "statistics"),
+    *"descale_q descale_k descale_v descale_o descale_dO descale_s descale_dP".split(),
+    *"scale_s scale_dQ scale_dK scale_dV scale_dP".split(),
+]
 
 
 def _check(instruction: Instruction) -> None:
@@ -39,9 +49,7 @@ def _check(instruction: Instruction) -> None:
 
 
 def _shapes(operands: Sequence[Shape], names: Sequence[str]) -> dict[str, ArrayShape]:
-    require_named(operands, names, "8-bit attention", ShapeError)
-    shapes = {name: array_shape(shape, name) for name, shape in zip(names, operands, strict=True)}
-    require_floating(shapes.values(), "8-bit attention")
+    shapes = named_shapes(operands, names, "8-bit attention")
     for name, shape in shapes.items():
         require(
             "scale" not in name or shape.element_count == 1,
@@ -50,20 +58,9 @@ def _shapes(operands: Sequence[Shape], names: Sequence[str]) -> dict[str, ArrayS
     return shapes
 
 
-def _named(operands: Sequence[Array], names: Sequence[str]) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Arrays and factors by name, the latter as f32 scalars."""
-    require_named(operands, names, "8-bit attention", EvaluationError)
-    named = dict(zip(names, operands, strict=True))
-    factors = {name: widen(array).reshape(())[()] for name, array in named.items() if "scale" in name}
-    return {name: array for name, array in named.items() if name not in factors}, factors
-
-
-def _sizes(shapes: dict[str, ArrayShape], config: AttentionConfig) -> tuple[tuple[int, int, int, int], int, int, int]:
-    """Batch, heads, queries, keys; heads of keys; depths of keys and of values."""
-    queries, keys, values = (
-        config.placements[role].shape(shapes[role], role) for role in ("queries", "keys", "values")
-    )
-    return check_heads(queries, keys, values), keys[1], keys[3], values[3]
+def _factors(given: Mapping[str, Array]) -> dict[str, Array]:
+    """Scales and descales by name, as f32 scalars."""
+    return {name: widen(array).reshape(())[()] for name, array in given.items() if "scale" in name}
 
 
 def _scores(queries: Array, keys: Array, factor: Array, config: AttentionConfig, numerics: NumericsPolicy) -> Array:
@@ -80,10 +77,6 @@ def _largest(array: Array) -> Array:
     return np.asarray(np.abs(array).max(initial=0)).reshape(1, 1, 1, 1)
 
 
-def _in_8_bits(array: Array, like: Array) -> Array:
-    return saturating(array, element_type_of(like.dtype))
-
-
 @custom_call(*(target for target, kind in KINDS.items() if kind.is_8_bit and not kind.is_backward))
 class Attention8:
     """P = softmax(fmha_scale · descale_q · descale_k · q · kᵀ), O = descale_s · descale_v · P₈ · v, o = scale_o · O
@@ -97,13 +90,9 @@ class Attention8:
     @staticmethod
     def infer(*operands: Shape, attributes: CustomCallAttributes, backend_config: str | None, shape: Shape) -> Shape:
         config = attention_config(attributes.custom_call_target, backend_config)
-        (batch, heads, rows, _), _, _, depth = _sizes(_shapes(operands, _FORWARD), config)
-        expected: list[tuple[int, ...]] = [
-            (batch, heads, rows, depth),
-            (1, 1, 1, 1),
-            (1, 1, 1, 1),
-            (batch, heads, rows),
-        ]
+        queries, keys, values = config.shapes(_shapes(operands, _FORWARD))
+        check_heads(queries, keys, values)
+        expected = [(*queries[:3], values[3]), (1, 1, 1, 1), (1, 1, 1, 1), queries[:3]]
         return results_of(shape, expected[: max(3, result_count(shape))], "8-bit attention")
 
     supports = refused_by(_check)
@@ -117,10 +106,9 @@ class Attention8:
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
         config = attention_config(attributes.custom_call_target, backend_config)
-        named, factor = _named(operands, _FORWARD)
-        queries, keys, values = (
-            config.placements[role].canonical(named[role]) for role in ("queries", "keys", "values")
-        )
+        given = named(operands, _FORWARD, "8-bit attention", EvaluationError)
+        factor = _factors(given)
+        queries, keys, values = config.canonical(given)
         with np.errstate(all="ignore"):
             scale = np.float32(config.scale) * factor["descale_q"] * factor["descale_k"]
             scores = _scores(queries, keys, scale, config, numerics)
@@ -130,7 +118,7 @@ class Attention8:
             total = weights.sum(-1, keepdims=True)
             statistics = (largest + np.log(total))[..., 0]
             weights = weights / np.where(total == 0, np.float32(1), total)
-            narrow_weights = _in_8_bits(weights * factor["scale_s"], queries)
+            narrow_weights = saturating(weights * factor["scale_s"], element_type_of(queries.dtype))
             output = product(narrow_weights, shared_heads(values, queries.shape[1]), "ts,sk->tk", numerics)
             output = output * (factor["descale_s"] * factor["descale_v"])
             results = [output * factor["scale_o"], _largest(weights), _largest(output), statistics]
@@ -153,24 +141,14 @@ class AttentionBackward8:
     def infer(*operands: Shape, attributes: CustomCallAttributes, backend_config: str | None, shape: Shape) -> Shape:
         config = attention_config(attributes.custom_call_target, backend_config)
         shapes = _shapes(operands, _BACKWARD)
-        (batch, heads, rows, columns), groups, depth, value_depth = _sizes(shapes, config)
-        for name in ("output", "gradient"):
-            found = config.placements["output"].shape(shapes[name], f"the {name} of 8-bit attention")
-            require(
-                found == (batch, heads, rows, value_depth),
-                f"the {name} of 8-bit attention must be {[batch, heads, rows, value_depth]}, but is {shapes[name]}",
-            )
+        queries, keys, values = config.shapes(shapes)
+        check_heads(queries, keys, values)
+        check_outputs(shapes, config, (*queries[:3], values[3]), "8-bit attention")
         require(
-            shapes["statistics"].element_count == batch * heads * rows,
-            f"the log-sum-exps must be {[batch, heads, rows]}, but are {shapes['statistics']}",
+            shapes["statistics"].element_count == prod(queries[:3]),
+            f"the log-sum-exps must be {list(queries[:3])}, but are {shapes['statistics']}",
         )
-        expected: list[tuple[int, ...]] = [
-            (batch, heads, rows, depth),
-            (batch, groups, columns, depth),
-            (batch, groups, columns, value_depth),
-            *[(1, 1, 1, 1)] * 4,
-        ]
-        return results_of(shape, expected, "the gradient of 8-bit attention")
+        return results_of(shape, [queries, keys, values, *[(1, 1, 1, 1)] * 4], "the gradient of 8-bit attention")
 
     supports = refused_by(_check)
 
@@ -183,18 +161,18 @@ class AttentionBackward8:
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
         config = attention_config(attributes.custom_call_target, backend_config)
-        named, factor = _named(operands, _BACKWARD)
-        queries, keys, values = (
-            config.placements[role].canonical(named[role]) for role in ("queries", "keys", "values")
+        given = named(operands, _BACKWARD, "8-bit attention", EvaluationError)
+        factor = _factors(given)
+        queries, keys, values, output, gradient = config.canonical(
+            given, "queries", "keys", "values", "output", "output gradient"
         )
-        output, gradient = (config.placements["output"].canonical(named[name]) for name in ("output", "gradient"))
         heads, groups = queries.shape[1], keys.shape[1]
-        statistics = widen(named["statistics"]).reshape(*queries.shape[:3], 1)
+        statistics = widen(given["statistics"]).reshape(*queries.shape[:3], 1)
         with np.errstate(all="ignore"):
             scale = np.float32(config.scale) * factor["descale_q"] * factor["descale_k"]
             scores = _scores(queries, keys, scale, config, numerics)
             weights = np.where(scores == -np.inf, np.float32(0), np.exp(scores - statistics))
-            narrow_weights = _in_8_bits(weights * factor["scale_s"], queries)
+            narrow_weights = saturating(weights * factor["scale_s"], element_type_of(queries.dtype))
             value_gradient = summed_heads(product(narrow_weights, gradient, "ts,tk->sk", numerics), groups)
             value_gradient = value_gradient * (factor["descale_s"] * factor["descale_dO"])
             delta = product(gradient, shared_heads(values, heads), "tk,sk->ts", numerics)
@@ -202,7 +180,7 @@ class AttentionBackward8:
             mean = (widen(gradient) * widen(output)).sum(-1, keepdims=True)
             delta = delta - mean * (factor["descale_dO"] * factor["descale_o"])
             delta = np.float32(config.scale) * weights * delta
-            narrow_delta = _in_8_bits(delta * factor["scale_dP"], gradient)
+            narrow_delta = saturating(delta * factor["scale_dP"], element_type_of(gradient.dtype))
             query_gradient = product(narrow_delta, shared_heads(keys, heads), "ts,sk->tk", numerics)
             query_gradient = query_gradient * (factor["descale_dP"] * factor["descale_k"])
             key_gradient = summed_heads(product(narrow_delta, queries, "ts,tk->sk", numerics), groups)

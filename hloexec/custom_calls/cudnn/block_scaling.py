@@ -6,17 +6,16 @@ Source: XLA, block_scaling_rewriter.h; JAX, scaled_matmul_stablehlo.py.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from hloexec.custom_calls.cudnn.fields import Fields, refused_by, require_count, result_shapes, with_scratch
+from hloexec.custom_calls.backend_config import Fields, json_object, known_fields, refused_by
 from hloexec.custom_calls.registry import custom_call
+from hloexec.custom_calls.shapes import in_declared_form, operand_shapes, result_shapes, with_scratch
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
-from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.errors import ShapeError, UnsupportedError
+from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.contraction.dot import DotAttributes, ScaledDot
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
@@ -42,28 +41,19 @@ def _numbers(rank: int) -> DotAttributes:
 
 def _check(instruction: Instruction) -> None:
     """The config only restates what shapes say; UnsupportedError where it says something else."""
-    config = instruction.backend_config
-    try:
-        whole: Any = json.loads(config) if config else {}
-    except (ValueError, RecursionError) as error:
-        raise UnsupportedError(f"its backend_config is not JSON ({error})") from None
-    inner = whole.get("scaled_dot_backend_config", {}) if isinstance(whole, dict) else None
-    if not isinstance(inner, dict):
-        raise UnsupportedError("its backend_config must be an object with scaled_dot_backend_config")
+    whole = Fields(json_object(instruction.backend_config or "{}"))
+    names = ("lhs_batch_dimensions", "rhs_batch_dimensions")
+    fields = whole.object("scaled_dot_backend_config", {})
+    known_fields(fields.values, (*names, "dequantize_type"), "scaled_dot_backend_config")
     result = result_shapes(instruction.shape, "block_scaled_dot")[0]
-    batch = list(range(result.rank - 2))
-    fields = Fields(inner)
-    for name in inner:
-        if name in ("lhs_batch_dimensions", "rhs_batch_dimensions"):
-            if list(fields.whole_list(name)) != batch:
-                raise UnsupportedError(f"its {name} are {inner[name]}, but must be {batch} for a result of {result}")
-        elif name == "dequantize_type":
-            if str(inner[name]).lower() != result.element_type.name:
-                raise UnsupportedError(
-                    f"its dequantize_type is {inner[name]}, but its result has {result.element_type}"
-                )
-        else:
-            raise UnsupportedError(f"its scaled_dot_backend_config has the field {name}, which hloexec does not know")
+    batch = tuple(range(result.rank - 2))
+    for name in names:
+        found = fields.whole_list(name)
+        if name in fields.values and found != batch:
+            raise UnsupportedError(f"its {name} are {list(found)}, but must be {list(batch)} for a result of {result}")
+    own = result.element_type
+    if str(fields.values.get("dequantize_type", own.name)).lower() != own.name:
+        raise UnsupportedError(f"its dequantize_type is {fields.values['dequantize_type']}, but its result has {own}")
 
 
 def _product_shape(lhs: ArrayShape, rhs: ArrayShape, scales: Sequence[ArrayShape], result: ElementType) -> ArrayShape:
@@ -92,8 +82,7 @@ class BlockScaledDot:
 
     @staticmethod
     def infer(*operands: Shape, shape: Shape) -> Shape:
-        require_count(operands, (3, 4), "block_scaled_dot", ShapeError)
-        lhs, rhs, *scales = (array_shape(o, f"operand {n} of block_scaled_dot") for n, o in enumerate(operands))
+        lhs, rhs, *scales = operand_shapes(operands, "block_scaled_dot", (3, 4))
         if len(scales) == 1:
             scales.append(ArrayShape(ELEMENT_TYPES["f32"], (*rhs.dimensions[:-1], 1)))
         return _product_shape(lhs, rhs, scales, array_shape(shape, "the result of block_scaled_dot").element_type)
@@ -102,7 +91,6 @@ class BlockScaledDot:
 
     @staticmethod
     def evaluate(*operands: Array, shape: Shape, numerics: NumericsPolicy = REFERENCE) -> Array:
-        require_count(operands, (3, 4), "block_scaled_dot", EvaluationError)
         lhs, rhs, *scales = operands
         if len(scales) == 1:
             scales.append(np.ones((1,) * rhs.ndim, np.float32))
@@ -149,15 +137,14 @@ class CudnnBlockScaledDot:
 
     @staticmethod
     def infer(*operands: Shape, shape: Shape) -> Shape:
-        require_count(operands, (4,), "__cudnn$blockScaledDot", ShapeError)
-        lhs, rhs, *scales = (array_shape(o, f"operand {n} of blockScaledDot") for n, o in enumerate(operands))
+        lhs, rhs, *scales = operand_shapes(operands, "__cudnn$blockScaledDot", (4,))
         plain = [
             ArrayShape(scale.element_type, _scale_dimensions(operand, scale))
             for operand, scale in zip((lhs, rhs), scales, strict=True)
         ]
         declared = result_shapes(shape, "blockScaledDot")[0]
         product = _product_shape(lhs, rhs, plain, declared.element_type)
-        return TupleShape((product, *shape.elements[1:])) if isinstance(shape, TupleShape) else product
+        return in_declared_form([product], shape)
 
     supports = refused_by(_check)
 
@@ -165,7 +152,6 @@ class CudnnBlockScaledDot:
     def evaluate(
         *operands: Array, shape: Shape, operand_shapes: Sequence[Shape], numerics: NumericsPolicy = REFERENCE
     ) -> Array | tuple[Array, ...]:
-        require_count(operands, (4,), "__cudnn$blockScaledDot", EvaluationError)
         lhs, rhs, *scales = operands
         shapes = [array_shape(operand, "an operand of blockScaledDot") for operand in operand_shapes]
         plain = [

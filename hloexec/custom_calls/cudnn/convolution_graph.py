@@ -14,21 +14,21 @@ from functools import lru_cache
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.cudnn.convolutions import CONVOLUTION_FIELDS, declared_like, elu, operand_shapes_of, relu
-from hloexec.custom_calls.cudnn.fields import (
-    read_fields,
-    refused_by,
-    require_count,
-    require_floating,
-    result_shapes,
-    saturating,
-    with_scratch,
-)
+from hloexec.custom_calls.backend_config import read_fields, refused_by
+from hloexec.custom_calls.cudnn.convolutions import CONVOLUTION_FIELDS, elu, relu
 from hloexec.custom_calls.cudnn.geometry import accumulation_type, geometry
 from hloexec.custom_calls.registry import custom_call
+from hloexec.custom_calls.rounding import saturating
+from hloexec.custom_calls.shapes import (
+    in_declared_form,
+    operand_shapes,
+    require_floating,
+    result_shapes,
+    with_scratch,
+)
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
-from hloexec.ir import ArrayShape, Instruction, Shape
+from hloexec.errors import EvaluationError, UnsupportedError
+from hloexec.ir import Instruction, Shape
 from hloexec.ops.common import require, widen
 from hloexec.ops.control.flow import CustomCallAttributes
 from hloexec.ops.elementwise.arithmetic import maximum, minimum
@@ -127,10 +127,6 @@ def _results(graph: Sequence[_Operation]) -> list[_Operation]:
     return [[operation for operation in graph if operation.name != "amax"][-1], *maxima]
 
 
-def _operand_count(graph: Sequence[_Operation]) -> int:
-    return 2 + sum(operation.takes_external for operation in graph)
-
-
 def _check(instruction: Instruction) -> None:
     _read(instruction.backend_config)
     geometry(instruction.attributes).without_vectors("a call with a graph")
@@ -149,23 +145,23 @@ class ForwardGraph:
     @staticmethod
     def infer(*operands: Shape, attributes: CustomCallAttributes, backend_config: str | None, shape: Shape) -> Shape:
         graph = _read(backend_config)
-        inputs, kernel, *others = operand_shapes_of(operands, (_operand_count(graph),), "convForwardGraph")
+        count = 2 + sum(operation.takes_external for operation in graph)
+        inputs, kernel, *others = operand_shapes(operands, "convForwardGraph", (count,))
         require_floating((inputs, kernel, *others), "convForwardGraph")
-        results, declared = _results(graph), result_shapes(shape, "convForwardGraph")
-        if len(declared) < len(results):
-            raise ShapeError(f"convForwardGraph has {len(results)} results by its graph, but is declared as {shape}")
+        results = _results(graph)
+        declared = result_shapes(shape, "convForwardGraph", len(results))
         wanted = declared[0].with_element_type(results[0].element_type)
-        output = geometry(attributes).without_vectors("a call with a graph").output_shape(inputs, kernel, wanted)
+        output = geometry(attributes).output_shape(inputs, kernel, wanted)
         for other in others:
             require(
                 other.element_count == 1 or other.dimensions == output.dimensions,
                 f"an operand of the graph must be a scalar or have the result's shape {output}, but is {other}",
             )
-        scalars = []
+        inferred = [output]
         for operation, leaf in zip(results[1:], declared[1:], strict=False):
             require(leaf.element_count == 1, f"the amax of the graph must be a scalar, but is declared as {leaf}")
-            scalars.append(leaf.with_element_type(operation.element_type))
-        return declared_like(output, shape, *scalars)
+            inferred.append(leaf.with_element_type(operation.element_type))
+        return in_declared_form(inferred, shape)
 
     supports = refused_by(_check)
 
@@ -178,7 +174,6 @@ class ForwardGraph:
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
         graph = _read(backend_config)
-        require_count(operands, (_operand_count(graph),), "convForwardGraph", EvaluationError)
         inputs, kernel, *others = operands
         wide = accumulation_type(inputs)
         if not wide.is_floating:
@@ -187,11 +182,7 @@ class ForwardGraph:
         with np.errstate(all="ignore"):
             for operation in graph:
                 if operation.name == "conv":
-                    value = (
-                        geometry(attributes)
-                        .without_vectors("a call with a graph")
-                        .forward(inputs, kernel, wide, numerics)
-                    )
+                    value = geometry(attributes).forward(inputs, kernel, wide, numerics)
                 else:
                     found = [widen(values[operand]) for operand in operation.operands]
                     if operation.takes_external:
@@ -200,7 +191,7 @@ class ForwardGraph:
                     value = np.asarray(kernel_of(*found))
                 values[operation.identifier] = saturating(value, operation.element_type)
         results = [values[operation.identifier] for operation in _results(graph)]
-        declared: Sequence[ArrayShape] = result_shapes(shape, "convForwardGraph")
+        declared = result_shapes(shape, "convForwardGraph")
         results[1:] = [value.reshape(leaf.dimensions) for value, leaf in zip(results[1:], declared[1:], strict=False)]
         return with_scratch(results, shape)
 

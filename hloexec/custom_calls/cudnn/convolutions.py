@@ -7,34 +7,28 @@ conv_rewriter.cc and cudnn_fused_conv_rewriter.h; cuDNN, cudnnConvolutionBiasAct
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.cudnn.fields import (
-    Fields,
-    read_fields,
-    refused_by,
-    require_count,
-    result_shapes,
-    saturating,
-    with_scratch,
-)
+from hloexec.custom_calls.backend_config import read_fields, refused_by
 from hloexec.custom_calls.cudnn.geometry import Geometry, accumulation_type, geometry
 from hloexec.custom_calls.cudnn.layouts import unreordered_bias, unreordered_filter
 from hloexec.custom_calls.registry import custom_call
+from hloexec.custom_calls.rounding import saturating
+from hloexec.custom_calls.shapes import in_declared_form, operand_shapes, result_shapes, with_scratch
 from hloexec.dtypes import ElementType, element_type_of
-from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
-from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
-from hloexec.ops.common import array_shape, require, widen
+from hloexec.errors import EvaluationError, UnsupportedError
+from hloexec.ir import ArrayShape, Instruction, Shape
+from hloexec.ops.common import require, widen
 from hloexec.ops.control.flow import CustomCallAttributes
 from hloexec.ops.elementwise.arithmetic import maximum, minimum
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
 
-__all__ = ["ACTIVATIONS", "CONVOLUTION_FIELDS", "declared_like", "elu", "operand_shapes_of", "relu"]
+__all__ = ["ACTIVATIONS", "CONVOLUTION_FIELDS", "elu", "relu"]
 
 # `algorithm`, with `tensor_ops_enabled` and `scratch_size` in older dumps, chooses among kernels; that is rounding.
 CONVOLUTION_FIELDS = (
@@ -72,7 +66,8 @@ class _Config:
     is_reordered: bool
 
 
-def _config(fields: Fields) -> _Config:
+def _config(backend_config: str | None) -> _Config:
+    fields = read_fields(backend_config, "cudnn_conv_backend_config", CONVOLUTION_FIELDS)
     mode = fields.word("activation_mode", _MODES)
     if mode not in ACTIVATIONS:
         raise UnsupportedError(f"its activation_mode is {mode}; hloexec has {', '.join(ACTIVATIONS)}")
@@ -89,13 +84,9 @@ def _config(fields: Fields) -> _Config:
     )
 
 
-def _fused_config(backend_config: str | None) -> _Config:
-    return _config(read_fields(backend_config, "cudnn_conv_backend_config", CONVOLUTION_FIELDS))
-
-
-def _plain_config(backend_config: str | None, *, may_be_reordered: bool) -> _Config:
+def _plain_config(backend_config: str | None) -> _Config:
     """The config of a call without bias; nothing may follow the convolution."""
-    config = _fused_config(backend_config)
+    config = _config(backend_config)
     for name, value, wanted in (
         ("conv_result_scale", config.scale, 1.0),
         ("side_input_scale", config.side_scale, 0.0),
@@ -103,22 +94,7 @@ def _plain_config(backend_config: str | None, *, may_be_reordered: bool) -> _Con
     ):
         if value != wanted:
             raise UnsupportedError(f"its {name} is {value}, but a call without a bias can only have {wanted}")
-    if config.is_reordered and not may_be_reordered:
-        raise UnsupportedError("its filter is reordered (reordered_int8_nchw_vect), which gradients cannot have")
     return config
-
-
-def operand_shapes_of(operands: Sequence[Shape], counts: tuple[int, ...], what: str) -> list[ArrayShape]:
-    """The operands' shapes, or ShapeError where there are not as many as one of `counts`."""
-    require_count(operands, counts, what, ShapeError)
-    return [array_shape(operand, f"operand {number} of {what}") for number, operand in enumerate(operands)]
-
-
-def declared_like(result: ArrayShape, shape: Shape, *more: ArrayShape) -> Shape:
-    """The declared shape with the first leaves replaced by what was inferred."""
-    if not isinstance(shape, TupleShape):
-        return result
-    return TupleShape((result, *more, *shape.elements[1 + len(more) :]))
 
 
 def _rounded(total: Array, result: ElementType) -> Array:
@@ -136,17 +112,18 @@ def _sum(geometry: Geometry, inputs: Array, kernel: Array, result: ElementType, 
 
 
 def _check_forward(instruction: Instruction) -> None:
-    _plain_config(instruction.backend_config, may_be_reordered=True)
+    _plain_config(instruction.backend_config)
     geometry(instruction.attributes)
 
 
 def _check_gradient(instruction: Instruction) -> None:
-    _plain_config(instruction.backend_config, may_be_reordered=False)
+    if _plain_config(instruction.backend_config).is_reordered:
+        raise UnsupportedError("its filter is reordered (reordered_int8_nchw_vect), which gradients cannot have")
     geometry(instruction.attributes).without_vectors("gradients")
 
 
 def _check_fused(instruction: Instruction) -> None:
-    _fused_config(instruction.backend_config)
+    _config(instruction.backend_config)
     geometry(instruction.attributes)
 
 
@@ -161,9 +138,9 @@ class Forward:
 
     @staticmethod
     def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
-        inputs, kernel = operand_shapes_of(operands, (2,), "convForward")
+        inputs, kernel = operand_shapes(operands, "convForward", (2,))
         declared = result_shapes(shape, "convForward")[0]
-        return declared_like(geometry(attributes).output_shape(inputs, kernel, declared), shape)
+        return in_declared_form([geometry(attributes).output_shape(inputs, kernel, declared)], shape)
 
     supports = refused_by(_check_forward)
 
@@ -175,11 +152,9 @@ class Forward:
         shape: Shape,
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
-        require_count(operands, (2,), "convForward", EvaluationError)
-        config, found = _plain_config(backend_config, may_be_reordered=True), geometry(attributes)
         inputs, kernel = operands
-        declared = result_shapes(shape, "convForward")[0]
-        if config.is_reordered and attributes.dim_labels is not None:
+        found, declared = geometry(attributes), result_shapes(shape, "convForward")[0]
+        if _config(backend_config).is_reordered and attributes.dim_labels is not None:
             kernel = unreordered_filter(kernel, attributes.dim_labels)
         value = _sum(found, inputs, kernel, declared.element_type, numerics)
         return with_scratch([_with_vectors(value, found, declared)], shape)
@@ -200,33 +175,20 @@ class BackwardInput:
 
     @staticmethod
     def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
-        gradient, kernel = operand_shapes_of(operands, (2,), "convBackwardInput")
-        declared = result_shapes(shape, "convBackwardInput")[0]
-        output = (
-            geometry(attributes)
-            .without_vectors("gradients")
-            .output_shape(declared.with_element_type(kernel.element_type), kernel, gradient)
-        )
-        _require_gradient(gradient, output)
-        return declared_like(declared, shape)
+        gradient, kernel = operand_shapes(operands, "convBackwardInput", (2,))
+        inputs = result_shapes(shape, "convBackwardInput")[0].with_element_type(kernel.element_type)
+        _require_gradient(gradient, geometry(attributes).output_shape(inputs, kernel, gradient))
+        return shape
 
     supports = refused_by(_check_gradient)
 
     @staticmethod
     def evaluate(
-        *operands: Array,
-        attributes: CustomCallAttributes,
-        backend_config: str | None,
-        shape: Shape,
-        numerics: NumericsPolicy = REFERENCE,
+        *operands: Array, attributes: CustomCallAttributes, shape: Shape, numerics: NumericsPolicy = REFERENCE
     ) -> Array | tuple[Array, ...]:
-        require_count(operands, (2,), "convBackwardInput", EvaluationError)
-        _plain_config(backend_config, may_be_reordered=False)
-        declared = result_shapes(shape, "convBackwardInput")[0]
-        found = geometry(attributes).without_vectors("gradients")
         gradient, kernel = operands
-        value = found.input_gradient(gradient, kernel, declared.dimensions, declared.element_type, numerics)
-        return with_scratch([value], shape)
+        declared = result_shapes(shape, "convBackwardInput")[0]
+        return with_scratch([geometry(attributes).input_gradient(gradient, kernel, declared, numerics)], shape)
 
 
 @custom_call("__cudnn$convBackwardFilter", is_reproducible=True)
@@ -240,33 +202,20 @@ class BackwardFilter:
 
     @staticmethod
     def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
-        inputs, gradient = operand_shapes_of(operands, (2,), "convBackwardFilter")
-        declared = result_shapes(shape, "convBackwardFilter")[0]
-        output = (
-            geometry(attributes)
-            .without_vectors("gradients")
-            .output_shape(inputs, declared.with_element_type(inputs.element_type), gradient)
-        )
-        _require_gradient(gradient, output)
-        return declared_like(declared, shape)
+        inputs, gradient = operand_shapes(operands, "convBackwardFilter", (2,))
+        kernel = result_shapes(shape, "convBackwardFilter")[0].with_element_type(inputs.element_type)
+        _require_gradient(gradient, geometry(attributes).output_shape(inputs, kernel, gradient))
+        return shape
 
     supports = refused_by(_check_gradient)
 
     @staticmethod
     def evaluate(
-        *operands: Array,
-        attributes: CustomCallAttributes,
-        backend_config: str | None,
-        shape: Shape,
-        numerics: NumericsPolicy = REFERENCE,
+        *operands: Array, attributes: CustomCallAttributes, shape: Shape, numerics: NumericsPolicy = REFERENCE
     ) -> Array | tuple[Array, ...]:
-        require_count(operands, (2,), "convBackwardFilter", EvaluationError)
-        _plain_config(backend_config, may_be_reordered=False)
-        declared = result_shapes(shape, "convBackwardFilter")[0]
-        found = geometry(attributes).without_vectors("gradients")
         inputs, gradient = operands
-        value = found.filter_gradient(inputs, gradient, declared.element_type, numerics)
-        return with_scratch([value], shape)
+        result = result_shapes(shape, "convBackwardFilter")[0].element_type
+        return with_scratch([geometry(attributes).filter_gradient(inputs, gradient, result, numerics)], shape)
 
 
 def _require_gradient(gradient: ArrayShape, output: ArrayShape) -> None:
@@ -288,7 +237,7 @@ class BiasActivationForward:
 
     @staticmethod
     def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
-        inputs, kernel, bias, *side = operand_shapes_of(operands, (3, 4), "convBiasActivationForward")
+        inputs, kernel, bias, *side = operand_shapes(operands, "convBiasActivationForward", (3, 4))
         declared = result_shapes(shape, "convBiasActivationForward")[0]
         found = geometry(attributes)
         result = found.output_shape(inputs, kernel, declared)
@@ -301,7 +250,7 @@ class BiasActivationForward:
             not side or (side[0].dimensions == result.dimensions and not side[0].element_type.is_complex),
             f"the side input of the convolution must have the result's shape {result}, but is {(side or [bias])[0]}",
         )
-        return declared_like(result, shape)
+        return in_declared_form([result], shape)
 
     supports = refused_by(_check_fused)
 
@@ -313,8 +262,7 @@ class BiasActivationForward:
         shape: Shape,
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
-        require_count(operands, (3, 4), "convBiasActivationForward", EvaluationError)
-        config, found = _fused_config(backend_config), geometry(attributes)
+        config, found = _config(backend_config), geometry(attributes)
         inputs, kernel, bias, *side = operands
         if config.side_scale and not side:
             raise EvaluationError(f"the convolution has side_input_scale {config.side_scale}, but no side input")

@@ -66,10 +66,8 @@ class Geometry:
         """y, its vectors merged into the features, rounded once to `result`."""
         return _convolution(self.input.merge(inputs), self.kernel.merge(kernel), self.attributes, result, numerics)
 
-    def input_gradient(
-        self, gradient: Array, kernel: Array, sizes: tuple[int, ...], result: ElementType, numerics: NumericsPolicy
-    ) -> Array:
-        """That of x, whose dimensions are `sizes`, from that of y."""
+    def input_gradient(self, gradient: Array, kernel: Array, inputs: ArrayShape, numerics: NumericsPolicy) -> Array:
+        """That of x, of the shape `inputs`, from that of y."""
         labels = self.attributes.dim_labels
         count, groups = len(labels.input_spatial_dimensions), self.attributes.feature_group_count
         order = (
@@ -86,7 +84,7 @@ class Geometry:
             reach = (dimension.size - 1) * dimension.window_dilation
             low = reach - dimension.padding_low
             spread = (gradient.shape[labels.output_spatial_dimensions[number]] - 1) * dimension.stride + 1
-            wanted = (sizes[labels.input_spatial_dimensions[number]] - 1) * dimension.base_dilation + 1
+            wanted = (inputs.dimensions[labels.input_spatial_dimensions[number]] - 1) * dimension.base_dilation + 1
             window.append(
                 WindowDimension(
                     size=dimension.size,
@@ -113,7 +111,7 @@ class Geometry:
             output_rank=count + 2,
         )
         attributes = attrs.evolve(self.attributes, window=Window(tuple(window)), dim_labels=numbers)
-        return _convolution(gradient, swapped, attributes, result, numerics)
+        return _convolution(gradient, swapped, attributes, inputs.element_type, numerics)
 
     def filter_gradient(self, inputs: Array, gradient: Array, result: ElementType, numerics: NumericsPolicy) -> Array:
         """That of w, from x and the gradient of y."""

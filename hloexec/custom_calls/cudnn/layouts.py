@@ -10,8 +10,9 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.cudnn.fields import refused_by, result_shapes
+from hloexec.custom_calls.backend_config import refused_by
 from hloexec.custom_calls.registry import custom_call
+from hloexec.custom_calls.shapes import result_shapes
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, require

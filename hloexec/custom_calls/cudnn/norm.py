@@ -10,26 +10,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hloexec.custom_calls.cudnn.fields import (
-    read_fields,
-    refused_by,
-    require_count,
+from hloexec.custom_calls.backend_config import read_fields, refused_config
+from hloexec.custom_calls.registry import custom_call
+from hloexec.custom_calls.shapes import (
+    in_declared_form,
+    operand_shapes,
     require_floating,
     result_shapes,
     with_scratch,
 )
-from hloexec.custom_calls.registry import custom_call
-from hloexec.errors import EvaluationError, ShapeError
+from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Shape, TupleShape
-from hloexec.ops.common import array_shape, narrow, require, widen
+from hloexec.ops.common import narrow, require, widen
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
 
 __all__: list[str] = []
 
 _KINDS = ("LAYER_FWD_INFER", "LAYER_FWD_TRAIN", "LAYER_BWD")
-_COUNTS = (3, 5)
-"""How many operands it takes, forward and backward."""
 
 
 def _config(backend_config: str | None) -> tuple[str, float]:
@@ -52,60 +50,50 @@ class Norm:
     @staticmethod
     def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
         is_backward = _config(backend_config)[0] == "LAYER_BWD"
-        require_count(operands, (_COUNTS[is_backward],), "a normalization of this kind", ShapeError)
-        arrays = [array_shape(operand, f"operand {number} of norm") for number, operand in enumerate(operands)]
+        arrays = operand_shapes(operands, "a normalization of this kind", (5 if is_backward else 3,))
         require_floating(arrays, "norm")
-        x, scale = arrays[:2]
+        x, *others = arrays
         require(x.rank > 0, f"what is normalized must have dimensions, but is {x}")
-        per_part = (x.dimensions[0], *(1,) * (x.rank - 1))
-        wanted = {"scale": (scale, (1, *x.dimensions[1:]))}
+        per_part, once = (x.dimensions[0], *(1,) * (x.rank - 1)), (1, *x.dimensions[1:])
+        wanted = {"scale": once, "bias": once}
         if is_backward:
-            wanted |= {"dy": (arrays[2], x.dimensions), "expectation": (arrays[3], per_part)}
-            wanted |= {"norm factor": (arrays[4], per_part)}
-        else:
-            wanted |= {"bias": (arrays[2], (1, *x.dimensions[1:]))}
-        for name, (found, dimensions) in wanted.items():
+            wanted = {"scale": once, "dy": x.dimensions, "expectation": per_part, "norm factor": per_part}
+        for found, (name, dimensions) in zip(others, wanted.items(), strict=True):
             require(
                 found.dimensions == dimensions,
                 f"the {name} of the normalization of {x} must have dimensions {list(dimensions)}, but is {found}",
             )
         declared = result_shapes(shape, "norm")
-        expected = _result_dimensions(x.dimensions, is_backward, len(declared))
-        if len(declared) < len(expected) or not isinstance(shape, TupleShape):
-            raise ShapeError(f"the normalization has {len(expected)} results by its kind, but is declared as {shape}")
-        results = [ArrayShape(leaf.element_type, sizes) for leaf, sizes in zip(declared, expected, strict=False)]
-        return TupleShape((*results, *declared[len(results) :]))
+        count = _result_count(is_backward, declared)
+        if len(declared) < count or not isinstance(shape, TupleShape):
+            raise ShapeError(f"the normalization has {count} results by its kind, but is declared as {shape}")
+        sizes = (x.dimensions, once, once) if is_backward else (x.dimensions, per_part, per_part)
+        results = zip(declared[:count], sizes, strict=False)
+        return in_declared_form([ArrayShape(leaf.element_type, dimensions) for leaf, dimensions in results], shape)
 
-    supports = refused_by(lambda instruction: _config(instruction.backend_config))
+    supports = refused_config(_config)
 
     @staticmethod
     def evaluate(
         *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
     ) -> Array | tuple[Array, ...]:
         kind, epsilon = _config(backend_config)
-        require_count(operands, (_COUNTS[kind == "LAYER_BWD"],), "a normalization of this kind", EvaluationError)
+        is_backward = kind == "LAYER_BWD"
         dtype = np.dtype(np.float64) if numerics.is_exact else np.result_type(np.float32, widen(operands[0]).dtype)
         wide = [widen(operand).astype(dtype, copy=False) for operand in operands]
         with np.errstate(all="ignore"):
-            results = _gradients(wide) if kind == "LAYER_BWD" else _normalized(wide, dtype.type(epsilon))
+            results = _gradients(wide) if is_backward else _normalized(wide, dtype.type(epsilon))
         declared = result_shapes(shape, "norm")
-        expected = _result_dimensions(operands[0].shape, kind == "LAYER_BWD", len(declared))
-        rounded = [
-            narrow(np.asarray(value), leaf.element_type)
-            for value, leaf in zip(results[: len(expected)], declared, strict=False)
-        ]
-        return with_scratch(rounded, shape)
+        pairs = zip(results, declared[: _result_count(is_backward, declared)], strict=False)
+        return with_scratch([narrow(np.asarray(value), leaf.element_type) for value, leaf in pairs], shape)
 
 
-def _result_dimensions(x: Sequence[int], is_backward: bool, declared: int) -> list[tuple[int, ...]]:
-    """Those of the results before the scratch memory; μ and r are there where the call declares room for them.
+def _result_count(is_backward: bool, declared: Sequence[ArrayShape]) -> int:
+    """How many results precede the scratch memory; μ and r are there where the call declares room for them.
 
     Older dumps have no kind, and tell training from inference by that alone.
     """
-    if is_backward:
-        return [tuple(x), (1, *x[1:]), (1, *x[1:])]
-    per_part = (x[0], *(1,) * (len(x) - 1))
-    return [tuple(x), per_part, per_part] if declared > 2 else [tuple(x)]
+    return 3 if is_backward or len(declared) > 2 else 1
 
 
 def _normalized(operands: Sequence[Array], epsilon: object) -> list[Array]:
