@@ -154,15 +154,10 @@ class Forward:
     ) -> Array | tuple[Array, ...]:
         inputs, kernel = operands
         found, declared = geometry(attributes), result_shapes(shape, "convForward")[0]
-        if _config(backend_config).is_reordered and attributes.dim_labels is not None:
-            kernel = unreordered_filter(kernel, attributes.dim_labels)
+        if _config(backend_config).is_reordered:
+            kernel = unreordered_filter(kernel, found.kernel)
         value = _sum(found, inputs, kernel, declared.element_type, numerics)
-        return with_scratch([_with_vectors(value, found, declared)], shape)
-
-
-def _with_vectors(value: Array, found: Geometry, declared: ArrayShape) -> Array:
-    vector = found.output.vector
-    return value if vector is None else found.output.split(value, declared.dimensions[vector])
+        return with_scratch([found.output.split(value, declared.dimensions)], shape)
 
 
 @custom_call("__cudnn$convBackwardInput", is_reproducible=True)
@@ -267,8 +262,8 @@ class BiasActivationForward:
         if config.side_scale and not side:
             raise EvaluationError(f"the convolution has side_input_scale {config.side_scale}, but no side input")
         declared = result_shapes(shape, "convBiasActivationForward")[0]
-        if config.is_reordered and attributes.dim_labels is not None:
-            kernel, bias = unreordered_filter(kernel, attributes.dim_labels), unreordered_bias(bias)
+        if config.is_reordered:
+            kernel, bias = unreordered_filter(kernel, found.kernel), unreordered_bias(bias)
         total = found.forward(inputs, kernel, accumulation_type(inputs), numerics)
         dtype = element_type_of(inputs.dtype).accumulate if total.dtype.kind == "f" else np.dtype(np.float32)
         with np.errstate(all="ignore"):
@@ -281,4 +276,4 @@ class BiasActivationForward:
             value = value + widen(bias).astype(dtype, copy=False).reshape(along_features)
             value = ACTIVATIONS[config.mode](value, config.slope)
         rounded = _rounded(np.asarray(value), declared.element_type)
-        return with_scratch([_with_vectors(rounded, found, declared)], shape)
+        return with_scratch([found.output.split(rounded, declared.dimensions)], shape)

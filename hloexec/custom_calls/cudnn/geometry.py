@@ -10,10 +10,10 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.cudnn.layouts import Side, input_side, kernel_side, output_side, plain_labels
+from hloexec.custom_calls.cudnn.layouts import Side, dimension_numbers, sides
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
 from hloexec.errors import UnsupportedError
-from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Window, WindowDimension
+from hloexec.ir import ArrayShape, Window
 from hloexec.ops.common import require
 from hloexec.ops.control.flow import CustomCallAttributes
 from hloexec.ops.convolution.convolution import Convolution, ConvolutionAttributes
@@ -52,8 +52,7 @@ class Geometry:
             shape=ArrayShape(declared.element_type),
         )
         assert isinstance(merged, ArrayShape)
-        vector = self.output.vector
-        return self.output.split_shape(merged, 1 if vector is None else declared.dimensions[vector])
+        return self.output.split_shape(merged, declared.dimensions)
 
     def without_vectors(self, what: str) -> Geometry:
         """The same geometry, or UnsupportedError where a dimension holds vectors of features."""
@@ -68,83 +67,53 @@ class Geometry:
 
     def input_gradient(self, gradient: Array, kernel: Array, inputs: ArrayShape, numerics: NumericsPolicy) -> Array:
         """That of x, of the shape `inputs`, from that of y."""
-        labels = self.attributes.dim_labels
-        count, groups = len(labels.input_spatial_dimensions), self.attributes.feature_group_count
-        order = (
-            *labels.kernel_spatial_dimensions,
-            labels.kernel_input_feature_dimension,
-            labels.kernel_output_feature_dimension,
-        )
+        x, w, y = self.input.labelled, self.kernel.labelled, self.output.labelled
+        groups = self.attributes.feature_group_count
         # A group's outputs become its inputs: [..., in, groups × out] → [..., out, groups × in].
-        view = kernel.transpose(order)
+        view = kernel.transpose(*w[2:], w[1], w[0])
         split = view.reshape(*view.shape[:-1], groups, view.shape[-1] // groups)
         swapped = np.swapaxes(split, -1, -3).reshape(*view.shape[:-2], -1, groups * view.shape[-2])
         window = []
-        for number, dimension in enumerate(self.attributes.window.dimensions):
+        for dimension, along_x, along_y in zip(self.attributes.window.dimensions, x[2:], y[2:], strict=True):
             reach = (dimension.size - 1) * dimension.window_dilation
             low = reach - dimension.padding_low
-            spread = (gradient.shape[labels.output_spatial_dimensions[number]] - 1) * dimension.stride + 1
-            wanted = (inputs.dimensions[labels.input_spatial_dimensions[number]] - 1) * dimension.base_dilation + 1
+            spread = (gradient.shape[along_y] - 1) * dimension.stride + 1
+            wanted = (inputs.dimensions[along_x] - 1) * dimension.base_dilation + 1
             window.append(
-                WindowDimension(
-                    size=dimension.size,
+                attrs.evolve(
+                    dimension,
                     stride=dimension.base_dilation,
                     padding_low=low,
                     padding_high=wanted + reach - spread - low,
                     base_dilation=dimension.stride,
-                    window_dilation=dimension.window_dilation,
                     window_reversal=not dimension.window_reversal,
                 )
             )
-        numbers = ConvolutionDimensionNumbers(
-            input_batch_dimension=labels.output_batch_dimension,
-            input_feature_dimension=labels.output_feature_dimension,
-            input_spatial_dimensions=labels.output_spatial_dimensions,
-            kernel_input_feature_dimension=count,
-            kernel_output_feature_dimension=count + 1,
-            kernel_spatial_dimensions=tuple(range(count)),
-            output_batch_dimension=labels.input_batch_dimension,
-            output_feature_dimension=labels.input_feature_dimension,
-            output_spatial_dimensions=labels.input_spatial_dimensions,
-            input_rank=count + 2,
-            kernel_rank=count + 2,
-            output_rank=count + 2,
-        )
+        count = len(window)
+        numbers = dimension_numbers(y, (count + 1, count, *range(count)), x)
         attributes = attrs.evolve(self.attributes, window=Window(tuple(window)), dim_labels=numbers)
         return _convolution(gradient, swapped, attributes, inputs.element_type, numerics)
 
     def filter_gradient(self, inputs: Array, gradient: Array, result: ElementType, numerics: NumericsPolicy) -> Array:
         """That of w, from x and the gradient of y."""
-        labels, window = self.attributes.dim_labels, []
-        for number, dimension in enumerate(self.attributes.window.dimensions):
-            extent = inputs.shape[labels.input_spatial_dimensions[number]]
-            outputs = gradient.shape[labels.output_spatial_dimensions[number]]
-            spread = (extent - 1) * dimension.base_dilation + 1
+        x, w, y = self.input.labelled, self.kernel.labelled, self.output.labelled
+        window = []
+        for dimension, along_x, along_y in zip(self.attributes.window.dimensions, x[2:], y[2:], strict=True):
+            outputs = gradient.shape[along_y]
+            spread = (inputs.shape[along_x] - 1) * dimension.base_dilation + 1
             reach = (outputs - 1) * dimension.stride + (dimension.size - 1) * dimension.window_dilation + 1
             window.append(
-                WindowDimension(
+                attrs.evolve(
+                    dimension,
                     size=outputs,
                     stride=dimension.window_dilation,
-                    padding_low=dimension.padding_low,
                     padding_high=reach - spread - dimension.padding_low,
-                    base_dilation=dimension.base_dilation,
                     window_dilation=dimension.stride,
+                    window_reversal=False,
                 )
             )
-        numbers = ConvolutionDimensionNumbers(
-            input_batch_dimension=labels.input_feature_dimension,
-            input_feature_dimension=labels.input_batch_dimension,
-            input_spatial_dimensions=labels.input_spatial_dimensions,
-            kernel_input_feature_dimension=labels.output_batch_dimension,
-            kernel_output_feature_dimension=labels.output_feature_dimension,
-            kernel_spatial_dimensions=labels.output_spatial_dimensions,
-            output_batch_dimension=labels.kernel_input_feature_dimension,
-            output_feature_dimension=labels.kernel_output_feature_dimension,
-            output_spatial_dimensions=labels.kernel_spatial_dimensions,
-            input_rank=labels.input_rank,
-            kernel_rank=labels.output_rank,
-            output_rank=labels.kernel_rank,
-        )
+        # The batch takes the place of features, and the filter that of the output.
+        numbers = dimension_numbers(*((second, first, *spatial) for first, second, *spatial in (x, y, w)))
         attributes = attrs.evolve(
             self.attributes,
             window=Window(tuple(window)),
@@ -153,12 +122,8 @@ class Geometry:
             batch_group_count=self.attributes.feature_group_count,
         )
         value = _convolution(inputs, gradient, attributes, result, numerics)
-        reversed_dimensions = tuple(
-            labels.kernel_spatial_dimensions[number]
-            for number, dimension in enumerate(self.attributes.window.dimensions)
-            if dimension.window_reversal
-        )
-        return np.asarray(np.flip(value, reversed_dimensions))
+        dimensions = zip(w[2:], self.attributes.window.dimensions, strict=True)
+        return np.asarray(np.flip(value, tuple(place for place, dimension in dimensions if dimension.window_reversal)))
 
 
 def geometry(attributes: CustomCallAttributes) -> Geometry:
@@ -168,13 +133,16 @@ def geometry(attributes: CustomCallAttributes) -> Geometry:
         raise UnsupportedError("it has no dim_labels, without which it is no convolution")
     if attributes.batch_group_count != 1:
         raise UnsupportedError(f"it has batch_group_count={attributes.batch_group_count}, which cuDNN does not have")
+    found = sides(labels)
+    for side in found:
+        side.check()
     plain = ConvolutionAttributes(
         window=attributes.window,
-        dim_labels=plain_labels(labels),
+        dim_labels=dimension_numbers(*(side.merged_labels for side in found)),
         feature_group_count=attributes.feature_group_count,
         operand_precision=attributes.operand_precision,
     )
-    return Geometry(plain, input_side(labels), kernel_side(labels), output_side(labels))
+    return Geometry(plain, *found)
 
 
 def _convolution(

@@ -12,14 +12,14 @@ import numpy as np
 
 from hloexec.custom_calls.backend_config import refused_by
 from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.shapes import result_shapes
-from hloexec.errors import ShapeError, UnsupportedError
-from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape, TupleShape
-from hloexec.ops.common import array_shape, require
+from hloexec.custom_calls.shapes import in_declared_form, operand_shapes, result_shapes, with_scratch
+from hloexec.errors import UnsupportedError
+from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape
+from hloexec.ops.common import require
 from hloexec.ops.control.flow import CustomCallAttributes
 from hloexec.values import Array
 
-__all__ = ["Side", "input_side", "kernel_side", "output_side", "plain_labels", "unreordered_bias", "unreordered_filter"]
+__all__ = ["Side", "dimension_numbers", "sides", "unreordered_bias", "unreordered_filter"]
 
 
 @attrs.frozen
@@ -27,16 +27,24 @@ class Side:
     """One side of a convolution: its labelled dimensions in an order of roles, and its dimension of vectors."""
 
     name: str
-    feature: int
-    """The dimension that the vectors are part of; of a kernel, its input features."""
     labelled: tuple[int, ...]
+    """Batch, features and spatial dimensions; of a kernel, output features, input features and spatial dimensions."""
     rank: int
+
+    @property
+    def feature(self) -> int:
+        """The dimension that the vectors are part of; of a kernel, its input features."""
+        return self.labelled[1]
 
     @property
     def vector(self) -> int | None:
         """The dimension without a role, None where all have one."""
-        unlabelled = sorted(set(range(self.rank)) - set(self.labelled))
-        return unlabelled[0] if unlabelled else None
+        return min(set(range(self.rank)) - set(self.labelled), default=None)
+
+    @property
+    def merged_labels(self) -> tuple[int, ...]:
+        """The labelled dimensions once that of the vectors is merged into the features'."""
+        return tuple(dim - (self.vector is not None and dim > self.vector) for dim in self.labelled)
 
     def check(self) -> None:
         require(
@@ -51,86 +59,73 @@ class Side:
         require(shape.rank == self.rank, f"dim_labels are for an {self.name} of rank {self.rank}, but it is {shape}")
         if self.vector is None:
             return shape
-        sizes = list(shape.dimensions)
-        sizes[self.feature] *= sizes[self.vector]
-        del sizes[self.vector]
-        return ArrayShape(shape.element_type, tuple(sizes))
+        return ArrayShape(shape.element_type, self._merged_sizes(shape.dimensions, self.vector))
 
-    def split_shape(self, merged: ArrayShape, size: int) -> ArrayShape:
-        """The inverse of `merged_shape`, for vectors of `size` features."""
+    def split_shape(self, merged: ArrayShape, sizes: tuple[int, ...]) -> ArrayShape:
+        """The inverse of `merged_shape`, with the vectors of dimensions `sizes`."""
         if self.vector is None:
             return merged
-        feature = self.feature - (self.vector < self.feature)
+        feature, size = self.feature - (self.vector < self.feature), sizes[self.vector]
         require(
             size > 0 and merged.dimensions[feature] % size == 0,
             f"the {merged.dimensions[feature]} features of the {self.name} are no multiple of vectors of {size}",
         )
-        sizes = list(merged.dimensions)
-        sizes[feature] //= size
-        sizes.insert(self.vector, size)
-        return ArrayShape(merged.element_type, tuple(sizes))
+        split = list(merged.dimensions)
+        split[feature] //= size
+        split.insert(self.vector, size)
+        return ArrayShape(merged.element_type, tuple(split))
 
     def merge(self, array: Array) -> Array:
         if self.vector is None:
             return array
         after = self.feature + (self.feature < self.vector)
-        sizes = self.merged_shape_of(array.shape)
-        return np.moveaxis(array, self.vector, after).reshape(sizes)
+        return np.moveaxis(array, self.vector, after).reshape(self._merged_sizes(array.shape, self.vector))
 
-    def merged_shape_of(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        assert self.vector is not None
+    def _merged_sizes(self, sizes: tuple[int, ...], vector: int) -> tuple[int, ...]:
         merged = list(sizes)
-        merged[self.feature] *= merged[self.vector]
-        del merged[self.vector]
+        merged[self.feature] *= merged[vector]
+        del merged[vector]
         return tuple(merged)
 
-    def split(self, array: Array, size: int) -> Array:
+    def split(self, array: Array, sizes: tuple[int, ...]) -> Array:
+        """The inverse of `merge`, with the vectors of dimensions `sizes`."""
         if self.vector is None:
             return array
-        feature = self.feature - (self.vector < self.feature)
-        sizes = (*array.shape[:feature], array.shape[feature] // size, size, *array.shape[feature + 1 :])
-        return np.moveaxis(array.reshape(sizes), feature + 1, self.vector)
+        feature, size = self.feature - (self.vector < self.feature), sizes[self.vector]
+        parts = (*array.shape[:feature], array.shape[feature] // size, size, *array.shape[feature + 1 :])
+        return np.moveaxis(array.reshape(parts), feature + 1, self.vector)
 
 
-def input_side(labels: ConvolutionDimensionNumbers) -> Side:
-    labelled = (labels.input_batch_dimension, labels.input_feature_dimension, *labels.input_spatial_dimensions)
-    return Side("input", labels.input_feature_dimension, labelled, labels.input_rank)
-
-
-def kernel_side(labels: ConvolutionDimensionNumbers) -> Side:
-    labelled = (
-        labels.kernel_output_feature_dimension,
-        labels.kernel_input_feature_dimension,
-        *labels.kernel_spatial_dimensions,
+def sides(labels: ConvolutionDimensionNumbers) -> tuple[Side, Side, Side]:
+    """Input, filter and output."""
+    inputs = (labels.input_batch_dimension, labels.input_feature_dimension, *labels.input_spatial_dimensions)
+    features = (labels.kernel_output_feature_dimension, labels.kernel_input_feature_dimension)
+    outputs = (labels.output_batch_dimension, labels.output_feature_dimension, *labels.output_spatial_dimensions)
+    return (
+        Side("input", inputs, labels.input_rank),
+        Side("filter", (*features, *labels.kernel_spatial_dimensions), labels.kernel_rank),
+        Side("output", outputs, labels.output_rank),
     )
-    return Side("filter", labels.kernel_input_feature_dimension, labelled, labels.kernel_rank)
 
 
-def output_side(labels: ConvolutionDimensionNumbers) -> Side:
-    labelled = (labels.output_batch_dimension, labels.output_feature_dimension, *labels.output_spatial_dimensions)
-    return Side("output", labels.output_feature_dimension, labelled, labels.output_rank)
-
-
-def plain_labels(labels: ConvolutionDimensionNumbers) -> ConvolutionDimensionNumbers:
-    """The labels once the dimensions of vectors are merged into the features'; ShapeError where roles clash."""
-    numbers = {}
-    for prefix, side in (
-        ("input", input_side(labels)),
-        ("kernel", kernel_side(labels)),
-        ("output", output_side(labels)),
-    ):
-        side.check()
-        for field in attrs.fields(ConvolutionDimensionNumbers):
-            if not field.name.startswith(prefix) or side.vector is None:
-                continue
-            value = getattr(labels, field.name)
-            if field.name.endswith("rank"):
-                numbers[field.name] = value - 1
-            elif isinstance(value, tuple):
-                numbers[field.name] = tuple(dim - (dim > side.vector) for dim in value)
-            else:
-                numbers[field.name] = value - (value > side.vector)
-    return attrs.evolve(labels, **numbers)
+def dimension_numbers(
+    inputs: tuple[int, ...], kernel: tuple[int, ...], outputs: tuple[int, ...]
+) -> ConvolutionDimensionNumbers:
+    """The labels of a convolution without vectors whose sides have these labelled dimensions (`Side`)."""
+    return ConvolutionDimensionNumbers(
+        input_batch_dimension=inputs[0],
+        input_feature_dimension=inputs[1],
+        input_spatial_dimensions=inputs[2:],
+        kernel_output_feature_dimension=kernel[0],
+        kernel_input_feature_dimension=kernel[1],
+        kernel_spatial_dimensions=kernel[2:],
+        output_batch_dimension=outputs[0],
+        output_feature_dimension=outputs[1],
+        output_spatial_dimensions=outputs[2:],
+        input_rank=len(inputs),
+        kernel_rank=len(kernel),
+        output_rank=len(outputs),
+    )
 
 
 def _reordered_filter(oihw32: Array) -> Array:
@@ -140,9 +135,9 @@ def _reordered_filter(oihw32: Array) -> Array:
     return parts.transpose(3, 4, 5, 0, 2, 6, 1, 7).reshape(oihw32.shape)
 
 
-def unreordered_filter(array: Array, labels: ConvolutionDimensionNumbers) -> Array:
+def unreordered_filter(array: Array, side: Side) -> Array:
     """What `_reordered_filter` was given, in the same order of dimensions; UnsupportedError for no int8x32 filter."""
-    order = _int8x32_order(array.shape, labels)
+    order = _int8x32_order(array.shape, side)
     outputs, inputs, height, width, _ = (array.shape[dim] for dim in order)
     parts = array.transpose(order).reshape(inputs, height, width, outputs // 8, 2, 8, 4, 4)
     plain = parts.transpose(3, 6, 4, 0, 1, 2, 5, 7).reshape(outputs, inputs, height, width, 32)
@@ -161,10 +156,8 @@ def unreordered_bias(bias: Array) -> Array:
     return bias.reshape(-1, 2, 4, 4).transpose(0, 2, 1, 3).reshape(bias.shape)
 
 
-def _int8x32_order(sizes: tuple[int, ...], labels: ConvolutionDimensionNumbers) -> tuple[int, ...]:
+def _int8x32_order(sizes: tuple[int, ...], side: Side) -> tuple[int, ...]:
     """The dimensions of an int8x32 filter in the order O, I/32, H, W, 32."""
-    side = kernel_side(labels)
-    side.check()
     vector = side.vector
     if len(sizes) != 5 or side.rank != 5 or vector is None or sizes[vector] != 32 or sizes[side.labelled[0]] % 32:
         raise UnsupportedError(
@@ -174,15 +167,17 @@ def _int8x32_order(sizes: tuple[int, ...], labels: ConvolutionDimensionNumbers) 
     return (*side.labelled, vector)
 
 
-def _labels(attributes: CustomCallAttributes) -> ConvolutionDimensionNumbers:
+def _filter_side(attributes: CustomCallAttributes) -> Side:
     if attributes.dim_labels is None:
         raise UnsupportedError("it has no dim_labels")
-    return attributes.dim_labels
+    side = sides(attributes.dim_labels)[1]
+    side.check()
+    return side
 
 
 def _check(instruction: Instruction) -> None:
     filter_shape = result_shapes(instruction.shape, "convReorderFilter")[0]
-    _int8x32_order(filter_shape.dimensions, _labels(instruction.attributes))
+    _int8x32_order(filter_shape.dimensions, _filter_side(instruction.attributes))
 
 
 @custom_call("__cudnn$convReorderFilter", "__cudnn$convReorderFilterAndBias", is_reproducible=True)
@@ -196,21 +191,14 @@ class ReorderFilter:
 
     @staticmethod
     def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
-        arrays = [array_shape(operand, "an operand of convReorderFilter") for operand in operands]
-        leaves = result_shapes(shape, "convReorderFilter")
-        if len(arrays) not in (1, 2) or len(leaves) < len(arrays):
-            raise ShapeError(
-                f"convReorderFilter takes a filter and perhaps a bias, and returns as many, but takes {len(arrays)} "
-                f"operands and returns {shape}"
-            )
-        results = (*arrays, *leaves[len(arrays) :])
-        return TupleShape(results) if isinstance(shape, TupleShape) else results[0]
+        arrays = operand_shapes(operands, "convReorderFilter", (1, 2))
+        result_shapes(shape, "convReorderFilter", len(arrays))
+        return in_declared_form(arrays, shape)
 
     supports = refused_by(_check)
 
     @staticmethod
     def evaluate(*operands: Array, attributes: CustomCallAttributes, shape: Shape) -> Array | tuple[Array, ...]:
-        order = _int8x32_order(operands[0].shape, _labels(attributes))
+        order = _int8x32_order(operands[0].shape, _filter_side(attributes))
         results = [_reordered_filter(operands[0].transpose(order)).transpose(np.argsort(order))]
-        results += [_reordered_bias(bias) for bias in operands[1:]]
-        return tuple(results) if isinstance(shape, TupleShape) else results[0]
+        return with_scratch([*results, *map(_reordered_bias, operands[1:])], shape)
