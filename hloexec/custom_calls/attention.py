@@ -2,8 +2,7 @@
 
 Query head h attends to the keys and values of group h // (heads / groups). Scores are computed for a tile of queries at
 a time and never rounded: everything up to the results is done in the accumulation type, and under the exact policy in
-f64, in a fixed order. Source: Dao et al.,
-"FlashAttention" (2022), algorithms 1 and 4.
+f64, in a fixed order. Source: Dao et al., "FlashAttention" (2022), algorithms 1 and 4.
 """
 
 from __future__ import annotations
@@ -21,7 +20,16 @@ from hloexec.ops.policies.exact.sums import reduce_exactly
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
 
-__all__ = ["Band", "Gradients", "Sequence", "Weights", "attention", "attention_gradients", "working_type"]
+__all__ = [
+    "Band",
+    "Gradients",
+    "Sequence",
+    "Weights",
+    "add_summed",
+    "attention",
+    "attention_gradients",
+    "working_type",
+]
 
 _MOST_SCORES = 1 << 23
 """How many scores a tile may hold."""
@@ -243,3 +251,13 @@ def attention_gradients(sequence: Sequence, weights: Weights, output: Array, out
         bias_gradient,
         sink_gradient,
     )
+
+
+def add_summed(total: Array, gradient: Array) -> None:
+    """Add a gradient [heads, s, t] to that of the bias, summed over the dimensions along which it was broadcast.
+
+    Where sequences are shorter than the bias, so is the gradient.
+    """
+    summed = tuple(axis for axis, size in enumerate(total.shape) if size == 1 and gradient.shape[axis] != 1)
+    part = gradient.sum(summed, keepdims=True)
+    total[tuple(slice(size) for size in part.shape)] += part

@@ -20,7 +20,7 @@ from hloexec.custom_calls.cudnn.attention_arrays import (
     rounded_results,
 )
 from hloexec.custom_calls.cudnn.attention_config import KINDS, AttentionConfig, attention_config
-from hloexec.custom_calls.cudnn.attention_sequences import Batch, four_dimensions, heads_first, paged, tokens
+from hloexec.custom_calls.cudnn.attention_sequences import Batch, heads_first, tokens
 from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError, UnsupportedError
@@ -141,18 +141,13 @@ class Attention:
     ) -> Array | tuple[Array, ...]:
         config = attention_config(attributes.custom_call_target, backend_config)
         given = named(operands, _operand_names(config), "the attention", EvaluationError)
-        queries, keys, values = config.canonical(given)
         if not config.is_flash:
-            results = unfused.forward(queries, keys, values, given.get("mask"), given.get("bias"), config, numerics)
-            return rounded_results(results, shape, narrow)
-        if config.is_paged:
-            keys, values = paged(keys, given["key pages"]), paged(values, given["value pages"])
-        lengths = [array for name, array in given.items() if "lengths" in name or "offsets" in name]
-        batch = Batch(queries, keys, values, four_dimensions(given.get("bias")), lengths, config, numerics)
-        count, heads, rows, _ = queries.shape
-        dtype = element_type_of(queries.dtype).accumulate
-        output = np.zeros((count * rows, heads, values.shape[3]), dtype)
-        sums = np.full((lengths[0].size if config.is_packed else count, heads, rows), -np.inf, dtype)
+            return rounded_results(unfused.forward(given, config, numerics), shape, narrow)
+        batch = Batch.of(given, config, numerics)
+        count, heads, rows, _ = batch.queries.shape
+        dtype = element_type_of(batch.queries.dtype).accumulate
+        output = np.zeros((count * rows, heads, batch.values.shape[3]), dtype)
+        sums = np.full((given["query lengths"].size if config.is_packed else count, heads, rows), -np.inf, dtype)
         for stretch, sequence in batch.sequences():
             value, weights = softmax.attention(sequence)
             output[stretch.queries] = value
@@ -209,23 +204,15 @@ class AttentionBackward:
     ) -> Array | tuple[Array, ...]:
         config = attention_config(attributes.custom_call_target, backend_config)
         given = named(operands, _operand_names(config), "the attention", EvaluationError)
-        queries, keys, values = config.canonical(given)
-        (gradient,) = config.canonical(given, "output gradient")
         if not config.is_flash:
-            (probabilities,) = config.canonical(given, "statistics")
-            results = unfused.backward(
-                queries, keys, values, probabilities, gradient, given.get("mask"), config, numerics
-            )
-            return rounded_results(results, shape, narrow)
-        lengths = [array for name, array in given.items() if "lengths" in name or "offsets" in name]
-        bias = four_dimensions(given.get("bias"))
-        batch = Batch(queries, keys, values, bias, lengths, config, numerics)
-        count, heads, rows, _ = queries.shape
-        dtype = element_type_of(queries.dtype).accumulate
+            return rounded_results(unfused.backward(given, config, numerics), shape, narrow)
+        batch = Batch.of(given, config, numerics)
+        count, heads, rows, _ = batch.queries.shape
+        dtype = element_type_of(batch.queries.dtype).accumulate
         sums = widen(given["statistics"]).astype(dtype, copy=False).reshape(-1, heads, rows)
         outer, output = map(tokens, config.canonical(given, "output gradient", "output"))
-        gradients = [np.zeros(tokens(array).shape, dtype) for array in (queries, keys, values)]
-        bias_gradient = None if bias is None else np.zeros(bias.shape, dtype)
+        gradients = [np.zeros(tokens(array).shape, dtype) for array in (batch.queries, batch.keys, batch.values)]
+        bias_gradient = None if batch.bias is None else np.zeros(batch.bias.shape, dtype)
         for stretch, sequence in batch.sequences():
             here = stretch.queries
             weights = softmax.Weights(sums[stretch.row, :, : stretch.length], None)
@@ -233,14 +220,6 @@ class AttentionBackward:
             gradients[0][here] = found.queries
             gradients[1][stretch.keys], gradients[2][stretch.keys] = found.keys, found.values
             if bias_gradient is not None and found.bias is not None:
-                _add_summed(bias_gradient[stretch.row if len(bias_gradient) > 1 else 0], found.bias)
+                softmax.add_summed(bias_gradient[stretch.row if len(bias_gradient) > 1 else 0], found.bias)
         results = [heads_first(flat, count) for flat in gradients]
-        results += [bias_gradient] if bias_gradient is not None else []
-        return rounded_results(results, shape, narrow)
-
-
-def _add_summed(total: Array, gradient: Array) -> None:
-    """Add `[heads, queries, keys]` to the gradient of a bias, summed over the dimensions that it does not have."""
-    summed = tuple(axis for axis, size in enumerate(total.shape) if size == 1 and gradient.shape[axis] != 1)
-    part = gradient.sum(summed, keepdims=True)
-    total[tuple(slice(size) for size in part.shape)] += part
+        return rounded_results(results if bias_gradient is None else [*results, bias_gradient], shape, narrow)

@@ -6,7 +6,7 @@ query tokens with a stretch of key tokens. Source: JAX, fused_attention_stablehl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 import attrs
 import numpy as np
@@ -16,7 +16,7 @@ from hloexec.custom_calls.cudnn.attention_config import AttentionConfig
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Array
 
-__all__ = ["Batch", "Stretch", "four_dimensions", "heads_first", "paged", "tokens"]
+__all__ = ["Batch", "Stretch", "four_dimensions", "heads_first", "tokens"]
 
 
 def tokens(array: Array) -> Array:
@@ -58,40 +58,37 @@ class Batch:
     values: Array
     bias: Array | None
     """Broadcasts to `[batch, heads, queries, keys]`."""
-    lengths: Sequence[Array]
-    """Of queries and keys, then (packed) where each sequence starts, in elements."""
+    lengths: Mapping[str, Array]
+    """`query lengths` and `key lengths`, and (packed) `query offsets` and `key offsets`, in elements."""
     config: AttentionConfig
     numerics: NumericsPolicy
 
-    def stretches(self) -> Iterator[Stretch]:
-        batch, _, queries, _ = self.queries.shape
-        keys = self.keys.shape[2]
-        if self.config.is_packed:
-            yield from self._packed()
-            return
-        for row in range(batch):
-            query_length, key_length = queries, keys
-            if self.config.has_lengths:
-                query_length, key_length = (
-                    min(max(0, int(lengths.reshape(-1)[row])), most)
-                    for lengths, most in zip(self.lengths[:2], (queries, keys), strict=True)
-                )
-            yield Stretch(
-                row, slice(row * queries, row * queries + query_length), slice(row * keys, row * keys + key_length)
-            )
+    @classmethod
+    def of(cls, given: Mapping[str, Array], config: AttentionConfig, numerics: NumericsPolicy) -> Batch:
+        """The batch that a call's operands are, given by name."""
+        queries, keys, values = config.canonical(given)
+        if config.is_paged:
+            keys, values = _paged(keys, given["key pages"]), _paged(values, given["value pages"])
+        return cls(queries, keys, values, four_dimensions(given.get("bias")), given, config, numerics)
 
-    def _packed(self) -> Iterator[Stretch]:
-        """Sequences of length 0, and starts behind the last token, fill what there is room for."""
-        query_lengths, key_lengths = (lengths.reshape(-1) for lengths in self.lengths[:2])
-        starts = [
-            offsets.reshape(-1) // (array.shape[1] * array.shape[3])
-            for offsets, array in zip(self.lengths[2:4], (self.queries, self.keys), strict=True)
-        ]
-        ends = [array.shape[0] * array.shape[2] for array in (self.queries, self.keys)]
-        for row, (query_length, key_length) in enumerate(zip(query_lengths, key_lengths, strict=True)):
-            here, there = (min(max(0, int(start[row])), end) for start, end in zip(starts, ends, strict=True))
-            query_end = min(here + max(0, int(query_length)), ends[0], here + self.queries.shape[2])
-            yield Stretch(row, slice(here, query_end), slice(there, min(there + max(0, int(key_length)), ends[1])))
+    def stretches(self) -> Iterator[Stretch]:
+        """All sequences; those of length 0, and starts behind the last token, fill what there is room for."""
+        sides = self._places("query", self.queries), self._places("key", self.keys)
+        for row, (queries, keys) in enumerate(zip(*sides, strict=True)):
+            yield Stretch(row, queries, keys)
+
+    def _places(self, side: str, array: Array) -> Iterator[slice]:
+        batch, heads, rows, depth = array.shape
+        lengths, starts = np.full(batch, rows), np.arange(batch) * rows
+        if self.config.has_lengths:
+            lengths = self.lengths[f"{side} lengths"].reshape(-1)
+        if self.config.is_packed:
+            starts = self.lengths[f"{side} offsets"].reshape(-1) // (heads * depth)
+        # Of a packed sequence the keys may go on in the next row; queries have their statistics in one.
+        most = batch * rows if self.config.is_packed and side == "key" else rows
+        for start, length in zip(starts, lengths, strict=False):
+            begin = min(max(0, int(start)), batch * rows)
+            yield slice(begin, min(begin + min(max(0, int(length)), most), batch * rows))
 
     def sequences(self) -> Iterator[tuple[Stretch, softmax.Sequence]]:
         """Those that have queries and keys: what others give is 0, and −∞ as their statistics."""
@@ -103,27 +100,17 @@ class Batch:
             bias = None
             if self.bias is not None:
                 bias = self.bias[stretch.row if len(self.bias) > 1 else 0]
-                bias = _cut(bias, stretch.length, there.stop - there.start)
+                bias = bias[:, : stretch.length, : there.stop - there.start]
+            band, scale = self.config.band, self.config.scale
             yield (
                 stretch,
                 softmax.Sequence(
-                    queries=queries[here],
-                    keys=keys[there],
-                    values=values[there],
-                    scale=self.config.scale,
-                    band=self.config.band,
-                    bias=bias,
-                    numerics=self.numerics,
+                    queries[here], keys[there], values[there], scale, band, bias=bias, numerics=self.numerics
                 ),
             )
 
 
-def _cut(bias: Array, queries: int, keys: int) -> Array:
-    """The part of a bias `[heads, queries, keys]` that a shorter sequence sees; dimensions of size 1 stay."""
-    return bias[:, : queries if bias.shape[1] > 1 else 1, : keys if bias.shape[2] > 1 else 1]
-
-
-def paged(container: Array, table: Array) -> Array:
+def _paged(container: Array, table: Array) -> Array:
     """Keys or values `[blocks, heads, rows of a block, depth]`, gathered by `[batch, 1, blocks of a row, 1]`."""
     numbers = np.clip(table.reshape(table.shape[0], -1), 0, len(container) - 1)
     gathered = np.moveaxis(container[numbers], 2, 1)

@@ -6,6 +6,8 @@ Everything is `[batch, heads, rows, columns]` and computed in f32. Source: XLA, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from hloexec.custom_calls.cudnn.attention_config import AttentionConfig
@@ -45,19 +47,12 @@ def summed_heads(gradient: Array, heads: int) -> Array:
     return np.asarray(gradient.reshape(batch, heads, shared // heads, rows, depth).sum(2))
 
 
-def forward(
-    queries: Array,
-    keys: Array,
-    values: Array,
-    mask: Array | None,
-    bias: Array | None,
-    config: AttentionConfig,
-    numerics: NumericsPolicy,
-) -> list[Array]:
-    """The output and the probabilities (without a softmax, the scores)."""
+def forward(given: Mapping[str, Array], config: AttentionConfig, numerics: NumericsPolicy) -> list[Array]:
+    """The output and the probabilities (without a softmax, the scores), from operands by name."""
+    queries, keys, values = config.canonical(given)
     heads = queries.shape[1]
     scores = product(queries, shared_heads(keys, heads), "tk,sk->ts", numerics)
-    bias, mask = four_dimensions(bias), four_dimensions(mask)
+    bias, mask = (four_dimensions(given.get(name)) for name in ("bias", "mask"))
     with np.errstate(all="ignore"):
         scores = scores * scores.dtype.type(config.scale)
         if bias is not None:
@@ -70,19 +65,12 @@ def forward(
     return [product(scores, shared_heads(values, heads), "ts,sk->tk", numerics), scores]
 
 
-def backward(
-    queries: Array,
-    keys: Array,
-    values: Array,
-    probabilities: Array,
-    gradient: Array,
-    mask: Array | None,
-    config: AttentionConfig,
-    numerics: NumericsPolicy,
-) -> list[Array]:
+def backward(given: Mapping[str, Array], config: AttentionConfig, numerics: NumericsPolicy) -> list[Array]:
     """Gradients of queries, keys, values and unscaled scores, and of a bias that is the same for the whole batch."""
+    queries, keys, values = config.canonical(given)
+    probabilities, gradient = config.canonical(given, "statistics", "output gradient")
     heads, groups = queries.shape[1], keys.shape[1]
-    chosen, mask = widen(probabilities), four_dimensions(mask)
+    chosen, mask = widen(probabilities), four_dimensions(given.get("mask"))
     scores = product(gradient, shared_heads(values, heads), "tk,sk->ts", numerics)
     with np.errstate(all="ignore"):
         if config.kind.has_softmax:

@@ -186,7 +186,7 @@ class FusedAttentionBackward:
             found = softmax.attention_gradients(sequence, weights, flat[0][here], flat[1][here])
             queries[here], keys[there], values[there] = found.queries, found.keys, found.values
             if bias is not None and found.bias is not None:
-                _add_along_broadcast(bias[number if len(bias) > 1 else 0], found.bias)
+                softmax.add_summed(bias[number if len(bias) > 1 else 0], found.bias)
             if found.sink is not None:
                 sink_gradient += found.sink
         results = _packed([queries, keys, values], operands, config.layout)
@@ -208,13 +208,3 @@ def _packed(gradients: list[Array], operands: Sequence[Array], layout: Layout) -
     first = 3 - layout.packed
     rest = [np.zeros(array.shape, gradients[0].dtype) for array in operands[first + 1 : 3]]
     return [*gradients[:first], np.stack(gradients[first:], 1), *rest]
-
-
-def _add_along_broadcast(total: Array, gradient: Array) -> None:
-    """Add a gradient [heads, s, t] to that of the bias, summed over the dimensions along which it was broadcast.
-
-    Where sequences are shorter than the bias, so is the gradient.
-    """
-    summed = tuple(axis for axis, size in enumerate(total.shape) if size == 1 and gradient.shape[axis] != 1)
-    part = gradient.sum(summed, keepdims=True)
-    total[tuple(slice(size) for size in part.shape)] += part
