@@ -6,20 +6,19 @@ Today XLA:CPU keeps the instructions that oneDNN and YNNPACK run, inside fusions
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from math import pi, sqrt
-from typing import Any
 
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.backend_config import backend_config_field
+from hloexec.custom_calls.backend_config import Fields, read_fields, refused_config
 from hloexec.custom_calls.registry import custom_call
-from hloexec.dtypes import ElementType, element_type_of
+from hloexec.custom_calls.shapes import result_shapes, with_scratch
+from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError, UnsupportedError
-from hloexec.ir import Instruction, Shape, TupleShape
-from hloexec.ops.common import array_shape, narrow, widen
+from hloexec.ir import Instruction, Shape
+from hloexec.ops.common import narrow, widen
 from hloexec.ops.contraction.dot import DotAttributes, contract
 from hloexec.ops.elementwise.functions import erf, logistic
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
@@ -80,12 +79,10 @@ class _Fusions:
         return x
 
 
-def _fusions(config: Mapping[str, object]) -> _Fusions:
+def _fusions(fields: Fields) -> _Fusions:
     """The fused operations; older configs list them as fused_ops beside the rest."""
-    fusions = config.get("fusions", {})
-    if not isinstance(fusions, dict):
-        raise UnsupportedError(f"fusions of its backend_config must be an object, but is {fusions!r}")
-    operations = fusions.get("ops", config.get("fused_ops", []))
+    fusions = fields.object("fusions", {})
+    operations = fusions.values.get("ops", fields.values.get("fused_ops", []))
     if not isinstance(operations, list):
         raise UnsupportedError(f"the fused operations of its backend_config must be a list, but are {operations!r}")
     for operation in operations:
@@ -94,42 +91,13 @@ def _fusions(config: Mapping[str, object]) -> _Fusions:
     return _Fusions(tuple(operations), _float_of_bits(fusions, "alpha_typecast"))
 
 
-def _float_of_bits(config: Mapping[str, Any], name: str) -> float:
+def _float_of_bits(fields: Fields, name: str) -> float:
     """An f32 that the config holds as the integer of its bits."""
+    bits = fields.values.get(name, 0)
     try:
-        return float(struct.unpack("<f", struct.pack("<i", int(config.get(name, 0))))[0])
-    except (TypeError, ValueError, struct.error):
-        raise UnsupportedError(
-            f"{name} of its backend_config must be the bits of an f32, but is {config[name]!r}"
-        ) from None
-
-
-def _checked(config: Mapping[str, object], known: Sequence[str]) -> Mapping[str, Any]:
-    for name in config:
-        if name not in known:
-            raise UnsupportedError(f"its backend_config has the field {name}, which hloexec does not know")
-    return config
-
-
-def _reason(read: Callable[[str | None], Any], instruction: Instruction) -> str | None:
-    try:
-        read(instruction.backend_config)
-    except UnsupportedError as error:
-        return error.message
-    return None
-
-
-def _result_type(shape: Shape) -> ElementType:
-    first = shape.elements[0] if isinstance(shape, TupleShape) and shape.elements else shape
-    return array_shape(first, "the result").element_type
-
-
-def _with_scratchpad(result: Array, shape: Shape) -> Array | tuple[Array, ...]:
-    """The result, and zeros for workspaces where the call declares any."""
-    if not isinstance(shape, TupleShape):
-        return result
-    rest = (array_shape(leaf, "a scratchpad") for leaf in shape.elements[1:])
-    return (result, *(np.zeros(leaf.dimensions, leaf.element_type.storage) for leaf in rest))
+        return float(np.array(int(bits), np.int32).view(np.float32))
+    except (TypeError, ValueError, OverflowError):
+        raise UnsupportedError(f"{name} of its backend_config must be the bits of an f32, but is {bits!r}") from None
 
 
 _MATMUL_FIELDS = (
@@ -137,19 +105,13 @@ _MATMUL_FIELDS = (
 ).split()
 
 
-@attrs.frozen
-class _Matmul:
-    transpose_a: bool
-    transpose_b: bool
-    fusions: _Fusions
-
-
-def _matmul(backend_config: str | None) -> _Matmul:
-    config = _checked(backend_config_field(backend_config, "onednn_matmul_config"), _MATMUL_FIELDS)
-    optimization = config.get("optimization_config", {})
+def _matmul(backend_config: str | None) -> tuple[bool, bool, _Fusions]:
+    """Whether lhs and rhs are transposed, and what follows the product."""
+    fields = read_fields(backend_config, "onednn_matmul_config", _MATMUL_FIELDS)
+    config, optimization = fields.values, fields.values.get("optimization_config", {})
     if config.get("weights_prepacked") or (isinstance(optimization, dict) and optimization.get("weights_prepacked")):
         raise UnsupportedError("its weights lie in an order that oneDNN chose (weights_prepacked)")
-    return _Matmul(bool(config.get("transpose_a")), bool(config.get("transpose_b")), _fusions(config))
+    return bool(config.get("transpose_a")), bool(config.get("transpose_b")), _fusions(fields)
 
 
 @custom_call("__onednn$matmul")
@@ -161,16 +123,15 @@ class Matmul:
     Source: XLA, onednn_config.proto; oneDNN, matmul primitive.
     """
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return _reason(_matmul, instruction)
+    supports = refused_config(_matmul)
 
     @staticmethod
     def evaluate(
         *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
     ) -> Array | tuple[Array, ...]:
-        config, result_type = _matmul(backend_config), _result_type(shape)
-        expected = 2 + config.fusions.operand_count
+        transpose_a, transpose_b, fusions = _matmul(backend_config)
+        result_type = result_shapes(shape, "the product")[0].element_type
+        expected = 2 + fusions.operand_count
         if len(operands) != expected or operands[0].ndim < 2 or operands[0].ndim != operands[1].ndim:
             raise EvaluationError(
                 f"the product must have {expected} operands by its backend_config, the first two of one rank, but has "
@@ -180,25 +141,21 @@ class Matmul:
         batch = tuple(range(rank - 2))
         numbers = DotAttributes(
             lhs_batch_dims=batch,
-            lhs_contracting_dims=(rank - 2 if config.transpose_a else rank - 1,),
+            lhs_contracting_dims=(rank - 2 if transpose_a else rank - 1,),
             rhs_batch_dims=batch,
-            rhs_contracting_dims=(rank - 1 if config.transpose_b else rank - 2,),
+            rhs_contracting_dims=(rank - 1 if transpose_b else rank - 2,),
         )
         wide = element_type_of(result_type.accumulate)
         product = contract(operands[0], operands[1], numbers, wide, numerics=numerics)
         with np.errstate(all="ignore"):
-            value = config.fusions.apply(product, operands[2:])
-        return _with_scratchpad(narrow(np.asarray(value), result_type), shape)
+            value = fusions.apply(product, operands[2:])
+        return with_scratch([narrow(np.asarray(value), result_type)], shape)
 
 
 def _softmax_axis(backend_config: str | None) -> int:
     if not backend_config:
         return -1
-    config = _checked(backend_config_field(backend_config, "onednn_softmax_config"), ("softmax_axis",))
-    axis = config.get("softmax_axis", 0)
-    if not str(axis).lstrip("-").isdigit():
-        raise UnsupportedError(f"softmax_axis of its backend_config must be a whole number, but is {axis!r}")
-    return int(axis)
+    return read_fields(backend_config, "onednn_softmax_config", ("softmax_axis",)).whole("softmax_axis")
 
 
 @custom_call("__onednn$softmax")
@@ -208,9 +165,7 @@ class Softmax:
     Source: XLA, onednn_config.proto; oneDNN, softmax primitive.
     """
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return _reason(_softmax_axis, instruction)
+    supports = refused_config(_softmax_axis)
 
     @staticmethod
     def evaluate(operand: Array, *, backend_config: str | None, shape: Shape) -> Array:
@@ -218,12 +173,10 @@ class Softmax:
         if not -operand.ndim <= axis < operand.ndim:
             raise EvaluationError(f"softmax along dimension {axis} of an array of {operand.ndim} dimensions")
         x = widen(operand)
-        if x.size == 0:
-            return np.zeros(x.shape, _result_type(shape).storage)
         with np.errstate(all="ignore"):
-            powers = np.exp(x - x.max(axis, keepdims=True))
+            powers = np.exp(x - x.max(axis, keepdims=True, initial=-np.inf))
             result = powers / powers.sum(axis, keepdims=True)
-        return narrow(result, _result_type(shape))
+        return narrow(result, result_shapes(shape, "softmax")[0].element_type)
 
 
 _RESCALING = {
@@ -237,14 +190,14 @@ _RESCALING = {
 def _normalization(backend_config: str | None) -> tuple[tuple[bool, bool], float]:
     """Whether there are a scale and a shift, and epsilon."""
     known = ("rescale", "fused_ops", "epsilon_typecast", "fusions")
-    config = _checked(backend_config_field(backend_config, "onednn_layer_norm_config"), known)
-    if _fusions({name: config[name] for name in ("fusions",) if name in config}).operations:
+    fields = read_fields(backend_config, "onednn_layer_norm_config", known)
+    if fields.object("fusions", {}).values.get("ops"):
         raise UnsupportedError("it is fused with other operations")
     # Older configs call it fused_ops.
-    rescaling = str(config.get("rescale", config.get("fused_ops", "UNDEFINED")))
+    rescaling = str(fields.values.get("rescale", fields.values.get("fused_ops", "UNDEFINED")))
     if rescaling not in _RESCALING:
         raise UnsupportedError(f"it has rescale {rescaling!r}; there are {', '.join(_RESCALING)}")
-    return _RESCALING[rescaling], _float_of_bits(config, "epsilon_typecast")
+    return _RESCALING[rescaling], _float_of_bits(fields, "epsilon_typecast")
 
 
 @custom_call("__onednn$layernorm")
@@ -255,9 +208,7 @@ class LayerNorm:
     shift [n] by `rescale`. Source: XLA, onednn_config.proto; oneDNN, layer normalization primitive.
     """
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return _reason(_normalization, instruction)
+    supports = refused_config(_normalization)
 
     @staticmethod
     def evaluate(*operands: Array, backend_config: str | None, shape: Shape) -> Array:
@@ -277,7 +228,7 @@ class LayerNorm:
                 value = value * rescaling[0]
             if has_shift:
                 value = value + rescaling[-1]
-        return narrow(np.asarray(value), _result_type(shape))
+        return narrow(np.asarray(value), result_shapes(shape, "layer normalization")[0].element_type)
 
 
 @custom_call("__onednn$convolution", "__onednn$matmul_reorder")
