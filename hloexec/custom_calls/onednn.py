@@ -7,12 +7,13 @@ Today XLA:CPU keeps the instructions that oneDNN and YNNPACK run, inside fusions
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import pi, sqrt
+from math import sqrt
 
 import attrs
 import numpy as np
 
 from hloexec.custom_calls.backend_config import Fields, read_fields, refused_config
+from hloexec.custom_calls.cublas.matmul import gelu
 from hloexec.custom_calls.registry import custom_call
 from hloexec.custom_calls.shapes import result_shapes, with_scratch
 from hloexec.dtypes import element_type_of
@@ -32,19 +33,13 @@ def _gelu_erf(x: Array) -> Array:
     return result
 
 
-def _gelu_tanh(x: Array) -> Array:
-    scale, cubic = x.dtype.type(sqrt(2 / pi)), x.dtype.type(0.044715)
-    result: Array = x.dtype.type(0.5) * x * (1 + np.tanh(scale * (x + cubic * x * x * x)))
-    return result
-
-
 _UNARY: Mapping[str, Callable[[Array], Array]] = {
     "RELU": lambda x: np.maximum(x, 0),
     "RELU6": lambda x: np.clip(x, 0, 6),
     "TANH": np.tanh,
     "SIGMOID": logistic,
     "GELU_ERF": _gelu_erf,
-    "GELU_TANH": _gelu_tanh,
+    "GELU_TANH": gelu,
 }
 _ADDING = ("BIAS", "BINARY_ADD", "SUM")
 """Each adds one more operand."""

@@ -38,6 +38,7 @@ __all__ = [
     "accumulation_type",
     "apply_epilogue",
     "check_addends",
+    "gelu",
     "gemm_config",
     "read_gemm_config",
     "require_real",
@@ -49,7 +50,7 @@ def _relu(x: Array) -> Array:
     return maximum(x, np.zeros_like(x))
 
 
-def _gelu(x: Array) -> Array:
+def gelu(x: Array) -> Array:
     """The tanh approximation, which is the one cuBLASLt has."""
     half, cubic, scale = x.dtype.type(0.5), x.dtype.type(0.044715), x.dtype.type(sqrt(2 / pi))
     result: Array = half * x * (1 + np.tanh(scale * (x + cubic * x * x * x)))
@@ -83,7 +84,7 @@ class _Activation:
 
 _ACTIVATIONS = {
     "RELU": _Activation(_relu, _relu),
-    "GELU": _Activation(_gelu, _exact_gelu),
+    "GELU": _Activation(gelu, _exact_gelu),
     "SILU": _Activation(_silu, _exact_silu),
 }
 

@@ -7,7 +7,7 @@ Source: TransformerEngine, jax/csrc/extensions/activation.cpp, common/util/math.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import sqrt
 from typing import Any
@@ -15,16 +15,18 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.custom_calls.backend_config import refused_config
 from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.transformer_engine.configs import Attributes, checked, leaves, reason, zeros
+from hloexec.custom_calls.shapes import in_declared_form, operand_shapes, result_shapes, with_scratch, zeros
+from hloexec.custom_calls.transformer_engine.configs import Attributes
 from hloexec.custom_calls.transformer_engine.quantization import SCALINGS, inverses, largest_magnitude, scaled
 from hloexec.errors import ShapeError, UnsupportedError
-from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.common import array_shape, narrow, widen
 from hloexec.ops.elementwise.functions import logistic
 from hloexec.values import Array
 
-__all__ = ["gelu"]
+__all__: list[str] = []
 
 
 def _gelu(x: Array) -> tuple[Array, Array]:
@@ -33,11 +35,6 @@ def _gelu(x: Array) -> tuple[Array, Array]:
     turn = np.tanh(scale * (x + cubic * x * x * x))
     slope = scale * (1 + 3 * cubic * x * x)
     return x / 2 * (1 + turn), (1 + turn) / 2 + x / 2 * (1 - turn * turn) * slope
-
-
-def gelu(x: Array) -> Array:
-    """The tanh approximation, which is the one that cuBLASLt has, too."""
-    return _gelu(x)[0]
 
 
 def _swish(x: Array, beta: float) -> tuple[Array, Array]:
@@ -93,29 +90,27 @@ _PARAMETERS = re.compile(r",?\s*act_params\s*=\s*\{(?:[^{}]|\{[^{}]*\})*\}")
 @lru_cache(maxsize=64)
 def _config(backend_config: str | None) -> _Config:
     text = _PARAMETERS.sub("", backend_config or "").replace("{,", "{")
-    attributes = Attributes(text)
-    number = attributes.integer("act_enum")
-    if not 0 <= number <= 10:
-        raise UnsupportedError(f"its attribute act_enum is {number}, and hloexec knows the activations 0 to 10")
-    if attributes.truth("is_2x", False) or attributes.integer("quantize_layout", 0):
-        raise UnsupportedError("it asks for the transpose, too (is_2x or quantize_layout)")
-    config = _Config(
-        number,
-        attributes.choice("scaling_mode", {0: SCALINGS[0], 1: SCALINGS[1]}, 0),
-        attributes.truth("output_amax_when_no_scaling", False),
-        attributes.truth("is_dbias", False),
-    )
-    attributes.done()
-    return config
+    with Attributes(text) as attributes:
+        number = attributes.integer("act_enum")
+        if not 0 <= number <= 10:
+            raise UnsupportedError(f"its attribute act_enum is {number}, and hloexec knows the activations 0 to 10")
+        if attributes.truth("is_2x", False) or attributes.integer("quantize_layout", 0):
+            raise UnsupportedError("it asks for the transpose, too (is_2x or quantize_layout)")
+        return _Config(
+            number,
+            attributes.choice("scaling_mode", {0: SCALINGS[0], 1: SCALINGS[1]}, 0),
+            attributes.truth("output_amax_when_no_scaling", False),
+            attributes.truth("is_dbias", False),
+        )
 
 
-def _function(config: _Config, x: ArrayShape, target: str) -> _Function:
-    halves = x.dimensions[-2] if x.rank > 1 else 0
+def _function(config: _Config, x: Sequence[int], target: str) -> _Function:
+    halves = x[-2] if len(x) > 1 else 0
     name = _BY_NUMBER.get((config.number, halves))
     if name is None:
         raise ShapeError(
             f"{target} has act_enum {config.number}, and hloexec does not know which activation of {halves} halves "
-            f"that is (x is {x})"
+            f"that is (x has dimensions {list(x)})"
         )
     return _FUNCTIONS[name]
 
@@ -124,9 +119,18 @@ def _halves(x: Array) -> tuple[Array, Array | None]:
     return x[..., 0, :], x[..., 1, :] if x.shape[-2] == 2 else None
 
 
-def _rounded(value: Array, config: _Config, scale: Array | None, leaf: ArrayShape) -> Array:
-    used = scale if config.scaling == "delayed" else None
-    return scaled(value, used, leaf.element_type).reshape(leaf.dimensions)
+def _results(
+    value: Array, config: _Config, scale: Array | None, amax: Array | None, declared: list[ArrayShape]
+) -> list[Array]:
+    """The value, and in newer versions what follows it; zeros for all the rest."""
+    results = zeros(declared)
+    scale = scale if config.scaling == "delayed" else None
+    results[0] = scaled(value, scale, declared[0].element_type).reshape(declared[0].dimensions)
+    if len(declared) > 4:
+        if scale is not None:
+            results[2:4] = inverses(scale, declared[2:4])
+        results[4] = _largest(value, config, amax, declared[4])
+    return results
 
 
 def _largest(value: Array, config: _Config, amax: Array | None, leaf: ArrayShape) -> Array:
@@ -142,10 +146,6 @@ def _check_scale(scale: Shape, is_used: bool) -> None:
         raise ShapeError(f"the activation must have a scale of one element, but has {scale}")
 
 
-def _tuple(declared: list[ArrayShape], shape: Shape) -> Shape:
-    return TupleShape(tuple(declared)) if isinstance(shape, TupleShape) else declared[0]
-
-
 @custom_call("te_act_lu_ffi", "te_act_lu_fp8_ffi")
 class Activation:
     """f(x[..., 0, :]), times x[..., 1, :] where there are two halves, rounded once from f32
@@ -157,7 +157,7 @@ class Activation:
     jax/csrc/extensions/activation.cpp (ActLuFFI).
     """
 
-    supports = staticmethod(reason(_config))
+    supports = refused_config(_config)
 
     @staticmethod
     def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
@@ -165,38 +165,31 @@ class Activation:
         if not 1 <= len(operands) <= 4:
             raise ShapeError(f"an activation takes x, a scale and amax, but has {len(operands)} operands")
         x = array_shape(operands[0], "x of the activation")
-        _function(config, x, "the activation")
+        _function(config, x.dimensions, "the activation")
         if len(operands) > 1:
             _check_scale(operands[2 if len(operands) == 4 else 1], config.scaling == "delayed" or len(operands) == 4)
-        declared = leaves(shape, {1: 1, 4: 2}.get(len(operands), 5), "the activation")
-        declared[0] = ArrayShape(declared[0].element_type, (*x.dimensions[:-2], x.dimensions[-1]))
-        return _tuple(declared, shape)
+        declared = result_shapes(shape, "the activation", {1: 1, 4: 2}.get(len(operands), 5))[0]
+        return in_declared_form([ArrayShape(declared.element_type, (*x.dimensions[:-2], x.dimensions[-1]))], shape)
 
     @staticmethod
     def evaluate(*operands: Array, backend_config: str | None, shape: Shape) -> Array | tuple[Array, ...]:
-        config = _config(backend_config)
-        declared = checked(Activation.infer, operands, backend_config, shape)
+        config, declared = _config(backend_config), result_shapes(shape, "the activation")
         is_older = len(operands) == 4
         if is_older:
             config = attrs.evolve(config, scaling="delayed")
         scale = operands[2 if is_older else 1] if len(operands) > 1 else None
         amax = operands[1] if is_older else operands[2] if len(operands) == 3 else None
         x = widen(operands[0])
-        function = _function(config, ArrayShape(declared[0].element_type, x.shape), "the activation")
+        function = _function(config, x.shape, "the activation")
         first, second = _halves(x)
         with np.errstate(all="ignore"):
             value = function(first)[0]
             if second is not None:
                 value = value * second
-        results = zeros(declared)
-        results[0] = _rounded(value, config, scale, declared[0])
         if is_older:
-            results[1] = _largest(value, config, amax, declared[1])
-        elif len(declared) > 4:
-            if config.scaling == "delayed" and scale is not None:
-                results[2:4] = inverses(scale, declared[2:4])
-            results[4] = _largest(value, config, amax, declared[4])
-        return tuple(results) if isinstance(shape, TupleShape) else results[0]
+            output = _results(value, config, scale, amax, declared[:1])
+            return with_scratch([*output, _largest(value, config, amax, declared[1])], shape)
+        return with_scratch(_results(value, config, scale, amax, declared), shape)
 
 
 @custom_call("te_dact_lu_ffi", "te_dact_dbias_quantize_ffi", "te_dact_lu_dbias_quantize_ffi")
@@ -209,7 +202,7 @@ class ActivationGradient:
     jax/csrc/extensions/activation.cpp (DActLuFFI, DActLuDBiasQuantizeFFI).
     """
 
-    supports = staticmethod(reason(_config))
+    supports = refused_config(_config)
 
     @staticmethod
     def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
@@ -218,38 +211,30 @@ class ActivationGradient:
             raise ShapeError(
                 f"an activation's gradient takes dz, x, a scale and amax, but has {len(operands)} operands"
             )
-        dz, x = (array_shape(operand, "an operand of the activation's gradient") for operand in operands[:2])
-        _function(config, x, "the activation's gradient")
+        dz, x = operand_shapes(operands[:2], "the activation's gradient")
+        _function(config, x.dimensions, "the activation's gradient")
         if (*x.dimensions[:-2], x.dimensions[-1]) != dz.dimensions:
             raise ShapeError(f"dz must be [..., n] where x is [..., halves, n], but they are {dz} and {x}")
         for scale in operands[2:3]:
             _check_scale(scale, config.scaling == "delayed")
-        declared = leaves(shape, 1 if len(operands) == 2 else 6, "the activation's gradient")
-        declared[0] = ArrayShape(declared[0].element_type, x.dimensions)
+        declared = result_shapes(shape, "the activation's gradient", 1 if len(operands) == 2 else 6)
         if len(operands) > 2 and config.has_bias_gradient and declared[5].element_count != np.prod(x.dimensions[-2:]):
             raise ShapeError(f"the sum of rows must have dimensions {list(x.dimensions[-2:])}, but is {declared[5]}")
-        return _tuple(declared, shape)
+        return in_declared_form([ArrayShape(declared[0].element_type, x.dimensions)], shape)
 
     @staticmethod
     def evaluate(*operands: Array, backend_config: str | None, shape: Shape) -> Array | tuple[Array, ...]:
-        config = _config(backend_config)
-        declared = checked(ActivationGradient.infer, operands, backend_config, shape)
+        config, declared = _config(backend_config), result_shapes(shape, "the activation's gradient")
         dz, x = widen(operands[0]), widen(operands[1])
-        scale = operands[2] if len(operands) > 2 else None
-        amax = operands[3] if len(operands) > 3 else None
-        function = _function(config, ArrayShape(declared[0].element_type, x.shape), "the activation's gradient")
+        scale, amax, *_ = (*operands[2:], None, None)
+        function = _function(config, x.shape, "the activation's gradient")
         first, second = _halves(x)
         with np.errstate(all="ignore"):
             value, slope = function(first)
             parts = [dz * slope] if second is None else [dz * slope * second, dz * value]
         gradient = np.stack(parts, -2)
-        results = zeros(declared)
-        results[0] = _rounded(gradient, config, scale, declared[0])
-        if len(declared) > 5:
-            if config.scaling == "delayed" and scale is not None:
-                results[2:4] = inverses(scale, declared[2:4])
-            results[4] = _largest(gradient, config, amax, declared[4])
-            if config.has_bias_gradient:
-                total = gradient.sum(tuple(range(gradient.ndim - 2)), dtype=gradient.dtype)
-                results[5] = narrow(total, declared[5].element_type).reshape(declared[5].dimensions)
-        return tuple(results) if isinstance(shape, TupleShape) else results[0]
+        results = _results(gradient, config, scale, amax, declared)
+        if len(declared) > 5 and config.has_bias_gradient:
+            total = gradient.sum(tuple(range(gradient.ndim - 2)), dtype=gradient.dtype)
+            results[5] = narrow(total, declared[5].element_type).reshape(declared[5].dimensions)
+        return with_scratch(results, shape)

@@ -11,12 +11,12 @@ from math import prod
 import numpy as np
 
 from hloexec.custom_calls import attention as softmax
+from hloexec.custom_calls.backend_config import refused_by
 from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.transformer_engine.configs import checked, leaves, reason, zeros
+from hloexec.custom_calls.shapes import in_declared_form, operand_shapes, result_shapes, with_scratch, zeros
 from hloexec.custom_calls.transformer_engine.sequences import (
     AttentionConfig,
     Batch,
-    Layout,
     Sizes,
     attention_config,
     attention_sizes,
@@ -24,26 +24,21 @@ from hloexec.custom_calls.transformer_engine.sequences import (
     holds_probabilities,
 )
 from hloexec.dtypes import element_type_of
-from hloexec.errors import EvaluationError, ShapeError
+from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
-from hloexec.ops.common import array_shape, narrow, widen
+from hloexec.ops.common import narrow, widen
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
 
 __all__ = ["FusedAttentionBackward", "FusedAttentionForward"]
 
 
-def _supports(instruction: Instruction) -> str | None:
-    found = reason(attention_config)(instruction)
+def _check(instruction: Instruction) -> None:
+    attention_config(instruction.backend_config)
     shape = instruction.shape
     first = shape.elements[0] if isinstance(shape, TupleShape) and shape.elements else shape
-    if (
-        found is None
-        and isinstance(first, ArrayShape)
-        and not (first.element_type.is_floating and first.element_type.bits >= 16)
-    ):
-        return f"attention in {first.element_type} needs scales that the call does not have"
-    return found
+    if isinstance(first, ArrayShape) and not (first.element_type.is_floating and first.element_type.bits >= 16):
+        raise UnsupportedError(f"attention in {first.element_type} needs scales that the call does not have")
 
 
 def _sink(config: AttentionConfig, offset: Array | None, heads: int) -> Array | None:
@@ -58,10 +53,10 @@ def _sink(config: AttentionConfig, offset: Array | None, heads: int) -> Array | 
 
 
 def _infer_sizes(operands: Sequence[Shape], config: AttentionConfig, count: int) -> tuple[list[ArrayShape], Sizes]:
-    arrays = [array_shape(operand, f"operand {number} of the attention") for number, operand in enumerate(operands)]
+    arrays = operand_shapes(operands, "the attention")
     if len(arrays) < count:
         raise ShapeError(f"the attention must have at least {count} operands by its attributes, but has {len(arrays)}")
-    return arrays, attention_sizes([array.dimensions for array in arrays], config.layout)
+    return arrays, attention_sizes([array.dimensions for array in arrays], config)
 
 
 @custom_call("te_fused_attn_forward_ffi", is_reproducible=True)
@@ -76,22 +71,20 @@ class FusedAttentionForward:
     jax/csrc/extensions/attention.cpp (FusedAttnForwardFFI).
     """
 
-    supports = staticmethod(_supports)
+    supports = refused_by(_check)
 
     @staticmethod
     def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
         config = attention_config(backend_config)
         arrays, sizes = _infer_sizes(operands, config, 9 + config.has_softmax_offset)
-        declared = leaves(shape, 4 + config.has_largest, "the attention")
-        check_auxiliary(declared[1], sizes, config)
-        return TupleShape((ArrayShape(arrays[0].element_type, sizes.output), *declared[1:]))
+        check_auxiliary(result_shapes(shape, "the attention", 4 + config.has_largest)[1], sizes, config)
+        return in_declared_form([ArrayShape(arrays[0].element_type, sizes.output)], shape)
 
     @staticmethod
     def evaluate(
         *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
     ) -> tuple[Array, ...]:
-        config = attention_config(backend_config)
-        declared = checked(FusedAttentionForward.infer, operands, backend_config, shape)
+        config, declared = attention_config(backend_config), result_shapes(shape, "the attention")
         rest = list(operands[4:])
         offset = rest.pop(0) if config.has_softmax_offset else None
         seed, *lengths = rest
@@ -141,7 +134,7 @@ class FusedAttentionBackward:
     sequences they are 0. Source: TransformerEngine, jax/csrc/extensions/attention.cpp (FusedAttnBackwardFFI).
     """
 
-    supports = staticmethod(_supports)
+    supports = refused_by(_check)
 
     @staticmethod
     def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
@@ -152,17 +145,16 @@ class FusedAttentionBackward:
         for name, array in zip(("output", "output's gradient"), arrays[count + 2 : count + 4], strict=True):
             if array.dimensions != sizes.output:
                 raise ShapeError(f"the attention's {name} must have dimensions {list(sizes.output)}, but is {array}")
-        declared = leaves(shape, count + 1, "the attention's gradient")
-        gradients = (ArrayShape(array.element_type, array.dimensions) for array in arrays[:count])
-        return TupleShape((*gradients, *declared[count:]))
+        result_shapes(shape, "the attention's gradient", count + 1)
+        return in_declared_form(arrays[:count], shape)
 
     @staticmethod
     def evaluate(
         *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
-    ) -> tuple[Array, ...]:
+    ) -> Array | tuple[Array, ...]:
         config = attention_config(backend_config)
         count = 4 + config.has_softmax_offset
-        declared = checked(FusedAttentionBackward.infer, operands, backend_config, shape)
+        declared = result_shapes(shape, "the attention's gradient")
         auxiliary, _, output, output_gradient, *lengths = operands[count:]
         batch = Batch(operands, lengths[:4], config)
         sizes = batch.sizes
@@ -189,7 +181,7 @@ class FusedAttentionBackward:
                 softmax.add_summed(bias[number if len(bias) > 1 else 0], found.bias)
             if found.sink is not None:
                 sink_gradient += found.sink
-        results = _packed([queries, keys, values], operands, config.layout)
+        results = _packed([queries, keys, values], operands, config.packed)
         # cuDNN has the gradient of a learned offset alone.
         results.append(np.zeros(operands[3].shape, dtype) if bias is None else bias)
         if config.has_softmax_offset:
@@ -198,13 +190,13 @@ class FusedAttentionBackward:
             narrow(result, leaf.element_type).reshape(leaf.dimensions)
             for result, leaf in zip(results, declared[:count], strict=True)
         ]
-        return (*gradients, *zeros(declared[count:]))
+        return with_scratch(gradients, shape)
 
 
-def _packed(gradients: list[Array], operands: Sequence[Array], layout: Layout) -> list[Array]:
-    """The gradients of q, k and v as the layout has them; operands that those stand for are 0."""
-    if layout.packed == 1:
+def _packed(gradients: list[Array], operands: Sequence[Array], packed: int) -> list[Array]:
+    """The gradients of q, k and v, the last `packed` of them in one array; operands that those stand for are 0."""
+    if packed == 1:
         return gradients
-    first = 3 - layout.packed
+    first = 3 - packed
     rest = [np.zeros(array.shape, gradients[0].dtype) for array in operands[first + 1 : 3]]
     return [*gradients[:first], np.stack(gradients[first:], 1), *rest]

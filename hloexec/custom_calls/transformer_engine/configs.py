@@ -7,26 +7,19 @@ TransformerEngine, transformer_engine/jax.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
-from typing import Any, TypeVar
-
-import numpy as np
+from collections.abc import Mapping
+from typing import TypeVar
 
 from hloexec.custom_calls.ffi import AttributeValue, ffi_attributes
-from hloexec.dtypes import element_type_of
-from hloexec.errors import ShapeError, UnsupportedError
-from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
-from hloexec.ops.common import array_shape
-from hloexec.values import Array
+from hloexec.errors import UnsupportedError
 
-__all__ = ["Attributes", "checked", "leaves", "reason", "zeros"]
+__all__ = ["Attributes"]
 
 _T = TypeVar("_T")
 
 
 class Attributes:
-    """The attributes of a call, each asked for once by name; `done` refuses those that nobody asked for."""
+    """The attributes of a call, each asked for once by name; leaving the context refuses those nobody asked for."""
 
     def __init__(self, backend_config: str | None) -> None:
         self._found = dict(ffi_attributes(backend_config))
@@ -65,8 +58,11 @@ class Attributes:
         for name in names:
             self._found.pop(name, None)
 
-    def done(self) -> None:
-        for name in self._found:
+    def __enter__(self) -> Attributes:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        for name in self._found if error is None else ():
             raise UnsupportedError(f"its backend_config has the attribute {name}, which hloexec does not know")
 
     def _take(self, name: str, default: AttributeValue | None) -> AttributeValue:
@@ -74,43 +70,3 @@ class Attributes:
         if value is None:
             raise UnsupportedError(f"its backend_config lacks the attribute {name}")
         return value
-
-
-def reason(read: Callable[[str | None], Any]) -> Callable[[Instruction], str | None]:
-    """`supports` of an entry whose config `read` reads or refuses."""
-
-    @wraps(read)
-    def supports(instruction: Instruction) -> str | None:
-        try:
-            read(instruction.backend_config)
-        except UnsupportedError as error:
-            return error.message
-        return None
-
-    return supports
-
-
-def leaves(shape: Shape, count: int, what: str) -> list[ArrayShape]:
-    """The arrays of a result that must be a tuple of at least `count`; ShapeError otherwise."""
-    elements = shape.elements if isinstance(shape, TupleShape) else (shape,)
-    if len(elements) < count:
-        raise ShapeError(f"{what} must have {count} results, but has shape {shape}")
-    return [array_shape(element, f"a result of {what}") for element in elements]
-
-
-def checked(
-    infer: Callable[..., Shape], operands: Sequence[Array], backend_config: str | None, shape: Shape
-) -> list[ArrayShape]:
-    """The arrays of the declared shape, after the entry's rule has agreed to it; ShapeError otherwise."""
-    given = (ArrayShape(element_type_of(operand.dtype), operand.shape) for operand in operands)
-    inferred = leaves(infer(*given, backend_config=backend_config, shape=shape), 0, "the call")
-    declared = leaves(shape, 0, "the call")
-    for ours, theirs in zip(declared, inferred, strict=True):
-        if ours.dimensions != theirs.dimensions:
-            raise ShapeError(f"a result of the call is {ours}, but must be {theirs}")
-    return declared
-
-
-def zeros(shapes: Sequence[ArrayShape]) -> list[Array]:
-    """What workspaces hold."""
-    return [np.zeros(shape.dimensions, shape.element_type.storage) for shape in shapes]

@@ -12,14 +12,16 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.custom_calls.backend_config import refused_config
+from hloexec.custom_calls.cublas.matmul import gelu
 from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.transformer_engine.activations import gelu
-from hloexec.custom_calls.transformer_engine.configs import Attributes, checked, leaves, reason, zeros
+from hloexec.custom_calls.shapes import operand_shapes, result_shapes, zeros
+from hloexec.custom_calls.transformer_engine.configs import Attributes
 from hloexec.custom_calls.transformer_engine.quantization import SCALINGS, as_matrix
 from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
-from hloexec.ops.common import array_shape, narrow, widen
+from hloexec.ops.common import narrow, widen
 from hloexec.ops.contraction.dot import DotAttributes, contract
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
@@ -38,27 +40,25 @@ class _Config:
 
 @lru_cache(maxsize=256)
 def _config(backend_config: str | None) -> _Config:
-    attributes = Attributes(backend_config)
-    config = _Config(
-        attributes.choice("scaling_mode", {number: SCALINGS[number] for number in (0, 1, 3)}),
-        (attributes.integer("lhs_axis_boundary"), attributes.integer("rhs_axis_boundary")),
-        (attributes.truth("lhs_transposed"), attributes.truth("rhs_transposed")),
-        attributes.truth("fuse_bias"),
-        attributes.truth("fuse_gelu"),
-    )
-    is_gradient = attributes.truth("grad", False)
-    if is_gradient and (config.has_bias or config.has_gelu):
-        raise UnsupportedError("it asks for gradients of a bias or of gelu beside the product (grad)")
-    if config.scaling != "none" and config.transposed != (False, True):
-        raise UnsupportedError(
-            "its operands have eight bits (scaling_mode) and lhs_transposed, rhs_transposed other than false, true: "
-            "which of them lie in memory transposed depends on the device"
+    with Attributes(backend_config) as attributes:
+        config = _Config(
+            attributes.choice("scaling_mode", {number: SCALINGS[number] for number in (0, 1, 3)}),
+            (attributes.integer("lhs_axis_boundary"), attributes.integer("rhs_axis_boundary")),
+            (attributes.truth("lhs_transposed"), attributes.truth("rhs_transposed")),
+            attributes.truth("fuse_bias"),
+            attributes.truth("fuse_gelu"),
         )
-    if attributes.integer("collective_op", 0):
-        raise UnsupportedError("it communicates with other devices (collective_op)")
-    # Whether sums of eight-bit products are promoted to f32 every so often: here they are f32 from the start.
-    attributes.ignore("use_split_accumulator")
-    attributes.done()
+        if attributes.truth("grad", False) and (config.has_bias or config.has_gelu):
+            raise UnsupportedError("it asks for gradients of a bias or of gelu beside the product (grad)")
+        if config.scaling != "none" and config.transposed != (False, True):
+            raise UnsupportedError(
+                "its operands have eight bits (scaling_mode) and lhs_transposed, rhs_transposed other than false, "
+                "true: which of them lie in memory transposed depends on the device"
+            )
+        if attributes.integer("collective_op", 0):
+            raise UnsupportedError("it communicates with other devices (collective_op)")
+        # Whether sums of eight-bit products are promoted to f32 every so often: here they are f32 from the start.
+        attributes.ignore("use_split_accumulator")
     return config
 
 
@@ -86,15 +86,14 @@ class Gemm:
     scaling_mode is not 0. Source: TransformerEngine, jax/csrc/extensions/gemm.cpp (GemmFFI).
     """
 
-    supports = staticmethod(reason(_config))
+    supports = refused_config(_config)
 
     @staticmethod
     def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
         config = _config(backend_config)
         if len(operands) not in (6, 8):
             raise ShapeError(f"te_gemm_ffi takes 6 operands, or 8 with alpha and beta, but has {len(operands)}")
-        arrays = [array_shape(operand, f"operand {number} of te_gemm_ffi") for number, operand in enumerate(operands)]
-        lhs, lhs_scale, rhs, rhs_scale, bias, *_ = arrays
+        lhs, lhs_scale, rhs, rhs_scale, bias, *_ = operand_shapes(operands, "te_gemm_ffi")
         free, contracted, other, last = _sides(config, lhs.dimensions, rhs.dimensions)
         if prod(contracted) != prod(other):
             raise ShapeError(f"te_gemm_ffi contracts dimensions {list(contracted)} with {list(other)}")
@@ -102,7 +101,7 @@ class Gemm:
             raise ShapeError("te_gemm_ffi must have an inverse scale for each operand of eight bits")
         if config.has_bias and bias.element_count != prod(last):
             raise ShapeError(f"the bias of te_gemm_ffi must have {prod(last)} elements, but is {bias}")
-        declared = leaves(shape, 3, "te_gemm_ffi")
+        declared = result_shapes(shape, "te_gemm_ffi", 3)
         declared[0] = ArrayShape(declared[0].element_type, (*free, *last))
         if config.has_gelu:
             declared[2] = ArrayShape(declared[2].element_type, (*free, *last))
@@ -112,8 +111,7 @@ class Gemm:
     def evaluate(
         *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
     ) -> tuple[Array, ...]:
-        config = _config(backend_config)
-        declared = checked(Gemm.infer, operands, backend_config, shape)
+        config, declared = _config(backend_config), result_shapes(shape, "te_gemm_ffi")
         lhs, lhs_scale, rhs, rhs_scale, bias, _, *factors = operands
         numbers = DotAttributes(
             lhs_contracting_dims=(0 if config.transposed[0] else 1,),

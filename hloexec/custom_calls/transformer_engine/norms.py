@@ -13,12 +13,14 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.custom_calls.backend_config import refused_config
 from hloexec.custom_calls.registry import add_custom_call
-from hloexec.custom_calls.transformer_engine.configs import Attributes, checked, leaves, reason, zeros
+from hloexec.custom_calls.shapes import operand_shapes, result_shapes, zeros
+from hloexec.custom_calls.transformer_engine.configs import Attributes
 from hloexec.custom_calls.transformer_engine.quantization import SCALINGS, largest_magnitude, scaled
 from hloexec.errors import ShapeError, UnsupportedError
-from hloexec.ir import ArrayShape, Shape, TupleShape
-from hloexec.ops.common import array_shape, narrow, widen
+from hloexec.ir import Shape, TupleShape
+from hloexec.ops.common import narrow, widen
 from hloexec.values import Array
 
 __all__: list[str] = []
@@ -33,8 +35,12 @@ class _Form:
     norm: str | None = None
     """None where the attribute norm_type says it."""
 
+    @property
+    def is_forward(self) -> bool:
+        return "dz" not in self.operands
 
-_FORWARD: Mapping[str, _Form] = {
+
+_FORMS: Mapping[str, _Form] = {
     "te_norm_forward_ffi": _Form(
         ("x", "scale", "gamma", "beta"),
         ("output", "colwise_output", "scale_inv", "colwise_scale_inv", "amax", "mu", "rsigma"),
@@ -47,8 +53,6 @@ _FORWARD: Mapping[str, _Form] = {
     "te_rmsnorm_forward_fp8_ffi": _Form(
         ("x", "gamma", "amax", "scale", "scale_inv"), ("output", "rsigma", "amax"), "rms"
     ),
-}
-_BACKWARD: Mapping[str, _Form] = {
     "te_norm_backward_ffi": _Form(("dz", "x", "mu", "rsigma", "gamma"), ("dx", "dgamma", "dbeta")),
     "te_layernorm_backward_ffi": _Form(("dz", "x", "mu", "rsigma", "gamma"), ("dx", "dgamma", "dbeta"), "layer"),
     "te_rmsnorm_backward_ffi": _Form(("dz", "x", "rsigma", "gamma"), ("dx", "dgamma"), "rms"),
@@ -66,20 +70,22 @@ class _Config:
     """Whether the largest magnitude is found without a scale, too."""
 
 
-def _config(form: _Form, is_forward: bool, backend_config: str | None) -> _Config:
-    attributes = Attributes(backend_config)
-    norm = form.norm or attributes.choice("norm_type", {0: "layer", 1: "rms"})
-    scaling = "delayed" if "scale" in form.operands else "none"
-    if is_forward and form.norm is None:
-        scaling = attributes.choice("scaling_mode", {0: SCALINGS[0], 1: SCALINGS[1]})
-        if attributes.truth("is_2x", False) or attributes.integer("quantize_layout", 0):
-            raise UnsupportedError("it asks for the transpose, too (is_2x or quantize_layout)")
-    has_largest = attributes.truth("output_amax_when_no_scaling", False) or scaling != "none"
-    adds_one = attributes.truth("zero_centered_gamma")
-    epsilon = attributes.number("epsilon" if form.norm is None else "eps") if is_forward else 0.0
-    # How many processors work; older backward calls repeat forward's ε, which is in the deviation already.
-    attributes.ignore("sm_margin", *(() if is_forward else ("eps", "epsilon")))
-    attributes.done()
+@lru_cache(maxsize=256)
+def _config(target: str, backend_config: str | None) -> _Config:
+    form = _FORMS[target]
+    scaling, epsilon = "delayed" if "scale" in form.operands else "none", 0.0
+    with Attributes(backend_config) as attributes:
+        norm = form.norm or attributes.choice("norm_type", {0: "layer", 1: "rms"})
+        if form.is_forward and form.norm is None:
+            scaling = attributes.choice("scaling_mode", {0: SCALINGS[0], 1: SCALINGS[1]})
+            if attributes.truth("is_2x", False) or attributes.integer("quantize_layout", 0):
+                raise UnsupportedError("it asks for the transpose, too (is_2x or quantize_layout)")
+        has_largest = attributes.truth("output_amax_when_no_scaling", False) or scaling != "none"
+        adds_one = attributes.truth("zero_centered_gamma")
+        if form.is_forward:
+            epsilon = attributes.number("epsilon" if form.norm is None else "eps")
+        # How many processors work; older backward calls repeat forward's ε, which is in the deviation already.
+        attributes.ignore("sm_margin", *(() if form.is_forward else ("eps", "epsilon")))
     return _Config(norm, adds_one, epsilon, scaling, has_largest)
 
 
@@ -92,12 +98,9 @@ def _named(form: _Form, values: Sequence[object], target: str) -> dict[str, Any]
     return dict(zip(names, values, strict=True))
 
 
-def _infer_shapes(
-    target: str, form: _Form, is_forward: bool, *operands: Shape, backend_config: str | None, shape: Shape
-) -> Shape:
-    config = _READERS[target](backend_config)
-    arrays = [array_shape(operand, f"operand {number} of {target}") for number, operand in enumerate(operands)]
-    given = _named(form, arrays, target)
+def _infer_shapes(target: str, *operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
+    form, config = _FORMS[target], _config(target, backend_config)
+    given = _named(form, operand_shapes(operands, target), target)
     x, gamma = given["x"], given["gamma"]
     if x.rank < 1 or gamma.dimensions != x.dimensions[-1:] or not x.element_count:
         raise ShapeError(f"{target} normalizes the last dimension of x, but x is {x} and gamma {gamma}")
@@ -110,19 +113,16 @@ def _infer_shapes(
             raise ShapeError(f"{name} of {target} must have dimensions {list(expected[name])}, but is {array}")
     if "scale" in given and config.scaling == "delayed" and not given["scale"].element_count:
         raise ShapeError(f"{target} must have a scale of one element, but has {given['scale']}")
-    declared = leaves(shape, len(form.results), target)
-    found = {"output": x, "dx": x, "dgamma": gamma, "dbeta": gamma, "rsigma": rows, "mu": rows}
+    declared = result_shapes(shape, target, len(form.results))
+    expected |= {"output": x.dimensions, "dx": x.dimensions, "dgamma": gamma.dimensions, "dbeta": gamma.dimensions}
     for number, name in enumerate(form.results):
-        if name in found and name not in absent:
-            like = found[name]
-            dimensions = like.dimensions if isinstance(like, ArrayShape) else like
-            declared[number] = attrs.evolve(declared[number], dimensions=dimensions)
+        if name in expected and name not in absent:
+            declared[number] = attrs.evolve(declared[number], dimensions=expected[name])
     return TupleShape(tuple(declared))
 
 
 def _forward(target: str, *operands: Array, backend_config: str | None, shape: Shape) -> tuple[Array, ...]:
-    form, config = _FORWARD[target], _READERS[target](backend_config)
-    declared = checked(partial(_infer_shapes, target, form, True), operands, backend_config, shape)
+    form, config, declared = _FORMS[target], _config(target, backend_config), result_shapes(shape, target)
     given = _named(form, operands, target)
     x, gamma = widen(given["x"]), widen(given["gamma"])
     dtype = x.dtype.type
@@ -159,8 +159,7 @@ def _forward(target: str, *operands: Array, backend_config: str | None, shape: S
 
 
 def _backward(target: str, *operands: Array, backend_config: str | None, shape: Shape) -> tuple[Array, ...]:
-    form, config = _BACKWARD[target], _READERS[target](backend_config)
-    declared = checked(partial(_infer_shapes, target, form, False), operands, backend_config, shape)
+    form, config, declared = _FORMS[target], _config(target, backend_config), result_shapes(shape, target)
     given = {name: widen(value) for name, value in _named(form, operands, target).items()}
     x, factor = given["x"], given["rsigma"][..., None]
     dtype = x.dtype.type
@@ -201,17 +200,13 @@ _DOCUMENTATION = {
     """,
 }
 
-_READERS: dict[str, Any] = {}
-
-for _forms, _is_forward in ((_FORWARD, True), (_BACKWARD, False)):
-    for _target, _form in _forms.items():
-        _READERS[_target] = lru_cache(maxsize=64)(partial(_config, _form, _is_forward))
-        add_custom_call(
-            _target,
-            partial(_forward if _is_forward else _backward, _target),
-            infer=partial(_infer_shapes, _target, _form, _is_forward),
-            supports=reason(_READERS[_target]),
-            documentation=_DOCUMENTATION[_is_forward].format(
-                operands=", ".join(_form.operands), results=", ".join(_form.results)
-            ),
-        )
+for _target, _form in _FORMS.items():
+    add_custom_call(
+        _target,
+        partial(_forward if _form.is_forward else _backward, _target),
+        infer=partial(_infer_shapes, _target),
+        supports=refused_config(partial(_config, _target)),
+        documentation=_DOCUMENTATION[_form.is_forward].format(
+            operands=", ".join(_form.operands), results=", ".join(_form.results)
+        ),
+    )

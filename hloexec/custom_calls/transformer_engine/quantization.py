@@ -14,34 +14,24 @@ from math import prod
 import attrs
 import numpy as np
 
+from hloexec.custom_calls.backend_config import refused_config
 from hloexec.custom_calls.registry import add_custom_call, custom_call
-from hloexec.custom_calls.transformer_engine.configs import Attributes, checked, leaves, reason, zeros
+from hloexec.custom_calls.rounding import saturating
+from hloexec.custom_calls.shapes import in_declared_form, result_shapes, with_scratch, zeros
+from hloexec.custom_calls.transformer_engine.configs import Attributes
 from hloexec.dtypes import ElementType
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.common import array_shape, narrow, widen
+from hloexec.precision import largest_number
 from hloexec.values import Array
 
-__all__ = ["SCALINGS", "as_matrix", "inverses", "largest_magnitude", "rounded", "scaled"]
+__all__ = ["SCALINGS", "as_matrix", "inverses", "largest_magnitude", "scaled"]
 
 SCALINGS = {0: "none", 1: "delayed", 2: "blocks", 3: "current"}
 """JAXX_Scaling_Mode; 4 and 5, in four bits, are not here."""
 _LAYOUTS = {0: "rows", 1: "columns", 2: "rows and columns"}
 _BLOCK = 32
-
-
-def rounded(value: Array, result: ElementType) -> Array:
-    """Rounded once; eight bits saturate at their largest number, NaN aside."""
-    if result.bits > 8 or not result.is_floating:
-        return narrow(value, result)
-    most = _largest_number(result)
-    return narrow(np.clip(value, -most, most), result)
-
-
-@lru_cache(maxsize=16)
-def _largest_number(result: ElementType) -> np.float32:
-    values = widen(np.arange(256, dtype=np.uint8).view(result.storage))
-    return np.float32(values[np.isfinite(values)].max())
 
 
 def largest_magnitude(value: Array) -> np.float32:
@@ -52,9 +42,9 @@ def largest_magnitude(value: Array) -> np.float32:
 def scaled(value: Array, scale: Array | None, result: ElementType) -> Array:
     """value · scale, rounded once and saturating; without a scale where the result has more than eight bits."""
     if scale is None or result.bits > 8 or scale.size == 0:
-        return rounded(value, result)
+        return saturating(value, result)
     with np.errstate(all="ignore"):
-        return rounded(value * widen(scale).reshape(-1)[0], result)
+        return saturating(value * widen(scale).reshape(-1)[0], result)
 
 
 def inverses(scale: Array, declared: list[ArrayShape]) -> list[Array]:
@@ -94,19 +84,16 @@ class _Quantize:
 
 @lru_cache(maxsize=256)
 def _quantize(backend_config: str | None) -> _Quantize:
-    attributes = Attributes(backend_config)
-    layout = "quantize_layout" if "quantize_layout" in attributes else "q_layout"
-    found = _Quantize(
-        attributes.choice("scaling_mode", {number: name for number, name in SCALINGS.items() if number}),
-        attributes.choice(layout, _LAYOUTS),
-        attributes.integer("flatten_axis"),
-        attributes.truth("is_dbias"),
-    )
-    for name in ("stochastic_rounding", "use_rht"):
-        if attributes.truth(name, False):
-            raise UnsupportedError(f"its attribute {name} is true, which belongs to four bits")
-    attributes.done()
-    return found
+    with Attributes(backend_config) as attributes:
+        for name in ("stochastic_rounding", "use_rht"):
+            if attributes.truth(name, False):
+                raise UnsupportedError(f"its attribute {name} is true, which belongs to four bits")
+        return _Quantize(
+            attributes.choice("scaling_mode", {number: name for number, name in SCALINGS.items() if number}),
+            attributes.choice("quantize_layout" if "quantize_layout" in attributes else "q_layout", _LAYOUTS),
+            attributes.integer("flatten_axis"),
+            attributes.truth("is_dbias"),
+        )
 
 
 @custom_call("te_dbias_quantize_ffi")
@@ -122,7 +109,7 @@ class Quantize:
     jax/csrc/extensions/quantization.cpp (DBiasQuantizeFFI).
     """
 
-    supports = staticmethod(reason(_quantize))
+    supports = refused_config(_quantize)
 
     @staticmethod
     def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
@@ -131,7 +118,7 @@ class Quantize:
             raise ShapeError(f"quantizing takes x and a scale, but has {len(operands)} operands")
         x = array_shape(operands[0], "the operand of quantizing")
         axis = _axis(config.axis, x.rank, "flatten_axis")
-        declared = leaves(shape, 6, "quantizing")
+        declared = result_shapes(shape, "quantizing", 6)
         if "rows" in config.layout:
             declared[0] = attrs.evolve(declared[0], dimensions=x.dimensions)
         if "columns" in config.layout:
@@ -149,8 +136,7 @@ class Quantize:
 
     @staticmethod
     def evaluate(*operands: Array, backend_config: str | None, shape: Shape) -> tuple[Array, ...]:
-        config = _quantize(backend_config)
-        declared = checked(Quantize.infer, operands, backend_config, shape)
+        config, declared = _quantize(backend_config), result_shapes(shape, "quantizing")
         x = operands[0]
         axis = _axis(config.axis, x.ndim, "flatten_axis")
         wide, results = widen(x), zeros(declared)
@@ -160,8 +146,7 @@ class Quantize:
             if by_rows:
                 results[0], results[2] = _in_blocks(matrix, declared[0], declared[2])
             if by_columns:
-                transposed, scales = _in_blocks(matrix.T, declared[1], declared[3], is_transposed=True)
-                results[1], results[3] = transposed, scales
+                results[1], results[3] = _in_blocks(matrix.T, declared[1], declared[3], is_transposed=True)
         else:
             if by_rows:
                 results[0] = scaled(wide, operands[1], declared[0].element_type)
@@ -196,7 +181,7 @@ def _check_block_scales(x: ArrayShape, axis: int, declared: list[ArrayShape], co
 def _scale_sizes(rows: int, columns: int, *, is_transposed: bool) -> list[tuple[int, int]]:
     """The sizes that the matrix of scales may have: one for each block of a matrix, or filled up to whole tiles.
 
-    A tile is 128 by 4; `is_turned` where blocks are along columns, and everything the other way round.
+    A tile is 128 by 4; `is_transposed` where blocks are along columns, and everything the other way round.
     """
     if is_transposed:
         return [(height, width) for width, height in _scale_sizes(columns, rows, is_transposed=False)]
@@ -207,18 +192,18 @@ def _scale_sizes(rows: int, columns: int, *, is_transposed: bool) -> list[tuple[
 def _in_blocks(
     matrix: Array, result: ArrayShape, scales: ArrayShape, *, is_transposed: bool = False
 ) -> tuple[Array, Array]:
-    """The matrix with a power of two for each block of a row, and those; `is_turned` where the caller transposed it.
+    """The matrix with a power of two for each block of a row, and those; `is_transposed` where the caller did that.
 
     The scales are padded to whole tiles of 128 by 4, as the declared shape says; the padding is 0.
     """
     rows, columns = matrix.shape
     blocks = matrix.reshape(rows, columns // _BLOCK, _BLOCK)
-    most = _largest_number(result.element_type)
+    most = np.float32(largest_number(result.element_type))
     with np.errstate(all="ignore"):
         largest = np.fmax.reduce(np.abs(blocks), axis=-1, initial=0).astype(np.float32)
         exponents = _exponents(largest * (np.float32(1) / most))
         inverse = np.ldexp(np.float32(1), 127 - exponents.astype(np.int32))
-        values = rounded(blocks * inverse[..., None], result.element_type).reshape(rows, columns)
+        values = saturating(blocks * inverse[..., None], result.element_type).reshape(rows, columns)
     sizes = _scale_sizes(*((columns, rows) if is_transposed else (rows, columns)), is_transposed=is_transposed)
     padded = np.zeros(next(size for size in sizes if prod(size) == scales.element_count), np.uint8)
     placed = exponents.T if is_transposed else exponents
@@ -237,6 +222,17 @@ def _exponents(values: Array) -> Array:
     return np.where(np.isnan(values), 0xFF, exponents).astype(np.uint8)
 
 
+def _nothing(backend_config: str | None) -> None:
+    with Attributes(backend_config):
+        pass
+
+
+@lru_cache(maxsize=64)
+def _transpose_axis(backend_config: str | None) -> int:
+    with Attributes(backend_config) as attributes:
+        return attributes.integer("transpose_axis")
+
+
 _OLDER: Mapping[str, tuple[tuple[str, ...], str]] = {
     "te_quantize_ffi": (("output", "amax"), "x in eight bits, and the largest magnitude"),
     "te_cast_transpose_ffi": (("output", "transpose", "amax"), "x in eight bits, also transposed"),
@@ -250,21 +246,17 @@ _OLDER: Mapping[str, tuple[tuple[str, ...], str]] = {
 def _add_older(target: str, names: tuple[str, ...], what: str) -> None:
     """One of the calls of versions 1.x: x, amax, scale, scale_inv → what `names` says, then workspaces."""
 
-    @lru_cache(maxsize=64)
-    def read(backend_config: str | None) -> int:
-        attributes = Attributes(backend_config)
-        axis = attributes.integer("transpose_axis") if "transpose" in names else -1
-        attributes.done()
-        return axis
+    has_axis = "transpose" in names
+    read = _transpose_axis if has_axis else _nothing
 
     def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
         if len(operands) != 4:
             raise ShapeError(f"{target} takes x, amax, scale and scale_inv, but has {len(operands)} operands")
         x = array_shape(operands[0], f"x of {target}")
-        axis = _axis(read(backend_config), x.rank, "transpose_axis") if "transpose" in names else 0
+        axis = _axis(_transpose_axis(backend_config), x.rank, "transpose_axis") if has_axis else 0
         if not array_shape(operands[2], f"scale of {target}").element_count:
             raise ShapeError(f"{target} must have a scale of one element, but has {operands[2]}")
-        declared = leaves(shape, len(names), target)
+        declared = result_shapes(shape, target, len(names))
         found = {
             "output": x.dimensions,
             "transpose": _turned(x.dimensions, axis),
@@ -275,12 +267,11 @@ def _add_older(target: str, names: tuple[str, ...], what: str) -> None:
             declared[number] = attrs.evolve(declared[number], dimensions=found[name])
         return TupleShape(tuple(declared))
 
-    def evaluate(*operands: Array, backend_config: str | None, shape: Shape) -> tuple[Array, ...]:
-        declared = checked(infer, operands, backend_config, shape)
+    def evaluate(*operands: Array, backend_config: str | None, shape: Shape) -> Array | tuple[Array, ...]:
+        declared = result_shapes(shape, target)
         x, amax, scale, _ = operands
         wide = widen(x)
-        axis = _axis(read(backend_config), x.ndim, "transpose_axis") if "transpose" in names else 0
-        matrix = as_matrix(wide, axis)
+        matrix = as_matrix(wide, _axis(_transpose_axis(backend_config), x.ndim, "transpose_axis") if has_axis else 0)
         kernels = {
             "output": lambda leaf: scaled(wide, scale, leaf.element_type),
             "transpose": lambda leaf: scaled(matrix.T, scale, leaf.element_type),
@@ -292,22 +283,18 @@ def _add_older(target: str, names: tuple[str, ...], what: str) -> None:
             np.asarray(kernels[name](leaf)).reshape(leaf.dimensions)
             for name, leaf in zip(names, declared, strict=False)
         ]
-        return (*results, *zeros(declared[len(names) :]))
+        return with_scratch(results, shape)
 
     documentation = (
         f"{what}\n\nOperands: x, amax, scale, scale_inv. The scale applies where the result has "
         "eight bits, which saturate; amax grows to the largest magnitude in x. Source: TransformerEngine 1.x, "
         "jax/csrc/extensions/quantization.cpp and transpose.cpp."
     )
-    add_custom_call(target, evaluate, infer=infer, supports=reason(read), documentation=documentation)
+    add_custom_call(target, evaluate, infer=infer, supports=refused_config(read), documentation=documentation)
 
 
 for _target, (_names, _what) in _OLDER.items():
     _add_older(_target, _names, _what)
-
-
-def _nothing(backend_config: str | None) -> None:
-    Attributes(backend_config).done()
 
 
 @custom_call("te_dequantize_ffi")
@@ -318,31 +305,21 @@ class Dequantize:
     jax/csrc/extensions/quantization.cpp (DequantizeFFI).
     """
 
-    supports = staticmethod(reason(_nothing))
+    supports = refused_config(_nothing)
 
     @staticmethod
     def infer(x: Shape, amax: Shape, scale: Shape, scale_inv: Shape, *, shape: Shape) -> Shape:
         operand = array_shape(x, "x of te_dequantize_ffi")
-        (declared, *rest) = leaves(shape, 1, "te_dequantize_ffi")
-        result = ArrayShape(declared.element_type, operand.dimensions)
-        return TupleShape((result, *rest)) if isinstance(shape, TupleShape) else result
+        result = ArrayShape(result_shapes(shape, "te_dequantize_ffi")[0].element_type, operand.dimensions)
+        return in_declared_form([result], shape)
 
     @staticmethod
     def evaluate(x: Array, amax: Array, scale: Array, scale_inv: Array, *, shape: Shape) -> Array | tuple[Array, ...]:
-        (declared, *_) = leaves(shape, 1, "te_dequantize_ffi")
         if scale_inv.size < 1:
             raise ShapeError("te_dequantize_ffi must have a scale_inv of one element")
         with np.errstate(all="ignore"):
-            result = narrow(widen(x) * widen(scale_inv).reshape(-1)[0], declared.element_type)
-        return (result,) if isinstance(shape, TupleShape) else result
-
-
-@lru_cache(maxsize=64)
-def _transpose_axis(backend_config: str | None) -> int:
-    attributes = Attributes(backend_config)
-    axis = attributes.integer("transpose_axis")
-    attributes.done()
-    return axis
+            product = widen(x) * widen(scale_inv).reshape(-1)[0]
+        return with_scratch([narrow(product, result_shapes(shape, "te_dequantize_ffi")[0].element_type)], shape)
 
 
 @custom_call("te_transpose_ffi", is_reproducible=True)
@@ -352,17 +329,15 @@ class Transpose:
     Source: TransformerEngine 1.x, jax/csrc/extensions/transpose.cpp.
     """
 
-    supports = staticmethod(reason(_transpose_axis))
+    supports = refused_config(_transpose_axis)
 
     @staticmethod
     def infer(x: Shape, *, backend_config: str | None, shape: Shape) -> Shape:
         operand = array_shape(x, "x of te_transpose_ffi")
         axis = _axis(_transpose_axis(backend_config), operand.rank, "transpose_axis")
-        result = ArrayShape(operand.element_type, _turned(operand.dimensions, axis))
-        return TupleShape((result,)) if isinstance(shape, TupleShape) else result
+        return in_declared_form([ArrayShape(operand.element_type, _turned(operand.dimensions, axis))], shape)
 
     @staticmethod
     def evaluate(x: Array, *, backend_config: str | None, shape: Shape) -> Array | tuple[Array, ...]:
         axis = _axis(_transpose_axis(backend_config), x.ndim, "transpose_axis")
-        result = x.transpose(*range(axis, x.ndim), *range(axis))
-        return (result,) if isinstance(shape, TupleShape) else result
+        return with_scratch([x.transpose(*range(axis, x.ndim), *range(axis))], shape)

@@ -25,7 +25,6 @@ from hloexec.values import Array
 __all__ = [
     "AttentionConfig",
     "Batch",
-    "Layout",
     "Sizes",
     "attention_config",
     "attention_sizes",
@@ -34,43 +33,14 @@ __all__ = [
 ]
 
 
-@attrs.frozen
-class Layout:
-    name: str
-    packed: int
-    """How many of queries, keys and values lie in one array: 3 (all), 2 (keys and values) or 1."""
-    is_ragged: bool = False
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@attrs.frozen
-class _Mask:
-    name: str
-    is_padding: bool = False
-    is_causal: bool = False
-    is_bottom_right: bool = False
-
-    def __str__(self) -> str:
-        return self.name
-
-
-_LAYOUTS = {
-    5: Layout("BS3HD", 3),
-    7: Layout("BSHD_BS2HD", 2),
-    9: Layout("BSHD_BSHD_BSHD", 1),
-    10: Layout("T3HD", 3, is_ragged=True),
-    12: Layout("THD_T2HD", 2, is_ragged=True),
-    14: Layout("THD_THD_THD", 1, is_ragged=True),
-}
+_LAYOUTS = {5: "BS3HD", 7: "BSHD_BS2HD", 9: "BSHD_BSHD_BSHD", 10: "T3HD", 12: "THD_T2HD", 14: "THD_THD_THD"}
 _MASKS = {
-    0: _Mask("no mask"),
-    1: _Mask("padding", is_padding=True),
-    2: _Mask("causal", is_causal=True),
-    3: _Mask("padding and causal", is_padding=True, is_causal=True),
-    4: _Mask("causal from the bottom right", is_causal=True, is_bottom_right=True),
-    5: _Mask("padding and causal from the bottom right", is_padding=True, is_causal=True, is_bottom_right=True),
+    0: "no mask",
+    1: "padding",
+    2: "causal",
+    3: "padding and causal",
+    4: "causal from the bottom right",
+    5: "padding and causal from the bottom right",
 }
 _BIASES = {0: "none", 1: "before the scale", 2: "after the scale"}
 _SOFTMAXES = {0: "vanilla", 1: "off by one", 2: "learnable"}
@@ -80,8 +50,8 @@ _SOFTMAXES = {0: "vanilla", 1: "off by one", 2: "learnable"}
 class AttentionConfig:
     """What the attributes say about values; sizes are the operands'."""
 
-    layout: Layout
-    mask: _Mask
+    layout: str
+    has_padding: bool
     band: softmax.Band
     bias: str
     softmax: str
@@ -93,44 +63,51 @@ class AttentionConfig:
     has_largest: bool
     """Whether there is a result for the largest score of each row: newer versions."""
 
+    @property
+    def is_ragged(self) -> bool:
+        """Whether several sequences are packed into a row."""
+        return self.layout.startswith("T")
+
+    @property
+    def packed(self) -> int:
+        """How many of queries, keys and values lie in one array: 3 (all), 2 (keys and values) or 1."""
+        return 3 if "3" in self.layout else 2 if "2" in self.layout else 1
+
 
 @lru_cache(maxsize=256)
 def attention_config(backend_config: str | None) -> AttentionConfig:
-    attributes = Attributes(backend_config)
-    has_softmax_offset = "softmax_type" in attributes
-    has_largest = "return_max_logit" in attributes
-    if attributes.truth("return_max_logit", False):
-        raise UnsupportedError("it asks for the largest score (return_max_logit)")
-    dropout = attributes.number("dropout_probability")
-    if dropout > 0:
-        raise UnsupportedError(
-            f"its attribute dropout_probability is {dropout}, and which elements cuDNN drops is not public"
+    with Attributes(backend_config) as attributes:
+        has_softmax_offset = "softmax_type" in attributes
+        has_largest = "return_max_logit" in attributes
+        if attributes.truth("return_max_logit", False):
+            raise UnsupportedError("it asks for the largest score (return_max_logit)")
+        dropout = attributes.number("dropout_probability")
+        if dropout > 0:
+            raise UnsupportedError(
+                f"its attribute dropout_probability is {dropout}, and which elements cuDNN drops is not public"
+            )
+        mask = attributes.choice("mask_type", _MASKS)
+        left = attributes.integer("window_size_left", -1)
+        right = 0 if "causal" in mask else attributes.integer("window_size_right", -1)
+        is_bottom_right = attributes.truth("bottom_right_diagonal", False) or "bottom right" in mask
+        config = AttentionConfig(
+            layout=attributes.choice("qkv_layout", _LAYOUTS),
+            has_padding="padding" in mask,
+            band=softmax.Band(None if left < 0 else left, None if right < 0 else right, is_bottom_right),
+            bias=attributes.choice("bias_type", _BIASES),
+            softmax=attributes.choice("softmax_type", _SOFTMAXES, 0),
+            scale=attributes.number("scaling_factor"),
+            segments=attributes.integer("max_segments_per_seq", 1),
+            has_softmax_offset=has_softmax_offset,
+            has_largest=has_largest,
         )
-    layout = attributes.choice("qkv_layout", _LAYOUTS)
-    mask = attributes.choice("mask_type", _MASKS)
-    bias = attributes.choice("bias_type", _BIASES)
-    if layout.is_ragged and bias != "none":
-        raise UnsupportedError(f"it has a bias (bias_type) and packed sequences ({layout})")
-    left = attributes.integer("window_size_left", -1)
-    right = 0 if mask.is_causal else attributes.integer("window_size_right", -1)
-    is_bottom_right = attributes.truth("bottom_right_diagonal", False) or mask.is_bottom_right
-    config = AttentionConfig(
-        layout=layout,
-        mask=mask,
-        band=softmax.Band(None if left < 0 else left, None if right < 0 else right, is_bottom_right),
-        bias=bias,
-        softmax=attributes.choice("softmax_type", _SOFTMAXES, 0),
-        scale=attributes.number("scaling_factor"),
-        segments=attributes.integer("max_segments_per_seq", 1),
-        has_softmax_offset=has_softmax_offset,
-        has_largest=has_largest,
-    )
-    # The operands' shapes say the same; training decides whether the sums of exponentials are written, and determinism
-    # the order in which partial gradients are added.
-    attributes.ignore("input_batch", "q_max_seqlen", "kv_max_seqlen", "attn_heads", "num_gqa_groups", "bias_batch")
-    attributes.ignore("bias_heads", "head_dim", "qk_head_dim", "v_head_dim", "is_training", "deterministic")
-    attributes.ignore("window_size_right")
-    attributes.done()
+        if config.is_ragged and config.bias != "none":
+            raise UnsupportedError(f"it has a bias (bias_type) and packed sequences ({config.layout})")
+        # The operands' shapes say the same; training decides whether the sums of exponentials are written, and
+        # determinism the order in which partial gradients are added.
+        attributes.ignore("input_batch", "q_max_seqlen", "kv_max_seqlen", "attn_heads", "num_gqa_groups", "bias_batch")
+        attributes.ignore("bias_heads", "head_dim", "qk_head_dim", "v_head_dim", "is_training", "deterministic")
+        attributes.ignore("window_size_right")
     return config
 
 
@@ -151,13 +128,14 @@ class Sizes:
         return (*self.batch, self.queries, self.heads, self.value_depth)
 
 
-def attention_sizes(shapes: Sequence[tuple[int, ...]], layout: Layout) -> Sizes:
+def attention_sizes(shapes: Sequence[tuple[int, ...]], config: AttentionConfig) -> Sizes:
     """The sizes that the dimensions of the operands q, k and v say; ShapeError where they do not fit the layout."""
     split = list(shapes[:3])
-    for index in (0,) if layout.packed == 3 else (1,) if layout.packed == 2 else ():
-        if len(split[index]) < 4 or split[index][-3] != layout.packed:
+    if config.packed > 1:
+        index = 3 - config.packed
+        if len(split[index]) < 4 or split[index][-3] != config.packed:
             raise ShapeError(
-                f"layout {layout} holds {layout.packed} arrays in the third dimension from the end, but operand "
+                f"layout {config.layout} holds {config.packed} arrays in the third dimension from the end, but operand "
                 f"{index} of the attention has dimensions {list(split[index])}"
             )
         split[index:] = [(*split[index][:-3], *split[index][-2:])] * (3 - index)
@@ -180,13 +158,13 @@ def attention_sizes(shapes: Sequence[tuple[int, ...]], layout: Layout) -> Sizes:
 
 def _is_packed_by_tokens(dimensions: tuple[int, ...], sizes: Sizes, config: AttentionConfig) -> bool:
     """Whether log-sum-exps of packed sequences are [batch..., s, heads, 1], as newer cuDNN has them."""
-    return config.layout.is_ragged and dimensions[-3:] == (sizes.queries, sizes.heads, 1)
+    return config.is_ragged and dimensions[-3:] == (sizes.queries, sizes.heads, 1)
 
 
 def check_auxiliary(shape: ArrayShape, sizes: Sizes, config: AttentionConfig) -> None:
     """The softmax's auxiliary array holds log-sum-exps, or where a key has an element each, the probabilities."""
     dimensions = shape.dimensions
-    last = {config.segments if config.layout.is_ragged else 1, sizes.keys}
+    last = {config.segments if config.is_ragged else 1, sizes.keys}
     by_head = (*sizes.batch, sizes.heads, sizes.queries)
     if not (_is_packed_by_tokens(dimensions, sizes, config) and dimensions[:-3] == sizes.batch) and not (
         dimensions[:-1] == by_head and dimensions[-1] in last
@@ -199,7 +177,7 @@ def check_auxiliary(shape: ArrayShape, sizes: Sizes, config: AttentionConfig) ->
 
 def holds_probabilities(shape: tuple[int, ...], sizes: Sizes, config: AttentionConfig, is_f32: bool) -> bool:
     """The backend for at most 512 keys leaves probabilities in the operands' type, the other log-sum-exps in f32."""
-    return not config.layout.is_ragged and shape[-1] == sizes.keys and not (is_f32 and sizes.keys == 1)
+    return not config.is_ragged and shape[-1] == sizes.keys and not (is_f32 and sizes.keys == 1)
 
 
 class Batch:
@@ -208,9 +186,9 @@ class Batch:
     def __init__(self, operands: Sequence[Array], lengths: Sequence[Array], config: AttentionConfig) -> None:
         """`operands`: q, k, v and the bias; `lengths`: the running sums of query and key lengths, and their offsets."""
         self.config = config
-        self.sizes = sizes = attention_sizes([operand.shape for operand in operands[:3]], config.layout)
+        self.sizes = sizes = attention_sizes([operand.shape for operand in operands[:3]], config)
         rows = prod(sizes.batch)
-        self.count = rows * (max(config.segments, 1) if config.layout.is_ragged else 1)
+        self.count = rows * (max(config.segments, 1) if config.is_ragged else 1)
         q, k, v = self._split(operands)
         self.queries = q.reshape(rows * sizes.queries, sizes.heads, sizes.depth)
         self.keys = k.reshape(rows * sizes.keys, sizes.groups, sizes.depth)
@@ -221,18 +199,17 @@ class Batch:
         self.key_stretches = self._stretches(sizes.keys, rows, lengths[1], lengths[3])
 
     def _split(self, operands: Sequence[Array]) -> tuple[Array, Array, Array]:
-        packed = self.config.layout.packed
+        packed = self.config.packed
         if packed == 3:
-            q, k, v = (operands[0][..., index, :, :] for index in range(3))
-            return q, k, v
+            return operands[0][..., 0, :, :], operands[0][..., 1, :, :], operands[0][..., 2, :, :]
         if packed == 2:
             return operands[0], operands[1][..., 0, :, :], operands[1][..., 1, :, :]
         return operands[0], operands[1], operands[2]
 
     def _stretches(self, size: int, rows: int, sums: Array, offsets: Array) -> list[slice]:
         """Where each sequence lies: its row, as far as its length says where a mask or the packing asks for it."""
-        is_ragged = self.config.layout.is_ragged
-        if not (is_ragged or self.config.mask.is_padding):
+        is_ragged = self.config.is_ragged
+        if not (is_ragged or self.config.has_padding):
             return [slice(row * size, (row + 1) * size) for row in range(rows)]
         if sums.size < self.count + 1 or (is_ragged and offsets.size < self.count):
             raise EvaluationError(
@@ -241,52 +218,40 @@ class Batch:
             )
         lengths = np.diff(sums.reshape(-1)[: self.count + 1].astype(np.int64))
         starts = offsets.reshape(-1)[: self.count] if is_ragged else np.arange(rows) * size
-        found = [
-            slice(int(start), int(start) + max(0, int(length))) for start, length in zip(starts, lengths, strict=True)
-        ]
-        for number, stretch in enumerate(found):
-            length = stretch.stop - stretch.start
-            if length > size or (length and not 0 <= stretch.start <= stretch.stop <= rows * size):
+        found = []
+        for number, (start, length) in enumerate(zip(map(int, starts), map(int, lengths), strict=True)):
+            stop = start + max(0, length)
+            if length > size or (length > 0 and not 0 <= start <= stop <= rows * size):
                 raise EvaluationError(
-                    f"sequence {number} of the attention takes elements {stretch.start} to {stretch.stop}, but there "
-                    f"are {rows} rows of {size}"
+                    f"sequence {number} of the attention takes elements {start} to {stop}, but there are {rows} rows "
+                    f"of {size}"
                 )
+            found.append(slice(start, stop))
         return found
 
     def sequences(self, sink: Array | None, numerics: NumericsPolicy) -> Iterator[tuple[int, softmax.Sequence]]:
         """Each sequence with its number; those without queries or keys, which give nothing, are left out."""
         bias = self._biases()
-        for number, (queries, keys) in enumerate(zip(self.query_stretches, self.key_stretches, strict=True)):
-            if queries.start == queries.stop or keys.start == keys.stop:
+        before = self.config.bias == "before the scale"
+        for number, (here, there) in enumerate(zip(self.query_stretches, self.key_stretches, strict=True)):
+            if here.start == here.stop or there.start == there.stop:
                 continue
-            yield (
-                number,
-                softmax.Sequence(
-                    self.queries[queries],
-                    self.keys[keys],
-                    self.values[keys],
-                    scale=self.config.scale,
-                    band=self.config.band,
-                    bias=None
-                    if bias is None
-                    else bias[number, :, : queries.stop - queries.start, : keys.stop - keys.start],
-                    bias_before_scale=self.config.bias == "before the scale",
-                    sink=sink,
-                    numerics=numerics,
-                ),
-            )
+            part = None if bias is None else bias[number, :, : here.stop - here.start, : there.stop - there.start]
+            arrays = self.queries[here], self.keys[there], self.values[there]
+            band, scale = self.config.band, self.config.scale
+            yield number, softmax.Sequence(*arrays, scale, band, part, before, sink, numerics)
 
     def _biases(self) -> Array | None:
         """[batch, heads, s, t], a view."""
         if self.bias is None:
             return None
-        sizes = self.sizes
+        expected = (self.count, self.sizes.heads, self.sizes.queries, self.sizes.keys)
         try:
-            return np.broadcast_to(self.bias, (self.count, sizes.heads, sizes.queries, sizes.keys))
+            return np.broadcast_to(self.bias, expected)
         except ValueError:
             raise EvaluationError(
-                f"the bias of the attention must broadcast to {[self.count, sizes.heads, sizes.queries, sizes.keys]}, "
-                f"but has dimensions {list(self.bias.shape)}"
+                f"the bias of the attention must broadcast to {list(expected)}, but has dimensions "
+                f"{list(self.bias.shape)}"
             ) from None
 
     def sums_by_sequence(self, auxiliary: Array) -> list[Array]:
@@ -296,7 +261,7 @@ class Batch:
             flat = auxiliary.reshape(-1, sizes.heads)
             return [flat[stretch].T for stretch in self.query_stretches]
         # Older cuDNN takes each packed sequence for a row of its own, so [batch, heads, s, segments] holds those.
-        last = 1 if self.config.layout.is_ragged else auxiliary.shape[-1]
+        last = 1 if self.config.is_ragged else auxiliary.shape[-1]
         by_head = auxiliary.reshape(self.count, sizes.heads, sizes.queries, last)
         return [
             by_head[number, :, : stretch.stop - stretch.start] for number, stretch in enumerate(self.query_stretches)
