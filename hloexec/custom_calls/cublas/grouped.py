@@ -69,7 +69,7 @@ class GroupedGemm:
     @staticmethod
     def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
         config, attributes = _grouped_config(backend_config)
-        arrays = operand_shapes(operands, "the grouped gemm", (3 + (config.beta != 0),))
+        arrays = operand_shapes(operands, "the grouped gemm of this backend_config", (3 + (config.beta != 0),))
         declared = result_shapes(shape, "the grouped gemm")[0]
         product = array_shape(RaggedDot.infer(*arrays[:3], attributes=attributes, shape=declared), "the product")
         check_addends(arrays[3:], product, config)

@@ -13,7 +13,7 @@ import numpy as np
 from hloexec.custom_calls.backend_config import refused_by
 from hloexec.custom_calls.registry import custom_call
 from hloexec.custom_calls.shapes import in_declared_form, operand_shapes, result_shapes, with_scratch
-from hloexec.errors import UnsupportedError
+from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape
 from hloexec.ops.common import require
 from hloexec.ops.control.flow import CustomCallAttributes
@@ -192,7 +192,10 @@ class ReorderFilter:
     @staticmethod
     def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
         arrays = operand_shapes(operands, "convReorderFilter", (1, 2))
-        result_shapes(shape, "convReorderFilter", len(arrays))
+        if len(result_shapes(shape, "convReorderFilter")) != len(arrays):
+            raise ShapeError(
+                f"convReorderFilter returns as many arrays as it takes, {len(arrays)}, but returns {shape}"
+            )
         return in_declared_form(arrays, shape)
 
     supports = refused_by(_check)
