@@ -244,13 +244,8 @@ def attention_gradients(sequence: Sequence, weights: Weights, output: Array, out
             query_gradient[rows] = np.moveaxis(product, 2, 0).reshape(-1, *query_gradient.shape[1:])
             key_gradient += scale * sequence.product(delta, all_queries[:, :, rows], _WEIGHTS_BY_QUERIES)
             value_gradient += sequence.product(chosen, outer[:, :, rows], _WEIGHTS_BY_QUERIES)
-    return Gradients(
-        query_gradient,
-        key_gradient.swapaxes(0, 1),
-        value_gradient.swapaxes(0, 1),
-        bias_gradient,
-        sink_gradient,
-    )
+    by_key = key_gradient.swapaxes(0, 1), value_gradient.swapaxes(0, 1)
+    return Gradients(query_gradient, *by_key, bias_gradient, sink_gradient)
 
 
 def add_summed(total: Array, gradient: Array) -> None:

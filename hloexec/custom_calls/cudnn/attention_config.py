@@ -19,7 +19,7 @@ from hloexec.ir import ArrayShape
 from hloexec.ops.common import require
 from hloexec.values import Array
 
-__all__ = ["KINDS", "AttentionConfig", "Kind", "Placement", "attention_config", "kind_of"]
+__all__ = ["KINDS", "AttentionConfig", "Kind", "Placement", "attention_config"]
 
 # `algorithm` chooses among kernels and `force_deterministic` an order of sums: rounding. `seed` feeds dropout alone,
 # `intermediate_tensor_shape` restates what the operands say.
@@ -136,7 +136,7 @@ class AttentionConfig:
 @lru_cache(maxsize=256)
 def attention_config(target: str, backend_config: str | None) -> AttentionConfig:
     """What a call says; UnsupportedError names what cannot be done."""
-    kind = kind_of(target)
+    kind = KINDS[target]
     fields = read_fields(backend_config, "cudnn_fmha_backend_config", _FIELDS)
     if fields.number("dropout_rate") != 0:
         raise UnsupportedError(
@@ -174,13 +174,6 @@ def attention_config(target: str, backend_config: str | None) -> AttentionConfig
         is_paged=is_paged,
         placements={role: _placement(fields, *where) for role, where in roles.items()},
     )
-
-
-def kind_of(target: str) -> Kind:
-    """What a target's name says; UnsupportedError for no target of attention."""
-    if target not in KINDS:
-        raise UnsupportedError(f"{target} is no target of cuDNN's attention")
-    return KINDS[target]
 
 
 def _placement(fields: Fields, product: str, side: str, contracts_rows: bool) -> Placement:

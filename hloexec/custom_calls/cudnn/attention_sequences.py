@@ -7,6 +7,7 @@ query tokens with a stretch of key tokens. Source: JAX, fused_attention_stablehl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import attrs
 import numpy as np
@@ -93,6 +94,7 @@ class Batch:
     def sequences(self) -> Iterator[tuple[Stretch, softmax.Sequence]]:
         """Those that have queries and keys: what others give is 0, and −∞ as their statistics."""
         queries, keys, values = tokens(self.queries), tokens(self.keys), tokens(self.values)
+        sequence = partial(softmax.Sequence, scale=self.config.scale, band=self.config.band, numerics=self.numerics)
         for stretch in self.stretches():
             here, there = stretch.queries, stretch.keys
             if here.start >= here.stop or there.start >= there.stop:
@@ -101,13 +103,7 @@ class Batch:
             if self.bias is not None:
                 bias = self.bias[stretch.row if len(self.bias) > 1 else 0]
                 bias = bias[:, : stretch.length, : there.stop - there.start]
-            band, scale = self.config.band, self.config.scale
-            yield (
-                stretch,
-                softmax.Sequence(
-                    queries[here], keys[there], values[there], scale, band, bias=bias, numerics=self.numerics
-                ),
-            )
+            yield stretch, sequence(queries[here], keys[there], values[there], bias=bias)
 
 
 def _paged(container: Array, table: Array) -> Array:

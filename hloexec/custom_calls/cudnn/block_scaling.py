@@ -30,12 +30,9 @@ _ROWS, _COLUMNS = 128, 4
 
 
 def _numbers(rank: int) -> DotAttributes:
-    batch = tuple(range(rank - 2))
+    batch, last = tuple(range(rank - 2)), (rank - 1,)
     return DotAttributes(
-        lhs_batch_dims=batch,
-        lhs_contracting_dims=(rank - 1,),
-        rhs_batch_dims=batch,
-        rhs_contracting_dims=(rank - 1,),
+        lhs_batch_dims=batch, lhs_contracting_dims=last, rhs_batch_dims=batch, rhs_contracting_dims=last
     )
 
 
@@ -48,15 +45,15 @@ def _check(instruction: Instruction) -> None:
     result = result_shapes(instruction.shape, "block_scaled_dot")[0]
     batch = tuple(range(result.rank - 2))
     for name in names:
-        found = fields.whole_list(name)
-        if name in fields.values and found != batch:
-            raise UnsupportedError(f"its {name} are {list(found)}, but must be {list(batch)} for a result of {result}")
+        if name in fields.values and fields.whole_list(name) != batch:
+            found = fields.values[name]
+            raise UnsupportedError(f"its {name} are {found}, but must be {list(batch)} for a result of {result}")
     own = result.element_type
     if str(fields.values.get("dequantize_type", own.name)).lower() != own.name:
         raise UnsupportedError(f"its dequantize_type is {fields.values['dequantize_type']}, but its result has {own}")
 
 
-def _product_shape(lhs: ArrayShape, rhs: ArrayShape, scales: Sequence[ArrayShape], result: ElementType) -> ArrayShape:
+def _product_shape(lhs: ArrayShape, rhs: ArrayShape, scales: Sequence[ArrayShape], result: ElementType) -> Shape:
     """The shape of the product, or ShapeError."""
     require(
         lhs.rank == rhs.rank and lhs.rank in (2, 3),
@@ -67,9 +64,7 @@ def _product_shape(lhs: ArrayShape, rhs: ArrayShape, scales: Sequence[ArrayShape
             scale.rank == operand.rank and scale.dimensions[:-1] == operand.dimensions[:-1],
             f"the scales {scale} of a block-scaled product must have the dimensions of {operand}, but for the last one",
         )
-    found = ScaledDot.infer(lhs, rhs, *scales, attributes=_numbers(lhs.rank), shape=ArrayShape(result))
-    assert isinstance(found, ArrayShape)
-    return found
+    return ScaledDot.infer(lhs, rhs, *scales, attributes=_numbers(lhs.rank), shape=ArrayShape(result))
 
 
 @custom_call("__op$block_scaled_dot")
@@ -142,9 +137,8 @@ class CudnnBlockScaledDot:
             ArrayShape(scale.element_type, _scale_dimensions(operand, scale))
             for operand, scale in zip((lhs, rhs), scales, strict=True)
         ]
-        declared = result_shapes(shape, "blockScaledDot")[0]
-        product = _product_shape(lhs, rhs, plain, declared.element_type)
-        return in_declared_form([product], shape)
+        result = result_shapes(shape, "blockScaledDot")[0].element_type
+        return in_declared_form([_product_shape(lhs, rhs, plain, result)], shape)
 
     supports = refused_by(_check)
 

@@ -105,22 +105,13 @@ class FusedAttentionForward:
                 place[..., : len(sequence.keys)] = weights.probabilities
             else:
                 place[...] = weights.log_sum_exp.reshape(place.shape)
-        state = 2 + config.has_largest
-        return (
-            output.reshape(declared[0].dimensions),
-            narrow(auxiliary, auxiliary_type),
-            *zeros(declared[2:state]),
-            _random_state(seed, declared[state]),
-            *zeros(declared[state + 1 :]),
-        )
-
-
-def _random_state(seed: Array, shape: ArrayShape) -> Array:
-    """The seed's 64 bits, and 0: how many random numbers the process used before, which matters with dropout alone."""
-    state = zeros([shape])[0]
-    count = min(2, seed.size, state.size)
-    state.reshape(-1)[:count] = seed.reshape(-1)[:count]
-    return state
+        results = zeros(declared)
+        results[:2] = output.reshape(declared[0].dimensions), narrow(auxiliary, auxiliary_type)
+        # The seed's 64 bits, and 0: how many random numbers the process used before, which matters with dropout alone.
+        state = results[2 + config.has_largest].reshape(-1)
+        count = min(2, seed.size, state.size)
+        state[:count] = seed.reshape(-1)[:count]
+        return tuple(results)
 
 
 @custom_call("te_fused_attn_backward_ffi", is_reproducible=True)

@@ -9,7 +9,7 @@ jax/csrc/extensions/attention.cpp, jax/cpp_extensions/attention.py, common/inclu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 
 import attrs
@@ -232,14 +232,19 @@ class Batch:
     def sequences(self, sink: Array | None, numerics: NumericsPolicy) -> Iterator[tuple[int, softmax.Sequence]]:
         """Each sequence with its number; those without queries or keys, which give nothing, are left out."""
         bias = self._biases()
-        before = self.config.bias == "before the scale"
+        sequence = partial(
+            softmax.Sequence,
+            scale=self.config.scale,
+            band=self.config.band,
+            bias_before_scale=self.config.bias == "before the scale",
+            sink=sink,
+            numerics=numerics,
+        )
         for number, (here, there) in enumerate(zip(self.query_stretches, self.key_stretches, strict=True)):
             if here.start == here.stop or there.start == there.stop:
                 continue
             part = None if bias is None else bias[number, :, : here.stop - here.start, : there.stop - there.start]
-            arrays = self.queries[here], self.keys[there], self.values[there]
-            band, scale = self.config.band, self.config.scale
-            yield number, softmax.Sequence(*arrays, scale, band, part, before, sink, numerics)
+            yield number, sequence(self.queries[here], self.keys[there], self.values[there], bias=part)
 
     def _biases(self) -> Array | None:
         """[batch, heads, s, t], a view."""
