@@ -47,7 +47,7 @@ def with_scratch(results: Sequence[Array], shape: Shape) -> Array | tuple[Array,
     """The results in the form of the declared shape, zeros for the scratch memory declared behind them."""
     if not isinstance(shape, TupleShape):
         return results[0]
-    return (*results, *zeros(result_shapes(shape, "the call")[len(results) :]))
+    return (*results, *zeros([array_shape(leaf, "scratch memory") for leaf in shape.elements[len(results) :]]))
 
 
 def zeros(shapes: Sequence[ArrayShape]) -> list[Array]:

@@ -80,16 +80,16 @@ class Batch:
 
     def _places(self, side: str, array: Array) -> Iterator[slice]:
         batch, heads, rows, depth = array.shape
-        lengths, starts = np.full(batch, rows), np.arange(batch) * rows
+        lengths, starts = [rows] * batch, [rows * row for row in range(batch)]
         if self.config.has_lengths:
-            lengths = self.lengths[f"{side} lengths"].reshape(-1)
+            lengths = self.lengths[f"{side} lengths"].reshape(-1).tolist()
         if self.config.is_packed:
-            starts = self.lengths[f"{side} offsets"].reshape(-1) // (heads * depth)
+            starts = (self.lengths[f"{side} offsets"].reshape(-1) // (heads * depth)).tolist()
         # Of a packed sequence the keys may go on in the next row; queries have their statistics in one.
         most = batch * rows if self.config.is_packed and side == "key" else rows
         for start, length in zip(starts, lengths, strict=False):
-            begin = min(max(0, int(start)), batch * rows)
-            yield slice(begin, min(begin + min(max(0, int(length)), most), batch * rows))
+            begin = min(max(0, start), batch * rows)
+            yield slice(begin, min(begin + min(max(0, length), most), batch * rows))
 
     def sequences(self) -> Iterator[tuple[Stretch, softmax.Sequence]]:
         """Those that have queries and keys: what others give is 0, and −∞ as their statistics."""

@@ -73,7 +73,8 @@ class _Config:
 @lru_cache(maxsize=256)
 def _config(target: str, backend_config: str | None) -> _Config:
     form = _FORMS[target]
-    scaling, epsilon = "delayed" if "scale" in form.operands else "none", 0.0
+    scaling = "delayed" if "scale" in form.operands else "none"
+    epsilon = 0.0
     with Attributes(backend_config) as attributes:
         norm = form.norm or attributes.choice("norm_type", {0: "layer", 1: "rms"})
         if form.is_forward and form.norm is None:
