@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from hloexec.custom_calls.backend_config import read_fields, refused_by
-from hloexec.custom_calls.cudnn.geometry import Geometry, accumulation_type, geometry
+from hloexec.custom_calls.cudnn.geometry import accumulation_type, geometry
 from hloexec.custom_calls.cudnn.layouts import unreordered_bias, unreordered_filter
 from hloexec.custom_calls.registry import custom_call
 from hloexec.custom_calls.rounding import saturating
@@ -104,13 +104,6 @@ def _rounded(total: Array, result: ElementType) -> Array:
     return convert(total, result) if total.dtype.kind == "i" and result.is_floating else saturating(total, result)
 
 
-def _sum(geometry: Geometry, inputs: Array, kernel: Array, result: ElementType, numerics: NumericsPolicy) -> Array:
-    """y with its vectors merged; sums of integers and those that must saturate are rounded after the kernel."""
-    wide = accumulation_type(inputs)
-    direct = wide.is_floating and result.is_floating and result.bits > 8
-    return _rounded(geometry.forward(inputs, kernel, result if direct else wide, numerics), result)
-
-
 def _check_forward(instruction: Instruction) -> None:
     _plain_config(instruction.backend_config)
     geometry(instruction.attributes)
@@ -156,7 +149,10 @@ class Forward:
         found, declared = geometry(attributes), result_shapes(shape, "convForward")[0]
         if _config(backend_config).is_reordered:
             kernel = unreordered_filter(kernel, found.kernel)
-        value = _sum(found, inputs, kernel, declared.element_type, numerics)
+        wide, result = accumulation_type(inputs), declared.element_type
+        # Sums of integers, and those that must saturate, are rounded after the kernel.
+        is_direct = wide.is_floating and result.is_floating and result.bits > 8
+        value = _rounded(found.forward(inputs, kernel, result if is_direct else wide, numerics), result)
         return with_scratch([found.output.split(value, declared.dimensions)], shape)
 
 
