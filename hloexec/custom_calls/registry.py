@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 import attrs
 import numpy as np
 
-from hloexec.errors import EvaluationError, InputError, ShapeError
+from hloexec.errors import EvaluationError, InputError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
 from hloexec.ops.movement.copying import lies_in_order, row_major
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
@@ -40,32 +41,50 @@ class CustomCall:
     None), `shape` (the declared result shape), `operand_shapes`, `numerics` (the policy). `infer(*operand_shapes, …)`
     takes the same but the policy, and returns the result shape or raises ShapeError; it is asked only about calls that
     can be run, of as many operands as `evaluate` takes. `supports(instruction)` gives the reason why a particular call
-    cannot be run, as a clause, or None. Both may be absent.
+    cannot be run, as a clause, or raises UnsupportedError with it; None where it can. All may be absent,
+    `evaluate` where no call can be run.
 
     A call that only hands values over has `forwards(computation, instruction)` instead of a kernel: the names of the
     instructions whose values its result begins with; whatever else it holds is state that means nothing.
     """
 
     target: str
-    evaluate: Callable[..., Any] | None
-    infer: Callable[..., Shape] | None
-    supports: Callable[[Instruction], str | None] | None
-    evaluate_needs: frozenset[str]
-    infer_needs: frozenset[str]
-    minimum_operands: int
-    maximum_operands: int | None
-    is_reproducible: bool
-    """Whether results under the `exact` policy are the same bits on every machine."""
-    documentation: str
-    """The formula and its source."""
+    evaluate: Callable[..., Any] | None = None
+    infer: Callable[..., Shape] | None = None
+    supports: Callable[[Instruction], str | None] | None = None
     forwards: Callable[[Computation, Instruction], tuple[str, ...]] | None = None
     bind: Callable[..., Callable[..., Any] | None] | None = None
     """From `backend_config`, `shape` and `operand_shapes`, by keyword, a function of the operands alone that gives the
     first result as `evaluate` does under the `reference` policy, or None; all other results are then zeros."""
     traits: Traits = NO_TRAITS
     """What analyses know of it (`hloexec.ops.traits`)."""
+    is_reproducible: bool = False
+    """Whether results under the `exact` policy are the same bits on every machine."""
+    documentation: str = ""
+    """The formula and its source."""
     is_pure: bool = True
     """Whether a call computes the same whenever its operands are the same, and does nothing else."""
+
+    @cached_property
+    def evaluate_needs(self) -> frozenset[str]:
+        return _keywords(self.evaluate)
+
+    @cached_property
+    def infer_needs(self) -> frozenset[str]:
+        return _keywords(self.infer)
+
+    @cached_property
+    def minimum_operands(self) -> int:
+        named = _parameters(self.evaluate or self.infer, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return sum(parameter.default is parameter.empty for parameter in named)
+
+    @cached_property
+    def maximum_operands(self) -> int | None:
+        """None: any number."""
+        function = self.evaluate or self.infer
+        if function is None or _parameters(function, inspect.Parameter.VAR_POSITIONAL):
+            return None
+        return len(_parameters(function, inspect.Parameter.POSITIONAL_OR_KEYWORD))
 
     def result_shape(self, instruction: Instruction, operands: Sequence[Shape]) -> Shape | None:
         """The result shape that the entry infers; None where it has no rule, or cannot run the call in any case.
@@ -74,9 +93,8 @@ class CustomCall:
         """
         if self.reason_against(instruction) is not None:
             return None
-        most = self.maximum_operands
-        if len(operands) < self.minimum_operands or (most is not None and len(operands) > most):
-            least = self.minimum_operands
+        least, most = self.minimum_operands, self.maximum_operands
+        if len(operands) < least or (most is not None and len(operands) > most):
             taken = f"{'' if most == least else 'at least '}{least} operand{'' if least == 1 else 's'}"
             raise ShapeError(f"it takes {taken}, but has {len(operands)}")
         if self.infer is None:
@@ -91,7 +109,10 @@ class CustomCall:
 
     def reason_against(self, instruction: Instruction, numerics: NumericsPolicy = REFERENCE) -> str | None:
         """Why this call cannot be run under a policy, or None where it can."""
-        reason = None if self.supports is None else self.supports(instruction)
+        try:
+            reason = None if self.supports is None else self.supports(instruction)
+        except UnsupportedError as error:
+            return error.message
         if reason is None and numerics.is_exact and not self.is_reproducible:
             return _PROCESSOR
         return reason
@@ -146,18 +167,12 @@ def custom_call(*targets: str, is_reproducible: bool = False) -> Callable[[_Entr
     """
 
     def decorate(cls: _Entry) -> _Entry:
+        names = ("evaluate", "infer", "supports", "forwards", "bind")
+        rules: dict[str, Any] = {name: getattr(cls, name) for name in names if hasattr(cls, name)}
+        rules["traits"] = traits_with_rules(NO_TRAITS, cls)
+        rules["is_reproducible"] = is_reproducible or "forwards" in rules
         for target in targets:
-            add_custom_call(
-                target,
-                getattr(cls, "evaluate", None),
-                infer=getattr(cls, "infer", None),
-                supports=getattr(cls, "supports", None),
-                forwards=getattr(cls, "forwards", None),
-                bind=getattr(cls, "bind", None),
-                traits=traits_with_rules(NO_TRAITS, cls),
-                is_reproducible=is_reproducible,
-                documentation=inspect.cleandoc(cls.__doc__ or ""),
-            )
+            CUSTOM_CALLS.add(CustomCall(target, **rules, documentation=inspect.cleandoc(cls.__doc__ or "")))
         return cls
 
     return decorate
@@ -169,15 +184,10 @@ def add_custom_call(
     *,
     infer: Callable[..., Shape] | None = None,
     supports: Callable[[Instruction], str | None] | None = None,
-    forwards: Callable[[Computation, Instruction], tuple[str, ...]] | None = None,
-    bind: Callable[..., Callable[..., Any] | None] | None = None,
-    traits: Traits = NO_TRAITS,
-    is_reproducible: bool = False,
     documentation: str,
 ) -> None:
     """Add one built-in entry, for families whose entries are rows of a table."""
-    entry = _entry(target, evaluate, infer, supports, is_reproducible, documentation, forwards)
-    CUSTOM_CALLS.add(attrs.evolve(entry, bind=bind, traits=traits))
+    CUSTOM_CALLS.add(CustomCall(target, evaluate, infer, supports, documentation=documentation))
 
 
 def find_custom_call(target: str) -> CustomCall | None:
@@ -198,8 +208,9 @@ def register_custom_call(target: str, function: Callable[..., Any]) -> None:
     def evaluate(*operands: object, shape: Shape) -> Any:
         return _checked(function(*operands), shape, target)
 
-    entry = _entry(target, evaluate, None, None, True, inspect.getdoc(function) or "")
-    _user_calls[target] = attrs.evolve(entry, is_pure=False)
+    _user_calls[target] = CustomCall(
+        target, evaluate, is_reproducible=True, documentation=inspect.getdoc(function) or "", is_pure=False
+    )
 
 
 def unregister_custom_call(target: str) -> None:
@@ -207,45 +218,14 @@ def unregister_custom_call(target: str) -> None:
     _user_calls.pop(target, None)
 
 
-def _entry(
-    target: str,
-    evaluate: Callable[..., Any] | None,
-    infer: Callable[..., Shape] | None,
-    supports: Callable[[Instruction], str | None] | None,
-    is_reproducible: bool,
-    documentation: str,
-    forwards: Callable[[Computation, Instruction], tuple[str, ...]] | None = None,
-) -> CustomCall:
-    return CustomCall(
-        target,
-        evaluate,
-        infer,
-        supports,
-        _keywords(evaluate),
-        _keywords(infer),
-        *_operand_counts(evaluate or infer),
-        is_reproducible or forwards is not None,
-        documentation,
-        forwards,
-    )
+def _parameters(function: Callable[..., Any] | None, kind: object) -> list[inspect.Parameter]:
+    """A function's parameters of a kind; none where there is no function."""
+    signature = inspect.signature(function) if function else inspect.Signature()
+    return [parameter for parameter in signature.parameters.values() if parameter.kind is kind]
 
 
 def _keywords(function: Callable[..., Any] | None) -> frozenset[str]:
-    """The names of a function's keyword-only parameters."""
-    if function is None:
-        return frozenset()
-    parameters = inspect.signature(function).parameters.values()
-    return frozenset(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
-
-
-def _operand_counts(function: Callable[..., Any] | None) -> tuple[int, int | None]:
-    """How many positional arguments a function takes, at least and at most (None: any number)."""
-    if function is None:
-        return 0, None
-    parameters = inspect.signature(function).parameters.values()
-    named = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-    is_open = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
-    return sum(parameter.default is parameter.empty for parameter in named), None if is_open else len(named)
+    return frozenset(parameter.name for parameter in _parameters(function, inspect.Parameter.KEYWORD_ONLY))
 
 
 def _checked(value: object, shape: Shape, target: str) -> Any:
