@@ -2,11 +2,9 @@
 
 import hloexec.custom_calls.block_scaling
 import hloexec.custom_calls.compiler.annotations
-import hloexec.custom_calls.compiler.compiled_kernels
 import hloexec.custom_calls.compiler.hints
-import hloexec.custom_calls.compiler.host_callbacks
+import hloexec.custom_calls.compiler.refusals
 import hloexec.custom_calls.compiler.rewrites
-import hloexec.custom_calls.compiler.symbolic_shapes
 import hloexec.custom_calls.cub
 import hloexec.custom_calls.cublas.grouped
 import hloexec.custom_calls.cublas.matmul

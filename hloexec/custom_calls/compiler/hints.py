@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hloexec.custom_calls.ffi import checked_attributes
 from hloexec.custom_calls.registry import custom_call
-from hloexec.errors import EvaluationError, UnsupportedError
+from hloexec.errors import EvaluationError
 from hloexec.ir import Computation, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.signatures import TOKEN_SHAPE
@@ -29,6 +31,22 @@ class IndicesInBound:
     @staticmethod
     def forwards(computation: Computation, instruction: Instruction) -> tuple[str, ...]:
         return instruction.operands
+
+
+@custom_call("stablehlo.shape_refinement_operand_wrapper", is_reproducible=True)
+class ShapeRefinementOperand:
+    """The first operand, whose shape the second one tells: a mark that refinement leaves and takes away.
+
+    Source: StableHLO, stablehlo/transforms/StablehloRefineArguments.cpp.
+    """
+
+    @staticmethod
+    def infer(operand: Shape, dimensions: Shape) -> Shape:
+        return operand
+
+    @staticmethod
+    def evaluate(operand: object, dimensions: object) -> Any:
+        return operand
 
 
 @custom_call("control_dep", "dce_sink")
@@ -55,12 +73,8 @@ class Assertion:
     """
 
     @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        try:
-            _message(instruction.backend_config)
-        except UnsupportedError as error:
-            return error.message
-        return None
+    def supports(instruction: Instruction) -> None:
+        _message(instruction.backend_config)
 
     @staticmethod
     def infer(condition: Shape) -> Shape:

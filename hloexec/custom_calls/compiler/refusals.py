@@ -1,0 +1,92 @@
+"""Calls of what a dump does not hold, refused by name: callbacks, kernels of other compilers, unrefined shapes."""
+
+from __future__ import annotations
+
+from inspect import cleandoc
+
+from hloexec.custom_calls.registry import add_custom_call
+
+__all__: list[str] = []
+
+
+def _refuse(*targets: str, reason: str, documentation: str) -> None:
+    for target in targets:
+        add_custom_call(target, None, supports=lambda instruction: reason, documentation=cleandoc(documentation))
+
+
+_refuse(
+    "xla_python_cpu_callback",
+    "xla_python_gpu_callback",
+    "xla_ffi_python_cpu_callback",
+    "xla_ffi_partitioned_python_cpu_callback",
+    "xla_ffi_python_gpu_callback",
+    "xla_ffi_partitioned_python_gpu_callback",
+    "xla_buffer_python_cpu_callback",
+    "xla_buffer_python_gpu_callback",
+    reason="it calls back a Python function of the program that made the module, which the text does not hold; give it "
+    "one with hloexec.register_custom_call(target, function)",
+    documentation="""
+    What a Python function gives: `jax.pure_callback`, `jax.experimental.io_callback`, `jax.debug.print`.
+
+    The backend_config is the address or the number of the function in the process that compiled the module. Source:
+    jaxlib, callback custom calls.
+    """,
+)
+_refuse(
+    "HostExecute",
+    "tf.call_tf_function",
+    reason="it runs a program on the host that the text does not hold; give it a function with "
+    "hloexec.register_custom_call(target, function)",
+    documentation="""
+    What another program gives that runs on the host: a computation compiled apart, or a TensorFlow function.
+
+    Source: XLA, host offloading; JAX, jax2tf.call_tf.
+    """,
+)
+_refuse(
+    "CustomSPMDPartitioning",
+    reason="a Python function of the program that made the module says how it is partitioned; take the module after "
+    "XLA's SPMD partitioner, which puts the computation in its place",
+    documentation="""
+    A computation of which Python functions say how it is partitioned (`jax.experimental.custom_partitioning`).
+
+    Its body is in the backend_config of the process that made the module; XLA's partitioner puts it in place. Source:
+    JAX, custom_partitioning; XLA, custom_call_sharding_helper.
+    """,
+)
+# StableHLO's shape refinement replaces these by the plain operations; XLA has no implementation either.
+_refuse(
+    "stablehlo.dynamic_reduce_window",
+    "stablehlo.dynamic_rng_bit_generator",
+    "stablehlo.dynamic_top_k",
+    "stablehlo.dynamic_approx_top_k",
+    "dynamic_ducc_fft",
+    reason="it stands for an operation whose sizes are values, which is replaced once they are known: export the "
+    "function at shapes that are, or refine the shapes of the module before XLA reads it, as jax.export's call does",
+    documentation="""
+    The operation of that name, with sizes that are operands. Refused.
+
+    Source: StableHLO, stablehlo/transforms/StablehloRefineShapes.cpp; JAX, jax2tf shape polymorphism.
+    """,
+)
+
+_COMPILERS = {
+    "Mosaic for TPUs (Pallas)": ("tpu_custom_call",),
+    "Mosaic for GPUs (Pallas)": ("mosaic_gpu", "mosaic_gpu_v2"),
+    "Triton": ("__gpu$xla.gpu.triton", "triton_kernel_call", "triton_kernel_call_ffi"),
+    "CUDA (PTX)": ("__gpu$xla.gpu.ptx",),
+    "CUTLASS (CuTe DSL)": (
+        "CuteDSLRT_NvJaxCutlassCall",
+        "__xla_gpu_cutedsl_call_v3",
+        "__xla_gpu_cutedsl_collective_v3",
+    ),
+}
+"""Who compiles what stands behind a target."""
+
+for _compiler, _targets in _COMPILERS.items():
+    _refuse(
+        *_targets,
+        reason=f"it is a kernel that {_compiler} compiles, and only that compiler understands the code in the text; "
+        f"give it a function with hloexec.register_custom_call(target, function) or --custom-call",
+        documentation=f"What a kernel computes that its author wrote for {_compiler}.\n\nSource: JAX, Pallas; XLA:GPU.",
+    )
