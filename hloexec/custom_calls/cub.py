@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 import numpy as np
@@ -24,7 +24,6 @@ __all__: list[str] = []
 _FLOATS = ("bf16", "f16", "f32", "f64")
 _INTEGERS = ("s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64")
 _SUM = (1, "SUM")
-_Options = TypeVar("_Options")
 
 
 @attrs.frozen
@@ -50,8 +49,8 @@ class RadixSort:
     """
 
     @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return _reason(_sort_options, instruction)
+    def supports(instruction: Instruction) -> None:
+        _sort_options(instruction.backend_config)
 
     @staticmethod
     def infer(keys: Shape, *values: Shape, backend_config: str | None, shape: Shape) -> Shape:
@@ -111,8 +110,8 @@ class PrefixSum:
     """
 
     @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return _reason(_scan_options, instruction)
+    def supports(instruction: Instruction) -> None:
+        _scan_options(instruction.backend_config)
 
     @staticmethod
     def infer(operand: Shape, *, backend_config: str | None, shape: Shape) -> Shape:
@@ -192,14 +191,6 @@ def _is_flag(value: object) -> bool:
 def _is_count(value: object) -> bool:
     """A whole number, which protocol buffers write as a string where it has 64 bits."""
     return (type(value) is int and value >= 0) or (isinstance(value, str) and value.isdecimal())
-
-
-def _reason(read: Callable[[str | None], _Options], instruction: Instruction) -> str | None:
-    try:
-        read(instruction.backend_config)
-    except UnsupportedError as error:
-        return error.message
-    return None
 
 
 def _scratch(shape: Shape, results: int) -> ArrayShape:

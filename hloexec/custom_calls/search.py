@@ -43,11 +43,9 @@ class TopK:
 
     @staticmethod
     def supports(instruction: Instruction) -> str | None:
-        attributes = instruction.attributes
-        if len(attributes.called_computations) + (attributes.to_apply is not None) != 1:
-            return "it must call one comparator"
         shape = instruction.shape
-        return None if isinstance(shape, TupleShape) and len(shape.elements) == 2 else f"its result is {shape}"
+        is_pair = isinstance(shape, TupleShape) and len(shape.elements) == 2
+        return _reason_against_comparators(instruction) or (None if is_pair else f"its result is {shape}")
 
     @staticmethod
     def evaluate(operand: Array, *, shape: TupleShape, computations: tuple[Callee, ...]) -> tuple[Array, Array]:
@@ -75,14 +73,8 @@ class ApproxTopK:
 
     @staticmethod
     def supports(instruction: Instruction) -> str | None:
-        try:
-            _config(instruction.backend_config)
-        except UnsupportedError as error:
-            return error.message
-        attributes = instruction.attributes
-        if len(attributes.called_computations) + (attributes.to_apply is not None) != 1:
-            return "it must call one comparator"
-        return None
+        _config(instruction.backend_config)
+        return _reason_against_comparators(instruction)
 
     @staticmethod
     def evaluate(
@@ -104,6 +96,12 @@ class ApproxTopK:
         order = _order(computations[0], rows, count)
         found = tuple(np.moveaxis(np.take_along_axis(row, order, -1), -1, dimension) for row in rows)
         return found if isinstance(shape, TupleShape) else found[0]
+
+
+def _reason_against_comparators(instruction: Instruction) -> str | None:
+    attributes = instruction.attributes
+    count = len(attributes.called_computations) + (attributes.to_apply is not None)
+    return None if count == 1 else "it must call one comparator"
 
 
 def _order(comparator: Callee, rows: Sequence[Array], count: int) -> Array:

@@ -96,12 +96,8 @@ class _Target:
     def members(self, backend_config: str | None) -> dict[str, object]:
         return _members(self.descriptors, self.is_typed, backend_config)
 
-    def supports(self, instruction: Instruction) -> str | None:
-        try:
-            self.members(instruction.backend_config)
-        except UnsupportedError as error:
-            return error.message
-        return None
+    def supports(self, instruction: Instruction) -> None:
+        self.members(instruction.backend_config)
 
     def infer(self, *operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
         arrays = [array_shape(operand, "an operand of a sparse call") for operand in operands]
@@ -264,10 +260,7 @@ class SparseSolve:
 
     @staticmethod
     def supports(instruction: Instruction) -> str | None:
-        try:
-            _solve_members(instruction.attributes, instruction.backend_config)
-        except UnsupportedError as error:
-            return error.message
+        _solve_members(instruction.attributes, instruction.backend_config)
         return reason_without_scipy()
 
     @staticmethod

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hloexec.custom_calls.backend_config import checked_json
@@ -12,7 +10,6 @@ from hloexec.custom_calls.linalg.matrix_routines import shapes_of
 from hloexec.custom_calls.linalg.solver_calls import reason_against_layouts
 from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import array_shape, require
@@ -36,8 +33,8 @@ class XlaCholesky:
     """
 
     @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return _reason(instruction, _cholesky_options)
+    def supports(instruction: Instruction) -> None:
+        _cholesky_options(instruction.backend_config)
 
     @staticmethod
     def infer(operand: Shape, *, backend_config: str | None, shape: Shape) -> Shape:
@@ -78,8 +75,8 @@ class XlaTriangularSolve:
     """
 
     @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return _reason(instruction, _triangular_options)
+    def supports(instruction: Instruction) -> None:
+        _triangular_options(instruction.backend_config)
 
     @staticmethod
     def infer(a: Shape, b: Shape, *, backend_config: str | None, shape: Shape) -> Shape:
@@ -104,7 +101,8 @@ class SymmetricUpdate:
 
     @staticmethod
     def supports(instruction: Instruction) -> str | None:
-        return _reason(instruction, _syrk_transposes) or reason_against_layouts(instruction, by_columns=False)
+        _syrk_transposes(instruction.backend_config)
+        return reason_against_layouts(instruction, by_columns=False)
 
     @staticmethod
     def infer(a: Shape, c: Shape, alpha: Shape, beta: Shape, *, backend_config: str | None) -> Shape:
@@ -148,8 +146,8 @@ class CholeskyUpdate:
     """
 
     @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return _reason(instruction, lambda config: checked_attributes(config, {}))
+    def supports(instruction: Instruction) -> None:
+        checked_attributes(instruction.backend_config, {})
 
     @staticmethod
     def infer(r: Shape, w: Shape) -> Shape:
@@ -188,14 +186,6 @@ def _triangular_options(backend_config: str | None) -> TriangularSolveAttributes
     flags = dict.fromkeys(("left_side", "lower", "unit_diagonal"), (True, False))
     words = {"transpose_a": ("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT")}
     return TriangularSolveAttributes(**checked_json(backend_config, {**flags, **words}))
-
-
-def _reason(instruction: Instruction, read: Any) -> str | None:
-    try:
-        read(instruction.backend_config)
-    except UnsupportedError as error:
-        return error.message
-    return None
 
 
 def _parts(shape: Shape, count: int, target: str) -> tuple[Shape, ...]:

@@ -116,11 +116,7 @@ class _Target:
         return self.spelling.read(self.spelling.members(backend_config))
 
     def supports(self, instruction: Instruction) -> str | None:
-        try:
-            options = self.options(instruction.backend_config)
-        except UnsupportedError as error:
-            return error.message
-        by_columns = not options.get("is_transposed", False)
+        by_columns = not self.options(instruction.backend_config).get("is_transposed", False)
         return reason_against_layouts(instruction, by_columns) or reason_without_scipy()
 
     def infer(self, *operands: Shape, backend_config: str | None, shape: Shape) -> Shape:

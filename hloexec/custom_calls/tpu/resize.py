@@ -31,10 +31,7 @@ class _Resize:
 
     @staticmethod
     def supports(instruction: Instruction) -> str | None:
-        try:
-            _flags(instruction.backend_config)
-        except UnsupportedError as error:
-            return error.message
+        _flags(instruction.backend_config)
         shape = instruction.shape
         if not isinstance(shape, ArrayShape) or shape.rank != _RANK:
             return f"its result is {shape} and no [batch, height, width, channels]"
