@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TypeAlias
 
 import numpy as np
 
@@ -21,8 +20,6 @@ __all__: list[str] = []
 
 _RANK = 4
 _PRODUCT = ExactMultiplier(lambda operand: (operand,))
-_Weights: TypeAlias = Callable[[int, int, bool, bool], Array]
-"""From the sizes before and after, align_corners and half_pixel_centers to a matrix [after, before]."""
 _CONFIG = re.compile(r'"?([01])([01])"?')
 
 
@@ -39,22 +36,6 @@ class _Resize:
         if averages and not shape.element_type.is_floating:
             return f"its result is {shape}, but sums of weighted elements are floating-point numbers"
         return None
-
-
-@custom_call("ResizeBilinear", is_reproducible=True)
-class ResizeBilinear(_Resize):
-    """out[b, y, x, c] = linear interpolation of the operand at the coordinates (y', x'), which are cut to its borders.
-
-    backend_config is two digits: align_corners and half_pixel_centers. y' = (y + h)·s − h, where h is ½ with half pixel
-    centers, else 0, and s is the ratio of the heights, of the heights less 1 with aligned corners; computed in f32.
-    Source: TensorFlow, tf2xla image_resize_ops; PyTorch/XLA, resize_ops.
-    """
-
-    @staticmethod
-    def evaluate(
-        operand: Array, *, shape: ArrayShape, backend_config: str | None, numerics: NumericsPolicy = REFERENCE
-    ) -> Array:
-        return _apply(operand, shape, _bilinear_weights, backend_config, numerics, is_gradient=False)
 
 
 @custom_call("ResizeNearest", is_reproducible=True)
@@ -76,34 +57,6 @@ class ResizeNearest(_Resize):
         return operand[:, rows[:, None], columns]
 
 
-@custom_call("ResizeBilinearGrad", is_reproducible=True)
-class ResizeBilinearGrad(_Resize):
-    """The gradient of ResizeBilinear: each element of the operand goes, with its weights, to where it came from.
-
-    Source: TensorFlow, tf2xla image_resize_ops; PyTorch/XLA, resize_ops.
-    """
-
-    @staticmethod
-    def evaluate(
-        operand: Array, *, shape: ArrayShape, backend_config: str | None, numerics: NumericsPolicy = REFERENCE
-    ) -> Array:
-        return _apply(operand, shape, _bilinear_weights, backend_config, numerics, is_gradient=True)
-
-
-@custom_call("ResizeNearestGrad", is_reproducible=True)
-class ResizeNearestGrad(_Resize):
-    """The gradient of ResizeNearest: each element of the operand is added to where it came from.
-
-    Source: TensorFlow, tf2xla image_resize_ops; PyTorch/XLA, resize_ops.
-    """
-
-    @staticmethod
-    def evaluate(
-        operand: Array, *, shape: ArrayShape, backend_config: str | None, numerics: NumericsPolicy = REFERENCE
-    ) -> Array:
-        return _apply(operand, shape, _nearest_weights, backend_config, numerics, is_gradient=True)
-
-
 def _flags(backend_config: str | None) -> tuple[bool, bool]:
     """align_corners and half_pixel_centers."""
     digits = _CONFIG.fullmatch((backend_config or "").strip())
@@ -118,26 +71,6 @@ def _check(operand: Array, shape: ArrayShape) -> None:
     same = operand.ndim == _RANK and (operand.shape[0], operand.shape[3]) == (shape.dimensions[0], shape.dimensions[3])
     if not same or 0 in operand.shape[1:3] or 0 in shape.dimensions[1:3]:
         raise EvaluationError(f"an image of dimensions {list(operand.shape)} cannot be resized to {shape}")
-
-
-def _apply(
-    operand: Array,
-    shape: ArrayShape,
-    weights: _Weights,
-    backend_config: str | None,
-    numerics: NumericsPolicy,
-    *,
-    is_gradient: bool,
-) -> Array:
-    """The operand times the weights of its rows, then of its columns; rounded once."""
-    _check(operand, shape)
-    flags = _flags(backend_config)
-    values = widen(operand)
-    for axis in (1, 2):
-        size, result = operand.shape[axis], shape.dimensions[axis]
-        matrix = weights(result, size, *flags).T if is_gradient else weights(size, result, *flags)
-        values = _weighted(matrix, values, axis, numerics)
-    return narrow(np.ascontiguousarray(values), shape.element_type)
 
 
 def _weighted(matrix: Array, values: Array, axis: int, numerics: NumericsPolicy) -> Array:
@@ -179,3 +112,58 @@ def _bilinear_weights(size: int, result: int, align_corners: bool, half_pixel_ce
     weights[rows, low] = 1 - part
     weights[rows, high] += part
     return weights
+
+
+class _WeightedResize(_Resize):
+    """The operand times the weights of its rows, then of its columns; rounded once."""
+
+    weights: Callable[[int, int, bool, bool], Array]
+    """From the sizes before and after, align_corners and half_pixel_centers to a matrix [after, before]."""
+    is_gradient = False
+
+    @classmethod
+    def evaluate(
+        cls, operand: Array, *, shape: ArrayShape, backend_config: str | None, numerics: NumericsPolicy = REFERENCE
+    ) -> Array:
+        _check(operand, shape)
+        flags = _flags(backend_config)
+        values = widen(operand)
+        for axis in (1, 2):
+            size, result = operand.shape[axis], shape.dimensions[axis]
+            matrix = cls.weights(result, size, *flags).T if cls.is_gradient else cls.weights(size, result, *flags)
+            values = _weighted(matrix, values, axis, numerics)
+        return narrow(np.ascontiguousarray(values), shape.element_type)
+
+
+@custom_call("ResizeBilinear", is_reproducible=True)
+class ResizeBilinear(_WeightedResize):
+    """out[b, y, x, c] = linear interpolation of the operand at the coordinates (y', x'), which are cut to its borders.
+
+    backend_config is two digits: align_corners and half_pixel_centers. y' = (y + h)·s − h, where h is ½ with half pixel
+    centers, else 0, and s is the ratio of the heights, of the heights less 1 with aligned corners; computed in f32.
+    Source: TensorFlow, tf2xla image_resize_ops; PyTorch/XLA, resize_ops.
+    """
+
+    weights = staticmethod(_bilinear_weights)
+
+
+@custom_call("ResizeBilinearGrad", is_reproducible=True)
+class ResizeBilinearGrad(_WeightedResize):
+    """The gradient of ResizeBilinear: each element of the operand goes, with its weights, to where it came from.
+
+    Source: TensorFlow, tf2xla image_resize_ops; PyTorch/XLA, resize_ops.
+    """
+
+    weights = staticmethod(_bilinear_weights)
+    is_gradient = True
+
+
+@custom_call("ResizeNearestGrad", is_reproducible=True)
+class ResizeNearestGrad(_WeightedResize):
+    """The gradient of ResizeNearest: each element of the operand is added to where it came from.
+
+    Source: TensorFlow, tf2xla image_resize_ops; PyTorch/XLA, resize_ops.
+    """
+
+    weights = staticmethod(_nearest_weights)
+    is_gradient = True
