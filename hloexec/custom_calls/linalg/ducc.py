@@ -33,6 +33,10 @@ class _Descriptor:
     forward: bool
     scale: float
 
+    @property
+    def is_inverse(self) -> bool:
+        return self.kind == _C2R or (self.kind == _C2C and not self.forward)
+
 
 @custom_call("ducc_fft", is_reproducible=True)
 class DuccFft:
@@ -65,17 +69,10 @@ class DuccFft:
 
 def _transform(operand: Array, plan: _Descriptor, sizes: Sequence[int]) -> Array:
     """NumPy's "forward" norm divides forward transforms, "backward" the others: each time the other is taken."""
-    options: dict[str, Any] = {"s": sizes, "axes": plan.axes}
-    value: Array
+    complex_transform = np.fft.ifftn if plan.is_inverse else np.fft.fftn
+    transform: Any = {_R2C: np.fft.rfftn, _C2R: np.fft.irfftn, _C2C: complex_transform}[plan.kind]
     with np.errstate(all="ignore"):
-        if plan.kind == _R2C:
-            value = np.fft.rfftn(operand, norm="backward", **options)
-        elif plan.kind == _C2R:
-            value = np.fft.irfftn(operand, norm="forward", **options)
-        elif plan.forward:
-            value = np.fft.fftn(operand, norm="backward", **options)
-        else:
-            value = np.fft.ifftn(operand, norm="forward", **options)
+        value = transform(operand, sizes, plan.axes, norm="forward" if plan.is_inverse else "backward")
         return np.asarray(value if plan.scale == 1 else value * value.real.dtype.type(plan.scale))
 
 
@@ -83,10 +80,9 @@ def _transform_exactly(operand: Array, plan: _Descriptor, sizes: Sequence[int]) 
     """`_transform` by the transforms of the `exact` policy, whose inverses divide by the number of points."""
     last = range(operand.ndim - len(sizes), operand.ndim)
     moved = np.moveaxis(operand, plan.axes, last)
-    is_inverse = plan.kind == _C2R or (plan.kind == _C2C and not plan.forward)
-    kind = {_R2C: "RFFT", _C2R: "IRFFT", _C2C: "IFFT" if is_inverse else "FFT"}[plan.kind]
+    kind = {_R2C: "RFFT", _C2R: "IRFFT", _C2C: "IFFT" if plan.is_inverse else "FFT"}[plan.kind]
     value = np.ascontiguousarray(np.moveaxis(fourier_transform(moved, kind, sizes), last, plan.axes))
-    factor = plan.scale * prod(sizes) if is_inverse else plan.scale
+    factor = plan.scale * prod(sizes) if plan.is_inverse else plan.scale
     # As real numbers: NumPy does not round products of complex ones alike on all processors.
     return np.asarray((value.view(np.float64) * factor).view(value.dtype))
 
@@ -114,7 +110,7 @@ def _read(data: bytes) -> _Descriptor:
             length = _number(data, "<I", start)
             if length > _LARGEST_RANK:
                 raise ValueError(f"{length} axes")
-            axes = tuple(_number(data, "<I", start + 4 * (number + 1)) for number in range(length))
+            axes = struct.unpack_from(f"<{length}I", data, start + 4)
         kind = data[place("fft_type")] if place("fft_type") else _C2C
         forward = bool(data[place("forward")]) if place("forward") else False
         scale = struct.unpack_from("<d", data, place("scale"))[0] if place("scale") else 0.0
