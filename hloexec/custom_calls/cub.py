@@ -11,7 +11,7 @@ import numpy as np
 
 from hloexec.custom_calls.backend_config import checked_json
 from hloexec.custom_calls.ffi import checked_attributes
-from hloexec.custom_calls.linalg.matrix_routines import shapes_of
+from hloexec.custom_calls.linalg.matrix_routines import shapes_of, zeros_of
 from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import UnsupportedError
@@ -79,7 +79,7 @@ class RadixSort:
         if _sort_options(backend_config).descending:
             order = ~order
         places = np.argsort(order, axis=-1, kind="stable")
-        return (*(np.take_along_axis(part, places, -1) for part in (keys, *values)), _zeros(shape))
+        return (*(np.take_along_axis(part, places, -1) for part in (keys, *values)), zeros_of(shape.elements[-1]))
 
 
 def _order_keys(keys: Array) -> Array:
@@ -135,15 +135,13 @@ class PrefixSum:
         PrefixSum.infer(*shapes_of([operand]), backend_config=backend_config, shape=shape)
         options = _scan_options(backend_config)
         declared = array_shape(operand_shapes[0], "the operand of a prefix sum")
-        major_to_minor = _major_to_minor(declared)
+        minor_to_major = declared.layout.minor_to_major if declared.layout else ()
+        major_to_minor = minor_to_major[::-1] or tuple(range(declared.rank))
         in_memory = operand.transpose(major_to_minor)
         rows = in_memory.reshape(options.column_length, options.row_length, options.vector_length)
-        if options.is_reverse:
-            rows = rows[:, ::-1]
-        sums = _sums(rows, declared.element_type)
-        if options.is_reverse:
-            sums = sums[:, ::-1]
-        return sums.reshape(in_memory.shape).transpose(np.argsort(major_to_minor)), _zeros(shape)
+        step = -1 if options.is_reverse else 1
+        sums = _sums(rows[:, ::step], declared.element_type)[:, ::step]
+        return sums.reshape(in_memory.shape).transpose(np.argsort(major_to_minor)), zeros_of(shape.elements[-1])
 
 
 def _sums(rows: Array, element_type: ElementType) -> Array:
@@ -151,11 +149,6 @@ def _sums(rows: Array, element_type: ElementType) -> Array:
         if element_type.is_floating:
             return narrow(np.cumsum(widen(rows), axis=1), element_type)
         return np.cumsum(rows, axis=1, dtype=rows.dtype)
-
-
-def _major_to_minor(array: ArrayShape) -> tuple[int, ...]:
-    minor_to_major = array.layout.minor_to_major if array.layout else ()
-    return minor_to_major[::-1] or tuple(range(array.rank))
 
 
 def _sort_options(backend_config: str | None) -> _SortOptions:
@@ -205,7 +198,3 @@ def _scratch(shape: Shape, results: int) -> ArrayShape:
         f"scratch memory must be a vector of u8, but is {scratch}",
     )
     return ArrayShape(scratch.element_type, scratch.dimensions)
-
-
-def _zeros(shape: TupleShape) -> Array:
-    return np.zeros(array_shape(shape.elements[-1], "scratch memory").dimensions, np.uint8)

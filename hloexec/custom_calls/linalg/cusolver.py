@@ -8,7 +8,6 @@ jaxlib, gpu/solver_kernels_ffi, gpu/hybrid_kernels, gpu/blas_kernels; NVIDIA, cu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from hloexec.values import Array
 
 __all__: list[str] = []
 
-_SOURCE = "LAPACK Users' Guide; jaxlib, gpu/solver_kernels_ffi; NVIDIA, cuSOLVER."
 _INFO = "info[]:s32"
 
 _UPLO = enumeration({0: "L", 1: "U", 121: "U", 122: "L"})
@@ -28,15 +26,7 @@ _SIDE = enumeration({0: "L", 1: "R", 141: "L", 142: "R"})
 _TRANS = enumeration({0: "N", 1: "T", 2: "C", 111: "N", 112: "T", 113: "C"})
 _DIAG = enumeration({0: "N", 1: "U", 131: "N", 132: "U"})
 _WANTS_VECTORS = enumeration({0: False, 1: True, 201: False, 202: True})
-_ECONOMIC = enumeration({0: False, 1: True})
-
-
-def _always(text: str) -> Callable[[Options], str]:
-    return lambda options: text
-
-
-def _no_options(found: Options) -> Options:
-    return {}
+_JACOBI_MODE = enumeration({0: "A", 1: "S"})
 
 
 def _uplo(found: Options) -> Options:
@@ -47,67 +37,52 @@ def _older_uplo(found: Options) -> Options:
     return {"uplo": _UPLO(found, "uplo")}
 
 
+_LU = f"a[m,n] ipiv[r]:s32 {_INFO}"
+
 register_solver(
     "getrf",
     "a[m,n]",
-    Spelling("solver_getrf_ffi", {}, _no_options, _always(f"a[m,n] ipiv[r]:s32 {_INFO}")),
-    Spelling(
-        "solver_getrf",
-        Descriptor("iiiii", "type batch m n lwork"),
-        _no_options,
-        _always(f"a[m,n] ipiv[r]:s32 {_INFO}"),
-    ),
-    Spelling(
-        "blas_getrf_batched", Descriptor("iii", "type batch n"), _no_options, _always(f"a[m,n] ipiv[r]:s32 {_INFO}")
-    ),
+    Spelling("solver_getrf_ffi", _LU),
+    Spelling("solver_getrf", _LU, Descriptor("iiiii", "type batch m n lwork")),
+    Spelling("blas_getrf_batched", _LU, Descriptor("iii", "type batch n")),
     compute=lapack.getrf,
-    source=_SOURCE,
 )
 
 register_solver(
     "geqrf",
     "a[m,n]",
-    Spelling("solver_geqrf_ffi", {}, _no_options, _always("a[m,n] tau[r]")),
-    Spelling(
-        "solver_geqrf",
-        Descriptor("iiiii", "type batch m n lwork"),
-        _no_options,
-        _always(f"a[m,n] tau[r] {_INFO}"),
-    ),
-    Spelling("blas_geqrf_batched", Descriptor("iiii", "type batch m n"), _no_options, _always("a[m,n] tau[r]")),
+    Spelling("solver_geqrf_ffi", "a[m,n] tau[r]"),
+    Spelling("solver_geqrf", f"a[m,n] tau[r] {_INFO}", Descriptor("iiiii", "type batch m n lwork")),
+    Spelling("blas_geqrf_batched", "a[m,n] tau[r]", Descriptor("iiii", "type batch m n")),
     compute=lapack.geqrf,
-    source=_SOURCE,
 )
 
 register_solver(
     {"real": "orgqr", "complex": "ungqr"},
     "a[m,n] tau[k]",
-    Spelling("solver_orgqr_ffi", {}, _no_options, _always("a[m,n]")),
-    Spelling("solver_orgqr", Descriptor("iiiiii", "type batch m n k lwork"), _no_options, _always(f"a[m,n] {_INFO}")),
+    Spelling("solver_orgqr_ffi", "a[m,n]"),
+    Spelling("solver_orgqr", f"a[m,n] {_INFO}", Descriptor("iiiiii", "type batch m n k lwork")),
     compute=lapack.orgqr,
-    source=_SOURCE,
 )
 
 register_solver(
     {"real": "ormqr", "complex": "unmqr"},
     "a[p,q] tau[k] c[m,n]",
-    Spelling("solver_ormqr_ffi", {"left": FLAGS, "transpose": FLAGS}, dict, _always("c[m,n]")),
+    Spelling("solver_ormqr_ffi", "c[m,n]", {"left": FLAGS, "transpose": FLAGS}, dict),
     compute=lapack.ormqr,
-    source=_SOURCE,
 )
 
 register_solver(
     "potrf",
     "a[n,n]",
-    Spelling("solver_potrf_ffi", {"lower": FLAGS}, _uplo, _always(f"a[n,n] {_INFO}")),
+    Spelling("solver_potrf_ffi", f"a[n,n] {_INFO}", {"lower": FLAGS}, _uplo),
     Spelling(
         "solver_potrf",
+        f"a[n,n] {_INFO}",
         Descriptor("iiqqi", "type uplo batch n lwork", shorter=("iiqq",)),
         _older_uplo,
-        _always(f"a[n,n] {_INFO}"),
     ),
     compute=lapack.potrf,
-    source=_SOURCE,
 )
 
 
@@ -115,46 +90,27 @@ def _eigenvectors(uplo: Callable[[Options], Options]) -> Callable[[Options], Opt
     return lambda found: {"mode": "V", **uplo(found)}
 
 
+_EIGENVALUES = f"a[n,n] w[n]:real {_INFO}"
+_OLDER_EIGENVALUES = Descriptor("iiiii", "type uplo batch n lwork"), _eigenvectors(_older_uplo)
+
 register_solver(
     {"real": "syevd", "complex": "heevd"},
     "a[n,n]",
     # The algorithm (0: by size, 1: QR, 2: Jacobi's) changes errors, not what is computed.
-    Spelling(
-        "solver_syevd_ffi",
-        {"algorithm": (0, 1, 2), "lower": FLAGS},
-        _eigenvectors(_uplo),
-        _always(f"a[n,n] w[n]:real {_INFO}"),
-    ),
-    *(
-        Spelling(
-            name,
-            Descriptor("iiiii", "type uplo batch n lwork"),
-            _eigenvectors(_older_uplo),
-            _always(f"a[n,n] w[n]:real {_INFO}"),
-        )
-        for name in ("solver_syevd", "solver_syevj")
-    ),
+    Spelling("solver_syevd_ffi", _EIGENVALUES, {"algorithm": (0, 1, 2), "lower": FLAGS}, _eigenvectors(_uplo)),
+    Spelling("solver_syevd", _EIGENVALUES, *_OLDER_EIGENVALUES),
+    Spelling("solver_syevj", _EIGENVALUES, *_OLDER_EIGENVALUES),
     compute=lapack_spectral.syevd,
-    source=_SOURCE,
 )
+
+_TRIDIAGONAL = f"a[n,n] d[n]:real e[n-1]:real tau[n-1] {_INFO}"
 
 register_solver(
     {"real": "sytrd", "complex": "hetrd"},
     "a[n,n]",
-    Spelling(
-        "solver_sytrd_ffi",
-        {"lower": FLAGS},
-        _uplo,
-        _always(f"a[n,n] d[n]:real e[n-1]:real tau[n-1] {_INFO}"),
-    ),
-    Spelling(
-        "solver_sytrd",
-        Descriptor("iiiiii", "type uplo batch n lda lwork"),
-        _older_uplo,
-        _always(f"a[n,n] d[n]:real e[n-1]:real tau[n-1] {_INFO}"),
-    ),
+    Spelling("solver_sytrd_ffi", _TRIDIAGONAL, {"lower": FLAGS}, _uplo),
+    Spelling("solver_sytrd", _TRIDIAGONAL, Descriptor("iiiiii", "type uplo batch n lda lwork"), _older_uplo),
     compute=lapack_spectral.sytrd,
-    source=_SOURCE,
 )
 
 
@@ -191,7 +147,7 @@ def _older_svd_options(found: Options) -> Options:
 def _older_jacobi_options(found: Options) -> Options:
     if not _WANTS_VECTORS(found, "jobz"):
         return {"mode": "N"}
-    return {"mode": "S" if _ECONOMIC(found, "econ") else "A"}
+    return {"mode": _JACOBI_MODE(found, "econ")}
 
 
 def _gesvd(call: Call, a: Array) -> Mapping[str, object]:
@@ -218,42 +174,41 @@ def _gesvdj(call: Call, a: Array) -> Mapping[str, object]:
 
 _SVD_ATTRIBUTES = {"compute_uv": FLAGS, "full_matrices": FLAGS}
 
+_MAYBE_TRANSPOSED = {**_SVD_ATTRIBUTES, "transposed": FLAGS}
+
 register_solver(
     "gesvd",
     "a[m,n]",
-    Spelling("solver_gesvd_ffi", {**_SVD_ATTRIBUTES, "transposed": FLAGS}, _svd_options, _svd_results),
+    Spelling("solver_gesvd_ffi", _svd_results, _MAYBE_TRANSPOSED, _svd_options),
     # The sizes in the structure are those of the matrix that the library sees, transposed where m < n.
     Spelling(
         "solver_gesvd",
+        f"a[m,n] s[r]:real first[p,q] second[x,y] {_INFO}",
         Descriptor("iiiiibb", "type batch more fewer lwork jobu jobvt"),
         _older_svd_options,
-        _always(f"a[m,n] s[r]:real first[p,q] second[x,y] {_INFO}"),
     ),
     compute=_gesvd,
-    source=_SOURCE,
 )
 
 register_solver(
     "gesdd",
     "a[m,n]",
-    Spelling("solver_gesdd_ffi", {**_SVD_ATTRIBUTES, "transposed": FLAGS}, _svd_options, _svd_results),
+    Spelling("solver_gesdd_ffi", _svd_results, _MAYBE_TRANSPOSED, _svd_options),
     compute=lapack_spectral.gesdd,
-    source=_SOURCE,
 )
 
 register_solver(
     "gesdd",
     "a[m,n]",
-    Spelling("solver_gesvdj_ffi", _SVD_ATTRIBUTES, _svd_options, _jacobi_results),
-    Spelling("solver_gesvdp_ffi", _SVD_ATTRIBUTES, _svd_options, _jacobi_results),
+    Spelling("solver_gesvdj_ffi", _jacobi_results, _SVD_ATTRIBUTES, _svd_options),
+    Spelling("solver_gesvdp_ffi", _jacobi_results, _SVD_ATTRIBUTES, _svd_options),
     Spelling(
         "solver_gesvdj",
+        _jacobi_results,
         Descriptor("iiiiiii", "type batch m n lwork jobz econ"),
         _older_jacobi_options,
-        _jacobi_results,
     ),
     compute=_gesvdj,
-    source=_SOURCE,
 )
 
 
@@ -272,11 +227,8 @@ def _geev(call: Call, a: Array) -> Mapping[str, object]:
     """
     if not np.isfinite(a).all():
         return {name: part for name, part in lapack_spectral.geev(call, a).items() if name in ("w", "info")}
-    wanted = {side: call.options[f"compute_{side}"] == "V" for side in ("left", "right")}
-    flags = {"compute_vl": wanted["left"], "compute_vr": wanted["right"]}
-    *values, vl, vr, info = call.lapack(a, **flags, lwork=call.workspace(len(a), **flags))
-    found: dict[str, Any] = {"w": values[0] if len(values) == 1 else values[0] + 1j * values[1], "info": info}
-    return found | ({"vl": vl} if wanted["left"] else {}) | ({"vr": vr} if wanted["right"] else {})
+    values, vectors, info = lapack_spectral.eigenvalues(call, a)
+    return {"w": values[0] if len(values) == 1 else values[0] + 1j * values[1], **vectors, "info": info}
 
 
 _SIDES = {"left": FLAGS, "right": FLAGS}
@@ -286,9 +238,8 @@ _MAGMA = ("auto", "off", "on")
 register_solver(
     "geev",
     "a[n,n]",
-    Spelling("solver_geev_ffi", _SIDES, _eig_options, _always(f"a[n,n] w[n]:complex vl[n,n] vr[n,n] {_INFO}")),
+    Spelling("solver_geev_ffi", f"a[n,n] w[n]:complex vl[n,n] vr[n,n] {_INFO}", _SIDES, _eig_options),
     compute=_geev,
-    source=_SOURCE,
 )
 
 for _kind, _values in (("real", "wr[n] wi[n]"), ("complex", "w[n]")):
@@ -297,9 +248,9 @@ for _kind, _values in (("real", "wr[n] wi[n]"), ("complex", "w[n]")):
         "a[n,n]",
         Spelling(
             f"hybrid_eig_{_kind[:4]}",
+            f"{_values} vl[n,n]:complex vr[n,n]:complex {_INFO}",
             {**_SIDES, "magma": _MAGMA},
             _eig_options,
-            _always(f"{_values} vl[n,n]:complex vr[n,n]:complex {_INFO}"),
         ),
         compute=lapack_spectral.geev,
         source="LAPACK, xGEEV; jaxlib, gpu/hybrid_kernels; MAGMA.",
@@ -308,7 +259,7 @@ for _kind, _values in (("real", "wr[n] wi[n]"), ("complex", "w[n]")):
 register_solver(
     "geqp3",
     "a[m,n] jpvt[n]:s32",
-    Spelling("hybrid_geqp3", {"magma": _MAGMA}, _no_options, _always("a[m,n] jpvt[n]:s32 tau[r]")),
+    Spelling("hybrid_geqp3", "a[m,n] jpvt[n]:s32 tau[r]", {"magma": _MAGMA}),
     compute=lapack.geqp3,
     source="LAPACK, xGEQP3; jaxlib, gpu/hybrid_kernels; MAGMA.",
 )
@@ -318,12 +269,8 @@ register_solver(
 
 
 def _trsm_options(found: Options) -> Options:
-    return {
-        "side": _SIDE(found, "side"),
-        "uplo": _UPLO(found, "uplo"),
-        "trans_x": _TRANS(found, "trans"),
-        "diag": _DIAG(found, "diag"),
-    }
+    side, uplo = _SIDE(found, "side"), _UPLO(found, "uplo")
+    return {"side": side, "uplo": uplo, "trans_x": _TRANS(found, "trans"), "diag": _DIAG(found, "diag")}
 
 
 register_solver(
@@ -331,23 +278,20 @@ register_solver(
     "a[k,k] b[m,n]",
     Spelling(
         "blas_trsm_batched",
+        "b[m,n]",
         Descriptor("iiiiiiii", "type batch m n side uplo trans diag"),
         _trsm_options,
-        _always("b[m,n]"),
     ),
     compute=lapack.trsm,
     source="NVIDIA, cublas<t>trsmBatched; jaxlib, gpu/blas_kernels.",
-    scipy_module="blas",
 )
 
 register_solver(
     "gtsv",
     "dl[n] d[n] du[n] b[n,k]",
-    Spelling("sparse_gtsv2_ffi", {}, _no_options, _always("b[n,k]")),
-    *(
-        Spelling(f"sparse_gtsv2_{name}", Descriptor("iii", "n k ldb"), _no_options, _always("b[n,k]"))
-        for name in ("f32", "f64")
-    ),
+    Spelling("sparse_gtsv2_ffi", "b[n,k]"),
+    Spelling("sparse_gtsv2_f32", "b[n,k]", Descriptor("iii", "n k ldb")),
+    Spelling("sparse_gtsv2_f64", "b[n,k]", Descriptor("iii", "n k ldb")),
     compute=lapack.gtsv,
     source="NVIDIA, cusparse<t>gtsv2; LAPACK, xGTSV; jaxlib, gpu/sparse_kernels.",
 )

@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from hloexec.custom_calls.ffi import bytes_of_attribute, checked_attributes
-from hloexec.custom_calls.linalg.matrix_routines import reason_without_scipy, shapes_of
+from hloexec.custom_calls.linalg.matrix_routines import parts_of, reason_without_scipy, shapes_of, zeros_of
 from hloexec.custom_calls.linalg.solver_calls import Descriptor, enumeration
 from hloexec.custom_calls.linalg.sparse import checked_indices, row_indices, sparse_product
 from hloexec.custom_calls.registry import add_custom_call, custom_call
@@ -102,21 +102,19 @@ class _Target:
     def infer(self, *operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
         arrays = [array_shape(operand, "an operand of a sparse call") for operand in operands]
         results = self.infer_values(self.members(backend_config), self.format, arrays, shape)
-        declared = shape.elements if isinstance(shape, TupleShape) else (shape,)
-        workspaces = declared[len(results) :]
+        declared = parts_of(shape)
         require(
             len(declared) >= len(results),
             f"a sparse call gives {len(results)} results and a workspace, but is declared as {shape}",
         )
-        return TupleShape((*results, *workspaces)) if isinstance(shape, TupleShape) else results[0]
+        return TupleShape((*results, *declared[len(results) :])) if isinstance(shape, TupleShape) else results[0]
 
     def evaluate(self, *operands: Array, backend_config: str | None, shape: Shape) -> Any:
         inferred = self.infer(*shapes_of(operands), backend_config=backend_config, shape=shape)
         results = self.compute(self.members(backend_config), self.format, operands, inferred)
         if not isinstance(inferred, TupleShape):
             return results[0]
-        workspaces = (array_shape(leaf, "a workspace") for leaf in inferred.elements[len(results) :])
-        return (*results, *(np.zeros(leaf.dimensions, leaf.element_type.storage) for leaf in workspaces))
+        return (*results, *map(zeros_of, inferred.elements[len(results) :]))
 
 
 def _check_sparse(members: Mapping[str, Any], kind: _Format, arrays: Sequence[ArrayShape]) -> None:
@@ -195,7 +193,7 @@ def _infer_sparse(
         f"the backend_config of a sparse call has {members['rows']} rows and {members['cols']} columns, but the matrix "
         f"is {dense}",
     )
-    declared = shape.elements if isinstance(shape, TupleShape) else (shape,)
+    declared = parts_of(shape)
     require(len(declared) >= 3, f"a sparse matrix is data and two index arrays, but {shape} is declared")
     parts = [array_shape(part, "a part of a sparse matrix") for part in declared[:3]]
     _check_sparse(members, kind, parts)
@@ -217,8 +215,7 @@ def _from_dense(
             f"a matrix has {len(rows)} elements that are not zero, but there is room for {members['nnz']}"
         )
     assert isinstance(inferred, TupleShape)
-    shapes = [array_shape(part, "a part of a sparse matrix") for part in inferred.elements[:3]]
-    data, first, second = (np.zeros(part.dimensions, part.element_type.storage) for part in shapes)
+    data, first, second = map(zeros_of, inferred.elements[:3])
     data[: len(rows)] = dense[rows, columns]
     if kind.names == ("row", "col"):
         first[: len(rows)], second[: len(rows)] = rows, columns

@@ -6,7 +6,7 @@ import numpy as np
 
 from hloexec.custom_calls.backend_config import checked_json
 from hloexec.custom_calls.ffi import checked_attributes
-from hloexec.custom_calls.linalg.matrix_routines import shapes_of
+from hloexec.custom_calls.linalg.matrix_routines import shapes_of, zeros_of
 from hloexec.custom_calls.linalg.solver_calls import reason_against_layouts
 from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import ELEMENT_TYPES
@@ -54,7 +54,7 @@ class XlaCholesky:
         info = np.zeros(failed.shape, np.int32)
         for place in np.argwhere(failed):
             info[tuple(place)] = _first_bad_minor(operand[tuple(place)], options)
-        return np.where(kept, factor, operand), _zeros(shape.elements[1]), info
+        return np.where(kept, factor, operand), zeros_of(shape.elements[1]), info
 
 
 def _first_bad_minor(matrix: Array, options: CholeskyAttributes) -> int:
@@ -87,7 +87,7 @@ class XlaTriangularSolve:
     def evaluate(a: Array, b: Array, *, backend_config: str | None, shape: TupleShape) -> tuple[Array, ...]:
         XlaTriangularSolve.infer(*shapes_of([a, b]), backend_config=backend_config, shape=shape)
         solution = TriangularSolve.evaluate(a, b, attributes=_triangular_options(backend_config))
-        return solution, _zeros(shape.elements[1])
+        return solution, zeros_of(shape.elements[1])
 
 
 @custom_call("cusolver_syrk_ffi", "hipsolver_syrk_ffi", "oneapisolver_syrk_ffi")
@@ -195,8 +195,3 @@ def _parts(shape: Shape, count: int, target: str) -> tuple[Shape, ...]:
     )
     assert isinstance(shape, TupleShape)
     return shape.elements
-
-
-def _zeros(shape: Shape) -> Array:
-    array = array_shape(shape, "a workspace")
-    return np.zeros(array.dimensions, array.element_type.storage)

@@ -11,26 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.custom_calls.linalg.lapack_calls import Call, Older, letters, routine
+from hloexec.custom_calls.linalg.lapack_calls import Call, Older, routine
 from hloexec.errors import EvaluationError
 from hloexec.values import Array
 
-__all__: list[str] = []
+__all__ = ["Results", "uplo_of_scalars"]
 
 Results = Mapping[str, Any]
 
-_UPLO = letters("LU")
 
-
-def _lower(scalars: Mapping[str, object]) -> Mapping[str, object]:
+def uplo_of_scalars(scalars: Mapping[str, object]) -> Mapping[str, object]:
     return {"uplo": "L" if scalars["lower"] else "U"}
 
 
-def _no_options(scalars: Mapping[str, object]) -> Mapping[str, object]:
-    return {}
-
-
-@routine("getrf", "a[m,n]", "a[m,n] ipiv[r]:s32 info[]:s32", older=Older("batch m n", _no_options))
+@routine("getrf", "a[m,n]", "a[m,n] ipiv[r]:s32 info[]:s32", older=Older("batch m n"))
 def getrf(call: Call, a: Array) -> Results:
     """a = P L U with partial pivoting: L (unit diagonal, not stored) and U in one matrix, and the pivots from 1.
 
@@ -40,7 +34,7 @@ def getrf(call: Call, a: Array) -> Results:
     return {"a": factors, "ipiv": pivots + 1, "info": info}
 
 
-@routine("geqrf", "a[m,n]", "a[m,n] tau[r]", older=Older("batch m n lwork", _no_options, "a tau info"))
+@routine("geqrf", "a[m,n]", "a[m,n] tau[r]", older=Older("batch m n lwork", results="a tau info"))
 def geqrf(call: Call, a: Array) -> Results:
     """a = Q R: R in the upper triangle, below it the vectors v of Householder's reflectors I − tau v vᴴ, v[i] = 1."""
     factors, tau, _, info = call.lapack(a, lwork=call.workspace(*a.shape))
@@ -51,7 +45,7 @@ def geqrf(call: Call, a: Array) -> Results:
     "geqp3",
     "a[m,n] jpvt[n]:s32",
     "a[m,n] jpvt[n]:s32 tau[r]",
-    older=Older("batch m n lwork", _no_options, "a jpvt tau info"),
+    older=Older("batch m n lwork", results="a jpvt tau info"),
 )
 def geqp3(call: Call, a: Array, fixed: Array) -> Results:
     """a P = Q R with column pivoting, stored as geqrf does; column jpvt[j] of a, from 1, became column j.
@@ -68,7 +62,7 @@ def geqp3(call: Call, a: Array, fixed: Array) -> Results:
     {"real": "orgqr", "complex": "ungqr"},
     "a[m,n] tau[k]",
     "a[m,n]",
-    older=Older("batch m n k lwork", _no_options, "a info"),
+    older=Older("batch m n k lwork", results="a info"),
 )
 def orgqr(call: Call, a: Array, tau: Array) -> Results:
     """The first n columns of the product of the reflectors that geqrf stored, H(1) H(2) … H(k)."""
@@ -95,7 +89,7 @@ def ormqr(call: Call, a: Array, tau: Array, c: Array) -> Results:
     return {"c": product}
 
 
-@routine("potrf", "a[n,n]", "a[n,n] info[]:s32", options={"uplo": _UPLO}, older=Older("lower batch n", _lower))
+@routine("potrf", "a[n,n]", "a[n,n] info[]:s32", options={"uplo": "LU"}, older=Older("lower batch n", uplo_of_scalars))
 def potrf(call: Call, a: Array) -> Results:
     """a = L Lᴴ (uplo L) or Uᴴ U (U); the other triangle stays as it was. info > 0: a is not positive definite."""
     factor, info = call.lapack(a, lower=call.options["uplo"] == "L", clean=0)
@@ -116,9 +110,8 @@ def _trsm_options(scalars: Mapping[str, Any]) -> Mapping[str, object]:
     "trsm",
     "a[k,k] b[m,n]",
     "b[m,n]",
-    options={"side": letters("LR"), "uplo": _UPLO, "trans_x": letters("NTC"), "diag": letters("NU")},
+    options={"side": "LR", "uplo": "LU", "trans_x": "NTC", "diag": "NU"},
     older=Older("left_side lower trans_a diag m n batch alpha", _trsm_options, library="blas"),
-    scipy_module="blas",
 )
 def trsm(call: Call, a: Array, b: Array) -> Results:
     """x with op(a) x = alpha b (side L) or x op(a) = alpha b (R); op is nothing, transposition or adjunction (N, T, C).

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from hloexec.custom_calls.ffi import AttributeValue, checked_attributes
+from hloexec.custom_calls.ffi import checked_attributes
 from hloexec.custom_calls.linalg.matrix_routines import (
     PRECISIONS,
     Call,
@@ -28,7 +28,7 @@ from hloexec.ir import Instruction, Shape
 from hloexec.ops.common import array_shape, require
 from hloexec.values import Array
 
-__all__ = ["Call", "Older", "letters", "routine"]
+__all__ = ["Call", "Older", "routine"]
 
 
 @attrs.frozen
@@ -37,7 +37,7 @@ class Older:
 
     scalars: str
     """Their names in order."""
-    options: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    options: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda scalars: {}
     """From the scalars to the typed spelling's attributes."""
     results: Mapping[str, str] | str = ""
     """The names of the results, workspaces as `_`; by default those of the typed spelling. More workspaces follow."""
@@ -63,8 +63,9 @@ class _Target:
     def typed_options(self, backend_config: str | None) -> Mapping[str, object]:
         if self.older is not None:
             return {}
-        found = checked_attributes(backend_config, self.options)
-        return {name: _letter(value) if _is_letters(self.options[name]) else value for name, value in found.items()}
+        permitted = {name: _permitted(values) for name, values in self.options.items()}
+        found: Mapping[str, Any] = checked_attributes(backend_config, permitted)
+        return {name: chr(value) if isinstance(self.options[name], str) else value for name, value in found.items()}
 
     def infer(self, *operands: Shape, shape: Shape) -> Shape:
         """The declared shape, where sizes, ranks and element types are those of the routine."""
@@ -84,19 +85,6 @@ class _Target:
         return self.routine.run(operands[self.scalar_count :], options, shape)
 
 
-def letters(allowed: str) -> Callable[[AttributeValue], bool]:
-    """The values of an attribute that is one of these letters, written as its number."""
-    return _Letters(allowed)
-
-
-@attrs.frozen
-class _Letters:
-    allowed: str
-
-    def __call__(self, value: AttributeValue) -> bool:
-        return isinstance(value, int) and _letter(value) in self.allowed
-
-
 def routine(
     names: Mapping[str, str] | str,
     operands: str,
@@ -104,11 +92,11 @@ def routine(
     *,
     options: Mapping[str, object] | None = None,
     older: Older | None = None,
-    scipy_module: str = "lapack",
 ) -> Callable[[Callable[..., Mapping[str, Any]]], Callable[..., Mapping[str, Any]]]:
     """Register the decorated function, of one matrix, as the entries of a routine in all precisions and spellings.
 
-    `names` and `results` may differ between `real` and `complex`. Operands and results are written `a[m,n] tau[r]`,
+    `names` and `results` may differ between `real` and `complex`. `options` gives the values that each attribute may
+    have, as `checked_attributes` does, or the letters in a string. Operands and results are written `a[m,n] tau[r]`,
     where a letter is a size that an earlier one fixes and `r` is min(m, n), with `:real`, `:complex` or an element type
     where it is not the routine's own. The function is given a `Call` and the operands, and returns the results by name;
     what it leaves out is zero.
@@ -122,7 +110,7 @@ def routine(
             sourced = f"{documentation}\n\nSource: LAPACK, {precision.upper()}{name.upper()}; jaxlib, jaxlib/lapack.py."
             typed = MatrixRoutine(
                 target=f"lapack_{precision}{name}_ffi",
-                scipy_name=f"{scipy_module}.{precision}{name}",
+                scipy_name=f"{precision}{name}",
                 scalar=scalar,
                 operands=tuple(field for field in fields_of(operands) if field is not None),
                 results=fields,
@@ -159,9 +147,8 @@ def _add(target: _Target, documentation: str) -> None:
     )
 
 
-def _is_letters(values: object) -> bool:
-    return isinstance(values, _Letters)
-
-
-def _letter(value: AttributeValue) -> str:
-    return chr(value) if isinstance(value, int) and 0 <= value < 128 else "?"
+def _permitted(values: Any) -> Any:
+    """What `checked_attributes` asks about an option: letters are written as their numbers."""
+    if not isinstance(values, str):
+        return values
+    return lambda value: type(value) is int and value in map(ord, values)

@@ -6,22 +6,19 @@ Users' Guide, 3rd edition; jaxlib, jaxlib/lapack.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hloexec.custom_calls.ffi import AttributeValue
-from hloexec.custom_calls.linalg.lapack_calls import Call, Older, letters, routine
+from hloexec.custom_calls.linalg.lapack import Results, uplo_of_scalars
+from hloexec.custom_calls.linalg.lapack_calls import Call, Older, routine
 from hloexec.errors import EvaluationError
 from hloexec.values import Array
 
-__all__: list[str] = []
+__all__ = ["eigenvalues"]
 
-Results = Mapping[str, Any]
-
-_UPLO = letters("LU")
-_VECTORS = letters("NV")
 _NOT_FINITE = -4
 """jaxlib's `info` where a matrix holds an infinity or a NaN, on which LAPACK's iterations might never end."""
 
@@ -40,7 +37,7 @@ _SVD = "a[m,n] s[r]:real u[m,p] vt[q,n] info[]:s32"
     "gesdd",
     "a[m,n]",
     _SVD,
-    options={"mode": letters("ASN")},
+    options={"mode": "ASN"},
     older=Older(
         "full_matrices compute_uv batch m n lwork",
         lambda scalars: {"mode": "N" if not scalars["compute_uv"] else "A" if scalars["full_matrices"] else "S"},
@@ -52,7 +49,7 @@ def gesdd(call: Call, a: Array) -> Results:
     return _svd(call, a)
 
 
-@routine("gesvd", "a[m,n]", _SVD, options={"mode": letters("ASN")})
+@routine("gesvd", "a[m,n]", _SVD, options={"mode": "ASN"})
 def gesvd(call: Call, a: Array) -> Results:
     """a = u diag(s) vt by QR iteration; see gesdd."""
     return _svd(call, a)
@@ -62,18 +59,14 @@ def gesvd(call: Call, a: Array) -> Results:
     {"real": "syevd", "complex": "heevd"},
     "a[n,n]",
     "a[n,n] w[n]:real info[]:s32",
-    options={"mode": _VECTORS, "uplo": _UPLO},
-    older=Older("lower batch n", lambda scalars: {"mode": "V", "uplo": "L" if scalars["lower"] else "U"}),
+    options={"mode": "NV", "uplo": "LU"},
+    older=Older("lower batch n", lambda scalars: {"mode": "V", **uplo_of_scalars(scalars)}),
 )
 def syevd(call: Call, a: Array) -> Results:
     """a v = v diag(w), w ascending, of a Hermitian matrix of which one triangle is read; v where a was (mode V)."""
     lower, wants_vectors = call.options["uplo"] == "L", call.options["mode"] == "V"
     w, v, info = call.lapack(a, compute_v=wants_vectors, lower=lower)
     return {"a": v, "w": w, "info": info} if wants_vectors else {"w": w, "info": info}
-
-
-def _geev_options(scalars: Mapping[str, Any]) -> Mapping[str, object]:
-    return {"compute_left": chr(scalars["jobvl"] & 127), "compute_right": chr(scalars["jobvr"] & 127)}
 
 
 _EIGENVECTORS = "vl[n,n]:complex vr[n,n]:complex info[]:s32"
@@ -83,10 +76,10 @@ _EIGENVECTORS = "vl[n,n]:complex vr[n,n]:complex info[]:s32"
     "geev",
     "a[n,n]",
     {"real": f"wr[n] wi[n] {_EIGENVECTORS}", "complex": f"w[n] {_EIGENVECTORS}"},
-    options={"compute_left": _VECTORS, "compute_right": _VECTORS},
+    options={"compute_left": "NV", "compute_right": "NV"},
     older=Older(
         "batch n jobvl jobvr",
-        _geev_options,
+        lambda scalars: {f"compute_{side}": chr(scalars[f"jobv{side[0]}"] & 127) for side in ("left", "right")},
         {"real": "_ _ _ wr wi vl vr info", "complex": "_ _ w vl vr info"},
     ),
 )
@@ -95,19 +88,21 @@ def geev(call: Call, a: Array) -> Results:
 
     Vectors that are not asked for are zero. A matrix that is not finite gives NaN and info −4.
     """
-    wanted = {"vl": call.options["compute_left"] == "V", "vr": call.options["compute_right"] == "V"}
     if not np.isfinite(a).all():
         vectors = dict.fromkeys(("vl", "vr"), np.full(a.shape, np.nan))
         return {name: np.full(len(a), np.nan) for name in ("w", "wr", "wi")} | vectors | {"info": _NOT_FINITE}
-    flags = {"compute_vl": wanted["vl"], "compute_vr": wanted["vr"]}
-    *values, vl, vr, info = call.lapack(a, **flags, lwork=call.workspace(len(a), **flags))
+    values, vectors, info = eigenvalues(call, a)
     if len(values) == 1:
-        found: dict[str, Any] = {"w": values[0]}
-    else:
-        found = {"wr": values[0], "wi": values[1]}
-        vl, vr = (_unpacked(part, values[1]) if wanted[name] else part for name, part in (("vl", vl), ("vr", vr)))
-    found |= {name: part for name, part in (("vl", vl), ("vr", vr)) if wanted[name]}
-    return found | {"info": info}
+        return {"w": values[0], **vectors, "info": info}
+    vectors = {name: _unpacked(part, values[1]) for name, part in vectors.items()}
+    return {"wr": values[0], "wi": values[1], **vectors, "info": info}
+
+
+def eigenvalues(call: Call, a: Array) -> tuple[Sequence[Array], dict[str, Array], int]:
+    """What LAPACK gives of a finite matrix: eigenvalues (of a real one in two parts), the vectors wanted, and info."""
+    flags = {"compute_vl": call.options["compute_left"] == "V", "compute_vr": call.options["compute_right"] == "V"}
+    *values, vl, vr, info = call.lapack(a, **flags, lwork=call.workspace(len(a), **flags))
+    return values, {name: part for name, part in (("vl", vl), ("vr", vr)) if flags[f"compute_{name}"]}, info
 
 
 def _unpacked(vectors: Array, imaginary: Array) -> Array:
@@ -133,7 +128,7 @@ def _gees_options(scalars: Mapping[str, Any]) -> Mapping[str, object]:
         "real": "t[n,n] vs[n,n] wr[n] wi[n] sdim[]:s32 info[]:s32",
         "complex": "t[n,n] vs[n,n] w[n] sdim[]:s32 info[]:s32",
     },
-    options={"mode": _VECTORS, "sort": letters("N")},
+    options={"mode": "NV", "sort": "N"},
     older=Older(
         "batch n jobvs sort",
         _gees_options,
@@ -187,8 +182,8 @@ def gehrd(call: Call, a: Array) -> Results:
     {"real": "sytrd", "complex": "hetrd"},
     "a[n,n]",
     "a[n,n] d[n]:real e[n-1]:real tau[n-1] info[]:s32",
-    options={"uplo": _UPLO},
-    older=Older("n lower lda batch lwork", lambda scalars: {"uplo": "L" if scalars["lower"] else "U"}),
+    options={"uplo": "LU"},
+    older=Older("n lower lda batch lwork", uplo_of_scalars),
 )
 def sytrd(call: Call, a: Array) -> Results:
     """a = Q T Qᴴ with T real, symmetric and tridiagonal, of diagonal d and off-diagonal e, of a Hermitian matrix.

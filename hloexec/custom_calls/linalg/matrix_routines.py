@@ -23,7 +23,17 @@ from hloexec.ops.blas import hold_blas
 from hloexec.ops.common import array_shape, require
 from hloexec.values import Array
 
-__all__ = ["PRECISIONS", "Call", "Field", "MatrixRoutine", "fields_of", "reason_without_scipy", "shapes_of"]
+__all__ = [
+    "PRECISIONS",
+    "Call",
+    "Field",
+    "MatrixRoutine",
+    "fields_of",
+    "parts_of",
+    "reason_without_scipy",
+    "shapes_of",
+    "zeros_of",
+]
 
 PRECISIONS = {"s": "f32", "d": "f64", "c": "c64", "z": "c128"}
 """LAPACK's letters for its element types."""
@@ -94,7 +104,7 @@ class MatrixRoutine:
 
     target: str
     scipy_name: str
-    """E.g. `lapack.sgetrf`."""
+    """E.g. `sgetrf`."""
     scalar: str
     """The HLO name of the element type."""
     operands: tuple[Field, ...]
@@ -108,7 +118,7 @@ class MatrixRoutine:
         """The declared shape, where sizes, ranks and element types are those of the routine."""
         count = len(self.operands)
         require(len(operands) == count, f"{self.target} must have {count} operands, but has {len(operands)}")
-        declared = shape.elements if isinstance(shape, TupleShape) else (shape,)
+        declared = parts_of(shape)
         expected = len(self.results)
         fits = len(declared) >= expected if self.allows_workspaces else len(declared) == expected
         require(fits, f"{self.target} must have {expected} results, but is declared as {shape}")
@@ -145,9 +155,7 @@ class MatrixRoutine:
 
     def run(self, operands: Sequence[Array], options: Mapping[str, object], shape: Shape) -> Any:
         """The results for whole batches; the operands and `shape` must have passed `check`."""
-        leaves = shape.elements if isinstance(shape, TupleShape) else (shape,)
-        declared = [array_shape(leaf, f"a result of {self.target}") for leaf in leaves]
-        results = [np.zeros(leaf.dimensions, leaf.element_type.storage) for leaf in declared]
+        results = [zeros_of(part) for part in parts_of(shape)]
         self._fill(operands, options, results)
         return tuple(results) if isinstance(shape, TupleShape) else results[0]
 
@@ -157,7 +165,9 @@ class MatrixRoutine:
         count = prod(batch)
         if not count or operands[0].size == 0:
             return
-        call = _call(self.scipy_name, options)
+        function, module = _scipy_function(self.scipy_name)
+        hold_blas()
+        call = Call(function, module, self.scipy_name, options)
         flat = [operand.reshape(count, *operand.shape[len(batch) :]) for operand in operands]
         named = [
             (field, result.reshape(count, *result.shape[len(batch) :]))
@@ -183,25 +193,30 @@ def shapes_of(arrays: Sequence[Array]) -> list[ArrayShape]:
     return [ArrayShape(element_type_of(array.dtype), array.shape) for array in arrays]
 
 
+def parts_of(shape: Shape) -> tuple[Shape, ...]:
+    """The results that a call declares: the elements of a tuple, or the one array."""
+    return shape.elements if isinstance(shape, TupleShape) else (shape,)
+
+
+def zeros_of(shape: Shape) -> Array:
+    """What a workspace holds."""
+    array = array_shape(shape, "a workspace")
+    return np.zeros(array.dimensions, array.element_type.storage)
+
+
 def _size(name: str, sizes: Mapping[str, int]) -> int:
     letter, _, less = name.partition("-")
     return max(sizes[letter] - int(less or 0), 0)
 
 
-def _call(scipy_name: str, options: Mapping[str, object]) -> Call:
-    function, module = _scipy_function(scipy_name)
-    hold_blas()
-    return Call(function, module, scipy_name.partition(".")[2], options)
-
-
 @lru_cache(maxsize=256)
 def _scipy_function(name: str) -> tuple[Any, Any]:
+    """LAPACK's or the BLAS's function, and the module that it is in."""
     try:
         from scipy.linalg import blas, lapack
     except ImportError as error:
         raise UnsupportedError("LAPACK calls need SciPy: pip install 'hloexec[linalg]'") from error
     # SciPy comes with a BLAS of its own.
     hold_blas(is_new=True)
-    module_name, _, function = name.partition(".")
-    module = {"lapack": lapack, "blas": blas}[module_name]
-    return getattr(module, function), module
+    module = lapack if hasattr(lapack, name) else blas
+    return getattr(module, name), module

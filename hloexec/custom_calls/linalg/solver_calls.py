@@ -22,12 +22,13 @@ from hloexec.custom_calls.linalg.matrix_routines import (
     PRECISIONS,
     MatrixRoutine,
     fields_of,
+    parts_of,
     reason_without_scipy,
     shapes_of,
 )
 from hloexec.custom_calls.registry import add_custom_call
 from hloexec.errors import UnsupportedError
-from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.common import array_shape, require
 from hloexec.values import Array
 
@@ -83,18 +84,14 @@ def enumeration(values: Mapping[int, Any]) -> Callable[[Options, str], Any]:
 class Spelling:
     """One way to write a call.
 
-    `read` gives LAPACK's options from the attributes or members, `results` the results for these options.
+    `read` gives LAPACK's options from the attributes or members; `results` may depend on these options.
     """
 
     name: str
     """What follows the vendor: `solver_getrf_ffi`."""
-    attributes: Mapping[str, Any] | Descriptor
-    read: Callable[[Options], Options]
-    results: Callable[[Options], str]
-
-    @property
-    def is_typed(self) -> bool:
-        return not isinstance(self.attributes, Descriptor)
+    results: str | Callable[[Options], str]
+    attributes: Mapping[str, Any] | Descriptor = attrs.field(factory=dict)
+    read: Callable[[Options], Options] = lambda found: {}
 
     def members(self, backend_config: str | None) -> Mapping[str, object]:
         if isinstance(self.attributes, Descriptor):
@@ -110,7 +107,6 @@ class _Target:
     """SciPy's names of the routine, for `real` and `complex`; one may be missing."""
     operands: str
     compute: Callable[..., Mapping[str, Any]]
-    scipy_module: str
 
     def options(self, backend_config: str | None) -> Options:
         return self.spelling.read(self.spelling.members(backend_config))
@@ -122,7 +118,7 @@ class _Target:
     def infer(self, *operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
         routine = self._routine(operands, self.options(backend_config))
         routine.check(operands, shape)
-        if not self.spelling.is_typed:
+        if isinstance(self.spelling.attributes, Descriptor):
             self._check_members(operands, self.spelling.members(backend_config))
         return shape
 
@@ -138,7 +134,8 @@ class _Target:
         kind = "complex" if scalar in ("c64", "c128") else "real"
         taken = [name for name in _TYPES if ("complex" if name.startswith("c") else "real") in self.names]
         require(scalar in taken, f"{self.target} must be given one of {', '.join(taken)}, but its type is {scalar}")
-        return _routine(self, scalar, self.names[kind], self.spelling.results(options))
+        results = self.spelling.results
+        return _routine(self, scalar, self.names[kind], results if isinstance(results, str) else results(options))
 
     def _check_members(self, operands: Sequence[Shape], members: Mapping[str, object]) -> None:
         arrays = [array_shape(operand, f"an operand of {self.target}") for operand in operands]
@@ -156,10 +153,8 @@ def reason_against_layouts(instruction: Instruction, by_columns: bool) -> str | 
 
     Matrices are the arrays of most dimensions; those without a layout, or of one row or column, are as they ought.
     """
-    shape = instruction.shape
-    results = shape.elements if isinstance(shape, TupleShape) else (shape,)
     operands = instruction.attributes.operand_layout_constraints or ()
-    arrays = [array for array in (*operands, *results) if isinstance(array, ArrayShape)]
+    arrays = [array for array in (*operands, *parts_of(instruction.shape)) if isinstance(array, ArrayShape)]
     rank = max((array.rank for array in arrays), default=0)
     for array in arrays:
         if array.rank < max(rank, 2) or array.layout is None or 1 in array.dimensions[-2:]:
@@ -175,12 +170,12 @@ def _routine(target: _Target, scalar: str, name: str, results: str) -> MatrixRou
     letter = next(letter for letter, element in PRECISIONS.items() if element == scalar)
     return MatrixRoutine(
         target=target.target,
-        scipy_name=f"{target.scipy_module}.{letter}{name}",
+        scipy_name=f"{letter}{name}",
         scalar=scalar,
         operands=tuple(field for field in fields_of(target.operands) if field is not None),
         results=fields_of(results),
         compute=target.compute,
-        allows_workspaces=not target.spelling.is_typed,
+        allows_workspaces=isinstance(target.spelling.attributes, Descriptor),
     )
 
 
@@ -198,8 +193,7 @@ def register_solver(
     operands: str,
     *spellings: Spelling,
     compute: Callable[..., Mapping[str, Any]],
-    source: str,
-    scipy_module: str = "lapack",
+    source: str = "LAPACK Users' Guide; jaxlib, gpu/solver_kernels_ffi; NVIDIA, cuSOLVER.",
 ) -> None:
     """Register a routine of one matrix under all vendors' names for its spellings.
 
@@ -210,7 +204,7 @@ def register_solver(
     documentation = f"{inspect.getdoc(compute) or ''}\n\nSource: {source}"
     for spelling in spellings:
         for vendor in VENDORS:
-            target = _Target(f"{vendor}{spelling.name}", spelling, by_kind, operands, compute, scipy_module)
+            target = _Target(f"{vendor}{spelling.name}", spelling, by_kind, operands, compute)
             add_custom_call(
                 target.target,
                 target.evaluate,
