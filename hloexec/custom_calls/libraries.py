@@ -2,7 +2,6 @@
 
 import hloexec.custom_calls.block_scaling
 import hloexec.custom_calls.compiler.annotations
-import hloexec.custom_calls.compiler.hints
 import hloexec.custom_calls.compiler.refusals
 import hloexec.custom_calls.compiler.rewrites
 import hloexec.custom_calls.cub
