@@ -14,10 +14,10 @@ import attrs
 import numpy as np
 
 from hloexec.custom_calls.ffi import bytes_of_attribute, checked_attributes
-from hloexec.custom_calls.linalg.matrix_routines import parts_of, reason_without_scipy, shapes_of, zeros_of
+from hloexec.custom_calls.linalg.matrix_routines import parts_of, reason_without_scipy, register, shapes_of, zeros_of
 from hloexec.custom_calls.linalg.solver_calls import Descriptor, enumeration
 from hloexec.custom_calls.linalg.sparse import checked_indices, row_indices, sparse_product
-from hloexec.custom_calls.registry import add_custom_call, custom_call
+from hloexec.custom_calls.registry import custom_call
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, require
@@ -41,24 +41,6 @@ _MATRIX_PRODUCT = _structures(
 )
 
 _OPERATION = enumeration({0: "N", 1: "T", 2: "C"})
-
-
-def _members(descriptors: Sequence[Descriptor], is_typed: bool, backend_config: str | None) -> dict[str, object]:
-    data = (backend_config or "").encode("utf-8", "surrogateescape")
-    if is_typed:
-        data = bytes_of_attribute(str(checked_attributes(backend_config, {"opaque": _is_text})["opaque"]))
-    fitting = [descriptor for descriptor in descriptors if 4 * len(descriptor.layout) == len(data)]
-    members = (fitting or descriptors)[0].read(data)
-    for name in members:
-        if name.endswith("batch_count") and members[name] != 1:
-            raise UnsupportedError(f"{name} of its backend_config is {members[name]}, which hloexec does not support")
-    if "op" in members:
-        members["op"] = _OPERATION(members, "op")
-    return members
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 @attrs.frozen
@@ -90,11 +72,25 @@ class _Target:
     is_typed: bool
     descriptors: tuple[Descriptor, ...]
     infer_values: Callable[..., tuple[ArrayShape, ...]]
-    """The results' shapes, from the members and the operands' shapes."""
+    """The results' shapes, from the members, the format, the operands' shapes and the declared shape."""
     compute: Callable[..., tuple[Array, ...]]
+    """The results, from the members, the format, the operands and the inferred shape."""
 
     def members(self, backend_config: str | None) -> dict[str, object]:
-        return _members(self.descriptors, self.is_typed, backend_config)
+        data = (backend_config or "").encode("utf-8", "surrogateescape")
+        if self.is_typed:
+            attributes = checked_attributes(backend_config, {"opaque": lambda value: isinstance(value, str)})
+            data = bytes_of_attribute(str(attributes["opaque"]))
+        fitting = [descriptor for descriptor in self.descriptors if 4 * len(descriptor.layout) == len(data)]
+        members = (fitting or self.descriptors)[0].read(data)
+        for name in members:
+            if name.endswith("batch_count") and members[name] != 1:
+                raise UnsupportedError(
+                    f"{name} of its backend_config is {members[name]}, which hloexec does not support"
+                )
+        if "op" in members:
+            members["op"] = _OPERATION(members, "op")
+        return members
 
     def supports(self, instruction: Instruction) -> None:
         self.members(instruction.backend_config)
@@ -236,13 +232,10 @@ for _vendor in ("cu", "hip", "oneapi"):
     for _format_name, _format in _FORMATS.items():
         for _name, (_layouts, _infer, _compute) in _CALLS.items():
             for _suffix in ("", "_ffi"):
-                _target = _Target(_format, bool(_suffix), _layouts, _infer, _compute)
-                add_custom_call(
+                register(
                     f"{_vendor}sparse_{_format_name}_{_name}{_suffix}",
-                    _target.evaluate,
-                    infer=_target.infer,
-                    supports=_target.supports,
-                    documentation=f"{_compute.__doc__}\n\nSource: jaxlib, gpu/sparse_kernels; NVIDIA, cuSPARSE.",
+                    _Target(_format, bool(_suffix), _layouts, _infer, _compute),
+                    f"{_compute.__doc__}\n\nSource: jaxlib, gpu/sparse_kernels; NVIDIA, cuSPARSE.",
                 )
 
 

@@ -21,9 +21,9 @@ from hloexec.custom_calls.linalg.matrix_routines import (
     MatrixRoutine,
     fields_of,
     reason_without_scipy,
+    register,
     shapes_of,
 )
-from hloexec.custom_calls.registry import add_custom_call
 from hloexec.ir import Instruction, Shape
 from hloexec.ops.common import array_shape, require
 from hloexec.values import Array
@@ -116,12 +116,12 @@ def routine(
                 results=fields,
                 compute=function,
             )
-            _add(_Target(typed, options or {}, None), sourced)
+            register(typed.target, _Target(typed, options or {}, None), sourced)
             if older is not None:
                 ordered = _in_order(_for(older.results, kind), fields)
                 target = f"{older.library}_{precision}{name}"
                 with_scalars = attrs.evolve(typed, target=target, results=ordered, allows_workspaces=True)
-                _add(_Target(with_scalars, {}, older), sourced)
+                register(target, _Target(with_scalars, {}, older), sourced)
         return function
 
     return decorate
@@ -135,16 +135,6 @@ def _in_order(names: str, fields: Sequence[Field | None]) -> tuple[Field | None,
     """The results in the older spelling's order; `info` may be new to it."""
     by_name = {field.name: field for field in (*fields_of("info[]:s32"), *fields) if field is not None}
     return tuple(by_name.get(name) for name in names.split()) or tuple(fields)
-
-
-def _add(target: _Target, documentation: str) -> None:
-    add_custom_call(
-        target.routine.target,
-        target.evaluate,
-        infer=target.infer,
-        supports=target.supports,
-        documentation=documentation,
-    )
 
 
 def _permitted(values: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.custom_calls.registry import add_custom_call
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import ArrayShape, Shape, TupleShape
@@ -31,6 +32,7 @@ __all__ = [
     "fields_of",
     "parts_of",
     "reason_without_scipy",
+    "register",
     "shapes_of",
     "zeros_of",
 ]
@@ -191,6 +193,11 @@ class MatrixRoutine:
 def shapes_of(arrays: Sequence[Array]) -> list[ArrayShape]:
     """The shapes of values, for checking a call that is given arrays alone."""
     return [ArrayShape(element_type_of(array.dtype), array.shape) for array in arrays]
+
+
+def register(target: str, rules: Any, documentation: str) -> None:
+    """Add the entry of a target whose rules are methods of an object."""
+    add_custom_call(target, rules.evaluate, infer=rules.infer, supports=rules.supports, documentation=documentation)
 
 
 def parts_of(shape: Shape) -> tuple[Shape, ...]:

@@ -24,9 +24,9 @@ from hloexec.custom_calls.linalg.matrix_routines import (
     fields_of,
     parts_of,
     reason_without_scipy,
+    register,
     shapes_of,
 )
-from hloexec.custom_calls.registry import add_custom_call
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.common import array_shape, require
@@ -204,11 +204,5 @@ def register_solver(
     documentation = f"{inspect.getdoc(compute) or ''}\n\nSource: {source}"
     for spelling in spellings:
         for vendor in VENDORS:
-            target = _Target(f"{vendor}{spelling.name}", spelling, by_kind, operands, compute)
-            add_custom_call(
-                target.target,
-                target.evaluate,
-                infer=target.infer,
-                supports=target.supports,
-                documentation=documentation,
-            )
+            target = f"{vendor}{spelling.name}"
+            register(target, _Target(target, spelling, by_kind, operands, compute), documentation)
