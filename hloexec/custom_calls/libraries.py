@@ -22,6 +22,7 @@ import hloexec.custom_calls.linalg.gpu_linalg
 import hloexec.custom_calls.linalg.lapack
 import hloexec.custom_calls.linalg.lapack_spectral
 import hloexec.custom_calls.linalg.sparse
+import hloexec.custom_calls.linalg.tridiagonal
 import hloexec.custom_calls.onednn
 import hloexec.custom_calls.random_bits
 import hloexec.custom_calls.search

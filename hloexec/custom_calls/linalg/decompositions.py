@@ -13,7 +13,6 @@ import numpy as np
 
 from hloexec.custom_calls.ffi import checked_attributes, ffi_attributes
 from hloexec.custom_calls.linalg.solver_calls import Descriptor
-from hloexec.custom_calls.linalg.tridiagonal import solve_perturbed
 from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.errors import UnsupportedError
@@ -22,13 +21,13 @@ from hloexec.ops.blas import hold_blas, matmul
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.values import Array
 
-__all__ = ["permutation_of_swaps"]
+__all__ = ["matrix_shape"]
 
 _REAL_PARTS = {"c64": "f32", "c128": "f64"}
 _EIGH_FIELDS = 4
 
 
-def _matrices(shape: Shape, what: str) -> ArrayShape:
+def matrix_shape(shape: Shape, what: str) -> ArrayShape:
     array = array_shape(shape, what)
     require(
         array.rank >= 2 and (array.element_type.is_floating or array.element_type.is_complex),
@@ -47,7 +46,7 @@ class Eigh:
 
     @staticmethod
     def infer(operand: Shape) -> Shape:
-        array = _matrices(operand, "the operand of Eigh")
+        array = matrix_shape(operand, "the operand of Eigh")
         require(array.dimensions[-1] == array.dimensions[-2], f"Eigh needs square matrices, but is given {array}")
         real = ELEMENT_TYPES[_REAL_PARTS.get(array.element_type.name, array.element_type.name)]
         return TupleShape((array, ArrayShape(real, array.dimensions[:-1])))
@@ -89,7 +88,7 @@ class Qr:
 
     @staticmethod
     def infer(operand: Shape) -> Shape:
-        array = _matrices(operand, "the operand of Qr")
+        array = matrix_shape(operand, "the operand of Qr")
         taus = (*array.dimensions[:-2], min(array.dimensions[-2:]))
         return TupleShape((array, ArrayShape(array.element_type, taus)))
 
@@ -97,8 +96,7 @@ class Qr:
     def evaluate(operand: Array) -> tuple[Array, Array]:
         matrices = widen(operand)
         if matrices.size == 0:
-            taus = np.zeros((*operand.shape[:-2], min(operand.shape[-2:])), operand.dtype)
-            return operand, taus
+            return operand, np.zeros((*operand.shape[:-2], min(operand.shape[-2:])), operand.dtype)
         hold_blas()
         transposed, taus = np.linalg.qr(matrices, mode="raw")
         entry = element_type_of(operand.dtype)
@@ -114,7 +112,7 @@ class HouseholderProduct:
 
     @staticmethod
     def infer(a: Shape, taus: Shape) -> Shape:
-        array, factors = _matrices(a, "a"), array_shape(taus, "taus")
+        array, factors = matrix_shape(a, "a"), array_shape(taus, "taus")
         rows, columns = array.dimensions[-2:]
         require(rows >= columns, f"a product of reflectors needs no fewer rows than columns, but is given {array}")
         require(
@@ -127,8 +125,7 @@ class HouseholderProduct:
     def evaluate(a: Array, taus: Array) -> Array:
         matrices, factors = widen(a), widen(taus)
         rows, columns = matrices.shape[-2:]
-        product = np.zeros_like(matrices)
-        product[...] = np.eye(rows, columns, dtype=matrices.dtype)
+        product = np.broadcast_to(np.eye(rows, columns, dtype=matrices.dtype), matrices.shape).copy()
         for number in reversed(range(factors.shape[-1])):
             v = matrices[..., number:, number].copy()
             v[..., 0] = 1
@@ -147,7 +144,7 @@ class LuDecomposition:
 
     @staticmethod
     def infer(operand: Shape) -> Shape:
-        array = _matrices(operand, "the operand of LuDecomposition")
+        array = matrix_shape(operand, "the operand of LuDecomposition")
         index, batch, (rows, columns) = ELEMENT_TYPES["s32"], array.dimensions[:-2], array.dimensions[-2:]
         return TupleShape((array, ArrayShape(index, (*batch, min(rows, columns))), ArrayShape(index, (*batch, rows))))
 
@@ -160,7 +157,9 @@ class LuDecomposition:
         batch = np.arange(count)
         with np.errstate(all="ignore"):
             for step in range(least):
-                chosen = step + _largest(factors[:, step:, step])
+                column = factors[:, step:, step]
+                # LAPACK measures complex numbers by |re| + |im|.
+                chosen = step + (np.abs(column.real) + np.abs(column.imag)).argmax(-1)
                 pivots[:, step] = chosen
                 factors[batch, chosen], factors[:, step] = factors[:, step].copy(), factors[batch, chosen]
                 pivot = factors[:, step, step, None]
@@ -171,13 +170,7 @@ class LuDecomposition:
                 )
         pivots = pivots.reshape(*operand.shape[:-2], least)
         lu = narrow(factors, element_type_of(operand.dtype)).reshape(operand.shape)
-        return lu, pivots, permutation_of_swaps(pivots, rows)
-
-
-def _largest(column: Array) -> Array:
-    """Of each row, the index of its largest magnitude, as LAPACK measures complex numbers: |re| + |im|."""
-    magnitude = np.abs(column.real) + np.abs(column.imag) if column.dtype.kind == "c" else np.abs(column)
-    return np.asarray(magnitude.argmax(-1))
+        return lu, pivots, _permutation_of_swaps(pivots, rows)
 
 
 @custom_call(
@@ -222,25 +215,21 @@ class LuPivotsToPermutation:
 
     @staticmethod
     def evaluate(pivots: Array, *, shape: ArrayShape) -> Array:
-        return permutation_of_swaps(pivots, shape.dimensions[-1])
+        return _permutation_of_swaps(pivots, shape.dimensions[-1])
 
 
 def _permutation_sizes(backend_config: str | None) -> Mapping[str, object]:
     """The sizes that the config of an older call gives, if any."""
     text = backend_config or ""
     if text.startswith("{") and text.endswith("}"):
-        found = ffi_attributes(text)
-        return checked_attributes(text, {name: _is_size for name in ("permutation_size",) if name in found})
+        is_size = {"permutation_size": lambda value: type(value) is int}
+        return checked_attributes(text, is_size if ffi_attributes(text) else {})
     if not text:
         return {}
     return Descriptor("qii", "batch_size pivot_size permutation_size").read(text.encode("utf-8", "surrogateescape"))
 
 
-def _is_size(value: object) -> bool:
-    return type(value) is int
-
-
-def permutation_of_swaps(pivots: Array, size: int) -> Array:
+def _permutation_of_swaps(pivots: Array, size: int) -> Array:
     """0 … size − 1 after swapping element i with element pivots[i], for each i in turn; batches before it."""
     swaps = pivots.reshape(-1, pivots.shape[-1])
     batch = np.arange(len(swaps))
@@ -250,32 +239,3 @@ def permutation_of_swaps(pivots: Array, size: int) -> Array:
         other = np.where((swaps[:, step] >= 0) & (swaps[:, step] < size), swaps[:, step], step)
         permutation[batch, other], permutation[:, step] = permutation[:, step].copy(), permutation[batch, other]
     return permutation.reshape(*pivots.shape[:-1], size)
-
-
-@custom_call(
-    "tridiagonal_solve_perturbed_ffi",
-    "cu_tridiagonal_solve_perturbed",
-    "hip_tridiagonal_solve_perturbed",
-    "oneapi_tridiagonal_solve_perturbed",
-)
-class TridiagonalSolvePerturbed:
-    """x of tridiagonal systems that may be singular: pivots too small to divide by are nudged away from zero.
-
-    Diagonals dl (its first element unused), d and du (its last unused) [..., n], right-hand sides b [..., n, k]; for
-    inverse iteration, where any large x along the null space will do. Source: LAPACK, xLAGTF and xLAGTS; JAX.
-    """
-
-    @staticmethod
-    def infer(dl: Shape, d: Shape, du: Shape, b: Shape) -> Shape:
-        right = _matrices(b, "b")
-        for diagonal in (dl, d, du):
-            array = array_shape(diagonal, "a diagonal")
-            require(
-                array.dimensions == right.dimensions[:-1] and array.element_type is right.element_type,
-                f"a diagonal of a system with right-hand sides {right} cannot have shape {array}",
-            )
-        return right
-
-    @staticmethod
-    def evaluate(dl: Array, d: Array, du: Array, b: Array) -> Array:
-        return solve_perturbed(dl, d, du, b)

@@ -6,26 +6,54 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.custom_calls.linalg.decompositions import matrix_shape
+from hloexec.custom_calls.registry import custom_call
+from hloexec.ir import Shape
+from hloexec.ops.common import array_shape, require
 from hloexec.values import Array
 
-__all__ = ["solve_perturbed"]
+__all__: list[str] = []
 
 
-def solve_perturbed(dl: Array, d: Array, du: Array, b: Array) -> Array:
-    """x with T x = b, for diagonals [..., n] and b [..., n, k], row by row over the whole batch.
+@custom_call(
+    "tridiagonal_solve_perturbed_ffi",
+    "cu_tridiagonal_solve_perturbed",
+    "hip_tridiagonal_solve_perturbed",
+    "oneapi_tridiagonal_solve_perturbed",
+)
+class TridiagonalSolvePerturbed:
+    """x of tridiagonal systems that may be singular: pivots too small to divide by are nudged away from zero.
 
-    Rows are eliminated with pivoting scaled by the rows' sizes. Going back up, a pivot p with which x = rhs / p would
-    overflow gets eps · max|U| added, of its own sign, doubled until it is large enough.
+    Diagonals dl (its first element unused), d and du (its last unused) [..., n], right-hand sides b [..., n, k]; for
+    inverse iteration, where any large x along the null space will do. Source: LAPACK, xLAGTF and xLAGTS; JAX.
     """
-    size, columns = b.shape[-2:]
-    if b.size == 0:
-        return np.zeros_like(b)
-    with np.errstate(all="ignore"):
-        x = np.array(b).reshape(-1, size, columns)
-        lower, diagonal, upper = (part.reshape(-1, size) for part in (dl, d, du))
-        factor = _eliminate(lower, diagonal, upper, x)
-        _substitute(factor, x)
-    return x.reshape(b.shape)
+
+    @staticmethod
+    def infer(dl: Shape, d: Shape, du: Shape, b: Shape) -> Shape:
+        right = matrix_shape(b, "b")
+        for diagonal in (dl, d, du):
+            array = array_shape(diagonal, "a diagonal")
+            require(
+                array.dimensions == right.dimensions[:-1] and array.element_type is right.element_type,
+                f"a diagonal of a system with right-hand sides {right} cannot have shape {array}",
+            )
+        return right
+
+    @staticmethod
+    def evaluate(dl: Array, d: Array, du: Array, b: Array) -> Array:
+        """Rows are eliminated over the whole batch, with pivoting scaled by the rows' sizes.
+
+        Going back up, a pivot p with which x = rhs / p would overflow gets eps · max|U| added, of its own sign, doubled
+        until it is large enough.
+        """
+        size, columns = b.shape[-2:]
+        if b.size == 0:
+            return np.zeros_like(b)
+        with np.errstate(all="ignore"):
+            x = np.array(b).reshape(-1, size, columns)
+            lower, diagonal, upper = (part.reshape(-1, size) for part in (dl, d, du))
+            _substitute(_eliminate(lower, diagonal, upper, x), x)
+        return x.reshape(b.shape)
 
 
 def _eliminate(lower: Array, diagonal: Array, upper: Array, x: Array) -> Array:
@@ -59,14 +87,13 @@ def _eliminate(lower: Array, diagonal: Array, upper: Array, x: Array) -> Array:
 def _substitute(u: Array, x: Array) -> None:
     """Solve the triangular system in place, from the last row up."""
     size = x.shape[1]
-    real = u.real.dtype
-    largest = np.abs(u).max((1, 2))
+    nudge = np.abs(u).max((1, 2)) * np.finfo(u.real.dtype).eps
     for row in reversed(range(size)):
         rhs = x[:, row].copy()
         for offset in (1, 2):
             if row + offset < size:
                 rhs -= u[:, row, offset, None] * x[:, row + offset]
-        pivot, rhs = _safe_pivot(u[:, row, 0].copy(), rhs, largest * np.finfo(real).eps)
+        pivot, rhs = _safe_pivot(u[:, row, 0].copy(), rhs, nudge)
         x[:, row] = rhs * (1 / pivot)[:, None]
 
 
