@@ -11,7 +11,7 @@ import numpy as np
 
 from hloexec.custom_calls.backend_config import checked_json
 from hloexec.custom_calls.ffi import checked_attributes
-from hloexec.custom_calls.linalg.matrix_routines import shapes_of, zeros_of
+from hloexec.custom_calls.linalg.matrix_routines import parts_of, shapes_of, zeros_of
 from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import UnsupportedError
@@ -187,12 +187,12 @@ def _is_count(value: object) -> bool:
 
 
 def _scratch(shape: Shape, results: int) -> ArrayShape:
+    parts = parts_of(shape)
     require(
-        isinstance(shape, TupleShape) and len(shape.elements) == results + 1,
+        len(parts) == results + 1,
         f"there must be {results + 1} results, the last of them scratch memory, but {shape} is declared",
     )
-    assert isinstance(shape, TupleShape)
-    scratch = array_shape(shape.elements[-1], "scratch memory")
+    scratch = array_shape(parts[-1], "scratch memory")
     require(
         scratch.element_type is ELEMENT_TYPES["u8"] and scratch.rank == 1,
         f"scratch memory must be a vector of u8, but is {scratch}",

@@ -145,9 +145,7 @@ def _older_svd_options(found: Options) -> Options:
 
 
 def _older_jacobi_options(found: Options) -> Options:
-    if not _WANTS_VECTORS(found, "jobz"):
-        return {"mode": "N"}
-    return {"mode": _JACOBI_MODE(found, "econ")}
+    return {"mode": _JACOBI_MODE(found, "econ") if _WANTS_VECTORS(found, "jobz") else "N"}
 
 
 def _gesvd(call: Call, a: Array) -> Mapping[str, object]:
@@ -203,10 +201,7 @@ register_solver(
     Spelling("solver_gesvdj_ffi", _jacobi_results, _SVD_ATTRIBUTES, _svd_options),
     Spelling("solver_gesvdp_ffi", _jacobi_results, _SVD_ATTRIBUTES, _svd_options),
     Spelling(
-        "solver_gesvdj",
-        _jacobi_results,
-        Descriptor("iiiiiii", "type batch m n lwork jobz econ"),
-        _older_jacobi_options,
+        "solver_gesvdj", _jacobi_results, Descriptor("iiiiiii", "type batch m n lwork jobz econ"), _older_jacobi_options
     ),
     compute=_gesvdj,
 )
@@ -277,10 +272,7 @@ register_solver(
     "trsm",
     "a[k,k] b[m,n]",
     Spelling(
-        "blas_trsm_batched",
-        "b[m,n]",
-        Descriptor("iiiiiiii", "type batch m n side uplo trans diag"),
-        _trsm_options,
+        "blas_trsm_batched", "b[m,n]", Descriptor("iiiiiiii", "type batch m n side uplo trans diag"), _trsm_options
     ),
     compute=lapack.trsm,
     source="NVIDIA, cublas<t>trsmBatched; jaxlib, gpu/blas_kernels.",

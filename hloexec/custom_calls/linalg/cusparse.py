@@ -8,14 +8,14 @@ Source: jaxlib, gpu/sparse_kernels; NVIDIA, cuSPARSE, generic API; AMD, hipSPARS
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
 
 from hloexec.custom_calls.ffi import bytes_of_attribute, checked_attributes
 from hloexec.custom_calls.linalg.matrix_routines import parts_of, reason_without_scipy, register, shapes_of, zeros_of
-from hloexec.custom_calls.linalg.solver_calls import Descriptor, enumeration
+from hloexec.custom_calls.linalg.solver_calls import VENDORS, Descriptor, enumeration
 from hloexec.custom_calls.linalg.sparse import checked_indices, row_indices, sparse_product
 from hloexec.custom_calls.registry import custom_call
 from hloexec.errors import EvaluationError, UnsupportedError
@@ -24,6 +24,10 @@ from hloexec.ops.common import array_shape, require
 from hloexec.values import Array
 
 __all__: list[str] = []
+
+_Members: TypeAlias = Mapping[str, Any]
+_Shapes: TypeAlias = tuple[ArrayShape, ...]
+_Arrays: TypeAlias = tuple[Array, ...]
 
 
 def _structures(members: str) -> tuple[Descriptor, Descriptor]:
@@ -70,10 +74,11 @@ class _Target:
 
     format: _Format
     is_typed: bool
+    operands: tuple[str, ...]
     descriptors: tuple[Descriptor, ...]
-    infer_values: Callable[..., tuple[ArrayShape, ...]]
+    infer_values: Callable[..., _Shapes]
     """The results' shapes, from the members, the format, the operands' shapes and the declared shape."""
-    compute: Callable[..., tuple[Array, ...]]
+    compute: Callable[..., _Arrays]
     """The results, from the members, the format, the operands and the inferred shape."""
 
     def members(self, backend_config: str | None) -> dict[str, object]:
@@ -97,6 +102,10 @@ class _Target:
 
     def infer(self, *operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
         arrays = [array_shape(operand, "an operand of a sparse call") for operand in operands]
+        require(
+            len(arrays) == len(self.operands),
+            f"a sparse call takes {', '.join(self.operands)}, but has {len(arrays)} operands",
+        )
         results = self.infer_values(self.members(backend_config), self.format, arrays, shape)
         declared = parts_of(shape)
         require(
@@ -113,7 +122,7 @@ class _Target:
         return (*results, *map(zeros_of, inferred.elements[len(results) :]))
 
 
-def _check_sparse(members: Mapping[str, Any], kind: _Format, arrays: Sequence[ArrayShape]) -> None:
+def _check_sparse(members: _Members, kind: _Format, arrays: Sequence[ArrayShape]) -> None:
     """data [nnz] and its two index arrays against the sizes that the structure gives."""
     rows, nnz = members["rows"], members["nnz"]
     lengths = (nnz, nnz, rows + 1 if kind.names[1] == "indptr" else nnz)
@@ -128,10 +137,7 @@ def _check_sparse(members: Mapping[str, Any], kind: _Format, arrays: Sequence[Ar
         )
 
 
-def _infer_product(
-    members: Mapping[str, Any], kind: _Format, arrays: Sequence[ArrayShape], shape: Shape
-) -> tuple[ArrayShape, ...]:
-    require(len(arrays) == 4, f"a sparse product takes data, two index arrays and rhs, but {len(arrays)} operands")
+def _infer_product(members: _Members, kind: _Format, arrays: Sequence[ArrayShape], shape: Shape) -> _Shapes:
     _check_sparse(members, kind, arrays)
     rows, cols = (members["rows"], members["cols"])[:: -1 if members["op"] != "N" else 1]
     data, rhs = arrays[0], arrays[3]
@@ -147,9 +153,7 @@ def _infer_product(
     return (ArrayShape(data.element_type, (rows, *rhs.dimensions[1:])),)
 
 
-def _product(
-    members: Mapping[str, Any], kind: _Format, operands: Sequence[Array], inferred: Shape
-) -> tuple[Array, ...]:
+def _product(members: _Members, kind: _Format, operands: Sequence[Array], inferred: Shape) -> _Arrays:
     """A · rhs, Aᵀ · rhs or Aᴴ · rhs."""
     data, first, second, rhs = operands
     rows, columns = kind.rows_and_columns(first, second, len(data), members["rows"], members["cols"])
@@ -160,17 +164,12 @@ def _product(
     return (sparse_product(values.conj() if members["op"] == "C" else values, rows, columns, rhs, size),)
 
 
-def _infer_dense(
-    members: Mapping[str, Any], kind: _Format, arrays: Sequence[ArrayShape], shape: Shape
-) -> tuple[ArrayShape, ...]:
-    require(len(arrays) == 3, f"a sparse matrix is data and two index arrays, but there are {len(arrays)} operands")
+def _infer_dense(members: _Members, kind: _Format, arrays: Sequence[ArrayShape], shape: Shape) -> _Shapes:
     _check_sparse(members, kind, arrays)
     return (ArrayShape(arrays[0].element_type, (members["rows"], members["cols"])),)
 
 
-def _to_dense(
-    members: Mapping[str, Any], kind: _Format, operands: Sequence[Array], inferred: Shape
-) -> tuple[Array, ...]:
+def _to_dense(members: _Members, kind: _Format, operands: Sequence[Array], inferred: Shape) -> _Arrays:
     """The matrix with all its zeros; of elements at one place, the last."""
     data, first, second = operands
     dense = np.zeros((members["rows"], members["cols"]), data.dtype)
@@ -179,10 +178,7 @@ def _to_dense(
     return (dense,)
 
 
-def _infer_sparse(
-    members: Mapping[str, object], kind: _Format, arrays: Sequence[ArrayShape], shape: Shape
-) -> tuple[ArrayShape, ...]:
-    require(len(arrays) == 1, f"one dense matrix is made sparse, but there are {len(arrays)} operands")
+def _infer_sparse(members: _Members, kind: _Format, arrays: Sequence[ArrayShape], shape: Shape) -> _Shapes:
     dense = arrays[0]
     require(
         dense.dimensions == (members["rows"], members["cols"]),
@@ -200,9 +196,7 @@ def _infer_sparse(
     return tuple(ArrayShape(part.element_type, part.dimensions) for part in parts)
 
 
-def _from_dense(
-    members: Mapping[str, Any], kind: _Format, operands: Sequence[Array], inferred: Shape
-) -> tuple[Array, ...]:
+def _from_dense(members: _Members, kind: _Format, operands: Sequence[Array], inferred: Shape) -> _Arrays:
     """The elements that are not zero, row by row; zeros where there is room for more."""
     (dense,) = operands
     rows, columns = np.nonzero(dense)
@@ -221,21 +215,22 @@ def _from_dense(
     return data, first, second
 
 
+_MATRIX = ("data", "the first index array", "the second index array")
 _CALLS: dict[str, Any] = {
-    "matvec": (_VECTOR_PRODUCT, _infer_product, _product),
-    "matmat": (_MATRIX_PRODUCT, _infer_product, _product),
-    "todense": (_CONVERSION, _infer_dense, _to_dense),
-    "fromdense": (_CONVERSION, _infer_sparse, _from_dense),
+    "matvec": ((*_MATRIX, "rhs"), _VECTOR_PRODUCT, _infer_product, _product),
+    "matmat": ((*_MATRIX, "rhs"), _MATRIX_PRODUCT, _infer_product, _product),
+    "todense": (_MATRIX, _CONVERSION, _infer_dense, _to_dense),
+    "fromdense": (("the matrix",), _CONVERSION, _infer_sparse, _from_dense),
 }
 
-for _vendor in ("cu", "hip", "oneapi"):
+for _vendor in VENDORS:
     for _format_name, _format in _FORMATS.items():
-        for _name, (_layouts, _infer, _compute) in _CALLS.items():
+        for _name, _rules in _CALLS.items():
             for _suffix in ("", "_ffi"):
                 register(
                     f"{_vendor}sparse_{_format_name}_{_name}{_suffix}",
-                    _Target(_format, bool(_suffix), _layouts, _infer, _compute),
-                    f"{_compute.__doc__}\n\nSource: jaxlib, gpu/sparse_kernels; NVIDIA, cuSPARSE.",
+                    _Target(_format, bool(_suffix), *_rules),
+                    f"{_rules[-1].__doc__}\n\nSource: jaxlib, gpu/sparse_kernels; NVIDIA, cuSPARSE.",
                 )
 
 
@@ -300,10 +295,6 @@ def _is_typed_solve(attributes: Any) -> bool:
 def _solve_members(attributes: object, backend_config: str | None) -> Mapping[str, object]:
     """The sizes, where the call gives them apart from the shapes; what remains decides how, not what."""
     if _is_typed_solve(attributes):
-        checked_attributes(backend_config, {"reorder": (0, 1, 2, 3), "tol": _is_number})
+        checked_attributes(backend_config, {"reorder": (0, 1, 2, 3), "tol": lambda value: type(value) in (int, float)})
         return {}
     return Descriptor("iiiid", "type n nnz reorder tol").read((backend_config or "").encode("utf-8", "surrogateescape"))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

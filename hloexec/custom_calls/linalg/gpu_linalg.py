@@ -6,19 +6,14 @@ import numpy as np
 
 from hloexec.custom_calls.backend_config import checked_json
 from hloexec.custom_calls.ffi import checked_attributes
-from hloexec.custom_calls.linalg.matrix_routines import shapes_of, zeros_of
+from hloexec.custom_calls.linalg.matrix_routines import parts_of, shapes_of, zeros_of
 from hloexec.custom_calls.linalg.solver_calls import reason_against_layouts
 from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import array_shape, require
-from hloexec.ops.linalg.triangular import (
-    Cholesky,
-    CholeskyAttributes,
-    TriangularSolve,
-    TriangularSolveAttributes,
-)
+from hloexec.ops.linalg.triangular import Cholesky, CholeskyAttributes, TriangularSolve, TriangularSolveAttributes
 from hloexec.values import Array
 
 __all__: list[str] = []
@@ -109,15 +104,14 @@ class SymmetricUpdate:
         matrix, added = array_shape(a, "a of syrk"), array_shape(c, "c of syrk")
         scalars = [array_shape(part, "alpha or beta of syrk") for part in (alpha, beta)]
         require(
-            matrix.element_type.name in ("f32", "f64", "c64", "c128"),
-            f"a of syrk must be f32, f64, c64 or c128, but has shape {matrix}",
+            matrix.element_type.name in ("f32", "f64", "c64", "c128") and matrix.rank >= 2,
+            f"a of syrk must hold matrices of f32, f64, c64 or c128, but has shape {matrix}",
         )
         for part in (added, *scalars):
             require(
                 part.element_type is matrix.element_type,
                 f"a, c, alpha and beta of syrk must have one type, but have shapes {matrix} and {part}",
             )
-        require(matrix.rank >= 2, f"a of syrk must hold matrices, but has shape {matrix}")
         size = matrix.dimensions[-1 if _syrk_transposes(backend_config) else -2]
         require(
             added.dimensions == (*matrix.dimensions[:-2], size, size),
@@ -189,9 +183,6 @@ def _triangular_options(backend_config: str | None) -> TriangularSolveAttributes
 
 
 def _parts(shape: Shape, count: int, target: str) -> tuple[Shape, ...]:
-    require(
-        isinstance(shape, TupleShape) and len(shape.elements) == count,
-        f"{target} must give {count} results, but is declared as {shape}",
-    )
-    assert isinstance(shape, TupleShape)
-    return shape.elements
+    parts = parts_of(shape)
+    require(len(parts) == count, f"{target} must give {count} results, but is declared as {shape}")
+    return parts

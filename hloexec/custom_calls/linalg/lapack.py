@@ -59,10 +59,7 @@ def geqp3(call: Call, a: Array, fixed: Array) -> Results:
 
 
 @routine(
-    {"real": "orgqr", "complex": "ungqr"},
-    "a[m,n] tau[k]",
-    "a[m,n]",
-    older=Older("batch m n k lwork", results="a info"),
+    {"real": "orgqr", "complex": "ungqr"}, "a[m,n] tau[k]", "a[m,n]", older=Older("batch m n k lwork", results="a info")
 )
 def orgqr(call: Call, a: Array, tau: Array) -> Results:
     """The first n columns of the product of the reflectors that geqrf stored, H(1) H(2) … H(k)."""
@@ -143,10 +140,5 @@ def gtsv(call: Call, dl: Array, d: Array, du: Array, b: Array) -> Results:
         with np.errstate(all="ignore"):
             return {"dl": dl, "d": d, "du": du, "b": b / d[0], "info": int(d[0] == 0)}
     second, diagonal, first, x, info = call.lapack(dl[1:], d, du[:-1], b)
-    return {
-        "dl": np.concatenate([dl[:1], second]),
-        "d": diagonal,
-        "du": np.concatenate([first, du[-1:]]),
-        "b": x,
-        "info": info,
-    }
+    dl, du = np.concatenate([dl[:1], second]), np.concatenate([first, du[-1:]])
+    return {"dl": dl, "d": diagonal, "du": du, "b": x, "info": info}

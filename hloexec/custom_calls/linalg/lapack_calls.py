@@ -8,7 +8,7 @@ workspaces among its results. Either is brought to one function of one matrix (s
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -80,8 +80,8 @@ class _Target:
         self.infer(*shapes_of(operands), shape=shape)
         options = self.typed_options(backend_config)
         if self.older is not None:
-            scalars = dict(zip(self.older.scalars.split(), operands[: self.scalar_count], strict=True))
-            options = self.older.options({name: value.item() for name, value in scalars.items()})
+            scalars = zip(self.older.scalars.split(), operands, strict=False)
+            options = self.older.options({name: value.item() for name, value in scalars})
         return self.routine.run(operands[self.scalar_count :], options, shape)
 
 
@@ -112,7 +112,7 @@ def routine(
                 target=f"lapack_{precision}{name}_ffi",
                 scipy_name=f"{precision}{name}",
                 scalar=scalar,
-                operands=tuple(field for field in fields_of(operands) if field is not None),
+                operands=fields_of(operands),
                 results=fields,
                 compute=function,
             )
@@ -131,10 +131,10 @@ def _for(texts: Mapping[str, str] | str, kind: str) -> str:
     return texts if isinstance(texts, str) else texts[kind]
 
 
-def _in_order(names: str, fields: Sequence[Field | None]) -> tuple[Field | None, ...]:
+def _in_order(names: str, fields: tuple[Field, ...]) -> tuple[Field, ...]:
     """The results in the older spelling's order; `info` may be new to it."""
-    by_name = {field.name: field for field in (*fields_of("info[]:s32"), *fields) if field is not None}
-    return tuple(by_name.get(name) for name in names.split()) or tuple(fields)
+    by_name = {field.name: field for field in (*fields_of("_ info[]:s32"), *fields)}
+    return tuple(by_name[name] for name in names.split()) or fields
 
 
 def _permitted(values: Any) -> Any:

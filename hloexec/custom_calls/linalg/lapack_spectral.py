@@ -129,11 +129,7 @@ def _gees_options(scalars: Mapping[str, Any]) -> Mapping[str, object]:
         "complex": "t[n,n] vs[n,n] w[n] sdim[]:s32 info[]:s32",
     },
     options={"mode": "NV", "sort": "N"},
-    older=Older(
-        "batch n jobvs sort",
-        _gees_options,
-        {"real": "t wr wi vs sdim info", "complex": "t _ w vs sdim info"},
-    ),
+    older=Older("batch n jobvs sort", _gees_options, {"real": "t wr wi vs sdim info", "complex": "t _ w vs sdim info"}),
 )
 def gees(call: Call, a: Array) -> Results:
     """a = vs t vsᴴ: the Schur form t (of a real matrix with 2 by 2 blocks for conjugate pairs), its diagonal's
@@ -157,10 +153,7 @@ def _is_row(value: AttributeValue) -> bool:
     "a[n,n]",
     "a[n,n] tau[n-1] info[]:s32",
     options={"low": _is_row, "high": _is_row},
-    older=Older(
-        "n ilo ihi lda batch lwork",
-        lambda scalars: {"low": scalars["ilo"], "high": scalars["ihi"]},
-    ),
+    older=Older("n ilo ihi lda batch lwork", lambda scalars: {"low": scalars["ilo"], "high": scalars["ihi"]}),
 )
 def gehrd(call: Call, a: Array) -> Results:
     """a = Q h Qᴴ with h upper Hessenberg; below it the reflectors' vectors, as geqrf stores them one row further up.

@@ -18,7 +18,7 @@ import numpy as np
 
 from hloexec.custom_calls.registry import add_custom_call
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
-from hloexec.errors import EvaluationError, UnsupportedError
+from hloexec.errors import EvaluationError
 from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.blas import hold_blas
 from hloexec.ops.common import array_shape, require
@@ -41,7 +41,7 @@ PRECISIONS = {"s": "f32", "d": "f64", "c": "c64", "z": "c128"}
 """LAPACK's letters for its element types."""
 _REAL_PARTS = {"f32": "f32", "f64": "f64", "c64": "f32", "c128": "f64"}
 _COMPLEX = {"f32": "c64", "f64": "c128", "c64": "c64", "c128": "c128"}
-_FIELD = re.compile(r"(_)(?=\s|$)|(\w+)\[([\w,\-]*)\](?::(\w+))?")
+_FIELD = re.compile(r"(\w+)(?:\[([\w,\-]*)\](?::(\w+))?)?")
 
 
 @attrs.frozen
@@ -67,7 +67,10 @@ class Call:
 
 @attrs.frozen
 class Field:
-    """An operand or a result: `a[m,n]`, `info[]:s32`; every one has the batch dimensions before its own."""
+    """An operand or a result: `a[m,n]`, `info[]:s32`; every one has the batch dimensions before its own.
+
+    A workspace, of any shape, is named `_`.
+    """
 
     name: str
     dims: tuple[str, ...]
@@ -78,23 +81,21 @@ class Field:
         return ELEMENT_TYPES[names.get(self.element, self.element)]
 
 
-def fields_of(text: str) -> tuple[Field | None, ...]:
+@lru_cache(maxsize=1024)
+def fields_of(text: str) -> tuple[Field, ...]:
     """`a[m,n] tau[r] _`: names, sizes, and element types where they are not the routine's own; `_` is a workspace.
 
     A letter is a size that its first use fixes, `r` is min(m, n), and `n-1` one less than n. Types are `:real`,
     `:complex` (the parts or the complex numbers of the routine's type) or an element type.
     """
     return tuple(
-        None if workspace else Field(name, tuple(dims.split(",")) if dims else (), element)
-        for workspace, name, dims, element in _FIELD.findall(text)
+        Field(name, tuple(dims.split(",")) if dims else (), element) for name, dims, element in _FIELD.findall(text)
     )
 
 
 def reason_without_scipy() -> str | None:
     """Why no routine can be run here, or None where SciPy is installed."""
-    if find_spec("scipy") is None:
-        return "SciPy is needed, which is not installed: pip install 'hloexec[linalg]'"
-    return None
+    return None if find_spec("scipy") else "SciPy is needed, which is not installed: pip install 'hloexec[linalg]'"
 
 
 @attrs.frozen(eq=False)
@@ -110,8 +111,7 @@ class MatrixRoutine:
     scalar: str
     """The HLO name of the element type."""
     operands: tuple[Field, ...]
-    results: tuple[Field | None, ...]
-    """None is a workspace."""
+    results: tuple[Field, ...]
     compute: Callable[..., Mapping[str, Any]]
     allows_workspaces: bool = False
     """Whether further results, of any size, may follow."""
@@ -128,7 +128,7 @@ class MatrixRoutine:
         first = array_shape(operands[0], f"an operand of {self.target}")
         batch = first.dimensions[: -len(self.operands[0].dims) or None]
         for field, part in (*zip(self.operands, operands, strict=True), *zip(self.results, declared, strict=False)):
-            if field is not None:
+            if field.name != "_":
                 self._check(field, array_shape(part, f"{field.name} of {self.target}"), batch, sizes)
         return shape
 
@@ -170,21 +170,20 @@ class MatrixRoutine:
         function, module = _scipy_function(self.scipy_name)
         hold_blas()
         call = Call(function, module, self.scipy_name, options)
-        flat = [operand.reshape(count, *operand.shape[len(batch) :]) for operand in operands]
-        named = [
-            (field, result.reshape(count, *result.shape[len(batch) :]))
+        matrices = [operand.reshape(count, *operand.shape[len(batch) :]) for operand in operands]
+        filled = [
+            (field.name, result.reshape(count, *result.shape[len(batch) :]))
             for field, result in zip(self.results, results, strict=False)
-            if field is not None
+            if field.name != "_"
         ]
         for number in range(count):
-            values = self.compute(call, *(operand[number] for operand in flat))
-            for field, result in named:
-                value = values.get(field.name)
-                if value is None:
+            values = self.compute(call, *(operand[number] for operand in matrices))
+            for name, result in filled:
+                if (value := values.get(name)) is None:
                     continue
                 if np.shape(value) != result.shape[1:]:
                     raise EvaluationError(
-                        f"{self.target} gives {field.name} of dimensions {list(np.shape(value))}, but "
+                        f"{self.target} gives {name} of dimensions {list(np.shape(value))}, but "
                         f"{list(result.shape[1:])} are declared"
                     )
                 result[number] = value
@@ -219,10 +218,8 @@ def _size(name: str, sizes: Mapping[str, int]) -> int:
 @lru_cache(maxsize=256)
 def _scipy_function(name: str) -> tuple[Any, Any]:
     """LAPACK's or the BLAS's function, and the module that it is in."""
-    try:
-        from scipy.linalg import blas, lapack
-    except ImportError as error:
-        raise UnsupportedError("LAPACK calls need SciPy: pip install 'hloexec[linalg]'") from error
+    from scipy.linalg import blas, lapack
+
     # SciPy comes with a BLAS of its own.
     hold_blas(is_new=True)
     module = lapack if hasattr(lapack, name) else blas

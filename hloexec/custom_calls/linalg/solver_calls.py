@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -32,7 +31,16 @@ from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.common import array_shape, require
 from hloexec.values import Array
 
-__all__ = ["FLAGS", "Descriptor", "Options", "Spelling", "enumeration", "reason_against_layouts", "register_solver"]
+__all__ = [
+    "FLAGS",
+    "VENDORS",
+    "Descriptor",
+    "Options",
+    "Spelling",
+    "enumeration",
+    "reason_against_layouts",
+    "register_solver",
+]
 
 Options = Mapping[str, Any]
 
@@ -41,7 +49,8 @@ VENDORS = ("cu", "hip", "oneapi")
 
 FLAGS = (True, False)
 
-_TYPES = tuple(PRECISIONS.values())
+_LETTERS = {element: letter for letter, element in PRECISIONS.items()}
+_TYPES = tuple(_LETTERS)
 
 
 @attrs.frozen
@@ -135,7 +144,15 @@ class _Target:
         taken = [name for name in _TYPES if ("complex" if name.startswith("c") else "real") in self.names]
         require(scalar in taken, f"{self.target} must be given one of {', '.join(taken)}, but its type is {scalar}")
         results = self.spelling.results
-        return _routine(self, scalar, self.names[kind], results if isinstance(results, str) else results(options))
+        return MatrixRoutine(
+            target=self.target,
+            scipy_name=f"{_LETTERS[scalar]}{self.names[kind]}",
+            scalar=scalar,
+            operands=fields_of(self.operands),
+            results=fields_of(results if isinstance(results, str) else results(options)),
+            compute=self.compute,
+            allows_workspaces=isinstance(self.spelling.attributes, Descriptor),
+        )
 
     def _check_members(self, operands: Sequence[Shape], members: Mapping[str, object]) -> None:
         arrays = [array_shape(operand, f"an operand of {self.target}") for operand in operands]
@@ -163,20 +180,6 @@ def reason_against_layouts(instruction: Instruction, by_columns: bool) -> str | 
             order = "columns" if by_columns else "rows"
             return f"its library goes by {order}, but {array} does not lie so in memory"
     return None
-
-
-@lru_cache(maxsize=512)
-def _routine(target: _Target, scalar: str, name: str, results: str) -> MatrixRoutine:
-    letter = next(letter for letter, element in PRECISIONS.items() if element == scalar)
-    return MatrixRoutine(
-        target=target.target,
-        scipy_name=f"{letter}{name}",
-        scalar=scalar,
-        operands=tuple(field for field in fields_of(target.operands) if field is not None),
-        results=fields_of(results),
-        compute=target.compute,
-        allows_workspaces=isinstance(target.spelling.attributes, Descriptor),
-    )
 
 
 def _known_sizes(arrays: Sequence[ArrayShape], fields: Sequence[Any]) -> dict[str, int]:
