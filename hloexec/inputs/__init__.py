@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from math import prod
 
 import attrs
 
@@ -133,7 +131,6 @@ def _random_leaf(
         raise InputError(f"parameter {name} is {shape}, of which no value can be made")
     if any(size < 0 for size in shape.dimensions):
         raise InputError(f"parameter {name} is {shape}, whose size is not known; give its value")
-    if prod(size or 1 for size in shape.dimensions) * shape.element_type.byte_size > sys.maxsize:
-        # NumPy refuses such sizes even where another one is 0.
+    if shape.is_too_large:
         raise InputError(f"parameter {name} is {shape}, which is larger than an array can be")
     return random_array(shape.element_type, shape.dimensions, demand, distribution, key)

@@ -7,6 +7,8 @@ logical elements lie; only `bitcast` computes with it.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import zip_longest
@@ -85,10 +87,12 @@ class ArrayShape:
     @property
     def element_count(self) -> int:
         """Number of elements; dynamic dimensions count with their bound."""
-        count = 1
-        for size in self.dimensions:
-            count *= size
-        return count
+        return math.prod(self.dimensions)
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether NumPy has no such arrays: it counts up to 2⁶³ bytes, even where another dimension is 0."""
+        return math.prod(size or 1 for size in self.dimensions) * self.element_type.byte_size > sys.maxsize
 
     @property
     def byte_size(self) -> int:

@@ -7,6 +7,7 @@ import zlib
 import numpy as np
 
 from hloexec.dtypes import Kind
+from hloexec.errors import ResourceError
 from hloexec.ir import ArrayShape, BufferShape
 from hloexec.plan.trees import Leaf
 from hloexec.values import TOKEN, Array, Token
@@ -26,9 +27,11 @@ def synthesized(how: str, shape: Leaf, name: str) -> Array | Token:
     """Zeros, or random values: floats from the standard normal distribution, integers 0 or 1, predicates either way.
 
     Random values depend on `name` and the shape alone, so two modules that share an instruction's name share its
-    values.
+    values. Raises ResourceError where NumPy has no arrays of the shape.
     """
     array_shape = shape.element if isinstance(shape, BufferShape) else shape
+    if array_shape.is_array and array_shape.is_too_large:
+        raise ResourceError(f"%{name} is {shape}, which is larger than an array can be")
     if how == "zeros" or not array_shape.is_array:
         return zeros(shape)
     generator = np.random.default_rng(zlib.crc32(f"{name} {array_shape}".encode()))
