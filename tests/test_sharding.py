@@ -232,7 +232,7 @@ def test_equal_results_need_no_sharding() -> None:
         ("f32[4,16]", "{devices=[4,1]<=[4]}", [A], "divided among 4 partitions, but there are 8"),
         ("f32[4,16]", "{devices=[8]<=[8]}", [A], "tiles of 1 dimensions, but the array has 2"),
         ("f32[4,16]", "{maximal device=1}", [A], "maximal"),
-        ("f32[4,16]", "{mesh['x'=8], [{'x'}, {}], unreduced={'x'}}", [A], "unreduced"),
+        ("f32[4,16]", "{mesh['x'=2,'y'=4], [{'x'}, {}], unreduced={'y'}}", [A], "unreduced"),
         ("f32[4,16]", "{devices=[2,1,4]<=[8] last_tile_dim_replicate}", [], "takes 1 inputs"),
         ("(f32[4,16])", "{{devices=[2,1,4]<=[8] last_tile_dim_replicate}}", [A], "has no tuple of 1"),
         ("(f32[4,16], f32[])", "{{replicated}}", [(A, A)], "has 2 arrays, but 1 shardings"),

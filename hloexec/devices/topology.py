@@ -85,10 +85,16 @@ def groups_of(instruction: Instruction, topology: Topology) -> list[Group]:
         kind, spaces = "partition", [{p: [topology.device(r, p)] for p in partitions} for r in replicas]
     else:
         kind, spaces = "replica", [{r: [topology.device(r, p)] for r in replicas} for p in partitions]
-    pairs = getattr(attributes, "source_target_pairs", None)
-    listed = _connected(pairs) if pairs is not None else list(map(list, attributes.replica_groups.expand()))
-    may_leave_out = getattr(attributes, "may_leave_out", False)
     numbers = list(spaces[0])
+    pairs = getattr(attributes, "source_target_pairs", None)
+    groups = attributes.replica_groups if pairs is None else ReplicaGroups()
+    if not groups.groups and groups.device_count > len(numbers):  # far more, perhaps, than can be listed
+        raise InputError(
+            f"%{instruction.name} names {groups.device_count} {kind}s, but there are {len(numbers)} ({topology}); set "
+            "the numbers of replicas and partitions"
+        )
+    listed = _connected(pairs) if pairs is not None else list(map(list, groups.expand()))
+    may_leave_out = getattr(attributes, "may_leave_out", False)
     for number in (number for group in listed for number in group):
         if number not in spaces[0]:
             raise InputError(

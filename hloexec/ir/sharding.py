@@ -7,9 +7,9 @@ the compact (iota) form, and expand it on demand.
 from __future__ import annotations
 
 import enum
-import itertools
 import math
 from collections.abc import Sequence
+from itertools import chain, pairwise
 from typing import TypeAlias
 
 import attrs
@@ -108,37 +108,50 @@ class Mesh:
             return self.iota.expand().reshape(sizes)
         return np.arange(math.prod(sizes), dtype=np.int64).reshape(sizes)
 
+    def fault_of(self, axes: Sequence[AxisRef]) -> str | None:
+        """What is wrong with axes, or parts of axes, along which something is divided; None where nothing is."""
+        sizes = dict(self.axes)
+        spans: dict[str, list[tuple[int, int]]] = {}
+        for axis in axes:
+            if axis.name not in sizes:
+                return f"the mesh has no axis {axis.name!r}; its axes are {', '.join(sizes) or 'none'}"
+            spans.setdefault(axis.name, []).append(axis.span(sizes[axis.name]))
+        for name, parts in spans.items():
+            size = sizes[name]
+            cuts = sorted({1, size, *chain.from_iterable(parts)})
+            if parts != [(1, size)] and (cuts[-1] > size or any(low < 1 or high % low for low, high in pairwise(cuts))):
+                return f"the parts of axis {name!r} do not divide it: {cuts}"
+            if any(low < high for (_, high), (low, _) in pairwise(sorted(parts))):
+                return f"axis {name!r}, or a part of it, is used twice"
+        return None
+
     def along(self, axes: Sequence[AxisRef]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """The device numbers in rows, each along the given axes or parts of axes, major to minor.
 
         A part `x:(pre)size` is the middle one of the dimensions [pre, size, rest] into which axis x divides. Raises
-        ValueError where an axis is not the mesh's, or parts do not divide it.
+        ValueError where an axis is not the mesh's, parts do not divide it, or one is used twice.
         """
-        cuts: dict[str, set[int]] = {name: {1, size} for name, size in self.axes}
-        for axis in axes:
-            if axis.name not in cuts:
-                raise ValueError(f"the mesh has no axis {axis.name!r}; its axes are {', '.join(cuts)}")
-            if axis.sub_axis is not None:
-                pre, size = axis.sub_axis
-                cuts[axis.name] |= {pre, pre * size}
+        if fault := self.fault_of(axes):
+            raise ValueError(fault)
+        sizes = dict(self.axes)
+        spans = [(axis.name, *axis.span(sizes[axis.name])) for axis in axes]
         # Each axis becomes one dimension per stretch between two cuts, major to minor.
-        sizes: list[int] = []
+        dimensions: list[int] = []
         stretches: dict[tuple[str, int], int] = {}
-        for name, _ in self.axes:
-            ordered = sorted(cuts[name])
-            for low, high in itertools.pairwise(ordered):
-                if high % low:
-                    raise ValueError(f"the parts of axis {name!r} do not divide it: {ordered}")
-                stretches[name, low] = len(sizes)
-                sizes.append(high // low)
-        inner: list[int] = []
-        for axis in axes:
-            total = dict(self.axes)[axis.name]
-            low, high = (1, total) if axis.sub_axis is None else (axis.sub_axis[0], math.prod(axis.sub_axis))
-            inner += [place for (name, cut), place in stretches.items() if name == axis.name and low <= cut < high]
-        outer = [place for place in range(len(sizes)) if place not in inner]
-        columns = math.prod(sizes[place] for place in inner)
-        return self.devices().reshape(sizes).transpose(*outer, *inner).reshape(-1, columns)
+        for name, size in self.axes:
+            cuts = {1, size} | {cut for used, low, high in spans if used == name for cut in (low, high)}
+            for low, high in pairwise(sorted(cuts)):
+                stretches[name, low] = len(dimensions)
+                dimensions.append(high // low)
+        inner = [
+            place
+            for name, low, high in spans
+            for (used, cut), place in stretches.items()
+            if used == name and low <= cut < high
+        ]
+        outer = [place for place in range(len(dimensions)) if place not in inner]
+        columns = math.prod(dimensions[place] for place in inner)
+        return self.devices().reshape(dimensions).transpose(*outer, *inner).reshape(-1, columns)
 
 
 @attrs.frozen
@@ -147,6 +160,11 @@ class AxisRef:
 
     name: str
     sub_axis: tuple[int, int] | None = None
+
+    def span(self, size: int) -> tuple[int, int]:
+        """How many parts of the axis, whose size is given, lie above it, and how many with its own."""
+        pre, own = self.sub_axis or (1, size)
+        return pre, pre * own
 
 
 @attrs.frozen
@@ -200,6 +218,13 @@ class ReplicaGroups:
     groups: tuple[tuple[int, ...], ...] = ()
     iota: IotaTiles | None = None
     mesh: MeshReplicaGroups | None = None
+
+    @property
+    def device_count(self) -> int:
+        """How many devices they name."""
+        if self.iota is not None:
+            return math.prod(self.iota.dimensions)
+        return sum(map(len, self.groups)) if self.mesh is None else self.mesh.mesh.device_count
 
     def expand(self) -> tuple[tuple[int, ...], ...]:
         """The groups as explicit lists."""

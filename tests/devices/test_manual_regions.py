@@ -347,7 +347,7 @@ HALF = '<@mesh, [{"x"}, {}]>'
         (shardy(ROW, '<@net, [{"x"}, {}]>'), "the module has no mesh 'net'"),
         (shardy(ROW, '<@mesh, [{"x"}, {}'), "cannot be read"),
         (shardy(ROW, '<@mesh, [{"z"}, {}]>', axes='"z"'), "the mesh has no such axis"),
-        (shardy(ROW, '<@mesh, [{"x"}, {"x"}]>'), "uses an axis twice"),
+        (shardy(ROW, '<@mesh, [{"x"}, {"x"}]>'), "axis 'x', or a part of it, is used twice"),
         (shardy(ROW, '<@mesh, [{"x"}]>'), "1 dimensions, but the array is"),
         (shardy(ROW, f"{HALF}, {HALF}"), "1 operands, but 2 shardings"),
         (shardy(ROW, '<@mesh, [{"x"}, {}], unreduced={"y"}>'), "unreduced"),

@@ -220,6 +220,32 @@ ENTRY e { c = f32[1000000,1000000] constant({...})
         run_text(text, elided="random")
 
 
+@pytest.mark.parametrize(
+    "shape", ["s32[9223372036854775807]", "f64[4611686018427387904,0]", "c128[65536,65536,65536,65536]"]
+)
+@pytest.mark.parametrize("elided", ["zeros", "random"])
+def test_constants_larger_than_an_array_can_be_are_refused(shape: str, elided: str) -> None:
+    text = f"HloModule m\nENTRY e {{ ROOT c = {shape} constant({{...}}) }}"
+    with pytest.raises(ResourceError):
+        run_text(text, elided=elided)
+
+
+def test_results_in_place_of_unknown_calls_may_not_be_larger_than_an_array_can_be() -> None:
+    text = 'HloModule m\nENTRY e { ROOT c = f64[4611686018427387904,0] custom-call(), custom_call_target="odd" }'
+    with pytest.raises(ResourceError, match="larger than an array can be"):
+        run_text(text, unknown="zeros")
+
+
+def test_groups_of_far_more_devices_than_there_are_are_refused_before_they_are_listed() -> None:
+    text = """HloModule m, replica_count=2
+ENTRY e { p = f32[4] parameter(0)
+  ROOT r = f32[4] all-to-all(p), dimensions={0}, replica_groups=GROUPS }
+"""
+    for groups in ("[1099511627776,4]<=[4398046511104]", "mesh['x'=1099511627776,'y'=4] {'y'}"):
+        with pytest.raises(InputError, match="names 4398046511104 replicas, but there are 2"):
+            run_devices(parsed(text.replace("GROUPS", groups)), [[X], [X]])
+
+
 DIFFERING = """HloModule m, num_partitions=4
 ENTRY e { x = f32[250000] parameter(0)
   p = u32[] partition-id()

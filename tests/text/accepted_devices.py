@@ -40,6 +40,11 @@ DEVICES: dict[str, str] = {
     "all-reduce along a mesh axis": _all_reduce("replica_groups=mesh['x'=2,'y'=2] {'x'}, "),
     "all-reduce along several mesh axes": _all_reduce("replica_groups=mesh['x'=2,'y'=2], {'x','y'}, "),
     "all-reduce along part of a mesh axis": _all_reduce("replica_groups=mesh['x'=4,'y'=2] {'x':(1)2}, "),
+    "all-reduce along several parts of a mesh axis": _all_reduce("replica_groups=mesh['x'=12] {'x':(6)2,'x':(1)3}, "),
+    "all-reduce along mesh axes by number": _all_reduce("replica_groups=mesh['x'=2,'y'=4] {'1':(1)2,'0'}, "),
+    "all-reduce along an axis whose name is a number": _all_reduce("replica_groups=mesh['1'=2,'y'=4] {'1'}, "),
+    "sharding along mesh axes by number": op("f32[2] copy(a), sharding={mesh['x'=2,'y'=4], [{'1'}]}", a=_F2),
+    "sharding along an empty mesh axis": op("f32[2] copy(a), sharding={mesh['x'=0,'y'=4], [{'x'}]}", a=_F2),
     "all-reduce along a mesh of listed devices": _all_reduce(
         "replica_groups=mesh['x'=2,'y'=2], device_ids=(3,2,1,0) {'y'}, "
     ),

@@ -21,6 +21,10 @@ def _carries(attributes: str) -> str:
     return _unary(f"f32[2] copy(a), {attributes}")
 
 
+def _all_reduce(groups: str) -> str:
+    return op(f"f32[2] all-reduce(a), replica_groups={groups}, to_apply=add_f32", ADD, a=_F2)
+
+
 ATTRIBUTES: dict[str, str] = {
     "attribute twice": _unary("f32[2,2] broadcast(a), dimensions={0}, §dimensions={0}"),
     "attribute without a value": _unary("f32[2,2] broadcast(a), dimensions=§"),
@@ -293,6 +297,14 @@ ATTRIBUTES: dict[str, str] = {
     "sharding of a mesh of a word": _carries("sharding={mesh['x'=§two], [{'x'}]}"),
     "sharding of a mesh with an unknown field": _carries("sharding={mesh['x'=2], [{'x'}], §odd={}}"),
     "sharding of a mesh with an axis behind a question mark": _carries("sharding={mesh['x'=2], [{?,§'x'}]}"),
+    "sharding of a mesh with two axes of a name": _carries("sharding={mesh['x'=2,§'x'=4], [{'x'}]}"),
+    "sharding along an axis twice": _carries("sharding={mesh['x'=2]§, §[{'x'}], replicated={'x'}}"),
+    "sharding along parts that do not divide": _carries("sharding={mesh['x'=4]§, §[{'x':(3)2}]}"),
+    "sharding along a part that goes beyond its axis": _carries("sharding={mesh['x'=4]§, §[{'x':(2)4}]}"),
+    "replica groups along an unknown axis": _all_reduce("mesh['x'=2,'y'=4] {§'z'}"),
+    "replica groups along an axis twice": _all_reduce("mesh['x'=2,'y'=4] §{'x','x'}"),
+    "replica groups along no axis": _all_reduce("mesh['x'=2,'y'=4] §{}§"),
+    "replica groups along an axis of one": _all_reduce("mesh['x'=1,'y'=8] §{'x'}§"),
     "sharding of a tuple without a comma": op(
         "(f32[2], s32[]) copy(a), sharding={{replicated} §{replicated}}", a="(f32[2], s32[])"
     ),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from functools import partial
 from typing import Any
 
 from hloexec.ir import (
@@ -35,6 +38,7 @@ _KINDS = {
 }
 # Where a text names several kinds, the first of these decides, as in XLA.
 _PRECEDENCE = ("replicated", "maximal", "manual", "unknown", "unreduced")
+_AXES_KINDS = ("replicated", "unreduced", "manual")
 _SUBGROUP_KINDS = ("maximal", "replicated", "manual", "unreduced")
 
 
@@ -192,7 +196,12 @@ class ShardingParser:
         if lexer.at_word("mesh"):
             mesh = self._mesh()
             lexer.take(",")
-            axes = self._axes("the axes of replica groups")
+            start = lexer.start
+            axes = self._axes("the axes of replica groups", mesh)
+            self._require_fitting(mesh, axes, start)
+            sizes = dict(mesh.axes)
+            if math.prod((axis.sub_axis or (1, sizes[axis.name]))[1] for axis in axes) <= 1:
+                lexer.fail("the axes of replica groups give groups of more than one device", start)
             return ReplicaGroups(mesh=MeshReplicaGroups(mesh, axes))
         if lexer.at("["):
             start = lexer.start
@@ -217,7 +226,10 @@ class ShardingParser:
             return Mesh(maximal_device=device)
         axes: list[tuple[str, int]] = []
         while not lexer.at("]"):
+            start = lexer.start
             name = self._axis_name()
+            if name in dict(axes):
+                lexer.fail(f"the mesh has two axes {name!r}", start)
             lexer.expect("=", "after the name of a mesh axis")
             axes.append((name, lexer.integer("the size of a mesh axis")))
             if not lexer.take(","):
@@ -239,9 +251,7 @@ class ShardingParser:
                 if not lexer.take(","):
                     break
             lexer.expect(")", "after the device order of a mesh")
-            count = 1
-            for size in sizes:
-                count *= size
+            count = math.prod(sizes)
             if len(devices) != count:
                 lexer.fail(f"the mesh has {count} devices, its device order names {len(devices)}", position)
             return Mesh(tuple(axes), device_ids=tuple(devices))
@@ -254,13 +264,19 @@ class ShardingParser:
             return lexer.string("the name of a mesh axis")
         return lexer.name("the name of a mesh axis")
 
-    def _axes(self, what: str) -> tuple[AxisRef, ...]:
-        return self._attributes.items("{", "}", what, self._axis)
+    def _axes(self, what: str, mesh: Mesh) -> tuple[AxisRef, ...]:
+        return self._attributes.items("{", "}", what, partial(self._axis, mesh))
 
-    def _axis(self) -> AxisRef:
-        """name [':(' int ')' int]"""
+    def _axis(self, mesh: Mesh) -> AxisRef:
+        """name [':(' int ')' int]; a number that is no name stands for the axis at that place."""
         lexer = self._lexer
+        start = lexer.start
         name = self._axis_name()
+        if name not in dict(mesh.axes):
+            by_number = {str(number): name for number, (name, _) in enumerate(mesh.axes)}
+            if name not in by_number:
+                lexer.fail(f"the mesh has no axis '{name}'", start)
+            name = by_number[name]
         if not lexer.take(":") and not lexer.at("("):  # a name without quotes has taken its colon along
             return AxisRef(name)
         lexer.expect("(", "before the size above a sub-axis")
@@ -268,7 +284,7 @@ class ShardingParser:
         lexer.expect(")", "after the size above a sub-axis")
         return AxisRef(name, (above, lexer.integer("the size of a sub-axis")))
 
-    def _dimension(self) -> DimensionSharding:
+    def _dimension(self, mesh: Mesh) -> DimensionSharding:
         """'{' [axis (',' axis)*] [',' '?'] '}'"""
         lexer = self._lexer
         lexer.expect("{", "before the axes of a dimension")
@@ -280,7 +296,7 @@ class ShardingParser:
             elif not is_closed:
                 lexer.fail("'?' is the last of a dimension's axes")
             else:
-                axes.append(self._axis())
+                axes.append(self._axis(mesh))
             if not lexer.take(","):
                 break
         lexer.expect("}", "after the axes of a dimension")
@@ -291,34 +307,35 @@ class ShardingParser:
         [',' 'metadata=' metadata] '}'"""
         lexer = self._lexer
         mesh = self._mesh()
+        start = lexer.start
         fields: dict[str, Any] = {}
         if mesh.maximal_device is None:
             lexer.take(",")
-            if lexer.kind == NAME and lexer.value in ("replicated", "unreduced", "manual"):
+            if lexer.kind == NAME and lexer.value in _AXES_KINDS:
                 fields["kind"] = _KINDS[lexer.word("a kind")]
             else:
-                fields["dimensions"] = self._attributes.items("[", "]", "the dimensions of a sharding", self._dimension)
+                fields["dimensions"] = self._attributes.items(
+                    "[", "]", "the dimensions of a sharding", partial(self._dimension, mesh)
+                )
         while lexer.take(","):
-            start = lexer.start
+            part_start = lexer.start
             name = lexer.attribute_name("a part of a sharding")
             if name == "metadata":
                 metadata: tuple[Metadata, ...] = self._annotations.metadata_list("the metadata of a sharding")
                 fields["metadata"] = metadata
-            elif name in ("replicated", "unreduced", "manual") and "kind" not in fields:
-                fields[name] = self._axes(f"the {name} axes")
+            elif name in _AXES_KINDS and "kind" not in fields:
+                fields[name] = self._axes(f"the {name} axes", mesh)
             else:
                 lexer.fail(
-                    f"a mesh sharding has the parts replicated, unreduced, manual, metadata; found '{name}'", start
+                    f"a mesh sharding has the parts replicated, unreduced, manual, metadata; found '{name}'", part_start
                 )
         lexer.expect("}", "after a sharding")
-        self._check_axes(mesh, fields)
-        return NamedSharding(mesh, **fields)
+        sharding = NamedSharding(mesh, **fields)
+        used = [dimension.axes for dimension in sharding.dimensions]
+        used += [getattr(sharding, kind) for kind in _AXES_KINDS]
+        self._require_fitting(mesh, tuple(itertools.chain.from_iterable(used)), start)
+        return sharding
 
-    def _check_axes(self, mesh: Mesh, fields: dict[str, Any]) -> None:
-        known = {name for name, _ in mesh.axes} | {str(i) for i in range(len(mesh.axes))}
-        axes = [axis for dimension in fields.get("dimensions", ()) for axis in dimension.axes]
-        for part in ("replicated", "unreduced", "manual"):
-            axes += fields.get(part, ())
-        for axis in axes:
-            if axis.name not in known:
-                self._lexer.fail(f"the mesh has no axis '{axis.name}'")
+    def _require_fitting(self, mesh: Mesh, axes: tuple[AxisRef, ...], start: int) -> None:
+        if fault := mesh.fault_of(axes):
+            self._lexer.fail(fault, start)
