@@ -137,7 +137,7 @@ class _Analysis:
             return operands[0][offset : offset + leaf_count(shape)]
         shapes = tuple(operand.shape for operand in computation.operands_of(instruction))
         arrays = tuple(operand for operand in shapes if isinstance(operand, ArrayShape))
-        if not isinstance(shape, ArrayShape) or len(arrays) < len(shapes):
+        if not isinstance(shape, ArrayShape) or not shape.is_array or len(arrays) < len(shapes):
             return opaque_bounds(shape)
         use = Use(instruction, arrays, tuple(bounds for (bounds,) in operands), self._module)
         return (_within_type(_result_bounds(use), shape),)

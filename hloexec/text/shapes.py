@@ -192,6 +192,8 @@ class ShapeParser:
                 )
             if sorted(layout.minor_to_major) != list(range(len(dimensions))):
                 lexer.fail("a layout names every dimension once", layout_start)
+            if layout == Layout(()):  # says nothing: {:S(0)} of a scalar
+                layout = None
         return ArrayShape(element_type, tuple(dimensions), layout, tuple(dynamic) if any(dynamic) else ())
 
     def _element_type(self, what: str) -> ElementType:

@@ -155,6 +155,10 @@ def test_preds_are_mixed() -> None:
     assert array.mean() == pytest.approx(0.5, abs=0.025)
 
 
+def test_tokens_that_operations_hand_on_are_not_looked_at() -> None:
+    assert random_inputs(parse(op("token[] copy(p)", p="token[]"))) == [TOKEN]
+
+
 def test_tokens_empty_arrays_scalars_and_deep_tuples() -> None:
     token, empty, scalar = random_inputs(identity("token[]", "f32[0,3]", "f64[]"))
     assert token is TOKEN and empty.shape == (0, 3) and scalar.shape == ()  # type: ignore[union-attr]

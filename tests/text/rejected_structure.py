@@ -173,6 +173,9 @@ STRUCTURE: dict[str, str] = {
     ),
     "nested instruction without a shape": module("ROOT b = f32[] negate(§constant§(1))"),
     "single instruction without a type on an operand": "r = f32[2] add(§x§, f32[2] y)",
+    "single instruction behind one that is not there": (
+        "r = f32[2] add(f32[2] x, f32[2] y), control-predecessors={§z§}"
+    ),
     "single instruction with something behind": "r = f32[2] negate(f32[2] x)\n§s = f32[2] negate(r)",
     "opcode in upper case": _unary("f32[2] §Negate(a)"),
 }  # fmt: skip

@@ -214,7 +214,7 @@ class InstructionAttributeParser:
             position = lexer.start
             name = lexer.name("a control predecessor")
             if name not in scope.by_name:
-                if self._state.strict:
+                if self._state.strict or scope.makes_parameters:
                     lexer.fail(f"the control predecessor '{name}' is not defined before it is used", position)
                 scope.pending.append((name, None, position))
             return name
