@@ -25,6 +25,7 @@ __all__ = [
     "ShapeError",
     "UnsupportedError",
     "VerificationError",
+    "printable",
     "warn",
 ]
 
@@ -114,11 +115,15 @@ def _is_outside(frame: FrameType) -> bool:
     return not frame.f_code.co_filename.startswith((_PACKAGE, "<plan of ", "<attrs "))
 
 
+def printable(text: str) -> str:
+    """A text of a file as a terminal may show it: what could steer the terminal is a `·`; line breaks stay."""
+    return "".join(character if character.isprintable() or character == "\n" else "·" for character in text)
+
+
 def _excerpt(source_line: str, column: int, width: int = 160) -> tuple[str, str]:
     """Cut a window of `width` characters around `column` out of a line, and place the caret below it."""
     start = max(0, column - 1 - width // 2) if len(source_line) > width else 0
     window = source_line[start : start + width]
     prefix = "…" if start else ""
     suffix = "…" if start + width < len(source_line) else ""
-    printable = "".join(character if character.isprintable() else "·" for character in window)
-    return f"{prefix}{printable}{suffix}", " " * (len(prefix) + column - 1 - start) + "^"
+    return f"{prefix}{printable(window)}{suffix}", " " * (len(prefix) + column - 1 - start) + "^"

@@ -22,7 +22,7 @@ from typing import Any
 import click
 
 from hloexec import __version__
-from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeError, VerificationError
+from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeError, VerificationError, printable
 
 __all__ = ["main"]
 
@@ -173,7 +173,6 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: object, *
 
 
 def _show(kind: str, message: str, color: str) -> None:
-    """A block on standard error; what a file smuggles into it cannot steer the terminal."""
-    printable = "".join(character if character.isprintable() or character == "\n" else "·" for character in message)
+    """A block on standard error."""
     with suppress(OSError):
-        click.echo(click.style(f"{kind}:", fg=color, bold=True) + " " + printable, err=True)
+        click.echo(click.style(f"{kind}:", fg=color, bold=True) + " " + printable(message), err=True)

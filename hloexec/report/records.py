@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +19,9 @@ __all__ = ["json_text", "leaf_records", "opcode_records", "summary_record"]
 
 
 def json_text(record: object) -> str:
-    """JSON that any reader takes: numbers that are not finite become null."""
-    return json.dumps(_finite(record), indent=2, allow_nan=False, ensure_ascii=False)
+    """JSON that any reader takes: numbers that are not finite become null, what no terminal may see an escape."""
+    text = json.dumps(_finite(record), indent=2, allow_nan=False, ensure_ascii=False)
+    return re.sub(r"[^\n -~]", lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
 
 
 def _finite(value: object) -> Any:

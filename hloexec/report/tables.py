@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from rich.console import Console, Group, RenderableType
+import attrs
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from hloexec.errors import printable
 from hloexec.ir import ArrayShape, Shape, leaf_shapes
 from hloexec.numerics.statistics import LeafStatistics
 from hloexec.ops.registry import Opcode, Role
@@ -53,11 +56,22 @@ def show(renderable: RenderableType) -> None:
     """Print to standard output: with colours and as wide as the terminal, or plain and without trailing blanks."""
     console = console_for()
     if console.is_terminal:
-        console.print(renderable, crop=False)
+        console.print(_Printable(renderable), crop=False)
         return
     with console.capture() as capture:
-        console.print(renderable, crop=False)
+        console.print(_Printable(renderable), crop=False)
     print("\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n")))
+
+
+@attrs.frozen
+class _Printable:
+    """What is shown, but for characters of a file that could steer the terminal."""
+
+    shown: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
+        for segment in console.render(self.shown, options):
+            yield Segment(printable(segment.text), segment.style, segment.control)
 
 
 def command_text(command: str) -> Text:

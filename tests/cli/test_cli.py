@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -396,6 +397,51 @@ def test_warnings_come_as_one_line_each(tmp_path: Path, capsys: pytest.CaptureFi
 def test_errors_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", write(tmp_path, "HloModule m \x1b[2J\n")]) == 2
     assert "\x1b" not in capsys.readouterr().err
+
+
+HOSTILE = r"""HloModule m
+ENTRY e {
+  x = f32[2] parameter(0), metadata={op_name="\033[2J\302\233x\007" source_file="\033]0;x\007.py" source_line=3}
+  n = f32[2] constant({-1, -2})
+  l = f32[2] log(n), metadata={op_name="\033[2J\302\233l\r" source_file="\033]0;l\007.py" source_line=3}
+  ROOT c = f32[2] custom-call(l), custom_call_target="\033[31m\302\233\177", metadata={op_name="\033[2J"}
+}
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
+@pytest.mark.parametrize("is_terminal", [False, True])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "info",
+        "run --unknown zeros",
+        "nan --unknown zeros",
+        "memory",
+        "plan",
+        "diff {file} --unknown zeros",
+        "trace --unknown zeros --output {folder}",
+        "extract --instruction l --unknown zeros -o {folder}",
+    ],
+)
+def test_what_a_file_holds_cannot_steer_the_terminal(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    is_terminal: bool,
+    options: list[str],
+) -> None:
+    """Escapes of terminals begin with a control character; colours, which a terminal gets, are ours."""
+    if is_terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    path = write(tmp_path, HOSTILE)
+    name, *more = command.format(file=path, folder=tmp_path / "folder").split()
+    assert main([name, path, *more, *options]) in (0, 1)
+    shown = capsys.readouterr()
+    text = re.sub("\x1b\\[[0-9;]*m", "", shown.out) if is_terminal else shown.out
+    assert all(character.isprintable() or character == "\n" for character in text + shown.err)
+    assert text
 
 
 def test_an_interrupt_exits_with_130(
