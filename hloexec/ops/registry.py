@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, Required, TypeAlias, TypedDict, TypeVar, Unpack
 
 import attrs
 
@@ -71,6 +71,15 @@ class Role(enum.Enum):
     REPLICA_ID = enum.auto()
     MACHINE = enum.auto()
     """Exchanges values with other devices or with the host: collectives, send and recv, infeed and outfeed."""
+
+
+_STATED = frozenset(
+    {
+        *(Role.PARAMETER, Role.CONSTANT, Role.CUSTOM_CALL),
+        *(Role.ASYNC_START, Role.COPY_START, Role.PART, Role.MACHINE),
+    }
+)
+"""Roles of which texts always state the shape of the result."""
 
 
 class Callee(Protocol):
@@ -152,6 +161,11 @@ class Opcode:
     documentation: str
 
     @property
+    def states_shape(self) -> bool:
+        """Whether texts always state the result's shape, even where a rule would tell it: XLA's parser demands it."""
+        return self.role in _STATED or self.traits.states_shape
+
+    @property
     def is_supported(self) -> bool:
         """Whether modules with this opcode run."""
         return self.role is not Role.KERNEL or self.evaluate is not None
@@ -163,21 +177,25 @@ OPCODES: dict[str, Opcode] = {}
 _Entry = TypeVar("_Entry", bound=type)
 
 
-def opcode(
-    name: str,
-    *,
-    operands: int | tuple[int, int | None],
-    attributes: type | None = None,
-    role: Role = Role.KERNEL,
-    elementwise: bool = False,
-    may_be_view: bool = False,
-    any_order: bool = False,
-    stateful: bool = False,
-    overwrites: int | None = None,
-    gives_same: bool = False,
-    rounding: Rounding | None = None,
-    traits: Traits = NO_TRAITS,
-) -> Callable[[_Entry], _Entry]:
+class _Declaration(TypedDict, total=False):
+    """What an entry says of itself beside its rules."""
+
+    operands: Required[int | tuple[int, int | None]]
+    attributes: type | None
+    role: Role
+    elementwise: bool
+    may_be_view: bool
+    any_order: bool
+    stateful: bool
+    overwrites: int | None
+    gives_same: bool
+    rounding: Rounding | None
+
+
+_RULES = ("infer", "evaluate", "exchange", "bind", "memory_order", "by_rows", "summed")
+
+
+def opcode(name: str, *, traits: Traits = NO_TRAITS, **declaration: Unpack[_Declaration]) -> Callable[[_Entry], _Entry]:
     """Register the decorated class as the entry of opcode `name`.
 
     The class's docstring gives the rule and its source; its static methods `infer`, `evaluate`, `bind`,
@@ -188,28 +206,9 @@ def opcode(
     """
 
     def decorate(cls: _Entry) -> _Entry:
-        register(
-            name,
-            operands=operands,
-            attributes=attributes,
-            role=role,
-            elementwise=elementwise,
-            may_be_view=may_be_view,
-            any_order=any_order,
-            stateful=stateful,
-            overwrites=overwrites,
-            gives_same=gives_same,
-            rounding=rounding,
-            infer=getattr(cls, "infer", None),
-            evaluate=getattr(cls, "evaluate", None),
-            exchange=getattr(cls, "exchange", None),
-            bind=getattr(cls, "bind", None),
-            memory_order=getattr(cls, "memory_order", None),
-            by_rows=getattr(cls, "by_rows", None),
-            summed=getattr(cls, "summed", None),
-            traits=traits_with_rules(traits, cls),
-            documentation=inspect.cleandoc(cls.__doc__ or ""),
-        )
+        rules = {rule: getattr(cls, rule) for rule in _RULES if hasattr(cls, rule)}
+        documentation = inspect.cleandoc(cls.__doc__ or "")
+        register(name, traits=traits_with_rules(traits, cls), documentation=documentation, **rules, **declaration)
         return cls
 
     return decorate

@@ -125,7 +125,7 @@ class Traits:
     """From the operands' elements, where the exact result is a number other than zero."""
 
     states_shape: bool = False
-    """Whether texts always state the shape of the result, even where a rule would tell it: XLA's parser demands it."""
+    """Whether texts state the shape of the result though a rule would tell it, beyond roles of which all do."""
     probe: Probe | None = None
     """What shows which element types it takes, where it does not take operands of one shape and no attributes."""
 

@@ -232,7 +232,7 @@ class OperandParser:
     ) -> Shape:
         """The shape that an instruction without one has by the rule of its opcode."""
         lexer = self._lexer
-        if entry.infer is None or entry.traits.states_shape:
+        if entry.infer is None or entry.states_shape:
             lexer.fail(f"the shape of a {entry.name} cannot be inferred; it must be given", start)
         shapes: list[Shape] = []
         for name in operands:

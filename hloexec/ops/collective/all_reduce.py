@@ -90,8 +90,6 @@ class ReduceScatterAttributes:
 class AllGather:
     """Concatenates the operands of a group's devices along `dimensions` (XLA: AllGather)."""
 
-    states_shape = True
-
     @staticmethod
     def infer(*operands: Shape, attributes: AllGatherAttributes, shape: Shape) -> Shape:
         return _gathered(operands, shape, attributes, "all-gather")
@@ -114,8 +112,6 @@ class AllGather:
 class AllGatherStart:
     """Starts an all-gather; the value is (operands, results)."""
 
-    states_shape = True
-
     @staticmethod
     def infer(*operands: Shape, attributes: AllGatherAttributes, shape: Shape) -> Shape:
         parts = require_tuple(shape, 2, "all-gather-start")
@@ -128,8 +124,6 @@ class AllGatherStart:
 @opcode("all-gather-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (1,)),), owns_tuple=True))
 class AllGatherDone:
     """The results of a started all-gather."""
-
-    states_shape = True
 
     @staticmethod
     def infer(operand: Shape) -> Shape:
@@ -148,7 +142,6 @@ class AllReduce:
     """Folds the operands of a group's devices with `to_apply` (XLA: AllReduce)."""
 
     sums = Sums.FOLDED
-    states_shape = True
 
     @staticmethod
     def infer(*operands: Shape, attributes: AllReduceAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
@@ -173,7 +166,6 @@ class AllReduceStart:
     """Starts an all-reduce; the value has the shape of the results."""
 
     sums = Sums.FOLDED
-    states_shape = True
 
     @staticmethod
     def infer(*operands: Shape, attributes: AllReduceAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
@@ -187,8 +179,6 @@ class AllReduceStart:
 class AllReduceDone:
     """The results of a started all-reduce."""
 
-    states_shape = True
-
     @staticmethod
     def infer(operand: Shape) -> Shape:
         return operand
@@ -199,7 +189,6 @@ class ReduceScatter:
     """An all-reduce, of which each device keeps its part along `dimensions` (XLA: ReduceScatter)."""
 
     sums = Sums.FOLDED
-    states_shape = True
 
     @staticmethod
     def infer(

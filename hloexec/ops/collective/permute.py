@@ -77,8 +77,6 @@ class CollectivePermuteAttributes:
 class AllToAll:
     """Device i's part j goes to device j's place i, within each group (XLA: AllToAll)."""
 
-    states_shape = True
-
     @staticmethod
     def infer(*operands: Shape, attributes: AllToAllAttributes, shape: Shape) -> Shape:
         groups = attributes.replica_groups
@@ -129,8 +127,6 @@ class RaggedAllToAll:
     """Rows input_offsets[j] … + send_sizes[j] of the input go to rows output_offsets[j] … of device j's output
     (XLA: RaggedAllToAll).
     """
-
-    states_shape = True
 
     @staticmethod
     def infer(operand: Shape, output: Shape, *offsets: Shape, attributes: RaggedAllToAllAttributes) -> Shape:
@@ -185,8 +181,6 @@ class RaggedAllToAll:
 class CollectiveBroadcast:
     """The value of each group's first device; zeros on devices in no group (XLA: CollectiveBroadcast)."""
 
-    states_shape = True
-
     @staticmethod
     def infer(*operands: Shape, attributes: CollectiveBroadcastAttributes) -> Shape:
         require_distinct(attributes.replica_groups, "collective-broadcast")
@@ -210,8 +204,6 @@ class CollectiveBroadcast:
 )
 class CollectivePermute:
     """Sends each source's value to its target; zeros on devices that are no target (XLA: CollectivePermute)."""
-
-    states_shape = True
 
     @staticmethod
     def infer(*operands: Shape, attributes: CollectivePermuteAttributes) -> Shape:
@@ -242,8 +234,6 @@ class CollectivePermute:
 class CollectivePermuteStart:
     """Starts a collective-permute; the value is (operands, results, context...)."""
 
-    states_shape = True
-
     @staticmethod
     def infer(*operands: Shape, attributes: CollectivePermuteAttributes, shape: Shape) -> Shape:
         result = _permuted(operands, attributes, "collective-permute-start")
@@ -260,8 +250,6 @@ class CollectivePermuteStart:
 @opcode("collective-permute-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (1,)),), owns_tuple=True))
 class CollectivePermuteDone:
     """The results of a started collective-permute."""
-
-    states_shape = True
 
     @staticmethod
     def infer(operand: Shape) -> Shape:

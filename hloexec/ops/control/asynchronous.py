@@ -81,8 +81,6 @@ class OutfeedAttributes:
 class AsyncStart:
     """Starts calls(operands...); the value is ((operands...), results, state...)."""
 
-    states_shape = True
-
     @staticmethod
     def infer(*operands: Shape, shape: Shape, computations: tuple[ProgramShape, ...]) -> Shape:
         require_parameters(computations[0], operands, "the computation of async-start")
@@ -102,8 +100,6 @@ class AsyncStart:
 class AsyncUpdate:
     """The operand, a started operation, some steps later."""
 
-    states_shape = True
-
     @staticmethod
     def infer(operand: Shape) -> Shape:
         require_tuple(operand, 2, "the operand of async-update")
@@ -120,8 +116,6 @@ class AsyncUpdate:
 class AsyncDone:
     """The results of a started operation."""
 
-    states_shape = True
-
     @staticmethod
     def infer(operand: Shape) -> Shape:
         return require_tuple(operand, 2, "the operand of async-done")[1]
@@ -137,8 +131,6 @@ class AsyncDone:
 class CopyStart:
     """Starts a copy; the value is (destination, source, context)."""
 
-    states_shape = True
-
     @staticmethod
     def infer(operand: Shape, *, shape: Shape) -> Shape:
         destination, source, *_ = require_tuple(shape, 2, "copy-start")
@@ -150,8 +142,6 @@ class CopyStart:
 @opcode("copy-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (0,)),)))
 class CopyDone:
     """The destination of a started copy."""
-
-    states_shape = True
 
     @staticmethod
     def infer(operand: Shape) -> Shape:
@@ -168,8 +158,6 @@ class CopyDone:
 class Send:
     """Sends the first operand through a channel, after the token; the value is (data, context, token) (XLA: Send)."""
 
-    states_shape = True
-
     @staticmethod
     def infer(data: Shape, token: Shape) -> Shape:
         require_token(token, "operand 1 of send")
@@ -180,8 +168,6 @@ class Send:
 class SendDone:
     """A token, once the data has left."""
 
-    states_shape = True
-
     @staticmethod
     def infer(operand: Shape) -> Shape:
         require_token(_handle(operand, "send-done")[2], "element 2 of the operand of send-done")
@@ -191,8 +177,6 @@ class SendDone:
 @opcode("recv", operands=1, attributes=TransferAttributes, role=Role.MACHINE, traits=Traits(opens=True))
 class Recv:
     """Asks for data from a channel, after the token; the value is (data, context, token) (XLA: Recv)."""
-
-    states_shape = True
 
     @staticmethod
     def infer(token: Shape, *, shape: Shape) -> Shape:
@@ -208,8 +192,6 @@ class Recv:
 class RecvDone:
     """(data, token), once the data has arrived."""
 
-    states_shape = True
-
     @staticmethod
     def infer(operand: Shape) -> Shape:
         return TupleShape((_handle(operand, "recv-done")[0], TOKEN_SHAPE))
@@ -218,8 +200,6 @@ class RecvDone:
 @opcode("infeed", operands=1, attributes=InfeedAttributes, role=Role.MACHINE)
 class Infeed:
     """(data, token): the next value that the host feeds (XLA: Infeed)."""
-
-    states_shape = True
 
     @staticmethod
     def infer(token: Shape, *, shape: Shape) -> Shape:
@@ -232,8 +212,6 @@ class Infeed:
 @opcode("outfeed", operands=2, attributes=OutfeedAttributes, role=Role.MACHINE)
 class Outfeed:
     """Hands the first operand to the host, after the token (XLA: Outfeed)."""
-
-    states_shape = True
 
     @staticmethod
     def infer(data: Shape, token: Shape, *, attributes: OutfeedAttributes) -> Shape:

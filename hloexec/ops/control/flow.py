@@ -130,8 +130,6 @@ class CustomCallAttributes:
 class Parameter:
     """The computation's argument of the given number (XLA: Parameter)."""
 
-    states_shape = True
-
     @staticmethod
     def infer(*, attributes: ParameterAttributes, shape: Shape) -> Shape:
         require(attributes.number >= 0, f"a parameter's number must not be negative, but is {attributes.number}")
@@ -141,8 +139,6 @@ class Parameter:
 @opcode("constant", operands=0, attributes=ConstantAttributes, role=Role.CONSTANT)
 class Constant:
     """The value of a literal (XLA: Constant)."""
-
-    states_shape = True
 
     @staticmethod
     def bounds(use: Use) -> Bounds:
@@ -254,8 +250,6 @@ class Conditional:
 @opcode("custom-call", operands=(0, ANY), attributes=CustomCallAttributes, role=Role.CUSTOM_CALL)
 class CustomCall:
     """The library routine `custom_call_target` on the operands (XLA: CustomCall)."""
-
-    states_shape = True
 
     @staticmethod
     def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
