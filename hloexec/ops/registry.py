@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol, Required, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import attrs
 
@@ -104,7 +104,13 @@ class ProgramShape:
     result: Shape
 
 
-@attrs.frozen
+def _keywords_of(rule: str) -> Any:
+    """A field: the keyword-only parameters of a rule, by which it says what else it needs."""
+    of_rule = attrs.Factory(lambda entry: keyword_parameters(getattr(entry, rule)) - {"out"}, takes_self=True)
+    return attrs.field(init=False, default=of_rule)
+
+
+@attrs.frozen(kw_only=True)
 class Opcode:
     """What hloexec knows of one opcode.
 
@@ -115,50 +121,70 @@ class Opcode:
     """
 
     name: str
-    attributes: type | None
-    minimum_operands: int
-    maximum_operands: int | None
-    role: Role
-    infer: Callable[..., Shape] | None
-    evaluate: Callable[..., Any] | None
-    infer_needs: frozenset[str]
-    evaluate_needs: frozenset[str]
-    is_elementwise: bool
-    exchange: Callable[..., Any] | None
-    """Collectives only: the kernel, from what the members of a group hold to what they get; see `collective.groups`.
-    It takes the keyword-only arguments of `evaluate`."""
-    exchange_needs: frozenset[str]
-    gives_same: bool
-    """Collectives only: whether all members of a group get one result."""
-    may_be_view: bool
+    documentation: str = ""
+    operands: int | tuple[int, int | None]
+    """How many it takes: a number, or the least and the most."""
+    attributes: type | None = None
+    role: Role = Role.KERNEL
+    traits: Traits = NO_TRAITS
+    """What analyses know of it (`hloexec.ops.traits`)."""
+    is_elementwise: bool = False
+    may_be_view: bool = False
     """Whether the result usually shares the memory of the first operand; only estimates of memory rely on it."""
-    is_order_sensitive: bool
-    """Whether the bits of the result may depend on the order in which operands lie in memory, as those of sums do."""
-    memory_order: Callable[..., MemoryOrder] | None
-    """Of views, from the order in which the first operand lies, `attributes`, `shape` and `operand_shapes`, by keyword,
-    the order in which the result does; None where that is row-major, whatever the operand's."""
-    is_pure: bool
+    any_order: bool = False
+    """Whether the bits of the result do not depend on how operands lie in memory, which goes without saying of
+    elementwise kernels and views."""
+    is_pure: bool = True
     """Whether it computes the same whenever its operands are the same; else the order in which it is asked matters."""
-    overwrites: int | None
+    overwrites: int | None = None
     """The operand whose array may be given as `out`, where `evaluate` and what `bind` gives take that: the kernel may
     write the result there, and return it."""
-    bind: Callable[..., Callable[..., Any] | None] | None
+    gives_same: bool = False
+    """Collectives only: whether all members of a group get one result."""
+    rounding: Rounding = attrs.field()
+    """What the result owes to rounding. Unless an entry says otherwise, elementwise operations round once; views,
+    kernels of `any_order` and what is no kernel not at all; others in ways unknown."""
+    infer: Callable[..., Shape] | None = None
+    infer_needs: frozenset[str] = _keywords_of("infer")
+    evaluate: Callable[..., Any] | None = None
+    evaluate_needs: frozenset[str] = _keywords_of("evaluate")
+    exchange: Callable[..., Any] | None = None
+    """Collectives only: the kernel, from what the members of a group hold to what they get; see `collective.groups`.
+    It takes the keyword-only arguments of `evaluate`."""
+    exchange_needs: frozenset[str] = _keywords_of("exchange")
+    bind: Callable[..., Callable[..., Any] | None] | None = None
     """Gives a function of the operands (and `out`) alone that does what `evaluate` does under `reference`, or
     None. It takes `attributes`, `shape`, `operand_shapes` and `computations`, where it declares them, by keyword, and
     relies on NumPy's warnings being off.
     """
-    bind_needs: frozenset[str]
-    rounding: Rounding
-    """What the result owes to rounding."""
-    summed: Callable[..., Summation | None] | None
-    """Of opcodes whose rounding is SUM: from `attributes`, `shape`, `operand_shapes` and `computations`, by keyword,
-    what is added up; None where the reducer adds nothing, or is called step by step and rounds by itself."""
-    traits: Traits
-    """What analyses know of it (`hloexec.ops.traits`)."""
-    by_rows: Callable[..., RowForm | None] | None
+    bind_needs: frozenset[str] = _keywords_of("bind")
+    memory_order: Callable[..., MemoryOrder] | None = None
+    """Of views, from the order in which the first operand lies, `attributes`, `shape` and `operand_shapes`, by keyword,
+    the order in which the result does; None where that is row-major, whatever the operand's."""
+    by_rows: Callable[..., RowForm | None] | None = None
     """From `attributes`, `shape`, `operand_shapes` and `computations`, by keyword, how an instruction is computed by
     rows (`hloexec.ops.rows`), with the same bits; of operands that lie in row-major order where that matters."""
-    documentation: str
+    summed: Callable[..., Summation | None] | None = None
+    """Of opcodes whose rounding is SUM: from `attributes`, `shape`, `operand_shapes` and `computations`, by keyword,
+    what is added up; None where the reducer adds nothing, or is called step by step and rounds by itself."""
+
+    @rounding.default
+    def _usual_rounding(self) -> Rounding:
+        moves = self.may_be_view or self.any_order or self.role is not Role.KERNEL
+        return Rounding.ONCE if self.is_elementwise else Rounding.NONE if moves else Rounding.UNKNOWN
+
+    @property
+    def minimum_operands(self) -> int:
+        return self.operands if isinstance(self.operands, int) else self.operands[0]
+
+    @property
+    def maximum_operands(self) -> int | None:
+        return self.operands if isinstance(self.operands, int) else self.operands[1]
+
+    @property
+    def is_order_sensitive(self) -> bool:
+        """Whether the bits of the result may depend on the order in which operands lie in memory, as those of sums."""
+        return not (self.is_elementwise or self.may_be_view or self.any_order)
 
     @property
     def states_shape(self) -> bool:
@@ -177,105 +203,35 @@ OPCODES: dict[str, Opcode] = {}
 _Entry = TypeVar("_Entry", bound=type)
 
 
-class _Declaration(TypedDict, total=False):
-    """What an entry says of itself beside its rules."""
-
-    operands: Required[int | tuple[int, int | None]]
-    attributes: type | None
-    role: Role
-    elementwise: bool
-    may_be_view: bool
-    any_order: bool
-    stateful: bool
-    overwrites: int | None
-    gives_same: bool
-    rounding: Rounding | None
-
-
 _RULES = ("infer", "evaluate", "exchange", "bind", "memory_order", "by_rows", "summed")
 
 
-def opcode(name: str, *, traits: Traits = NO_TRAITS, **declaration: Unpack[_Declaration]) -> Callable[[_Entry], _Entry]:
-    """Register the decorated class as the entry of opcode `name`.
+def opcode(
+    name: str, *, operands: int | tuple[int, int | None], traits: Traits = NO_TRAITS, **fields: Any
+) -> Callable[[_Entry], _Entry]:
+    """Register the decorated class as the entry of opcode `name`; `fields` are others of `Opcode`.
 
     The class's docstring gives the rule and its source; its static methods `infer`, `evaluate`, `bind`,
     `memory_order`, `by_rows`, `summed` and (collectives) `exchange` are what they are called, and so are those
-    that are rules of its `traits`: `bounds`, `demands`, `demands_for`. `any_order` says that the
-    bits of the result do not depend on how operands lie in memory, which goes without saying of elementwise kernels and
-    views.
+    that are rules of its `traits`: `bounds`, `demands`, `demands_for`.
     """
 
     def decorate(cls: _Entry) -> _Entry:
         rules = {rule: getattr(cls, rule) for rule in _RULES if hasattr(cls, rule)}
         documentation = inspect.cleandoc(cls.__doc__ or "")
-        register(name, traits=traits_with_rules(traits, cls), documentation=documentation, **rules, **declaration)
+        known = traits_with_rules(traits, cls)
+        register(Opcode(name=name, documentation=documentation, operands=operands, traits=known, **rules, **fields))
         return cls
 
     return decorate
 
 
-def register(
-    name: str,
-    *,
-    operands: int | tuple[int, int | None],
-    attributes: type | None = None,
-    role: Role = Role.KERNEL,
-    elementwise: bool = False,
-    may_be_view: bool = False,
-    any_order: bool = False,
-    stateful: bool = False,
-    overwrites: int | None = None,
-    gives_same: bool = False,
-    rounding: Rounding | None = None,
-    infer: Callable[..., Shape] | None = None,
-    evaluate: Callable[..., Any] | None = None,
-    exchange: Callable[..., Any] | None = None,
-    bind: Callable[..., Callable[..., Any] | None] | None = None,
-    memory_order: Callable[..., MemoryOrder] | None = None,
-    by_rows: Callable[..., RowForm | None] | None = None,
-    summed: Callable[..., Summation | None] | None = None,
-    traits: Traits = NO_TRAITS,
-    documentation: str = "",
-) -> None:
-    """Register an opcode; for tables of opcodes that are one formula each.
-
-    Unless `rounding` says otherwise, elementwise operations round once; views, kernels of `any_order` and what is no
-    kernel not at all; others in ways unknown.
-    """
-    if name in OPCODES:
-        raise ValueError(f"opcode {name} has two entries")
-    minimum, maximum = (operands, operands) if isinstance(operands, int) else operands
-    attribute_fields(attributes)
-    if rounding is None:
-        moves = may_be_view or any_order or role is not Role.KERNEL
-        rounding = Rounding.ONCE if elementwise else Rounding.NONE if moves else Rounding.UNKNOWN
-    OPCODES[name] = Opcode(
-        name=name,
-        attributes=attributes,
-        minimum_operands=minimum,
-        maximum_operands=maximum,
-        role=role,
-        infer=infer,
-        evaluate=evaluate,
-        infer_needs=keyword_parameters(infer),
-        evaluate_needs=keyword_parameters(evaluate) - {"out"},
-        exchange=exchange,
-        exchange_needs=keyword_parameters(exchange),
-        gives_same=gives_same,
-        is_elementwise=elementwise,
-        may_be_view=may_be_view,
-        is_order_sensitive=not (elementwise or may_be_view or any_order),
-        memory_order=memory_order,
-        is_pure=not stateful,
-        overwrites=overwrites,
-        bind=bind,
-        bind_needs=keyword_parameters(bind),
-        rounding=rounding,
-        summed=summed,
-        traits=traits,
-        by_rows=by_rows,
-        documentation=documentation,
-    )
+def register(entry: Opcode) -> None:
+    """Make an entry known; for tables of opcodes that are one formula each."""
+    if entry.name in OPCODES:
+        raise ValueError(f"opcode {entry.name} has two entries")
+    attribute_fields(entry.attributes)
+    OPCODES[entry.name] = entry
 
 
 def find_opcode(name: str) -> Opcode | None:

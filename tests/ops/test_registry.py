@@ -8,7 +8,7 @@ import pytest
 
 import hloexec.ops  # noqa: F401  (fills the registry)
 from hloexec.ops.attributes import Grammar, attribute_fields
-from hloexec.ops.registry import OPCODES, Role, find_opcode, register
+from hloexec.ops.registry import OPCODES, Opcode, Role, find_opcode, register
 
 _SPELLED_OTHERWISE = {
     "Clz": "count-leading-zeros",
@@ -72,7 +72,7 @@ def test_enumerations_name_their_choices(name: str) -> None:
 
 def test_an_opcode_has_one_entry() -> None:
     with pytest.raises(ValueError, match="two entries"):
-        register("tuple", operands=0)
+        register(Opcode(name="tuple", operands=0))
 
 
 def test_an_unknown_opcode_is_not_found() -> None:

@@ -125,7 +125,7 @@ def _converted_bounds(use: Use, operand: Bounds) -> Bounds:
 _CONVERTS = Traits(converts=True, keeps_order=True, demands_for=first_operand_demands, nonzero=finite_and_not_zero)
 
 
-@opcode("convert", operands=1, elementwise=True, traits=attrs.evolve(_CONVERTS, bounds=_converted_bounds))
+@opcode("convert", operands=1, is_elementwise=True, traits=attrs.evolve(_CONVERTS, bounds=_converted_bounds))
 class Convert:
     """The operand in the declared element type.
 

@@ -24,7 +24,7 @@ from hloexec.ops.common import array_shape, narrow, same_dimensions, same_type_i
 from hloexec.ops.elementwise.binding import around_formula
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS
-from hloexec.ops.registry import keyword_parameters, register
+from hloexec.ops.registry import Opcode, keyword_parameters, register
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import NO_TRAITS, Traits
 from hloexec.values import Array
@@ -180,14 +180,16 @@ def elementwise(
         return common.with_element_type(result(common.element_type))
 
     register(
-        name,
-        operands=operands,
-        attributes=attributes,
-        elementwise=True,
-        rounding=rounding,
-        infer=infer or usual,
-        evaluate=_kernel(compute, needs, name),
-        bind=_binding(compute, needs, chosen),
-        traits=traits,
-        documentation=documentation,
+        Opcode(
+            name=name,
+            documentation=documentation,
+            operands=operands,
+            attributes=attributes,
+            traits=traits,
+            is_elementwise=True,
+            rounding=rounding,
+            infer=infer or usual,
+            evaluate=_kernel(compute, needs, name),
+            bind=_binding(compute, needs, chosen),
+        )
     )

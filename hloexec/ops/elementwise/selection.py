@@ -126,7 +126,7 @@ elementwise(
 )
 
 
-@opcode("select", operands=3, elementwise=True, rounding=Rounding.NONE, traits=Traits(moves=(1, 2)))
+@opcode("select", operands=3, is_elementwise=True, rounding=Rounding.NONE, traits=Traits(moves=(1, 2)))
 class Select:
     """on_true where pred, else on_false; a scalar pred chooses the whole array. Any element type (XLA: Select)."""
 

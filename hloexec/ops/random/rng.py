@@ -139,7 +139,7 @@ class RngBitGenerator:
 
 
 @opcode(
-    "rng-get-and-update-state", operands=0, attributes=RngGetAndUpdateStateAttributes, any_order=True, stateful=True
+    "rng-get-and-update-state", operands=0, attributes=RngGetAndUpdateStateAttributes, any_order=True, is_pure=False
 )
 class RngGetAndUpdateState:
     """The counter of the run's generator, low part first, which then advances by `delta`; see `seeded`."""
@@ -162,7 +162,7 @@ class RngGetAndUpdateState:
         return np.array([old >> 64 * part & _MASK64 for part in range(shape.dimensions[0])], np.uint64)
 
 
-@opcode("rng", operands=2, attributes=RngAttributes, any_order=True, stateful=True)
+@opcode("rng", operands=2, attributes=RngAttributes, any_order=True, is_pure=False)
 class Rng:
     """Samples of a uniform distribution over [a, b), or of a normal one with mean a and standard deviation b.
 
