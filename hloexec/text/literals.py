@@ -333,7 +333,8 @@ def nan_bits(dtype: DType, negative: bool, payload: int | None) -> Any:
     exponent_mask = ((1 << (bits - 1)) - 1) & ~((1 << int(info.nmant)) - 1)
     has_payload = bool(np.isinf(np.array(exponent_mask, unsigned).view(dtype).astype(np.float64)))
     if not has_payload:
-        return quiet if payload is None else None
+        signed = quiet.view(unsigned) | unsigned.type(int(negative) << (bits - 1))
+        return np.asarray(signed, unsigned).view(dtype) if payload is None else None
     if payload is None:
         payload = 1 << (int(info.nmant) - 1)
     if not 0 < payload < 1 << int(info.nmant):

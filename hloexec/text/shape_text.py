@@ -160,13 +160,11 @@ def _shortest(value: np.float32) -> str:
 
 
 def _nan(element: Array) -> str:
-    """`nan`, `-nan`, or with the payload where it is not the usual one."""
+    """`nan`, `-nan`, or with the payload where it is not the usual one; types without infinities have no payloads."""
     dtype = element.dtype
-    mantissa_bits = int(ml_dtypes.finfo(dtype).nmant)  # type: ignore[no-untyped-call]
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     bits = int(element.view(f"u{dtype.itemsize}")[0])
-    quiet = int(np.array([np.nan]).astype(dtype).view(f"u{dtype.itemsize}")[0])
-    if bits == quiet:
-        return "nan"
-    payload = bits & ((1 << mantissa_bits) - 1)
-    sign = "-" if bits >> (dtype.itemsize * 8 - 1) else ""
-    return f"{sign}nan" if payload == 1 << (mantissa_bits - 1) else f"{sign}nan(0x{payload:x})"
+    payload = bits & ((1 << int(info.nmant)) - 1)
+    sign = "-" if info.min < 0 and bits >> (dtype.itemsize * 8 - 1) else ""
+    is_usual = not np.isinf(np.array([np.inf]).astype(dtype)) or payload == 1 << (int(info.nmant) - 1)
+    return f"{sign}nan" if is_usual else f"{sign}nan(0x{payload:x})"

@@ -129,7 +129,8 @@ class SliceToDynamic:
                 scalar.rank == 0 and scalar.element_type.name == "s32",
                 f"an extent of SliceToDynamic must be s32[], but is {scalar}",
             )
-        return ArrayShape(array.element_type, array.dimensions, dynamic_dimensions=result.dynamic_dimensions)
+        is_dynamic = result.dynamic_dimensions if result.rank == array.rank else ()
+        return ArrayShape(array.element_type, array.dimensions, dynamic_dimensions=is_dynamic)
 
     @staticmethod
     def evaluate(operand: Array, *extents: Array) -> Array:

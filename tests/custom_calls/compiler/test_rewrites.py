@@ -71,6 +71,16 @@ def test_extents_beyond_the_bound_are_an_error():
         )
 
 
+def test_a_cut_array_keeps_its_rank():
+    with pytest.raises(VerificationError, match=r"f32\[<=4\], but its operands give f32\[\]"):
+        run(
+            """x = f32[] parameter(0)
+            ROOT d = f32[<=4] custom-call(x), custom_call_target="SliceToDynamic"
+            """,
+            np.float32(0),
+        )
+
+
 def test_slices_are_put_together_in_their_dimension():
     parts = [np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(8, 12, dtype=np.float32).reshape(2, 2)]
     value = run(
