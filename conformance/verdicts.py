@@ -28,8 +28,8 @@ from hloexec.dtypes import element_type_of
 from hloexec.golden.spreads import RECORDED_SAMPLES
 from hloexec.numerics.error_budget import leaf_chains
 from hloexec.numerics.leaves import leaves_of
-from hloexec.numerics.sampling import measured_spreads
-from hloexec.numerics.spread import SAMPLES
+from hloexec.numerics.sampling.runs import measured_spreads
+from hloexec.numerics.sampling.spread import SAMPLES
 from hloexec.numerics.ulps import wide
 from hloexec.ops.common import narrow
 

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
     from hloexec.numerics.error_maps import ErrorMap
     from hloexec.numerics.measuring import ElementDifference, Measured
-    from hloexec.numerics.spread import Spread
+    from hloexec.numerics.sampling.spread import Spread
     from hloexec.numerics.statistics import LeafStatistics
     from hloexec.numerics.tolerances import Tolerance
     from hloexec.ops.policies.policy import NumericsPolicy
@@ -225,7 +225,7 @@ _HOMES = {
     "Sink": "hloexec.exec.host",
     "Source": "hloexec.exec.host",
     "SourceLine": "hloexec.origins",
-    "Spread": "hloexec.numerics.spread",
+    "Spread": "hloexec.numerics.sampling.spread",
     "Statistics": "hloexec.exec.statistics",
     "Token": "hloexec.values",
     "Tolerance": "hloexec.numerics.tolerances",

@@ -16,7 +16,9 @@ MOST_LINES = 60
 MOST_NAMES = 60
 """Opcodes that modules outside of the entries name, at most: `OPCODE_NAMES` has one each time."""
 MOST_MODULES = 15
-"""Files of a package of operations or library calls, beside its `__init__.py`."""
+"""Files of a package, beside its `__init__.py`."""
+LARGE_ROOMS = {"hloexec": 22, "hloexec/exec": 18, "hloexec/plan": 19}
+"""Packages with more: the front of the house, and two whose modules hold one another up."""
 MOST_FILES = 30
 """Files of hloexec's that the first run of one instruction may enter."""
 
@@ -153,10 +155,10 @@ def test_opcodes_are_named_by_their_entries_alone() -> None:
     assert sum(len(names.split()) for names in OPCODE_NAMES.values()) < MOST_NAMES
 
 
-def test_rooms_of_operations_are_small_and_say_what_lives_there() -> None:
-    folders = [path.parent for name in ("ops", "custom_calls") for path in (ROOT / "hloexec" / name).rglob("*.py")]
-    for folder in {*folders}:
-        assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= MOST_MODULES, folder
+def test_rooms_are_small_and_say_what_lives_there() -> None:
+    for folder in {path.parent for path in (ROOT / "hloexec").rglob("*.py")}:
+        modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(modules) <= LARGE_ROOMS.get(str(folder.relative_to(ROOT)), MOST_MODULES), folder
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
 
 

@@ -32,8 +32,8 @@ from hloexec.ir import ArrayShape, Module
 from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import Comparison, LeafComparison, verdict_of
 from hloexec.numerics.measuring import measure
-from hloexec.numerics.sampling import measured_spreads
-from hloexec.numerics.spread import Spread
+from hloexec.numerics.sampling.runs import measured_spreads
+from hloexec.numerics.sampling.spread import Spread
 from hloexec.numerics.tolerances import required_equality
 from hloexec.numerics.ulps import same_bits
 from hloexec.operations import traits_of

@@ -35,8 +35,8 @@ from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX
 from hloexec.golden.spreads import RECORDED_SAMPLES, write_spreads
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
-from hloexec.numerics.sampling import measured_spreads
-from hloexec.numerics.spread import Spread
+from hloexec.numerics.sampling.runs import measured_spreads
+from hloexec.numerics.sampling.spread import Spread
 from hloexec.numerics.tolerances import given_tolerance
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.results import labelled_arrays, result_shapes

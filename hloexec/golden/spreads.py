@@ -1,7 +1,7 @@
 """`spread.npz`: what rounding does to each element of a golden's result, measured when it was recorded.
 
 For each leaf of floats, in their order, the scales of its elements, and how many samples, degrees of freedom and scales
-to allow `hloexec.numerics.spread` found. A golden without the file is held to what can be read off its module.
+to allow `hloexec.numerics.sampling.spread` found. A golden without the file is held to what can be read off its module.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from hloexec import literals
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, Module
-from hloexec.numerics.spread import Spread
+from hloexec.numerics.sampling.spread import Spread
 from hloexec.results import result_shapes
 from hloexec.values import Array
 

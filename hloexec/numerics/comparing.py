@@ -19,8 +19,8 @@ from hloexec.numerics.error_budget import Chain, leaf_chains
 from hloexec.numerics.index_leaves import IndexLeaves
 from hloexec.numerics.leaves import leaves_of
 from hloexec.numerics.measuring import measure
-from hloexec.numerics.sampling import Sampled, sampled
-from hloexec.numerics.spread import Spread
+from hloexec.numerics.sampling.runs import Sampled, sampled
+from hloexec.numerics.sampling.spread import Spread
 from hloexec.numerics.tolerances import (
     Tolerance,
     derived_tolerance,
@@ -59,8 +59,8 @@ def compare(
     agrees with NaN. Where none of the three is given, floats may be off by what rounding explains. With the `module`
     that gave the values and its `inputs` (see `hloexec.Inputs`) that is measured, for each
     element by itself: the module runs a few times with roundings that go up or down by chance
-    (`hloexec.numerics.spread`); `spreads`, by label, are what was measured before. `numerics` is the policy that the
-    module runs under. Without inputs an element is held to its own size, and to how often the module rounds
+    (`hloexec.numerics.sampling.spread`); `spreads`, by label, are what was measured before. `numerics` is the policy
+    that the module runs under. Without inputs an element is held to its own size, and to how often the module rounds
     (`hloexec.numerics.tolerances`); without a module, one contraction of `contraction_length` terms (1024 unless given)
     is assumed. Integers and preds must be the same.
 

@@ -22,10 +22,10 @@ from hloexec.ir import Module
 from hloexec.numerics.comparison import LeafComparison, Verdict
 from hloexec.numerics.error_budget import Chain, chains_of, worst
 from hloexec.numerics.measuring import elements_at
-from hloexec.numerics.sampling import Key
+from hloexec.numerics.sampling.runs import Key
+from hloexec.numerics.sampling.spread import Spread
 from hloexec.numerics.selections import ModuleValue, Selection, apply_steps, observed_sources, selections_of
 from hloexec.numerics.severities import agreement
-from hloexec.numerics.spread import Spread
 from hloexec.numerics.tolerances import Tolerance, derived_tolerance, measured_tolerance
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Array

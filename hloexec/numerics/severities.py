@@ -35,9 +35,9 @@ def severities(
 ) -> Array:
     """The errors in units of the tolerance, NaN counting as infinite.
 
-    `scales` are the elements' own, where a tolerance was measured (`hloexec.numerics.spread`), and `means` those of
-    the samples it was measured by. With them an error is the distance of the side that is farther from the mean, where
-    that is less: two honest sides share an error, while a fault is of one of them.
+    `scales` are the elements' own, where a tolerance was measured (`hloexec.numerics.sampling.spread`), and `means`
+    those of the samples it was measured by. With them an error is the distance of the side that is farther from the
+    mean, where that is less: two honest sides share an error, while a fault is of one of them.
     """
     if _tolerates_nothing(tolerance):
         return np.where(np.isnan(errors), np.inf, errors)

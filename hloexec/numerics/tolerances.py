@@ -1,8 +1,8 @@
 """How far apart two values may lie: tolerances that are given, measured, or derived from roundings.
 
-Where runs that round at random say what rounding does to each element (`hloexec.numerics.spread`), a tolerance is a
-number of those scales, and the last rounding of each side. Without them an element is held to its own size: with δᵢ the
-errors of both sides on their way to it (`hloexec.numerics.error_budget`), it may be off by
+Where runs that round at random say what rounding does to each element (`hloexec.numerics.sampling.spread`), a tolerance
+is a number of those scales, and the last rounding of each side. Without them an element is held to its own size: with
+δᵢ the errors of both sides on their way to it (`hloexec.numerics.error_budget`), it may be off by
 
     ρ (|expected| + m) + f,    ρ = min(Σ|δᵢ|, λ √(Σ δᵢ² / 3)),  λ = 5
 
@@ -22,7 +22,7 @@ import attrs
 from hloexec.arguments import require_number
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.numerics.error_budget import LAMBDA, Chain, rounding, summing
-from hloexec.numerics.spread import Spread
+from hloexec.numerics.sampling.spread import Spread
 from hloexec.precision import smallest_normal, unit_roundoff
 
 __all__ = [

@@ -1,0 +1,1 @@
+"""What commands print: tables and sentences for the terminal, and the same data as JSON."""

@@ -30,7 +30,7 @@ from hloexec.ir import (
     leaf_shapes,
 )
 from hloexec.numerics.leaves import leaves_of
-from hloexec.numerics.sampling import measured_spreads
+from hloexec.numerics.sampling.runs import measured_spreads
 from hloexec.text.printer import format_instruction, format_shape
 from tests.dumps.mixture_of_experts import LOOP_BODIES, alone, cut_down, elided_constants, load_dump
 

@@ -13,10 +13,10 @@ from hloexec.golden import check_golden, record_golden
 from hloexec.golden.spreads import SPREAD
 from hloexec.numerics import comparing
 from hloexec.numerics.comparison import Verdict
-from hloexec.numerics.samples import Samples
-from hloexec.numerics.sampling import measured_spreads
-from hloexec.numerics.spread import SAMPLES, Spread
-from hloexec.numerics.student import digamma, inverse_trigamma, student_quantile, trigamma
+from hloexec.numerics.sampling.runs import measured_spreads
+from hloexec.numerics.sampling.samples import Samples
+from hloexec.numerics.sampling.spread import SAMPLES, Spread
+from hloexec.numerics.sampling.student import digamma, inverse_trigamma, student_quantile, trigamma
 
 RANDOM = np.random.default_rng(5)
 

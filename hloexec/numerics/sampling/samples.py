@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 
 from hloexec.dtypes import DType, element_type_of
-from hloexec.numerics.spread import Spread, moderated
-from hloexec.numerics.student import student_quantile
+from hloexec.numerics.sampling.spread import Spread, moderated
+from hloexec.numerics.sampling.student import student_quantile
 from hloexec.values import Array
 
 __all__ = ["Samples"]
@@ -20,7 +20,7 @@ __all__ = ["Samples"]
 _CHANCE = 0.01
 """Of rounding alone exceeding the tolerance of some element of a leaf."""
 _MOST_FACTOR = 6.5
-"""Where more would be due, faults of ten spreads would pass; see `hloexec.numerics.spread`."""
+"""Where more would be due, faults of ten spreads would pass; see `hloexec.numerics.sampling.spread`."""
 _MOST_FACTOR_BY_MEANS = 5.5
 """The same where both sides are compared with the samples' mean, too."""
 _PART = 1 << 17

@@ -33,7 +33,7 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 
-from hloexec.numerics.student import digamma, inverse_trigamma, trigamma
+from hloexec.numerics.sampling.student import digamma, inverse_trigamma, trigamma
 from hloexec.values import Array
 
 __all__ = ["SAMPLES", "Spread", "moderated"]

@@ -12,9 +12,9 @@ from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError
 from hloexec.ir import Module
 from hloexec.numerics.leaves import leaves_of
-from hloexec.numerics.samples import Samples
+from hloexec.numerics.sampling.samples import Samples
+from hloexec.numerics.sampling.spread import SAMPLES, Spread
 from hloexec.numerics.selections import ModuleValue, Watcher
-from hloexec.numerics.spread import SAMPLES, Spread
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
 from hloexec.values import Array, Value
 
