@@ -170,6 +170,8 @@ class LiteralParser:
                 break
         if elided:
             return Literal(shape, None)
+        if shape.is_too_large:
+            lexer.fail(f"a literal of shape {shape} is larger than an array can be")
         array = np.empty(len(elements), dtype=shape.element_type.storage)
         for index, element in enumerate(elements):
             array[index] = element

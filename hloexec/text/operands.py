@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Instruction, Literal, Shape, TupleShape
 from hloexec.ops.attributes import attribute_fields, computation_names
@@ -150,6 +151,8 @@ class OperandParser:
         elif scope.makes_parameters:
             if shape is None:
                 self._lexer.fail(f"'{name}' needs a shape: it becomes a parameter of the single instruction", position)
+            if name in ELEMENT_TYPES:
+                self._lexer.fail(f"'{name}' is an element type and cannot name an instruction", position)
             scope.add_parameter(name, shape, position)
         elif self._state.strict:
             self._lexer.fail(f"'{name}' is not defined before it is used", position)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hloexec import system_memory
-from hloexec.errors import HloWarning, InputError, ResourceError, UnsupportedError
+from hloexec.errors import HloWarning, InputError, ParseError, ResourceError, UnsupportedError
 from hloexec.exec import plan_of, run, run_devices
 from hloexec.exec.statistics import Statistics
 from hloexec.plan.memory import entry_peak_bytes
@@ -228,6 +228,11 @@ def test_constants_larger_than_an_array_can_be_are_refused(shape: str, elided: s
     text = f"HloModule m\nENTRY e {{ ROOT c = {shape} constant({{...}}) }}"
     with pytest.raises(ResourceError):
         run_text(text, elided=elided)
+
+
+def test_literals_may_not_be_larger_than_an_array_can_be() -> None:
+    with pytest.raises(ParseError, match="larger than an array can be"):
+        run_text("HloModule m\nENTRY e { ROOT c = f32[0,9223372036854775807] constant({}) }")
 
 
 def test_results_in_place_of_unknown_calls_may_not_be_larger_than_an_array_can_be() -> None:
