@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,7 @@ from hloexec.errors import LiteralError
 from hloexec.ir import ArrayShape, TupleShape
 from hloexec.values import TOKEN, Array, Value
 
-__all__ = ["ROOT", "Entry", "Expected", "decoded", "encode", "entries", "write_npz"]
+__all__ = ["DAMAGE", "ROOT", "Entry", "Expected", "decoded", "encode", "entries", "write_npz"]
 
 Expected: TypeAlias = ArrayShape | TupleShape
 """What a leaf should be: an array, a token, or the empty tuple."""
@@ -29,8 +30,13 @@ Expected: TypeAlias = ArrayShape | TupleShape
 ROOT = "value"
 """The key of a value that is no tuple."""
 
+DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, NotImplementedError, RuntimeError),
+    *(SyntaxError, tokenize.TokenError),  # of a header: NumPy reads it as Python
+)
+"""What is raised when bytes are read that are no archive or no array."""
+
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, struct.error, NotImplementedError, RuntimeError)
 
 
 @attrs.frozen
@@ -80,7 +86,7 @@ class Entry:
             raise LiteralError(f"cannot read {self.filename!r}: {error.strerror or error}") from error
         except MemoryError as error:
             raise LiteralError(f"{self.where} does not fit into memory") from error
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise LiteralError(f"{self.where} is damaged: {error}") from error
         return decoded(np.asarray(array), element_type, self.where)
 
@@ -211,7 +217,7 @@ def entries(path: str | os.PathLike[str]) -> Iterator[Entry]:
         raise LiteralError(f"{filename!r} is neither a .npz nor a .npy file")
     try:
         archive = zipfile.ZipFile(filename)
-    except (OSError, *_DAMAGE) as error:
+    except (OSError, *DAMAGE) as error:
         raise LiteralError(f"{filename!r} is no whole .npz file: {error}") from error
     with archive:
         seen: set[str] = set()

@@ -305,6 +305,32 @@ def test_a_header_that_promises_more_than_the_file_has_is_refused_before_memory_
         literals.load(_npz(tmp_path, data))
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "(" * 5000,
+        "{" * 6000,
+        "{'descr': '<f4', 'fortran_order': False, 'shape': " + "(" * 5000 + "}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1,),),)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), } + " + "-" * 9000 + "1",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }",
+        "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }",
+        "\n" * 100 + "  {",
+        "\0" * 20,
+        "",
+    ],
+    ids=lambda header: repr(header[:24]),
+)
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_headers_that_numpy_cannot_read_are_damage(header: str, version: int, tmp_path: Path) -> None:
+    count = len(header).to_bytes(2 if version == 1 else 4, "little")
+    data = b"\x93NUMPY" + bytes([version, 0]) + count + header.encode() + bytes(4)
+    (tmp_path / "x.npy").write_bytes(data)
+    for path in (str(tmp_path / "x.npy"), _npz(tmp_path, data)):
+        with pytest.raises(LiteralError):
+            literals.load(path)
+
+
 def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "x.npy").write_bytes(pickle.dumps([1, 2]))
     with pytest.raises(LiteralError, match=r"is neither a .npz nor a .npy file"):

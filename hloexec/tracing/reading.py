@@ -16,7 +16,7 @@ from hloexec.arguments import require_path, require_text, wrong
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import InputError, warn
 from hloexec.ir import ArrayShape
-from hloexec.npz import decoded
+from hloexec.npz import DAMAGE, decoded
 from hloexec.tracing.recording import VERSION
 from hloexec.values import Array
 
@@ -120,7 +120,7 @@ class Trace:
                 stored = np.lib.format.read_array(file, allow_pickle=False)
         except OSError as error:
             raise InputError(f"cannot read {os.fspath(path)!r}: {error.strerror or error}") from error
-        except (ValueError, EOFError) as error:
+        except DAMAGE as error:
             raise InputError(f"{where} is damaged: {error}") from error
         return decoded(np.asarray(stored), record.shape.element_type, where)
 

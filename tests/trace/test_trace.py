@@ -268,6 +268,7 @@ def damaged(tmp_path: Path, name: str, old: bytes, new: bytes) -> Any:
         ("events.jsonl", b'"devices": [0]', b'"devices": 0', r"the line is damaged"),
         ("values.npy", b"NUMPY", b"NUMPI", r"values.npy.* is damaged"),
         ("values.npy", b"(4,)", b"(5,)", r"is damaged: no whole f32\[4\]"),
+        ("values.npy", b"(4,)", b"((((", r"is damaged"),
         ("values.npy", b"<f4", b"|O8", r"damaged"),
         ("trace.json", b'"version": 1', b'"version": 9', r"of version 9"),
         ("trace.json", b"{", b"", r"is damaged"),
