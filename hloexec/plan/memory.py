@@ -41,8 +41,9 @@ class _Liveness:
         self.buffer = list(range(len(self.sizes)))
         self.users = [0] * len(self.sizes)
         self.live = 0
+        dead = set(plan.dead_on_entry)
         for slot in plan.parameters:
-            if slot not in plan.dead_on_entry:
+            if slot not in dead:
                 self.add(slot)
 
     def add(self, slot: int) -> None:

@@ -183,10 +183,12 @@ def test_a_carried_buffer_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> Non
     entry = registry.OPCODES["dynamic-update-slice"]
     evaluate = entry.evaluate
 
-    def noted(*operands: np.ndarray, **given: object) -> np.ndarray:
-        if given.get("out") is None:
+    def noted(
+        *operands: np.ndarray, shape: object, operand_shapes: object, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        if out is None:
             copies.append(operands[0])
-        return evaluate(*operands, **given)  # type: ignore[misc]
+        return evaluate(*operands, shape=shape, operand_shapes=operand_shapes, out=out)  # type: ignore[misc]
 
     monkeypatch.setitem(registry.OPCODES, "dynamic-update-slice", attrs.evolve(entry, evaluate=noted, bind=None))
     hloexec.run(module, X, X)
@@ -200,7 +202,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, opcode: str, error: type[Exception]
         return operands[0] + operands[-1]
 
     entry = registry.OPCODES[opcode]
-    changed = attrs.evolve(entry, evaluate=fails, evaluate_needs=frozenset(), bind=None, is_elementwise=False)
+    changed = attrs.evolve(entry, evaluate=fails, bind=None, is_elementwise=False)
     monkeypatch.setitem(registry.OPCODES, opcode, changed)
 
 

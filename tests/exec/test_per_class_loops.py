@@ -134,7 +134,6 @@ def test_results_are_checked_where_devices_run_apart(monkeypatch: pytest.MonkeyP
     entry = attrs.evolve(
         registry.OPCODES["multiply"],
         evaluate=lambda x, _: x.astype(np.float64),
-        evaluate_needs=frozenset(),
         bind=None,
     )
     monkeypatch.setitem(registry.OPCODES, "multiply", entry)
@@ -150,7 +149,7 @@ def test_an_error_names_the_step_and_the_way_to_it(monkeypatch: pytest.MonkeyPat
     def fail(*_: Any) -> Any:
         raise error("it cannot be done")
 
-    entry = attrs.evolve(registry.OPCODES["multiply"], evaluate=fail, evaluate_needs=frozenset(), bind=None)
+    entry = attrs.evolve(registry.OPCODES["multiply"], evaluate=fail, bind=None)
     monkeypatch.setitem(registry.OPCODES, "multiply", entry)
     module = hloexec.parse(LOOP.format(step=OWN))
     with pytest.raises(hloexec.HloError, match="it cannot be done") as caught:
@@ -275,7 +274,7 @@ def test_an_error_in_a_loop_that_classes_run_apart_names_the_way_to_the_loop(mon
         return lhs * rhs
 
     entry = registry.OPCODES["atan2"]
-    changed = attrs.evolve(entry, evaluate=fails, evaluate_needs=frozenset(), bind=None, is_elementwise=False)
+    changed = attrs.evolve(entry, evaluate=fails, bind=None, is_elementwise=False)
     monkeypatch.setitem(registry.OPCODES, "atan2", changed)
     state = "(s32[], f32[64,64], f32[64,64], f32[24,64,64])"
     loop, branches = f"{state} while(t), condition=condition, body=body", f"{state} conditional(k, t, t)"
