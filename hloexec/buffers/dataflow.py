@@ -91,6 +91,7 @@ class _Analysis:
         self._flat = flat
         self._shown: dict[tuple[str, str], _Shown] = {}
         self._merges: list[_Node] = []
+        self._by_element: dict[tuple[str, str], dict[int, _Shown]] = {}
 
     def run(self) -> Dataflow:
         for name in self._flat.spans:  # callees first
@@ -155,12 +156,24 @@ class _Analysis:
         if role is Role.TUPLE:
             return {(i,): operand for i, operand in enumerate(operands)}
         if role is Role.GET_TUPLE_ELEMENT:
-            return {(): _part(operands[0], (instruction.attributes.index,))}
+            elements = self._elements((computation.name, instruction.operands[0]))
+            return {(): elements.get(instruction.attributes.index, {})}
         if instruction.opcode == "copy" and isinstance(instruction.shape, TupleShape):
-            return {(i,): _part(operands[0], (i,)) for i in range(len(instruction.shape.elements))}
+            elements = self._elements((computation.name, instruction.operands[0]))
+            return {(number,): element for number, element in elements.items()}
         if traits.begins:
             return self._started(computation, instruction, operands)
         return {index: _part(operands[0], source) for index, source in traits.aliases}
+
+    def _elements(self, place: tuple[str, str]) -> dict[int, _Shown]:
+        """What shows at and below each element of a tuple."""
+        if place not in self._by_element:
+            found: dict[int, _Shown] = {}
+            for index, node in self._shown[place].items():
+                if index:
+                    found.setdefault(index[0], {})[index[1:]] = node
+            self._by_element[place] = found
+        return self._by_element[place]
 
     def _started(
         self, computation: Computation, instruction: Instruction, operands: list[_Shown]

@@ -34,6 +34,7 @@ def lifetimes(module: Module, flat: FlatSchedule, dataflow: Dataflow) -> Lifetim
     """When the values live, and which of them share a buffer."""
     places = dataflow.places()
     users = _users(flat)
+    readers, element_readers = _readers(users, of_elements=False), _readers(users, of_elements=True)
     async_ends = {name: _async_end(flat, name, users) for name in flat.async_callers}
     aliased = {(alias.parameter_number, alias.parameter_index) for alias in module.input_output_alias}
     spans: dict[int, tuple[int, int]] = {}
@@ -53,7 +54,12 @@ def lifetimes(module: Module, flat: FlatSchedule, dataflow: Dataflow) -> Lifetim
             is_root = other.instruction == module.by_name[other.computation].root_name
             shown = flat.spans[other.computation][1] if is_root else flat.times[other.computation, other.instruction]
             end = max(end, shown)
-        used, taken_over = _last_uses(module, flat, users, [place, *places[value.number]])
+        uses = [
+            (shown, user)
+            for shown in (place, *places[value.number])
+            for user in (element_readers if shown.index else readers).get((shown.computation, shown.instruction), ())
+        ]
+        used, taken_over = _last_uses(module, flat, uses)
         spans[value.number] = start, max(end, used)
         held[value.number] = start, max(end, taken_over)
     groups = shared_buffers(module, flat, dataflow, held)
@@ -78,31 +84,41 @@ _READS_TABLE = ("copy",)
 _PASSES = ("domain",)
 
 
-def _last_uses(module: Module, flat: FlatSchedule, users: _Users, places: Iterable[Position]) -> tuple[int, int]:
-    """When a value that shows at these places is read last, and when it is left to a loop or read last; -1 for never.
+def _readers(users: _Users, *, of_elements: bool) -> _Users:
+    """Of the users of tuples and arrays, or of what tuples hold, those that read it.
 
     Copies and get-tuple-elements read of a tuple the table only, tuples nothing. A call reads nothing itself, its
-    computation does. A loop reads its initial value when its body begins, a conditional its operands when it is done;
-    what is inside takes them over before, when the condition or the branch begins.
+    computation does.
+    """
+
+    def reads(user: Instruction) -> bool:
+        role = role_of(user)
+        is_call = role is Role.CALL and not traits_of(user).fuses
+        if is_call or role is Role.TUPLE or user.opcode in _PASSES:
+            return False
+        return not (of_elements and (role is Role.GET_TUPLE_ELEMENT or user.opcode in _READS_TABLE))
+
+    return {place: [user for user in found if reads(user)] for place, found in users.items()}
+
+
+def _last_uses(module: Module, flat: FlatSchedule, uses: Iterable[tuple[Position, Instruction]]) -> tuple[int, int]:
+    """When a value is read last, and when it is left to a loop or read last; -1 for never.
+
+    A loop reads its initial value when its body begins, a conditional its operands when it is done; what is inside
+    takes them over before, when the condition or the branch begins.
     """
     last = taken_over = -1
-    for place in places:
-        for user in users.get((place.computation, place.instruction), ()):
-            role = role_of(user)
-            is_call = role is Role.CALL and not traits_of(user).fuses
-            if is_call or role is Role.TUPLE or user.opcode in _PASSES:
-                continue
-            if place.index and (role is Role.GET_TUPLE_ELEMENT or user.opcode in _READS_TABLE):
-                continue
-            read = left = flat.times[place.computation, user.name]
-            if role is Role.WHILE:
-                body = module.by_name[user.attributes.body]
-                read = flat.times[body.name, body.parameters[0].name]
-                left = flat.spans[user.attributes.condition][0]
-            elif role is Role.CONDITIONAL and place.instruction != user.operands[0]:
-                branches = zip(user.attributes.branches, user.operands[1:], strict=False)
-                left = max(flat.spans[branch][0] for branch, operand in branches if operand == place.instruction)
-            last, taken_over = max(last, read), max(taken_over, left)
+    for place, user in uses:
+        role = role_of(user)
+        read = left = flat.times[place.computation, user.name]
+        if role is Role.WHILE:
+            body = module.by_name[user.attributes.body]
+            read = flat.times[body.name, body.parameters[0].name]
+            left = flat.spans[user.attributes.condition][0]
+        elif role is Role.CONDITIONAL and place.instruction != user.operands[0]:
+            branches = zip(user.attributes.branches, user.operands[1:], strict=False)
+            left = max(flat.spans[branch][0] for branch, operand in branches if operand == place.instruction)
+        last, taken_over = max(last, read), max(taken_over, left)
     return last, taken_over
 
 

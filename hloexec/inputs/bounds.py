@@ -45,7 +45,7 @@ def leaf_count(shape: Shape) -> int:
 
 def leaf_offset(shape: TupleShape, element: int) -> int:
     """How many leaves come before an element of a tuple."""
-    return sum(map(leaf_count, shape.elements[:element]))
+    return shape.leaf_offsets[element]
 
 
 def opaque_bounds(shape: Shape) -> LeafBounds:

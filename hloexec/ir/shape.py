@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
-from itertools import zip_longest
+from functools import cached_property, lru_cache
+from itertools import accumulate, zip_longest
 from typing import TypeAlias
 
 import attrs
@@ -131,6 +131,12 @@ class TupleShape:
     def byte_size(self) -> int:
         """Bytes of all leaves."""
         return sum(part.byte_size for part in _parts(self) if not isinstance(part, str))
+
+    @cached_property
+    def leaf_offsets(self) -> tuple[int, ...]:
+        """How many leaves lie before each element, and behind the last how many there are."""
+        counts = (sum(1 for _ in leaf_shapes(element)) for element in self.elements)
+        return (0, *accumulate(counts))
 
     def compatible(self, other: Shape) -> bool:
         """Equal but for layouts."""

@@ -75,10 +75,10 @@ class _Liveness:
         """
         drops = Counter(self.buffer[slot] for slot in step.dead)
         free = {buffer for buffer, count in drops.items() if self.users[buffer] == count and self.sizes[buffer]}
-        found = []
+        found, dead = [], set(step.dead)
         for slot in step.operands:
             buffer = self.buffer[slot]
-            is_free = slot in step.dead and buffer in free
+            is_free = slot in dead and buffer in free
             free.discard(buffer)
             found.append(min(self.sizes[buffer], self.declared[slot]) if is_free else 0)
         return found

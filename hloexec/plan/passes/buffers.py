@@ -6,7 +6,7 @@ keep no reference to their operands, read them; so a buffer is free again once i
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import attrs
 
@@ -46,9 +46,10 @@ def _own_slots(flow: While) -> frozenset[int]:
                 body.parameters[leaf] for leaf, slot in enumerate(condition.parameters) if slot in step.operands
             }
     made = {step.result for step in body.steps if _is_plain(body, step) and step.result not in read_otherwise}
-    found = made - set(body.results)
+    times = Counter(body.results)
+    found = made - times.keys()
     for parameter, result in zip(body.parameters, body.results, strict=True):
-        is_alone = body.results.count(result) == 1 and parameter not in body.results
+        is_alone = times[result] == 1 and parameter not in times
         is_alike = _kind(body.slot_shapes[parameter]) == _kind(body.slot_shapes[result])
         if result in made and is_alone and is_alike and parameter not in read_otherwise:
             found |= {parameter, result}
