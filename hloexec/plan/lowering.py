@@ -25,7 +25,7 @@ from hloexec.ir import ArrayShape, Computation, Instruction, Literal, TupleShape
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Callee, MemoryOrder, Role, find_opcode
 from hloexec.plan.float_widths import float_types, needs_conversion, with_type
-from hloexec.plan.kernels import Conversion, Kernel, instruction_kernel, library_kernel
+from hloexec.plan.kernels import Conversion, InstructionKernel, Kernel, instruction_kernel, library_kernel
 from hloexec.plan.lowering_exchange import boundary, copy_start, device_number, exchange, part
 from hloexec.plan.lowering_flow import conditional, invocation, while_loop
 from hloexec.plan.program import Program, call_reason
@@ -94,6 +94,8 @@ class Lowering:
         self.constants: dict[int, Any] = {}
         self.orders: dict[int, MemoryOrder] = {}
         """The slots whose values are not held to lie row-major."""
+        self.viewed: dict[int, int] = {}
+        """Of slots whose values are views, the slots whose memory they show."""
         self.values: dict[str, SlotTree] = {}
         self.arguments = [map_shape(parameter.shape, self.new_slot) for parameter in _parameters(computation)]
         self.parameters = tuple(range(len(self.slot_shapes)))
@@ -247,8 +249,10 @@ class Lowering:
         orders = [self.orders.get(slot) for slot in slots]
         kernel = instruction_kernel(self.context, self.computation, instruction, entry, shapes, orders)
         tree = map_shape(kernel.random.shape if kernel.random else instruction.shape, self.new_slot)
-        extra = _temporary_bytes(instruction, shapes) if entry.is_elementwise else 0
+        extra = _temporary_bytes(instruction, shapes) if entry.is_elementwise else self._copied_bytes(kernel, slots)
         self.add(instruction, operands, tree, kernel, extra_bytes=extra)
+        if kernel.is_view and slots and isinstance(tree, int):
+            self.viewed[tree] = self.viewed.get(slots[0], slots[0])
         if entry.memory_order is not None and isinstance(tree, int) and isinstance(shapes[0], ArrayShape):
             before = orders[0] or tuple(range(shapes[0].rank))
             given: Mapping[str, Any] = {
@@ -284,8 +288,15 @@ class Lowering:
         shapes, orders = [self.slot_shapes[slot] for slot in slots], [self.orders.get(slot) for slot in slots]
         kernel = library_kernel(context, computation, instruction, entry, shapes, orders)
         tree = map_shape(instruction.shape, self.new_slot)
-        self.add(instruction, operands, tree, kernel)
+        self.add(instruction, operands, tree, kernel, extra_bytes=self._copied_bytes(kernel, slots))
         return tree
+
+    def _copied_bytes(self, kernel: InstructionKernel, slots: Sequence[int]) -> int:
+        """Bytes of the operands that a kernel which goes by the order of memory copies, as broadcasts have no such."""
+        if kernel.orders is None:
+            return 0
+        sizes = [(self.slot_shapes[slot].byte_size, self.slot_shapes[self.viewed.get(slot, slot)]) for slot in slots]
+        return sum(size for size, shown in sizes if size > shown.byte_size)
 
 
 _LOWERED = {

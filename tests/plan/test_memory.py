@@ -230,6 +230,28 @@ def test_constants_larger_than_an_array_can_be_are_refused(shape: str, elided: s
         run_text(text, elided=elided)
 
 
+@pytest.mark.parametrize(
+    ("use", "copied"),
+    [
+        ("f32[8] reduce(b, z), dimensions={0,2}, to_apply=add", 4),  # rows of 500 kB, beyond what is computed by rows
+        ("f32[8,8] dot(b, b), lhs_contracting_dims={0,2}, rhs_contracting_dims={0,2}", 8),
+        ("f32[125,8,1000] negate(b)", 4),
+    ],
+)
+def test_copies_of_broadcast_operands_count(use: str, copied: int) -> None:
+    """Sums and products go by the order in which operands lie in memory, and a broadcast operand lies in none."""
+    text = f"""HloModule m
+add {{ a = f32[] parameter(0)
+  c = f32[] parameter(1)
+  ROOT s = f32[] add(a, c) }}
+ENTRY e {{ x = f32[8] parameter(0)
+  b = f32[125,8,1000] broadcast(x), dimensions={{1}}
+  z = f32[] constant(0)
+  ROOT r = {use} }}
+"""
+    assert copied * MB <= entry_peak_bytes(plan_of(parsed(text))) < copied * MB + 1000
+
+
 def test_literals_may_not_be_larger_than_an_array_can_be() -> None:
     with pytest.raises(ParseError, match="larger than an array can be"):
         run_text("HloModule m\nENTRY e { ROOT c = f32[0,9223372036854775807] constant({}) }")
