@@ -78,6 +78,8 @@ class AttributeField:
     grammar: Grammar
     default: Any
     choices: tuple[str, ...] | None
+    any_case: bool
+    """Whether a choice may be written in upper and lower case alike; it is kept as `choices` has it."""
     always_printed: bool
     """Whether the text states it even where it is the default, as XLA's does."""
 
@@ -92,18 +94,21 @@ def attribute(
     default: object = REQUIRED,
     name: str | None = None,
     choices: Iterable[str] | None = None,
+    any_case: bool = False,
     always_printed: bool = False,
 ) -> Any:
     """Declare an attribute of an opcode.
 
     `default` is the value where the text says nothing (the printer then says nothing either); without it the attribute
     is required. `name` is the name in the text where it differs from the field's. `choices` are the words of an
-    enumeration. `always_printed`: the printer states it even where it is the default.
+    enumeration, and `any_case` says that their case does not matter. `always_printed`: the printer states it even
+    where it is the default.
     """
     metadata = {
         "grammar": grammar,
         "name": name,
         "choices": None if choices is None else tuple(choices),
+        "any_case": any_case,
         "always_printed": always_printed,
     }
     return attrs.field(default=default, metadata=metadata, kw_only=True)
@@ -128,6 +133,7 @@ def attribute_fields(cls: type | None) -> dict[str, AttributeField]:
                     field.metadata["grammar"],
                     field.default,
                     field.metadata["choices"],
+                    field.metadata["any_case"],
                     field.metadata["always_printed"],
                 )
         _fields_by_class[cls] = known

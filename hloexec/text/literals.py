@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from hloexec.dtypes import DType, ElementType, Kind
+from hloexec.errors import warn
 from hloexec.ir import ArrayShape, Literal, Shape, TupleShape
 from hloexec.text.lexer import END, NAME, NUMBER, Lexer
 from hloexec.text.shapes import ShapeParser
@@ -116,7 +117,25 @@ class LiteralParser:
             array = self._whole_array(shape)
             if array is not None:
                 return Literal.from_array(array, shape)
+        elif shape.rank and shape.element_count and not shape.element_type.is_complex and not lexer.at("{"):
+            return self._scalar_for_array(shape)
         return self._by_tokens(shape)
+
+    def _scalar_for_array(self, shape: ArrayShape) -> Literal:
+        """`5` in place of `{5, 0, 0, …}`: as XLA reads it, the first element is given and the others are zero."""
+        lexer = self._lexer
+        start, first = lexer.start, self._element(shape.element_type)
+        if shape.is_too_large:
+            lexer.fail(f"a literal of shape {shape} is larger than an array can be", start)
+        array = np.zeros(shape.dimensions, shape.element_type.storage)
+        array.flat[0] = first
+        if array.size > 1:
+            place = lexer.error("", start)
+            warn(
+                f"{place.filename}:{place.line}:{place.column}: a single value is given for {shape}: "
+                "XLA takes it for the first element and sets all others to zero"
+            )
+        return Literal.from_array(array, shape)
 
     def _whole_array(self, shape: ArrayShape) -> Array | None:
         """The literal that begins here if all of it is regular: full rows of plain numbers, properly nested."""

@@ -411,4 +411,16 @@ OPCODES |= {
         s = (f32[2]{0:S(1)}, f32[2]{0}, u32[]) copy-start(a), cross_program_prefetch_index=0
         ROOT d = f32[2]{0:S(1)} copy-done(s)"""
     ),
+    "precisions and algorithm in other letters": op(
+        "f32[2,2] dot(a, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}, operand_precision={HIGH,hIghest}, "
+        "algorithm=DOT_BF16_BF16_F32",
+        a="f32[2,2]",
+    ),
+    "result accuracy in other letters": op("f32[2] exponential(a), result_accuracy={mode=HIGHEST}", a=_F2),
+    "rng in other letters": op("f32[3] rng(a, a), distribution=RNG_Uniform", a="f32[]"),
+    "rng-bit-generator in other letters": op("u32[3] rng-bit-generator(a), algorithm=RNG_Default", a="u64[2]"),
+    "custom-call in other letters": op(
+        'f32[2] custom-call(a), custom_call_target="f", schedule=schedule_latest, api_version=api_version_typed_ffi',
+        a=_F2,
+    ),
 }

@@ -308,4 +308,7 @@ ATTRIBUTES: dict[str, str] = {
     "sharding of a tuple without a comma": op(
         "(f32[2], s32[]) copy(a), sharding={{replicated} §{replicated}}", a="(f32[2], s32[])"
     ),
+    "compare in other letters": _binary("pred[2] compare(a, b), direction=§lt"),
+    "type of compare in other letters": _binary("pred[2] compare(a, b), direction=LT, type=§float"),
+    "fft in other letters": op("c64[2] fft(a), fft_type=§fft, fft_length={2}", a="c64[2]"),
 }  # fmt: skip

@@ -60,8 +60,10 @@ class DotAttributes:
     lhs_contracting_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
     rhs_batch_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
     rhs_contracting_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
-    operand_precision: tuple[str, ...] = attribute(Grammar.ENUM_LIST, default=(), choices=OPERAND_PRECISIONS)
-    algorithm: str = attribute(Grammar.ENUM, default="unset", choices=DOT_ALGORITHMS)
+    operand_precision: tuple[str, ...] = attribute(
+        Grammar.ENUM_LIST, default=(), choices=OPERAND_PRECISIONS, any_case=True
+    )
+    algorithm: str = attribute(Grammar.ENUM, default="unset", choices=DOT_ALGORITHMS, any_case=True)
 
 
 class DimensionNumbers(Protocol):

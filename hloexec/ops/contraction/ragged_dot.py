@@ -40,7 +40,9 @@ class RaggedDotAttributes:
     rhs_contracting_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
     lhs_ragged_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
     rhs_group_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
-    operand_precision: tuple[str, ...] = attribute(Grammar.ENUM_LIST, default=(), choices=OPERAND_PRECISIONS)
+    operand_precision: tuple[str, ...] = attribute(
+        Grammar.ENUM_LIST, default=(), choices=OPERAND_PRECISIONS, any_case=True
+    )
 
 
 @opcode("ragged-dot", operands=3, attributes=RaggedDotAttributes)

@@ -99,7 +99,7 @@ class CustomCallAttributes:
     feature_group_count: int = attribute(Grammar.INT, default=1)
     batch_group_count: int = attribute(Grammar.INT, default=1)
     operand_precision: tuple[str, ...] = attribute(
-        Grammar.ENUM_LIST, default=(), choices=("default", "high", "highest", "packed_nibble")
+        Grammar.ENUM_LIST, default=(), choices=("default", "high", "highest", "packed_nibble"), any_case=True
     )
     padding_type: str = attribute(
         Grammar.ENUM, default="PADDING_INVALID", choices=("PADDING_INVALID", "PADDING_VALID", "PADDING_SAME")
@@ -110,7 +110,10 @@ class CustomCallAttributes:
     literal: Literal | None = attribute(Grammar.LITERAL, default=None)
     output_to_operand_aliasing: tuple[OperandAlias, ...] = attribute(Grammar.ALIASING, default=())
     schedule: str = attribute(
-        Grammar.ENUM, default="SCHEDULE_NONE", choices=("SCHEDULE_NONE", "SCHEDULE_LATEST", "SCHEDULE_EARLIEST")
+        Grammar.ENUM,
+        default="SCHEDULE_NONE",
+        choices=("SCHEDULE_NONE", "SCHEDULE_LATEST", "SCHEDULE_EARLIEST"),
+        any_case=True,
     )
     api_version: str = attribute(
         Grammar.ENUM,
@@ -121,6 +124,7 @@ class CustomCallAttributes:
             "API_VERSION_STATUS_RETURNING_UNIFIED",
             "API_VERSION_TYPED_FFI",
         ),
+        any_case=True,
     )
     to_apply: str | None = attribute(Grammar.COMPUTATION, default=None)
     called_computations: tuple[str, ...] = attribute(Grammar.COMPUTATION_LIST, default=())

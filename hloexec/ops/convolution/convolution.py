@@ -44,7 +44,7 @@ class ConvolutionAttributes:
     convolution_kind: str = attribute(Grammar.ENUM, default="unset", choices=("unset", "fprop", "dgrad", "wgrad"))
     sparsity_config: str | None = attribute(Grammar.VERBATIM, default=None)
     operand_precision: tuple[str, ...] = attribute(
-        Grammar.ENUM_LIST, default=(), choices=("default", "high", "highest", "packed_nibble")
+        Grammar.ENUM_LIST, default=(), choices=("default", "high", "highest", "packed_nibble"), any_case=True
     )
 
 

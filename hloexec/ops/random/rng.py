@@ -34,12 +34,12 @@ _MASK64 = (1 << 64) - 1
 
 @attrs.frozen
 class RngAttributes:
-    distribution: str = attribute(Grammar.ENUM, choices=("rng_uniform", "rng_normal", "rng_invalid"))
+    distribution: str = attribute(Grammar.ENUM, choices=("rng_uniform", "rng_normal", "rng_invalid"), any_case=True)
 
 
 @attrs.frozen
 class RngBitGeneratorAttributes:
-    algorithm: str = attribute(Grammar.ENUM, choices=("rng_default", "rng_three_fry", "rng_philox"))
+    algorithm: str = attribute(Grammar.ENUM, choices=("rng_default", "rng_three_fry", "rng_philox"), any_case=True)
 
 
 @attrs.frozen

@@ -70,7 +70,7 @@ class AnnotationParser:
         start = lexer.start
         name = lexer.attribute_name("a result accuracy (mode or tolerance)")
         if name == "mode":
-            mode = self._attributes.enumeration("the mode of a result accuracy", ("default", "highest"))
+            mode = self._attributes.enumeration("the mode of a result accuracy", ("default", "highest"), any_case=True)
             found = ResultAccuracy(mode=mode)
         elif name == "tolerance":
             pairs = dict(self._attributes.items("{", "}", "a tolerance", self._tolerance))

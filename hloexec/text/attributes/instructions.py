@@ -157,7 +157,7 @@ class InstructionAttributeParser:
         grammar = declared.grammar
         read = self._grammars[grammar]
         if grammar in (Grammar.ENUM, Grammar.ENUM_LIST):
-            read = partial(read, choices=declared.choices)
+            read = partial(read, choices=declared.choices or (), any_case=declared.any_case)
         is_reference = grammar in (Grammar.COMPUTATION, Grammar.COMPUTATION_LIST)
         return _Reader(declared.field, f"the attribute '{name}'", read, None if is_reference else {})
 

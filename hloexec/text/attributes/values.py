@@ -75,18 +75,21 @@ class AttributeParser:
             self._lexer.fail(f"{what} is a list of pairs, found {len(values)} integers", start)
         return values[0], values[1]
 
-    def enumeration(self, what: str, choices: tuple[str, ...] | None) -> str:
-        """A word out of `choices`; one that a newer XLA may know is kept unless strict."""
+    def enumeration(self, what: str, choices: tuple[str, ...], *, any_case: bool = False) -> str:
+        """A word out of `choices`, in any case where `any_case`."""
         lexer = self._lexer
         start = lexer.start
-        value = lexer.word(f"{what} ({', '.join(choices or ())})")
-        if choices is not None and value not in choices:
-            lexer.fail(f"{what} is one of {', '.join(choices)}, found '{value}'", start)
-        return value
+        word = lexer.word(f"{what} ({', '.join(choices)})")
+        found = next(
+            (choice for choice in choices if word == choice or (any_case and word.lower() == choice.lower())), None
+        )
+        if found is None:
+            lexer.fail(f"{what} is one of {', '.join(choices)}, found '{word}'", start)
+        return found
 
-    def enumerations(self, what: str, choices: tuple[str, ...] | None) -> tuple[str, ...]:
+    def enumerations(self, what: str, choices: tuple[str, ...], *, any_case: bool = False) -> tuple[str, ...]:
         """'{' [word (',' word)*] '}'"""
-        return self.items("{", "}", what, lambda: self.enumeration(what, choices))
+        return self.items("{", "}", what, lambda: self.enumeration(what, choices, any_case=any_case))
 
     def booleans(self, what: str) -> tuple[bool, ...]:
         """'{' [bool (',' bool)*] '}' | bool"""

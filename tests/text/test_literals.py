@@ -1,0 +1,33 @@
+"""Literals that are not as XLA prints them, read as XLA reads them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.errors import HloWarning, ParseError
+from tests.text import oracle
+
+SCALARS = [("f32[3]", "5", [5, 0, 0]), ("pred[2,2]", "true", [[1, 0], [0, 0]]), ("s8[1]", "-3", [-3])]
+
+
+@pytest.mark.parametrize(("shape", "scalar", "elements"), SCALARS)
+def test_a_single_value_for_an_array_is_its_first_element(shape: str, scalar: str, elements: list[object]) -> None:
+    text = f"HloModule m\nENTRY e {{ ROOT c = {shape} constant({scalar}) }}"
+    if np.size(elements) > 1:
+        with pytest.warns(HloWarning, match=r"2:\d+: a single value is given"):
+            module = hloexec.parse(text)
+    else:
+        module = hloexec.parse(text)
+    assert hloexec.run(module).tolist() == elements
+    assert hloexec.run(hloexec.parse(str(oracle.parse(text).to_string()))).tolist() == elements
+
+
+@pytest.mark.parametrize(("shape", "scalar"), [("f32[0]", "5"), ("c64[3]", "(1, 2)")])
+def test_a_single_value_that_xla_refuses(shape: str, scalar: str) -> None:
+    text = f"HloModule m\nENTRY e {{ ROOT c = {shape} constant({scalar}) }}"
+    with pytest.raises(ParseError):
+        hloexec.parse(text)
+    with pytest.raises(Exception, match="Syntax error"):
+        oracle.parse(text)
