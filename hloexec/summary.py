@@ -10,15 +10,23 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from hloexec.costs import contraction_of, trip_count_of
+from hloexec.costs import Contraction, contraction_of, trip_count_of
 from hloexec.devices.topology import device_counts
-from hloexec.ir import ArrayShape, Instruction, Literal, Module, Shape, leaf_shapes
+from hloexec.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, leaf_shapes
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
 from hloexec.plan.program import Requirement, unsupported
 from hloexec.verifier import Note, verify
 
-__all__ = ["ContractionSummary", "ParameterSummary", "Summary", "run_counts", "summarize"]
+__all__ = [
+    "ComputationSummary",
+    "ContractionSummary",
+    "ParameterSummary",
+    "Summary",
+    "run_counts",
+    "summarize",
+    "summarize_computations",
+]
 
 
 @attrs.frozen
@@ -85,6 +93,26 @@ class Summary:
         return sum(entry.flops for entry in self.contractions)
 
 
+@attrs.frozen
+class ComputationSummary:
+    """One computation, and what calls it first.
+
+    `runs` counts as `Summary` counts loops; `flops` is what the contractions of its own instructions take in all its
+    runs on one device.
+    """
+
+    name: str
+    calling_computation: str | None
+    """None for the entry, and for what the entry does not reach."""
+    calling_instruction: str | None
+    calling_opcode: str | None
+    instructions: int
+    runs: int
+    flops: int
+    parameter_bytes: int
+    result_shape: Shape
+
+
 def summarize(module: Module) -> Summary:
     """Look a module over. Raises VerificationError where it is not well-formed."""
     notes = verify(module)
@@ -141,11 +169,7 @@ def _contractions(module: Module) -> tuple[ContractionSummary, ...]:
     found: dict[str, ContractionSummary] = {}
     for computation in module:
         times = runs.get(computation.name, 0)
-        for instruction in computation:
-            operands = computation.operands_of(instruction)
-            cost = contraction_of(instruction, [operand.shape for operand in operands])
-            if cost is None:
-                continue
+        for cost in _costs(computation):
             before = found.get(cost.kind, ContractionSummary(cost.kind, 0, 0, 0, 0))
             found[cost.kind] = ContractionSummary(
                 cost.kind,
@@ -155,6 +179,47 @@ def _contractions(module: Module) -> tuple[ContractionSummary, ...]:
                 before.byte_count + times * cost.byte_count,
             )
     return tuple(sorted(found.values(), key=lambda entry: -entry.flops))
+
+
+def _costs(computation: Computation) -> Iterator[Contraction]:
+    """What the contractions among a computation's instructions cost."""
+    for instruction in computation:
+        cost = contraction_of(instruction, [operand.shape for operand in computation.operands_of(instruction)])
+        if cost is not None:
+            yield cost
+
+
+def summarize_computations(module: Module) -> list[ComputationSummary]:
+    """The computations, each behind the one that calls it first; what the entry does not reach comes last.
+
+    Raises VerificationError where the module is not well-formed.
+    """
+    verify(module)
+    runs = run_counts(module)
+    callers: dict[str, tuple[str | None, Instruction | None]] = {}
+    stack: list[tuple[str, str | None, Instruction | None]] = [(module.entry_name, None, None)]
+    while stack:
+        name, calling_computation, calling_instruction = stack.pop()
+        if name not in callers:
+            callers[name] = (calling_computation, calling_instruction)
+            called = [(call, callee) for call in module.by_name[name] for callee in computation_names(call.attributes)]
+            stack.extend((callee, name, call) for call, callee in reversed(called))
+    for name in module.by_name:
+        callers.setdefault(name, (None, None))
+    return [
+        ComputationSummary(
+            name=name,
+            calling_computation=calling_computation,
+            calling_instruction=None if call is None else call.name,
+            calling_opcode=None if call is None else call.opcode,
+            instructions=len(module.by_name[name].instructions),
+            runs=runs.get(name, 0),
+            flops=runs.get(name, 0) * sum(cost.flops for cost in _costs(module.by_name[name])),
+            parameter_bytes=sum(parameter.shape.byte_size for parameter in module.by_name[name].parameters),
+            result_shape=module.by_name[name].result_shape,
+        )
+        for name, (calling_computation, call) in callers.items()
+    ]
 
 
 def run_counts(module: Module, entry: str | None = None) -> dict[str, int]:

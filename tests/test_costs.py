@@ -11,7 +11,7 @@ import hloexec.ops  # noqa: F401 - fills the registry
 from hloexec.costs import contraction_of
 from hloexec.devices.topology import device_counts
 from hloexec.ir import Module
-from hloexec.summary import summarize
+from hloexec.summary import summarize, summarize_computations
 from hloexec.text import parse
 from tests.text.building import ADD, module, op
 
@@ -103,3 +103,45 @@ def test_a_summary_says_what_keeps_a_module_from_running() -> None:
     summary = summarize(parse(op('f32[2] custom-call(x), custom_call_target="who_knows"', x="f32[2]")))
     assert [(entry.kind, entry.name) for entry in summary.unsupported] == [("custom-call", "who_knows")]
     assert summary.custom_calls == {"who_knows": 1} and summary.opcodes == {"custom-call": 1, "parameter": 1}
+
+
+CALLS = """HloModule calls
+lonely { ROOT x = f32[] parameter(0) }
+leaf { ROOT x = f32[4,4] parameter(0) }
+body {
+  s = (s32[], f32[4,4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[4,4] get-tuple-element(s), index=1
+  d = f32[4,4] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  c = f32[4,4] call(d), to_apply=leaf
+  ROOT r = (s32[], f32[4,4]) tuple(i, c)
+}
+condition {
+  s = (s32[], f32[4,4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(5)
+  ROOT l = pred[] compare(i, n), direction=LT
+}
+ENTRY main {
+  i = s32[] constant(0)
+  x = f32[4,4] parameter(0)
+  t = (s32[], f32[4,4]) tuple(i, x)
+  w = (s32[], f32[4,4]) while(t), condition=condition, body=body, backend_config={"known_trip_count":{"n":"5"}}
+  y = f32[4,4] get-tuple-element(w), index=1
+  ROOT c = f32[4,4] call(y), to_apply=leaf
+}
+"""
+
+
+def test_computations_are_listed_in_the_order_of_calls_with_their_runs() -> None:
+    found = summarize_computations(parse(CALLS))
+    assert [(entry.name, entry.calling_computation, entry.calling_instruction, entry.runs) for entry in found] == [
+        ("main", None, None, 1),
+        ("condition", "main", "w", 5),
+        ("body", "main", "w", 5),
+        ("leaf", "body", "c", 6),
+        ("lonely", None, None, 0),
+    ]
+    body = found[2]
+    assert (body.calling_opcode, body.instructions, body.parameter_bytes) == ("while", 6, 4 + 64)
+    assert body.flops == 5 * 2 * 4**3

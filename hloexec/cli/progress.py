@@ -49,7 +49,7 @@ class ProgressBar:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
-        from hloexec.report.tables import console_for
+        from hloexec.report.layout import console_for
 
         console = console_for(stderr=True)
         self._is_hidden = not console.is_terminal

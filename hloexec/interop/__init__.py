@@ -9,7 +9,7 @@ from __future__ import annotations
 import attrs
 
 from hloexec.errors import InputError
-from hloexec.interop.content import VALUES_MAGIC, Format, decoded, detect, unpacked
+from hloexec.interop.content import Format, decoded, detect, unpacked
 from hloexec.interop.lowering import from_jax
 from hloexec.interop.protos import ModuleFile, module_file
 from hloexec.interop.through_jaxlib import text_of_bytecode, text_of_mlir, text_of_proto
@@ -18,6 +18,13 @@ from hloexec.text import parse
 from hloexec.values import Value
 
 __all__ = ["Snapshot", "from_jax", "load_bytes", "load_recorded", "load_snapshot"]
+
+
+_OTHERS = {
+    Format.ARRAYS: "`hloexec info` shows and hloexec.literals.load reads",
+    Format.BUFFER_ASSIGNMENT: "`hloexec memory MODULE --assignment` shows and hloexec.load_buffer_assignment reads",
+}
+"""Files that lie beside modules, and what reads them."""
 
 
 @attrs.frozen(eq=False)
@@ -48,6 +55,8 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
     if not data.strip():
         raise InputError(f"{filename} is empty; expected a module")
     form = detect(data)
+    if form in _OTHERS:
+        raise InputError(f"{filename} is no module: it holds {form.value}, which {_OTHERS[form]}")
     if form is Format.PROTO:
         return _module(_module_file(data, filename), filename, strict)
     if form is Format.HLO_TEXT:
@@ -82,8 +91,6 @@ def load_recorded(data: bytes, filename: str = "<bytes>", *, strict: bool = Fals
 
 
 def _module_file(data: bytes, filename: str, *, with_values: bool = False) -> ModuleFile:
-    if data.startswith(VALUES_MAGIC):
-        raise InputError(f"{filename} holds arrays of NumPy; expected a module")
     try:
         return module_file(data, with_values=with_values)
     except InputError as error:

@@ -11,11 +11,13 @@ from typing import BinaryIO
 
 from hloexec.errors import InputError, ResourceError
 
-__all__ = ["VALUES_MAGIC", "Format", "decoded", "detect", "read_limited", "unpacked"]
+__all__ = ["Format", "decoded", "detect", "read_limited", "unpacked"]
 
 _GZIP_MAGIC = b"\x1f\x8b"
-VALUES_MAGIC = (b"PK\x03\x04", b"\x93NUMPY")
-"""How `.npz` and `.npy` files begin."""
+_ARRAYS_MAGIC = (b"PK\x03\x04", b"\x93NUMPY")
+_BUFFER_ASSIGNMENT_START = re.compile(
+    rb"BufferAssignment:|Used values:\s|HloLiveRange \(max |Memory Space: |Total bytes(?: used)?: \d"
+)
 _MLIR_BYTECODE_MAGIC = b"ML\xefR"
 _SPACE = re.compile(rb"(?:\s+|//[^\n]*|\xef\xbb\xbf)*")
 _MLIR_START = re.compile(
@@ -29,22 +31,28 @@ _MOST_BYTES = 4 << 30
 
 
 class Format(enum.Enum):
-    """The formats a module may come in."""
+    """The formats a module may come in, and those of files that lie beside one."""
 
     HLO_TEXT = "HLO text"
     MLIR_TEXT = "MLIR text"
     MLIR_BYTECODE = "MLIR bytecode"
     PROTO = "a protocol buffer"
+    ARRAYS = "arrays of NumPy"
+    BUFFER_ASSIGNMENT = "a buffer assignment"
 
 
 def detect(data: bytes) -> Format:
-    """The format of unpacked bytes; what is neither text nor MLIR counts as a protocol buffer."""
+    """The format of unpacked bytes; what is none of the others counts as a protocol buffer."""
+    if data.startswith(_ARRAYS_MAGIC):
+        return Format.ARRAYS
     if data.startswith(_MLIR_BYTECODE_MAGIC):
         return Format.MLIR_BYTECODE
     start = _SPACE.match(data)
     first = start.end() if start is not None else 0
     if data.startswith(b"HloModule", first):
         return Format.HLO_TEXT
+    if _BUFFER_ASSIGNMENT_START.match(data, first):
+        return Format.BUFFER_ASSIGNMENT
     if _CONTROL.search(data, 0, 4096):
         return Format.PROTO
     # A computation of HLO may be called "module", so the first word alone decides nothing.

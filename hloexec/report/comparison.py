@@ -12,7 +12,7 @@ from rich.text import Text
 
 from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
 from hloexec.numerics.measuring import ElementDifference
-from hloexec.report.tables import plain_table, rest_text
+from hloexec.report.layout import plain_table, rest_text
 from hloexec.report.units import count_text, number_text, plural
 
 __all__ = ["comparison_record", "comparison_text", "comparison_view", "verdict_line"]

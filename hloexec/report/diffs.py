@@ -11,7 +11,8 @@ from rich.text import Text
 from hloexec.diffing import Diff, Finding, InstructionRun
 from hloexec.ir import Module
 from hloexec.report.comparison import comparison_record, comparison_view
-from hloexec.report.tables import extract_command, next_steps, plain_table
+from hloexec.report.layout import next_steps, plain_table
+from hloexec.report.tables import extract_command
 from hloexec.report.units import count_text, number_text, plural
 
 __all__ = ["diff_record", "diff_view"]

@@ -8,8 +8,9 @@ from rich.text import Text
 from hloexec.extraction import Extraction, Rerun
 from hloexec.numerics.statistics import LeafStatistics, statistics
 from hloexec.origins import hlo_line, source_lines
+from hloexec.report.layout import next_steps
 from hloexec.report.records import leaf_records
-from hloexec.report.tables import leaf_label, next_steps, values_table
+from hloexec.report.tables import leaf_label, values_table
 from hloexec.report.units import plural
 
 __all__ = ["extraction_record", "extraction_view"]

@@ -15,12 +15,13 @@ from hloexec.buffers.comparison import Difference
 from hloexec.buffers.running import RunEstimate
 from hloexec.buffers.usage import Peak
 from hloexec.ir import TupleShape
-from hloexec.report.tables import cut_text, plain_table, rest_text, titled
+from hloexec.ir.buffer_assignment import BufferAssignment
+from hloexec.report.layout import cut_text, plain_table, rest_text, titled
 from hloexec.report.units import byte_text, count_text, plural
 from hloexec.text import format_shape
 from hloexec.text.dumps.lines import index_text
 
-__all__ = ["memory_record", "memory_view"]
+__all__ = ["assignment_line", "memory_record", "memory_view"]
 
 _LONGEST_SHAPE = 60
 
@@ -38,6 +39,20 @@ def memory_view(
         parts += _ranges(comparison, top)
     parts += _alive(usage, comparison, top)
     return Group(*parts)
+
+
+def assignment_line(assignment: BufferAssignment) -> Text:
+    """What a buffer assignment holds, without its module."""
+    facts = []
+    if assignment.allocations is not None:
+        facts.append(plural(len(assignment.allocations), "allocation"))
+    if assignment.allocated_bytes is not None:
+        facts.append(f"{byte_text(assignment.allocated_bytes)} ({count_text(assignment.allocated_bytes)} bytes) in all")
+    if assignment.used_values is not None:
+        facts.append(f"where {plural(len(assignment.used_values), 'value')} are used")
+    if assignment.live_ranges is not None:
+        facts.append(plural(len(assignment.live_ranges.ranges), "live range"))
+    return Text.assemble(("a buffer assignment", "bold"), "  ", ", ".join(facts))
 
 
 def _verdict(usage: MemoryUsage, comparison: MemoryComparison | None) -> Text:

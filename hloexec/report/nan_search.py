@@ -11,8 +11,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.nan_search.findings import Element, Finding, Link, NanSearch
+from hloexec.report.layout import next_steps, plain_table, titled
 from hloexec.report.records import leaf_records
-from hloexec.report.tables import extract_command, leaf_label, next_steps, plain_table, titled, values_table
+from hloexec.report.tables import extract_command, leaf_label, values_table
 from hloexec.report.units import count_text, number_text, plural
 
 __all__ = ["nan_record", "nan_view"]

@@ -13,9 +13,9 @@ import attrs
 from hloexec.ir import ArrayShape
 from hloexec.numerics.statistics import LeafStatistics
 from hloexec.ops.registry import Opcode
-from hloexec.summary import Summary
+from hloexec.summary import ComputationSummary, Summary
 
-__all__ = ["json_text", "leaf_records", "opcode_records", "summary_record"]
+__all__ = ["computation_records", "json_text", "leaf_records", "opcode_records", "summary_record"]
 
 
 def json_text(record: object) -> str:
@@ -59,6 +59,11 @@ def summary_record(summary: Summary) -> dict[str, object]:
         "unsupported": [attrs.asdict(entry) for entry in summary.unsupported],
         "notes": [str(note) for note in summary.notes],
     }
+
+
+def computation_records(computations: Sequence[ComputationSummary]) -> list[dict[str, object]]:
+    """One record per computation."""
+    return [attrs.asdict(entry, recurse=False) | {"result_shape": str(entry.result_shape)} for entry in computations]
 
 
 def opcode_records(opcodes: Sequence[Opcode]) -> list[dict[str, Any]]:

@@ -1,87 +1,36 @@
 """Tables of values and of modules, for the terminal.
 
 Each function turns data (`LeafStatistics`, `Summary`, registry entries) into something rich can print. Nothing here
-computes, and nothing outside this package and the command line imports rich.
+computes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import attrs
-from rich.console import Console, ConsoleOptions, Group, RenderableType
-from rich.segment import Segment
-from rich.table import Table
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from hloexec.errors import printable
 from hloexec.ir import ArrayShape, Shape, leaf_shapes
 from hloexec.numerics.statistics import LeafStatistics
 from hloexec.ops.registry import Opcode, Role
+from hloexec.report.layout import cut_text, plain_table, rest_text, titled
 from hloexec.report.units import byte_text, count_text, flop_text, number_text, plural
-from hloexec.summary import Summary
+from hloexec.summary import ComputationSummary, Summary
 
 __all__ = [
-    "command_text",
-    "console_for",
-    "cut_text",
+    "computations_view",
     "extract_command",
     "leaf_label",
     "module_line",
-    "next_steps",
     "opcode_view",
-    "plain_table",
-    "rest_text",
-    "show",
     "summary_view",
-    "titled",
     "values_table",
 ]
 
 _MOST_ROWS = 100
 _MOST_LEAVES = 8
 _HASH_DIGITS = 8
-_PLAIN_WIDTH = 240
-
-
-def console_for(*, stderr: bool = False) -> Console:
-    """A console for standard output or error; where that is no terminal, lines are as long as they need to be."""
-    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = _PLAIN_WIDTH
-    return console
-
-
-def show(renderable: RenderableType) -> None:
-    """Print to standard output: with colours and as wide as the terminal, or plain and without trailing blanks."""
-    console = console_for()
-    if console.is_terminal:
-        console.print(_Printable(renderable), crop=False)
-        return
-    with console.capture() as capture:
-        console.print(_Printable(renderable), crop=False)
-    print("\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n")))
-
-
-@attrs.frozen
-class _Printable:
-    """What is shown, but for characters of a file that could steer the terminal."""
-
-    shown: RenderableType
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
-        for segment in console.render(self.shown, options):
-            yield Segment(printable(segment.text), segment.style, segment.control)
-
-
-def command_text(command: str) -> Text:
-    """A command to type next, in one line however long it is, so that it can be copied."""
-    return Text(f"  {command}", no_wrap=True, overflow="ignore")
-
-
-def next_steps(*commands: str) -> RenderableType:
-    """How to go on."""
-    return Group(Text("\nnext:", style="dim"), *map(command_text, commands))
 
 
 def extract_command(command: Callable[..., str], path: str, instruction: str, device: int, *more: str) -> str:
@@ -97,43 +46,9 @@ def module_line(name: str, instructions: int, computations: int, devices: int) -
     return Text.assemble((name, "bold"), "  ", (rest, "dim"))
 
 
-def plain_table(
-    *folded: str,
-    names: Sequence[str] = (),
-    figures: Sequence[str] = (),
-    remarks: Sequence[str] = (),
-    has_header: bool = True,
-) -> Table:
-    """A table without lines, of columns of `names`, of texts that are folded, of `figures`, and of `remarks`.
-
-    Where the console is narrow, figures are never cut.
-    """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=has_header)
-    for name in names:
-        table.add_column(name)
-    for name in folded:
-        table.add_column(name, overflow="fold")
-    for name in figures:
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in remarks:
-        table.add_column(name)
-    return table
-
-
-def rest_text(count: int | str, hint: str = "--top 0 shows all") -> Text:
-    """How many more rows there are, and how to see them."""
-    return Text(f"… and {count} more ({hint})", style="dim")
-
-
 def leaf_label(name: str, index: Sequence[int]) -> str:
     """A leaf of what an instruction gives: `%add.3`, `%tuple.1.0`."""
     return f"%{name}" + "".join(f".{part}" for part in index)
-
-
-def titled(title: str, remark: str, body: RenderableType) -> RenderableType:
-    """A part of a report, behind an empty line."""
-    heading = Text.assemble((title, "bold"), ("  " + remark if remark else "", "dim"))
-    return Group(Text(""), heading, body)
 
 
 def values_table(title: str, rows: Sequence[tuple[str, LeafStatistics]]) -> RenderableType:
@@ -176,11 +91,6 @@ class _Values:
         for label, shape, *cells in zip(self._labels, self._shapes, *self._columns.values(), strict=True):
             table.add_row(cut_text(label), Text(shape), *cells)
         yield table
-
-
-def cut_text(text: str, style: str = "") -> Text:
-    """A cell that is cut where it does not fit, instead of wrapped."""
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _strange(count: int) -> Text:
@@ -258,6 +168,26 @@ def _contractions(summary: Summary) -> RenderableType:
     if summary.devices > 1:
         remark += f", {flop_text(summary.flops * summary.devices)} in all"
     return titled("contractions", remark, table)
+
+
+def computations_view(summary: Summary, computations: Sequence[ComputationSummary]) -> RenderableType:
+    """One row per computation: what calls it, how much is in it, how often it runs, and what it gives."""
+    line = module_line(summary.name, summary.instructions, summary.computations, summary.devices)
+    folded = ("computation", "called by", "result")
+    table = plain_table(*folded, figures=("instructions", "runs", "FLOPs", "inputs"))
+    for entry in computations[:_MOST_ROWS]:
+        caller = f"{entry.calling_opcode} {entry.calling_instruction}" if entry.calling_instruction is not None else ""
+        table.add_row(
+            Text(entry.name, style="bold" if entry.name == summary.entry_name else ""),
+            Text("the entry" if entry.name == summary.entry_name else caller),
+            Text(_shape_text(entry.result_shape)),
+            count_text(entry.instructions),
+            count_text(entry.runs),
+            flop_text(entry.flops) if entry.flops else "",
+            byte_text(entry.parameter_bytes),
+        )
+    rest = [rest_text(len(computations) - _MOST_ROWS, "--json lists all")] if len(computations) > _MOST_ROWS else []
+    return Group(line, titled("computations", count_text(len(computations)), table), *rest)
 
 
 def _histogram(title: str, counts: Mapping[str, int]) -> RenderableType:

@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.ir import ArrayShape
+from hloexec.report.layout import next_steps, plain_table
 from hloexec.report.records import leaf_records
-from hloexec.report.tables import next_steps, plain_table
 from hloexec.report.units import byte_text, count_text, number_text, plural
 from hloexec.tracing.recording import Remarkable
 from hloexec.tracing.running import Traced

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from hloexec.numerics.statistics import LeafStatistics, statistics
-from hloexec.report.tables import next_steps, show, values_table
+from hloexec.report.layout import next_steps, plain_table, show
+from hloexec.report.tables import values_table
 
 
 def printed(rows: list[tuple[str, LeafStatistics]], width: int) -> list[str]:
@@ -15,6 +18,45 @@ def printed(rows: list[tuple[str, LeafStatistics]], width: int) -> list[str]:
     with console.capture() as capture:
         console.print(values_table("inputs", rows))
     return capture.get().splitlines()
+
+
+NAMES = st.text("abc.", min_size=1, max_size=30)
+FIGURES = st.integers(0, 10**9).map("{:d}".format)
+
+
+@given(st.lists(st.tuples(NAMES, NAMES, FIGURES, FIGURES, NAMES), min_size=1, max_size=4), st.integers(35, 150))
+def test_tables_lose_nothing_however_narrow_the_console(rows: list[tuple[str, ...]], width: int) -> None:
+    table = plain_table("folded", names=("name",), figures=("first", "second"), remarks=("remark",))
+    for row in rows:
+        table.add_row(*row)
+    console = Console(width=width, color_system=None, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines).split()
+    for row in rows:
+        assert {row[2], row[3]} <= set(words)
+    letters = sorted("".join(cell for row in rows for cell in (row[0], row[1], row[4])))
+    headers = [word for word in words if word.isdigit() or word in ("folded", "name", "first", "second", "remark")]
+    assert sorted("".join(words)) == sorted([*letters, *"".join(headers)])
+
+
+def test_a_narrow_console_shows_a_paragraph_for_each_row() -> None:
+    table = plain_table("shape", names=("",), figures=("least", "largest"))
+    table.add_row("x", "f32[16,32]", "-1.5", "")
+    table.add_row("y", "f32[3]", "-2.25", "7")
+    console = Console(width=24, color_system=None, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    assert [line.rstrip() for line in capture.get().splitlines()] == [
+        "x",
+        "  shape f32[16,32]",
+        "  least -1.5",
+        "y",
+        "  shape f32[3]",
+        "  least -2.25  largest 7",
+    ]
 
 
 @pytest.mark.parametrize("width", [80, 120])

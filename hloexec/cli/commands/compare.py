@@ -81,7 +81,7 @@ def command(
         echo_json(comparison_record(comparison))
     else:
         from hloexec.report.comparison import comparison_view
-        from hloexec.report.tables import show
+        from hloexec.report.layout import show
 
         show(comparison_view(comparison, top, hints=_hints(comparison, actual, expected, module_file, module, inputs)))
     return 0 if comparison.agrees else 1

@@ -89,7 +89,7 @@ def command(
         echo_json(diff_record(found))
     else:
         from hloexec.report.diffs import diff_view
-        from hloexec.report.tables import show
+        from hloexec.report.layout import show
 
         on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]))
         show(diff_view(found, top, on_after.command))

@@ -67,7 +67,7 @@ def diff_dumps(
         echo_json(folder_record(found))
     else:
         from hloexec.report.folder_diffs import folder_view
-        from hloexec.report.tables import show
+        from hloexec.report.layout import show
 
         show(folder_view(found, top, command))
     return {"differ": 1, "not compared": 2}.get(found.outcome, 0)

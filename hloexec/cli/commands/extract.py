@@ -79,7 +79,7 @@ def command(
         echo_json(extraction_record(found, folder, rerun))
     else:
         from hloexec.report.extractions import extraction_view
-        from hloexec.report.tables import show
+        from hloexec.report.layout import show
 
         show(extraction_view(found, folder, rerun, shlex.join(words)))
     return 0 if rerun.has_same_bits else 1

@@ -116,7 +116,7 @@ def check(folders: tuple[str, ...], module_file: str | None, update: bool, top: 
     from hloexec.golden import find_goldens, update_golden
     from hloexec.golden.checking import Outcome
     from hloexec.report.golden import check_record, checks_view
-    from hloexec.report.tables import show
+    from hloexec.report.layout import show
 
     found = list(dict.fromkeys(path for folder in folders for path in find_goldens(folder)))
     module = None if module_file is None else hloexec.load(module_file)

@@ -1,6 +1,8 @@
-"""`hloexec info`: what a module is made of."""
+"""`hloexec info`: what a file holds, above all a module."""
 
 from __future__ import annotations
+
+import shlex
 
 import click
 
@@ -11,26 +13,88 @@ __all__ = ["command"]
 
 @click.command("info")
 @file_argument
+@click.option(
+    "--computations", is_flag=True, help="List the computations: what calls each, how often it runs, and its result."
+)
 @strict_option
 @json_option
-def command(file: str, strict: bool, as_json: bool) -> None:
+def command(file: str, computations: bool, strict: bool, as_json: bool) -> None:
     """Show what a module is made of.
 
     Computations, parameters, opcodes, library calls, element types, devices, the cost of its contractions, and what of
     it hloexec does not run yet. Nothing is run.
+
+    Of a .npz or .npy file it shows the arrays, of a buffer assignment how much it allocates.
     """
+    from hloexec.interop.content import Format
+
+    form = _format(file)
+    if form is Format.ARRAYS:
+        _show_arrays(file, as_json)
+    elif form is Format.BUFFER_ASSIGNMENT:
+        _show_assignment(file, as_json)
+    else:
+        _show_module(file, computations, strict, as_json)
+
+
+def _format(file: str) -> object:
+    """What a file holds, as far as its beginning shows; None where it cannot be read before a module is."""
+    from hloexec.interop.content import detect
+
+    try:
+        with open(file, "rb") as stream:
+            return detect(stream.read(4096))
+    except (OSError, ValueError):
+        return None
+
+
+def _show_module(file: str, computations: bool, strict: bool, as_json: bool) -> None:
     import hloexec
-    from hloexec.summary import summarize
+    from hloexec.summary import summarize, summarize_computations
 
     module = hloexec.load(file, strict=strict)
     if strict:
         hloexec.verify(module, strict=True)
     summary = summarize(module)
+    parts = summarize_computations(module) if computations else []
     if as_json:
-        from hloexec.report.records import summary_record
+        from hloexec.report.records import computation_records, summary_record
 
-        echo_json(summary_record(summary))
+        echo_json(summary_record(summary) | ({"computation_list": computation_records(parts)} if computations else {}))
         return
-    from hloexec.report.tables import show, summary_view
+    from hloexec.report.layout import show
+    from hloexec.report.tables import computations_view, summary_view
 
-    show(summary_view(summary))
+    show(computations_view(summary, parts) if computations else summary_view(summary))
+
+
+def _show_arrays(file: str, as_json: bool) -> None:
+    from hloexec.npz import entries
+    from hloexec.numerics.statistics import statistics
+
+    rows = [(entry.stem or "value", leaf) for entry in entries(file) for leaf in statistics(entry.read(None))]
+    if as_json:
+        from hloexec.report.records import leaf_records
+
+        echo_json({"file": file, "arrays": leaf_records(rows)})
+        return
+    from hloexec.report.layout import show
+    from hloexec.report.tables import values_table
+
+    show(values_table("arrays", rows))
+
+
+def _show_assignment(file: str, as_json: bool) -> None:
+    import hloexec
+
+    assignment = hloexec.load_buffer_assignment(file)
+    if as_json:
+        counts = {"allocations": assignment.allocations, "values": assignment.used_values}
+        record = {name: None if found is None else len(found) for name, found in counts.items()}
+        echo_json({"file": file, **record, "allocated_bytes": assignment.allocated_bytes})
+        return
+    from hloexec.report.layout import next_steps, show
+    from hloexec.report.memory import assignment_line
+
+    show(assignment_line(assignment))
+    show(next_steps(shlex.join(["hloexec", "memory", "MODULE", "--assignment", file])))

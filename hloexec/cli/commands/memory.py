@@ -45,8 +45,8 @@ def command(file: str, assignments: tuple[str, ...], top: int, as_json: bool) ->
 
         echo_json(memory_record(usage, comparison, estimate))
     else:
+        from hloexec.report.layout import show
         from hloexec.report.memory import memory_view
-        from hloexec.report.tables import show
 
         show(memory_view(usage, comparison, estimate, top))
     return 0 if comparison is None or comparison.agrees else 1

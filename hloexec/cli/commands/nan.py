@@ -61,8 +61,8 @@ def command(
 
         echo_json(nan_record(search))
     else:
+        from hloexec.report.layout import show
         from hloexec.report.nan_search import nan_view
-        from hloexec.report.tables import show
 
         show(nan_view(search, run.module.name, run.devices, top, run.command))
     return 1 if search.finding is not None or search.nan_from_inputs else 0

@@ -34,7 +34,8 @@ def command(unsupported: bool, types: bool, as_json: bool) -> None:
                 record["element_types"] = None if taken is None else [element_type.name for element_type in taken]
         echo_json(records)
         return
-    from hloexec.report.tables import opcode_view, show
+    from hloexec.report.layout import show
+    from hloexec.report.tables import opcode_view
 
     if accepted is not None and opcodes:
         from hloexec.report.opcode_types import opcode_types_view

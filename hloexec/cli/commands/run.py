@@ -252,19 +252,22 @@ class _TerminalView:
     """Between the result and a snapshot's, where there is one."""
 
     def module(self, module: Module, devices: int) -> None:
-        from hloexec.report.tables import module_line, show
+        from hloexec.report.layout import show
+        from hloexec.report.tables import module_line
 
         show(module_line(module.name, module.instruction_count, len(module.computations), devices))
 
     def inputs(self, rows: Sequence[tuple[str, LeafStatistics]]) -> None:
-        from hloexec.report.tables import show, values_table
+        from hloexec.report.layout import show
+        from hloexec.report.tables import values_table
 
         show(values_table("inputs", rows))
 
     def result(
         self, rows: Sequence[tuple[str, LeafStatistics]], seconds: float, taken: Statistics, devices: int
     ) -> None:
-        from hloexec.report.tables import show, values_table
+        from hloexec.report.layout import show
+        from hloexec.report.tables import values_table
         from hloexec.report.units import byte_text, seconds_text
 
         show(values_table("result", rows))

@@ -70,7 +70,7 @@ def command(
 
         echo_json(trace_record(traced, folder))
     else:
-        from hloexec.report.tables import show
+        from hloexec.report.layout import show
         from hloexec.report.traces import trace_view
 
         show(trace_view(traced, folder, run.module.name, run.command))

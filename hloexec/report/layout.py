@@ -1,0 +1,154 @@
+"""How reports stand on the screen: tables without lines, titles, commands to type next, and texts that fit.
+
+Nothing outside this package and the command line imports rich.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import attrs
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.table import Column, Table
+from rich.text import Text
+
+from hloexec.errors import printable
+
+__all__ = [
+    "WithoutControls",
+    "command_text",
+    "console_for",
+    "cut_text",
+    "next_steps",
+    "plain_table",
+    "rest_text",
+    "show",
+    "titled",
+]
+
+_PLAIN_WIDTH = 240
+_LEAST_WIDTH = 16
+"""Columns of text are no narrower than this, or than their longest text."""
+
+
+def console_for(*, stderr: bool = False) -> Console:
+    """A console for standard output or error; where that is no terminal, lines are as long as they need to be."""
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _PLAIN_WIDTH
+    return console
+
+
+def show(renderable: RenderableType) -> None:
+    """Print to standard output: with colours and as wide as the terminal, or plain and without trailing blanks."""
+    console = console_for()
+    if console.is_terminal:
+        console.print(WithoutControls(renderable), crop=False)
+        return
+    with console.capture() as capture:
+        console.print(WithoutControls(renderable), crop=False)
+    print("\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n")))
+
+
+@attrs.frozen
+class WithoutControls:
+    """What is shown, but for characters of a file that could steer the terminal."""
+
+    shown: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
+        for segment in console.render(self.shown, options):
+            yield Segment(printable(segment.text), segment.style, segment.control)
+
+
+def command_text(command: str) -> Text:
+    """A command to type next, in one line however long it is, so that it can be copied."""
+    return Text(f"  {command}", no_wrap=True, overflow="ignore")
+
+
+def next_steps(*commands: str) -> RenderableType:
+    """How to go on."""
+    return Group(Text("\nnext:", style="dim"), *map(command_text, commands))
+
+
+def plain_table(
+    *folded: str,
+    names: Sequence[str] = (),
+    figures: Sequence[str] = (),
+    remarks: Sequence[str] = (),
+    has_header: bool = True,
+) -> Table:
+    """A table without lines, of columns of `names`, of texts that are folded, of `figures`, and of `remarks`.
+
+    Where the console is too narrow for them, each row is a paragraph: figures are never cut.
+    """
+    table = _PlainTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=has_header)
+    for name in names:
+        table.add_column(name)
+    for name in folded:
+        table.add_column(name, overflow="fold")
+    for name in figures:
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in remarks:
+        table.add_column(name)
+    return table
+
+
+class _PlainTable(Table):
+    """A table that becomes a paragraph for each row where the console is too narrow for its columns."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        needed = sum(map(_least_width, self.columns)) + 2 * (len(self.columns) - 1)
+        if needed <= options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        headers = [_as_text(column.header, "dim") for column in self.columns]
+        for cells in zip(*(column.cells for column in self.columns), strict=True):
+            yield from _paragraph(headers, list(map(_as_text, cells)), options.max_width)
+
+
+def _least_width(column: Column) -> int:
+    if column.width is not None:
+        return column.width
+    longest = max(_as_text(cell).cell_len for cell in (column.header, *column.cells))
+    return longest if column.no_wrap else max(column.min_width or 0, min(longest, _LEAST_WIDTH))
+
+
+def _as_text(cell: RenderableType, style: str = "") -> Text:
+    found = cell.copy() if isinstance(cell, Text) else Text(str(cell), style=style)
+    found.no_wrap, found.overflow = False, "fold"
+    return found
+
+
+def _paragraph(headers: Sequence[Text], cells: Sequence[Text], width: int) -> Iterator[Text]:
+    """The first cell, and the others behind their headers, as many to a line as fit."""
+    first, *rest = [
+        Text(" ").join([header, cell]) if header and number else cell
+        for number, (header, cell) in enumerate(zip(headers, cells, strict=True))
+        if cell or not number
+    ]
+    line = first
+    for part in rest:
+        joined = Text.assemble(line, "  ", part)
+        if line is first or joined.cell_len > width:
+            yield line
+            joined = Text.assemble("  ", part)
+        line = joined
+    yield line
+
+
+def rest_text(count: int | str, hint: str = "--top 0 shows all") -> Text:
+    """How many more rows there are, and how to see them."""
+    return Text(f"… and {count} more ({hint})", style="dim")
+
+
+def titled(title: str, remark: str, body: RenderableType) -> RenderableType:
+    """A part of a report, behind an empty line."""
+    heading = Text.assemble((title, "bold"), ("  " + remark if remark else "", "dim"))
+    return Group(Text(""), heading, body)
+
+
+def cut_text(text: str, style: str = "") -> Text:
+    """A cell that is cut where it does not fit, instead of wrapped."""
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
