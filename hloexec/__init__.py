@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         load_buffer_assignment,
         memory_usage,
     )
-    from hloexec.custom_calls.registry import register_custom_call
+    from hloexec.custom_calls.user_calls import register_custom_call, unregister_custom_call
     from hloexec.diffing import Diff, FolderDiff, diff, diff_folders
     from hloexec.exec import (
         Event,
@@ -179,6 +179,7 @@ __all__ = [
     "shard_inputs",
     "trace",
     "tracing",
+    "unregister_custom_call",
     "unshard_outputs",
     "verify",
 ]
@@ -251,11 +252,12 @@ _HOMES = {
     "random_inputs": "hloexec.inputs",
     "read_trace": "hloexec.tracing",
     "record_golden": "hloexec.golden",
-    "register_custom_call": "hloexec.custom_calls.registry",
+    "register_custom_call": "hloexec.custom_calls.user_calls",
     "run": "hloexec.exec",
     "run_devices": "hloexec.exec",
     "shard_inputs": "hloexec.sharding",
     "trace": "hloexec.tracing",
+    "unregister_custom_call": "hloexec.custom_calls.user_calls",
     "unshard_outputs": "hloexec.sharding",
     "verify": "hloexec.verifier",
 }

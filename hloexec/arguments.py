@@ -28,7 +28,6 @@ __all__ = [
     "require_module",
     "require_number",
     "require_path",
-    "require_policy",
     "require_seed",
     "require_text",
     "texts",
@@ -93,14 +92,6 @@ def require_number(name: str, value: object, most: float = math.inf) -> None:
     if not 0 <= value <= most:
         bound = "not be negative or NaN" if most == math.inf else f"lie between 0 and {most:g}"
         raise InputError(f"{name} must {bound}, but is {value}")
-
-
-def require_policy(value: object, name: str = "numerics") -> None:
-    """InputError unless it is a policy of numerics, or may be the name of one."""
-    from hloexec.ops.policies.policy import NumericsPolicy
-
-    if not isinstance(value, (str, NumericsPolicy)):
-        raise wrong(name, "the name of a policy, such as 'reference' or 'exact', or a NumericsPolicy", value)
 
 
 def require_flags(**flags: object) -> None:

@@ -109,8 +109,9 @@ PROSE = {"and", "or", "parameter"}
 FLOORS = (
     "collection dtypes errors files openblas system_memory values",
     "folders ir precision",
+    "arguments",
     "ops",
-    "arguments custom_calls",
+    "custom_calls",
     "npz operations text verifier",
     "costs devices element_types interop literals origins",
     "inputs loading plan",

@@ -12,23 +12,19 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import attrs
-import numpy as np
 
-from hloexec.errors import EvaluationError, InputError, ShapeError, UnsupportedError
-from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
-from hloexec.ops.movement.copying import lies_in_order, row_major
+from hloexec.errors import ShapeError, UnsupportedError
+from hloexec.ir import Computation, Instruction, Shape
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.traits import NO_TRAITS, Traits, traits_with_rules
-from hloexec.values import Array
 
 __all__ = [
     "CUSTOM_CALLS",
+    "USER_CALLS",
     "CustomCall",
     "add_custom_call",
     "custom_call",
     "find_custom_call",
-    "register_custom_call",
-    "unregister_custom_call",
 ]
 
 
@@ -153,7 +149,8 @@ class _BuiltInCalls(Mapping[str, CustomCall]):
 CUSTOM_CALLS = _BuiltInCalls()
 """The built-in entries by target."""
 
-_user_calls: dict[str, CustomCall] = {}
+USER_CALLS: dict[str, CustomCall] = {}
+"""Those of users (`hloexec.custom_calls.user_calls`)."""
 
 _Entry = TypeVar("_Entry", bound=type)
 
@@ -192,30 +189,7 @@ def add_custom_call(
 
 def find_custom_call(target: str) -> CustomCall | None:
     """The entry of a target, the user's before the built-in one; None where there is none."""
-    return _user_calls.get(target) or CUSTOM_CALLS.get(target)
-
-
-def register_custom_call(target: str, function: Callable[..., Any]) -> None:
-    """Let `function` stand for the library call `target`, in place of whatever stood for it before.
-
-    It is called with one array per operand (a nested tuple of arrays for a tuple) and returns an array or a tuple, of
-    the dimensions and element types that the instruction declares; it must not modify its operands. EvaluationError is
-    raised at the instruction where the result does not fit.
-    """
-    if not callable(function):
-        raise InputError(f"the implementation of custom call {target!r} must be a function, but is {function!r}")
-
-    def evaluate(*operands: object, shape: Shape) -> Any:
-        return _checked(function(*operands), shape, target)
-
-    _user_calls[target] = CustomCall(
-        target, evaluate, is_reproducible=True, documentation=inspect.getdoc(function) or "", is_pure=False
-    )
-
-
-def unregister_custom_call(target: str) -> None:
-    """Forget what `register_custom_call` was given for a target, if anything."""
-    _user_calls.pop(target, None)
+    return USER_CALLS.get(target) or CUSTOM_CALLS.get(target)
 
 
 def _parameters(function: Callable[..., Any] | None, kind: object) -> list[inspect.Parameter]:
@@ -226,38 +200,3 @@ def _parameters(function: Callable[..., Any] | None, kind: object) -> list[inspe
 
 def _keywords(function: Callable[..., Any] | None) -> frozenset[str]:
     return frozenset(parameter.name for parameter in _parameters(function, inspect.Parameter.KEYWORD_ONLY))
-
-
-def _checked(value: object, shape: Shape, target: str) -> Any:
-    """What a user's function returned, as arrays of the declared shapes, or EvaluationError."""
-    if isinstance(shape, TupleShape):
-        if not isinstance(value, (tuple, list)) or len(value) != len(shape.elements):
-            raise EvaluationError(
-                f"the function registered for custom call {target!r} must return a tuple of {len(shape.elements)} "
-                f"values, as the instruction's shape is {shape}, but returned {_described(value)}"
-            )
-        return tuple(_checked(part, element, target) for part, element in zip(value, shape.elements, strict=True))
-    declared = shape.element if isinstance(shape, BufferShape) else shape
-    array = np.asarray(value)
-    if array.dtype != declared.element_type.storage or not _fits(array, declared):
-        raise EvaluationError(
-            f"the function registered for custom call {target!r} must return an array of {declared} "
-            f"(NumPy type {declared.element_type.storage}), but returned {_described(value)}"
-        )
-    return array if lies_in_order(array) else row_major(array)
-
-
-def _fits(array: Array, shape: ArrayShape) -> bool:
-    dynamic = shape.dynamic_dimensions or (False,) * shape.rank
-    return array.ndim == shape.rank and all(
-        size == declared or (bounded and (size <= declared or declared < 0))
-        for size, declared, bounded in zip(array.shape, shape.dimensions, dynamic, strict=True)
-    )
-
-
-def _described(value: object) -> str:
-    if isinstance(value, np.ndarray):
-        return f"an array of {value.dtype} and shape {list(value.shape)}"
-    if isinstance(value, (tuple, list)):
-        return f"a tuple of {len(value)} values"
-    return f"a value of type {type(value).__name__}"

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.arguments import byte_count, listed, require_integer, require_module, require_policy, require_seed
+from hloexec.arguments import byte_count, listed, require_integer, require_module, require_seed
 from hloexec.devices.topology import Topology, topology_of
 from hloexec.diffing.agreement import LOCAL
 from hloexec.diffing.bounds import Bounds, PathBounds
@@ -56,7 +56,7 @@ class _Side:
     module: Module
     inputs: list[list[Value]]
     topology: Topology
-    policy: str | NumericsPolicy
+    policy: NumericsPolicy
 
     @property
     def options(self) -> dict[str, Any]:
@@ -147,14 +147,12 @@ def diff(
     return Diff(before, after, verdict, found, comparison, pairs, len(counted), matched, picture, pairing.notes)
 
 
-def _policies(numerics: object) -> tuple[str | NumericsPolicy, str | NumericsPolicy]:
+def _policies(numerics: object) -> tuple[NumericsPolicy, NumericsPolicy]:
     """Those of both sides."""
     policies = numerics if isinstance(numerics, (tuple, list)) else (numerics, numerics)
     if len(policies) != 2:
         raise InputError(f"numerics must be one policy or two, for before and after, but there are {len(policies)}")
-    for policy in policies:
-        require_policy(policy)
-    return policies[0], policies[1]
+    return numerics_policy(policies[0]), numerics_policy(policies[1])
 
 
 def _recorded(
@@ -195,7 +193,7 @@ def _outputs(
     ours: Graph,
     theirs: Graph,
     pairing: Correspondence,
-    policy: str | NumericsPolicy,
+    policy: NumericsPolicy,
     spreads: Mapping[str, Spread],
 ) -> Comparison:
     """The results, nested as `before` has them, compared with what rounding does to those of `before`."""
@@ -203,12 +201,11 @@ def _outputs(
         tuple(pairing.result([node.value for node in graph.outputs[device]]) for device in sorted(graph.outputs))
         for graph in (ours, theirs)
     )
-    numerics = numerics_policy(policy).name
     if len(actual) == 1:
-        return compare(actual[0], expected[0], module=pairing.before, numerics=numerics, spreads=spreads)
+        return compare(actual[0], expected[0], module=pairing.before, numerics=policy, spreads=spreads)
     # The module itself may be silent about how many devices there are.
     module = attrs.evolve(pairing.before, replica_count=len(actual), num_partitions=1)
-    return compare(actual, expected, module=module, numerics=numerics, spreads=spreads)
+    return compare(actual, expected, module=module, numerics=policy, spreads=spreads)
 
 
 def _tells_something(node: Node) -> bool:

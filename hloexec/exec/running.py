@@ -19,7 +19,6 @@ from hloexec.arguments import (
     require_integer,
     require_module,
     require_number,
-    require_policy,
     require_seed,
     require_text,
     wrong,
@@ -393,8 +392,6 @@ def plan_of(
     if verify is not True or planner is not True:
         require_flags(verify=verify, planner=planner)
     entry = _computation(module, computation)
-    if not isinstance(numerics, (str, NumericsPolicy)):
-        require_policy(numerics)
     policy = numerics_policy(numerics)
     _require_choice("elided", elided, ("zeros", "random", "error"))
     _require_choice("unknown", unknown, ("error", "zeros", "random"))

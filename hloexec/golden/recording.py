@@ -20,7 +20,6 @@ from hloexec.arguments import (
     require_flags,
     require_module,
     require_path,
-    require_policy,
     require_seed,
     require_text,
     wrong,
@@ -86,7 +85,7 @@ def record_golden(
     require_module(module)
     require_path("folder", folder)
     require_flags(replace=replace)
-    require_policy(numerics)
+    policy = numerics_policy(numerics)
     require_choice("elided", elided, ("zeros", "random", "error"))
     require_seed(seed)
     given_tolerance(atol, rtol, ulp)
@@ -95,13 +94,13 @@ def record_golden(
     target = _target(folder, replace)
     topology = topology_of(module, replicas, partitions)
     given = listed_inputs(module.entry, inputs) if inputs is not None else [random_inputs(module, seed)]
-    computation = plan_of(module, numerics=numerics, elided=elided, unknown=unknown).computation
+    computation = plan_of(module, numerics=policy, elided=elided, unknown=unknown).computation
     device_arguments(computation, given, topology.count)
     golden = Golden(
         folder=target,
         module_name=module.name,
         module_hash="",
-        numerics=numerics_policy(numerics).name,
+        numerics=policy.name,
         replicas=topology.replicas,
         partitions=topology.partitions,
         inputs_per_device=len(given),

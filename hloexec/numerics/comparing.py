@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.arguments import require_integer, require_module, require_policy, wrong
+from hloexec.arguments import require_integer, require_module, wrong
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
@@ -72,7 +72,6 @@ def compare(
     Raises InputError for what is no value, negative tolerances, and `selects` that do not fit.
     """
     rows = _rows(module, inputs)
-    require_policy(numerics)
     numerics = numerics_policy(numerics)
     if contraction_length is not None:
         require_integer("contraction_length", contraction_length, 1)

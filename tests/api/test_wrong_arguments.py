@@ -96,6 +96,7 @@ RIGHT: dict[str, str] = {
     "partitions": "None 5",
     "path": "text path 1G",
     "planner": "True",
+    "ranges": "None empty",
     "replace": "True",
     "replicas": "None 5",
     "rtol": "None 5 2.5",
@@ -109,6 +110,7 @@ RIGHT: dict[str, str] = {
     "statistics": "None",
     "statistics_only": "True",
     "strict": "True",
+    "target": "text 1G",
     "text": "",
     "timeout": "None 5 2.5",
     "top": "5",
@@ -137,6 +139,7 @@ WORDS = {
     "other": "other|cannot read",
     "outputs": "output",
     "path": "path|file|text",
+    "ranges": "range",
     "text": "text|expected",
 }
 """How messages name what is wrong, where it is not the parameter's name."""
@@ -169,6 +172,7 @@ def _positional(folder: Path) -> dict[str, list[Any]]:
         "run_devices": [MODULE, inputs],
         "shard_inputs": [MODULE, inputs],
         "trace": [MODULE, inputs, folder / "trace"],
+        "unregister_custom_call": ["unheard_of"],
         "unshard_outputs": [MODULE, [X]],
         "verify": [MODULE],
     }

@@ -18,7 +18,7 @@ import pytest
 
 import hloexec.literals
 from hloexec.cli import main
-from hloexec.custom_calls.registry import unregister_custom_call
+from hloexec.custom_calls.user_calls import unregister_custom_call
 from tests.text.building import op
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 import pytest
 
-from hloexec.custom_calls.registry import register_custom_call, unregister_custom_call
+from hloexec.custom_calls.user_calls import register_custom_call, unregister_custom_call
 from hloexec.devices.topology import Topology
 from hloexec.errors import EvaluationError, HloWarning, UnsupportedError, VerificationError
 from hloexec.exec import run, running

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.custom_calls.registry import unregister_custom_call
+from hloexec.custom_calls.user_calls import unregister_custom_call
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.exec import per_class_loops
 from hloexec.exec.statistics import Statistics

@@ -9,7 +9,7 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
-from hloexec.custom_calls.registry import register_custom_call, unregister_custom_call
+from hloexec.custom_calls.user_calls import register_custom_call, unregister_custom_call
 from hloexec.errors import HloError, VerificationError
 from hloexec.verifier import verify
 from tests.text.building import op

@@ -24,7 +24,7 @@ _refuse(
     "xla_buffer_python_cpu_callback",
     "xla_buffer_python_gpu_callback",
     reason="it calls back a Python function of the program that made the module, which the text does not hold; give it "
-    "one with hloexec.register_custom_call(target, function)",
+    "a function with hloexec.register_custom_call(target, function)",
     documentation="""
     What a Python function gives: `jax.pure_callback`, `jax.experimental.io_callback`, `jax.debug.print`.
 
@@ -87,6 +87,6 @@ for _compiler, _targets in _COMPILERS.items():
     _refuse(
         *_targets,
         reason=f"it is a kernel that {_compiler} compiles, and only that compiler understands the code in the text; "
-        f"give it a function with hloexec.register_custom_call(target, function) or --custom-call",
+        f"give it a function with hloexec.register_custom_call(target, function)",
         documentation=f"What a kernel computes that its author wrote for {_compiler}.\n\nSource: JAX, Pallas; XLA:GPU.",
     )

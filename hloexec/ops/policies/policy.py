@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import attrs
 
+from hloexec.arguments import wrong
 from hloexec.errors import UnsupportedError
 
 __all__ = ["POLICIES", "REFERENCE", "NumericsPolicy", "numerics_policy"]
@@ -67,10 +68,15 @@ POLICIES = {
 }
 
 
-def numerics_policy(name: str | NumericsPolicy) -> NumericsPolicy:
-    """The policy of a name; UnsupportedError names the ones there are."""
+def numerics_policy(name: object) -> NumericsPolicy:
+    """The policy of a name, or what is one already; UnsupportedError names the ones there are.
+
+    InputError where it is neither.
+    """
     if isinstance(name, NumericsPolicy):
         return name
+    if not isinstance(name, str):
+        raise wrong("numerics", "the name of a policy, such as 'reference' or 'exact', or a NumericsPolicy", name)
     prefix, colon, seed = name.partition(":")
     if prefix == RANDOM_ROUNDING and colon and seed.isdecimal() and seed.isascii() and len(seed) <= _MOST_DIGITS:
         return NumericsPolicy(f"{RANDOM_ROUNDING}:{int(seed)}", rounding_seed=int(seed))

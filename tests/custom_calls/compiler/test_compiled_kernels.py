@@ -46,7 +46,7 @@ def test_a_kernel_is_refused_with_what_to_do_instead(target):
     try:
         np.testing.assert_array_equal(hloexec.run(module, x), x + 1)
     finally:
-        from hloexec.custom_calls.registry import unregister_custom_call
+        from hloexec.custom_calls.user_calls import unregister_custom_call
 
         unregister_custom_call(target)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.custom_calls.registry import unregister_custom_call
+from hloexec.custom_calls.user_calls import unregister_custom_call
 from hloexec.dtypes import element_type_of
 from tests.ops.policies.exact_errors import BOUND, context, evaluate_exactly, largest_error, to_fraction
 
