@@ -1,4 +1,4 @@
-"""Values that are not arrays.
+"""What functions take and return: values, and objects that say in a line what they are.
 
 A value is a NumPy array, a (nested) tuple of values, or a token.
 """
@@ -6,14 +6,29 @@ A value is a NumPy array, a (nested) tuple of values, or a token.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["TOKEN", "Array", "Inputs", "Token", "Value", "flat"]
+__all__ = ["TOKEN", "Array", "Described", "Inputs", "Token", "Value", "flat"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """A NumPy array of any element type and shape; element types that NumPy lacks are those of ml_dtypes."""
+
+
+class Described:
+    """A base of what functions return: `str` is a line that `repr` shows, too; notebooks show what commands show."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
+    def _repr_html_(self) -> str | None:
+        """What IPython asks for. Views stand above all that they show, so they are imported by name."""
+        html: str | None = import_module("hloexec.report.notebook").html(self)
+        return html
 
 
 class Token:

@@ -18,6 +18,7 @@ from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, BufferShape, Shape, TupleShape
 from hloexec.ir.buffer_assignment import Allocation, BufferAssignment
 from hloexec.text.dumps.lines import index_text
+from hloexec.values import Described
 
 __all__ = ["AllocationUse", "Difference", "MemoryComparison", "compare_memory"]
 
@@ -45,8 +46,8 @@ class AllocationUse:
     most: Peak
 
 
-@attrs.frozen(slots=False)
-class MemoryComparison:
+@attrs.frozen(slots=False, repr=False)
+class MemoryComparison(Described):
     """What `compare_memory` finds.
 
     `schedule_differs_at` is the first position where the schedules differ, None where they do not or XLA's is not
@@ -67,6 +68,10 @@ class MemoryComparison:
     occupied: Peak
     """How many bytes of all allocations hold something alive at once; where a result takes the place of an operand that
     dies with it, its bytes count once."""
+
+    def __str__(self) -> str:
+        verdict = "agrees" if self.agrees else f"{len(self.differences)} differences"
+        return f"{self.usage.module_name}: {verdict}, {self.range_agreements} of {self.range_count} live ranges alike"
 
     @property
     def agrees(self) -> bool:

@@ -19,6 +19,7 @@ from hloexec.buffers.live_ranges import lifetimes
 from hloexec.buffers.sizes import Target, byte_size, memory_space, target_of
 from hloexec.ir import Module, Shape
 from hloexec.text.dumps.lines import index_text
+from hloexec.values import Described
 from hloexec.verifier import verify
 
 __all__ = ["LiveValue", "MemoryUsage", "Peak", "highest", "memory_usage"]
@@ -65,8 +66,8 @@ class Peak:
     time: int
 
 
-@attrs.frozen(slots=False)
-class MemoryUsage:
+@attrs.frozen(slots=False, repr=False)
+class MemoryUsage(Described):
     """What `memory_usage` finds. Bytes are those of one device."""
 
     module_name: str
@@ -78,6 +79,10 @@ class MemoryUsage:
     values: tuple[LiveValue, ...]
     parameter_bytes: int
     output_bytes: int
+
+    def __str__(self) -> str:
+        peak = self.peak
+        return f"{self.module_name}: at most {peak.bytes} bytes alive at once, at %{self.instruction_at(peak.time)}"
 
     @cached_property
     def peak(self) -> Peak:

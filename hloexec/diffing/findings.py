@@ -9,6 +9,7 @@ import attrs
 from hloexec.ir import Instruction, Module
 from hloexec.numerics.comparison import Comparison
 from hloexec.origins import hlo_line, source_lines
+from hloexec.values import Described
 
 __all__ = ["Diff", "Finding", "InstructionRun", "Pair", "Verdict"]
 
@@ -73,8 +74,8 @@ class Pair:
     """Whether the elements stand in one order; else dimensions are permuted."""
 
 
-@attrs.frozen(eq=False, slots=False)
-class Diff:
+@attrs.frozen(eq=False, slots=False, repr=False)
+class Diff(Described):
     """Two modules on the same inputs."""
 
     before: Module
@@ -96,6 +97,13 @@ class Diff:
     to a result that differs, `×` to blame."""
     notes: tuple[str, ...] = ()
     """What else there is to say: tuples that were flattened, results in another order, values that did not fit."""
+
+    def __str__(self) -> str:
+        if not self.findings:
+            return f"{self.verdict}: {self.matched_values} of {self.values} values found in {self.before.name}"
+        first = self.findings[0]
+        blame = "is to blame" if first.is_certain else "is where it begins"
+        return f"{self.verdict}: %{first.after.instruction} in {first.after.computation} {blame}"
 
     @property
     def matched_share(self) -> float:

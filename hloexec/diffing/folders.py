@@ -20,7 +20,7 @@ from hloexec.errors import HloError, InputError
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
 from hloexec.loading import load
-from hloexec.values import Inputs
+from hloexec.values import Described, Inputs
 
 __all__ = ["FolderDiff", "ModuleDiff", "Outcome", "StageDiff", "diff_folders"]
 
@@ -68,13 +68,16 @@ class ModuleDiff:
         return next((step for step in self.steps if step.outcome == "differ"), None)
 
 
-@attrs.frozen(eq=False)
-class FolderDiff:
+@attrs.frozen(eq=False, repr=False)
+class FolderDiff(Described):
     """All modules of one or two folders."""
 
     modules: tuple[ModuleDiff, ...]
     notes: tuple[str, ...] = ()
     """Modules that are there only once, and why."""
+
+    def __str__(self) -> str:
+        return f"{self.outcome}: {len(self.modules)} modules compared"
 
     @property
     def outcome(self) -> Outcome:

@@ -30,7 +30,7 @@ from hloexec.numerics.comparison import LeafComparison
 from hloexec.numerics.statistics import leaves
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
-from hloexec.values import Inputs, Value
+from hloexec.values import Described, Inputs, Value
 
 __all__ = ["Extraction", "Rerun", "extract"]
 
@@ -46,8 +46,8 @@ class Rerun:
     """Leaves whose elements are not equal; there may be none where only bits of NaN or signs of zeros differ."""
 
 
-@attrs.frozen(eq=False)
-class Extraction:
+@attrs.frozen(eq=False, repr=False)
+class Extraction(Described):
     """A part of a module, with the values it ran on and what it gave."""
 
     module: Module
@@ -60,6 +60,9 @@ class Extraction:
     iteration: int | None
     options: dict[str, Any]
     """The options of the run that matter to the new module."""
+
+    def __str__(self) -> str:
+        return f"of {self.path}: {self.module}"
 
     def check(self) -> Rerun:
         """Run the new module, and compare its result with what the instruction gave.

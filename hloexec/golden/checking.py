@@ -19,7 +19,7 @@ from hloexec.ir import Module
 from hloexec.loading import load
 from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import Comparison, Verdict
-from hloexec.values import Value
+from hloexec.values import Described, Value
 
 __all__ = ["GoldenCheck", "Outcome", "check_golden", "update_golden"]
 
@@ -34,8 +34,8 @@ class Outcome(enum.Enum):
     """It could not be run: files are missing, damaged, or do not fit."""
 
 
-@attrs.frozen(eq=False)
-class GoldenCheck:
+@attrs.frozen(eq=False, repr=False)
+class GoldenCheck(Described):
     """What came of running a golden's module again: an outcome, and why."""
 
     folder: Path
@@ -45,6 +45,9 @@ class GoldenCheck:
     golden: Golden | None = None
     comparison: Comparison | None = None
     seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.folder.name}: {self.outcome.value}, {self.message}"
 
     @property
     def passed(self) -> bool:

@@ -24,6 +24,7 @@ from hloexec.errors import InputError, UnsupportedError
 from hloexec.ir import Module
 from hloexec.ops.policies.policy import numerics_policy
 from hloexec.text import format as format_module
+from hloexec.values import Described
 
 __all__ = [
     "EXPECTED",
@@ -46,8 +47,8 @@ _FORMAT = 1
 _MOST_BYTES = 1 << 20
 
 
-@attrs.frozen
-class Golden:
+@attrs.frozen(repr=False)
+class Golden(Described):
     """A golden on disk: what its `golden.json` says of how the module is run and compared."""
 
     folder: Path = attrs.field(converter=Path)
@@ -96,6 +97,9 @@ class Golden:
     def has_tolerance(self) -> bool:
         """Whether a tolerance was given when it was recorded."""
         return any(number is not None for number in (self.atol, self.rtol, self.ulp))
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.module_name} under {self.numerics}, in {self.folder}"
 
     def text(self) -> str:
         """The content of `golden.json`."""

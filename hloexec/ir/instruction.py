@@ -15,6 +15,7 @@ import attrs
 from hloexec.ir.metadata import Metadata, OriginalValue, StackFrames, Statistics
 from hloexec.ir.shape import Shape
 from hloexec.ir.sharding import Sharding
+from hloexec.values import Described
 
 __all__ = ["Alias", "Computation", "EntryLayout", "Instruction", "Module", "Span"]
 
@@ -26,8 +27,8 @@ class Span(NamedTuple):
     end: int
 
 
-@attrs.frozen(kw_only=True)
-class Instruction:
+@attrs.frozen(kw_only=True, repr=False)
+class Instruction(Described):
     """`name = shape opcode(operands), attributes…`.
 
     `attributes` is an instance of the class that the opcode's registry entry names (None where it has no attributes of
@@ -52,18 +53,21 @@ class Instruction:
     original_value: OriginalValue | None = None
     unknown_operands: str | None = None
     unknown_attributes: tuple[tuple[str, str], ...] = ()
-    span: Span | None = attrs.field(default=None, eq=False, repr=False)
+    span: Span | None = attrs.field(default=None, eq=False)
+
+    def __str__(self) -> str:
+        return f"%{self.name} = {self.shape} {self.opcode}({', '.join(f'%{name}' for name in self.operands)})"
 
 
-@attrs.frozen(kw_only=True, slots=False)
-class Computation:
+@attrs.frozen(kw_only=True, slots=False, repr=False)
+class Computation(Described):
     """A list of instructions, one of which is the root."""
 
     name: str
     instructions: tuple[Instruction, ...]
     root_name: str
     execution_thread: str = "main"
-    span: Span | None = attrs.field(default=None, eq=False, repr=False)
+    span: Span | None = attrs.field(default=None, eq=False)
 
     @cached_property
     def by_name(self) -> dict[str, Instruction]:
@@ -102,6 +106,10 @@ class Computation:
         by_name = self.by_name
         return tuple(by_name[name] for name in instruction.operands)
 
+    def __str__(self) -> str:
+        parameters = ", ".join(map(str, self.parameter_shapes))
+        return f"{self.name}: ({parameters}) -> {self.result_shape}, {_counted(len(self), 'instruction')}"
+
     def __iter__(self) -> Iterator[Instruction]:
         return iter(self.instructions)
 
@@ -127,8 +135,8 @@ class Alias:
     kind: str = "may-alias"
 
 
-@attrs.frozen(kw_only=True, slots=False)
-class Module:
+@attrs.frozen(kw_only=True, slots=False, repr=False)
+class Module(Described):
     """A whole HLO module.
 
     `computations` are in the order of the text, the entry computation among them. `source` is the text it was read
@@ -152,8 +160,8 @@ class Module:
     """Verbatim text of the table, braces included."""
     stack_frames: StackFrames | None = None
     unknown_attributes: tuple[tuple[str, str], ...] = ()
-    source: str | None = attrs.field(default=None, eq=False, repr=False)
-    filename: str = attrs.field(default="<string>", eq=False, repr=False)
+    source: str | None = attrs.field(default=None, eq=False)
+    filename: str = attrs.field(default="<string>", eq=False)
 
     @cached_property
     def by_name(self) -> dict[str, Computation]:
@@ -168,5 +176,13 @@ class Module:
     def instruction_count(self) -> int:
         return sum(map(len, self.computations))
 
+    def __str__(self) -> str:
+        instructions = _counted(self.instruction_count, "instruction")
+        return f"{self.name}: {instructions} in {_counted(len(self.computations), 'computation')}"
+
     def __iter__(self) -> Iterator[Computation]:
         return iter(self.computations)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -54,7 +54,7 @@ class Layout:
     dynamic_shape_metadata_prefix_bytes: int = 0
 
 
-@attrs.frozen(cache_hash=True)
+@attrs.frozen(cache_hash=True, repr=False)
 class ArrayShape:
     """An array, a token or an opaque value.
 
@@ -100,13 +100,11 @@ class ArrayShape:
         return self.element_count * self.element_type.byte_size if self.is_array else 0
 
     def compatible(self, other: Shape) -> bool:
-        """Equal but for layouts."""
+        """Equal but for layouts, and for which dimensions are dynamic."""
         return (
             isinstance(other, ArrayShape)
             and self.dimensions == other.dimensions
             and self.element_type is other.element_type
-            and any(self.dynamic_dimensions) == any(other.dynamic_dimensions)
-            and (not any(self.dynamic_dimensions) or self.dynamic_dimensions == other.dynamic_dimensions)
         )
 
     def with_element_type(self, element_type: ElementType) -> ArrayShape:
@@ -115,6 +113,10 @@ class ArrayShape:
 
     def __str__(self) -> str:
         return _array_text(self)
+
+    def __repr__(self) -> str:
+        order = "" if self.layout is None else ",".join(map(str, self.layout.minor_to_major))
+        return f"{self}{{{order}}}" if order else str(self)
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -139,7 +141,7 @@ class TupleShape:
         return (0, *accumulate(counts))
 
     def compatible(self, other: Shape) -> bool:
-        """Equal but for layouts."""
+        """Equal but for layouts, and for which dimensions are dynamic."""
         return self is other or (
             isinstance(other, TupleShape)
             and all(
@@ -178,6 +180,7 @@ class BufferShape:
         return self.element.byte_size
 
     def compatible(self, other: Shape) -> bool:
+        """Equal but for layouts, and for which dimensions are dynamic."""
         return isinstance(other, BufferShape) and self.element.compatible(other.element)
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ import attrs
 
 from hloexec.numerics.statistics import LeafStatistics
 from hloexec.origins import SourceLine
+from hloexec.values import Described
 
 __all__ = ["Element", "Finding", "Link", "NanSearch", "Operand"]
 
@@ -73,8 +74,8 @@ class Finding:
     """What led to it, from the earliest instruction on to the operand."""
 
 
-@attrs.frozen
-class NanSearch:
+@attrs.frozen(repr=False)
+class NanSearch(Described):
     """What `find_nan` found, and how far it looked."""
 
     finding: Finding | None
@@ -89,3 +90,10 @@ class NanSearch:
     """Whether NaN of the inputs reach the result, no instruction having made any."""
     events: int
     """How many instructions were looked at."""
+
+    def __str__(self) -> str:
+        if self.finding is not None:
+            return f"%{self.finding.instruction} in {self.finding.computation}: {self.finding.reason}"
+        if self.nan_from_inputs:
+            return f"NaN come from {', '.join(f'%{name}' for name in self.nan_inputs[:8])}"
+        return f"nothing found in {self.events} values"

@@ -11,6 +11,7 @@ import attrs
 from hloexec.numerics.error_maps import ErrorMap
 from hloexec.numerics.measuring import ElementDifference, Measured
 from hloexec.numerics.tolerances import Tolerance
+from hloexec.values import Described
 
 __all__ = ["Comparison", "LeafComparison", "Verdict", "verdict_of"]
 
@@ -108,8 +109,8 @@ class LeafComparison:
         )
 
 
-@attrs.frozen(slots=False, eq=False)
-class Comparison:
+@attrs.frozen(slots=False, eq=False, repr=False)
+class Comparison(Described):
     """A value compared with another: one entry per leaf of either."""
 
     leaves: tuple[LeafComparison, ...]

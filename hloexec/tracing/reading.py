@@ -18,7 +18,7 @@ from hloexec.errors import InputError, warn
 from hloexec.ir import ArrayShape
 from hloexec.npz import DAMAGE, decoded
 from hloexec.tracing.recording import VERSION
-from hloexec.values import Array
+from hloexec.values import Array, Described
 
 __all__ = ["ArrayRecord", "Trace", "TraceEvent", "read_trace"]
 
@@ -64,7 +64,7 @@ class TraceEvent:
     arrays: tuple[ArrayRecord, ...]
 
 
-class Trace:
+class Trace(Described):
     """A trace on disk. Iterating gives its events in the order in which they ran, read from disk as they are needed.
 
     `information` is what trace.json says: the module's name, the numerics policy, the seed, whether the run came to
@@ -74,6 +74,9 @@ class Trace:
     def __init__(self, folder: str | os.PathLike[str], information: dict[str, object]) -> None:
         self.folder = Path(folder)
         self.information = information
+
+    def __str__(self) -> str:
+        return f"of {self.information['module']} in {self.folder}"
 
     def __iter__(self) -> Iterator[TraceEvent]:
         path = self.folder / "events.jsonl"

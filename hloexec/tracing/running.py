@@ -28,13 +28,13 @@ from hloexec.summary import run_counts
 from hloexec.tracing.reading import Trace
 from hloexec.tracing.recording import ADVICE, VERSION, Recorder, Remarkable, is_renaming
 from hloexec.tracing.selection import Selection
-from hloexec.values import Inputs
+from hloexec.values import Described, Inputs
 
 __all__ = ["Traced", "record", "trace"]
 
 
-@attrs.frozen
-class Traced:
+@attrs.frozen(repr=False)
+class Traced(Described):
     """What a trace came to."""
 
     trace: Trace
@@ -43,6 +43,9 @@ class Traced:
     value_bytes: int
     remarkable: tuple[Remarkable, ...]
     """The first events with NaN or infinities, then those with the largest magnitudes."""
+
+    def __str__(self) -> str:
+        return f"{self.trace}: {self.events} events of {self.instructions} instructions, {self.value_bytes} bytes"
 
 
 def trace(

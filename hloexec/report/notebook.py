@@ -1,0 +1,66 @@
+"""What notebooks show: the views of the command line, as HTML."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+from hloexec.buffers import MemoryUsage
+from hloexec.diffing import Diff, FolderDiff
+from hloexec.errors import HloError
+from hloexec.golden import GoldenCheck
+from hloexec.ir import Module
+from hloexec.nan_search import NanSearch
+from hloexec.numerics.comparison import Comparison
+from hloexec.report.comparison import comparison_view
+from hloexec.report.diffs import diff_view
+from hloexec.report.folder_diffs import folder_view
+from hloexec.report.golden import checks_view
+from hloexec.report.layout import WithoutControls
+from hloexec.report.memory import memory_view
+from hloexec.report.nan_search import nan_view
+from hloexec.report.tables import summary_view
+from hloexec.summary import summarize
+
+__all__ = ["html"]
+
+_WIDTH = 120
+_TOP = 10
+_FORMAT = '<pre style="line-height:normal;overflow-x:auto">{code}</pre>'
+
+
+def html(value: object) -> str | None:
+    """A value's view as HTML; None where there is none, and the value's `repr` has to do."""
+    view = _VIEWS.get(type(value))
+    if view is None:
+        return None
+    try:
+        renderable = view(value)
+    except HloError:
+        return None
+    console = Console(file=io.StringIO(), record=True, width=_WIDTH, highlight=False, markup=False, emoji=False)
+    console.print(WithoutControls(renderable), crop=False)
+    return console.export_html(inline_styles=True, code_format=_FORMAT)
+
+
+def _device_count(found: NanSearch) -> int:
+    return 1 + max(found.finding.devices, default=0) if found.finding is not None else 1
+
+
+def _command(name: str, *words: str) -> str:
+    return shlex.join(["hloexec", name, "MODULE", *words])
+
+
+_VIEWS: Mapping[type, Callable[[Any], RenderableType]] = {
+    Comparison: lambda found: comparison_view(found, _TOP),
+    Diff: lambda found: diff_view(found, _TOP, _command),
+    FolderDiff: lambda found: folder_view(found, _TOP, _command),
+    GoldenCheck: lambda found: checks_view([found], _TOP),
+    MemoryUsage: lambda found: memory_view(found, None, None, _TOP),
+    Module: lambda found: summary_view(summarize(found)),
+    NanSearch: lambda found: nan_view(found, "the module", _device_count(found), _TOP, _command),
+}
