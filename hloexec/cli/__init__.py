@@ -22,6 +22,7 @@ from typing import Any
 import click
 
 from hloexec import __version__
+from hloexec.cli.options import as_options
 from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeError, VerificationError, printable
 
 __all__ = ["main"]
@@ -113,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _handle_signals()
             if sys.stdout is None:
                 raise OSError("standard output is closed")
-            return _execute(arguments, name)
+            return _execute(given, name)
         except (click.Abort, KeyboardInterrupt):
             click.echo("interrupted", err=True)
             return 130
@@ -128,10 +129,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
 
 
-def _execute(arguments: Sequence[str] | None, name: str) -> int:
+def _execute(arguments: Sequence[str], name: str) -> int:
     """The exit code of a command; its errors are on standard error."""
+    is_judging = name in _JUDGING or any(word.partition("=")[0] == "--against" for word in arguments)
     try:
-        result = _hloexec.main(args=arguments, prog_name="hloexec", standalone_mode=False)
+        result = _hloexec.main(args=list(arguments), prog_name="hloexec", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -142,11 +144,11 @@ def _execute(arguments: Sequence[str] | None, name: str) -> int:
         error.show()
         return error.exit_code
     except HloError as error:
-        _show("error", str(error), "red")
-        return 2 if name in _JUDGING or isinstance(error, _FAULTS) else 1
+        _show("error", as_options(str(error)), "red")
+        return 2 if is_judging or isinstance(error, _FAULTS) else 1
     except MemoryError:
         _show("error", "there is not enough memory", "red")
-        return 2 if name in _JUDGING else 1
+        return 2 if is_judging else 1
     return result if isinstance(result, int) else 0
 
 
@@ -164,12 +166,13 @@ def _handle_signals() -> None:
 def _discard_output() -> None:
     """Nothing more can be written; Python would complain again when it flushes at exit."""
     if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with suppress(OSError, ValueError):  # a stream that a caller put there may have no file below
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
     if issubclass(category, HloWarning):
-        _show("warning", str(message), "yellow")
+        _show("warning", as_options(str(message)), "yellow")
 
 
 def _show(kind: str, message: str, color: str) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hloexec.numerics.statistics import LeafStatistics
     from hloexec.values import Value
 
-__all__ = ["inputs_per_device", "labelled_leaves", "named_devices"]
+__all__ = ["inputs_per_device", "labelled_leaves", "labelled_values", "named_devices"]
 
 
 def inputs_per_device(
@@ -44,17 +44,28 @@ def labelled_leaves(
 
     The devices are named where there are several classes.
     """
-    from hloexec.numerics.statistics import leaves, statistics
+    from hloexec.numerics.statistics import statistics
 
     rows = []
-    for index, holders in _classes([dict(leaves(value)) for value in values]):
+    for label, index, value in labelled_values(values, labels):
+        (leaf,) = statistics(value)
+        rows.append((label, _at(leaf, index)))
+    return rows
+
+
+def labelled_values(
+    values: Sequence[Value], labels: Callable[[tuple[int, ...]], str]
+) -> Iterator[tuple[str, tuple[int, ...], Value]]:
+    """The label, the place and the value of each leaf and class of devices that hold the same."""
+    from hloexec.numerics.statistics import leaves
+
+    leaves_by_device = [dict(leaves(value)) for value in values]
+    for index, holders in _classes(leaves_by_device):
         for devices in holders:
-            (leaf,) = statistics(dict(leaves(values[devices[0]]))[index])
             label = labels(index)
             if len(holders) > 1:
                 label = f"{label} on {named_devices(devices)}"
-            rows.append((label, _at(leaf, index)))
-    return rows
+            yield label, index, leaves_by_device[devices[0]][index]
 
 
 def _classes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from hloexec.errors import InputError
 
 if TYPE_CHECKING:
     from hloexec.devices.topology import Topology
+    from hloexec.interop import Snapshot
     from hloexec.ir import Computation, Module
     from hloexec.values import Value
 
@@ -44,7 +46,7 @@ def prepared(file: str, given: RunOptions) -> Prepared:
 
     A snapshot is run on the inputs that it holds, unless others are given.
     """
-    from hloexec.cli.snapshots import recorded_inputs
+    from hloexec.cli.memory_advice import memory_advice
     from hloexec.devices.topology import topology_of
     from hloexec.exec.participation import require_devices
     from hloexec.exec.running import plan_of
@@ -54,19 +56,28 @@ def prepared(file: str, given: RunOptions) -> Prepared:
     options = given.settings()
     snapshot = load_with_values(file)
     module = snapshot.module
-    plan = plan_of(module, is_observed=True, memory_limit=given.memory_limit, **options)
     topology = topology_of(module, given.replicas, given.partitions)
-    require_devices(plan, topology)
-    require_memory(plan, given.memory_limit)
-    if snapshot.inputs_per_device and not (given.different_inputs or given.inputs):
-        values = recorded_inputs(snapshot, module.entry, given_values(module.entry, given.overrides), topology.count)
-        recorded_result = None if given.overrides else snapshot.result
-    else:
-        recorded_result = None
-        values = values_per_device(module, topology, given)
+    with memory_advice(file, module, given, options):
+        plan = plan_of(module, is_observed=True, memory_limit=given.memory_limit, **options)
+        require_devices(plan, topology)
+        require_memory(plan, given.memory_limit)
+        values, recorded_result = _values_and_result(snapshot, topology, given)
     options |= {"replicas": topology.replicas, "partitions": topology.partitions}
     options |= {**given.limits(), "seed": given.seed}
     return Prepared(module, values, options, topology.count, (file, *given.words()), recorded_result)
+
+
+def _values_and_result(
+    snapshot: Snapshot, topology: Topology, given: RunOptions
+) -> tuple[list[list[Value]], Value | None]:
+    """The inputs, and the result that a snapshot says they give."""
+    from hloexec.cli.snapshots import recorded_inputs
+
+    entry = snapshot.module.entry
+    if not snapshot.inputs_per_device or given.different_inputs or given.inputs:
+        return values_per_device(snapshot.module, topology, given), None
+    values = recorded_inputs(snapshot, entry, given_values(entry, given.overrides), topology.count)
+    return values, None if given.overrides else snapshot.result
 
 
 def values_per_device(
@@ -87,9 +98,7 @@ def values_per_device(
         given.inputs,
         given.different_inputs,
         given.seed,
-        lambda path, number: _parameter_values(
-            module, chosen, path, given.overrides, number, given.distribution, verify=verify
-        ),
+        lambda path, number: _parameter_values(module, chosen, path, given, number, verify=verify),
     )
 
 
@@ -104,26 +113,45 @@ def computation_named(module: Module, name: str | None) -> Computation:
 
 
 def _parameter_values(
-    module: Module,
-    computation: Computation,
-    path: str | None,
-    overrides: Sequence[tuple[str, str]],
-    seed: int,
-    distribution: str,
-    *,
-    verify: bool = True,
+    module: Module, computation: Computation, path: str | None, given: RunOptions, seed: int, *, verify: bool
 ) -> list[Value]:
-    """One value per parameter: what `overrides` says, else what the file says, else random."""
+    """One value per parameter: what single options say, else what the file or the script says, else random."""
     import hloexec
     from hloexec import literals
+    from hloexec.cli.scripts import is_script, script_inputs
 
-    values: dict[int, Value] = dict(given_values(computation, overrides))
-    if path is not None:
+    values: dict[int, Value] = dict(given_values(computation, given.overrides))
+    if path is not None and is_script(path):
+        values = script_inputs(path, module, computation) | values
+    elif path is not None:
         values |= literals.load_inputs(path, computation.parameters, given=values)
+    ranges: dict[int | str, tuple[float, float]] = {}
+    for key, text in given.ranges:
+        number = _parameter_number(computation, key)
+        if number in values or number in ranges:
+            raise InputError(f"parameter {number} is given twice, by --range and by a value or another range")
+        ranges[number] = _ends(text)
     if len(values) < len(computation.parameters):
-        random = hloexec.random_inputs(module, seed, distribution, computation.name, verify=verify)
+        name, kind = computation.name, given.distribution
+        random = hloexec.random_inputs(module, seed, kind, name, ranges=ranges, verify=verify)
         values = dict(enumerate(random)) | values
     return [values[number] for number in range(len(computation.parameters))]
+
+
+def _ends(text: str) -> tuple[float, float]:
+    """The ends of `LOW:HIGH`; integers stay exact."""
+    numbers: list[float] = []
+    for part in text.split(":"):
+        try:
+            numbers.append(int(part))
+        except ValueError:
+            try:
+                numbers.append(float(part))
+            except ValueError:
+                numbers.append(math.nan)
+    if len(numbers) != 2 or not all(map(math.isfinite, numbers)):
+        raise InputError(f"--range expects PARAMETER=LOW:HIGH with two numbers, but was given {text!r}")
+    return numbers[0], numbers[1]
 
 
 def given_values(computation: Computation, overrides: Sequence[tuple[str, str]]) -> Mapping[int, Value]:

@@ -40,10 +40,11 @@ class RunOptions:
     )
     inputs: tuple[str, ...] = _option(
         "--inputs",
-        metavar="FILE.npz",
+        metavar="FILE",
         multiple=True,
         default=(),
-        help="Read the parameters' values, keyed by number or name. Give it once for all devices, or once for each.",
+        help="Read the parameters' values from a .npz file, keyed by number or name, or take those that a function of "
+        "the module returns (FILE.py:FUNCTION). Give it once for all devices, or once for each.",
     )
     overrides: tuple[tuple[str, str], ...] = _option(
         "--input",
@@ -51,6 +52,13 @@ class RunOptions:
         multiple=True,
         default=(),
         help="Read one parameter's value, by number or name. May be repeated.",
+    )
+    ranges: tuple[tuple[str, str], ...] = _option(
+        "--range",
+        type=KeyValue("PARAMETER", "LOW:HIGH"),
+        multiple=True,
+        default=(),
+        help="Draw one parameter's random values from a range, both ends included. May be repeated.",
     )
     different_inputs: bool = _option(
         "--different-inputs", is_flag=True, default=False, help="Draw other random inputs for each device."
@@ -78,6 +86,13 @@ class RunOptions:
         show_default=True,
         help="What library calls that hloexec does not know give.",
     )
+    custom_calls: tuple[tuple[str, str], ...] = _option(
+        "--custom-call",
+        type=KeyValue("TARGET", "MODULE:FUNCTION"),
+        multiple=True,
+        default=(),
+        help="Implement a library call by a Python function. May be repeated.",
+    )
     memory_limit: int | None = _option(
         "--memory-limit", type=ByteCount(), help="Refuse to take more, e.g. 8G.  [default: 80 % of what is free]"
     )
@@ -90,6 +105,15 @@ class RunOptions:
         type=click.FloatRange(0),
         help="End the run where it takes longer, and say where.",
     )
+
+    def register_custom_calls(self) -> None:
+        """Let the library calls that were given run the functions that were named."""
+        if self.custom_calls:
+            from hloexec.cli.scripts import imported_function
+            from hloexec.custom_calls.user_calls import register_custom_call
+
+            for target, where in self.custom_calls:
+                register_custom_call(target, imported_function(where))
 
     def settings(self) -> dict[str, Any]:
         """The arguments of `run_devices` that are the same for every module.
@@ -140,6 +164,7 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def command(**values: Any) -> Any:
         given = RunOptions(**{field.name: values.pop(field.name) for field in fields})
+        given.register_custom_calls()
         return function(given=given, **values)
 
     for field in reversed(fields):

@@ -29,6 +29,7 @@ __all__ = [
     "device_results",
     "inputs_by_device",
     "listed_inputs",
+    "parameter_numbers",
     "require_inputs",
     "value_leaves",
 ]
@@ -135,6 +136,15 @@ def _is_nested_as(value: Any, shape: Shape) -> bool:
 
 def _in_order(computation: Computation, inputs: Mapping[Any, Any]) -> list[Any]:
     """The values of a mapping from parameters' names or numbers, in the order of the parameters."""
+    found = parameter_numbers(computation, inputs)
+    missing = [parameter.name for number, parameter in enumerate(computation.parameters) if number not in found]
+    if missing:
+        raise InputError(f"inputs give no value for {', '.join(missing[:20])} of {computation.name}")
+    return [found[number] for number in range(len(found))]
+
+
+def parameter_numbers(computation: Computation, inputs: Mapping[Any, Any]) -> dict[int, Any]:
+    """What a mapping from parameters' names or numbers holds, by number."""
     names = {parameter.name: number for number, parameter in enumerate(computation.parameters)}
     found: dict[int, Any] = {}
     for key, value in inputs.items():
@@ -147,10 +157,7 @@ def _in_order(computation: Computation, inputs: Mapping[Any, Any]) -> list[Any]:
         if number in found:
             raise InputError(f"inputs give parameter {number} ({list(names)[number]}) twice")
         found[number] = value
-    missing = [name for name, number in names.items() if number not in found]
-    if missing:
-        raise InputError(f"inputs give no value for {', '.join(missing[:20])} of {computation.name}")
-    return [found[number] for number in range(len(names))]
+    return found
 
 
 def _argument_leaves(computation: Computation, inputs: Sequence[object], known: dict[Any, list[Any]]) -> list[Any]:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
@@ -14,6 +14,7 @@ from hloexec.arguments import require_flags, require_module, require_seed, requi
 from hloexec.errors import InputError, ResourceError
 from hloexec.inputs.bounds import LeafBounds, frame_of, opaque_bounds
 from hloexec.inputs.distributions import DISTRIBUTIONS, random_array
+from hloexec.inputs.ranges import Range, ranges_of
 from hloexec.inputs.tracing import parameter_demands
 from hloexec.ir import ArrayShape, BufferShape, Computation, Module, Shape, TupleShape
 from hloexec.ops.intervals import Demand
@@ -31,6 +32,7 @@ def random_inputs(
     distribution: str = "normal",
     computation: str | None = None,
     *,
+    ranges: Mapping[int | str, tuple[float, float]] | None = None,
     verify: bool = True,
 ) -> list[Value]:
     """One value per parameter of the entry computation, or of the one named.
@@ -42,9 +44,12 @@ def random_inputs(
     `iota` (0, 1, 2, … as far as the type counts), `special` (half of the floats are NaN, infinities, denormals or
     extremes; integers lie at the ends of their range) and `large`; integers keep in bounds there too, floats do not.
 
+    `ranges` gives single parameters, by number or name, the least and the largest number that they hold; they are drawn
+    uniformly, whatever the module asks of them.
+
     Raises VerificationError where the module is not well-formed (unless told not to `verify`), InputError for a
-    computation, distribution or seed that does not exist or an opaque parameter, and ResourceError where the values
-    would not fit into memory.
+    computation, distribution or seed that does not exist, a range without numbers or an opaque parameter, and
+    ResourceError where the values would not fit into memory.
     """
     require_module(module)
     require_flags(verify=verify)
@@ -57,15 +62,19 @@ def random_inputs(
         raise InputError(f"there is no distribution {distribution!r}; there are {', '.join(DISTRIBUTIONS)}")
     chosen = _computation(module, computation)
     _require_memory(chosen)
+    given = {} if ranges is None else ranges_of(chosen, ranges)
     if verify:
-        return _random_values(module, chosen, seed, distribution)
+        return _random_values(module, chosen, seed, distribution, given)
     with explained(module):
-        return _random_values(module, chosen, seed, distribution)
+        return _random_values(module, chosen, seed, distribution, given)
 
 
-def _random_values(module: Module, chosen: Computation, seed: int, distribution: str) -> list[Value]:
+def _random_values(
+    module: Module, chosen: Computation, seed: int, distribution: str, ranges: Mapping[int, Range]
+) -> list[Value]:
     frame = frame_of(module, chosen, [_parameter_bounds(shape) for shape in chosen.parameter_shapes])
-    demands = parameter_demands(module, frame)
+    demands: dict[int, Sequence[Demand | Range]] = dict(enumerate(parameter_demands(module, frame)))
+    demands |= {number: [given] * len(demands[number]) for number, given in ranges.items()}
     try:
         return [
             _random_value(parameter.shape, demands[number], distribution, (seed, number << 32), parameter.name)
@@ -101,7 +110,7 @@ def _parameter_bounds(shape: Shape) -> LeafBounds:
 
 
 def _random_value(
-    shape: Shape, demands: tuple[Demand, ...], distribution: str, key: tuple[int, int], name: str
+    shape: Shape, demands: Sequence[Demand | Range], distribution: str, key: tuple[int, int], name: str
 ) -> Value:
     """A value of a shape whose leaf i meets `demands[i]` and has the stream `key + i`."""
     remaining = iter(enumerate(demands))
@@ -123,7 +132,7 @@ def _random_value(
 
 
 def _random_leaf(
-    shape: ArrayShape, demand: Demand, distribution: str, key: tuple[int, int], name: str
+    shape: ArrayShape, demand: Demand | Range, distribution: str, key: tuple[int, int], name: str
 ) -> Array | Token:
     if shape.is_token:
         return TOKEN
@@ -133,4 +142,6 @@ def _random_leaf(
         raise InputError(f"parameter {name} is {shape}, whose size is not known; give its value")
     if shape.is_too_large:
         raise InputError(f"parameter {name} is {shape}, which is larger than an array can be")
+    if isinstance(demand, Range):
+        return demand.random_array(shape.element_type, shape.dimensions, key)
     return random_array(shape.element_type, shape.dimensions, demand, distribution, key)

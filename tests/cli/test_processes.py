@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from hloexec.cli import main
 from hloexec.golden import check_golden
 from tests.text.building import op
 
@@ -63,6 +67,17 @@ def test_an_output_that_takes_nothing_is_an_error(command: str, wide: Path) -> N
 def test_a_closed_output_is_an_error(wide: Path) -> None:
     done = shell(f"{HLOEXEC} run {wide} >&-")
     assert (done.returncode, done.stderr) == (2, "error: cannot write the output: standard output is closed\n")
+
+
+def test_an_output_without_a_file_that_takes_nothing_is_an_error() -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    messages = io.StringIO()
+    with redirect_stdout(Full()), redirect_stderr(messages):
+        code = main(["ops"])
+    assert (code, messages.getvalue()) == (2, "error: cannot write the output: No space left on device\n")
 
 
 def test_errors_that_cannot_be_shown_still_count(wide: Path) -> None:

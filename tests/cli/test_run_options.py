@@ -12,6 +12,7 @@ SAID = [
     {},
     {"seed": 3, "distribution": "iota", "different_inputs": True},
     {"inputs": ("a.npz", "b.npz"), "overrides": (("0", "x.npy"), ("w", "y=z.npy"))},
+    {"custom_calls": (("scale", "json:loads"),), "ranges": (("x", "-1:2.5"),)},
     {"replicas": 2, "partitions": 4, "numerics": "exact", "elided": "random", "unknown": "zeros"},
 ]
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import time
-from importlib import import_module
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -19,8 +16,9 @@ from hloexec.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hloexec.cli.execution import Execution
+    from hloexec.cli.host_values import HostValues
     from hloexec.devices.topology import Topology
-    from hloexec.exec.statistics import Statistics
     from hloexec.interop import Snapshot
     from hloexec.ir import Computation, Module
     from hloexec.numerics.comparison import Comparison
@@ -60,36 +58,29 @@ __all__ = ["command"]
 )
 @click.option("--save", metavar="FILE.npz", help="Write the result, in files that numpy.load opens.")
 @click.option("--save-inputs", metavar="FILE.npz", help="Write the inputs, to be read by --inputs.")
-@click.option("--computation", metavar="NAME", help="Run this computation instead of the entry.")
 @click.option(
-    "--custom-call",
-    "custom_calls",
-    type=KeyValue("TARGET", "MODULE:FUNCTION"),
+    "--print",
+    "printed",
+    metavar="[NAME]",
+    is_flag=False,
+    flag_value="result",
     multiple=True,
-    help="Implement a library call by a Python function. May be repeated.",
+    help="Print the value of an instruction, where it runs first, or without a name the result, as literals of HLO. "
+    "May be repeated.",
 )
+@click.option("--iterations", type=click.IntRange(0), default=0, help="Run so many times more, and show the times.")
+@click.option(
+    "--against",
+    metavar="xla-cpu|POLICY|FILE",
+    help="Compare the result with that of XLA:CPU (through jaxlib), of another policy, of another module on the same "
+    "inputs, or with a golden or a .npz file; exits with 1 where they differ.",
+)
+@click.option("--computation", metavar="NAME", help="Run this computation instead of the entry.")
 @click.option("--no-plan", is_flag=True, help="Run every instruction by itself. Results are the same; this shows it.")
 @click.option("--no-verify", is_flag=True, help="Run a module even if its shapes or structure are wrong.")
 @strict_option
 @json_option
-def command(
-    file: str,
-    given: RunOptions,
-    global_inputs: str | None,
-    random_inputs: bool,
-    infeed: str | None,
-    outfeed: str | None,
-    received: Sequence[tuple[str, str]],
-    sent: Sequence[tuple[str, str]],
-    save: str | None,
-    save_inputs: str | None,
-    computation: str | None,
-    custom_calls: Sequence[tuple[str, str]],
-    no_plan: bool,
-    no_verify: bool,
-    strict: bool,
-    as_json: bool,
-) -> None:
+def command(file: str, given: RunOptions, strict: bool, as_json: bool, **more: Any) -> int:
     """Run a module, and show its inputs and its result.
 
     Parameters get random values that suit their use (the same ones on every machine), unless --inputs or --input give
@@ -102,44 +93,103 @@ def command(
     """
     import hloexec
     from hloexec import literals
+    from hloexec.cli.against import compared, with_inputs_of
     from hloexec.cli.devices import labelled_leaves
+    from hloexec.cli.execution import execute
+
+    own = _Options(**more)
+    if own.against is not None:
+        if own.infeed or own.outfeed or own.received or own.sent:
+            raise click.UsageError("--against compares results alone; leave out what is exchanged with the host")
+        given = with_inputs_of(own.against, given)
+    ready = _made_ready(file, given, own, strict=strict)
+    module, topology = ready.snapshot.module, ready.topology
+    view = _JsonView() if as_json else _TerminalView()
+    view.module(module, topology.count)
+    names = [parameter.name for parameter in ready.computation.parameters]
+    arguments = [tuple(values) for values in ready.values]
+    view.inputs(labelled_leaves(arguments, lambda index: _input_label(index, names)))
+    ran = execute(module, ready.values, topology, given, ready.options, own.iterations, own.printed)
+    results = ran.results
+    if own.global_inputs is not None:
+        results = [hloexec.unshard_outputs(module, results, replicas=topology.replicas, partitions=topology.partitions)]
+    if own.against is not None:
+        view.comparison = compared(own.against, module, ready.values, ran.results, topology, given, ready.options)
+        view.against = own.against
+    elif ready.expected is not None:
+        view.comparison = hloexec.compare(results[0], ready.expected, module=module, numerics=given.numerics)
+    view.result(labelled_leaves(results, lambda index: ".".join(map(str, index)) or "value"), ran, own.printed)
+    if own.save is not None:
+        literals.save(own.save, tuple(results) if len(results) > 1 else results[0])
+    ready.host.save()
+    return 1 if own.against is not None and view.comparison is not None and not view.comparison.agrees else 0
+
+
+@attrs.frozen
+class _Options:
+    """The options of this command alone."""
+
+    global_inputs: str | None
+    random_inputs: bool
+    infeed: str | None
+    outfeed: str | None
+    received: Sequence[tuple[str, str]]
+    sent: Sequence[tuple[str, str]]
+    save: str | None
+    save_inputs: str | None
+    printed: Sequence[str]
+    iterations: int
+    against: str | None
+    computation: str | None
+    no_plan: bool
+    no_verify: bool
+
+
+@attrs.frozen(eq=False)
+class _Ready:
+    """What is run: a module on values, after all that could keep it from running has been looked at."""
+
+    snapshot: Snapshot
+    computation: Computation
+    topology: Topology
+    values: list[list[Value]]
+    """One list for all devices, or one for each."""
+    options: dict[str, Any]
+    host: HostValues
+    expected: Value | None
+    """What a snapshot says comes out, where it is run on its own inputs."""
+
+
+def _made_ready(file: str, given: RunOptions, own: _Options, *, strict: bool) -> _Ready:
+    import hloexec
+    from hloexec import literals
+    from hloexec.cli.execution import require_instructions
     from hloexec.cli.host_values import host_values
+    from hloexec.cli.memory_advice import memory_advice
     from hloexec.loading import load_with_values
 
     settings = given.settings()
-    for destination in (save, save_inputs, outfeed, *(path for _, path in sent)):
+    for destination in (own.save, own.save_inputs, own.outfeed, *(path for _, path in own.sent)):
         if destination is not None:
             literals.require_writable(destination)
-    host = host_values(infeed, outfeed, received, sent)
-    for target, where in custom_calls:
-        hloexec.register_custom_call(target, _function(where))
+    host = host_values(own.infeed, own.outfeed, own.received, own.sent)
     snapshot = load_with_values(file, strict=strict)
-    module = snapshot.module
-    if not no_verify:
-        hloexec.verify(module, strict=strict)
-    chosen = computation_named(module, computation)
-    options = {**settings, "computation": computation, "planner": not no_plan, "verify": not no_verify}
-    topology = _topology(module, given, options)
-    count = topology.count
-    source = _Inputs(given, global_inputs, is_random=random_inputs or given.different_inputs or computation is not None)
-    values = source.values(snapshot, chosen, topology, verify=not no_verify)
-    if save_inputs is not None:
-        literals.save(save_inputs, tuple(map(tuple, values)) if len(values) > 1 else tuple(values[0]))
-    exchanged = host.on_devices(count)
-
-    view = _JsonView() if as_json else _TerminalView()
-    view.module(module, count)
-    names = [parameter.name for parameter in chosen.parameters]
-    view.inputs(labelled_leaves([tuple(arguments) for arguments in values], lambda index: _input_label(index, names)))
-    results, taken, seconds = _timed(module, values, topology, given, {**exchanged, **options})
-    if global_inputs is not None:
-        results = [hloexec.unshard_outputs(module, results, replicas=topology.replicas, partitions=topology.partitions)]
-    if source.is_recorded(snapshot) and not given.overrides and snapshot.result is not None:
-        view.comparison = hloexec.compare(results[0], snapshot.result, module=module, numerics=given.numerics)
-    view.result(labelled_leaves(results, lambda index: ".".join(map(str, index)) or "value"), seconds, taken, count)
-    if save is not None:
-        literals.save(save, tuple(results) if len(results) > 1 else results[0])
-    host.save()
+    verify = not own.no_verify
+    if verify:
+        hloexec.verify(snapshot.module, strict=strict)
+    chosen = computation_named(snapshot.module, own.computation)
+    require_instructions(snapshot.module, own.printed)
+    options = {**settings, "computation": own.computation, "planner": not own.no_plan, "verify": verify}
+    is_random = own.random_inputs or given.different_inputs or own.computation is not None
+    source = _Inputs(given, own.global_inputs, is_random=is_random)
+    with memory_advice(file, snapshot.module, given, options):
+        topology = _topology(snapshot.module, given, options)
+        values = source.values(snapshot, chosen, topology, verify=verify)
+    if own.save_inputs is not None:
+        literals.save(own.save_inputs, tuple(map(tuple, values)) if len(values) > 1 else tuple(values[0]))
+    options |= host.on_devices(topology.count)
+    expected = snapshot.result if source.is_recorded(snapshot) and not given.overrides else None
+    return _Ready(snapshot, chosen, topology, values, options, host, expected)
 
 
 def _topology(module: Module, given: RunOptions, options: dict[str, Any]) -> Topology:
@@ -154,31 +204,6 @@ def _topology(module: Module, given: RunOptions, options: dict[str, Any]) -> Top
     require_devices(plan, topology)
     require_memory(plan, given.memory_limit)
     return topology
-
-
-def _timed(
-    module: Module, values: list[list[Value]], topology: Topology, given: RunOptions, options: dict[str, Any]
-) -> tuple[list[Value], Statistics, float]:
-    """The result of each device, what the run took, and its seconds."""
-    import hloexec
-    from hloexec.cli.progress import ProgressBar
-    from hloexec.exec.statistics import Statistics
-
-    taken = Statistics()
-    with ProgressBar() as progress:
-        start = time.perf_counter()
-        results = hloexec.run_devices(
-            module,
-            values,
-            replicas=topology.replicas,
-            partitions=topology.partitions,
-            observers=[progress],
-            seed=given.seed,
-            statistics=taken,
-            **given.limits(),
-            **options,
-        )
-        return results, taken, time.perf_counter() - start
 
 
 @attrs.frozen
@@ -222,34 +247,22 @@ def _whole_values(path: str) -> tuple[Value, ...]:
     return values
 
 
-def _function(where: str) -> Any:
-    """The function that `module:name` names; modules in the working folder are found, as `python -m` does."""
-    module_name, _, name = where.partition(":")
-    if not name:
-        raise click.UsageError(f"--custom-call expects TARGET=MODULE:FUNCTION, but {where!r} names no function")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found = import_module(module_name)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise click.UsageError(f"--custom-call: {where} cannot be imported: {error}") from error
-    if not callable(found):
-        raise click.UsageError(f"--custom-call: {where} is not a function")
-    return found
-
-
 def _input_label(index: Sequence[int], names: Sequence[str]) -> str:
     """The place of an input's leaf, and the name of its parameter."""
     return ".".join(map(str, index)) + f" {names[index[0]]}"
+
+
+def _spread(seconds: Sequence[float]) -> tuple[float, float, float]:
+    """The shortest, the median and the longest time."""
+    return min(seconds), median(seconds), max(seconds)
 
 
 class _TerminalView:
     """Shows each part when it is known."""
 
     comparison: Comparison | None = None
-    """Between the result and a snapshot's, where there is one."""
+    """Between the result and a snapshot's, or that of what it is run against."""
+    against: str | None = None
 
     def module(self, module: Module, devices: int) -> None:
         from hloexec.report.layout import show
@@ -263,24 +276,36 @@ class _TerminalView:
 
         show(values_table("inputs", rows))
 
-    def result(
-        self, rows: Sequence[tuple[str, LeafStatistics]], seconds: float, taken: Statistics, devices: int
-    ) -> None:
+    def result(self, rows: Sequence[tuple[str, LeafStatistics]], ran: Execution, printed: Sequence[str]) -> None:
+        from rich.console import Group
+        from rich.text import Text
+
+        from hloexec.report.comparison import comparison_view
         from hloexec.report.layout import show
         from hloexec.report.tables import values_table
         from hloexec.report.units import byte_text, seconds_text
 
         show(values_table("result", rows))
-        if self.comparison is not None:
+        click.echo("\n" * bool(printed), nl=False)
+        for label, literal in ran.printed(printed):
+            click.echo(f"{label} = {literal}")
+        if self.against is not None and self.comparison is not None:
+            show(Group(Text(f"\ncompared with {self.against}"), comparison_view(self.comparison)))
+        elif self.comparison is not None:
             show(f"\ncompared with the snapshot's result: {self.comparison}")
-        each = f" in all, {byte_text(taken.device_peak_bytes)} on a device" if devices > 1 else ""
-        show(f"\nran in {seconds_text(seconds)}, peak memory {byte_text(taken.peak_bytes)} beyond the inputs{each}")
+        taken = ran.statistics
+        each = f" in all, {byte_text(taken.device_peak_bytes)} on a device" if len(ran.results) > 1 else ""
+        show(f"\nran in {seconds_text(ran.seconds)}, peak memory {byte_text(taken.peak_bytes)} beyond the inputs{each}")
+        if ran.warm_seconds:
+            first, middle, last = (seconds_text(seconds) for seconds in _spread(ran.warm_seconds))
+            show(f"then {len(ran.warm_seconds)} times in {middle} (median; {first} to {last})")
 
 
 class _JsonView:
     """Collects everything, and prints it at the end."""
 
     comparison: Comparison | None = None
+    against: str | None = None
 
     def __init__(self) -> None:
         self._record: dict[str, Any] = {}
@@ -296,18 +321,28 @@ class _JsonView:
 
         self._record["inputs"] = leaf_records(rows)
 
-    def result(
-        self, rows: Sequence[tuple[str, LeafStatistics]], seconds: float, taken: Statistics, devices: int
-    ) -> None:
+    def result(self, rows: Sequence[tuple[str, LeafStatistics]], ran: Execution, printed: Sequence[str]) -> None:
         from hloexec.report.records import leaf_records
 
         self._record["result"] = leaf_records(rows)
         if self.comparison is not None:
             from hloexec.report.comparison import comparison_record
 
+            if self.against is not None:
+                self._record["against"] = self.against
             self._record["comparison"] = comparison_record(self.comparison)
-        self._record["seconds"] = seconds
-        self._record["peak_bytes"] = taken.peak_bytes
-        if devices > 1:
-            self._record["device_peak_bytes"] = taken.device_peak_bytes
+        if printed:
+            self._record["printed"] = [{"label": label, "literal": text} for label, text in ran.printed(printed)]
+        self._record["seconds"] = ran.seconds
+        if ran.warm_seconds:
+            least, middle, most = _spread(ran.warm_seconds)
+            self._record["warm_seconds"] = {
+                "count": len(ran.warm_seconds),
+                "shortest": least,
+                "median": middle,
+                "longest": most,
+            }
+        self._record["peak_bytes"] = ran.statistics.peak_bytes
+        if len(ran.results) > 1:
+            self._record["device_peak_bytes"] = ran.statistics.device_peak_bytes
         echo_json(self._record)

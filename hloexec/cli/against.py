@@ -1,0 +1,146 @@
+"""`hloexec run --against`: what a result is compared with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hloexec.errors import InputError
+
+if TYPE_CHECKING:
+    from hloexec.cli.run_options import RunOptions
+    from hloexec.devices.topology import Topology
+    from hloexec.ir import Module
+    from hloexec.numerics.comparison import Comparison
+    from hloexec.ops.policies.policy import NumericsPolicy
+    from hloexec.values import Array, Value
+
+__all__ = ["XLA", "compared", "with_inputs_of"]
+
+XLA = "xla-cpu"
+"""XLA:CPU through jaxlib; the policy of that name is called `policy:xla-cpu` here."""
+_POLICY = "policy:"
+
+
+def with_inputs_of(against: str, given: RunOptions) -> RunOptions:
+    """The options of a run on a golden's inputs and policy, where that is what it is compared with.
+
+    Raises what keeps any `against` from being compared with, as far as that shows before anything runs.
+    """
+    from hloexec.golden.folder import INPUTS, SUFFIX, read_golden
+
+    if _policy_of(against) is not None or against == XLA:
+        return given
+    if not os.path.exists(against):
+        raise InputError(f"--against: there is no file {against!r}, and no policy of numerics of that name")
+    if not against.rstrip(os.sep).endswith(SUFFIX):
+        return given
+    golden = read_golden(against)
+    if golden.inputs_per_device != 1:
+        raise InputError(
+            f"{against} has inputs for each of {golden.devices} devices; `hloexec golden check --module` compares them"
+        )
+    numerics = golden.numerics if given.numerics == "reference" else given.numerics
+    return attrs.evolve(given, inputs=given.inputs or (os.path.join(against, INPUTS),), numerics=numerics)
+
+
+def compared(
+    against: str,
+    module: Module,
+    values: list[list[Value]],
+    results: Sequence[Value],
+    topology: Topology,
+    given: RunOptions,
+    options: dict[str, Any],
+) -> Comparison:
+    """The results of a run, compared with what `against` says: XLA:CPU, a policy, a module, a golden, or a file.
+
+    What rounding explains is measured on the module that was run, under its policy.
+    """
+    import hloexec
+    from hloexec.results import labelled_arrays
+
+    # Which computation runs, and on how many devices, is said by the module from here on.
+    entry = options["computation"]
+    if entry is not None:
+        module = attrs.evolve(module, entry_name=entry.removeprefix("%"), entry_computation_layout=None)
+    module = attrs.evolve(module, replica_count=topology.replicas, num_partitions=topology.partitions)
+    options = {**options, "computation": None}
+    expected, tolerances = _expected(against, module, values, topology, given, options)
+    actual: Value = tuple(results) if len(results) > 1 else results[0]
+    return hloexec.compare(
+        labelled_arrays(actual) if isinstance(expected, dict) else actual,
+        expected,
+        module=module,
+        inputs=values if len(values) in (1, len(results)) else None,
+        numerics=options["numerics"],
+        **tolerances,
+    )
+
+
+def _expected(
+    against: str,
+    module: Module,
+    values: list[list[Value]],
+    topology: Topology,
+    given: RunOptions,
+    options: dict[str, Any],
+) -> tuple[Value | dict[str, Array], dict[str, Any]]:
+    """What is expected, and the tolerances that come with it."""
+    import hloexec
+    from hloexec import literals
+    from hloexec.golden.folder import EXPECTED, SUFFIX, read_golden
+    from hloexec.results import read_result, result_shapes
+
+    if against == XLA:
+        return _on_xla_cpu(module, values), {}
+    policy = _policy_of(against)
+    if policy is not None:
+        return _run(module, values, topology, given, {**options, "numerics": policy}), {}
+    if against.rstrip(os.sep).endswith(SUFFIX):
+        golden = read_golden(against)
+        tolerances = {"atol": golden.atol, "rtol": golden.rtol, "ulp": golden.ulp}
+        return literals.load(os.path.join(against, EXPECTED)), tolerances
+    if against.lower().endswith((".npz", ".npy")):
+        return read_result(against, result_shapes(module)), {}
+    constants = options["elided"] if isinstance(options["elided"], str) else "zeros"
+    return _run(hloexec.load(against), values, topology, given, {**options, "elided": constants}), {}
+
+
+def _policy_of(against: str) -> NumericsPolicy | None:
+    """The policy that is meant, if one is; UnsupportedError where it is said to be one and does not exist."""
+    from hloexec.ops.policies.policy import POLICIES, numerics_policy
+
+    name = against.removeprefix(_POLICY)
+    return numerics_policy(name) if name != against or (name in POLICIES and name != XLA) else None
+
+
+def _run(
+    module: Module, values: list[list[Value]], topology: Topology, given: RunOptions, options: dict[str, Any]
+) -> Value:
+    import hloexec
+
+    results = hloexec.run_devices(
+        module,
+        values,
+        replicas=topology.replicas,
+        partitions=topology.partitions,
+        seed=given.seed,
+        **given.limits(),
+        **options,
+    )
+    return tuple(results) if len(results) > 1 else results[0]
+
+
+def _on_xla_cpu(module: Module, values: list[list[Value]]) -> Value:
+    from hloexec.interop.xla_cpu import run_on_xla_cpu
+    from hloexec.plan.trees import map_shape, unflatten
+
+    leaves = run_on_xla_cpu(module, values[0])
+    numbers = count()
+    value: Value = unflatten(map_shape(module.entry.result_shape, lambda _: next(numbers)), leaves)
+    return value

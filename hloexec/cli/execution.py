@@ -1,0 +1,135 @@
+"""Running a module for `hloexec run`: once with progress, then as often as is timed, and what is printed of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hloexec.errors import InputError
+
+if TYPE_CHECKING:
+    from hloexec.cli.run_options import RunOptions
+    from hloexec.devices.topology import Topology
+    from hloexec.exec.observers import Event
+    from hloexec.exec.statistics import Statistics
+    from hloexec.ir import Module
+    from hloexec.values import Value
+
+__all__ = ["RESULT", "Execution", "execute", "require_instructions"]
+
+RESULT = "result"
+"""What `--print` calls the result."""
+
+
+@attrs.frozen(eq=False)
+class Execution:
+    """What a run gave and took."""
+
+    results: list[Value]
+    """One for each device."""
+    statistics: Statistics
+    seconds: float
+    """Of the first run."""
+    warm_seconds: tuple[float, ...] = ()
+    """Of each further one."""
+    events: tuple[Event, ...] = ()
+    """The first run of each instruction that is printed, once for each value that devices have."""
+
+    def printed(self, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """The leaves of what is printed, each with its label, as literals of HLO."""
+        from hloexec.cli.devices import labelled_values, named_devices
+
+        for name in names:
+            if name == RESULT:
+                yield from _literals(labelled_values(self.results, partial(_label, RESULT)))
+            for event in self.events:
+                if event.instruction.name == name.removeprefix("%"):
+                    label = f"%{event.instruction.name}"
+                    if len(self.results) > len(event.devices):
+                        label += f" on {named_devices(event.devices)}"
+                    yield from _literals(labelled_values([event.value], partial(_label, label)))
+
+
+def execute(
+    module: Module,
+    values: list[list[Value]],
+    topology: Topology,
+    given: RunOptions,
+    options: dict[str, Any],
+    iterations: int = 0,
+    names: Sequence[str] = (),
+) -> Execution:
+    """Run a module on the inputs of each device, and `iterations` times more without progress."""
+    import hloexec
+    from hloexec.cli.progress import ProgressBar
+    from hloexec.exec.statistics import Statistics
+
+    wanted = [name.removeprefix("%") for name in names if name != RESULT]
+
+    def run(**more: Any) -> tuple[list[Value], float]:
+        start = time.perf_counter()
+        results = hloexec.run_devices(
+            module,
+            values,
+            replicas=topology.replicas,
+            partitions=topology.partitions,
+            seed=given.seed,
+            **given.limits(),
+            **options,
+            **more,
+        )
+        return results, time.perf_counter() - start
+
+    taken, recorder = Statistics(), _Recorder(wanted)
+    with ProgressBar() as progress:
+        observers = [progress, recorder] if wanted else [progress]
+        results, seconds = run(observers=observers, statistics=taken)
+    warm = tuple(run()[1] for _ in range(iterations))
+    return Execution(results, taken, seconds, warm, tuple(recorder.events))
+
+
+def require_instructions(module: Module, names: Sequence[str]) -> None:
+    """InputError where the module has no instruction that is to be printed."""
+    wanted = {name.removeprefix("%") for name in names} - {RESULT}
+    known = {instruction.name for computation in module for instruction in computation} if wanted else set()
+    for name in sorted(wanted - known):
+        raise InputError(f"--print: module {module.name} has no instruction {name!r}")
+
+
+class _Recorder:
+    """Keeps the first run of some instructions, on every device."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = frozenset(names)
+        self._seen: set[tuple[str, str, int]] = set()
+        self.events: list[Event] = []
+
+    def on_instruction(self, event: Event) -> None:
+        if event.instruction.name in self._names:
+            runs = {(event.computation.name, event.instruction.name, device) for device in event.devices}
+            if not runs & self._seen:
+                self.events.append(event)
+            self._seen |= runs
+
+
+def _label(name: str, index: tuple[int, ...]) -> str:
+    return name + "".join(f".{part}" for part in index)
+
+
+def _literals(labelled: Iterator[tuple[str, tuple[int, ...], Value]]) -> Iterator[tuple[str, str]]:
+    import numpy as np
+
+    from hloexec.dtypes import element_type_of
+    from hloexec.ir import ArrayShape, Literal
+    from hloexec.text.shape_text import literal_with_shape_text
+
+    for label, _, value in labelled:
+        if isinstance(value, np.ndarray):
+            shape = ArrayShape(element_type_of(value.dtype), value.shape)
+            yield label, literal_with_shape_text(Literal(shape, value))
+        else:
+            yield label, "token[]"

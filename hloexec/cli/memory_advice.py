@@ -1,0 +1,69 @@
+"""What to type next where a module takes more memory than there is."""
+
+from __future__ import annotations
+
+import shlex
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from hloexec.errors import HloError, ResourceError
+
+if TYPE_CHECKING:
+    from hloexec.cli.run_options import RunOptions
+    from hloexec.ir import Module
+
+__all__ = ["memory_advice"]
+
+_MOST_PLANNED = 30
+
+
+@contextmanager
+def memory_advice(file: str, module: Module, given: RunOptions, options: dict[str, Any]) -> Iterator[None]:
+    """Add the commands that work for this module to a refusal for want of memory.
+
+    `options` are those that a plan is made with.
+    """
+    try:
+        yield
+    except ResourceError as error:
+        steps = [["info", file, "--computations"], ["memory", file]]
+        name = _fitting_computation(module, given, options)
+        if name is not None:
+            words = attrs.evolve(given, inputs=(), overrides=(), different_inputs=False).words()
+            limit = [] if given.memory_limit is None else ["--memory-limit", str(given.memory_limit)]
+            steps.insert(0, ["run", file, "--computation", name, *words, *limit])
+        commands = "\n".join("  " + shlex.join(["hloexec", *step]) for step in steps)
+        raise ResourceError(f"{error}\n\nnext:\n{commands}") from error
+
+
+def _fitting_computation(module: Module, given: RunOptions, options: dict[str, Any]) -> str | None:
+    """Of the computations that the entry reaches, the one of most instructions that fits into memory by itself."""
+    from hloexec.exec.running import plan_of
+    from hloexec.plan.memory import require_memory
+    from hloexec.summary import run_counts
+    from hloexec.system_memory import memory_limit_bytes
+
+    allowed = memory_limit_bytes(given.memory_limit)
+    computations = [module.by_name[name] for name in run_counts(module)]
+    computations.sort(key=lambda computation: -len(computation.instructions))
+    planned = 0
+    for computation in computations:
+        inputs = sum(shape.byte_size for shape in computation.parameter_shapes)
+        kept = inputs + computation.result_shape.byte_size
+        if computation is module.entry or (allowed is not None and kept > allowed):
+            continue
+        if planned == _MOST_PLANNED:
+            break
+        planned += 1
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                plan = plan_of(module, memory_limit=given.memory_limit, **{**options, "computation": computation.name})
+            require_memory(plan, None if allowed is None else max(0, allowed - inputs))
+        except HloError:
+            continue
+        return computation.name
+    return None

@@ -1,0 +1,148 @@
+"""`hloexec run --against`: a result beside that of XLA:CPU, a policy, a module, a golden or a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.cli import main
+from hloexec.errors import UnsupportedError
+from hloexec.interop.xla_cpu import run_on_xla_cpu
+from tests.text.building import op
+
+DOT = op("f32[8,8] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", x="f32[8,64]", y="f32[64,8]")
+TUPLE = """HloModule m
+ENTRY e {
+  p = (bf16[3], (s4[5], pred[])) parameter(0)
+  z = f64[2,2] parameter(1)
+  a = bf16[3] get-tuple-element(p), index=0
+  q = (s4[5], pred[]) get-tuple-element(p), index=1
+  b = s4[5] get-tuple-element(q), index=0
+  t = token[] after-all()
+  c = pred[] get-tuple-element(q), index=1
+  d = bf16[3] add(a, a)
+  n = s4[5] negate(b)
+  m = f64[2,2] multiply(z, z)
+  i = (f64[2,2], token[]) tuple(m, t)
+  ROOT r = (bf16[3], (f64[2,2], token[]), s4[5], pred[]) tuple(d, i, n, c)
+}
+"""
+REPLICAS = DOT.replace("HloModule main", "HloModule main, replica_count=2")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("dot.hlo").write_text(DOT)
+    return tmp_path
+
+
+def against(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
+    assert main(["run", *words, "--json"]) == code, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)["comparison"]
+
+
+def test_xla_cpu_takes_and_gives_every_kind_of_value() -> None:
+    pytest.importorskip("jax")
+    module = hloexec.parse(TUPLE)
+    inputs = hloexec.random_inputs(module)
+    found = run_on_xla_cpu(module, inputs)
+    d, (m, t), n, c = hloexec.run(module, inputs)
+    assert [getattr(leaf, "dtype", None) for leaf in found] == [d.dtype, m.dtype, None, n.dtype, c.dtype]
+    for ours, theirs in zip((d, m, n, c), (found[0], found[1], found[3], found[4]), strict=True):
+        np.testing.assert_array_equal(np.asarray(ours, np.float64), np.asarray(theirs, np.float64))
+    assert repr(t) == repr(found[2]) == "token"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (op("f32[2] unheard-of(x)", x="f32[2]"), "XLA:CPU cannot run"),
+        (op('f32[2] custom-call(x), custom_call_target="nobody"', x="f32[2]"), "XLA:CPU cannot run"),
+        (op("f32[2000] constant({...})"), "the text elides constants"),
+        ("HloModule m, replica_count=2\nENTRY e { ROOT x = f32[2] parameter(0) }", "it is for several devices"),
+        ("HloModule m\nENTRY e { ROOT x = f32[<=2] parameter(0) }", "known only at run time"),
+        ("HloModule m\nENTRY e { ROOT x = token[] parameter(0) }", "it takes tokens"),
+    ],
+)
+def test_what_xla_cpu_does_not_run_is_said(text: str, message: str) -> None:
+    pytest.importorskip("jax")
+    module = hloexec.parse(text)
+    inputs = [np.zeros(2, np.float32)] * len(module.entry.parameters)
+    with pytest.raises(UnsupportedError, match=message):
+        run_on_xla_cpu(module, inputs)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_result_is_compared_with_xla_cpus(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jax")
+    record = against(capsys, "dot.hlo", "--against", "xla-cpu")
+    assert record["verdict"] in ("equal", "rounding only")
+    assert main(["run", "dot.hlo", "--against", "xla-cpu"]) == 0
+    assert "compared with xla-cpu\n" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("folder")
+def test_policies_explain_or_do_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert against(capsys, "dot.hlo", "--against", "exact")["verdict"] in ("equal", "rounding only")
+    assert against(capsys, "dot.hlo", "--against", "policy:xla-cpu")["verdict"] in ("equal", "rounding only")
+    assert against(capsys, "dot.hlo", "--against", "bf16", code=1)["verdict"] == "different"
+    assert against(capsys, "dot.hlo", "--against", "bf16", "--numerics", "bf16")["verdict"] == "equal"
+
+
+@pytest.mark.usefixtures("folder")
+def test_another_module_runs_on_the_same_inputs(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("same.hlo").write_text(DOT)
+    other = DOT.replace("ROOT root =", "q =").replace("\n}", "\n  ROOT n = f32[8,8] negate(q)\n}")
+    Path("other.hlo").write_text(other)
+    assert against(capsys, "dot.hlo", "--against", "same.hlo", "--seed", "7")["verdict"] == "equal"
+    assert against(capsys, "dot.hlo", "--against", "other.hlo", code=1)["verdict"] == "different"
+
+
+@pytest.mark.usefixtures("folder")
+def test_files_and_goldens_hold_what_is_expected(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "dot.hlo", "--save", "result.npz"]) == 0
+    assert main(["golden", "record", "dot.hlo", "-o", "d.golden", "--seed", "3"]) == 0
+    capsys.readouterr()
+    assert against(capsys, "dot.hlo", "--against", "result.npz")["verdict"] == "equal"
+    assert against(capsys, "dot.hlo", "--against", "result.npz", "--seed", "1", code=1)["verdict"] == "different"
+    assert against(capsys, "dot.hlo", "--against", "d.golden")["verdict"] == "equal"
+
+
+@pytest.mark.usefixtures("folder")
+def test_every_device_is_compared_and_so_is_one_computation(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("two.hlo").write_text(REPLICAS)
+    record = against(capsys, "two.hlo", "--against", "exact", "--different-inputs", "--replicas", "2")
+    assert record["verdict"] in ("equal", "rounding only") and len(record["leaves"]) == 2
+    name = hloexec.load("dot.hlo").entry_name
+    assert against(capsys, "dot.hlo", "--against", "exact", "--computation", name)["verdict"] != "different"
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--against", "nonsense"], "there is no file 'nonsense', and no policy of numerics of that name"),
+        (["--against", "policy:nonsense"], "unknown numerics policy 'nonsense'"),
+        (["--against", "absent.golden"], "there is no file 'absent.golden'"),
+        (["--against", "empty.golden"], "golden.json"),
+        (["--against", "bad.hlo"], "bad.hlo:1:8"),
+        (["--against", "short.hlo"], "takes 1 inputs"),
+        (["--against", "bad.npz"], "neither a .npz nor a .npy file"),
+        (["--against", "exact", "--infeed", "x.npz"], "--against compares results alone"),
+    ],
+)
+def test_wrong_uses_are_named_and_no_verdict(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bad.hlo").write_text("nothing")
+    Path("bad.npz").write_text("nothing")
+    Path("empty.golden").mkdir()
+    Path("short.hlo").write_text(op("f32[2] negate(x)", x="f32[2]"))
+    assert main(["run", "dot.hlo", *words]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,145 @@
+"""`hloexec run` with inputs of a script or from ranges, values printed as literals, and times of further runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.cli import main
+from tests.text.building import op
+
+ADD = op("f32[3] add(x, y)", x="f32[3]", y="f32[3]")
+LOOP = """HloModule m
+c { x = s32[] parameter(0)
+  n = s32[] constant(4)
+  ROOT l = pred[] compare(x, n), direction=LT }
+b { x = s32[] parameter(0)
+  o = s32[] constant(1)
+  ROOT a = s32[] add(x, o) }
+ENTRY e { z = s32[] parameter(0)
+  ROOT w = s32[] while(z), condition=c, body=b }
+"""
+SCRIPT = """import numpy as np
+
+def both(module):
+    return [np.full(parameter.shape.dimensions, 3, np.float32) for parameter in module.entry.parameters]
+
+def one(module):
+    return {"y": np.arange(3, dtype=np.float32)}
+
+def too_few(module):
+    return [1]
+
+def text(module):
+    return "x"
+
+def wide(module):
+    return {0: np.zeros(3)}
+
+def unknown(module):
+    return {"q": np.zeros(3, np.float32)}
+
+def fails(module):
+    return module.nothing
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("add.hlo").write_text(ADD)
+    Path("loop.hlo").write_text(LOOP)
+    Path("script.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def ran(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert main(["run", *words, "--json"]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_function_of_a_script_gives_inputs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ran(capsys, "add.hlo", "--inputs", "script.py:both")["result"][0]["mean"] == 6
+    record = ran(capsys, "add.hlo", "--inputs", "script.py:one", "--range", "x=1:1")
+    assert [row["mean"] for row in record["inputs"]] == [1, 1] and record["result"][0]["maximum"] == 3
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--inputs", "script.py:too_few"], "script.py:too_few must return 2 values, one per parameter"),
+        (["--inputs", "script.py:text"], "must return a list with a value per parameter, or a dict"),
+        (["--inputs", "script.py:wide"], r"parameter 0 (x) must be"),
+        (["--inputs", "script.py:unknown"], "has no parameter 'q'"),
+        (["--inputs", "script.py:fails"], "script.py:fails raised AttributeError"),
+        (["--inputs", "script.py:absent"], "script.py has no function absent"),
+        (["--inputs", "absent.py:both"], "cannot read 'absent.py'"),
+        (["--range", "x=2:1"], "must not end below its start"),
+        (["--range", "x=2"], "expects PARAMETER=LOW:HIGH with two numbers"),
+        (["--range", "x=a:b"], "expects PARAMETER=LOW:HIGH with two numbers"),
+        (["--range", "q=1:2"], "there is no parameter 'q'"),
+        (["--range", "x=1:2", "--range", "0=1:2"], "parameter 0 is given twice"),
+        (["--print", "absent"], "module m has no instruction 'absent'"),
+    ],
+)
+def test_wrong_uses_are_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "add.hlo", *words]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and not captured.out
+
+
+@pytest.mark.usefixtures("folder")
+def test_values_are_printed_as_literals_that_hlo_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = ran(capsys, "add.hlo", "--print", "--print", "x")["printed"]
+    assert [entry["label"] for entry in printed] == ["result", "%x"]
+    module = hloexec.load("add.hlo")
+    x, y = hloexec.random_inputs(module)
+    for entry, expected in zip(printed, (np.asarray(x) + np.asarray(y), x), strict=True):
+        shape, _, values = entry["literal"].partition(" ")
+        read = hloexec.parse(f"HloModule m\nENTRY e {{ ROOT c = {shape} constant({values}) }}")
+        np.testing.assert_array_equal(hloexec.run(read), expected)
+    assert main(["run", "add.hlo", "--print", "%x"]) == 0
+    assert "%x = f32[3] {" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_instruction_of_a_loop_is_printed_where_it_runs_first(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = ran(capsys, "loop.hlo", "--range", "z=2:2", "--print", "a", "--print")["printed"]
+    assert printed == [{"label": "%a", "literal": "s32[] 3"}, {"label": "result", "literal": "s32[] 4"}]
+
+
+@pytest.mark.usefixtures("folder")
+def test_further_runs_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    warm = ran(capsys, "add.hlo", "--iterations", "5")["warm_seconds"]
+    assert warm["count"] == 5 and 0 < warm["shortest"] <= warm["median"] <= warm["longest"]
+    assert "warm_seconds" not in ran(capsys, "add.hlo")
+    assert main(["run", "add.hlo", "--iterations", "3"]) == 0
+    assert "\nthen 3 times in " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("folder")
+def test_info_shows_what_lies_beside_modules(capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez("v.npz", a=np.arange(4, dtype=np.float32), b=np.zeros((), np.int32))
+    assert main(["info", "v.npz", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["arrays"]
+    assert [(row["label"], row["shape"], row["maximum"]) for row in rows] == [("a", "f32[4]", 3), ("b", "s32[]", 0)]
+    assert main(["info", "v.npz"]) == 0
+    assert "arrays  2 arrays, 20 B" in capsys.readouterr().out
+    Path("a.txt").write_text(
+        "BufferAssignment:\nallocation 0: size 16, maybe-live-out:\n value: <0 z @0> (size=16,offset=0): f32[4]{0}\n\n"
+        "Total bytes used: 16 (16B)\n"
+    )
+    assert main(["info", "a.txt"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("a buffer assignment  1 allocation, 16 B (16 bytes) in all")
+    assert "hloexec memory MODULE --assignment a.txt" in out
+    for name, what in (("a.txt", "a buffer assignment, which `hloexec memory"), ("v.npz", "arrays of NumPy, which")):
+        assert main(["run", name]) == 2
+        assert f"{name} is no module: it holds {what}" in capsys.readouterr().err
