@@ -39,7 +39,7 @@ class InstructionParser:
         self._state = state
         self._lexer = state.lexer
         self._shapes = shapes
-        self._verbatim = attributes.unknown_value
+        self._verbatim = attributes.unknown_word
         literals = LiteralParser(state.lexer, shapes, strict=state.strict)
         self._operands = OperandParser(state, shapes, literals)
         self._attributes = InstructionAttributeParser(state, shapes, attributes, annotations, literals, self._called)

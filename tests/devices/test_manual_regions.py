@@ -385,5 +385,5 @@ def test_a_function_of_the_user_stands_for_a_border() -> None:
     try:
         outputs = hloexec.run_devices(module, [[np.arange(8, dtype=np.int32)]])
     finally:
-        hloexec.custom_calls.registry.unregister_custom_call("SPMDFullToShardShape")
+        hloexec.unregister_custom_call("SPMDFullToShardShape")
     assert [list(output) for output in outputs] == [[0, 1]] * 4

@@ -97,6 +97,19 @@ def test_what_a_future_xla_may_write_is_kept_and_warned_about_once(text: str) ->
         assert parse(format_module(module)) == module
 
 
+def test_unknown_fields_of_metadata_take_nothing_from_those_behind_them() -> None:
+    with pytest.warns(HloWarning):
+        module = parse(op('f32[2] copy(a), metadata={first={1,2} second=3 op_name="n"}', a="f32[2]"))
+    metadata = module.entry.root.metadata
+    assert metadata is not None
+    assert (metadata.op_name, metadata.unknown) == ("n", (("first", "{1,2}"), ("second", "3")))
+
+
+def test_operands_of_an_unknown_opcode_end_with_their_bracket() -> None:
+    with pytest.raises(ParseError, match="expected an instruction"), pytest.warns(HloWarning):
+        parse(op("f32[2] transmogrify(1)2", a="f32[2]"))
+
+
 @pytest.mark.parametrize(
     "kept",
     [

@@ -53,4 +53,5 @@ UNKNOWN: dict[str, str] = {
     "header field before others": _header("§unheard_of=1, replica_count=2"),
     "metadata field": _carries('metadata={op_name="n" §unheard_of="x"}'),
     "metadata field with braces": _carries("metadata={§unheard_of={1,2}}"),
+    "metadata fields without commas": _carries('metadata={§unheard_of={1,2} op_name="n"}'),
 }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 from hloexec.ir import Metadata, OriginalValue, ResultAccuracy, Statistics
 from hloexec.text.attributes.values import AttributeParser
-from hloexec.text.lexer import NAME, NUMBER, STRING
+from hloexec.text.lexer import STRING
 from hloexec.text.state import ParserState
 
 __all__ = ["AnnotationParser"]
@@ -197,20 +197,9 @@ class AnnotationParser:
             else:
                 known = (*_METADATA_STRINGS, *_METADATA_INTEGERS, "profile_type")
                 self._state.unknown(f"the metadata field '{name}'", start, known)
-                unknown.append((name, self._unknown_field()))
+                unknown.append((name, self._attributes.unknown_word()))
         lexer.advance()
         return Metadata(**fields, unknown=tuple(unknown))
-
-    def _unknown_field(self) -> str:
-        """The verbatim text of a metadata field's value: one token, or one pair of brackets and what they hold."""
-        lexer = self._lexer
-        if lexer.value in ("{", "(", "["):
-            return self._attributes.unknown_value()
-        value = lexer.value
-        if lexer.kind not in (NAME, NUMBER, STRING):
-            lexer.fail(f"expected a value, found {lexer.describe()}")
-        lexer.advance()
-        return value
 
     def metadata_list(self, what: str) -> tuple[Metadata, ...]:
         """metadata | '{' [metadata (',' metadata)*] '}'"""

@@ -19,6 +19,7 @@ __all__ = ["AttributeParser"]
 
 _T = TypeVar("_T")
 
+_CLOSING = {"{": "}", "(": ")", "[": "]"}
 _INTEGERS = re.compile(r"\{[ ]*(-?[0-9]{1,18}(?:,[ ]*-?[0-9]{1,18})*)?[ ]*\}")
 
 
@@ -166,25 +167,36 @@ class AttributeParser:
         brackets and strings, or to the end of the line where no bracket is open."""
         lexer = self._lexer
         start = end = lexer.start
-        expected: list[str] = []
-        closing = {"{": "}", "(": ")", "[": "]"}
-        while lexer.kind != END:
-            value = lexer.value
-            ends_here = value in (",", "}", ")", "]") or (end > start and "\n" in lexer.text[end : lexer.start])
-            if ends_here and not expected:
+        while lexer.kind != END and lexer.value not in (",", "}", ")", "]"):
+            if end > start and "\n" in lexer.text[end : lexer.start]:
                 break
-            if value in closing:
-                expected.append(closing[value])
-            elif expected and value == expected[-1]:
-                expected.pop()
-            elif value in ("}", ")", "]"):
-                lexer.fail(f"expected '{expected[-1]}', found '{value}'")
-            elif lexer.kind not in (NAME, NUMBER, STRING) and value == "\0":
-                lexer.fail(f"expected a value, found {lexer.describe()}")
-            end = lexer.end
-            lexer.advance()
-        if expected:
-            lexer.fail(f"expected '{expected[-1]}', found {lexer.describe()}")
+            end = self._end_of_unknown()
         if end == start:
             lexer.fail(f"expected a value, found {lexer.describe()}")
         return lexer.text[start:end]
+
+    def unknown_word(self) -> str:
+        """The verbatim text of one token, or of one pair of brackets and what they hold."""
+        lexer = self._lexer
+        start = lexer.start
+        if lexer.kind not in (NAME, NUMBER, STRING) and lexer.value not in _CLOSING:
+            lexer.fail(f"expected a value, found {lexer.describe()}")
+        return lexer.text[start : self._end_of_unknown()]
+
+    def _end_of_unknown(self) -> int:
+        """Move past one token, or one pair of brackets and what they hold; returns where they end."""
+        lexer = self._lexer
+        expected: list[str] = []
+        while True:
+            value, end = lexer.value, lexer.end
+            if value in _CLOSING:
+                expected.append(_CLOSING[value])
+            elif expected and value == expected[-1]:
+                expected.pop()
+            elif lexer.kind == END or value in _CLOSING.values():
+                lexer.fail(f"expected '{expected[-1]}', found {lexer.describe()}")
+            elif value == "\0":
+                lexer.fail(f"expected a value, found {lexer.describe()}")
+            lexer.advance()
+            if not expected:
+                return end

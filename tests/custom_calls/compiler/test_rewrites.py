@@ -162,7 +162,7 @@ def test_callbacks_are_refused_with_what_to_do(target):
     try:
         assert run(line, np.float32(3)) == 6
     finally:
-        hloexec.custom_calls.registry.unregister_custom_call(target)
+        hloexec.unregister_custom_call(target)
 
 
 @pytest.mark.parametrize(
