@@ -10,12 +10,13 @@ import math
 import re
 from typing import Any
 
+import attrs
 import ml_dtypes
 import numpy as np
 
 from hloexec.dtypes import DType, ElementType, Kind
 from hloexec.errors import warn
-from hloexec.ir import ArrayShape, Literal, Shape, TupleShape
+from hloexec.ir import ArrayShape, Layout, Literal, Shape, TupleShape
 from hloexec.text.lexer import END, NAME, NUMBER, Lexer
 from hloexec.text.shapes import ShapeParser
 from hloexec.values import Array
@@ -55,7 +56,11 @@ class LiteralParser:
                 lexer.advance()
                 found = Literal(TupleShape(()), ())
             else:
-                found = self.of_shape(self._shapes.shape())
+                shape = self._shapes.shape()
+                if isinstance(shape, ArrayShape) and shape.rank and shape.layout is None and not lexer.at("{"):
+                    # All elements are printed, and a layout keeps them from being read as one.
+                    shape = attrs.evolve(shape, layout=Layout(tuple(reversed(range(shape.rank)))))
+                found = self.of_shape(shape)
             while open_tuples:
                 open_tuples[-1].append(found)
                 if lexer.take(","):

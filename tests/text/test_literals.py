@@ -8,6 +8,7 @@ import pytest
 import hloexec
 from hloexec.errors import HloWarning, ParseError
 from tests.text import oracle
+from tests.text.building import op
 
 SCALARS = [("f32[3]", "5", [5, 0, 0]), ("pred[2,2]", "true", [[1, 0], [0, 0]]), ("s8[1]", "-3", [-3])]
 
@@ -31,3 +32,13 @@ def test_a_single_value_that_xla_refuses(shape: str, scalar: str) -> None:
         hloexec.parse(text)
     with pytest.raises(Exception, match="Syntax error"):
         oracle.parse(text)
+
+
+def test_a_single_value_behind_a_shape_of_its_own_is_printed_with_a_layout() -> None:
+    text = op('f32[2] custom-call(a), custom_call_target="f", literal=(f32[2] 1, s32[] 2)', a="f32[2]")
+    with pytest.warns(HloWarning, match="a single value is given"):
+        module = hloexec.parse(text)
+    printed = hloexec.format(module)
+    assert "literal=(f32[2]{0} {1, 0}, s32[] 2)" in printed
+    assert hloexec.parse(printed) == module
+    assert oracle.canonical_text(printed) == oracle.canonical_text(text)
