@@ -6,12 +6,12 @@ are tolerated, since optimized modules mix them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Shape, TupleShape
-from hloexec.ops.common import array_shape, narrow, require, widen
+from hloexec.ops.common import array_shape, in_type, require
 from hloexec.ops.registry import ProgramShape
 from hloexec.values import Array
 
@@ -19,7 +19,7 @@ __all__ = [
     "TOKEN_SHAPE",
     "U32_SHAPE",
     "as_parameters",
-    "cast",
+    "element_of_operand",
     "one_or_tuple",
     "require_parameters",
     "require_reducer",
@@ -69,6 +69,11 @@ def require_tuple(shape: Shape, minimum: int, what: str) -> tuple[Shape, ...]:
     if not isinstance(shape, TupleShape) or len(shape.elements) < minimum:
         raise ShapeError(f"{what} must be a tuple of at least {minimum} elements, but has shape {shape}")
     return shape.elements
+
+
+def element_of_operand(opcode_name: str, index: int) -> Callable[[Shape], Shape]:
+    """The shape rule of what gives an element of a started operation, a tuple of at least two."""
+    return lambda operand: require_tuple(operand, 2, f"the operand of {opcode_name}")[index]
 
 
 def require_token(shape: Shape, what: str) -> None:
@@ -128,9 +133,4 @@ def require_reducer(program: ProgramShape, operands: Sequence[ArrayShape], what:
 def as_parameters(arrays: Sequence[Array], computation: Computation) -> list[Array]:
     """The arrays in the element types of a computation's first parameters; floats may differ in width."""
     shapes = (array_shape(shape, "a parameter") for shape in computation.parameter_shapes)
-    return [cast(array, shape.element_type) for array, shape in zip(arrays, shapes, strict=False)]
-
-
-def cast(array: Array, element_type: ElementType) -> Array:
-    """An array of the same kind of element type in another width."""
-    return array if array.dtype == element_type.storage else narrow(widen(array), element_type)
+    return [in_type(array, shape.element_type) for array, shape in zip(arrays, shapes, strict=False)]

@@ -11,82 +11,75 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from hloexec.dtypes import ElementType, element_type_of
-from hloexec.ir import ReplicaGroups, Shape, TupleShape
+from hloexec.dtypes import element_type_of
+from hloexec.ir import Shape, TupleShape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.collective.groups import (
+    CollectiveAttributes,
     Members,
     Results,
+    collective,
     declared_results,
     extent_of,
-    flag,
     group_size,
     one_or_all,
     require_distinct,
 )
-from hloexec.ops.collective.groups import channel_id as channel_id_field
-from hloexec.ops.collective.groups import replica_groups as replica_groups_field
-from hloexec.ops.common import array_shape, narrow, require, widen
+from hloexec.ops.common import array_shape, in_type, narrow, require, widen
 from hloexec.ops.policies.exact.sums import can_reduce_exactly, reduce_exactly
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, accumulation_dtype
 from hloexec.ops.reduction.reducers import recognise, recognise_components
-from hloexec.ops.registry import ANY, Callee, ProgramShape, Role, opcode
+from hloexec.ops.registry import Callee, ProgramShape, Role, opcode
 from hloexec.ops.rounding import Sums
-from hloexec.ops.signatures import one_or_tuple, require_reducer, require_same_shape, require_tuple, same_type
-from hloexec.ops.threads import in_blocks
+from hloexec.ops.signatures import (
+    element_of_operand,
+    one_or_tuple,
+    require_reducer,
+    require_same_shape,
+    require_tuple,
+    same_type,
+)
+from hloexec.ops.threads import in_pieces
 from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["AllGatherAttributes", "AllReduceAttributes", "ReduceScatterAttributes"]
 
-_BLOCK = 1 << 15
-"""So many elements are combined at a time: they stay in the cache while all members' are added."""
 _MODES = ("cross_replica", "cross_partition", "cross_replica_and_partition", "flattened_id")
 
 
 @attrs.frozen
-class AllGatherAttributes:
-    channel_id: int | None = channel_id_field()
-    replica_groups: ReplicaGroups = replica_groups_field()
-    constrain_layout: bool = flag()
+class AllGatherAttributes(CollectiveAttributes):
+    constrain_layout: bool = attribute(Grammar.BOOL, default=False)
     dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
-    use_global_device_ids: bool = flag()
+    use_global_device_ids: bool = attribute(Grammar.BOOL, default=False)
 
 
 @attrs.frozen
-class AllReduceAttributes:
+class _FoldAttributes(CollectiveAttributes):
     """`mode` stood in dumps for some weeks and has no effect."""
 
-    channel_id: int | None = channel_id_field()
-    replica_groups: ReplicaGroups = replica_groups_field()
-    constrain_layout: bool = flag()
-    use_global_device_ids: bool = flag()
+    constrain_layout: bool = attribute(Grammar.BOOL, default=False)
+    use_global_device_ids: bool = attribute(Grammar.BOOL, default=False)
     mode: str | None = attribute(Grammar.ENUM, default=None, choices=_MODES)
+
+
+@attrs.frozen
+class AllReduceAttributes(_FoldAttributes):
     to_apply: str = attribute(Grammar.COMPUTATION)
 
 
 @attrs.frozen
-class ReduceScatterAttributes:
-    """`mode` stood in dumps for some weeks and has no effect."""
-
-    channel_id: int | None = channel_id_field()
-    replica_groups: ReplicaGroups = replica_groups_field()
-    constrain_layout: bool = flag()
-    use_global_device_ids: bool = flag()
-    mode: str | None = attribute(Grammar.ENUM, default=None, choices=_MODES)
+class ReduceScatterAttributes(_FoldAttributes):
     dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
     to_apply: str = attribute(Grammar.COMPUTATION)
 
 
-@opcode(
-    "all-gather",
-    operands=(1, ANY),
-    attributes=AllGatherAttributes,
-    role=Role.MACHINE,
-    gives_same=True,
-    traits=Traits(moves=(0,), crosses_devices=True),
-)
+_MOVES = Traits(moves=(0,), crosses_devices=True)
+
+
+@collective("all-gather", attributes=AllGatherAttributes, gives_same=True, traits=_MOVES)
 class AllGather:
     """Concatenates the operands of a group's devices along `dimensions` (XLA: AllGather)."""
 
@@ -101,11 +94,9 @@ class AllGather:
         return dict.fromkeys(members, whole)
 
 
-@opcode(
+@collective(
     "all-gather-start",
-    operands=(1, ANY),
     attributes=AllGatherAttributes,
-    role=Role.MACHINE,
     gives_same=True,
     traits=Traits(begins=True, opens=True, owns_tuple=True),
 )
@@ -125,19 +116,10 @@ class AllGatherStart:
 class AllGatherDone:
     """The results of a started all-gather."""
 
-    @staticmethod
-    def infer(operand: Shape) -> Shape:
-        return require_tuple(operand, 2, "the operand of all-gather-done")[1]
+    infer = element_of_operand("all-gather-done", 1)
 
 
-@opcode(
-    "all-reduce",
-    operands=(1, ANY),
-    attributes=AllReduceAttributes,
-    role=Role.MACHINE,
-    gives_same=True,
-    traits=Traits(is_leafwise=True),
-)
+@collective("all-reduce", attributes=AllReduceAttributes, gives_same=True, traits=Traits(is_leafwise=True))
 class AllReduce:
     """Folds the operands of a group's devices with `to_apply` (XLA: AllReduce)."""
 
@@ -145,8 +127,7 @@ class AllReduce:
 
     @staticmethod
     def infer(*operands: Shape, attributes: AllReduceAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
-        _require_reduction(operands, attributes.replica_groups, computations[0], "all-reduce")
-        return one_or_tuple(operands)
+        return _folded_shape(operands, attributes, computations[0], "all-reduce")
 
     @staticmethod
     def exchange(members: Members, *, computations: Sequence[Callee], numerics: NumericsPolicy) -> Results:
@@ -154,11 +135,9 @@ class AllReduce:
         return dict.fromkeys(members, folded)
 
 
-@opcode(
+@collective(
     "all-reduce-start",
-    operands=(1, ANY),
     attributes=AllReduceAttributes,
-    role=Role.MACHINE,
     gives_same=True,
     traits=Traits(is_leafwise=True, in_place=True, opens=True),
 )
@@ -169,8 +148,7 @@ class AllReduceStart:
 
     @staticmethod
     def infer(*operands: Shape, attributes: AllReduceAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
-        _require_reduction(operands, attributes.replica_groups, computations[0], "all-reduce-start")
-        return one_or_tuple(operands)
+        return _folded_shape(operands, attributes, computations[0], "all-reduce-start")
 
     exchange = AllReduce.exchange
 
@@ -184,7 +162,7 @@ class AllReduceDone:
         return operand
 
 
-@opcode("reduce-scatter", operands=(1, ANY), attributes=ReduceScatterAttributes, role=Role.MACHINE)
+@collective("reduce-scatter", attributes=ReduceScatterAttributes)
 class ReduceScatter:
     """An all-reduce, of which each device keeps its part along `dimensions` (XLA: ReduceScatter)."""
 
@@ -194,7 +172,7 @@ class ReduceScatter:
     def infer(
         *operands: Shape, attributes: ReduceScatterAttributes, shape: Shape, computations: tuple[ProgramShape, ...]
     ) -> Shape:
-        _require_reduction(operands, attributes.replica_groups, computations[0], "reduce-scatter")
+        _folded_shape(operands, attributes, computations[0], "reduce-scatter")
         results = declared_results(shape, len(operands), "reduce-scatter")
         for number, (operand, result) in enumerate(zip(operands, results, strict=True)):
             _require_parts(result, operand, attributes, f"result {number} of reduce-scatter", "a part of its operand")
@@ -243,17 +221,18 @@ def _gathered(operands: tuple[Shape, ...], shape: Shape, attributes: AllGatherAt
     return shape
 
 
-def _require_reduction(
-    operands: tuple[Shape, ...], groups: ReplicaGroups, program: ProgramShape, opcode_name: str
-) -> None:
-    """Operands must be arrays, and the computation must combine two scalars of their type.
+def _folded_shape(
+    operands: tuple[Shape, ...], attributes: CollectiveAttributes, program: ProgramShape, opcode_name: str
+) -> Shape:
+    """The operands' own: they must be arrays, and the computation must combine two scalars of their type.
 
     One computation of two scalars serves all operands, even where they differ in type.
     """
     arrays = [array_shape(operand, f"operand {number} of {opcode_name}") for number, operand in enumerate(operands)]
-    require_distinct(groups, opcode_name)
+    require_distinct(attributes.replica_groups, opcode_name)
     reduced = arrays if len(program.parameters) == 2 * len(arrays) else arrays[:1]
     require_reducer(program, reduced, f"to_apply of {opcode_name}")
+    return one_or_tuple(operands)
 
 
 def _folded(members: Sequence[Sequence[Array]], callee: Callee, numerics: NumericsPolicy) -> list[Array]:
@@ -286,22 +265,13 @@ def _combined(operands: Sequence[Array], name: str, numerics: NumericsPolicy) ->
 
         return sum_by_chance(np.stack(operands), numerics.rounding_seed)
 
-    def combined(arrays: Sequence[Array]) -> Array:
-        total = widen(arrays[0]).astype(dtype, copy=False)
-        for array in arrays[1:]:
+    def combined(first: Array, *others: Array) -> Array:
+        total = widen(first).astype(dtype, copy=False)
+        for array in others:
             total = reducer.combine(total, widen(array).astype(dtype, copy=False))
         return narrow(np.asarray(total), element_type)
 
-    if operands[0].size <= _BLOCK or not all(operand.flags.c_contiguous for operand in operands):
-        return combined(operands)
-    result = np.empty(operands[0].shape, element_type.storage)
-    into, rows = result.reshape(-1), [operand.reshape(-1) for operand in operands]
-
-    def combine_block(start: int, stop: int) -> None:
-        into[start:stop] = combined([row[start:stop] for row in rows])
-
-    in_blocks(combine_block, into.size, _BLOCK)
-    return result
+    return in_pieces(combined, element_type.storage, *operands)
 
 
 def _called(members: Sequence[Sequence[Array]], callee: Callee) -> list[Array]:
@@ -311,9 +281,5 @@ def _called(members: Sequence[Sequence[Array]], callee: Callee) -> list[Array]:
     for operands in members[1:]:
         result = callee(*total, *operands)
         found = result if isinstance(result, tuple) else (result,)
-        total = [_of_type(value, entry) for value, entry in zip(found, types, strict=True)]
+        total = [in_type(value, entry) for value, entry in zip(found, types, strict=True)]
     return total
-
-
-def _of_type(value: Array, element_type: ElementType) -> Array:
-    return value if value.dtype == element_type.storage else narrow(widen(value), element_type)

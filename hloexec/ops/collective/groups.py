@@ -8,25 +8,31 @@ equal results get one and the same array.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
+
+import attrs
 
 from hloexec.ir import ArrayShape, ReplicaGroups, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import require
+from hloexec.ops.registry import ANY, Role, opcode
 from hloexec.values import Array
 
 __all__ = [
+    "CollectiveAttributes",
     "Members",
     "Results",
-    "channel_id",
+    "collective",
     "declared_results",
     "extent_of",
-    "flag",
     "group_size",
     "one_or_all",
-    "replica_groups",
     "require_distinct",
 ]
+
+collective = partial(opcode, operands=(1, ANY), role=Role.MACHINE)
+"""Register the decorated class as the entry of a collective, as `opcode` does."""
 
 Members: TypeAlias = Mapping[int, Sequence[Array]]
 """The operands of each member of a group, by the member's number."""
@@ -35,19 +41,12 @@ Results: TypeAlias = dict[int, Any]
 """The result of each member, an array or a tuple of arrays."""
 
 
-def channel_id() -> Any:
-    """The field of a collective's channel."""
-    return attribute(Grammar.INT, default=None)
+@attrs.frozen
+class CollectiveAttributes:
+    """Which devices take part, and over which channel."""
 
-
-def replica_groups() -> Any:
-    """The field of a collective's groups."""
-    return attribute(Grammar.REPLICA_GROUPS, default=ReplicaGroups(), always_printed=True)
-
-
-def flag() -> Any:
-    """A field that is false unless the text says otherwise."""
-    return attribute(Grammar.BOOL, default=False)
+    channel_id: int | None = attribute(Grammar.INT, default=None)
+    replica_groups: ReplicaGroups = attribute(Grammar.REPLICA_GROUPS, default=ReplicaGroups(), always_printed=True)
 
 
 def one_or_all(arrays: Sequence[Array]) -> Any:

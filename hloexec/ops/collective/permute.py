@@ -11,15 +11,22 @@ import numpy as np
 
 from hloexec.dtypes import DType
 from hloexec.errors import EvaluationError, UnsupportedError
-from hloexec.ir import ReplicaGroups, Shape, TupleShape, leaf_shapes
+from hloexec.ir import Shape, TupleShape, leaf_shapes
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.collective.groups import Members, Results, extent_of, flag, group_size, one_or_all, require_distinct
-from hloexec.ops.collective.groups import channel_id as channel_id_field
-from hloexec.ops.collective.groups import replica_groups as replica_groups_field
+from hloexec.ops.collective.groups import (
+    CollectiveAttributes,
+    Members,
+    Results,
+    collective,
+    extent_of,
+    group_size,
+    one_or_all,
+    require_distinct,
+)
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.intervals import always
-from hloexec.ops.registry import ANY, Role, opcode
-from hloexec.ops.signatures import U32_SHAPE, one_or_tuple, require_same_shape, require_tuple
+from hloexec.ops.registry import Role, opcode
+from hloexec.ops.signatures import U32_SHAPE, element_of_operand, one_or_tuple, require_same_shape, require_tuple
 from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
@@ -32,55 +39,42 @@ __all__ = [
 
 
 @attrs.frozen
-class AllToAllAttributes:
+class AllToAllAttributes(CollectiveAttributes):
     """With `dimensions` one array is split and concatenated along it; without, each operand goes to one device."""
 
-    channel_id: int | None = channel_id_field()
-    replica_groups: ReplicaGroups = replica_groups_field()
-    constrain_layout: bool = flag()
+    constrain_layout: bool = attribute(Grammar.BOOL, default=False)
     dimension: int | None = attribute(Grammar.INT_IN_LIST, name="dimensions", default=None)
 
 
 @attrs.frozen
-class RaggedAllToAllAttributes:
+class RaggedAllToAllAttributes(CollectiveAttributes):
     """XLA reads `dimensions` and forgets it."""
 
-    channel_id: int | None = channel_id_field()
-    replica_groups: ReplicaGroups = replica_groups_field()
     dimension: int | None = attribute(Grammar.INT_IN_LIST, name="dimensions", default=None)
 
 
 @attrs.frozen
-class CollectiveBroadcastAttributes:
+class CollectiveBroadcastAttributes(CollectiveAttributes):
     may_leave_out: ClassVar[bool] = True
     """Devices in no group take part, too: they get zeros."""
-    channel_id: int | None = channel_id_field()
-    replica_groups: ReplicaGroups = replica_groups_field()
 
 
 @attrs.frozen
 class CollectivePermuteAttributes:
     may_leave_out: ClassVar[bool] = True
     """Devices in no pair take part, too: they get zeros."""
-    channel_id: int | None = channel_id_field()
+    channel_id: int | None = attribute(Grammar.INT, default=None)
     source_target_pairs: tuple[tuple[int, int], ...] = attribute(Grammar.INT_PAIRS)
     slice_sizes: tuple[tuple[int, ...], ...] = attribute(Grammar.INT_LIST_LIST, default=())
 
 
-@opcode(
-    "all-to-all",
-    operands=(1, ANY),
-    attributes=AllToAllAttributes,
-    role=Role.MACHINE,
-    traits=Traits(moves=(0,), crosses_devices=True),
-)
+@collective("all-to-all", attributes=AllToAllAttributes, traits=Traits(moves=(0,), crosses_devices=True))
 class AllToAll:
     """Device i's part j goes to device j's place i, within each group (XLA: AllToAll)."""
 
     @staticmethod
     def infer(*operands: Shape, attributes: AllToAllAttributes, shape: Shape) -> Shape:
-        groups = attributes.replica_groups
-        size = group_size(groups, "all-to-all")
+        size = group_size(attributes.replica_groups, "all-to-all")
         if attributes.dimension is None:
             for number, operand in enumerate(operands[1:], 1):
                 require_same_shape(operand, operands[0], f"operand {number} of all-to-all")
@@ -122,7 +116,7 @@ def _parts(array: Array, count: int, dimension: int) -> list[Array]:
     return list(np.moveaxis(array.reshape(*sizes[:dimension], *part, *sizes[dimension + 1 :]), dimension, 0))
 
 
-@opcode("ragged-all-to-all", operands=6, attributes=RaggedAllToAllAttributes, role=Role.MACHINE)
+@collective("ragged-all-to-all", operands=6, attributes=RaggedAllToAllAttributes)
 class RaggedAllToAll:
     """Rows input_offsets[j] … + send_sizes[j] of the input go to rows output_offsets[j] … of device j's output
     (XLA: RaggedAllToAll).
@@ -171,13 +165,10 @@ class RaggedAllToAll:
         return results
 
 
-@opcode(
-    "collective-broadcast",
-    operands=(1, ANY),
-    attributes=CollectiveBroadcastAttributes,
-    role=Role.MACHINE,
-    traits=Traits(moves=(0,), fills=True, crosses_devices=True),
-)
+_MOVES_OR_FILLS = Traits(moves=(0,), fills=True, crosses_devices=True)
+
+
+@collective("collective-broadcast", attributes=CollectiveBroadcastAttributes, traits=_MOVES_OR_FILLS)
 class CollectiveBroadcast:
     """The value of each group's first device; zeros on devices in no group (XLA: CollectiveBroadcast)."""
 
@@ -195,13 +186,7 @@ class CollectiveBroadcast:
         return dict.fromkeys(members, one_or_all(members[first]))
 
 
-@opcode(
-    "collective-permute",
-    operands=(1, ANY),
-    attributes=CollectivePermuteAttributes,
-    role=Role.MACHINE,
-    traits=Traits(moves=(0,), fills=True, crosses_devices=True),
-)
+@collective("collective-permute", attributes=CollectivePermuteAttributes, traits=_MOVES_OR_FILLS)
 class CollectivePermute:
     """Sends each source's value to its target; zeros on devices that are no target (XLA: CollectivePermute)."""
 
@@ -224,11 +209,9 @@ class CollectivePermute:
         return results
 
 
-@opcode(
+@collective(
     "collective-permute-start",
-    operands=(1, ANY),
     attributes=CollectivePermuteAttributes,
-    role=Role.MACHINE,
     traits=Traits(begins=True, opens=True, owns_tuple=True),
 )
 class CollectivePermuteStart:
@@ -251,9 +234,7 @@ class CollectivePermuteStart:
 class CollectivePermuteDone:
     """The results of a started collective-permute."""
 
-    @staticmethod
-    def infer(operand: Shape) -> Shape:
-        return require_tuple(operand, 2, "the operand of collective-permute-done")[1]
+    infer = element_of_operand("collective-permute-done", 1)
 
 
 _MOST_DEVICES = 1 << 20
@@ -272,9 +253,7 @@ class PartitionId:
 class ReplicaId:
     """The number of this device's replica, u32[]."""
 
-    @staticmethod
-    def infer() -> Shape:
-        return U32_SHAPE
+    infer = PartitionId.infer
 
 
 def _permuted(operands: tuple[Shape, ...], attributes: CollectivePermuteAttributes, opcode_name: str) -> Shape:

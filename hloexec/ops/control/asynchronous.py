@@ -15,6 +15,7 @@ from hloexec.ops.registry import ANY, ProgramShape, Role, opcode
 from hloexec.ops.signatures import (
     TOKEN_SHAPE,
     U32_SHAPE,
+    element_of_operand,
     require_parameters,
     require_same_shape,
     require_token,
@@ -116,9 +117,7 @@ class AsyncUpdate:
 class AsyncDone:
     """The results of a started operation."""
 
-    @staticmethod
-    def infer(operand: Shape) -> Shape:
-        return require_tuple(operand, 2, "the operand of async-done")[1]
+    infer = element_of_operand("async-done", 1)
 
 
 @opcode(
@@ -143,9 +142,7 @@ class CopyStart:
 class CopyDone:
     """The destination of a started copy."""
 
-    @staticmethod
-    def infer(operand: Shape) -> Shape:
-        return require_tuple(operand, 2, "the operand of copy-done")[0]
+    infer = element_of_operand("copy-done", 0)
 
 
 @opcode(

@@ -9,11 +9,11 @@ import numpy as np
 
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, require, same_dimensions
+from hloexec.ops.common import array_shape, in_type, require, same_dimensions
 from hloexec.ops.probes import REDUCER, Probe
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.rounding import Rounding
-from hloexec.ops.signatures import as_parameters, cast, require_parameters
+from hloexec.ops.signatures import as_parameters, require_parameters
 from hloexec.values import Array
 
 __all__ = ["Map"]
@@ -55,4 +55,4 @@ class Map:
         (callee,) = computations
         if operands[0].size == 0:
             return np.empty(operands[0].shape, shape.element_type.storage)
-        return cast(callee(*as_parameters(operands, callee.computation)), shape.element_type)
+        return in_type(callee(*as_parameters(operands, callee.computation)), shape.element_type)

@@ -16,7 +16,7 @@ import numpy as np
 from hloexec.dtypes import ElementType, Kind
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, require
+from hloexec.ops.common import array_shape, in_type, require
 from hloexec.ops.intervals import INFINITY, UNKNOWN, Bounds, Demand, Demanded, Use
 from hloexec.ops.movement.copying import in_order
 from hloexec.ops.policies.exact.sums import can_reduce_exactly, reduce_exactly
@@ -37,7 +37,7 @@ from hloexec.ops.reduction.reducers import chooses_by_order, recognise_component
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
-from hloexec.ops.signatures import as_parameters, cast
+from hloexec.ops.signatures import as_parameters
 from hloexec.values import Array
 
 __all__ = ["Reduce"]
@@ -226,7 +226,7 @@ def _reduce_by_calling(
     else:
         for place in range(length):
             totals = _call(callee, totals, [row[:, place] for row in rows])
-    return [cast(total, kind).reshape(sizes) for total, kind in zip(totals, types, strict=True)]
+    return [in_type(total, kind).reshape(sizes) for total, kind in zip(totals, types, strict=True)]
 
 
 def _call(callee: Callee, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:

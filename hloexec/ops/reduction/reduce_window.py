@@ -10,7 +10,7 @@ import attrs
 
 from hloexec.ir import Shape, Window
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import require
+from hloexec.ops.common import in_type, require
 from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import REDUCER, Probe
@@ -31,7 +31,7 @@ from hloexec.ops.reduction.window_reductions import (
 )
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.rounding import Rounding, Summation, Sums
-from hloexec.ops.signatures import as_parameters, cast
+from hloexec.ops.signatures import as_parameters
 from hloexec.ops.windows import output_size, require_window
 from hloexec.values import Array
 
@@ -91,7 +91,7 @@ class ReduceWindow:
         if names is None:
             inputs = as_parameters([*init_values, *arrays], callee.computation)
             stepwise = reduce_windows_stepwise(inputs[len(arrays) :], inputs[: len(arrays)], window, callee)
-            return packed(map(cast, stepwise, types), shape)
+            return packed(map(in_type, stepwise, types), shape)
         reduce_windows = reduce_windows_exactly if numerics.is_exact else reduce_windows_known
         results = [
             reduce_windows(array, init_value, window, KNOWN_REDUCERS[name], element_type)
