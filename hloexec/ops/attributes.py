@@ -20,6 +20,7 @@ __all__ = [
     "attribute",
     "attribute_fields",
     "computation_names",
+    "operand_precision",
 ]
 
 
@@ -104,14 +105,22 @@ def attribute(
     enumeration, and `any_case` says that their case does not matter. `always_printed`: the printer states it even
     where it is the default.
     """
-    metadata = {
-        "grammar": grammar,
-        "name": name,
-        "choices": None if choices is None else tuple(choices),
-        "any_case": any_case,
-        "always_printed": always_printed,
-    }
-    return attrs.field(default=default, metadata=metadata, kw_only=True)
+    words = None if choices is None else tuple(choices)
+
+    def declared(field: str) -> AttributeField:
+        return AttributeField(name or field, field, grammar, default, words, any_case, always_printed)
+
+    return attrs.field(default=default, metadata={_DECLARED: declared}, kw_only=True)
+
+
+_DECLARED = "hloexec attribute"
+"""In the metadata of a field, the function from its name to what it is declared as."""
+
+
+def operand_precision() -> Any:
+    """The attribute that says how precisely each operand of a contraction is multiplied."""
+    words = ("default", "high", "highest", "packed_nibble")
+    return attribute(Grammar.ENUM_LIST, default=(), choices=words, any_case=True)
 
 
 _fields_by_class: dict[type, dict[str, AttributeField]] = {}
@@ -123,20 +132,9 @@ def attribute_fields(cls: type | None) -> dict[str, AttributeField]:
         return {}
     known = _fields_by_class.get(cls)
     if known is None:
-        known = {}
-        for field in attrs.fields(cls):
-            if "grammar" in field.metadata:
-                name = field.metadata["name"] or field.name
-                known[name] = AttributeField(
-                    name,
-                    field.name,
-                    field.metadata["grammar"],
-                    field.default,
-                    field.metadata["choices"],
-                    field.metadata["any_case"],
-                    field.metadata["always_printed"],
-                )
-        _fields_by_class[cls] = known
+        fields = attrs.fields(cls)
+        declared = [field.metadata[_DECLARED](field.name) for field in fields if _DECLARED in field.metadata]
+        known = _fields_by_class[cls] = {entry.name: entry for entry in declared}
     return known
 
 

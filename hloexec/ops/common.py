@@ -7,6 +7,7 @@ does so once, whatever it comes from.
 from __future__ import annotations
 
 from functools import cache
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from hloexec.values import Array
 __all__ = [
     "array_shape",
     "braced",
+    "flags",
     "in_type",
     "narrow",
     "narrow_into",
@@ -29,6 +31,7 @@ __all__ = [
     "rounds_directly",
     "same_dimensions",
     "same_type_ignoring_float_width",
+    "shape_of",
     "values_of_patterns",
     "widen",
 ]
@@ -47,6 +50,19 @@ def array_shape(shape: Shape, what: str) -> ArrayShape:
     raise ShapeError(f"{what} must be an array, but has shape {shape}")
 
 
+def flags(shape: ArrayShape) -> tuple[bool, ...]:
+    """One flag per dimension: whether it is dynamic."""
+    return shape.dynamic_dimensions or (False,) * shape.rank
+
+
+def shape_of(
+    element_type: ElementType, dimensions: tuple[int, ...], dynamic_dimensions: tuple[bool, ...] = ()
+) -> ArrayShape:
+    """A shape without layout; flags that are all false are left out, as the IR wants it."""
+    dynamic = dynamic_dimensions if any(dynamic_dimensions) else ()
+    return ArrayShape(element_type, dimensions, dynamic_dimensions=dynamic)
+
+
 def same_dimensions(first: ArrayShape, second: ArrayShape, what: str) -> ArrayShape:
     """The one shape of two operands that must have the same dimensions.
 
@@ -58,22 +74,9 @@ def same_dimensions(first: ArrayShape, second: ArrayShape, what: str) -> ArraySh
     compatible = first.rank == second.rank and all(
         ours == theirs or -1 in (ours, theirs) for ours, theirs in zip(first.dimensions, second.dimensions, strict=True)
     )
-    require(
-        compatible,
-        f"{what} must have the same dimensions, but have shapes {first} and {second}",
-    )
+    require(compatible, f"{what} must have the same dimensions, but have shapes {first} and {second}")
     sizes = tuple(map(max, first.dimensions, second.dimensions))
-    static = (False,) * first.rank
-    flags = zip(
-        first.dynamic_dimensions or static,
-        second.dynamic_dimensions or static,
-        strict=True,
-    )
-    return ArrayShape(
-        first.element_type,
-        sizes,
-        dynamic_dimensions=tuple(ours or theirs for ours, theirs in flags),
-    )
+    return shape_of(first.element_type, sizes, tuple(map(or_, flags(first), flags(second))))
 
 
 def same_type_ignoring_float_width(first: ArrayShape, second: ArrayShape, what: str) -> ElementType:
@@ -204,9 +207,7 @@ def values_of_patterns(element_type: ElementType) -> Array:
 
 
 @cache
-def _bytes_of_bfloat16(
-    element_type: ElementType,
-) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _bytes_of_bfloat16(element_type: ElementType) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The pattern in an 8-bit storage type of each of the 65536 bf16 values, given by their patterns."""
     values = (np.arange(65536, dtype=np.uint32) << 16).view(np.float32)
     table = values.astype(element_type.storage).view(np.uint8)

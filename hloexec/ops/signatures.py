@@ -12,13 +12,14 @@ from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Shape, TupleShape
 from hloexec.ops.common import array_shape, in_type, require
-from hloexec.ops.registry import ProgramShape
+from hloexec.ops.registry import Callee, ProgramShape
 from hloexec.values import Array
 
 __all__ = [
     "TOKEN_SHAPE",
     "U32_SHAPE",
     "as_parameters",
+    "called",
     "element_of_operand",
     "one_or_tuple",
     "require_parameters",
@@ -134,3 +135,9 @@ def as_parameters(arrays: Sequence[Array], computation: Computation) -> list[Arr
     """The arrays in the element types of a computation's first parameters; floats may differ in width."""
     shapes = (array_shape(shape, "a parameter") for shape in computation.parameter_shapes)
     return [in_type(array, shape.element_type) for array, shape in zip(arrays, shapes, strict=False)]
+
+
+def called(callee: Callee, *arguments: Array) -> tuple[Array, ...]:
+    """What a called computation gives for arrays: one array for each part of its result."""
+    result = callee(*arguments)
+    return result if isinstance(result, tuple) else (result,)

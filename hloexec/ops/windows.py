@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
 
 import attrs
 
 from hloexec.ir import Window, WindowDimension
 from hloexec.ops.common import require
 
-__all__ = ["output_size", "part_of_windows", "require_window", "visits"]
+__all__ = ["output_size", "part_of_windows", "require_window", "taps", "visits"]
 
 
 def require_window(window: Window, what: str) -> None:
@@ -65,6 +66,23 @@ def visits(extent: int, size: int, dimension: WindowDimension) -> Iterator[tuple
         yield (
             slice(start, start + (count - 1) * step + 1, step),
             slice(index, index + (count - 1) * input_step + 1, input_step),
+        )
+
+
+def taps(
+    extents: Sequence[int], sizes: Sequence[int], dimensions: Sequence[WindowDimension]
+) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
+    """For each tap that meets elements, in row-major order: its position, the outputs it contributes to, and the inputs
+    it reads for them."""
+    per_dimension = [
+        [(tap, *visit) for tap, visit in enumerate(visits(extent, size, dimension)) if visit is not None]
+        for extent, size, dimension in zip(extents, sizes, dimensions, strict=True)
+    ]
+    for combination in product(*per_dimension):
+        yield (
+            tuple(tap for tap, _, _ in combination),
+            tuple(outputs for _, outputs, _ in combination),
+            tuple(inputs for _, _, inputs in combination),
         )
 
 

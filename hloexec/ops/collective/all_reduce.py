@@ -33,6 +33,7 @@ from hloexec.ops.reduction.reducers import recognise, recognise_components
 from hloexec.ops.registry import Callee, ProgramShape, Role, opcode
 from hloexec.ops.rounding import Sums
 from hloexec.ops.signatures import (
+    called,
     element_of_operand,
     one_or_tuple,
     require_reducer,
@@ -279,7 +280,5 @@ def _called(members: Sequence[Sequence[Array]], callee: Callee) -> list[Array]:
     total = list(members[0])
     types = [element_type_of(array.dtype) for array in total]
     for operands in members[1:]:
-        result = callee(*total, *operands)
-        found = result if isinstance(result, tuple) else (result,)
-        total = [in_type(value, entry) for value, entry in zip(found, types, strict=True)]
+        total = [in_type(*pair) for pair in zip(called(callee, *total, *operands), types, strict=True)]
     return total

@@ -35,27 +35,22 @@ _ALL_NINE = ((2, 2), (2, 1), (1, 2), *_WITHOUT_THE_SMALLEST)
 _PLAIN = FloatMultiplier(np.dtype(np.float32))
 
 
-def _rounded(round_to: Callable[[Array], Array], sum_type: str | None = None) -> FloatMultiplier:
-    split = OperandSplit(round_to)
+def _in_f32(split: OperandSplit, sum_type: str | None = None) -> FloatMultiplier:
     return FloatMultiplier(np.dtype(np.float32), split, None if sum_type is None else element_type(sum_type))
-
-
-def _terms(round_to: Callable[[Array], Array], terms: int, pairs: tuple[tuple[int, int], ...]) -> FloatMultiplier:
-    return FloatMultiplier(np.dtype(np.float32), OperandSplit(round_to, terms, pairs))
 
 
 _MULTIPLIERS = {
     "dot_any_f8_any_f8_f32": _PLAIN,
     "dot_any_f8_any_f8_f32_fast_accum": _PLAIN,
-    "dot_f16_f16_f16": _rounded(_F16, "f16"),
-    "dot_f16_f16_f32": _rounded(_F16),
-    "dot_bf16_bf16_bf16": _rounded(_BF16, "bf16"),
-    "dot_bf16_bf16_f32": _rounded(_BF16),
-    "dot_bf16_bf16_f32_x3": _terms(_BF16, 2, _HIGH_AND_MIDDLE),
-    "dot_bf16_bf16_f32_x6": _terms(_BF16, 3, _WITHOUT_THE_SMALLEST),
-    "dot_bf16_bf16_f32_x9": _terms(_BF16, 3, _ALL_NINE),
-    "dot_tf32_tf32_f32": _rounded(_TF32),
-    "dot_tf32_tf32_f32_x3": _terms(_TF32, 2, _HIGH_AND_MIDDLE),
+    "dot_f16_f16_f16": _in_f32(OperandSplit(_F16), "f16"),
+    "dot_f16_f16_f32": _in_f32(OperandSplit(_F16)),
+    "dot_bf16_bf16_bf16": _in_f32(OperandSplit(_BF16), "bf16"),
+    "dot_bf16_bf16_f32": _in_f32(OperandSplit(_BF16)),
+    "dot_bf16_bf16_f32_x3": _in_f32(OperandSplit(_BF16, 2, _HIGH_AND_MIDDLE)),
+    "dot_bf16_bf16_f32_x6": _in_f32(OperandSplit(_BF16, 3, _WITHOUT_THE_SMALLEST)),
+    "dot_bf16_bf16_f32_x9": _in_f32(OperandSplit(_BF16, 3, _ALL_NINE)),
+    "dot_tf32_tf32_f32": _in_f32(OperandSplit(_TF32)),
+    "dot_tf32_tf32_f32_x3": _in_f32(OperandSplit(_TF32, 2, _HIGH_AND_MIDDLE)),
     "dot_f32_f32_f32": _PLAIN,
     "dot_f64_f64_f64": FloatMultiplier(np.dtype(np.float64)),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import numpy as np
@@ -17,9 +17,9 @@ import numpy as np
 from hloexec.dtypes import ElementType
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape
-from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.attributes import Grammar, attribute, operand_precision
 from hloexec.ops.blas import matmul
-from hloexec.ops.common import array_shape, require, widen
+from hloexec.ops.common import array_shape, flags, require, shape_of, widen
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS, algorithm_multiplier
 from hloexec.ops.contraction.matrix_product import (
     Multiplier,
@@ -38,8 +38,7 @@ from hloexec.ops.traits import ContractionSize
 from hloexec.values import Array
 
 __all__ = [
-    "OPERAND_PRECISIONS",
-    "DimensionNumbers",
+    "ContractionAttributes",
     "Dot",
     "DotAttributes",
     "MatrixProduct",
@@ -49,34 +48,23 @@ __all__ = [
     "product_size",
 ]
 
-OPERAND_PRECISIONS = ("default", "high", "highest", "packed_nibble")
-
 
 @attrs.frozen
-class DotAttributes:
-    """Which dimensions are contracted, which are batch dimensions, and how precisely."""
+class ContractionAttributes:
+    """Which dimensions are contracted, and which are batch dimensions."""
 
     lhs_batch_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
     lhs_contracting_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
     rhs_batch_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
     rhs_contracting_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
-    operand_precision: tuple[str, ...] = attribute(
-        Grammar.ENUM_LIST, default=(), choices=OPERAND_PRECISIONS, any_case=True
-    )
+
+
+@attrs.frozen
+class DotAttributes(ContractionAttributes):
+    """Which dimensions are contracted, which are batch dimensions, and how precisely."""
+
+    operand_precision: tuple[str, ...] = operand_precision()
     algorithm: str = attribute(Grammar.ENUM, default="unset", choices=DOT_ALGORITHMS, any_case=True)
-
-
-class DimensionNumbers(Protocol):
-    """Anything that says which dimensions are batch dimensions and which are contracted."""
-
-    @property
-    def lhs_batch_dims(self) -> tuple[int, ...]: ...
-    @property
-    def lhs_contracting_dims(self) -> tuple[int, ...]: ...
-    @property
-    def rhs_batch_dims(self) -> tuple[int, ...]: ...
-    @property
-    def rhs_contracting_dims(self) -> tuple[int, ...]: ...
 
 
 @opcode("dot", operands=2, attributes=DotAttributes, rounding=Rounding.SUM)
@@ -106,15 +94,7 @@ class Dot:
     def evaluate(
         lhs: Array, rhs: Array, *, attributes: DotAttributes, shape: ArrayShape, numerics: NumericsPolicy = REFERENCE
     ) -> Array:
-        return contract(
-            lhs,
-            rhs,
-            attributes,
-            shape.element_type,
-            precision=attributes.operand_precision,
-            algorithm=attributes.algorithm,
-            numerics=numerics,
-        )
+        return contract(lhs, rhs, attributes, shape.element_type, numerics=numerics)
 
     @staticmethod
     def bind(
@@ -214,18 +194,13 @@ class ScaledDot:
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array:
         dtype = np.float64 if numerics.is_exact else np.float32
-        return contract(
-            _scaled(lhs, lhs_scale, dtype),
-            _scaled(rhs, rhs_scale, dtype),
-            attributes,
-            shape.element_type,
-            precision=attributes.operand_precision,
-            algorithm=attributes.algorithm,
-            numerics=numerics,
-        )
+        operands = _scaled(lhs, lhs_scale, dtype), _scaled(rhs, rhs_scale, dtype)
+        return contract(*operands, attributes, shape.element_type, numerics=numerics)
 
 
-def contraction_shape(lhs: ArrayShape, rhs: ArrayShape, numbers: DimensionNumbers, result: ElementType) -> ArrayShape:
+def contraction_shape(
+    lhs: ArrayShape, rhs: ArrayShape, numbers: ContractionAttributes, result: ElementType
+) -> ArrayShape:
     """The shape of a contraction, or ShapeError where the dimension numbers do not fit the operands."""
     sides = (
         ("lhs", lhs, numbers.lhs_batch_dims, numbers.lhs_contracting_dims),
@@ -257,31 +232,28 @@ def contraction_shape(lhs: ArrayShape, rhs: ArrayShape, numbers: DimensionNumber
     kept = [(lhs, dim) for dim in numbers.lhs_batch_dims]
     for _, shape, batch, contracting in sides:
         kept += [(shape, dim) for dim in free_dimensions(shape.rank, batch, contracting)]
-    dynamic = tuple(bool(shape.dynamic_dimensions) and shape.dynamic_dimensions[dim] for shape, dim in kept)
     dimensions = tuple(shape.dimensions[dim] for shape, dim in kept)
-    return ArrayShape(result, dimensions, dynamic_dimensions=dynamic if any(dynamic) else ())
+    return shape_of(result, dimensions, tuple(flags(shape)[dim] for shape, dim in kept))
 
 
 def contract(
     lhs: Array,
     rhs: Array,
-    numbers: DimensionNumbers,
+    attributes: DotAttributes,
     result_type: ElementType,
     *,
-    precision: tuple[str, ...] = (),
-    algorithm: str = "unset",
     numerics: NumericsPolicy = REFERENCE,
 ) -> Array:
     """The contraction of two arrays, as `Dot` defines it."""
-    lhs, rhs = _cut_to_common_extents(lhs, rhs, numbers)
-    lhs_batch, rhs_batch = numbers.lhs_batch_dims, numbers.rhs_batch_dims
-    lhs_contracting, rhs_contracting = _mergeable_order(lhs, rhs, numbers)
+    lhs, rhs = _cut_to_common_extents(lhs, rhs, attributes)
+    lhs_batch, rhs_batch = attributes.lhs_batch_dims, attributes.rhs_batch_dims
+    lhs_contracting, rhs_contracting = _mergeable_order(lhs, rhs, attributes)
     lhs_free = free_dimensions(lhs.ndim, lhs_batch, lhs_contracting)
     rhs_free = free_dimensions(rhs.ndim, rhs_batch, rhs_contracting)
     result_dimensions = [lhs.shape[dim] for dim in (*lhs_batch, *lhs_free)] + [rhs.shape[dim] for dim in rhs_free]
     lhs_matrices = _matrices(lhs, lhs_batch, lhs_free, lhs_contracting)
     rhs_matrices = _matrices(rhs, rhs_batch, rhs_contracting, rhs_free)
-    multiplier = _multiplier(lhs_matrices, rhs_matrices, result_type, precision, algorithm, numerics)
+    multiplier = _multiplier(lhs_matrices, rhs_matrices, result_type, attributes, numerics)
     return matrix_product(lhs_matrices, rhs_matrices, result_type, multiplier).reshape(result_dimensions)
 
 
@@ -300,21 +272,19 @@ def _matrices(array: Array, batch: Sequence[int], rows: Sequence[int], columns: 
     return matrices if has_neighbours else np.ascontiguousarray(matrices)
 
 
-def _mergeable_order(lhs: Array, rhs: Array, numbers: DimensionNumbers) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _mergeable_order(lhs: Array, rhs: Array, numbers: DotAttributes) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The contracting dimensions in an order in which they merge without a copy of the larger operand, if there is one.
 
     A sum does not care in which order its terms are numbered.
     """
     pairs = list(zip(numbers.lhs_contracting_dims, numbers.rhs_contracting_dims, strict=True))
     if len(pairs) > 1:
-        if lhs.size >= rhs.size:
-            pairs.sort(key=lambda pair: -abs(lhs.strides[pair[0]]))
-        else:
-            pairs.sort(key=lambda pair: -abs(rhs.strides[pair[1]]))
+        larger, side = (lhs, 0) if lhs.size >= rhs.size else (rhs, 1)
+        pairs.sort(key=lambda pair: -abs(larger.strides[pair[side]]))
     return tuple(ours for ours, _ in pairs), tuple(theirs for _, theirs in pairs)
 
 
-def _cut_to_common_extents(lhs: Array, rhs: Array, numbers: DimensionNumbers) -> tuple[Array, Array]:
+def _cut_to_common_extents(lhs: Array, rhs: Array, numbers: DotAttributes) -> tuple[Array, Array]:
     """Operands whose paired dimensions agree: where one is dynamic, what lies beyond its extent contributes nothing."""
     pairs = zip(
         numbers.lhs_batch_dims + numbers.lhs_contracting_dims,
@@ -333,23 +303,18 @@ def _first(array: Array, dimension: int, extent: int) -> Array:
 
 
 def _multiplier(
-    lhs: Array,
-    rhs: Array,
-    result_type: ElementType,
-    precision: tuple[str, ...],
-    algorithm: str,
-    numerics: NumericsPolicy,
+    lhs: Array, rhs: Array, result_type: ElementType, attributes: DotAttributes, numerics: NumericsPolicy
 ) -> Multiplier | ExactMultiplier:
     """How the instruction's algorithm and precision and the policy say that the operands are multiplied."""
-    if "packed_nibble" in precision:
+    if "packed_nibble" in attributes.operand_precision:
         raise UnsupportedError(
             "an operand has the precision packed_nibble: each of its elements holds two numbers of four bits, and "
             "TPU compilers alone know how they are multiplied"
         )
-    if algorithm != "unset":
-        chosen: Multiplier = algorithm_multiplier(algorithm)
+    if attributes.algorithm != "unset":
+        chosen: Multiplier = algorithm_multiplier(attributes.algorithm)
     else:
-        is_default = all(word == "default" for word in precision)
+        is_default = all(word == "default" for word in attributes.operand_precision)
         rounding = operand_rounding(numerics) if is_default else None
         chosen = default_multiplier(lhs, rhs, result_type, rounding)
     return exactly(chosen) if numerics.is_exact else chosen

@@ -6,8 +6,6 @@ digits. What a multiplier is, is said in `hloexec.ops.contraction.matrix_product
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import attrs
 import numpy as np
 
@@ -22,14 +20,11 @@ _DIRECT_INTEGER_PRODUCTS = 1 << 15
 """Up to so many multiplications, NumPy's own integer loop beats preparing operands for BLAS."""
 _LIMB_BITS = 16
 
-_DType: TypeAlias = DType
 _F32 = np.dtype(np.float32)
 _F64 = np.dtype(np.float64)
 
 
-def integer_multiplier(
-    lhs: Array, rhs: Array, result_type: ElementType
-) -> _DirectIntegerMultiplier | _ExactIntegerMultiplier | _LimbMultiplier:
+def integer_multiplier(lhs: Array, rhs: Array, result_type: ElementType) -> _DirectIntegerMultiplier | _LimbMultiplier:
     """The multiplier for integers `[batch..., m, k]` and `[batch..., k, n]`, exact modulo the result's width."""
     length = lhs.shape[-1]
     if lhs.size * rhs.shape[-1] <= _DIRECT_INTEGER_PRODUCTS:
@@ -66,7 +61,7 @@ def _exact_integer_matmul(lhs: Array, rhs: Array, length: int) -> Array:
 class _DirectIntegerMultiplier:
     """Integer products in NumPy's own loop, which wraps as the result does; for small operands."""
 
-    scratch_dtype: _DType
+    scratch_dtype: DType
 
     def prepare(self, operand: Array) -> tuple[Array, ...]:
         return (widen(operand).astype(self.scratch_dtype, copy=False),)
@@ -77,14 +72,10 @@ class _DirectIntegerMultiplier:
 
 
 @attrs.frozen
-class _ExactIntegerMultiplier:
+class _ExactIntegerMultiplier(_DirectIntegerMultiplier):
     """Integer products by BLAS: floats that hold every partial sum of `length` products exactly."""
 
-    scratch_dtype: _DType
     length: int
-
-    def prepare(self, operand: Array) -> tuple[Array, ...]:
-        return (widen(operand).astype(self.scratch_dtype, copy=False),)
 
     def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
         return _exact_integer_matmul(lhs[0], rhs[0], self.length)
@@ -101,7 +92,7 @@ class _LimbMultiplier:
     limbs: int
 
     @property
-    def scratch_dtype(self) -> _DType:
+    def scratch_dtype(self) -> DType:
         return _F64
 
     def prepare(self, operand: Array) -> tuple[Array, ...]:

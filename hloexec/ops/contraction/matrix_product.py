@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import attrs
 import numpy as np
@@ -47,7 +47,6 @@ _BLOCK_BYTES_LIMIT = 64 << 20
 _BLOCK_ROWS = 256
 """Rows (or columns) that keep BLAS busy."""
 
-_DType: TypeAlias = DType
 _F32 = np.dtype(np.float32)
 _F64 = np.dtype(np.float64)
 _FIRST_TERMS = ((0, 0),)
@@ -57,7 +56,7 @@ class Multiplier(Protocol):
     """How to multiply: `product(prepare(lhs), prepare(rhs))` is the result before it is rounded."""
 
     @property
-    def scratch_dtype(self) -> _DType:
+    def scratch_dtype(self) -> DType:
         """The type that operands are prepared in."""
 
     def prepare(self, operand: Array) -> tuple[Array, ...]:
@@ -86,23 +85,27 @@ class OperandSplit:
 class FloatMultiplier:
     """Floating-point or complex products: one BLAS call per pair of terms, added up in the type `accumulate`."""
 
-    accumulate: _DType
+    accumulate: DType
     split: OperandSplit | None = None
     sum_type: ElementType | None = None
     """Where set, the sum is rounded to this type before it is rounded to the result's."""
 
     @property
-    def scratch_dtype(self) -> _DType:
+    def scratch_dtype(self) -> DType:
         return self.accumulate
 
-    def is_plain(self, *dtypes: _DType) -> bool:
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """The terms of the two operands that are multiplied, in the order in which their products are added up."""
+        return _FIRST_TERMS if self.split is None else self.split.pairs
+
+    def is_plain(self, *dtypes: DType) -> bool:
         """Whether operands and result of these types need neither preparing nor rounding."""
         return self.split is None and self.sum_type is None and all(dtype == self.accumulate for dtype in dtypes)
 
-    def gives(self, dtype: _DType) -> bool:
+    def gives(self, dtype: DType) -> bool:
         """Whether one BLAS call on prepared operands gives the result in this type, without further rounding."""
-        has_one_pair = self.split is None or self.split.pairs == _FIRST_TERMS
-        return has_one_pair and self.sum_type is None and dtype == self.accumulate
+        return self.pairs == _FIRST_TERMS and self.sum_type is None and dtype == self.accumulate
 
     def prepare(self, operand: Array) -> tuple[Array, ...]:
         wide = widen(operand)
@@ -111,9 +114,8 @@ class FloatMultiplier:
         return tuple(_terms(wide.astype(self.accumulate, copy=False), self.split))
 
     def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
-        pairs = _FIRST_TERMS if self.split is None else self.split.pairs
         with np.errstate(all="ignore"):
-            total, *others = (plain_matrix_product(lhs[i], rhs[j]) for i, j in pairs)
+            total, *others = (plain_matrix_product(lhs[i], rhs[j]) for i, j in self.pairs)
             for other in others:
                 total += other
         return total if self.sum_type is None else widen(narrow(total, self.sum_type))
@@ -123,8 +125,7 @@ def exactly(multiplier: Multiplier | ExactMultiplier) -> Multiplier | ExactMulti
     """The multiplier for the `exact` policy: the same products added up without error; integers' are so anyway."""
     if not isinstance(multiplier, FloatMultiplier):
         return multiplier
-    pairs = _FIRST_TERMS if multiplier.split is None else multiplier.split.pairs
-    return ExactMultiplier(multiplier.prepare, pairs, multiplier.sum_type)
+    return ExactMultiplier(multiplier.prepare, multiplier.pairs, multiplier.sum_type)
 
 
 def matrix_product(lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier | ExactMultiplier) -> Array:
@@ -157,7 +158,7 @@ def default_multiplier(
     return integer_multiplier(lhs, rhs, result_type)
 
 
-def _float_accumulation(types: Sequence[ElementType]) -> _DType:
+def _float_accumulation(types: Sequence[ElementType]) -> DType:
     """f32, f64, c64 or c128: as wide as the widest of the types, complex where one of them is."""
     is_complex = any(entry.is_complex for entry in types)
     is_double = any(entry.storage in (_F64, np.complex128) for entry in types)
@@ -235,38 +236,27 @@ def multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementTyp
         column_step = min(column_step, even_step(columns, rows * length))
         for start in range(0, rows, row_step):
             part = slice(start, start + row_step)
-            _by_columns(result[part], lhs[part], rhs, result_type, multiplier, column_step)
+            _in_strips(result[part], lhs[part], rhs, result_type, multiplier, column_step, axis=1)
     else:
         row_step = min(row_step, even_step(rows, columns * length))
         for start in range(0, columns, column_step):
             part = slice(start, start + column_step)
-            _by_rows(result[:, part], lhs, rhs[:, part], result_type, multiplier, row_step)
+            _in_strips(result[:, part], lhs, rhs[:, part], result_type, multiplier, row_step, axis=0)
 
 
-def _by_columns(
-    result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier, step: int
+def _in_strips(
+    result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier, step: int, *, axis: int
 ) -> None:
-    """All of lhs times some columns of rhs at a time."""
-    prepared = _prepare(lhs, multiplier)
+    """Some rows of lhs (axis 0) or columns of rhs (axis 1) at a time, times all of the other operand."""
+    whole = _prepare((rhs, lhs)[axis], multiplier)
 
     def multiply(start: int, stop: int) -> None:
-        others = _prepare(rhs[:, start:stop], multiplier)
-        _multiply_prepared(result[:, start:stop], prepared, others, result_type, multiplier)
+        strip = (slice(None),) * axis + (slice(start, stop),)
+        part = _prepare((lhs, rhs)[axis][strip], multiplier)
+        operands = (whole, part) if axis else (part, whole)
+        _multiply_prepared(result[strip], *operands, result_type, multiplier)
 
-    in_blocks(multiply, rhs.shape[1], step)
-
-
-def _by_rows(
-    result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier, step: int
-) -> None:
-    """Some rows of lhs at a time times all of rhs."""
-    prepared = _prepare(rhs, multiplier)
-
-    def multiply(start: int, stop: int) -> None:
-        others = _prepare(lhs[start:stop], multiplier)
-        _multiply_prepared(result[start:stop], others, prepared, result_type, multiplier)
-
-    in_blocks(multiply, lhs.shape[0], step)
+    in_blocks(multiply, result.shape[axis], step)
 
 
 def _multiply_prepared(

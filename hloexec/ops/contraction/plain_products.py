@@ -55,10 +55,12 @@ def plain_matrix_product(lhs: Array, rhs: Array, out: Array | None = None) -> Ar
         _multiply_in_tiles(lhs, rhs, result)
     else:
         blocks = blocks_of(len(lhs), len(rhs), rhs.shape[1])
-        if blocks.is_whole:
-            _multiply_whole(lhs, rhs, result)
-        else:
+        if not blocks.is_whole:
             blocks.on_all_cores(lambda rows, columns: _multiply(lhs[rows], rhs[:, columns], result[rows, columns]))
+        elif (slabs := _slabs(lhs, rhs)) > 1:
+            _multiply_in_slabs(lhs, rhs, slabs, result)
+        else:
+            _multiply(lhs, rhs, result)
     return result
 
 
@@ -125,26 +127,16 @@ def _multiply_stacks(lhs: Array, rhs: Array, result: Array) -> None:
     in_blocks(multiply, len(parts), 1)
 
 
-def _multiply_whole(lhs: Array, rhs: Array, result: Array) -> None:
-    """Fill a product that is one block."""
-    slabs = _slabs(lhs, rhs)
-    if slabs > 1:
-        _multiply_in_slabs(lhs, rhs, slabs, result)
-    else:
-        _multiply(lhs, rhs, result)
-
-
 def _multiply(lhs: Array, rhs: Array, result: Array) -> None:
-    """Fill a block by one call of BLAS."""
-    if _is_faster_turned(lhs, rhs):
+    """Fill a block by one call of BLAS.
+
+    rhsᵀ · lhsᵀ takes OpenBLAS's AVX-512 kernels less time where rhs is transposed, and lhs has few rows.
+    """
+    is_turned = 2 * rhs.shape[0] >= rhs.shape[1] and rhs.strides[0] == rhs.itemsize
+    if is_turned and _has_few_rows(lhs.shape[0], rhs.size):
         result[...] = matmul(rhs.T, lhs.T).T
     else:
         matmul(lhs, rhs, result)
-
-
-def _is_faster_turned(lhs: Array, rhs: Array) -> bool:
-    """Whether rhsᵀ · lhsᵀ takes OpenBLAS's AVX-512 kernels less time: rhs is transposed, and lhs has few rows."""
-    return _has_few_rows(lhs.shape[0], rhs.size) and 2 * rhs.shape[0] >= rhs.shape[1] and rhs.strides[0] == rhs.itemsize
 
 
 def _has_few_rows(rows: int, other_size: int) -> bool:

@@ -3,46 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TypeAlias
 
 import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, element_type, element_type_of
-from hloexec.ir import ArrayShape, Instruction, Shape
-from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, narrow, require
+from hloexec.ir import ArrayShape, Shape
+from hloexec.ops.attributes import Grammar, attribute, operand_precision
+from hloexec.ops.common import array_shape, flags, narrow, require, shape_of
 from hloexec.ops.contraction.dot import (
-    OPERAND_PRECISIONS,
-    DimensionNumbers,
+    ContractionAttributes,
+    Dot,
+    DotAttributes,
     contract,
     contraction_shape,
     free_dimensions,
-    product_size,
 )
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Sums
-from hloexec.ops.traits import ContractionSize
 from hloexec.values import Array
 
 __all__ = ["RaggedDotAttributes"]
 
 
 @attrs.frozen
-class RaggedDotAttributes:
+class RaggedDotAttributes(ContractionAttributes):
     """A dot's dimensions, and which of them the group sizes divide."""
 
-    lhs_batch_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
-    lhs_contracting_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
-    rhs_batch_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
-    rhs_contracting_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
     lhs_ragged_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
     rhs_group_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
-    operand_precision: tuple[str, ...] = attribute(
-        Grammar.ENUM_LIST, default=(), choices=OPERAND_PRECISIONS, any_case=True
-    )
+    operand_precision: tuple[str, ...] = operand_precision()
 
 
 @opcode("ragged-dot", operands=3, attributes=RaggedDotAttributes)
@@ -63,11 +57,7 @@ class RaggedDot:
         ("T[2,3]", "T[1,3,2]", "s32[1]"),
     )
 
-    @staticmethod
-    def contraction(
-        instruction: Instruction, lhs: ArrayShape, rhs: ArrayShape, result: ArrayShape
-    ) -> ContractionSize | None:
-        return product_size(lhs, instruction.attributes.lhs_contracting_dims, result)
+    contraction = Dot.contraction
 
     @staticmethod
     def infer(lhs: Shape, rhs: Shape, group_sizes: Shape, *, attributes: RaggedDotAttributes, shape: Shape) -> Shape:
@@ -86,16 +76,10 @@ class RaggedDot:
         shape: ArrayShape,
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array:
-        (ragged,) = attributes.lhs_ragged_dims
-
-        result_type = shape.element_type
-
-        def dot(left: Array, right: Array, numbers: DimensionNumbers, to: ElementType) -> Array:
-            precision = attributes.operand_precision
-            return contract(left, right, numbers, to, precision=precision, numerics=numerics)
-
+        (ragged,), result_type = attributes.lhs_ragged_dims, shape.element_type
+        dot = partial(contract, attributes=_dot_of_one_group(attributes), numerics=numerics)
         if ragged in attributes.lhs_batch_dims:
-            return dot(lhs, rhs, attributes, result_type)
+            return dot(lhs, rhs, result_type=result_type)
         sizes = _result_sizes(lhs, rhs, group_sizes, attributes)
         if ragged in attributes.lhs_contracting_dims:
             # Where group sizes differ along contracting dimensions, a group is a sum over those.
@@ -104,12 +88,11 @@ class RaggedDot:
                 wide = element_type("f64")
             total = np.zeros(sizes, wide.storage)
             for group, lhs_index, rhs_index, result_index in _groups(lhs, rhs, group_sizes, attributes):
-                total[(group, *result_index)] += dot(lhs[lhs_index], rhs[rhs_index], attributes, wide)
+                total[(group, *result_index)] += dot(lhs[lhs_index], rhs[rhs_index], result_type=wide)
             return narrow(total, result_type)
-        numbers = _without_group_dimension(attributes)
         result = np.zeros(sizes, result_type.storage)
         for _, lhs_index, rhs_index, result_index in _groups(lhs, rhs, group_sizes, attributes):
-            result[result_index] = dot(lhs[lhs_index], rhs[rhs_index], numbers, result_type)
+            result[result_index] = dot(lhs[lhs_index], rhs[rhs_index], result_type=result_type)
         return result
 
 
@@ -142,12 +125,12 @@ def _ragged_shape(
             rhs.dimensions[group] == count,
             f"the group dimension {group} of rhs must have size {count}, as there are group sizes, but rhs is {rhs}",
         )
-        rhs = _without_dimension(rhs, group)
-    dot = contraction_shape(lhs, rhs, _without_group_dimension(attributes), result)
+        sizes, dynamic = rhs.dimensions, flags(rhs)
+        rhs = shape_of(rhs.element_type, sizes[:group] + sizes[group + 1 :], dynamic[:group] + dynamic[group + 1 :])
+    dot = contraction_shape(lhs, rhs, _dot_of_one_group(attributes), result)
     if ragged not in attributes.lhs_contracting_dims:
         return dot
-    dynamic = (False, *dot.dynamic_dimensions) if dot.dynamic_dimensions else ()
-    return ArrayShape(result, (count, *dot.dimensions), dynamic_dimensions=dynamic)
+    return shape_of(result, (count, *dot.dimensions), (False, *flags(dot)))
 
 
 def _dimensions_before_ragged(rank: int, attributes: RaggedDotAttributes) -> list[int]:
@@ -160,24 +143,18 @@ def _dimensions_before_ragged(rank: int, attributes: RaggedDotAttributes) -> lis
     return batch + kind[: kind.index(ragged)]
 
 
-def _without_dimension(shape: ArrayShape, dimension: int) -> ArrayShape:
-    dynamic = shape.dynamic_dimensions
-    return ArrayShape(
-        shape.element_type,
-        shape.dimensions[:dimension] + shape.dimensions[dimension + 1 :],
-        dynamic_dimensions=dynamic[:dimension] + dynamic[dimension + 1 :],
-    )
+def _dot_of_one_group(attributes: RaggedDotAttributes) -> DotAttributes:
+    """The attributes of one group's dot, in which rhs has lost its group dimension, if it has one."""
 
+    def moved(dims: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(dim - sum(dim > group for group in attributes.rhs_group_dims) for dim in dims)
 
-def _without_group_dimension(attributes: RaggedDotAttributes) -> RaggedDotAttributes:
-    """The dimension numbers of one group's dot, in which rhs has lost its group dimension."""
-    if not attributes.rhs_group_dims:
-        return attributes
-    (group,) = attributes.rhs_group_dims
-    return attrs.evolve(
-        attributes,
-        rhs_batch_dims=tuple(dim - (dim > group) for dim in attributes.rhs_batch_dims),
-        rhs_contracting_dims=tuple(dim - (dim > group) for dim in attributes.rhs_contracting_dims),
+    return DotAttributes(
+        lhs_batch_dims=attributes.lhs_batch_dims,
+        lhs_contracting_dims=attributes.lhs_contracting_dims,
+        rhs_batch_dims=moved(attributes.rhs_batch_dims),
+        rhs_contracting_dims=moved(attributes.rhs_contracting_dims),
+        operand_precision=attributes.operand_precision,
     )
 
 

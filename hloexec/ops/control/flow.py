@@ -12,7 +12,7 @@ import numpy as np
 from hloexec.dtypes import Kind
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Literal, Shape, Sharding, TupleShape, Window
-from hloexec.ops.attributes import Grammar, OperandAlias, attribute
+from hloexec.ops.attributes import Grammar, OperandAlias, attribute, operand_precision
 from hloexec.ops.common import require
 from hloexec.ops.intervals import UNKNOWN, Bounds, Use
 from hloexec.ops.registry import ANY, ProgramShape, Role, opcode
@@ -98,9 +98,7 @@ class CustomCallAttributes:
     dim_labels: ConvolutionDimensionNumbers | None = attribute(Grammar.CONVOLUTION_DIMENSIONS, default=None)
     feature_group_count: int = attribute(Grammar.INT, default=1)
     batch_group_count: int = attribute(Grammar.INT, default=1)
-    operand_precision: tuple[str, ...] = attribute(
-        Grammar.ENUM_LIST, default=(), choices=("default", "high", "highest", "packed_nibble"), any_case=True
-    )
+    operand_precision: tuple[str, ...] = operand_precision()
     padding_type: str = attribute(
         Grammar.ENUM, default="PADDING_INVALID", choices=("PADDING_INVALID", "PADDING_VALID", "PADDING_SAME")
     )

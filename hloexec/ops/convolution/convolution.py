@@ -13,7 +13,7 @@ import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES, Kind
 from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape, Window, WindowDimension
-from hloexec.ops.attributes import Grammar, attribute
+from hloexec.ops.attributes import Grammar, attribute, operand_precision
 from hloexec.ops.common import array_shape, require, same_type_ignoring_float_width
 from hloexec.ops.contraction.matrix_product import operand_rounding
 from hloexec.ops.convolution.forms import convolve
@@ -43,9 +43,7 @@ class ConvolutionAttributes:
     batch_group_count: int = attribute(Grammar.INT, default=1)
     convolution_kind: str = attribute(Grammar.ENUM, default="unset", choices=("unset", "fprop", "dgrad", "wgrad"))
     sparsity_config: str | None = attribute(Grammar.VERBATIM, default=None)
-    operand_precision: tuple[str, ...] = attribute(
-        Grammar.ENUM_LIST, default=(), choices=("default", "high", "highest", "packed_nibble"), any_case=True
-    )
+    operand_precision: tuple[str, ...] = operand_precision()
 
 
 @opcode("convolution", operands=2, attributes=ConvolutionAttributes, rounding=Rounding.SUM)

@@ -20,7 +20,7 @@ from hloexec.ir import WindowDimension
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.contraction.matrix_product import FloatMultiplier, default_multiplier
-from hloexec.ops.windows import part_of_windows, visits
+from hloexec.ops.windows import part_of_windows, taps
 from hloexec.values import Array
 
 __all__ = ["ConvolutionViews", "merges_into_rows", "phases", "store"]
@@ -88,16 +88,7 @@ class ConvolutionViews:
 
     def taps(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
         """For each tap that meets elements: its position, the outputs it adds to, and the inputs it reads for them."""
-        per_dimension = [
-            [(tap, visit) for tap, visit in enumerate(visits(extent, size, dimension)) if visit is not None]
-            for extent, size, dimension in zip(self.inputs.shape[2:-1], self.sizes, self.dimensions, strict=True)
-        ]
-        for combination in product(*per_dimension):
-            yield (
-                tuple(tap for tap, _ in combination),
-                tuple(visit[0] for _, visit in combination),
-                tuple(visit[1] for _, visit in combination),
-            )
+        return taps(self.inputs.shape[2:-1], self.sizes, self.dimensions)
 
     def block(self, groups: slice, images: slice, lines: range) -> ConvolutionViews:
         """The convolution that fills part of the result; lines are those of the first spatial dimension.

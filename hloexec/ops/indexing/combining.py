@@ -12,10 +12,11 @@ import numpy as np
 
 from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.ops.common import array_shape, in_type, narrow, widen
-from hloexec.ops.elementwise.arithmetic import maximum, minimum
 from hloexec.ops.policies.exact.sums import add_by_key
+from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, UFUNCS
 from hloexec.ops.reduction.reducers import recognise_components
 from hloexec.ops.registry import Callee
+from hloexec.ops.signatures import called
 from hloexec.ops.sorting.sort import stable_argsort
 from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
@@ -47,16 +48,6 @@ _LONG_ROW = 16
 _FEWEST_KEYS = 16
 _BLOCK_ELEMENTS = 1 << 16
 
-_UFUNCS: dict[str, np.ufunc] = {
-    "add": np.add,
-    "multiply": np.multiply,
-    "minimum": np.minimum,
-    "maximum": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
-
 
 def _combine_recognised(name: str, target: Array, keys: Array, pieces: Array) -> None:
     """`combine` for one operand and an operation that `recognise` knows."""
@@ -69,7 +60,7 @@ def _combine_recognised(name: str, target: Array, keys: Array, pieces: Array) ->
         integers = f"u{target.itemsize}" if target.itemsize <= 8 else target.dtype
         target.view(integers)[keys] = pieces.view(integers)
     elif row >= _LONG_ROW:
-        _combine_rows(_step(name, element_type), target, keys, pieces, element_type)
+        _combine_rows(KNOWN_REDUCERS[name].combine, target, keys, pieces, element_type)
     elif element_type.is_narrow and element_type.is_floating and name in ("add", "multiply"):
         _combine_narrow_floats(name, target, keys, pieces, element_type)
     elif len(keys) * 4 < len(target):
@@ -84,7 +75,7 @@ def _combine_recognised(name: str, target: Array, keys: Array, pieces: Array) ->
 
 def _combine_elements(name: str, target: Array, keys: Array, pieces: Array, element_type: ElementType) -> None:
     """`combine` for rows of few elements, of all types that need no rounding."""
-    ufunc = _UFUNCS[name]
+    ufunc = UFUNCS[name]
     if element_type.is_floating and name in ("minimum", "maximum"):
         ordered = _ordered_integers(target, name)
         _at(ufunc, ordered, keys, _ordered_integers(pieces, name))
@@ -110,7 +101,7 @@ def _at(ufunc: np.ufunc, target: Array, keys: Array, pieces: Array) -> None:
 
 def _combine_narrow_floats(name: str, target: Array, keys: Array, pieces: Array, element_type: ElementType) -> None:
     """`combine` for rows of few elements: by rounds, as long as these are of many keys."""
-    ufunc, wide = _UFUNCS[name], widen(pieces)
+    ufunc, wide = UFUNCS[name], widen(pieces)
     order, ends = _rounds(keys)
     begin = 0
     for end in ends:
@@ -123,13 +114,6 @@ def _combine_narrow_floats(name: str, target: Array, keys: Array, pieces: Array,
         rows = keys[chosen]
         target[rows] = narrow(ufunc(widen(target[rows]), wide[chosen]), element_type)
         begin = end
-
-
-def _step(name: str, element_type: ElementType) -> Callable[[Array, Array], Array]:
-    """The operation on arrays of the compute type, as it stands where floats are exact or zeros have signs."""
-    if element_type.is_floating and name in ("minimum", "maximum"):
-        return {"minimum": minimum, "maximum": maximum}[name]
-    return _UFUNCS[name]
 
 
 def _combine_rows(
@@ -175,8 +159,8 @@ def _combine_by_rounds(targets: list[Array], keys: Array, pieces: list[Array], c
         chosen = order[begin:end]
         rows = keys[chosen]
         arguments = [target[rows] for target in targets] + [piece[chosen] for piece in pieces]
-        results = combiner(*(in_type(*pair) for pair in zip(arguments, parameters, strict=True)))
-        for target, result in zip(targets, results if isinstance(results, tuple) else (results,), strict=True):
+        results = called(combiner, *(in_type(*pair) for pair in zip(arguments, parameters, strict=True)))
+        for target, result in zip(targets, results, strict=True):
             target[rows] = in_type(result, element_type_of(target.dtype))
 
 

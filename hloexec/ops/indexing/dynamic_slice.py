@@ -13,18 +13,13 @@ import attrs
 
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import (
-    array_shape,
-    in_type,
-    require,
-    same_type_ignoring_float_width,
-)
+from hloexec.ops.common import array_shape, flags, in_type, require, same_type_ignoring_float_width, shape_of
 from hloexec.ops.indexing.index_vectors import (
     start_demand,
 )
 from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.movement.copying import row_major
-from hloexec.ops.movement.extents import completed, flags, part, shape_of
+from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import ANY, MemoryOrder, opcode
 from hloexec.ops.traits import Traits

@@ -15,11 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import (
-    array_shape,
-    require,
-    require_distinct_dimensions,
-)
+from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, shape_of
 from hloexec.ops.indexing.index_vectors import (
     batch_sizes,
     require_batching_dims,
@@ -28,7 +24,7 @@ from hloexec.ops.indexing.index_vectors import (
     start_positions,
 )
 from hloexec.ops.intervals import Demanded, Use
-from hloexec.ops.movement.extents import completed, flags, part, shape_of
+from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.traits import Traits

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from hloexec.ir import ArrayShape
-from hloexec.ops.common import require, require_distinct_dimensions
+from hloexec.ops.common import flags, require, require_distinct_dimensions
 from hloexec.ops.intervals import Demand
 from hloexec.values import Array
 
 __all__ = [
-    "as_int64",
     "batch_sizes",
     "require_batching_dims",
     "require_index_vectors",
@@ -55,7 +54,7 @@ def start_positions(
 def batch_sizes(indices: ArrayShape, index_vector_dim: int) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     """The batch dimensions of an index array: their sizes, and which are dynamic."""
     kept = [dimension for dimension in range(indices.rank) if dimension != index_vector_dim]
-    dynamic = indices.dynamic_dimensions or (False,) * indices.rank
+    dynamic = flags(indices)
     return tuple(indices.dimensions[k] for k in kept), tuple(dynamic[k] for k in kept)
 
 

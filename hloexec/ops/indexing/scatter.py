@@ -17,10 +17,12 @@ from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import (
     array_shape,
+    flags,
     in_type,
     require,
     require_distinct_dimensions,
     same_type_ignoring_float_width,
+    shape_of,
 )
 from hloexec.ops.indexing.combining import combine
 from hloexec.ops.indexing.index_vectors import (
@@ -32,7 +34,7 @@ from hloexec.ops.indexing.index_vectors import (
 )
 from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.movement.copying import row_major
-from hloexec.ops.movement.extents import completed, flags, part, shape_of
+from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import REDUCER, Probe
 from hloexec.ops.reduction.reducers import recognise_components

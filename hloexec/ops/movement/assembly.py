@@ -15,10 +15,10 @@ import numpy as np
 from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape, PaddingDimension, Shape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, in_type, narrow, require, same_type_ignoring_float_width
+from hloexec.ops.common import array_shape, flags, in_type, narrow, require, same_type_ignoring_float_width, shape_of
 from hloexec.ops.intervals import Bounds, Use
 from hloexec.ops.movement.copying import filled
-from hloexec.ops.movement.extents import flags, part, shape_of
+from hloexec.ops.movement.extents import part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes

@@ -18,9 +18,9 @@ import numpy as np
 from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Shape
-from hloexec.ops.common import array_shape, require
+from hloexec.ops.common import array_shape, flags, require, shape_of
 from hloexec.ops.movement.copying import reshaped
-from hloexec.ops.movement.extents import completed, flags, part, reshaped_extents, shape_of
+from hloexec.ops.movement.extents import completed, part, reshaped_extents
 from hloexec.ops.movement.strided import Reshape
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import MemoryOrder, opcode

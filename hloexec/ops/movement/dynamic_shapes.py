@@ -14,9 +14,9 @@ from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import EvaluationError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, require
+from hloexec.ops.common import array_shape, flags, require, shape_of
 from hloexec.ops.intervals import Demand, Demanded, Use
-from hloexec.ops.movement.extents import completed, flags, part, shape_of
+from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import ANY, opcode
 from hloexec.ops.traits import Traits

@@ -13,27 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import ElementType
 from hloexec.errors import EvaluationError
 from hloexec.ir import ArrayShape
-from hloexec.ops.common import require
+from hloexec.ops.common import flags, require
 from hloexec.values import Array
 
-__all__ = ["completed", "flags", "part", "reshaped_extents", "reshaped_flags", "shape_of", "with_zeros"]
-
-
-def flags(shape: ArrayShape) -> tuple[bool, ...]:
-    """One flag per dimension: whether it is dynamic."""
-    return shape.dynamic_dimensions or (False,) * shape.rank
-
-
-def shape_of(
-    element_type: ElementType, dimensions: tuple[int, ...], dynamic_dimensions: tuple[bool, ...] = ()
-) -> ArrayShape:
-    """A shape without layout; flags that are all false are left out, as the IR wants it."""
-    return ArrayShape(
-        element_type, dimensions, dynamic_dimensions=dynamic_dimensions if any(dynamic_dimensions) else ()
-    )
+__all__ = ["completed", "part", "reshaped_extents", "reshaped_flags", "with_zeros"]
 
 
 def part(array: Array, slices: Iterable[slice]) -> Array:

@@ -15,9 +15,9 @@ import numpy as np
 
 from hloexec.ir import ArrayShape, Shape, SliceDimension
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, braced, require, require_distinct_dimensions
+from hloexec.ops.common import array_shape, braced, flags, require, require_distinct_dimensions, shape_of
 from hloexec.ops.movement.copying import reshaped, row_major
-from hloexec.ops.movement.extents import flags, part, reshaped_extents, reshaped_flags, shape_of, with_zeros
+from hloexec.ops.movement.extents import part, reshaped_extents, reshaped_flags, with_zeros
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import MemoryOrder, opcode
 from hloexec.ops.rows import RowForm, RowFunction, behind_prefix, prefix_length, prefixes

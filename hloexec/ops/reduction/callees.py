@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape, Shape, TupleShape
-from hloexec.ops.common import array_shape, require, same_dimensions
+from hloexec.ops.common import array_shape, in_type, require, same_dimensions, shape_of
 from hloexec.ops.intervals import POSITIVE, Demand, Demanded, Use
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS
 from hloexec.ops.reduction.reducers import recognise, recognise_components
 from hloexec.ops.registry import Callee, ProgramShape
-from hloexec.ops.signatures import require_reducer, same_type
+from hloexec.ops.signatures import as_parameters, require_reducer, same_type
 from hloexec.values import Array
 
 __all__ = [
     "element_types",
-    "halves",
     "only_reducer",
-    "packed",
+    "reduced",
     "reduced_demands",
     "reducer_types",
     "result_shape",
@@ -60,13 +58,8 @@ def reducer_types(
 def result_shape(
     types: Sequence[ElementType], sizes: tuple[int, ...], dynamic: tuple[bool, ...], program: ProgramShape
 ) -> Shape:
-    shapes = tuple(ArrayShape(kind, sizes, dynamic_dimensions=dynamic if any(dynamic) else ()) for kind in types)
+    shapes = tuple(shape_of(kind, sizes, dynamic) for kind in types)
     return TupleShape(shapes) if isinstance(program.result, TupleShape) else shapes[0]
-
-
-def halves(operands: Sequence[Array]) -> tuple[Sequence[Array], Sequence[Array]]:
-    count = len(operands) // 2
-    return operands[:count], operands[count:]
 
 
 def element_types(shape: Shape) -> list[ElementType]:
@@ -85,9 +78,28 @@ def usual_operations(callee: Callee, types: Sequence[ElementType], *, is_exact: 
     return None if any(kind.is_complex and name in called for name, kind in zip(names, types, strict=True)) else names
 
 
-def packed(results: Any, shape: Shape) -> Array | tuple[Array, ...]:
-    values: tuple[Array, ...] = tuple(results)
-    return values if isinstance(shape, TupleShape) else values[0]
+def reduced(
+    operands: Sequence[Array],
+    shape: Shape,
+    callee: Callee,
+    by_operation: Callable[[Array, Array, str, ElementType], Array],
+    by_calling: Callable[[Sequence[Array], Sequence[Array]], Sequence[Array]],
+    *,
+    is_exact: bool,
+) -> Array | tuple[Array, ...]:
+    """The results for arrays and their initial values, in the element types of `shape`.
+
+    `by_operation(array, init_value, name, element_type)` reduces one array where the reducer does a usual operation
+    with each; else `by_calling(arrays, init_values)` reduces all, given in the element types of its parameters.
+    """
+    count, types = len(operands) // 2, element_types(shape)
+    names = usual_operations(callee, types, is_exact=is_exact)
+    if names is None:
+        inputs = as_parameters([*operands[count:], *operands[:count]], callee.computation)
+        results = tuple(map(in_type, by_calling(inputs[count:], inputs[:count]), types))
+    else:
+        results = tuple(map(by_operation, operands[:count], operands[count:], names, types))
+    return results if isinstance(shape, TupleShape) else results[0]
 
 
 def only_reducer(use: Use) -> str | None:

@@ -24,7 +24,7 @@ from hloexec.ops.common import narrow, widen
 from hloexec.ops.elementwise.arithmetic import maximum, minimum
 from hloexec.values import Array
 
-__all__ = ["KNOWN_REDUCERS", "KnownReducer", "accumulation_dtype", "reduce_axis", "reduce_known"]
+__all__ = ["KNOWN_REDUCERS", "UFUNCS", "KnownReducer", "accumulation_dtype", "reduce_axis", "reduce_known"]
 
 _CHUNK_ELEMENTS = 1 << 20
 """Narrow arrays are widened so many elements at a time."""
@@ -50,16 +50,11 @@ class KnownReducer:
     """minimum and maximum: given the bits of zeros, which of them is the result against the other zero."""
 
 
-def _lowest(dtype: DType) -> Any:
+def _limits(dtype: DType) -> tuple[Any, Any]:
+    """The lowest and the highest number of a type."""
     if dtype.kind == "f":
-        return -np.inf
-    return False if dtype.kind == "b" else np.iinfo(dtype).min
-
-
-def _highest(dtype: DType) -> Any:
-    if dtype.kind == "f":
-        return np.inf
-    return True if dtype.kind == "b" else np.iinfo(dtype).max
+        return -np.inf, np.inf
+    return (False, True) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
 
 
 def _zero(dtype: DType) -> Any:
@@ -70,13 +65,15 @@ def _zero(dtype: DType) -> Any:
 KNOWN_REDUCERS = {
     "add": KnownReducer(np.add, np.add, _zero),
     "multiply": KnownReducer(np.multiply, np.multiply, lambda dtype: 1),
-    "minimum": KnownReducer(minimum, np.minimum, _highest, lambda bits: bits != 0),
-    "maximum": KnownReducer(maximum, np.maximum, _lowest, lambda bits: bits == 0),
+    "minimum": KnownReducer(minimum, np.minimum, lambda dtype: _limits(dtype)[1], lambda bits: bits != 0),
+    "maximum": KnownReducer(maximum, np.maximum, lambda dtype: _limits(dtype)[0], lambda bits: bits == 0),
     "and": KnownReducer(np.bitwise_and, np.bitwise_and, lambda dtype: True if dtype.kind == "b" else ~dtype.type(0)),
     "or": KnownReducer(np.bitwise_or, np.bitwise_or, lambda dtype: 0),
     "xor": KnownReducer(np.bitwise_xor, np.bitwise_xor, lambda dtype: 0),
 }
 """By the names that `recognise` gives. NumPy's add and multiply of booleans are OR and AND, as XLA's of pred are."""
+
+UFUNCS = {name: reducer.ufunc for name, reducer in KNOWN_REDUCERS.items() if reducer.ufunc is not None}
 
 
 def accumulation_dtype(operand: ElementType, result: ElementType) -> DType:

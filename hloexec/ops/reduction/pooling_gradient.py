@@ -6,9 +6,7 @@ source elements that belong to a tap are added to the elements it reads, and a z
 
 from __future__ import annotations
 
-from itertools import product
 from math import copysign, prod
-from typing import Any
 
 import attrs
 import numpy as np
@@ -17,7 +15,7 @@ from hloexec.dtypes import ElementType
 from hloexec.ir import Window, WindowDimension
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.threads import in_blocks
-from hloexec.ops.windows import part_of_windows, visits
+from hloexec.ops.windows import part_of_windows, taps
 from hloexec.values import Array
 
 __all__ = ["PREFERENCES", "Preference", "add_at_extrema"]
@@ -112,13 +110,14 @@ class _Pooling:
             self.part(axis, range(lines)[line : line + step])._add_block()
 
     def _add_block(self) -> None:
-        taps = list(self._taps())
-        selected = self._selected(taps)
+        found = taps(self.operand.shape, self.source.shape, self.dimensions)
+        visited = [(places, read) for _, places, read in found]
+        selected = self._selected(visited)
         source, total = np.ascontiguousarray(widen(self.source)), widen(self.result)
         integers = np.dtype(f"i{source.itemsize}")
         bits = source.view(integers)
         # A later window reads an element at an earlier tap.
-        for number, (places, read) in reversed(list(enumerate(taps))):
+        for number, (places, read) in reversed(list(enumerate(visited))):
             part = total[read]
             is_chosen = np.equal(selected[places], number).view(np.int8)
             mask = np.negative(is_chosen, out=is_chosen).astype(integers)
@@ -131,18 +130,18 @@ class _Pooling:
         if total is not self.result:
             self.result[...] = narrow(total, self.element_type)
 
-    def _selected(self, taps: list[tuple[Any, Any]]) -> Array:
+    def _selected(self, visited: list[tuple[tuple[slice, ...], tuple[slice, ...]]]) -> Array:
         """The number of each window's tap at its extremum; of no tap where a window has padding only."""
         operand, shape = widen(self.operand), self.source.shape
-        number_type = np.min_scalar_type(len(taps))
-        selected = np.full(shape, len(taps), number_type)
-        for number, (places, _) in reversed(list(enumerate(taps))):
+        number_type = np.min_scalar_type(len(visited))
+        selected = np.full(shape, len(visited), number_type)
+        for number, (places, _) in reversed(list(enumerate(visited))):
             selected[places] = number
         has_nan = operand.size > 0 and bool(np.isnan(operand.max()))
         # Nothing is kept against a NaN.
         held = np.full(shape, np.nan, operand.dtype)
         leaves = np.empty(shape, np.bool_)
-        for number, (places, read) in enumerate(taps):
+        for number, (places, read) in enumerate(visited):
             candidate, current, leave, chosen = operand[read], held[places], leaves[places], selected[places]
             self.preference.keeps(current, candidate, out=leave)
             np.logical_not(leave, out=leave)
@@ -153,12 +152,3 @@ class _Pooling:
             else:
                 self.preference.extremum(current, candidate, out=current)
         return selected
-
-    def _taps(self) -> Any:
-        """For each tap, in row-major order, the windows that meet elements at it, and these elements."""
-        per_dimension = [
-            [visit for visit in visits(extent, size, dimension) if visit is not None]
-            for extent, size, dimension in zip(self.operand.shape, self.source.shape, self.dimensions, strict=True)
-        ]
-        for combination in product(*per_dimension):
-            yield tuple(place for place, _ in combination), tuple(element for _, element in combination)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 
 import attrs
@@ -16,17 +17,16 @@ import numpy as np
 from hloexec.dtypes import ElementType, Kind
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, in_type, require
-from hloexec.ops.intervals import INFINITY, UNKNOWN, Bounds, Demand, Demanded, Use
+from hloexec.ops.common import array_shape, require
+from hloexec.ops.intervals import INFINITY, UNKNOWN, Bounds, Use
 from hloexec.ops.movement.copying import in_order
 from hloexec.ops.policies.exact.sums import can_reduce_exactly, reduce_exactly
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import REDUCER, Probe
 from hloexec.ops.reduction.callees import (
     element_types,
-    halves,
     only_reducer,
-    packed,
+    reduced,
     reduced_demands,
     reducer_types,
     result_shape,
@@ -37,7 +37,7 @@ from hloexec.ops.reduction.reducers import chooses_by_order, recognise_component
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
-from hloexec.ops.signatures import as_parameters
+from hloexec.ops.signatures import called
 from hloexec.values import Array
 
 __all__ = ["Reduce"]
@@ -78,9 +78,7 @@ class Reduce:
         is_positive = kind in ("add", "multiply") and operand.low >= 0 and initial.low >= 0
         return Bounds(0, INFINITY) if is_positive else UNKNOWN
 
-    @staticmethod
-    def demands_for(use: Use, demand: Demand) -> Demanded:
-        return reduced_demands(use, demand)
+    demands_for = reduced_demands
 
     @staticmethod
     def infer(
@@ -111,19 +109,15 @@ class Reduce:
         computations: Sequence[Callee],
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
-        arrays, init_values = halves(operands)
         callee, dimensions = computations[0], attributes.dimensions
-        types = element_types(shape)
-        names = usual_operations(callee, types, is_exact=numerics.is_exact)
-        if names is None:
-            return packed(_reduce_by_calling(arrays, init_values, dimensions, callee, types), shape)
-        results = [
-            reduce_exactly(name, array, dimensions, init_value, element_type)
-            if numerics.is_exact and can_reduce_exactly(name, element_type)
-            else reduce_known(array, dimensions, init_value, KNOWN_REDUCERS[name], element_type)
-            for array, init_value, name, element_type in zip(arrays, init_values, names, types, strict=True)
-        ]
-        return packed(results, shape)
+
+        def by_operation(array: Array, init_value: Array, name: str, element_type: ElementType) -> Array:
+            if numerics.is_exact and can_reduce_exactly(name, element_type):
+                return reduce_exactly(name, array, dimensions, init_value, element_type)
+            return reduce_known(array, dimensions, init_value, KNOWN_REDUCERS[name], element_type)
+
+        by_calling = partial(_reduce_by_calling, dimensions=dimensions, callee=callee)
+        return reduced(operands, shape, callee, by_operation, by_calling, is_exact=numerics.is_exact)
 
     @staticmethod
     def bind(
@@ -165,17 +159,17 @@ class Reduce:
             before = prefix_length(operand.dimensions, count) - 1
             places = tuple(dimension - before for dimension in dimensions)
 
-            def reduced(block: Array, init_value: Array) -> Array:
+            def reduced_rows(block: Array, init_value: Array) -> Array:
                 return reduce_known(in_order(block), places, init_value, reducer, element_type)
 
             if not is_at_end or element_type.is_narrow:
-                return reduced
+                return reduced_rows
             length, kept = prod(operand.dimensions[first:]), operand.dimensions[before + 1 : first]
 
             def reduced_neighbours(block: Array, init_value: Array) -> Array:
                 # What `reduce_known` does where it finds nothing to convert or to order.
                 if block.dtype != init_value.dtype or not block.flags.c_contiguous:
-                    return reduced(block, init_value)
+                    return reduced_rows(block, init_value)
                 total: Array = reducer.combine(init_value, reduce_axis(block.reshape(-1, length), 1, reducer))
                 return total.reshape((block.shape[0], *kept))
 
@@ -204,41 +198,30 @@ class Reduce:
 
 
 def _reduce_by_calling(
-    arrays: Sequence[Array],
-    init_values: Sequence[Array],
-    dimensions: Sequence[int],
-    callee: Callee,
-    types: Sequence[ElementType],
+    arrays: Sequence[Array], init_values: Sequence[Array], dimensions: Sequence[int], callee: Callee
 ) -> list[Array]:
     """Reduce with any reducer: along a tree where it is known to be associative, else one step after the other."""
     kept = [dimension for dimension in range(arrays[0].ndim) if dimension not in dimensions]
     sizes = [arrays[0].shape[dimension] for dimension in kept]
     length = prod(arrays[0].shape[dimension] for dimension in dimensions)
-    count = len(arrays)
-    converted = as_parameters([*init_values, *arrays], callee.computation)
-    totals = [np.broadcast_to(value, (prod(sizes),)) for value in converted[:count]]
+    totals: Sequence[Array] = [np.broadcast_to(value, (prod(sizes),)) for value in init_values]
     # One row per kept element, its elements in row-major order of the reduced dimensions.
-    rows = [array.transpose(*kept, *sorted(dimensions)).reshape(prod(sizes), length) for array in converted[count:]]
+    rows = [array.transpose(*kept, *sorted(dimensions)).reshape(prod(sizes), length) for array in arrays]
     if prod(sizes) == 0:
         pass
     elif length >= _TREE_LENGTH and _is_associative_choice(callee):
-        totals = _call(callee, totals, [row[:, 0] for row in _reduce_tree(rows, callee)])
+        totals = called(callee, *totals, *(row[:, 0] for row in _reduce_tree(rows, callee)))
     else:
         for place in range(length):
-            totals = _call(callee, totals, [row[:, place] for row in rows])
-    return [in_type(total, kind).reshape(sizes) for total, kind in zip(totals, types, strict=True)]
-
-
-def _call(callee: Callee, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
-    result = callee(*left, *right)
-    return list(result) if isinstance(result, tuple) else [result]
+            totals = called(callee, *totals, *(row[:, place] for row in rows))
+    return [total.reshape(sizes) for total in totals]
 
 
 def _reduce_tree(rows: list[Array], callee: Callee) -> list[Array]:
     """Combine neighbours until one is left in each row; the order of the elements is kept."""
     while (length := rows[0].shape[1]) > 1:
         even = length // 2 * 2
-        paired = _call(callee, [row[:, 0:even:2] for row in rows], [row[:, 1:even:2] for row in rows])
+        paired = called(callee, *(row[:, 0:even:2] for row in rows), *(row[:, 1:even:2] for row in rows))
         rows = [np.concatenate([pair, row[:, even:]], axis=1) for pair, row in zip(paired, rows, strict=True)]
     return rows
 
@@ -257,8 +240,8 @@ def _is_associative_choice(callee: Callee) -> bool:
     values = [_representatives(shape.element_type) for shape in shapes]
     grids = np.meshgrid(*values * 3, indexing="ij")
     a, b, c = ([grid.reshape(-1) for grid in grids[k * count : (k + 1) * count]] for k in range(3))
-    left = _call(callee, _call(callee, a, b), c)
-    right = _call(callee, a, _call(callee, b, c))
+    left = called(callee, *called(callee, *a, *b), *c)
+    right = called(callee, *a, *called(callee, *b, *c))
     return all(ours.tobytes() == theirs.tobytes() for ours, theirs in zip(left, right, strict=True))
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 
 import attrs
 
+from hloexec.dtypes import ElementType
 from hloexec.ir import Shape, Window
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import in_type, require
-from hloexec.ops.intervals import Demand, Demanded, Use
+from hloexec.ops.common import require
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import REDUCER, Probe
 from hloexec.ops.reduction.callees import (
     element_types,
-    halves,
-    packed,
+    reduced,
     reduced_demands,
     reducer_types,
     result_shape,
@@ -31,7 +31,6 @@ from hloexec.ops.reduction.window_reductions import (
 )
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.rounding import Rounding, Summation, Sums
-from hloexec.ops.signatures import as_parameters
 from hloexec.ops.windows import output_size, require_window
 from hloexec.values import Array
 
@@ -58,9 +57,7 @@ class ReduceWindow:
     sums = Sums.PREFIXES
     probe = Probe("T[2] reduce-window(a0, a1), window={size=1}, to_apply=c", ("T[2]", "T[]"), REDUCER)
 
-    @staticmethod
-    def demands_for(use: Use, demand: Demand) -> Demanded:
-        return reduced_demands(use, demand)
+    demands_for = reduced_demands
 
     @staticmethod
     def infer(
@@ -84,20 +81,14 @@ class ReduceWindow:
         computations: Sequence[Callee],
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
-        arrays, init_values = halves(operands)
         callee, window = computations[0], attributes.window
-        types = element_types(shape)
-        names = usual_operations(callee, types, is_exact=numerics.is_exact)
-        if names is None:
-            inputs = as_parameters([*init_values, *arrays], callee.computation)
-            stepwise = reduce_windows_stepwise(inputs[len(arrays) :], inputs[: len(arrays)], window, callee)
-            return packed(map(in_type, stepwise, types), shape)
         reduce_windows = reduce_windows_exactly if numerics.is_exact else reduce_windows_known
-        results = [
-            reduce_windows(array, init_value, window, KNOWN_REDUCERS[name], element_type)
-            for array, init_value, name, element_type in zip(arrays, init_values, names, types, strict=True)
-        ]
-        return packed(results, shape)
+
+        def by_operation(array: Array, init_value: Array, name: str, element_type: ElementType) -> Array:
+            return reduce_windows(array, init_value, window, KNOWN_REDUCERS[name], element_type)
+
+        by_calling = partial(reduce_windows_stepwise, window=window, callee=callee)
+        return reduced(operands, shape, callee, by_operation, by_calling, is_exact=numerics.is_exact)
 
     @staticmethod
     def summed(

@@ -12,10 +12,11 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
+from hloexec.ops.reduction.known_reducers import UFUNCS
 from hloexec.ops.reduction.reducers import recognise_value
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.rounding import Rounding, Sums
-from hloexec.ops.signatures import require_parameters, require_same_shape
+from hloexec.ops.signatures import called, require_parameters, require_same_shape
 from hloexec.values import Array
 
 __all__ = ["ScanAttributes"]
@@ -98,8 +99,7 @@ class Scan:
         outputs = [_empty(element, dimension) for element in shapes[: len(shapes) - attributes.num_carries]]
         steps = range(len(inputs[0]))
         for number in reversed(steps) if attributes.is_reverse else steps:
-            results = step(*(operand[number] for operand in inputs), *carries)
-            results = results if isinstance(results, tuple) else (results,)
+            results = called(step, *(operand[number] for operand in inputs), *carries)
             for output, result in zip(outputs, results, strict=False):
                 output[number] = result
             carries = results[len(outputs) :]
@@ -117,19 +117,9 @@ def _recognised_fold(computation: Computation, operands: tuple[Array, ...]) -> n
         return None
     element_type = array_shape(parameters[0].shape, "a parameter of to_apply of scan").element_type
     is_plain = not element_type.is_narrow and all(operand.dtype == element_type.storage for operand in operands)
-    folds = _FOLDS if element_type.is_integral else {"add": np.add} if element_type.is_floating else {}
+    folds = UFUNCS if element_type.is_integral else {"add": np.add} if element_type.is_floating else {}
     return folds.get(results.pop() or "") if is_plain else None
 
-
-_FOLDS: dict[str, np.ufunc] = {
-    "add": np.add,
-    "multiply": np.multiply,
-    "minimum": np.minimum,
-    "maximum": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
 
 _LONG_SLICE = 64
 """By measurement: so many elements are worth a call of NumPy's of their own."""

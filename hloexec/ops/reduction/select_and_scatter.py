@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from math import prod
 
 import attrs
 import numpy as np
 
-from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Computation, Shape, Window
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.elementwise.selection import CompareAttributes
-from hloexec.ops.policies.exact.sums import add_by_key
+from hloexec.ops.indexing.combining import combine
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import REDUCER, SELECT, Probe
 from hloexec.ops.reduction.pooling_gradient import PREFERENCES, Preference, add_at_extrema
@@ -21,7 +19,7 @@ from hloexec.ops.reduction.reducers import recognise
 from hloexec.ops.registry import Callee, ProgramShape, opcode
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.signatures import require_reducer, require_scalar_comparison, same_type
-from hloexec.ops.windows import output_size, require_window, visits
+from hloexec.ops.windows import output_size, require_window, taps
 from hloexec.values import Array
 
 __all__ = ["SelectAndScatterAttributes"]
@@ -110,10 +108,7 @@ class SelectAndScatter:
         targets = _selected(operand, source.shape, attributes.window, select).reshape(-1)
         found = np.flatnonzero(targets >= 0)
         result = narrow(widen(np.full(operand.size, init_value)), shape.element_type)
-        if numerics.is_exact and is_sum:
-            add_by_key(result, targets[found], source.reshape(-1)[found], element_type)
-        else:
-            _scatter(result, targets[found], source.reshape(-1)[found], scatter)
+        combine([result], targets[found], [source.reshape(-1)[found]], scatter, is_exact=numerics.is_exact)
         return result.reshape(operand.shape)
 
     @staticmethod
@@ -142,13 +137,7 @@ def _selected(operand: Array, windows: tuple[int, ...], window: Window, select: 
     held = np.empty(windows, operand.dtype)
     index = np.full(windows, -1, np.int64)
     positions = np.arange(operand.size).reshape(operand.shape)
-    per_dimension = [
-        [visit for visit in visits(extent, size, dimension) if visit is not None]
-        for extent, size, dimension in zip(operand.shape, windows, window.dimensions, strict=True)
-    ]
-    for combination in itertools.product(*per_dimension):
-        outputs = tuple(visit[0] for visit in combination)
-        read = tuple(visit[1] for visit in combination)
+    for _, outputs, read in taps(operand.shape, windows, window.dimensions):
         candidate, current = operand[read], held[outputs]
         is_first = index[outputs] < 0
         # A window that holds nothing yet compares the candidate with itself, and takes it whatever the answer.
@@ -157,19 +146,3 @@ def _selected(operand: Array, windows: tuple[int, ...], window: Window, select: 
         np.copyto(current, candidate, where=takes)
         np.copyto(index[outputs], positions[read], where=takes)
     return index
-
-
-def _scatter(result: Array, targets: Array, updates: Array, scatter: Callee) -> None:
-    """result[target] = scatter(result[target], update) one after the other, for all targets that differ at once."""
-    order = np.argsort(targets, kind="stable")
-    ordered = targets[order]
-    is_new = np.ones(len(ordered), np.bool_)
-    is_new[1:] = ordered[1:] != ordered[:-1]
-    starts = np.flatnonzero(is_new)
-    turn = np.arange(len(ordered)) - np.repeat(starts, np.diff(np.append(starts, len(ordered))))
-    element_type = element_type_of(result.dtype)
-    for number in range(int(turn.max(initial=-1)) + 1):
-        chosen = order[turn == number]
-        places = targets[chosen]
-        combined = scatter(result[places], updates[chosen])
-        result[places] = narrow(widen(np.asarray(combined)), element_type)

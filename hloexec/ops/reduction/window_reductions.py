@@ -16,12 +16,14 @@ import numpy as np
 from hloexec.dtypes import ElementType, element_type, element_type_of
 from hloexec.ir import Window
 from hloexec.ops.common import narrow, widen
+from hloexec.ops.complex_parts import from_parts
 from hloexec.ops.policies.exact.sums import add_pairs
 from hloexec.ops.reduction.known_reducers import KnownReducer, accumulation_dtype
 from hloexec.ops.reduction.sliding import Along, Combination
 from hloexec.ops.registry import Callee
+from hloexec.ops.signatures import called
 from hloexec.ops.threads import in_blocks
-from hloexec.ops.windows import output_size, visits
+from hloexec.ops.windows import output_size, taps
 from hloexec.values import Array
 
 __all__ = ["reduce_windows_exactly", "reduce_windows_known", "reduce_windows_stepwise"]
@@ -123,9 +125,7 @@ def reduce_windows_exactly(
             _summed_windows(part, init, window)
             for part, init in ((array.real, init_value.real), (array.imag, init_value.imag))
         ]
-        result = np.empty(sums[0].shape, np.complex128)
-        result.real, result.imag = sums
-        return narrow(result, result_type)
+        return narrow(from_parts(*sums), result_type)
     return narrow(_summed_windows(array, init_value, window), result_type)
 
 
@@ -148,15 +148,10 @@ def reduce_windows_stepwise(
     arrays: Sequence[Array], init_values: Sequence[Array], window: Window, callee: Callee
 ) -> list[Array]:
     """reduce-window with any reducer: tap by tap in row-major order, in the declared types."""
-    sizes = [output_size(n, dimension) for n, dimension in zip(arrays[0].shape, window.dimensions, strict=True)]
+    sizes = tuple(map(output_size, arrays[0].shape, window.dimensions))
     totals = [np.full(sizes, init_value, init_value.dtype) for init_value in init_values]
-    taps = [
-        [tap for tap in visits(extent, size, dimension) if tap is not None]
-        for extent, size, dimension in zip(arrays[0].shape, sizes, window.dimensions, strict=True)
-    ]
-    for tap in product(*taps):
-        places, elements = tuple(place for place, _ in tap), tuple(element for _, element in tap)
-        combined = callee(*(total[places] for total in totals), *(array[elements] for array in arrays))
-        for total, value in zip(totals, combined if isinstance(combined, tuple) else (combined,), strict=True):
+    for _, places, elements in taps(arrays[0].shape, sizes, window.dimensions):
+        combined = called(callee, *(total[places] for total in totals), *(array[elements] for array in arrays))
+        for total, value in zip(totals, combined, strict=True):
             total[places] = value
     return totals
