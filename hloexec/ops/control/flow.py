@@ -269,13 +269,7 @@ class CustomCall:
 _FORWARDS = Traits(moves=(0,), keeps_order=True, aliases=(((), ()),))
 
 
-@opcode(
-    "domain",
-    operands=1,
-    attributes=DomainAttributes,
-    role=Role.FORWARD,
-    traits=_FORWARDS,
-)
+@opcode("domain", operands=1, attributes=DomainAttributes, role=Role.FORWARD, traits=_FORWARDS)
 class Domain:
     """The operand; the boundary between two regions of sharding."""
 
@@ -288,9 +282,7 @@ class Domain:
 class OptimizationBarrier:
     """The operand; no optimization moves across it (XLA: OptimizationBarrier)."""
 
-    @staticmethod
-    def infer(operand: Shape) -> Shape:
-        return operand
+    infer = Domain.infer
 
 
 @opcode("add-dependency", operands=2, role=Role.FORWARD, traits=_FORWARDS)

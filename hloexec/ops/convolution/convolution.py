@@ -14,7 +14,7 @@ import numpy as np
 from hloexec.dtypes import ELEMENT_TYPES, Kind
 from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape, Window, WindowDimension
 from hloexec.ops.attributes import Grammar, attribute, operand_precision
-from hloexec.ops.common import array_shape, require, same_type_ignoring_float_width
+from hloexec.ops.common import array_shape, flags, require, same_type_ignoring_float_width, shape_of
 from hloexec.ops.contraction.matrix_product import operand_rounding
 from hloexec.ops.convolution.forms import convolve
 from hloexec.ops.convolution.views import ConvolutionViews
@@ -28,7 +28,6 @@ from hloexec.values import Array
 
 __all__ = ["ConvolutionAttributes"]
 
-_NO_WINDOW = Window()
 _MOST_PAIRS = 1 << 24
 """Output positions times window taps in one dimension up to which padding is counted exactly."""
 
@@ -37,7 +36,7 @@ _MOST_PAIRS = 1 << 24
 class ConvolutionAttributes:
     """`convolution_kind` names what a convolution stands for in training; it changes no value."""
 
-    window: Window = attribute(Grammar.WINDOW, default=_NO_WINDOW)
+    window: Window = attribute(Grammar.WINDOW, default=Window())
     dim_labels: ConvolutionDimensionNumbers = attribute(Grammar.CONVOLUTION_DIMENSIONS)
     feature_group_count: int = attribute(Grammar.INT, default=1)
     batch_group_count: int = attribute(Grammar.INT, default=1)
@@ -143,9 +142,8 @@ def _infer(lhs: ArrayShape, rhs: ArrayShape, attributes: ConvolutionAttributes, 
         f"the window of convolution has {len(window.dimensions)} dimensions, but dim_labels name {spatial}",
     )
     require_window(window, "convolution")
-    for number, (dimension, position) in enumerate(
-        zip(window.dimensions, labels.kernel_spatial_dimensions, strict=True)
-    ):
+    sides = zip(window.dimensions, labels.kernel_spatial_dimensions, strict=True)
+    for number, (dimension, position) in enumerate(sides):
         require(
             dimension.size == rhs.dimensions[position],
             f"dimension {number} of the window of convolution has size {dimension.size}, but the kernel's dimension "
@@ -163,23 +161,18 @@ def _infer(lhs: ArrayShape, rhs: ArrayShape, attributes: ConvolutionAttributes, 
         )
         require(allowed, f"a convolution of {lhs} with {rhs} cannot have elements of type {wanted}")
         element_type = wanted
-    dynamic = _dynamic_dimensions(lhs, rhs, labels)
     sizes = _result_sizes(lhs.dimensions, rhs.dimensions, attributes)
-    return ArrayShape(element_type, sizes, dynamic_dimensions=dynamic)
+    return shape_of(element_type, sizes, _dynamic_dimensions(lhs, rhs, labels))
 
 
 def _dynamic_dimensions(lhs: ArrayShape, rhs: ArrayShape, labels: ConvolutionDimensionNumbers) -> tuple[bool, ...]:
-    """Which dimensions of the result are dynamic; none where none is."""
-    dynamic = [False] * lhs.rank
-
-    def is_dynamic(operand: ArrayShape, dimension: int) -> bool:
-        return operand.is_dynamic and operand.dynamic_dimensions[dimension]
-
-    dynamic[labels.output_batch_dimension] = is_dynamic(lhs, labels.input_batch_dimension)
-    dynamic[labels.output_feature_dimension] = is_dynamic(rhs, labels.kernel_output_feature_dimension)
+    """Which dimensions of the result are dynamic."""
+    dynamic, ours = [False] * lhs.rank, flags(lhs)
+    dynamic[labels.output_batch_dimension] = ours[labels.input_batch_dimension]
+    dynamic[labels.output_feature_dimension] = flags(rhs)[labels.kernel_output_feature_dimension]
     for target, source in zip(labels.output_spatial_dimensions, labels.input_spatial_dimensions, strict=True):
-        dynamic[target] = is_dynamic(lhs, source)
-    return tuple(dynamic) if any(dynamic) else ()
+        dynamic[target] = ours[source]
+    return tuple(dynamic)
 
 
 def _result_sizes(lhs: tuple[int, ...], rhs: tuple[int, ...], attributes: ConvolutionAttributes) -> tuple[int, ...]:

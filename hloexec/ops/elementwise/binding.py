@@ -16,6 +16,7 @@ import numpy as np
 from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape
 from hloexec.ops.common import narrow_unchecked, rounds_directly, values_of_patterns, widen
+from hloexec.ops.rows import same
 from hloexec.values import Array
 
 __all__ = ["around_formula"]
@@ -63,20 +64,16 @@ def _narrowed(element_type: ElementType, array: Array) -> Array:
 def _chained(formula: Function, types: Sequence[ElementType], narrowing: Function | None) -> Function:
     """The formula of operands of these types once they are widened, and what becomes of its result."""
     widenings = [_widening(entry) for entry in types]
-    narrowed = narrowing or _itself
+    narrowed = narrowing or same
     if not any(widenings):
         return formula if narrowing is None else lambda *operands: narrowed(formula(*operands))
-    widen_lhs, *others = (entry or _itself for entry in widenings)
+    widen_lhs, *others = (entry or same for entry in widenings)
     if not others:
         return lambda operand: narrowed(formula(widen_lhs(operand)))
     if len(others) == 1:
         widen_rhs = others[0]
         return lambda lhs, rhs: narrowed(formula(widen_lhs(lhs), widen_rhs(rhs)))
     return lambda *operands: narrowed(formula(*map(widen, operands)))
-
-
-def _itself(array: Array) -> Array:
-    return array
 
 
 def _on_vectors(function: Function, is_scalar: bool, *operands: Array) -> Array:

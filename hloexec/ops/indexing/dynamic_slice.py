@@ -14,9 +14,7 @@ import attrs
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, in_type, require, same_type_ignoring_float_width, shape_of
-from hloexec.ops.indexing.index_vectors import (
-    start_demand,
-)
+from hloexec.ops.indexing.index_vectors import start_demand
 from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.movement.copying import row_major
 from hloexec.ops.movement.extents import completed, part
@@ -227,10 +225,7 @@ def _bound_window(
 
     def index(start_indices: tuple[Array, ...]) -> slice | tuple[slice, ...]:
         first = int(start_indices[axis])
-        if first < 0:
-            first = 0
-        elif first > last:
-            first = last
+        first = 0 if first < 0 else last if first > last else first
         where = slice(first, first + extent)
         return (*before, where) if before else where
 

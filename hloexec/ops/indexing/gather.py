@@ -17,9 +17,9 @@ from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, shape_of
 from hloexec.ops.indexing.index_vectors import (
+    WindowNames,
     batch_sizes,
-    require_batching_dims,
-    require_index_vectors,
+    require_windows,
     start_demand,
     start_positions,
 )
@@ -45,6 +45,17 @@ class GatherAttributes:
     index_vector_dim: int = attribute(Grammar.INT)
     slice_sizes: tuple[int, ...] = attribute(Grammar.INT_LIST)
     indices_are_sorted: bool = attribute(Grammar.BOOL, default=False)
+
+
+_NAMES = WindowNames(
+    opcode="gather",
+    indices="start_indices",
+    index_map="start_index_map",
+    operand_batching="operand_batching_dims",
+    indices_batching="start_indices_batching_dims",
+    left_out="collapsed_slice_dims",
+    windows="offset_dims",
+)
 
 
 @opcode("gather", operands=2, attributes=GatherAttributes, any_order=True, traits=Traits(moves=(0,), repeats=True))
@@ -74,22 +85,7 @@ class Gather:
         indices = array_shape(start_indices, "the start indices of gather")
         collapsed, batching = attributes.collapsed_slice_dims, attributes.operand_batching_dims
         offset_dims, sizes = attributes.offset_dims, attributes.slice_sizes
-        require_index_vectors(
-            "gather", "start_indices", indices, attributes.index_vector_dim, source, "start_index_map",
-            attributes.start_index_map,
-        )  # fmt: skip
-        require_batching_dims(
-            "gather", source, "operand_batching_dims", batching, indices, "start_indices_batching_dims",
-            attributes.start_indices_batching_dims, attributes.index_vector_dim,
-        )  # fmt: skip
-        require_distinct_dimensions(collapsed, source.rank, "gather's collapsed_slice_dims")
-        for name, dimensions in (("collapsed_slice_dims", collapsed), ("offset_dims", offset_dims)):
-            require(list(dimensions) == sorted(dimensions), f"gather's {name} must be sorted, but are {dimensions}")
-        for name, dimensions in (("collapsed_slice_dims", collapsed), ("start_index_map", attributes.start_index_map)):
-            require(
-                not set(dimensions) & set(batching),
-                f"gather's {name} {dimensions} and operand_batching_dims {batching} must have no dimension in common",
-            )
+        require_windows(_NAMES, attributes, source, indices)
         require(
             len(sizes) == source.rank and all(0 <= a <= b for a, b in zip(sizes, source.dimensions, strict=True)),
             f"gather's slice_sizes {list(sizes)} must give each dimension of the operand {source} a size within it",
@@ -127,13 +123,7 @@ class Gather:
             )
             sizes = tuple(map(min, sizes, whole))
             operand = completed(operand, whole)
-        starts, batch = start_positions(
-            start_indices,
-            attributes.index_vector_dim,
-            attributes.start_index_map,
-            attributes.operand_batching_dims,
-            attributes.start_indices_batching_dims,
-        )
+        starts, batch = start_positions(_NAMES, attributes, start_indices)
         clamped = {
             dimension: _clamped(start, operand.shape[dimension] - sizes[dimension])
             for dimension, start in starts.items()

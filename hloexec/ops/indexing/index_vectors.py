@@ -8,7 +8,9 @@ dimensions. Batching dimensions pair an operand dimension with a batch dimension
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import attrs
 import numpy as np
 
 from hloexec.ir import ArrayShape
@@ -17,35 +19,48 @@ from hloexec.ops.intervals import Demand
 from hloexec.values import Array
 
 __all__ = [
+    "WindowNames",
     "batch_sizes",
-    "require_batching_dims",
-    "require_index_vectors",
+    "require_windows",
     "start_demand",
     "start_positions",
 ]
 
 
-def as_int64(indices: Array) -> Array:
+@attrs.frozen
+class WindowNames:
+    """What one opcode calls the attributes that gather and scatter have in common."""
+
+    opcode: str
+    indices: str
+    """The operand that holds the index vectors, as messages call it."""
+    index_map: str
+    """The operand dimensions in which the components of an index vector count."""
+    operand_batching: str
+    indices_batching: str
+    left_out: str
+    """The operand dimensions that windows do not have, batching dimensions aside."""
+    windows: str
+    """Which dimensions of the result or the updates are those of windows."""
+
+
+def _as_int64(indices: Array) -> Array:
     """Integers of any type as int64; those beyond its range (u64) become its maximum."""
     if indices.dtype == np.uint64:
         indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
     return indices.astype(np.int64, copy=False)
 
 
-def start_positions(
-    indices: Array,
-    index_vector_dim: int,
-    operand_dims: Sequence[int],
-    operand_batching_dims: Sequence[int],
-    indices_batching_dims: Sequence[int],
-) -> tuple[dict[int, Array], tuple[int, ...]]:
+def start_positions(names: WindowNames, attributes: Any, indices: Array) -> tuple[dict[int, Array], tuple[int, ...]]:
     """The starts of the windows, by operand dimension, as int64 arrays that broadcast to the batch sizes, and those."""
+    index_vector_dim = attributes.index_vector_dim
     if index_vector_dim == indices.ndim:
         indices = indices[..., None]
-    vectors = np.moveaxis(as_int64(indices), index_vector_dim, 0)
+    vectors = np.moveaxis(_as_int64(indices), index_vector_dim, 0)
     batch = vectors.shape[1:]
-    starts = dict(zip(operand_dims, vectors, strict=True))
-    for operand_dim, indices_dim in zip(operand_batching_dims, indices_batching_dims, strict=True):
+    starts = dict(zip(getattr(attributes, names.index_map), vectors, strict=True))
+    pairs = getattr(attributes, names.operand_batching), getattr(attributes, names.indices_batching)
+    for operand_dim, indices_dim in zip(*pairs, strict=True):
         axis = indices_dim - (indices_dim > index_vector_dim)
         starts[operand_dim] = np.arange(batch[axis]).reshape((-1,) + (1,) * (len(batch) - 1 - axis))
     return starts, batch
@@ -64,44 +79,57 @@ def start_demand(room: Sequence[int]) -> Demand:
     return Demand(0, min((free for free in room if free > 0), default=0))
 
 
-def require_index_vectors(
-    opcode: str, indices_name: str, indices: ArrayShape, index_vector_dim: int, operand: ArrayShape, map_name: str,
-    operand_dims: tuple[int, ...],
-) -> None:  # fmt: skip
-    """Raise ShapeError unless `indices` holds vectors with one component for each of the `operand_dims`."""
-    require(indices.element_type.is_integral, f"{opcode}'s {indices_name} must be integers, but are {indices}")
+def require_windows(names: WindowNames, attributes: Any, operand: ArrayShape, indices: ArrayShape) -> None:
+    """Raise ShapeError unless index vectors, batching dimensions and the dimensions that windows lack fit together."""
+    opcode, batching = names.opcode, getattr(attributes, names.operand_batching)
+    _require_index_vectors(names, attributes, operand, indices)
+    _require_batching_dims(names, attributes, operand, indices)
+    require_distinct_dimensions(getattr(attributes, names.left_out), operand.rank, f"{opcode}'s {names.left_out}")
+    for name in (names.left_out, names.windows):
+        dimensions = getattr(attributes, name)
+        require(list(dimensions) == sorted(dimensions), f"{opcode}'s {name} must be sorted, but are {dimensions}")
+    for name in (names.left_out, names.index_map):
+        dimensions = getattr(attributes, name)
+        require(
+            not set(dimensions) & set(batching),
+            f"{opcode}'s {name} {dimensions} and {names.operand_batching} {batching} must have no dimension in common",
+        )
+
+
+def _require_index_vectors(names: WindowNames, attributes: Any, operand: ArrayShape, indices: ArrayShape) -> None:
+    opcode, operand_dims, vector_dim = names.opcode, getattr(attributes, names.index_map), attributes.index_vector_dim
+    require(indices.element_type.is_integral, f"{opcode}'s {names.indices} must be integers, but are {indices}")
     require(
-        0 <= index_vector_dim <= indices.rank,
-        f"{opcode}'s index_vector_dim {index_vector_dim} must lie between 0 and the rank of the {indices_name} "
-        f"{indices}",
+        0 <= vector_dim <= indices.rank,
+        f"{opcode}'s index_vector_dim {vector_dim} must lie between 0 and the rank of the {names.indices} {indices}",
     )
-    length = indices.dimensions[index_vector_dim] if index_vector_dim < indices.rank else 1
+    length = indices.dimensions[vector_dim] if vector_dim < indices.rank else 1
     require(
         length == len(operand_dims),
-        f"{opcode}'s {map_name} must name one operand dimension for each of the {length} components of an index vector "
-        f"in {indices}, but names {len(operand_dims)}",
+        f"{opcode}'s {names.index_map} must name one operand dimension for each of the {length} components of an index "
+        f"vector in {indices}, but names {len(operand_dims)}",
     )
-    require_distinct_dimensions(operand_dims, operand.rank, f"{opcode}'s {map_name}")
+    require_distinct_dimensions(operand_dims, operand.rank, f"{opcode}'s {names.index_map}")
 
 
-def require_batching_dims(
-    opcode: str, operand: ArrayShape, operand_name: str, operand_dims: tuple[int, ...], indices: ArrayShape,
-    indices_name: str, indices_dims: tuple[int, ...], index_vector_dim: int,
-) -> None:  # fmt: skip
-    """Raise ShapeError unless the batching dimensions of operand and indices pair up."""
+def _require_batching_dims(names: WindowNames, attributes: Any, operand: ArrayShape, indices: ArrayShape) -> None:
+    opcode, vector_dim = names.opcode, attributes.index_vector_dim
+    operand_dims, indices_dims = (
+        getattr(attributes, names.operand_batching),
+        getattr(attributes, names.indices_batching),
+    )
     require(
         len(operand_dims) == len(indices_dims),
-        f"{opcode}'s {operand_name} and {indices_name} must have equal length, but have {len(operand_dims)} and "
-        f"{len(indices_dims)} dimensions",
+        f"{opcode}'s {names.operand_batching} and {names.indices_batching} must have equal length, but have "
+        f"{len(operand_dims)} and {len(indices_dims)} dimensions",
     )
-    require_distinct_dimensions(operand_dims, operand.rank, f"{opcode}'s {operand_name}")
-    require_distinct_dimensions(indices_dims, indices.rank, f"{opcode}'s {indices_name}")
+    require_distinct_dimensions(operand_dims, operand.rank, f"{opcode}'s {names.operand_batching}")
+    require_distinct_dimensions(indices_dims, indices.rank, f"{opcode}'s {names.indices_batching}")
+    is_sorted = list(operand_dims) == sorted(operand_dims)
+    require(is_sorted, f"{opcode}'s {names.operand_batching} must be sorted, but are {operand_dims}")
     require(
-        list(operand_dims) == sorted(operand_dims), f"{opcode}'s {operand_name} must be sorted, but are {operand_dims}"
-    )
-    require(
-        index_vector_dim not in indices_dims,
-        f"{opcode}'s {indices_name} must not contain index_vector_dim {index_vector_dim}",
+        vector_dim not in indices_dims,
+        f"{opcode}'s {names.indices_batching} must not contain index_vector_dim {vector_dim}",
     )
     for ours, theirs in zip(operand_dims, indices_dims, strict=True):
         require(

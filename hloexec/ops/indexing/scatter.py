@@ -26,9 +26,9 @@ from hloexec.ops.common import (
 )
 from hloexec.ops.indexing.combining import combine
 from hloexec.ops.indexing.index_vectors import (
+    WindowNames,
     batch_sizes,
-    require_batching_dims,
-    require_index_vectors,
+    require_windows,
     start_demand,
     start_positions,
 )
@@ -59,6 +59,17 @@ class ScatterAttributes:
     indices_are_sorted: bool = attribute(Grammar.BOOL, default=False)
     unique_indices: bool = attribute(Grammar.BOOL, default=False)
     to_apply: str = attribute(Grammar.COMPUTATION)
+
+
+_NAMES = WindowNames(
+    opcode="scatter",
+    indices="indices",
+    index_map="scatter_dims_to_operand_dims",
+    operand_batching="input_batching_dims",
+    indices_batching="scatter_indices_batching_dims",
+    left_out="inserted_window_dims",
+    windows="update_window_dims",
+)
 
 
 @opcode(
@@ -175,24 +186,10 @@ def _require_dimensions(
     source: ArrayShape, indices: ArrayShape, update: ArrayShape, attributes: ScatterAttributes
 ) -> None:
     """Raise ShapeError unless the dimensions of one operand, the indices and its updates correspond."""
-    inserted, batching = attributes.inserted_window_dims, attributes.input_batching_dims
-    window_dims, to_operand = attributes.update_window_dims, attributes.scatter_dims_to_operand_dims
-    require_index_vectors(
-        "scatter", "indices", indices, attributes.index_vector_dim, source, "scatter_dims_to_operand_dims", to_operand
-    )
-    require_batching_dims(
-        "scatter", source, "input_batching_dims", batching, indices, "scatter_indices_batching_dims",
-        attributes.scatter_indices_batching_dims, attributes.index_vector_dim,
-    )  # fmt: skip
-    require_distinct_dimensions(inserted, source.rank, "scatter's inserted_window_dims")
-    for name, dimensions in (("inserted_window_dims", inserted), ("update_window_dims", window_dims)):
-        require(list(dimensions) == sorted(dimensions), f"scatter's {name} must be sorted, but are {dimensions}")
-    for name, dimensions in (("inserted_window_dims", inserted), ("scatter_dims_to_operand_dims", to_operand)):
-        require(
-            not set(dimensions) & set(batching),
-            f"scatter's {name} {dimensions} and input_batching_dims {batching} must have no dimension in common",
-        )
-    kept = [dimension for dimension in range(source.rank) if dimension not in inserted and dimension not in batching]
+    require_windows(_NAMES, attributes, source, indices)
+    window_dims = attributes.update_window_dims
+    left_out = {*attributes.inserted_window_dims, *attributes.input_batching_dims}
+    kept = [dimension for dimension in range(source.rank) if dimension not in left_out]
     require(
         len(window_dims) == len(kept),
         f"scatter's update_window_dims must name an updates dimension for each of the {len(kept)} operand dimensions "
@@ -294,15 +291,13 @@ class _Placement:
         return table.reshape([self.sizes[axis] for axis in axes]).transpose(np.argsort(axes))
 
 
-def _fitting(limits: dict[int, tuple[Array, int]], batch: tuple[int, ...]) -> Array | None:
+def _fitting(limits: list[tuple[Array, int]], batch: tuple[int, ...]) -> Array | None:
     """The numbers of the windows that start between 0 and the limit in each dimension; None where all do."""
-    outside = {
-        axis: (start, limit) for axis, (start, limit) in limits.items() if start.min() < 0 or start.max() > limit
-    }
+    outside = [(start, limit) for start, limit in limits if start.min() < 0 or start.max() > limit]
     if not outside:
         return None
     fits = np.ones(batch, np.bool_)
-    for start, limit in outside.values():
+    for start, limit in outside:
         fits &= (start >= 0) & (start <= limit)
     return np.flatnonzero(fits)
 
@@ -314,16 +309,10 @@ def _place(
     left_out = {*attributes.inserted_window_dims, *attributes.input_batching_dims}
     window_dims = iter(attributes.update_window_dims)
     window = tuple(1 if axis in left_out else update_sizes[next(window_dims)] for axis in range(len(sizes)))
-    starts, batch = start_positions(
-        indices,
-        attributes.index_vector_dim,
-        attributes.scatter_dims_to_operand_dims,
-        attributes.input_batching_dims,
-        attributes.scatter_indices_batching_dims,
-    )
+    starts, batch = start_positions(_NAMES, attributes, indices)
     if not prod(batch) or not prod(window):
         return None
-    fitting = _fitting({axis: (start, sizes[axis] - window[axis]) for axis, start in starts.items()}, batch)
+    fitting = _fitting([(start, sizes[axis] - window[axis]) for axis, start in starts.items()], batch)
     if fitting is not None and not fitting.size:
         return None
     moving = tuple(sorted(axis for axis in starts if window[axis] < sizes[axis]))

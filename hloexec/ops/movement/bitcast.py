@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import chain
 from math import prod
-from operator import methodcaller
+from operator import methodcaller, mul
 
 import attrs
 import numpy as np
@@ -58,17 +58,13 @@ class Bitcast:
         if shape.dynamic_dimensions or source.dynamic_dimensions:
             return _dynamic_bitcast(operand, source, shape)
         plan = _plan(source, shape)
-        physical = _tiled(operand.transpose(plan.major_to_minor), plan.tiling)
+        physical, sizes = _tiled(operand.transpose(plan.major_to_minor), plan.tiling), plan.result_tiling.sizes
         if plan.is_same_width:
-            if plan.is_whole:
-                physical = reshaped(physical, plan.result_tiling.sizes)
-            else:
-                physical = physical.reshape(-1)[: prod(plan.result_tiling.sizes)].reshape(plan.result_tiling.sizes)
-            physical = _reinterpreted(physical, shape.element_type)
+            front = physical if plan.is_whole else physical.reshape(-1)[: prod(sizes)]
+            physical = _reinterpreted(reshaped(front, sizes), shape.element_type)
         else:
             content = _bytes(physical.reshape(-1))
-            physical = _from_bytes(content, shape.element_type)[: prod(plan.result_tiling.sizes)]
-            physical = physical.reshape(plan.result_tiling.sizes)
+            physical = _from_bytes(content, shape.element_type)[: prod(sizes)].reshape(sizes)
         return _untiled(physical, plan.result_tiling).transpose(plan.result_axes)
 
     @staticmethod
@@ -93,33 +89,29 @@ class Bitcast:
 
 @attrs.frozen
 class _Split:
-    """One tile: the minor dimensions `minor` of an array become `counts` blocks of `tile` elements each."""
+    """One tile: the minor dimensions of an array become counts of blocks, and the sizes of these."""
 
     sizes: tuple[int, ...]
     """Before the split, dimensions joined by `*`."""
-    counts: tuple[int, ...]
-    tile: tuple[int, ...]
+    padded: tuple[int, ...]
+    paired: tuple[int, ...]
+    """The split shape with each block count beside its block size."""
+    axes: tuple[int, ...]
+    """The transposition from there to all counts followed by all blocks."""
+    result: tuple[int, ...]
 
-    @property
-    def leading(self) -> tuple[int, ...]:
-        return self.sizes[: len(self.sizes) - len(self.tile)]
-
-    @property
-    def minor(self) -> tuple[int, ...]:
-        return self.sizes[len(self.sizes) - len(self.tile) :]
-
-    @property
-    def padded(self) -> tuple[int, ...]:
-        return (*self.leading, *(count * size for count, size in zip(self.counts, self.tile, strict=True)))
-
-    @property
-    def paired(self) -> tuple[int, ...]:
-        """The split shape with each block count beside its block size."""
-        return (*self.leading, *chain.from_iterable(zip(self.counts, self.tile, strict=True)))
-
-    @property
-    def result(self) -> tuple[int, ...]:
-        return (*self.leading, *self.counts, *self.tile)
+    @classmethod
+    def of(cls, sizes: tuple[int, ...], tile: tuple[int, ...]) -> _Split:
+        first = len(sizes) - len(tile)
+        leading, pairs = sizes[:first], range(first, first + 2 * len(tile))
+        counts = tuple(-(-size // extent) for size, extent in zip(sizes[first:], tile, strict=True))
+        return cls(
+            sizes=sizes,
+            padded=(*leading, *map(mul, counts, tile)),
+            paired=(*leading, *chain.from_iterable(zip(counts, tile, strict=True))),
+            axes=(*range(first), *pairs[::2], *pairs[1::2]),
+            result=(*leading, *counts, *tile),
+        )
 
 
 @attrs.frozen
@@ -154,7 +146,13 @@ def _plan(source: ArrayShape, result: ArrayShape) -> _Plan:
     sizes = tuple(source.dimensions[axis] for axis in order)
     result_sizes = tuple(result.dimensions[axis] for axis in result_order)
     tiles, result_tiles = _tiles(source), _tiles(result)
-    if _same_tiles(sizes, tiles, result_sizes, result_tiles):
+    reach = max(map(len, tiles), default=0)
+    if (
+        tiles == result_tiles
+        and min(len(sizes), len(result_sizes)) >= reach
+        and sizes[len(sizes) - reach :] == result_sizes[len(result_sizes) - reach :]
+    ):
+        # Tiling does the same on both sides.
         tiles = result_tiles = ()
     tiling, result_tiling = _tiling(sizes, tiles), _tiling(result_sizes, result_tiles)
     bits, result_bits = source.element_type.bits, result.element_type.bits
@@ -199,21 +197,6 @@ def _tiles(shape: ArrayShape) -> tuple[tuple[int, ...], ...]:
     return tiles
 
 
-def _same_tiles(
-    sizes: tuple[int, ...],
-    tiles: tuple[tuple[int, ...], ...],
-    result_sizes: tuple[int, ...],
-    result_tiles: tuple[tuple[int, ...], ...],
-) -> bool:
-    """Whether tiling does the same on both sides and may be left out: same tiles of the same minor dimensions."""
-    reach = max(map(len, tiles), default=0)
-    return (
-        tiles == result_tiles
-        and min(len(sizes), len(result_sizes)) >= reach
-        and sizes[len(sizes) - reach :] == result_sizes[len(result_sizes) - reach :]
-    )
-
-
 def _tiling(sizes: tuple[int, ...], tiles: tuple[tuple[int, ...], ...]) -> _Tiling:
     """The steps of tiling dimensions in major-to-minor order."""
     splits: list[_Split] = []
@@ -229,19 +212,15 @@ def _tiling(sizes: tuple[int, ...], tiles: tuple[tuple[int, ...], ...]) -> _Tili
                 joined.append(carried)
                 block.append(extent)
                 carried = 1
-        minor = joined[len(joined) - len(block) :]
-        counts = tuple(-(-size // extent) for size, extent in zip(minor, block, strict=True))
-        split = _Split(tuple(joined), counts, tuple(block))
-        splits.append(split)
-        current = split.result
+        splits.append(_Split.of(tuple(joined), tuple(block)))
+        current = splits[-1].result
     return _Tiling(sizes, tuple(splits))
 
 
 def _tiled(array: Array, tiling: _Tiling) -> Array:
     """The array as stored; padding is zero."""
     for split in tiling.splits:
-        array = completed(array.reshape(split.sizes), split.padded).reshape(split.paired)
-        array = array.transpose(_unpaired_axes(len(split.leading), len(split.tile)))
+        array = completed(array.reshape(split.sizes), split.padded).reshape(split.paired).transpose(split.axes)
     return array
 
 
@@ -249,16 +228,10 @@ def _untiled(array: Array, tiling: _Tiling) -> Array:
     """The inverse of `_tiled`: padding is dropped."""
     for position in reversed(range(len(tiling.splits))):
         split = tiling.splits[position]
-        array = array.transpose(np.argsort(_unpaired_axes(len(split.leading), len(split.tile)))).reshape(split.padded)
+        array = array.transpose(np.argsort(split.axes)).reshape(split.padded)
         array = part(array, map(slice, split.sizes))
         array = array.reshape(tiling.splits[position - 1].result if position else tiling.logical)
     return array
-
-
-def _unpaired_axes(leading: int, tiled: int) -> tuple[int, ...]:
-    """The transposition from (count, block) pairs to all counts followed by all blocks."""
-    end = leading + 2 * tiled
-    return (*range(leading), *range(leading, end, 2), *range(leading + 1, end, 2))
 
 
 def _dynamic_bitcast(operand: Array, source: ArrayShape, shape: ArrayShape) -> Array:

@@ -327,6 +327,4 @@ class Copy:
     def evaluate(operand: Array) -> Array:
         return operand
 
-    @staticmethod
-    def memory_order(order: MemoryOrder, **_: object) -> MemoryOrder:
-        return order
+    memory_order = Slice.memory_order

@@ -24,12 +24,10 @@ from hloexec.values import Array
 
 __all__ = ["SelectAndScatterAttributes"]
 
-_NO_WINDOW = Window()
-
 
 @attrs.frozen
 class SelectAndScatterAttributes:
-    window: Window = attribute(Grammar.WINDOW, default=_NO_WINDOW)
+    window: Window = attribute(Grammar.WINDOW, default=Window())
     select: str = attribute(Grammar.COMPUTATION)
     scatter: str = attribute(Grammar.COMPUTATION)
 
