@@ -69,6 +69,17 @@ class ElementType:
         return self.kind is Kind.COMPLEX
 
     @property
+    def is_inexact(self) -> bool:
+        """Floating or complex: numbers that round."""
+        return self.is_floating or self.is_complex
+
+    @property
+    def integer_range(self) -> tuple[int, int]:
+        """The least and the largest number of an integral type."""
+        highest = (1 << self.bits - (self.kind is Kind.SIGNED)) - 1
+        return (-highest - 1 if self.kind is Kind.SIGNED else 0), highest
+
+    @property
     def is_array(self) -> bool:
         """Whether arrays of this type exist (all but token and opaque)."""
         return self.kind is not Kind.TOKEN and self.kind is not Kind.OPAQUE

@@ -32,11 +32,11 @@ from hloexec.ir import (
     TupleSharding,
     leaf_shapes,
 )
-from hloexec.plan.trees import fits, rebuilt
+from hloexec.plan.trees import fits
 from hloexec.text.attributes.printing import sharding as sharding_text
 from hloexec.text.attributes.shardings import parse_sharding
 from hloexec.text.shapes import parse_shape
-from hloexec.values import Array, Inputs, Value
+from hloexec.values import Array, Inputs, Value, rebuilt
 
 __all__ = ["shard_inputs", "unshard_outputs"]
 

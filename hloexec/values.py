@@ -5,13 +5,13 @@ A value is a NumPy array, a (nested) tuple of values, or a token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["TOKEN", "Array", "Described", "Inputs", "Token", "Value", "flat"]
+__all__ = ["TOKEN", "Array", "Described", "Inputs", "Token", "Value", "flat", "rebuilt"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """A NumPy array of any element type and shape; element types that NumPy lacks are those of ml_dtypes."""
@@ -66,3 +66,24 @@ def flat(value: object) -> list[Any]:
         else:
             found.append(current)
     return found
+
+
+def rebuilt(root: object, children: Callable[[Any], Sequence[Any] | None], leaf: Callable[[Any], Any]) -> Any:
+    """Nested tuples with `leaf` applied where `children` gives None."""
+    parts = children(root)
+    if parts is None:
+        return leaf(root)
+    frames: list[tuple[Iterator[Any], list[Any]]] = [(iter(parts), [])]
+    while True:
+        pending, done = frames[-1]
+        for node in pending:
+            parts = children(node)
+            if parts is not None:
+                frames.append((iter(parts), []))
+                break
+            done.append(leaf(node))
+        else:
+            frames.pop()
+            if not frames:
+                return tuple(done)
+            frames[-1][1].append(tuple(done))

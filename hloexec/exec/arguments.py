@@ -19,8 +19,8 @@ from hloexec.ir import ArrayShape, BufferShape, Computation, Shape, TupleShape
 from hloexec.ops.common import narrow
 from hloexec.ops.movement.copying import lies_in_order, row_major
 from hloexec.plan.steps import Plan
-from hloexec.plan.trees import fits, map_shape, rebuilt, unflatten
-from hloexec.values import TOKEN, Array, Token, Value
+from hloexec.plan.trees import fits, map_shape, unflatten
+from hloexec.values import TOKEN, Array, Token, Value, rebuilt
 
 __all__ = [
     "argument_leaves",

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 import attrs
 
@@ -19,7 +20,7 @@ from hloexec.inputs.tracing import parameter_demands
 from hloexec.ir import ArrayShape, BufferShape, Computation, Module, Shape, TupleShape
 from hloexec.ops.intervals import Demand
 from hloexec.system_memory import in_units, memory_limit_bytes
-from hloexec.values import TOKEN, Array, Token, Value
+from hloexec.values import TOKEN, Array, Token, Value, rebuilt
 from hloexec.verifier import explained
 from hloexec.verifier import verify as verify_module
 
@@ -63,9 +64,7 @@ def random_inputs(
     chosen = _computation(module, computation)
     _require_memory(chosen)
     given = {} if ranges is None else ranges_of(chosen, ranges)
-    if verify:
-        return _random_values(module, chosen, seed, distribution, given)
-    with explained(module):
+    with nullcontext() if verify else explained(module):
         return _random_values(module, chosen, seed, distribution, given)
 
 
@@ -114,21 +113,14 @@ def _random_value(
 ) -> Value:
     """A value of a shape whose leaf i meets `demands[i]` and has the stream `key + i`."""
     remaining = iter(enumerate(demands))
-    open_tuples: list[tuple[Iterator[Shape], list[Value]]] = [(iter((shape,)), [])]
-    while True:
-        elements, values = open_tuples[-1]
-        current = next(elements, None)
-        if current is None and len(open_tuples) == 1:
-            return values[0]
-        if current is None:
-            open_tuples.pop()
-            open_tuples[-1][1].append(tuple(values))
-        elif isinstance(current, TupleShape):
-            open_tuples.append((iter(current.elements), []))
-        else:
-            number, demand = next(remaining)
-            leaf = current.element if isinstance(current, BufferShape) else current
-            values.append(_random_leaf(leaf, demand, distribution, (key[0], key[1] + number), name))
+
+    def next_leaf(leaf: ArrayShape | BufferShape) -> Array | Token:
+        number, demand = next(remaining)
+        array = leaf.element if isinstance(leaf, BufferShape) else leaf
+        return _random_leaf(array, demand, distribution, (key[0], key[1] + number), name)
+
+    value: Value = rebuilt(shape, lambda part: part.elements if isinstance(part, TupleShape) else None, next_leaf)
+    return value
 
 
 def _random_leaf(

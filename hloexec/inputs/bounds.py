@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import attrs
-import ml_dtypes
 
-from hloexec.dtypes import ElementType, Kind
+from hloexec.dtypes import Kind
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
 from hloexec.operations import traits_of
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.intervals import UNBOUNDED, UNKNOWN, Bounds, Use
 from hloexec.ops.registry import Role, role_of
+from hloexec.precision import largest_number
 
-__all__ = ["LeafBounds", "Scope", "frame_of", "leaf_count", "leaf_offset", "opaque_bounds"]
+__all__ = ["LeafBounds", "Scope", "frame_of", "leaf_count", "opaque_bounds"]
 
 _DEEPEST_CALL = 60
 
@@ -40,12 +40,7 @@ class Scope:
 
 def leaf_count(shape: Shape) -> int:
     """How many leaves a shape has."""
-    return sum(1 for _ in leaf_shapes(shape)) if isinstance(shape, TupleShape) else 1
-
-
-def leaf_offset(shape: TupleShape, element: int) -> int:
-    """How many leaves come before an element of a tuple."""
-    return shape.leaf_offsets[element]
+    return shape.leaf_offsets[-1] if isinstance(shape, TupleShape) else 1
 
 
 def opaque_bounds(shape: Shape) -> LeafBounds:
@@ -111,7 +106,7 @@ class _Analysis:
             return opaque_bounds(shape)
         carried: list[Bounds] = []
         for number, element in enumerate(body.operands_of(body.root)):
-            offset = leaf_offset(shape, number)
+            offset = shape.leaf_offsets[number]
             handed_on = (
                 role_of(element) is Role.GET_TUPLE_ELEMENT
                 and element.attributes.index == number
@@ -133,7 +128,7 @@ class _Analysis:
             tuple_shape = computation.by_name[instruction.operands[0]].shape
             if not isinstance(tuple_shape, TupleShape):
                 return ()
-            offset = leaf_offset(tuple_shape, instruction.attributes.index)
+            offset = tuple_shape.leaf_offsets[instruction.attributes.index]
             return operands[0][offset : offset + leaf_count(shape)]
         shapes = tuple(operand.shape for operand in computation.operands_of(instruction))
         arrays = tuple(operand for operand in shapes if isinstance(operand, ArrayShape))
@@ -160,35 +155,27 @@ def _result_bounds(use: Use) -> Bounds:
 
 def _type_bounds(shape: object) -> Bounds:
     """What the element type alone says."""
-    element_type = shape.element_type if isinstance(shape, ArrayShape) else None
-    if element_type is None or not (element_type.is_integral or element_type.kind is Kind.PRED):
+    if not isinstance(shape, ArrayShape):
         return UNBOUNDED
-    if element_type.kind is Kind.PRED:
-        return Bounds(0, 1)
-    bits = element_type.bits
-    return (
-        Bounds(0, 2**bits - 1)
-        if element_type.kind is Kind.UNSIGNED
-        else Bounds(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    )
+    if shape.element_type.is_integral:
+        return Bounds(*shape.element_type.integer_range)
+    return Bounds(0, 1) if shape.element_type.kind is Kind.PRED else UNBOUNDED
 
 
 def _within_type(bounds: Bounds, shape: ArrayShape) -> Bounds:
-    """The bounds, or those of the type where integers may have wrapped or nothing is known."""
+    """The bounds, or those of the type where integers may have wrapped or nothing is known.
+
+    What is beyond the largest number of a type without infinities becomes that number, or NaN.
+    """
     limits = _type_bounds(shape)
     if math.isnan(bounds.low) or math.isnan(bounds.high):
         return limits
     if shape.element_type.has_inf:
         return bounds
     if shape.element_type.is_floating:
-        return _without_infinities(bounds, shape.element_type)
+        largest = largest_number(shape.element_type)
+        low, high = (min(max(bound, -largest), largest) for bound in (bounds.low, bounds.high))
+        return Bounds(low, high, bounds.is_parameter)
     if bounds.low < limits.low or bounds.high > limits.high:
         return attrs.evolve(limits, is_parameter=bounds.is_parameter)
     return Bounds(math.ceil(bounds.low), math.floor(bounds.high), bounds.is_parameter)
-
-
-def _without_infinities(bounds: Bounds, element_type: ElementType) -> Bounds:
-    """What is beyond the largest number of such a type becomes that number, or NaN."""
-    largest = float(ml_dtypes.finfo(element_type.storage).max)  # type: ignore[no-untyped-call]
-    low, high = (min(max(bound, -largest), largest) for bound in (bounds.low, bounds.high))
-    return Bounds(low, high, bounds.is_parameter)

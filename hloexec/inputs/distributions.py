@@ -10,16 +10,16 @@ interpolate linearly by 20 more. They are symmetric, reach some 4 standard devia
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import cache
 from statistics import NormalDist
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from hloexec.dtypes import DType, ElementType, Kind
+from hloexec.dtypes import ElementType, Kind
 from hloexec.ops.intervals import Demand
+from hloexec.precision import largest_number, part_type, smallest_normal
 from hloexec.values import Array
 
 __all__ = ["DISTRIBUTIONS", "random_array"]
@@ -32,6 +32,7 @@ _BLOCK = 1 << 16
 
 _SMALL_INTEGERS = 100
 _WIDEST_ARBITRARY_SIGNED = 8
+_SMOOTH = ("normal", "uniform")
 _EPSILON = 1e-5
 _DISTANCE_FROM_BOUND = 0.1
 
@@ -47,14 +48,12 @@ def random_array(
         _fill_preds(flat, distribution, philox)
     elif element_type.is_integral:
         _fill_integers(flat, element_type, demand, distribution, philox)
-    elif element_type.is_complex:
-        part = np.float32 if element_type.bits == 64 else np.float64
-        _fill_floats(flat.view(part), None, demand, distribution, philox)
     else:
-        is_epsilon = demand.is_offset and demand.low == 0 and array.size == 1
-        if is_epsilon and distribution in ("normal", "uniform"):
+        is_epsilon = element_type.is_floating and demand.is_offset and demand.low == 0 and array.size == 1
+        if is_epsilon and distribution in _SMOOTH:
             demand = Demand(_EPSILON / 2, _EPSILON)
-        _fill_floats(flat, element_type, demand, distribution, philox)
+        part = part_type(element_type)
+        _fill_floats(flat.view(part.storage), part, demand, distribution, philox)
     return array
 
 
@@ -98,13 +97,11 @@ def _fill_integers(
 
 def _integer_range(element_type: ElementType, demand: Demand) -> tuple[int, int]:
     """The range to draw from: what uses allow, else anything for unsigned and narrow types, else small numbers."""
-    bits = element_type.bits
-    unsigned = element_type.kind is Kind.UNSIGNED
-    lowest, highest = (0, 2**bits - 1) if unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    low = None if demand.low < lowest else _rounded_up(demand.low)
-    high = None if demand.high > highest else int(demand.high // 1)
+    lowest, highest = element_type.integer_range
+    low = None if demand.low < lowest else math.ceil(demand.low)
+    high = None if demand.high > highest else math.floor(demand.high)
     if low is None and high is None:
-        if not unsigned and bits > _WIDEST_ARBITRARY_SIGNED:
+        if element_type.kind is Kind.SIGNED and element_type.bits > _WIDEST_ARBITRARY_SIGNED:
             return 0, _SMALL_INTEGERS - 1
         return lowest, highest
     if high is None:
@@ -114,10 +111,6 @@ def _integer_range(element_type: ElementType, demand: Demand) -> tuple[int, int]
         low = 0 if high >= 0 else max(lowest, high - _SMALL_INTEGERS + 1)
     low, high = min(max(low, lowest), highest), min(max(high, lowest), highest)
     return low, max(low, high)
-
-
-def _rounded_up(number: float) -> int:
-    return int(-(-number // 1))
 
 
 def _uniform_integers(philox: np.random.Philox, count: int, start: int, low: int, span: int) -> Array:
@@ -164,40 +157,35 @@ _INTEGERS: dict[str, Callable[..., Array]] = {
 
 
 def _fill_floats(
-    flat: Array, element_type: ElementType | None, demand: Demand, distribution: str, philox: np.random.Philox
+    flat: Array, element_type: ElementType, demand: Demand, distribution: str, philox: np.random.Philox
 ) -> None:
-    """`element_type` is None for the parts of complex numbers."""
     if distribution == "iota":
-        period = 2 ** min(24, (element_type.mantissa_bits if element_type else 23) + 1)
+        period = 2 ** min(24, element_type.mantissa_bits + 1)
         for start, block in _blocks(flat):
             block[...] = (np.arange(start, start + block.size) % period).astype(np.float32).astype(flat.dtype)
         return
-    is_smooth = distribution in ("normal", "uniform")
+    is_smooth = distribution in _SMOOTH
     is_bounded_both = demand.low > -np.inf and demand.high < np.inf
     standard = _fixed_uniform() if distribution == "uniform" or is_bounded_both else _fixed_normal()
-    if is_smooth and flat.dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+    if is_smooth and element_type.bits >= 32:
         knots, steps = _coarse(standard)
         for _, block in _blocks(flat):
             block[...] = _placed(_interpolated(knots, steps, _words(philox, block.size, 32)), demand)
         return
-    if is_smooth:
-        middles = (standard[:-1] + standard[1:]) / (2.0 * _FIXED_POINT)
-        numbers = _placed(middles, demand)
-    else:
-        numbers = _TABLES[distribution](flat.dtype, element_type)
-    table = _to_storage(numbers, flat.dtype, element_type)
+    numbers = _placed(_middles(standard), demand) if is_smooth else _TABLES[distribution](element_type)
+    table = _to_storage(numbers, element_type)
     for _, block in _blocks(flat):
         table.take(_words(philox, block.size, 16), out=block, mode="clip")
 
 
-def _to_storage(numbers: Array, dtype: DType, element_type: ElementType | None) -> Array:
+def _to_storage(numbers: Array, element_type: ElementType) -> Array:
     """Round to the type of the array; a type that knows only powers of two takes absolute values."""
-    if element_type is not None and not element_type.has_negative_zero and element_type.name == "f8e8m0fnu":
+    if element_type.name == "f8e8m0fnu":
         numbers = np.abs(numbers)
     with np.errstate(over="ignore", invalid="ignore"):
-        if dtype.isbuiltin == 1:
-            return numbers.astype(dtype)
-        return numbers.astype(np.float32).astype(dtype)
+        if element_type.storage.isbuiltin != 1:
+            numbers = numbers.astype(np.float32)
+        return numbers.astype(element_type.storage)
 
 
 def _placed(numbers: Array, demand: Demand) -> Array:
@@ -247,51 +235,34 @@ def _fixed_uniform() -> Array:
     return np.arange(-(_CELLS // 2), _CELLS // 2 + 1, dtype=np.int64) * (2 * _FIXED_POINT // _CELLS)
 
 
-def _limits(dtype: DType, element_type: ElementType | None) -> tuple[float, float, float]:
-    """The largest, the smallest normal and the smallest denormal number of a type."""
-    if dtype.isbuiltin == 1:
-        info: Any = np.finfo(dtype)
-    else:
-        info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
-    return float(info.max), float(info.tiny), float(info.smallest_subnormal)
+def _middles(knots: Array) -> Array:
+    """The numbers halfway between knots in fixed point."""
+    return np.asarray((knots[:-1] + knots[1:]) / (2.0 * _FIXED_POINT))
 
 
-def _special_numbers(dtype: DType, element_type: ElementType | None) -> Array:
+def _special_numbers(element_type: ElementType) -> Array:
     """Half usual numbers, half NaN, infinities, signed zeros, denormals, extremes, and what lies next to one."""
-    largest, normal, denormal = _limits(dtype, element_type)
-    positive = [
-        np.inf,
-        0.0,
-        denormal,
-        3 * denormal,
-        normal - denormal,
-        normal,
-        largest,
-        largest / 2,
-        1.0,
-        0.5,
-        2.0,
-        3.0,
-    ]
-    special = np.array([np.nan, *positive, *(-number for number in positive)])
-    middles = (_fixed_normal()[:-1] + _fixed_normal()[1:]) / (2.0 * _FIXED_POINT)
-    middles[::2] = np.resize(special, _CELLS // 2)
-    return middles
+    largest, normal = largest_number(element_type), smallest_normal(element_type)
+    tiny = normal * 2.0**-element_type.mantissa_bits
+    extremes = [tiny, 3 * tiny, normal - tiny, normal, largest, largest / 2]
+    positive = np.array([np.inf, 0.0, *extremes, 1.0, 0.5, 2.0, 3.0])
+    numbers = _middles(_fixed_normal())
+    numbers[::2] = np.resize([np.nan, *positive, *-positive], _CELLS // 2)
+    return numbers
 
 
-def _large_numbers(dtype: DType, element_type: ElementType | None) -> Array:
+def _large_numbers(element_type: ElementType) -> Array:
     """Either sign, magnitudes between the square root of the largest number and the largest."""
-    largest = _limits(dtype, element_type)[0]
-    exponent = int(np.frexp(largest)[1]) - 1
+    exponent = math.frexp(largest_number(element_type))[1] - 1
     index = np.arange(_CELLS)
     exponents = exponent // 2 + (index >> 1) % max(1, exponent - exponent // 2)
     mantissas = 1 + (index * 40503 % _CELLS) / _CELLS
     return np.asarray(np.ldexp(np.where(index & 1, -mantissas, mantissas), exponents))
 
 
-_TABLES: dict[str, Callable[[DType, ElementType | None], Array]] = {
-    "zeros": lambda *_: np.zeros(_CELLS),
-    "ones": lambda *_: np.ones(_CELLS),
+_TABLES: dict[str, Callable[[ElementType], Array]] = {
+    "zeros": lambda _: np.zeros(_CELLS),
+    "ones": lambda _: np.ones(_CELLS),
     "special": _special_numbers,
     "large": _large_numbers,
 }

@@ -45,8 +45,7 @@ class Range:
         return array
 
     def _integers(self, element_type: ElementType) -> tuple[int, int]:
-        bits, is_signed = element_type.bits, element_type.kind is not Kind.UNSIGNED
-        lowest, highest = (-(1 << bits - 1), (1 << bits - 1) - 1) if is_signed else (0, (1 << bits) - 1)
+        lowest, highest = element_type.integer_range
         low, high = math.ceil(self.low), math.floor(self.high)
         if low > high:
             raise InputError(f"{self.what} holds no number of type {element_type.name}")

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from hloexec.costs import contraction_of
-from hloexec.inputs.bounds import Scope, leaf_count, leaf_offset
-from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape
+from hloexec.inputs.bounds import Scope, leaf_count
+from hloexec.ir import ArrayShape, Instruction, Module, Shape, TupleShape
 from hloexec.operations import forwarded_names, traits_of
 from hloexec.ops.intervals import ANYTHING, Demand, Demanded, Use
 from hloexec.ops.registry import Role, role_of
@@ -40,39 +40,33 @@ class _Tracing:
         """The demands on a computation's parameters, given those on its result."""
         key = (id(frame), result, is_condition)
         if key not in self._known:
-            found = _Demanded(frame.computation)
+            found = _Demanded(frame, is_condition)
             found.add(frame.computation.root, 0, result)
             for instruction in reversed(frame.computation.instructions):
-                self._trace(frame, instruction, found, is_condition)
+                self._trace(instruction, found)
             self._known[key] = tuple(found.of(parameter) for parameter in frame.computation.parameters)
         return self._known[key]
 
-    def _trace(self, frame: Scope, instruction: Instruction, found: _Demanded, is_condition: bool) -> None:
+    def _trace(self, instruction: Instruction, found: _Demanded) -> None:
         """Hand the demands on an instruction's result, and those it makes itself, on to its operands."""
-        computation = frame.computation
+        computation = found.frame.computation
         if not instruction.operands or any(name not in computation.by_name for name in instruction.operands):
             return
         operands = computation.operands_of(instruction)
         demands = found.of(instruction)
-        if instruction.name in frame.callees:
-            self._trace_call(frame, instruction, operands, demands, found, is_condition)
+        if instruction.name in found.frame.callees:
+            self._trace_call(instruction, operands, demands, found)
         if not _hand_over(instruction, operands, demands, found):
-            self._apply_rules(frame, instruction, operands, demands, found, is_condition)
+            self._apply_rules(instruction, operands, demands, found)
 
     def _apply_rules(
-        self,
-        frame: Scope,
-        instruction: Instruction,
-        operands: Sequence[Instruction],
-        demands: Demands,
-        found: _Demanded,
-        is_condition: bool,
+        self, instruction: Instruction, operands: Sequence[Instruction], demands: Demands, found: _Demanded
     ) -> None:
         shapes = tuple(operand.shape for operand in operands if isinstance(operand.shape, ArrayShape))
         if len(shapes) != len(operands):
             return
-        bounds = tuple(frame.bounds[operand.name][0] for operand in operands)
-        use = Use(instruction, shapes, bounds, self._module, is_condition)
+        bounds = tuple(found.frame.bounds[operand.name][0] for operand in operands)
+        use = Use(instruction, shapes, bounds, self._module, found.is_condition)
         traits = traits_of(instruction)
         made: list[tuple[int, Demand]] = []
         if len(demands) == 1 and demands[0] != ANYTHING:
@@ -87,15 +81,9 @@ class _Tracing:
                 found.add(operands[number], 0, (demand,))
 
     def _trace_call(
-        self,
-        frame: Scope,
-        instruction: Instruction,
-        operands: Sequence[Instruction],
-        demands: Demands,
-        found: _Demanded,
-        is_condition: bool,
+        self, instruction: Instruction, operands: Sequence[Instruction], demands: Demands, found: _Demanded
     ) -> None:
-        callees = frame.callees[instruction.name]
+        callees, is_condition = found.frame.callees[instruction.name], found.is_condition
         match role_of(instruction):
             case Role.WHILE:
                 condition, body = callees
@@ -109,7 +97,7 @@ class _Tracing:
                     found.add(operand, 0, self.parameters(branch, demands, is_condition=is_condition)[0])
                 return
             case Role.ASYNC_START if isinstance(instruction.shape, TupleShape):
-                offset = leaf_offset(instruction.shape, 1)
+                offset = instruction.shape.leaf_offsets[1]
                 demands = demands[offset : offset + leaf_count(callees[0].computation.result_shape)]
         wanted = self.parameters(callees[0], demands, is_condition=is_condition)
         for operand, demand in zip(operands, wanted, strict=False):
@@ -119,19 +107,17 @@ class _Tracing:
 class _Demanded:
     """The demands found so far on the values of one computation."""
 
-    def __init__(self, computation: Computation) -> None:
-        self.computation = computation
+    def __init__(self, frame: Scope, is_condition: bool) -> None:
+        self.frame = frame
+        self.is_condition = is_condition
         self._demands: dict[str, list[Demand]] = {}
 
     def of(self, instruction: Instruction) -> Demands:
-        known = self._demands.get(instruction.name)
-        return tuple(known) if known is not None else (ANYTHING,) * leaf_count(instruction.shape)
+        return tuple(self._demands.get(instruction.name) or (ANYTHING,) * leaf_count(instruction.shape))
 
     def add(self, instruction: Instruction, offset: int, demands: Demands) -> None:
         """Merge demands into those on the leaves from `offset` on."""
-        if instruction.name not in self._demands:
-            self._demands[instruction.name] = [ANYTHING] * leaf_count(instruction.shape)
-        known = self._demands[instruction.name]
+        known = self._demands.setdefault(instruction.name, [ANYTHING] * leaf_count(instruction.shape))
         for i, demand in enumerate(demands[: len(known) - offset], offset):
             known[i] = known[i].merge(demand)
 
@@ -157,15 +143,15 @@ def _hand_over(instruction: Instruction, operands: Sequence[Instruction], demand
             found.add(operands[0], _leaf_at(operands[0].shape, traits.part), demands)
         case Role.FORWARD:
             found.add(operands[0], 0, demands)
-        case Role.CUSTOM_CALL if names := forwarded_names(found.computation, instruction):
-            _distribute(demands, [found.computation.by_name[name] for name in names], found)
+        case Role.CUSTOM_CALL if names := forwarded_names(found.frame.computation, instruction):
+            _distribute(demands, [found.frame.computation.by_name[name] for name in names], found)
         case Role.COPY_START:
             found.add(operands[0], 0, demands[: leaf_count(operands[0].shape)])
         case Role.ASYNC_START:
             pass  # traced through the computation that it calls
         case _ if traits.begins and isinstance(instruction.shape, TupleShape):
-            first = leaf_offset(instruction.shape, 1)
-            _distribute(demands[first : first + leaf_count(instruction.shape.elements[1])], operands, found)
+            first, last = instruction.shape.leaf_offsets[1:3]
+            _distribute(demands[first:last], operands, found)
         case role if role is Role.TUPLE or traits.is_leafwise:
             _distribute(demands, operands, found)
         case _:
@@ -179,7 +165,7 @@ def _leaf_at(shape: Shape, index: Index) -> int:
     for number in index:
         if not isinstance(shape, TupleShape) or number >= len(shape.elements):
             return leaf_count(shape) + offset
-        offset += leaf_offset(shape, number)
+        offset += shape.leaf_offsets[number]
         shape = shape.elements[number]
     return offset
 

@@ -31,8 +31,8 @@ from hloexec.plan.lowering_flow import conditional, invocation, while_loop
 from hloexec.plan.program import Program, call_reason
 from hloexec.plan.steps import Flow, Mark, Plan, Scope, Step
 from hloexec.plan.synthesis import zeros
-from hloexec.plan.trees import Leaf, SlotTree, leaves, map_shape, map_tree, rebuilt
-from hloexec.values import Array
+from hloexec.plan.trees import Leaf, SlotTree, leaves, map_shape, map_tree
+from hloexec.values import Array, rebuilt
 
 __all__ = ["Lowering", "LoweringContext"]
 

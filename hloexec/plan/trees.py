@@ -5,15 +5,15 @@ Nothing here recurses, as tuples may nest deep.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from hloexec.ir import ArrayShape, BufferShape, Shape, TupleShape
-from hloexec.values import TOKEN, flat
+from hloexec.values import TOKEN, flat, rebuilt
 
-__all__ = ["NO_SLOT", "Leaf", "SlotTree", "fits", "leaves", "map_shape", "map_tree", "rebuilt", "store", "unflatten"]
+__all__ = ["NO_SLOT", "Leaf", "SlotTree", "fits", "leaves", "map_shape", "map_tree", "store", "unflatten"]
 
 SlotTree: TypeAlias = "int | tuple[SlotTree, ...]"
 """A value as a tree of slots: a slot, or a tuple of trees."""
@@ -50,27 +50,6 @@ def map_tree(tree: SlotTree, leaf: Callable[[int], Any]) -> Any:
 def unflatten(tree: SlotTree, slots: Sequence[Any] | Mapping[int, Any]) -> Any:
     """The value of a tree, given all slots."""
     return map_tree(tree, slots.__getitem__)
-
-
-def rebuilt(root: object, children: Callable[[Any], Sequence[Any] | None], leaf: Callable[[Any], Any]) -> Any:
-    """Nested tuples with `leaf` applied where `children` gives None."""
-    parts = children(root)
-    if parts is None:
-        return leaf(root)
-    frames: list[tuple[Iterator[Any], list[Any]]] = [(iter(parts), [])]
-    while True:
-        pending, done = frames[-1]
-        for node in pending:
-            parts = children(node)
-            if parts is not None:
-                frames.append((iter(parts), []))
-                break
-            done.append(leaf(node))
-        else:
-            frames.pop()
-            if not frames:
-                return tuple(done)
-            frames[-1][1].append(tuple(done))
 
 
 def store(results: Sequence[int], value: Any, slots: list[Any]) -> None:
