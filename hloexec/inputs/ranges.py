@@ -38,7 +38,7 @@ class Range:
         low, high = self._floats(element_type)
         factor = 1 if math.isfinite(high - low) else 2
         array = random_array(element_type, dimensions, Demand(low / factor, high / factor), "uniform", key)
-        parts = array.view(part_type(element_type).storage)
+        parts = array.reshape(-1).view(part_type(element_type).storage)
         parts *= parts.dtype.type(factor)
         # A number that lies next to an end may have been rounded to beyond it.
         np.clip(parts, parts.dtype.type(low), parts.dtype.type(high), out=parts)

@@ -107,3 +107,11 @@ def test_a_wrong_range_is_named(ranges: Any, message: str) -> None:
 def test_preds_have_no_range() -> None:
     with pytest.raises(InputError, match="is for numbers, but the parameter holds preds"):
         drawn("pred", 0, 1)
+
+
+@pytest.mark.parametrize("type_name", ["c64", "c128"])
+def test_both_parts_of_a_complex_scalar_lie_within_the_range(type_name: str) -> None:
+    module = hloexec.parse(f"HloModule m\nENTRY e {{ ROOT x = {type_name}[] parameter(0) }}")
+    (number,) = hloexec.random_inputs(module, ranges={"x": (2, 3)})
+    assert isinstance(number, np.ndarray) and number.shape == ()
+    assert 2 <= number.real <= 3 and 2 <= number.imag <= 3
