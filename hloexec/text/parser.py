@@ -190,6 +190,10 @@ class _ModuleParser:
             self._instructions.instruction(scope)
         if lexer.kind != END:
             lexer.fail(f"expected the end of the text after a single instruction, found {lexer.describe()}")
+        for instruction in scope.instructions:
+            if scope.by_name[instruction.name] is not instruction:
+                position = instruction.span.start if instruction.span else None
+                lexer.fail(f"'{instruction.name}' is an operand of its own", position)
         self._state.finish(scope, "main", lexer.start, lexer.start)
         computations = tuple(self._state.computations.values())
         self._check_references({computation.name for computation in computations})

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from hloexec.arguments import require_flags, require_module
+from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import VerificationError
 from hloexec.ir import (
     Computation,
@@ -23,7 +24,7 @@ from hloexec.ir import (
 from hloexec.ops.attributes import Grammar, attribute_fields
 from hloexec.ops.registry import Role, find_opcode
 from hloexec.text.attributes import printing as write
-from hloexec.text.lexer import escape
+from hloexec.text.lexer import RESERVED, escape
 from hloexec.text.shape_text import literal_text, literal_with_shape_text, shape_text, shapes_text
 
 __all__ = ["format", "format_instruction", "format_shape"]
@@ -65,7 +66,8 @@ def format_shape(shape: Shape, *, layouts: bool = True) -> str:
 
 
 def _module(module: Module, options: _Options) -> Iterator[str]:
-    yield f"HloModule {module.name}{''.join(_header(module, options))}\n"
+    percent = "%" if module.name in RESERVED or module.name in ELEMENT_TYPES else ""
+    yield f"HloModule {percent}{module.name}{''.join(_header(module, options))}\n"
     if module.stack_frames is not None and options.metadata:
         yield _stack_frames(module.stack_frames)
     for computation in module.computations:

@@ -198,6 +198,13 @@ def test_layouts_can_be_left_out_of_the_printed_text() -> None:
     assert "{1,0:T(8,128)}" in format_module(module)
 
 
+@pytest.mark.parametrize("name", ["nan", "ENTRY", "f32"])
+def test_a_module_named_by_a_keyword_or_a_type_survives_printing(name: str) -> None:
+    module = parse(f"HloModule %{name}\nENTRY main {{\n  ROOT a = f32[] parameter(0)\n}}\n")
+    assert parse(format_module(module)) == module
+    assert module.name == name
+
+
 def test_spans_point_at_the_instruction() -> None:
     text = ACCEPTED["nested instructions in nested instructions"]
     module = parse(text)
