@@ -79,13 +79,22 @@ class SetDimensionSize:
 
     @staticmethod
     def evaluate(
-        operand: Array, size: Array, *, attributes: DimensionSizeAttributes, operand_shapes: tuple[ArrayShape, ...]
+        operand: Array,
+        size: Array,
+        *,
+        attributes: DimensionSizeAttributes,
+        operand_shapes: tuple[ArrayShape, ...],
+        shape: ArrayShape,
     ) -> Array:
         axis, extent = attributes.dimension, int(size)
         bound = operand_shapes[0].dimensions[axis]
         if not 0 <= extent <= bound:
             raise EvaluationError(
                 f"set-dimension-size sets dimension {axis} to {extent}, but it must lie between 0 and the bound {bound}"
+            )
+        if extent != bound and not flags(shape)[axis]:
+            raise EvaluationError(
+                f"set-dimension-size sets dimension {axis} to {extent}, but in its shape {shape} that is not dynamic"
             )
         sizes = (*operand.shape[:axis], extent, *operand.shape[axis + 1 :])
         return completed(part(operand, map(slice, sizes)), sizes)

@@ -143,6 +143,19 @@ def test_an_extent_beyond_the_bound_is_an_error(extent: int) -> None:
         evaluate(SIZES, np.zeros((6, 2), np.float32), np.array(extent, np.int32))
 
 
+def test_a_dimension_that_its_shape_calls_static_keeps_its_size() -> None:
+    text = """HloModule m
+ENTRY main {
+  p = s32[4] parameter(0)
+  n = s32[] parameter(1)
+  ROOT r = s32[4] set-dimension-size(p, n), dimensions={0}
+}"""
+    operand = np.arange(4, dtype=np.int32)
+    assert evaluate(text, operand, np.array(4, np.int32)).tolist() == [0, 1, 2, 3]
+    with pytest.raises(EvaluationError, match=r"sets dimension 0 to 3, but in its shape s32\[4\]"):
+        evaluate(text, operand, np.array(3, np.int32))
+
+
 def test_dynamic_reshape_takes_its_extents_from_the_operands() -> None:
     text = """HloModule m
 ENTRY main {
