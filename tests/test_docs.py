@@ -71,8 +71,9 @@ def test_a_page_without_commands_is_no_walk_through(tmp_path: Path) -> None:
         _run(tmp_path, "```python\nx = 1\n```\n")
 
 
-def test_the_page_on_architecture(tmp_path: Path) -> None:
-    run_page(ROOT / "docs" / "architecture.md", tmp_path)
+@pytest.mark.parametrize("page", ["architecture", "json"])
+def test_the_pages_on(page: str, tmp_path: Path) -> None:
+    run_page(ROOT / "docs" / f"{page}.md", tmp_path)
 
 
 def test_every_public_name_has_a_place_on_the_site() -> None:

@@ -9,10 +9,12 @@ import pytest
 
 from docs.hooks.known_differences import known_differences
 from docs.hooks.prose import as_markdown, escaped, summary
+from docs.hooks.records import record_tables
 from docs.hooks.type_names import in_words
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.element_types import accepted_element_types
 from hloexec.ops.registry import OPCODES
+from hloexec.report.schemas import RECORDS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -44,6 +46,14 @@ def test_element_types_are_named_by_their_kinds() -> None:
     assert words("and") == "`pred`, integers"
     assert words("fft") == "`f32`, `f64`, complex numbers"
     assert in_words(each for each in ELEMENT_TYPES.values() if each.name in ("s8", "u8")) == "`s8`, `u8`"
+
+
+def test_every_record_of_json_has_a_table_and_its_types_lead_to_tables() -> None:
+    page = "\n\n".join(record_tables())
+    anchors = re.findall(r"^### .* \{ #([\w-]+) \}$", page, re.MULTILINE)
+    assert sorted(anchors) == sorted(RECORDS)
+    assert {*re.findall(r"\]\(#([\w-]+)\)", page)} <= {*anchors}
+    assert "| `comparison` | [comparison](#comparison) or null | How far the results are apart. |" in page
 
 
 def test_known_differences_are_told_of_each_opcode() -> None:

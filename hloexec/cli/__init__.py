@@ -1,6 +1,7 @@
 """The command line: `hloexec COMMAND FILE …`. One file per command, each a thin layer over a public function.
 
-Commands are imported when they are called. Whatever goes wrong comes out as one block on standard error.
+Commands are imported when they are called. Whatever goes wrong comes out as one block on standard error, and with
+--json as a record on standard output, too.
 
 The exit code is 0 where a command did what it was asked and everything agreed; 1 where it compared or searched, and
 things differ or something was found; 2 where the command line, a file that it names or a value in one is at fault. A
@@ -23,11 +24,12 @@ import click
 
 from hloexec import __version__
 from hloexec.cli.options import as_options
-from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeError, VerificationError, printable
+from hloexec.cli.problems import Warnings, echo_error, kind_of, show_problem, wants_json
+from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeError, VerificationError
 
 __all__ = ["main"]
 
-_COMMANDS = ("run", "trace", "nan", "extract", "compare", "diff", "golden", "info", "plan", "memory", "fmt", "ops")
+_COMMANDS = tuple("run trace nan extract compare diff golden info plan memory fmt ops schema".split())
 _RUNNING = ("run", "trace", "nan", "extract", "diff", "golden")
 """The commands that run modules, in a process that suits that."""
 _JUDGING = ("nan", "extract", "compare", "diff", "golden", "memory")
@@ -108,16 +110,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         keep_freed_memory()
     with warnings.catch_warnings():
         warnings.simplefilter("always", HloWarning)
-        warnings.showwarning = _show_warning
+        said = Warnings()
+        warnings.showwarning = said.show
         try:
             if arguments is None:
                 _handle_signals()
             if sys.stdout is None:
                 raise OSError("standard output is closed")
-            return _execute(given, name)
-        except (click.Abort, KeyboardInterrupt):
-            click.echo("interrupted", err=True)
-            return 130
+            return _execute(given, name, said)
         except (_ClosedPipeError, BrokenPipeError):
             _discard_output()
             return 141
@@ -125,31 +125,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if error.filename is not None:
                 raise
             _discard_output()
-            _show("error", f"cannot write the output: {error.strerror or error}", "red")
+            show_problem("error", f"cannot write the output: {error.strerror or error}", "red")
             return 2
 
 
-def _execute(arguments: Sequence[str], name: str) -> int:
-    """The exit code of a command; its errors are on standard error."""
+def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
+    """The exit code of a command; its errors are on standard error and, under --json, on standard output."""
     is_judging = name in _JUDGING or any(word.partition("=")[0] == "--against" for word in arguments)
     try:
-        result = _hloexec.main(args=list(arguments), prog_name="hloexec", standalone_mode=False)
+        result = _hloexec.main(args=list(arguments), prog_name="hloexec", standalone_mode=False, obj=said)
         sys.stdout.flush()
+        return result if isinstance(result, int) else 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
-    except click.UsageError as error:
-        error.show()
-        return 2
     except click.ClickException as error:
         error.show()
-        return error.exit_code
+        kind, message, code = "usage", error.format_message(), error.exit_code
     except HloError as error:
-        _show("error", as_options(str(error)), "red")
-        return 2 if is_judging or isinstance(error, _FAULTS) else 1
+        kind, message = kind_of(error), as_options(str(error))
+        code = 2 if is_judging or isinstance(error, _FAULTS) else 1
+        show_problem("error", message, "red")
     except MemoryError:
-        _show("error", "there is not enough memory", "red")
-        return 2 if is_judging else 1
-    return result if isinstance(result, int) else 0
+        kind, message, code = "resource", "there is not enough memory", 2 if is_judging else 1
+        show_problem("error", message, "red")
+    except (click.Abort, KeyboardInterrupt):
+        kind, message, code = "interrupted", "interrupted", 130
+        click.echo(message, err=True)
+    if wants_json(arguments):
+        echo_error(kind, message, said)
+        sys.stdout.flush()
+    return code
 
 
 def _handle_signals() -> None:
@@ -168,14 +173,3 @@ def _discard_output() -> None:
     if sys.stdout is not None:
         with suppress(OSError, ValueError):  # a stream that a caller put there may have no file below
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-    if issubclass(category, HloWarning):
-        _show("warning", as_options(str(message)), "yellow")
-
-
-def _show(kind: str, message: str, color: str) -> None:
-    """A block on standard error."""
-    with suppress(OSError):
-        click.echo(click.style(f"{kind}:", fg=color, bold=True) + " " + printable(message), err=True)

@@ -36,6 +36,16 @@ class Prepared:
     recorded_result: Value | None = None
     """What a snapshot says came out, where it is run on its own inputs."""
 
+    def record(self) -> dict[str, object]:
+        """What every record says of a run."""
+        return {
+            "file": self.arguments[0],
+            "module": self.module.name,
+            "device_count": self.devices,
+            "seed": self.options["seed"],
+            "numerics": self.options["numerics"].name,
+        }
+
     def command(self, name: str, *more: str) -> str:
         """Another command on the same module and inputs, as one types it."""
         return shlex.join(["hloexec", name, *self.arguments[:1], *more, *self.arguments[1:]])

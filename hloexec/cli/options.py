@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -36,10 +36,13 @@ def json_option(function: _Function) -> _Function:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(function)
 
 
-def echo_json(record: object) -> None:
+def echo_json(name: str, record: Mapping[str, object], warnings: Sequence[str] | None = None) -> None:
+    """Print a record of `hloexec.report.schemas`, with `warnings`, or with what the running command has warned of."""
     from hloexec.report.records import json_text
+    from hloexec.report.schemas import identified
 
-    click.echo(json_text(record))
+    said = click.get_current_context().obj if warnings is None else warnings
+    click.echo(json_text(identified(name, record, said)))
 
 
 class ByteCount(_IntType):

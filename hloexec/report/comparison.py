@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
 from rich.console import Console, Group, RenderableType
@@ -11,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict
-from hloexec.numerics.measuring import ElementDifference
+from hloexec.numerics.measuring import ElementDifference, Measured
 from hloexec.report.layout import plain_table, rest_text
 from hloexec.report.units import count_text, number_text, plural
 
-__all__ = ["comparison_record", "comparison_text", "comparison_view", "verdict_line"]
+__all__ = ["comparison_record", "comparison_text", "comparison_view", "leaf_comparison_record", "verdict_line"]
 
 _STYLES = {
     Verdict.EQUAL: "bold green",
@@ -170,33 +169,41 @@ def comparison_record(comparison: Comparison) -> dict[str, object]:
     return {
         "verdict": comparison.verdict.value,
         "agrees": comparison.agrees,
-        "leaves": [_leaf_record(leaf) for leaf in comparison.leaves],
+        "leaves": [leaf_comparison_record(leaf) for leaf in comparison.leaves],
     }
 
 
-def _leaf_record(leaf: LeafComparison) -> dict[str, object]:
-    record: dict[str, Any] = {
+def leaf_comparison_record(leaf: LeafComparison) -> dict[str, object]:
+    return {
         "label": leaf.label,
         "verdict": leaf.verdict.value,
         "actual_shape": leaf.actual_shape,
         "expected_shape": leaf.expected_shape,
-        "count": leaf.count,
+        "element_count": leaf.count,
         "note": leaf.note,
+        "measured": None if leaf.measured is None else {"ulp_type": leaf.ulp_type, **_measured_record(leaf.measured)},
     }
-    if leaf.measured is None:
-        return record
-    record["ulp_type"] = leaf.ulp_type
-    record |= attrs.asdict(leaf.measured, filter=lambda field, _: field.name not in ("error_map", "first", "worst"))
-    record["ulp_percentiles"] = {str(key): value for key, value in leaf.measured.ulp_percentiles.items()}
-    for name, elements in (("first", leaf.first), ("worst", leaf.worst)):
-        record[name] = [_element_record(element) for element in elements]
-    record["error_map"] = leaf.measured.error_map.record()
-    return record
 
 
-def _element_record(element: ElementDifference) -> dict[str, object]:
-    record = attrs.asdict(element)
-    for name in ("actual", "expected"):
-        if isinstance(record[name], complex):
-            record[name] = [record[name].real, record[name].imag]
-    return record
+def _measured_record(measured: Measured) -> dict[str, object]:
+    return {
+        "unequal_count": measured.unequal,
+        "mismatch_count": measured.mismatches,
+        "max_absolute_error": measured.max_absolute_error,
+        "mean_absolute_error": measured.mean_absolute_error,
+        "max_relative_error": measured.max_relative_error,
+        "mean_relative_error": measured.mean_relative_error,
+        "ulp_percentiles": {str(key): value for key, value in measured.ulp_percentiles.items()},
+        "cosine": measured.cosine,
+        "nans": _places_record(measured.nans),
+        "infinities": _places_record(measured.infinities),
+        "unlike_zero_count": measured.unlike_zeros,
+        "first": [attrs.asdict(element) for element in measured.first],
+        "worst": [attrs.asdict(element) for element in measured.worst],
+        "error_map": measured.error_map.record(),
+        "tolerance": attrs.asdict(measured.tolerance),
+    }
+
+
+def _places_record(counts: tuple[int, int, int]) -> dict[str, int]:
+    return dict(zip(("both", "actual_only", "expected_only"), counts, strict=True))

@@ -10,12 +10,13 @@ from rich.text import Text
 
 from hloexec.diffing import Diff, Finding, InstructionRun
 from hloexec.ir import Module
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.report.comparison import comparison_record, comparison_view
 from hloexec.report.layout import next_steps, plain_table
 from hloexec.report.tables import extract_command
 from hloexec.report.units import count_text, number_text, plural
 
-__all__ = ["diff_record", "diff_view"]
+__all__ = ["diff_record", "diff_view", "sides_record"]
 
 _STYLES = {"agree": "bold green", "rounding only": "bold cyan", "differ": "bold red"}
 
@@ -113,12 +114,25 @@ def _legend(found: Diff) -> str:
     return f"{_share(found)}: █ the same numbers, ▓ but for rounding, · computed otherwise{blamed}"
 
 
+def sides_record(before: str, after: str | None, policies: Sequence[NumericsPolicy], seed: int) -> dict[str, object]:
+    """What is compared, and how it is run: the files or folders, and the policy of either."""
+    return {
+        "before_file": before,
+        "after_file": after,
+        "seed": seed,
+        "numerics_before": policies[0].name,
+        "numerics_after": policies[1].name,
+    }
+
+
 def diff_record(found: Diff) -> dict[str, object]:
     """The same as `diff_view`, with every value that both modules have."""
     return {
+        "before_module": found.before.name,
+        "after_module": found.after.name,
         "verdict": found.verdict,
         "findings": [_finding_record(finding, found) for finding in found.findings],
-        "outputs": comparison_record(found.outputs),
+        "comparison": comparison_record(found.outputs),
         "matches": [
             {
                 "after": _place_record(pair.after),
@@ -128,8 +142,8 @@ def diff_record(found: Diff) -> dict[str, object]:
             }
             for pair in found.matches
         ],
-        "values": found.values,
-        "matched_values": found.matched_values,
+        "value_count": found.values,
+        "matched_value_count": found.matched_values,
         "matched_share": found.matched_share,
         "picture": found.picture,
         "notes": list(found.notes),
@@ -138,12 +152,12 @@ def diff_record(found: Diff) -> dict[str, object]:
 
 def _finding_record(finding: Finding, found: Diff) -> dict[str, object]:
     return {
-        "after": _full_record(finding.after, found.after),
-        "before": None if finding.before is None else _full_record(finding.before, found.before),
+        "blamed": _full_record(finding.after, found.after),
+        "instead_of": None if finding.before is None else _full_record(finding.before, found.before),
         "comparison": None if finding.comparison is None else comparison_record(finding.comparison),
         "is_certain": finding.is_certain,
         "reason": finding.reason,
-        "times": finding.times,
+        "run_count": finding.times,
     }
 
 
@@ -158,7 +172,7 @@ def _place_record(place: InstructionRun) -> dict[str, object]:
 
 def _full_record(place: InstructionRun, module: Module) -> dict[str, object]:
     return _place_record(place) | {
-        "line": place.line(module),
+        "hlo": place.line(module),
         "op_name": place.op_name(module),
         "source": list(place.source(module)),
     }

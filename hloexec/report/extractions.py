@@ -8,8 +8,9 @@ from rich.text import Text
 from hloexec.extraction import Extraction, Rerun
 from hloexec.numerics.statistics import LeafStatistics, statistics
 from hloexec.origins import hlo_line, source_lines
+from hloexec.report.comparison import leaf_comparison_record
 from hloexec.report.layout import next_steps
-from hloexec.report.records import leaf_records
+from hloexec.report.records import leaf_records, parameter_records
 from hloexec.report.tables import leaf_label, values_table
 from hloexec.report.units import plural
 
@@ -32,18 +33,22 @@ def extraction_view(found: Extraction, folder: str, rerun: Rerun, command: str) 
         verdict.append("its result differs from that of the whole run in signs of zeros or bits of NaN", "bold red")
     parts: list[RenderableType] = [verdict, Text(f"\n  {hlo_line(entry.root)}")]
     parts += [Text(f"  from {line}", style="cyan") for line in source_lines(found.module, entry.root)[:1]]
-    rows = _rows(found)
+    rows = [*_input_rows(found), *_result_rows(found)]
     parts.append(values_table("inputs and result", rows[:_MOST_ROWS] + rows[-1:] if len(rows) > _MOST_ROWS else rows))
     parts += [Text(f"  {difference}") for difference in rerun.differences]
     parts.append(next_steps(command))
     return Group(*parts)
 
 
-def _rows(found: Extraction) -> list[tuple[str, LeafStatistics]]:
+def _input_rows(found: Extraction) -> list[tuple[str, LeafStatistics]]:
     """Of the first device."""
     inputs = zip(found.module.entry.parameters, found.inputs[0], strict=True)
-    rows = [(leaf_label(parameter.name, leaf.index), leaf) for parameter, value in inputs for leaf in statistics(value)]
-    return rows + [("result", leaf) for leaf in statistics(found.expected[0])]
+    return [(leaf_label(parameter.name, leaf.index), leaf) for parameter, value in inputs for leaf in statistics(value)]
+
+
+def _result_rows(found: Extraction) -> list[tuple[str, LeafStatistics]]:
+    """Of the first device."""
+    return [("result", leaf) for leaf in statistics(found.expected[0])]
 
 
 def extraction_record(found: Extraction, folder: str, rerun: Rerun) -> dict[str, object]:
@@ -53,12 +58,12 @@ def extraction_record(found: Extraction, folder: str, rerun: Rerun) -> dict[str,
         "folder": folder,
         "path": found.path,
         "iteration": found.iteration,
-        "devices": len(found.inputs),
-        "instructions": len(entry) - len(entry.parameters),
-        "parameters": [{"name": parameter.name, "shape": str(parameter.shape)} for parameter in entry.parameters],
-        "line": hlo_line(entry.root),
+        "instruction_count": len(entry) - len(entry.parameters),
+        "parameters": parameter_records((parameter.name, parameter.shape) for parameter in entry.parameters),
+        "hlo": hlo_line(entry.root),
         "source": list(map(str, source_lines(found.module, entry.root))),
-        "values": leaf_records(_rows(found)),
+        "inputs": leaf_records(_input_rows(found)),
+        "result": leaf_records(_result_rows(found)),
         "has_same_bits": rerun.has_same_bits,
-        "differences": [str(difference) for difference in rerun.differences],
+        "differing": [leaf_comparison_record(difference) for difference in rerun.differences],
     }

@@ -104,8 +104,8 @@ def folder_record(found: FolderDiff) -> dict[str, object]:
         "verdict": found.outcome,
         "modules": [
             {
-                "name": module.name,
-                "stages": module.stages,
+                "module": module.name,
+                "stage_count": module.stages,
                 "verdict": module.outcome,
                 "to_blame": None if module.to_blame is None else str(module.to_blame),
                 "steps": [_step_record(step) for step in module.steps],
@@ -121,8 +121,8 @@ def _step_record(step: StageDiff) -> dict[str, object]:
         "step": str(step),
         "pass": step.after.name if step.after.is_pass else None,
         "pipeline": step.after.pipeline,
-        "before": str(step.before.path),
-        "after": str(step.after.path),
+        "before_file": str(step.before.path),
+        "after_file": str(step.after.path),
         "verdict": step.outcome,
         "reason": step.reason,
         "diff": None if step.diff is None else diff_record(step.diff),

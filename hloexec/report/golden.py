@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.golden.checking import GoldenCheck, Outcome
+from hloexec.golden.folder import Golden
 from hloexec.report.comparison import comparison_record, comparison_view
 from hloexec.report.layout import rest_text
 from hloexec.report.units import plural, seconds_text
@@ -54,14 +55,20 @@ def _line(check: GoldenCheck, width: int) -> Text:
 
 def check_record(check: GoldenCheck) -> dict[str, object]:
     """What JSON can hold."""
-    golden = None
-    if check.golden is not None:
-        golden = attrs.asdict(check.golden, filter=lambda field, _: field.name != "folder")
     return {
         "folder": str(check.folder),
         "outcome": check.outcome.name.lower(),
         "message": check.message,
         "seconds": check.seconds,
-        "golden": golden,
+        "golden": None if check.golden is None else _golden_record(check.golden),
         "comparison": None if check.comparison is None else comparison_record(check.comparison),
+    }
+
+
+def _golden_record(golden: Golden) -> dict[str, object]:
+    left_out = ("folder", "module_name", "replicas", "partitions")
+    return attrs.asdict(golden, filter=lambda field, _: field.name not in left_out) | {
+        "module": golden.module_name,
+        "replica_count": golden.replicas,
+        "num_partitions": golden.partitions,
     }

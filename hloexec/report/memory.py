@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -259,7 +259,7 @@ def memory_record(
     ranges = {}
     if comparison is not None and comparison.assignment.live_ranges is not None:
         ranges = {entry.key: [entry.start, entry.end] for entry in comparison.assignment.live_ranges.ranges}
-    record: dict[str, Any] = {
+    return {
         "module": usage.module_name,
         "is_scheduled": usage.is_scheduled,
         "target": usage.target.name,
@@ -267,31 +267,31 @@ def memory_record(
         "peak_by_color": {str(color): _peak_record(usage, peak) for color, peak in usage.peak_by_color.items()},
         "parameter_bytes": usage.parameter_bytes,
         "output_bytes": usage.output_bytes,
-        "run": None if estimate is None else attrs.asdict(estimate),
+        "estimate": None if estimate is None else attrs.asdict(estimate),
         "sequence": [name for _, name in usage.sequence],
-        "values": list(_value_records(usage.values, ranges)),
+        "values": [_value_record(value, ranges.get(value.key)) for value in usage.values],
+        "assignment": None if comparison is None else _comparison_record(comparison),
     }
-    return record if comparison is None else {**record, "xla": _comparison_record(comparison)}
 
 
 def _peak_record(usage: MemoryUsage, peak: Peak) -> dict[str, object]:
-    return {"bytes": peak.bytes, "time": peak.time, "instruction": usage.instruction_at(peak.time)}
+    instruction = usage.instruction_at(peak.time) if peak.bytes else None
+    return {"bytes": peak.bytes, "time": peak.time, "instruction": instruction}
 
 
-def _value_records(values: Iterable[LiveValue], ranges: dict[Any, list[int]]) -> Iterable[dict[str, Any]]:
-    for value in values:
-        record = {
-            "instruction": value.instruction,
-            "computation": value.computation,
-            "index": list(value.index),
-            "shape": format_shape(value.shape),
-            "bytes": value.byte_size,
-            "color": value.color,
-            "buffer": value.buffer,
-            "is_phi": value.is_phi,
-            "live": [value.start, value.end],
-        }
-        yield {**record, "xla_live": ranges.get(value.key)} if ranges else record
+def _value_record(value: LiveValue, xla_live: list[int] | None) -> dict[str, object]:
+    return {
+        "instruction": value.instruction,
+        "computation": value.computation,
+        "index": list(value.index),
+        "shape": format_shape(value.shape),
+        "bytes": value.byte_size,
+        "color": value.color,
+        "buffer": value.buffer,
+        "is_phi": value.is_phi,
+        "live": [value.start, value.end],
+        "xla_live": xla_live,
+    }
 
 
 def _comparison_record(comparison: MemoryComparison) -> dict[str, object]:
@@ -300,23 +300,23 @@ def _comparison_record(comparison: MemoryComparison) -> dict[str, object]:
     return {
         "agrees": comparison.agrees,
         "allocated_bytes": assignment.allocated_bytes,
-        "allocated_by_color": {str(color): size for color, size in assignment.bytes_by_color.items()},
+        "allocated_bytes_by_color": {str(color): size for color, size in assignment.bytes_by_color.items()},
         "in_use_at_most": _peak_record(comparison.usage, comparison.occupied),
         "schedule_differs_at": comparison.schedule_differs_at,
-        "live_ranges": comparison.range_count,
-        "live_ranges_agreeing": comparison.range_agreements,
-        "sizes": comparison.size_count,
+        "live_range_count": comparison.range_count,
+        "agreeing_live_range_count": comparison.range_agreements,
+        "size_count": comparison.size_count,
         "peak_time": None if live is None else live.peak_time,
         "listed_peak_bytes": comparison.listed_peak_bytes,
         "differences": [attrs.asdict(entry) for entry in comparison.differences],
         "padded": [attrs.asdict(entry) for entry in comparison.padded],
         "allocations": [
             {
-                "index": use.allocation.index,
+                "number": use.allocation.index,
                 "kind": use.allocation.kind,
                 "color": use.allocation.color,
                 "bytes": use.allocation.size,
-                "values": [
+                "allocated_values": [
                     {
                         "instruction": value.label.instruction,
                         "index": list(value.label.index or ()),
@@ -325,7 +325,7 @@ def _comparison_record(comparison: MemoryComparison) -> dict[str, object]:
                     }
                     for value in use.allocation.values
                 ],
-                "in_use_at_most": attrs.asdict(use.most),
+                "in_use_at_most": _peak_record(comparison.usage, use.most),
             }
             for use in comparison.allocations
         ],

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -115,7 +114,7 @@ def _chain(chain: Sequence[Link]) -> RenderableType:
 
 
 def nan_record(search: NanSearch) -> dict[str, object]:
-    """The same as `nan_view`; numbers that JSON has not are texts."""
+    """The same as `nan_view`."""
     return {
         "found": search.finding is not None or search.nan_from_inputs,
         "finding": None if search.finding is None else _finding_record(search.finding),
@@ -123,14 +122,20 @@ def nan_record(search: NanSearch) -> dict[str, object]:
         "discarded": [_short_record(finding) for finding in search.discarded],
         "nan_inputs": list(search.nan_inputs),
         "nan_from_inputs": search.nan_from_inputs,
-        "events": search.events,
+        "event_count": search.events,
     }
 
 
 def _short_record(finding: Finding) -> dict[str, object]:
-    fields = ("kind", "reason", "name", "instruction", "computation", "opcode", "iteration", "line", "op_name", "bad")
+    fields = ("kind", "reason", "instruction", "computation", "opcode", "iteration", "devices", "op_name")
     record: dict[str, Any] = {name: getattr(finding, name) for name in fields}
-    return record | {"count": finding.count, "devices": list(finding.devices), "source": list(map(str, finding.source))}
+    return record | {
+        "path": finding.name,
+        "hlo": finding.line,
+        "source": list(map(str, finding.source)),
+        "bad_count": finding.bad,
+        "element_count": finding.count,
+    }
 
 
 def _finding_record(finding: Finding) -> dict[str, object]:
@@ -143,20 +148,20 @@ def _finding_record(finding: Finding) -> dict[str, object]:
         ],
         "elements": [
             {
-                "index": list(element.index),
-                "value": _json_number(element.value),
-                "operands": None if element.operands is None else [_json_number(value) for value in element.operands],
+                "index": element.index,
+                "element": element.value,
+                "operand_elements": element.operands,
             }
             for element in finding.elements
         ],
         "chain": [
-            attrs.asdict(link) | {"minimum": _json_number(link.minimum), "maximum": _json_number(link.maximum)}
+            {
+                "path": link.name,
+                "hlo": link.line,
+                "source": [] if link.source is None else [link.source],
+                "minimum": link.minimum,
+                "maximum": link.maximum,
+            }
             for link in finding.chain
         ],
     }
-
-
-def _json_number(value: float | int | complex | bool) -> float | int | bool | str:
-    if isinstance(value, complex):
-        return str(value)
-    return value if math.isfinite(value) else str(value)

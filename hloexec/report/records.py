@@ -5,78 +5,137 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from hloexec.ir import ArrayShape
+from hloexec.dtypes import ElementType
+from hloexec.ir import ArrayShape, Shape
 from hloexec.numerics.statistics import LeafStatistics
 from hloexec.ops.registry import Opcode
 from hloexec.summary import ComputationSummary, Summary
 
-__all__ = ["computation_records", "json_text", "leaf_records", "opcode_records", "summary_record"]
+__all__ = ["json_text", "leaf_records", "opcode_records", "parameter_records", "summary_record"]
 
 
 def json_text(record: object) -> str:
-    """JSON that any reader takes: numbers that are not finite become null, what no terminal may see an escape."""
-    text = json.dumps(_finite(record), indent=2, allow_nan=False, ensure_ascii=False)
+    """JSON that any reader takes: numbers that are not finite become texts, complex ones pairs; what no terminal may
+    see an escape."""
+    text = json.dumps(_plain(record), indent=2, allow_nan=False, ensure_ascii=False)
     return re.sub(r"[^\n -~]", lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
 
 
-def _finite(value: object) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
-        return None
+        return str(float(value))
+    if isinstance(value, complex):
+        return [_plain(value.real), _plain(value.imag)]
     if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
+        return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
+        return [_plain(entry) for entry in value]
     return value
+
+
+_TOLD_OTHERWISE = ("element_type", "dimensions", "byte_size")
+"""Fields of LeafStatistics that records have under other keys."""
 
 
 def leaf_records(rows: Sequence[tuple[str, LeafStatistics]]) -> list[dict[str, object]]:
     """One record per leaf of a value, with its label."""
     records = []
     for label, leaf in rows:
-        fields = attrs.asdict(leaf, filter=lambda field, _: field.name not in ("element_type", "dimensions"))
+        fields = attrs.asdict(leaf, filter=lambda field, _: field.name not in _TOLD_OTHERWISE)
         shape = str(ArrayShape(leaf.element_type, leaf.dimensions))
-        records.append({"label": label, "shape": shape, **fields, "index": list(leaf.index)})
+        records.append({"label": label, "shape": shape, "bytes": leaf.byte_size, **fields})
     return records
 
 
-def summary_record(summary: Summary) -> dict[str, object]:
-    """Everything `hloexec info` says."""
-    return attrs.asdict(summary, recurse=False) | {
-        "devices": summary.devices,
-        "result_shape": str(summary.result_shape),
-        "parameters": [
-            {"number": entry.number, "name": entry.name, "shape": str(entry.shape), "byte_size": entry.byte_size}
-            for entry in summary.parameters
-        ],
+def parameter_records(shapes: Iterable[tuple[str, Shape]]) -> list[dict[str, object]]:
+    """One record per parameter, from their names and shapes."""
+    return [
+        {"number": number, "name": name, "shape": str(shape), "bytes": shape.byte_size}
+        for number, (name, shape) in enumerate(shapes)
+    ]
+
+
+def summary_record(summary: Summary, computations: Sequence[ComputationSummary] | None) -> dict[str, object]:
+    """Everything `hloexec info` says of a module, with its computations where they are listed."""
+    return {
+        "module": summary.name,
+        "device_count": summary.devices,
+        "instruction_count": summary.instructions,
+        "computation_count": summary.computations,
+        "replica_count": summary.replica_count,
+        "num_partitions": summary.num_partitions,
+        "is_scheduled": summary.is_scheduled,
+        "entry": summary.entry_name,
+        "parameters": parameter_records((entry.name, entry.shape) for entry in summary.parameters),
         "parameter_bytes": summary.parameter_bytes,
-        "contractions": [attrs.asdict(entry) for entry in summary.contractions],
+        "result_shape": str(summary.result_shape),
+        "opcode_counts": summary.opcodes,
+        "custom_call_counts": summary.custom_calls,
+        "element_type_counts": summary.element_types,
+        "contractions": [
+            {
+                "kind": entry.kind,
+                "instruction_count": entry.instructions,
+                "run_count": entry.runs,
+                "flops": entry.flops,
+                "bytes": entry.byte_count,
+            }
+            for entry in summary.contractions
+        ],
         "flops": summary.flops,
-        "unsupported": [attrs.asdict(entry) for entry in summary.unsupported],
+        "loop_count": summary.loops,
+        "loops_without_trip_count": summary.loops_without_trip_count,
+        "constant_count": summary.constants,
+        "elided_constant_count": summary.elided_constants,
+        "unsupported": [
+            {
+                "kind": entry.kind,
+                "name": entry.name,
+                "reason": entry.reason,
+                "instruction_count": entry.count,
+                "computation": entry.computation,
+                "instruction": entry.instruction,
+            }
+            for entry in summary.unsupported
+        ],
         "notes": [str(note) for note in summary.notes],
+        "computations": None if computations is None else [_computation_record(entry) for entry in computations],
     }
 
 
-def computation_records(computations: Sequence[ComputationSummary]) -> list[dict[str, object]]:
-    """One record per computation."""
-    return [attrs.asdict(entry, recurse=False) | {"result_shape": str(entry.result_shape)} for entry in computations]
+def _computation_record(entry: ComputationSummary) -> dict[str, object]:
+    return {
+        "computation": entry.name,
+        "calling_computation": entry.calling_computation,
+        "calling_instruction": entry.calling_instruction,
+        "calling_opcode": entry.calling_opcode,
+        "instruction_count": entry.instructions,
+        "run_count": entry.runs,
+        "flops": entry.flops,
+        "parameter_bytes": entry.parameter_bytes,
+        "result_shape": str(entry.result_shape),
+    }
 
 
-def opcode_records(opcodes: Sequence[Opcode]) -> list[dict[str, Any]]:
-    """One record per opcode of the registry."""
+def opcode_records(
+    opcodes: Sequence[Opcode], accepted: Mapping[str, tuple[ElementType, ...] | None]
+) -> list[dict[str, object]]:
+    """One record per opcode of the registry, with the element types that it takes where they are known."""
     return [
         {
-            "name": entry.name,
+            "opcode": entry.name,
             "minimum_operands": entry.minimum_operands,
             "maximum_operands": entry.maximum_operands,
             "role": entry.role.name.lower(),
             "is_elementwise": entry.is_elementwise,
             "is_supported": entry.is_supported,
             "documentation": entry.documentation,
+            "element_types": None if types is None else [element_type.name for element_type in types],
         }
-        for entry in opcodes
+        for entry, types in ((entry, accepted.get(entry.name)) for entry in opcodes)
     ]

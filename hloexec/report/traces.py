@@ -52,13 +52,15 @@ def _remarkable(entries: Sequence[Remarkable]) -> RenderableType:
 
 def trace_record(traced: Traced, folder: str) -> dict[str, object]:
     """The same as `trace_view`."""
-    rows = leaf_records([(entry.name, entry.leaf) for entry in traced.remarkable])
-    for row, entry in zip(rows, traced.remarkable, strict=True):
-        row["devices"] = list(entry.devices)
+    information = traced.trace.information
     return {
         "folder": folder,
-        **traced.trace.information,
-        "instructions": traced.instructions,
+        **{key: information[key] for key in ("select", "statistics_only", "is_complete")},
+        "event_count": traced.events,
+        "instruction_count": traced.instructions,
         "value_bytes": traced.value_bytes,
-        "remarkable": rows,
+        "remarkable": [
+            {"path": entry.name, "devices": entry.devices, "value": leaf_records([(entry.name, entry.leaf)])[0]}
+            for entry in traced.remarkable
+        ],
     }

@@ -19,6 +19,7 @@ import pytest
 import hloexec.literals
 from hloexec.cli import main
 from hloexec.custom_calls.user_calls import unregister_custom_call
+from tests.records import read_record
 from tests.text.building import op
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ def write(tmp_path: Path, text: str) -> str:
 
 def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return read_record(capsys.readouterr().out)
 
 
 def test_run_shows_the_module_its_inputs_its_result_and_what_it_took(
@@ -69,7 +70,7 @@ def test_json_holds_what_the_tables_show(add: str, capsys: pytest.CaptureFixture
     record = as_json(capsys, "run", add, "--distribution", "ones")
     (result,) = record["result"]
     assert (result["shape"], result["minimum"], result["mean"], result["maximum"]) == ("f32[2,3]", 2, 2, 2)
-    assert record["module"] == "m" and record["instructions"] == 3 and record["seconds"] > 0
+    assert record["module"] == "m" and record["instruction_count"] == 3 and record["seconds"] > 0
 
 
 def test_json_has_no_numbers_that_are_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,11 +160,12 @@ def test_ops_lists_the_registry(flag: list[str], capsys: pytest.CaptureFixture[s
     out = capsys.readouterr().out
     assert ("dynamic-slice" in out) == (flag != ["--unsupported"])
     if flag == ["--json"]:
-        assert any(entry["name"] == "add" and entry["is_supported"] for entry in json.loads(out))
+        assert any(entry["opcode"] == "add" and entry["is_supported"] for entry in read_record(out)["opcodes"])
 
 
 def test_ops_shows_the_element_types_that_an_opcode_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    records = {record["name"]: record["element_types"] for record in as_json(capsys, "ops", "--types")}
+    opcodes = as_json(capsys, "ops", "--types")["opcodes"]
+    records = {record["opcode"]: record["element_types"] for record in opcodes}
     assert "f32" in records["exponential"] and "s32" not in records["exponential"]
     assert records["xor"] == [name for name in records["add"] if name[0] in "psu"] and records["tuple"] is None
     assert main(["ops", "--types"]) == 0
@@ -175,7 +177,7 @@ def test_info_counts_what_a_module_is_made_of(tmp_path: Path, capsys: pytest.Cap
     text = op("f32[4,6] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", x="f32[4,5]", y="f32[5,6]")
     path = write(tmp_path, text)
     record = as_json(capsys, "info", path)
-    assert record["opcodes"] == {"parameter": 2, "dot": 1} and record["flops"] == 2 * 4 * 5 * 6
+    assert record["opcode_counts"] == {"parameter": 2, "dot": 1} and record["flops"] == 2 * 4 * 5 * 6
     assert main(["info", path]) == 0
     assert "dot" in capsys.readouterr().out
 

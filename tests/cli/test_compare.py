@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from hloexec import literals
 from hloexec.cli import main
 from tests.cli.test_run_values import _snapshot
+from tests.records import read_record
 from tests.text.building import op
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -53,11 +53,12 @@ def test_equal_near_and_off(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_json_holds_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "off.npz", "x.npz", "--json"]) == 1
-    record = json.loads(capsys.readouterr().out)
+    record = read_record(capsys.readouterr().out)
     assert (record["verdict"], record["agrees"]) == ("different", False)
     first, second = record["leaves"]
-    assert (first["label"], first["mismatches"], first["max_absolute_error"]) == ("0", 1, 1)
-    assert first["worst"][0]["index"] == [1, 2] and first["ulp_percentiles"]["100"] == 2**21
+    measured = first["measured"]
+    assert (first["label"], measured["mismatch_count"], measured["max_absolute_error"]) == ("0", 1, 1)
+    assert measured["worst"][0]["index"] == [1, 2] and measured["ulp_percentiles"]["100"] == 2**21
     assert second["verdict"] == "equal"
 
 
@@ -78,7 +79,7 @@ def test_json_holds_everything(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_verdicts(arguments: list[str], verdict: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["compare", *arguments, "--json"])
-    assert json.loads(capsys.readouterr().out)["verdict"] == verdict
+    assert read_record(capsys.readouterr().out)["verdict"] == verdict
     assert code == (verdict == "different")
 
 

@@ -13,6 +13,7 @@ import hloexec
 from hloexec import literals
 from hloexec.cli import main
 from hloexec.cli.devices import named_devices
+from tests.records import read_record
 
 STEP = str(Path(__file__).parents[2] / "examples" / "data_parallel_step.hlo")
 
@@ -100,8 +101,8 @@ def test_whole_inputs_are_divided_and_whole_results_put_together(tmp_path: Path,
 def test_peak_memory_is_given_in_all_and_on_a_device(call: Call) -> None:
     output = call("run", STEP, "--different-inputs")
     assert "beyond the inputs in all, " in output
-    record = json.loads(call("run", STEP, "--different-inputs", "--json"))
-    assert record["devices"] == 4
+    record = read_record(call("run", STEP, "--different-inputs", "--json"))
+    assert record["device_count"] == 4
     assert record["device_peak_bytes"] < record["peak_bytes"] <= 4 * record["device_peak_bytes"]
 
 

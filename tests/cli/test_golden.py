@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from hloexec import literals
 from hloexec.cli import main
 from tests.cli.test_run_values import _snapshot
+from tests.records import read_record
 from tests.text.building import op
 
 DOT = op("f32[4,3] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", x="f32[4,50]", y="f32[50,3]")
@@ -62,12 +62,12 @@ def test_a_check_shows_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "module_hash" in json.loads(_record(capsys, "dot.hlo", "-o", "m.golden", "--json"))
+    assert "module_hash" in read_record(_record(capsys, "dot.hlo", "-o", "m.golden", "--json"))
     literals.save("m.golden/expected.npz", np.zeros((4, 3), np.float32))
     assert main(["golden", "check", "m.golden", "--json"]) == 1
-    (record,) = json.loads(capsys.readouterr().out)
+    (record,) = read_record(capsys.readouterr().out)["checks"]
     assert (record["outcome"], record["golden"]["numerics"]) == ("failed", "reference")
-    assert record["comparison"]["leaves"][0]["mismatches"] == 12
+    assert record["comparison"]["leaves"][0]["measured"]["mismatch_count"] == 12
 
 
 def test_results_of_other_backends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

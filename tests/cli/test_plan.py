@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from hloexec.cli import main
+from tests.records import read_record
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAIN = ROOT / "examples" / "markov_chain.hlo"
@@ -32,7 +32,7 @@ def test_plans_of_programs_for_many_devices_are_shown_too(capsys: pytest.Capture
 
 def test_plans_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(CHAIN), "--computation", "is_going_on", "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+    record = read_record(capsys.readouterr().out)
     assert record["computation"] == "is_going_on"
     assert record["peak_bytes"] >= 1
     (function,) = record["functions"]

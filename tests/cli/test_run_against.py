@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import hloexec
 from hloexec.cli import main
 from hloexec.errors import UnsupportedError
 from hloexec.interop.xla_cpu import run_on_xla_cpu
+from tests.records import read_record
 from tests.text.building import op
 
 DOT = op("f32[8,8] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", x="f32[8,64]", y="f32[64,8]")
@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def against(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
     assert main(["run", *words, "--json"]) == code, capsys.readouterr().err
-    return json.loads(capsys.readouterr().out)["comparison"]
+    return read_record(capsys.readouterr().out)["comparison"]
 
 
 def test_xla_cpu_takes_and_gives_every_kind_of_value() -> None:

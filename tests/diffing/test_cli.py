@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from hloexec.cli import main
+from tests.records import read_record
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 _MODULE = """HloModule small
@@ -72,13 +72,13 @@ def test_tuples_that_nest_otherwise_are_paired_and_mentioned(
 
 def test_json_holds_the_findings_and_what_matches(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", files["right"], files["wrong"], "--json"]) == 1
-    record = json.loads(capsys.readouterr().out)
+    record = read_record(capsys.readouterr().out)
     assert record["verdict"] == "differ"
     (finding,) = record["findings"]
-    assert finding["after"]["line"].startswith("%difference = f32[4,6] subtract(%y, %x)")
-    assert finding["before"]["line"].startswith("%difference = f32[4,6] subtract(%x, %y)")
+    assert finding["blamed"]["hlo"].startswith("%difference = f32[4,6] subtract(%y, %x)")
+    assert finding["instead_of"]["hlo"].startswith("%difference = f32[4,6] subtract(%x, %y)")
     assert finding["is_certain"]
-    assert [leaf["mismatches"] for leaf in record["outputs"]["leaves"]] == [24, 24]
+    assert [leaf["measured"]["mismatch_count"] for leaf in record["comparison"]["leaves"]] == [24, 24]
 
 
 @pytest.mark.parametrize(

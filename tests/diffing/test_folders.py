@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from hloexec import HloWarning, InputError
 from hloexec.cli import main
 from hloexec.diffing.dumps import DumpedModule, dumped_modules
 from hloexec.diffing.folders import FolderDiff, ModuleDiff, Outcome, diff_folders
+from tests.records import read_record
 
 pytest.importorskip("jax")
 
@@ -162,7 +162,7 @@ def test_the_verdict_names_the_pass_and_the_next_command_works(
     assert main(words[1:]) == 1
     capsys.readouterr()
     assert main(["diff", "altered", "--module", "jit_step", "--json"]) == 1
-    (record,) = json.loads(capsys.readouterr().out)["modules"]
+    (record,) = read_record(capsys.readouterr().out)["modules"]
     assert record["to_blame"] == f"dce in {stage.pipeline}" and record["verdict"] == "differ"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from hloexec.cli import main
 from tests.exec.programs import COUNTING_LOOP
 from tests.extract.test_extract import SUMMED
+from tests.records import read_record
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +43,9 @@ def test_the_verdict_comes_first_and_the_next_command_works(capsys: pytest.Captu
 
 def test_json_holds_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["extract", "loop.hlo", "--instruction", "loop[1]:body/doubled", "-o", "s", "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert record["has_same_bits"] and record["iteration"] == 1 and record["instructions"] == 1
-    assert record["parameters"] == [{"name": "x", "shape": "f32[4]"}]
+    record = read_record(capsys.readouterr().out)
+    assert record["has_same_bits"] and record["iteration"] == 1 and record["instruction_count"] == 1
+    assert record["parameters"] == [{"number": 0, "name": "x", "shape": "f32[4]", "bytes": 16}]
 
 
 def test_slices_of_several_devices_have_inputs_for_each(capsys: pytest.CaptureFixture[str]) -> None:

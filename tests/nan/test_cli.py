@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from hloexec import literals
 from hloexec.cli import main
 from tests.nan.programs import OVERFLOWING_LINE, batches, train
+from tests.records import read_record
 from tests.text.building import op
 
 
@@ -44,11 +44,11 @@ def test_a_finding_is_one_line_then_its_parts_then_the_next_command(
 
 def test_json_holds_the_same(training: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nan", *training, "--json"]) == 1
-    record = json.loads(capsys.readouterr().out)
+    record = read_record(capsys.readouterr().out)
     finding = record["finding"]
     assert record["found"] and finding["kind"] == "overflow" and finding["iteration"] == 7
     assert finding["source"][0].endswith(f"programs.py:{OVERFLOWING_LINE} in loss")
-    assert finding["elements"][0]["value"] == "inf" and finding["elements"][0]["index"] == [3]
+    assert finding["elements"][0]["element"] == "inf" and finding["elements"][0]["index"] == [3]
     assert [link["maximum"] for link in finding["chain"]] == pytest.approx([1e25, 4e25], rel=1e-6)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import hloexec
 from hloexec.cli import main
 from tests.exec.programs import COUNTING_LOOP
+from tests.records import read_record
 from tests.text.building import op
 
 
@@ -51,9 +51,9 @@ def test_the_command_that_is_suggested_works(
 
 def test_json_holds_the_same(loop: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", loop, "-o", str(tmp_path / "t"), "--select", "doubled", "--stats-only", "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert record["events"] == 5 and record["instructions"] == 1 and record["statistics_only"]
-    assert record["remarkable"][0]["label"] == "loop[4]:body/doubled"
+    record = read_record(capsys.readouterr().out)
+    assert record["event_count"] == 5 and record["instruction_count"] == 1 and record["statistics_only"]
+    assert record["remarkable"][0]["path"] == "loop[4]:body/doubled"
 
 
 def test_values_that_are_not_finite_come_first_and_lead_to_nan(

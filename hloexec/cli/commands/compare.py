@@ -78,7 +78,13 @@ def command(
     if as_json:
         from hloexec.report.comparison import comparison_record
 
-        echo_json(comparison_record(comparison))
+        given = {
+            "actual_file": actual,
+            "expected_file": expected,
+            "module": None if module is None else module.name,
+            "numerics": numerics,
+        }
+        echo_json("compare", {**given, **comparison_record(comparison)})
     else:
         from hloexec.report.comparison import comparison_view
         from hloexec.report.layout import show

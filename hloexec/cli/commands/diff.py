@@ -84,9 +84,9 @@ def command(
             **options,
         )
     if as_json:
-        from hloexec.report.diffs import diff_record
+        from hloexec.report.diffs import diff_record, sides_record
 
-        echo_json(diff_record(found))
+        echo_json("diff", {**sides_record(before, after, policies, given.seed), **diff_record(found)})
     else:
         from hloexec.report.diffs import diff_view
         from hloexec.report.layout import show

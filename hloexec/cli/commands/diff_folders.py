@@ -62,9 +62,10 @@ def diff_dumps(
         return shlex.join(["hloexec", name, *arguments, *words])
 
     if as_json:
+        from hloexec.report.diffs import sides_record
         from hloexec.report.folder_diffs import folder_record
 
-        echo_json(folder_record(found))
+        echo_json("diff-folders", {**sides_record(folder, other, policies, given.seed), **folder_record(found)})
     else:
         from hloexec.report.folder_diffs import folder_view
         from hloexec.report.layout import show

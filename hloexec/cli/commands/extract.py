@@ -76,7 +76,7 @@ def command(
     if as_json:
         from hloexec.report.extractions import extraction_record
 
-        echo_json(extraction_record(found, folder, rerun))
+        echo_json("extract", {**run.record(), **extraction_record(found, folder, rerun)})
     else:
         from hloexec.report.extractions import extraction_view
         from hloexec.report.layout import show

@@ -93,7 +93,15 @@ def record(
         **given.limits(),
     )
     if as_json:
-        echo_json({"folder": str(golden.folder), "numerics": golden.numerics, "module_hash": golden.module_hash})
+        recorded = {
+            "file": file,
+            "folder": str(golden.folder),
+            "module": golden.module_name,
+            "module_hash": golden.module_hash,
+            "seed": golden.seed,
+            "numerics": golden.numerics,
+        }
+        echo_json("golden-record", recorded)
         return
     where = f"run under {golden.numerics}" if result is None else golden.expected_source
     click.echo(f"recorded  {golden.folder}  inputs: {golden.inputs_source}; result: {where}")
@@ -126,7 +134,7 @@ def check(folders: tuple[str, ...], module_file: str | None, update: bool, top: 
         update_golden(path) if update else hloexec.check_golden(path, module=module) for path in found
     ]
     if as_json:
-        echo_json([check_record(entry) for entry in checks])
+        echo_json("golden-check", {"checks": [check_record(entry) for entry in checks]})
     else:
         show(checks_view(checks, top))
     outcomes = {entry.outcome for entry in checks}

@@ -56,16 +56,16 @@ def _show_module(file: str, computations: bool, strict: bool, as_json: bool) -> 
     if strict:
         hloexec.verify(module, strict=True)
     summary = summarize(module)
-    parts = summarize_computations(module) if computations else []
+    parts = summarize_computations(module) if computations else None
     if as_json:
-        from hloexec.report.records import computation_records, summary_record
+        from hloexec.report.records import summary_record
 
-        echo_json(summary_record(summary) | ({"computation_list": computation_records(parts)} if computations else {}))
+        echo_json("info", {"file": file, **summary_record(summary, parts)})
         return
     from hloexec.report.layout import show
     from hloexec.report.tables import computations_view, summary_view
 
-    show(computations_view(summary, parts) if computations else summary_view(summary))
+    show(summary_view(summary) if parts is None else computations_view(summary, parts))
 
 
 def _show_arrays(file: str, as_json: bool) -> None:
@@ -76,7 +76,7 @@ def _show_arrays(file: str, as_json: bool) -> None:
     if as_json:
         from hloexec.report.records import leaf_records
 
-        echo_json({"file": file, "arrays": leaf_records(rows)})
+        echo_json("info-arrays", {"file": file, "arrays": leaf_records(rows)})
         return
     from hloexec.report.layout import show
     from hloexec.report.tables import values_table
@@ -89,9 +89,9 @@ def _show_assignment(file: str, as_json: bool) -> None:
 
     assignment = hloexec.load_buffer_assignment(file)
     if as_json:
-        counts = {"allocations": assignment.allocations, "values": assignment.used_values}
+        counts = {"allocation_count": assignment.allocations, "value_count": assignment.used_values}
         record = {name: None if found is None else len(found) for name, found in counts.items()}
-        echo_json({"file": file, **record, "allocated_bytes": assignment.allocated_bytes})
+        echo_json("info-assignment", {"file": file, **record, "allocated_bytes": assignment.allocated_bytes})
         return
     from hloexec.report.layout import next_steps, show
     from hloexec.report.memory import assignment_line

@@ -43,7 +43,7 @@ def command(file: str, assignments: tuple[str, ...], top: int, as_json: bool) ->
     if as_json:
         from hloexec.report.memory import memory_record
 
-        echo_json(memory_record(usage, comparison, estimate))
+        echo_json("memory", {"file": file, **memory_record(usage, comparison, estimate)})
     else:
         from hloexec.report.layout import show
         from hloexec.report.memory import memory_view

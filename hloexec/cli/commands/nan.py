@@ -59,7 +59,7 @@ def command(
     if as_json:
         from hloexec.report.nan_search import nan_record
 
-        echo_json(nan_record(search))
+        echo_json("nan", {**run.record(), **nan_record(search)})
     else:
         from hloexec.report.layout import show
         from hloexec.report.nan_search import nan_view

@@ -27,12 +27,7 @@ def command(unsupported: bool, types: bool, as_json: bool) -> None:
     if as_json:
         from hloexec.report.records import opcode_records
 
-        records = opcode_records(opcodes)
-        for record in records:
-            taken = (accepted or {}).get(record["name"])
-            if accepted is not None:
-                record["element_types"] = None if taken is None else [element_type.name for element_type in taken]
-        echo_json(records)
+        echo_json("ops", {"opcodes": opcode_records(opcodes, accepted or {})})
         return
     from hloexec.report.layout import show
     from hloexec.report.tables import opcode_view

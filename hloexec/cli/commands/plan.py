@@ -46,7 +46,15 @@ def command(file: str, computation: str | None, numerics: str, after: str | None
     functions = [] if code is None else list(sources(code))
     peak = entry_peak_bytes(plan)
     if as_json:
-        echo_json({"computation": plan.computation.name, "peak_bytes": peak, "functions": functions})
+        planned = {
+            "file": file,
+            "module": module.name,
+            "numerics": policy.name,
+            "computation": plan.computation.name,
+            "peak_bytes": peak,
+            "functions": functions,
+        }
+        echo_json("plan", planned)
         return
     many = f"{len(functions)} functions" if len(functions) > 1 else "1 function"
     click.echo(f"# {plan.computation.name}: {many}, at most {in_units(peak)} beyond its inputs\n")

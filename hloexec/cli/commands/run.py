@@ -104,7 +104,7 @@ def command(file: str, given: RunOptions, strict: bool, as_json: bool, **more: A
         given = with_inputs_of(own.against, given)
     ready = _made_ready(file, given, own, strict=strict)
     module, topology = ready.snapshot.module, ready.topology
-    view = _JsonView() if as_json else _TerminalView()
+    view = _JsonView(file, given.seed, ready.options["numerics"].name) if as_json else _TerminalView()
     view.module(module, topology.count)
     names = [parameter.name for parameter in ready.computation.parameters]
     arguments = [tuple(values) for values in ready.values]
@@ -122,6 +122,7 @@ def command(file: str, given: RunOptions, strict: bool, as_json: bool, **more: A
     if own.save is not None:
         literals.save(own.save, tuple(results) if len(results) > 1 else results[0])
     ready.host.save()
+    view.close()
     return 1 if own.against is not None and view.comparison is not None and not view.comparison.agrees else 0
 
 
@@ -300,6 +301,9 @@ class _TerminalView:
             first, middle, last = (seconds_text(seconds) for seconds in _spread(ran.warm_seconds))
             show(f"then {len(ran.warm_seconds)} times in {middle} (median; {first} to {last})")
 
+    def close(self) -> None:
+        """Nothing is left to show."""
+
 
 class _JsonView:
     """Collects everything, and prints it at the end."""
@@ -307,14 +311,14 @@ class _JsonView:
     comparison: Comparison | None = None
     against: str | None = None
 
-    def __init__(self) -> None:
-        self._record: dict[str, Any] = {}
+    def __init__(self, file: str, seed: int, numerics: str) -> None:
+        self._record: dict[str, Any] = {"file": file, "seed": seed, "numerics": numerics}
 
     def module(self, module: Module, devices: int) -> None:
         self._record["module"] = module.name
-        self._record["instructions"] = module.instruction_count
-        self._record["computations"] = len(module.computations)
-        self._record["devices"] = devices
+        self._record["device_count"] = devices
+        self._record["instruction_count"] = module.instruction_count
+        self._record["computation_count"] = len(module.computations)
 
     def inputs(self, rows: Sequence[tuple[str, LeafStatistics]]) -> None:
         from hloexec.report.records import leaf_records
@@ -322,27 +326,21 @@ class _JsonView:
         self._record["inputs"] = leaf_records(rows)
 
     def result(self, rows: Sequence[tuple[str, LeafStatistics]], ran: Execution, printed: Sequence[str]) -> None:
+        from hloexec.report.comparison import comparison_record
         from hloexec.report.records import leaf_records
 
-        self._record["result"] = leaf_records(rows)
-        if self.comparison is not None:
-            from hloexec.report.comparison import comparison_record
+        warm = ran.warm_seconds
+        times = zip(("shortest", "median", "longest"), _spread(warm), strict=True) if warm else ()
+        self._record |= {
+            "result": leaf_records(rows),
+            "against": self.against,
+            "comparison": None if self.comparison is None else comparison_record(self.comparison),
+            "printed": [{"label": label, "literal": text} for label, text in ran.printed(printed)],
+            "seconds": ran.seconds,
+            "warm_seconds": {"iteration_count": len(warm), **dict(times)} if warm else None,
+            "peak_bytes": ran.statistics.peak_bytes,
+            "device_peak_bytes": ran.statistics.device_peak_bytes,
+        }
 
-            if self.against is not None:
-                self._record["against"] = self.against
-            self._record["comparison"] = comparison_record(self.comparison)
-        if printed:
-            self._record["printed"] = [{"label": label, "literal": text} for label, text in ran.printed(printed)]
-        self._record["seconds"] = ran.seconds
-        if ran.warm_seconds:
-            least, middle, most = _spread(ran.warm_seconds)
-            self._record["warm_seconds"] = {
-                "count": len(ran.warm_seconds),
-                "shortest": least,
-                "median": middle,
-                "longest": most,
-            }
-        self._record["peak_bytes"] = ran.statistics.peak_bytes
-        if len(ran.results) > 1:
-            self._record["device_peak_bytes"] = ran.statistics.device_peak_bytes
-        echo_json(self._record)
+    def close(self) -> None:
+        echo_json("run", self._record)

@@ -68,7 +68,7 @@ def command(
     if as_json:
         from hloexec.report.traces import trace_record
 
-        echo_json(trace_record(traced, folder))
+        echo_json("trace", {**run.record(), **trace_record(traced, folder)})
     else:
         from hloexec.report.layout import show
         from hloexec.report.traces import trace_view

@@ -1,0 +1,29 @@
+"""`hloexec schema`: what `--json` prints, as JSON Schema."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from hloexec.errors import InputError
+
+__all__ = ["command"]
+
+
+@click.command("schema")
+@click.argument("record", required=False)
+def command(record: str | None) -> None:
+    """Print the JSON Schema of what commands print with --json.
+
+    RECORD is the value of "schema" in what is printed, hloexec.run or run. Without it, lists the records there are.
+    """
+    from hloexec.report.schemas import json_schema, printed_records
+
+    if record is None:
+        click.echo("\n".join(printed_records()))
+        return
+    name = record.removeprefix("hloexec.")
+    if name not in printed_records():
+        raise InputError(f"there is no record {record!r}; there are {', '.join(printed_records())}")
+    click.echo(json.dumps(json_schema(name), indent=2))
