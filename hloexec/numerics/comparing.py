@@ -42,6 +42,7 @@ def compare(
     atol: float | None = None,
     rtol: float | None = None,
     ulp: float | None = None,
+    check_error: str = "max",
     module: Module | None = None,
     inputs: Inputs | None = None,
     numerics: str | NumericsPolicy = "reference",
@@ -56,20 +57,23 @@ def compare(
     complex numbers and integers may be of different widths, and are compared with each other in the narrower type.
 
     An element agrees where |actual − expected| ≤ atol + rtol·|expected|, or where it is `ulp` ULPs off at most; NaN
-    agrees with NaN. Where none of the three is given, floats may be off by what rounding explains. With the `module`
-    that gave the values and its `inputs` (see `hloexec.Inputs`) that is measured, for each
-    element by itself: the module runs a few times with roundings that go up or down by chance
-    (`hloexec.numerics.sampling.spread`); `spreads`, by label, are what was measured before. `numerics` is the policy
-    that the module runs under. Without inputs an element is held to its own size, and to how often the module rounds
-    (`hloexec.numerics.tolerances`); without a module, one contraction of `contraction_length` terms (1024 unless given)
-    is assumed. Integers and preds must be the same.
+    agrees with NaN. `check_error` says which statistic of a leaf's errors, each in units of what is tolerated of its
+    element, is held to that: `max` every one, `mean` their mean, `median` and `p99` that of the rank of 50 and 99 % of
+    the elements; the verdict says which. NaN and infinities must be where they are expected under any of them. Where
+    none of the three is given, floats may be off by what rounding explains. With the `module` that gave the values and
+    its `inputs` (see `hloexec.Inputs`) that is measured, for each element by itself: the module runs a few times with
+    roundings that go up or down by chance (`hloexec.numerics.sampling.spread`); `spreads`, by label, are what was
+    measured before. `numerics` is the policy that the module runs under. Without inputs an element is held to its own
+    size, and to how often the module rounds (`hloexec.numerics.tolerances`); without a module, one contraction of
+    `contraction_length` terms (1024 unless given) is assumed. Integers and preds must be the same.
 
     Indices compare by the values that they select, where `module` shows that a leaf holds some (argmax, topk, argsort):
     they need `inputs`, the module's, or a leaf that holds the values themselves. `selects` says it where no module
     does: from a leaf's label to the array that it selects from, along its last dimension, or to a pair of the array and
     the dimension.
 
-    Raises InputError for what is no value, negative tolerances, and `selects` that do not fit.
+    Raises InputError for what is no value, negative tolerances, a `check_error` without a tolerance, and `selects` that
+    do not fit.
     """
     rows = _rows(module, inputs)
     numerics = numerics_policy(numerics)
@@ -79,7 +83,7 @@ def compare(
         raise wrong("selects", "a mapping from the labels of leaves to arrays", selects)
     if spreads is not None and not (isinstance(spreads, Mapping) and all(map(_is_spread, spreads.values()))):
         raise wrong("spreads", "a mapping from the labels of leaves to Spread objects", spreads)
-    given = given_tolerance(atol, rtol, ulp)
+    given = given_tolerance(atol, rtol, ulp, check_error)
     leaves = dict(leaves_of(actual, "actual")), dict(leaves_of(expected, "expected"))
     pairs = list(_paired(*leaves))
     own = {} if module is None else _own_chains(module, numerics)

@@ -10,7 +10,7 @@ import attrs
 
 from hloexec.numerics.error_maps import ErrorMap
 from hloexec.numerics.measuring import ElementDifference, Measured
-from hloexec.numerics.tolerances import Tolerance
+from hloexec.numerics.tolerances import CHECK_ERRORS, Tolerance
 from hloexec.values import Described
 
 __all__ = ["Comparison", "LeafComparison", "Verdict", "verdict_of"]
@@ -24,7 +24,13 @@ class Verdict(enum.Enum):
     ROUNDING = "rounding only"
     """Different bits, as far apart as rounding explains; or other indices, of values that are."""
     WITHIN = "within tolerance"
-    """Different bits, within a tolerance that the caller gave."""
+    """Different bits, every element within a tolerance that the caller gave."""
+    P99 = "99 % within tolerance"
+    """Elements beyond a tolerance of which the caller asked that 99 % of the elements keep it."""
+    MEDIAN = "median within tolerance"
+    """The same, asked of the median of the errors alone."""
+    MEAN = "mean within tolerance"
+    """The same, asked of the mean of the errors alone."""
     DIFFERENT = "different"
 
     @property
@@ -33,6 +39,7 @@ class Verdict(enum.Enum):
 
 
 _ORDER = tuple(Verdict)
+_BY_STATISTIC = {"p99": Verdict.P99, "median": Verdict.MEDIAN, "mean": Verdict.MEAN}
 
 
 @attrs.frozen(eq=False)
@@ -45,6 +52,8 @@ class LeafComparison:
     narrower of both types (see `hloexec.numerics.ulps`; the 100th is the largest, others are exact up to 64 and to 3 %
     beyond). `cosine` is of the angle between both as vectors, over their finite elements. `nans` and `infinities`
     count places: on both sides, only in the actual, only in the expected value; `unlike_zeros` zeros of unlike signs.
+    `mean_severity` is the mean of the errors in units of the tolerance, `infinite_mismatches` counts mismatches that
+    have no finite error.
     `first` are the first mismatches in logical order, `worst` the largest errors in units of the tolerance.
     """
 
@@ -84,6 +93,21 @@ class LeafComparison:
     @property
     def first(self) -> tuple[ElementDifference, ...]:
         return () if self.measured is None else self.measured.first
+
+    @property
+    def statistic_text(self) -> str:
+        """What a tolerance for a statistic of the errors came to, where not all elements are within it; else empty."""
+        measured = self.measured
+        if measured is None or not measured.mismatches or self.tolerance.check_error == "max":
+            return ""
+        beyond = f"beyond it: {measured.mismatches} of {self.count} elements"
+        if measured.infinite_mismatches:
+            beyond += f", {measured.infinite_mismatches} of them without a finite error (NaN, infinities)"
+        what = CHECK_ERRORS[self.tolerance.check_error]
+        if self.tolerance.check_error == "mean":
+            what += f", {measured.mean_severity:.3g} times what is tolerated"
+        place = "within" if measured.is_within else "outside of"
+        return f"{what}: {place} the tolerance; {beyond}"
 
     @property
     def allowed_at_worst(self) -> float | None:
@@ -145,6 +169,6 @@ def verdict_of(measured: Measured) -> Verdict:
     """What counts come to."""
     if not measured.unequal:
         return Verdict.EQUAL
-    if measured.mismatches:
-        return Verdict.DIFFERENT
-    return Verdict.WITHIN if measured.tolerance.is_given else Verdict.ROUNDING
+    if not measured.mismatches:
+        return Verdict.WITHIN if measured.tolerance.is_given else Verdict.ROUNDING
+    return _BY_STATISTIC[measured.tolerance.check_error] if measured.is_within else Verdict.DIFFERENT

@@ -26,6 +26,8 @@ _BLOCK = 1 << 16
 """Elements looked at at a time: the dozen f64 arrays made of them stay in the L2 cache or near it."""
 _MOST_ELEMENTS = 8
 """So many of the first and of the worst elements are told of."""
+_SHARES = {"max": 100, "p99": 99, "median": 50}
+"""How many of a hundred elements have to be within the tolerance for a statistic, by nearest rank, to be so."""
 _EXACT_BUCKETS = 64
 """Distances below this are counted each by itself, larger ones by octaves."""
 _BUCKETS_PER_OCTAVE = 32
@@ -62,6 +64,10 @@ class Measured:
     nans: tuple[int, int, int]
     infinities: tuple[int, int, int]
     unlike_zeros: int
+    mean_severity: float
+    infinite_mismatches: int
+    is_within: bool
+    """Whether the statistic of the errors that the tolerance is for is within it."""
     first: tuple[ElementDifference, ...]
     worst: tuple[ElementDifference, ...]
     error_map: ErrorMap
@@ -153,7 +159,8 @@ class _Accumulator:
         self._most_ulps = 0.0
         self._absolute = _Mean()
         self._relative = _Mean()
-        self._unequal = self._mismatches = self._unlike_zeros = 0
+        self._unequal = self._mismatches = self._unlike_zeros = self._infinite_mismatches = 0
+        self._severity_sum = 0.0
         self._nans = np.zeros(3, np.int64)
         self._infinities = np.zeros(3, np.int64)
         self._first: list[ElementDifference] = []
@@ -207,6 +214,8 @@ class _Accumulator:
         self._map.add(places, found)
         too_bad = exceeds(found, self._tolerance)
         self._mismatches += int(np.count_nonzero(too_bad))
+        self._infinite_mismatches += int(np.count_nonzero(too_bad & ~np.isfinite(errors)))
+        self._severity_sum += float(found.sum())
         remaining = _MOST_ELEMENTS - len(self._first)
         picked = np.flatnonzero(too_bad)[:remaining]
         count = min(_MOST_ELEMENTS, places.size)
@@ -248,11 +257,27 @@ class _Accumulator:
             nans=_three(self._nans),
             infinities=_three(self._infinities),
             unlike_zeros=self._unlike_zeros,
+            mean_severity=self._mean_severity,
+            infinite_mismatches=self._infinite_mismatches,
+            is_within=self._is_within(),
             first=tuple(self._first),
             worst=tuple(self._worst),
             error_map=self._map.result(),
             tolerance=self._tolerance,
         )
+
+    @property
+    def _mean_severity(self) -> float:
+        return self._severity_sum / max(1, self._arrays[0].size)
+
+    def _is_within(self) -> bool:
+        """Where NaN or an infinity stands on one side only, there is no error that a statistic could take in."""
+        statistic, count = self._tolerance.check_error, self._arrays[0].size
+        if self._infinite_mismatches:
+            return False
+        if statistic == "mean":
+            return not exceeds(np.asarray(self._mean_severity), self._tolerance)
+        return 100 * (count - self._mismatches) >= _SHARES[statistic] * count
 
     def _percentiles(self) -> dict[int, float]:
         total = int(self._histogram.sum())

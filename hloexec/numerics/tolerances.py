@@ -16,16 +16,19 @@ magnified by steep functions, may be off by more than its own size says: only a 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import attrs
 
-from hloexec.arguments import require_number
+from hloexec.arguments import require_choice, require_number
 from hloexec.dtypes import ElementType, element_type_of
+from hloexec.errors import InputError
 from hloexec.numerics.error_budget import LAMBDA, Chain, rounding, summing
 from hloexec.numerics.sampling.spread import Spread
 from hloexec.precision import smallest_normal, unit_roundoff
 
 __all__ = [
+    "CHECK_ERRORS",
     "DEFAULT_CONTRACTION_LENGTH",
     "Tolerance",
     "derived_tolerance",
@@ -34,6 +37,13 @@ __all__ = [
     "required_equality",
 ]
 
+CHECK_ERRORS: Mapping[str, str] = {
+    "max": "every error",
+    "p99": "99 % of the errors",
+    "median": "the median of the errors",
+    "mean": "the mean of the errors",
+}
+"""The statistics of errors that can be held to a tolerance, with what each is called."""
 DEFAULT_CONTRACTION_LENGTH = 1024
 """What is taken for the longest contraction where neither a module nor a length says it."""
 
@@ -52,19 +62,31 @@ class Tolerance:
     """Where it comes from, in a sentence."""
     factor: float = 0.0
     """Measured tolerances only: how many times an element's own spread it may be off besides."""
+    check_error: str = "max"
+    """Which statistic of the errors is held to it, one of CHECK_ERRORS."""
 
 
-def given_tolerance(atol: float | None, rtol: float | None, ulp: float | None) -> Tolerance | None:
-    """The tolerance that a caller gives, None where nothing is; InputError where it is negative or NaN."""
+def given_tolerance(
+    atol: float | None, rtol: float | None, ulp: float | None, check_error: str = "max"
+) -> Tolerance | None:
+    """The tolerance that a caller gives, None where nothing is; InputError where it is negative or NaN.
+
+    Another `check_error` than `max`, one of CHECK_ERRORS, needs a tolerance.
+    """
+    require_choice("check_error", check_error, CHECK_ERRORS)
     for name, number in (("atol", atol), ("rtol", rtol), ("ulp", ulp)):
         if number is not None:
             require_number(name, number)
     if atol is None and rtol is None and ulp is None:
+        if check_error != "max":
+            raise InputError(f"check_error={check_error} needs a tolerance to hold the errors to: atol, rtol or ulp")
         return None
     parts = [
         f"{name} {number:g}" for name, number in (("atol", atol), ("rtol", rtol), ("ulp", ulp)) if number is not None
     ]
-    return Tolerance(rtol or 0.0, atol or 0.0, ulp, is_given=True, derivation=f"given: {', '.join(parts)}")
+    alone = "" if check_error == "max" else f", for {CHECK_ERRORS[check_error]} alone"
+    derivation = f"given: {', '.join(parts)}{alone}"
+    return Tolerance(rtol or 0.0, atol or 0.0, ulp, is_given=True, derivation=derivation, check_error=check_error)
 
 
 def required_equality(why: str) -> Tolerance:

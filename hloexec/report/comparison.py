@@ -20,6 +20,9 @@ _STYLES = {
     Verdict.EQUAL: "bold green",
     Verdict.ROUNDING: "bold cyan",
     Verdict.WITHIN: "bold cyan",
+    Verdict.P99: "bold yellow",
+    Verdict.MEDIAN: "bold yellow",
+    Verdict.MEAN: "bold yellow",
     Verdict.DIFFERENT: "bold red",
 }
 _WORST_SHOWN = 5
@@ -108,7 +111,7 @@ def _ulp_text(ulps: float | None) -> str:
 
 def _remark_lines(leaf: LeafComparison) -> list[str]:
     """What a row of numbers does not say: notes, and where NaNs, infinities and signs of zeros differ."""
-    lines = [leaf.note] if leaf.note else []
+    lines = [line for line in (leaf.note, leaf.statistic_text) if line]
     if leaf.measured is None:
         return lines
     for name, (_, ours, theirs) in (("NaN", leaf.measured.nans), ("infinity", leaf.measured.infinities)):
@@ -198,6 +201,8 @@ def _measured_record(measured: Measured) -> dict[str, object]:
         "nans": _places_record(measured.nans),
         "infinities": _places_record(measured.infinities),
         "unlike_zero_count": measured.unlike_zeros,
+        "mean_severity": measured.mean_severity,
+        "infinite_mismatch_count": measured.infinite_mismatches,
         "first": [attrs.asdict(element) for element in measured.first],
         "worst": [attrs.asdict(element) for element in measured.worst],
         "error_map": measured.error_map.record(),

@@ -23,7 +23,9 @@ _WORD: Mapping[str, dict[str, Any]] = {
     "flag": {"type": "boolean"},
 }
 """The types that are no records; JSON has no infinities and no NaN, which are texts."""
-_VERDICTS = "equal|rounding only|within tolerance|different"
+_VERDICTS = (
+    "equal|rounding only|within tolerance|99 % within tolerance|median within tolerance|mean within tolerance|different"
+)
 
 KEYS: Mapping[str, tuple[str, str]] = {
     # What every record says of itself, and of what was run.
@@ -144,6 +146,8 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "actual_only": ("integer", "In how many places of the actual array only."),
     "expected_only": ("integer", "In how many places of the expected array only."),
     "unlike_zero_count": ("integer", "How many zeros have the other sign."),
+    "mean_severity": ("number", "The mean of the errors in units of the tolerance."),
+    "infinite_mismatch_count": ("integer", "How many elements beyond the tolerance have no finite error."),
     "first": ("[difference]", "The first elements beyond the tolerance."),
     "worst": ("[difference]", "The elements of the largest errors, in units of the tolerance."),
     "actual": ("element", "The element of the actual array."),
@@ -162,6 +166,7 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "is_given": ("flag", "Whether someone has chosen it."),
     "derivation": ("text", "Where it comes from."),
     "factor": ("number", "How many times its own spread an element may be off besides."),
+    "check_error": ("max|p99|median|mean", "Which statistic of the errors is held to the tolerance."),
     # Searches.
     "before_file": ("text", "The file or folder BEFORE."),
     "after_file": ("text", "The file or folder AFTER."),
@@ -306,12 +311,12 @@ RECORDS: Mapping[str, str] = {
     "comparison": _COMPARISON,
     "compared_leaf": "label verdict actual_shape expected_shape element_count note measured?",
     "measurement": "ulp_type unequal_count mismatch_count max_absolute_error? mean_absolute_error? "
-    "max_relative_error? mean_relative_error? ulp_percentiles cosine? nans infinities unlike_zero_count first worst "
-    "error_map tolerance",
+    "max_relative_error? mean_relative_error? ulp_percentiles cosine? nans infinities unlike_zero_count mean_severity "
+    "infinite_mismatch_count first worst error_map tolerance",
     "places": "both actual_only expected_only",
     "difference": "index actual expected absolute_error ulps severity",
     "error_map": "rows columns cells",
-    "tolerance": "rtol atol ulp? is_given derivation factor",
+    "tolerance": "rtol atol ulp? is_given derivation factor check_error",
     "module_diff": _DIFF,
     "diff_finding": "blamed instead_of? comparison? is_certain reason run_count",
     "instruction_run": _INSTRUCTION_RUN,

@@ -75,12 +75,23 @@ def test_json_holds_everything(capsys: pytest.CaptureFixture[str]) -> None:
         (["narrow.npz", "raw.npz"], "equal"),
         (["named.npz", "x.npy"], "different"),
         (["near.npz", "x.npz", "--contraction-length", "1"], "rounding only"),
+        (["off.npz", "x.npz", "--atol", "0.1", "--check-error", "median"], "median within tolerance"),
+        (["off.npz", "x.npz", "--atol", "0.1", "--check-error", "p99"], "different"),
+        (["off.npz", "x.npz", "--atol", "1", "--check-error", "mean"], "within tolerance"),
     ],
 )
 def test_verdicts(arguments: list[str], verdict: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["compare", *arguments, "--json"])
     assert read_record(capsys.readouterr().out)["verdict"] == verdict
     assert code == (verdict == "different")
+
+
+def test_a_verdict_on_the_median_says_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "off.npz", "x.npz", "--atol", "0.1", "--check-error", "median"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("median within tolerance  2 arrays")
+    assert "0: the median of the errors: within the tolerance; beyond it: 1 of 12 elements" in out
+    assert "tolerance given: atol 0.1, for the median of the errors alone" in out
 
 
 def test_snapshots_have_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,6 +129,11 @@ def test_top_limits_the_table(capsys: pytest.CaptureFixture[str]) -> None:
         (["x.npz", "module.hlo"], "'module.hlo' holds a module, but no result"),
         (["raw.npz", "x.npy"], "holds raw bytes (|V2) without a type"),
         (["x.npz", "x.npz", "--atol", "-1"], "atol must not be negative"),
+        (["x.npz", "x.npz", "--check-error", "mean"], "--check-error needs a tolerance to hold the errors to: --atol"),
+        (
+            ["x.npz", "x.npz", "--atol", "1", "--check-error", "p98"],
+            "'p98' is not one of 'max', 'p99', 'median', 'mean'",
+        ),
         (["x.npz", "x.npz", "--rtol", "much"], "'much' is not a valid float"),
         (["x.npz", "x.npz", "--numerics", "sloppy"], "unknown numerics policy 'sloppy'"),
         (["x.npz", "x.npz", "--inputs", "x.npz"], "--inputs are those of a module; give it by --module"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +24,14 @@ __all__ = ["command"]
 @click.option("--atol", type=float, help="The absolute error that is tolerated.")
 @click.option("--rtol", type=float, help="The error that is tolerated, relative to the expected value.")
 @click.option("--ulp", type=float, help="The error that is tolerated, in units in the last place.")
+@click.option(
+    "--check-error",
+    type=click.Choice(("max", "p99", "median", "mean")),
+    default="max",
+    show_default=True,
+    help="Which statistic of the errors has to be within --atol, --rtol or --ulp: that of every element, of 99 % or of "
+    "half of them, or the mean. The verdict says which.",
+)
 @click.option(
     "--module",
     "module_file",
@@ -58,6 +66,7 @@ def command(
     atol: float | None,
     rtol: float | None,
     ulp: float | None,
+    check_error: str,
     module_file: str | None,
     inputs: str | None,
     numerics: str,
@@ -72,8 +81,9 @@ def command(
     given, it follows from the element types and from what the module adds up and rounds. Exits with 0 where both agree,
     1 where they differ, 2 where they cannot be compared.
     """
+    tolerances = {"atol": atol, "rtol": rtol, "ulp": ulp, "check_error": check_error}
     module, comparison = _compared(
-        actual, expected, (atol, rtol, ulp), module_file, inputs, numerics, contraction_length, selects
+        actual, expected, tolerances, module_file, inputs, numerics, contraction_length, selects
     )
     if as_json:
         from hloexec.report.comparison import comparison_record
@@ -96,7 +106,7 @@ def command(
 def _compared(
     actual: str,
     expected: str,
-    tolerances: tuple[float | None, float | None, float | None],
+    tolerances: Mapping[str, Any],
     module_file: str | None,
     inputs: str | None,
     numerics: str,
@@ -110,6 +120,8 @@ def _compared(
     from hloexec.ops.policies.policy import numerics_policy
     from hloexec.results import read_result, result_shapes
 
+    if tolerances["check_error"] != "max" and not any(tolerances[name] is not None for name in ("atol", "rtol", "ulp")):
+        raise click.UsageError("--check-error needs a tolerance to hold the errors to: --atol, --rtol or --ulp")
     try:
         numerics_policy(numerics)
     except UnsupportedError as error:
@@ -127,14 +139,11 @@ def _compared(
     if module is not None and inputs is not None:
         found = literals.load_inputs(inputs, module.entry.parameters)
         values = [found[number] for number in range(len(found))]
-    atol, rtol, ulp = tolerances
     selected: dict[str, Array] = {label: literals.load_arrays(path)["value"] for label, path in selects}
     comparison = hloexec.compare(
         ours,
         theirs,
-        atol=atol,
-        rtol=rtol,
-        ulp=ulp,
+        **tolerances,
         module=module,
         inputs=values,
         numerics=numerics,
