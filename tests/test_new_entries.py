@@ -22,7 +22,7 @@ from hloexec.ops.intervals import Bounds
 from hloexec.ops.intervals import demand as demanding
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import OPCODES, MemoryOrder, opcode
-from hloexec.ops.traits import ContractionSize, Pole, Traits
+from hloexec.ops.traits import ContractionSize, Pole
 from hloexec.plan.regions.region import RegionKernel
 from hloexec.values import Array
 
@@ -37,10 +37,11 @@ def _new_entries() -> Iterator[None]:
         "1 / tan x.",
         operands=1,
         kinds=FLOAT,
-        traits=Traits(demands=demanding(0, 1, 2), pole=Pole(0, lambda x: x == 0, "cotangent of zero")),
+        demands=demanding(0, 1, 2),
+        pole=Pole(0, lambda x: x == 0, "cotangent of zero"),
     )
 
-    @opcode("swap-halves", operands=1, any_order=True, traits=Traits(moves=(0,)))
+    @opcode("swap-halves", operands=1, any_order=True, moves=(0,))
     class SwapHalves:
         """out = the second half of the operand along dimension 0, then the first."""
 

@@ -18,7 +18,7 @@ from hloexec.ir import Computation, Instruction, Shape
 from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.rows import RowForm
-from hloexec.ops.traits import NO_TRAITS, Traits, traits_with_rules
+from hloexec.ops.traits import NO_TRAITS, TRAITS, Traits, traits_with_rules
 
 __all__ = [
     "ANY",
@@ -73,12 +73,7 @@ class Role(enum.Enum):
     """Exchanges values with other devices or with the host: collectives, send and recv, infeed and outfeed."""
 
 
-_STATED = frozenset(
-    {
-        *(Role.PARAMETER, Role.CONSTANT, Role.CUSTOM_CALL),
-        *(Role.ASYNC_START, Role.COPY_START, Role.PART, Role.MACHINE),
-    }
-)
+_STATED = frozenset(Role[name] for name in "PARAMETER CONSTANT CUSTOM_CALL ASYNC_START COPY_START PART MACHINE".split())
 """Roles of which texts always state the shape of the result."""
 
 
@@ -206,15 +201,15 @@ _Entry = TypeVar("_Entry", bound=type)
 _RULES = ("infer", "evaluate", "exchange", "bind", "memory_order", "by_rows", "summed")
 
 
-def opcode(
-    name: str, *, operands: int | tuple[int, int | None], traits: Traits = NO_TRAITS, **fields: Any
-) -> Callable[[_Entry], _Entry]:
-    """Register the decorated class as the entry of opcode `name`; `fields` are others of `Opcode`.
+def opcode(name: str, *, operands: int | tuple[int, int | None], **fields: Any) -> Callable[[_Entry], _Entry]:
+    """Register the decorated class as the entry of opcode `name`; `fields` are others of `Opcode`, and of `Traits`.
 
     The class's docstring gives the rule and its source; its static methods `infer`, `evaluate`, `bind`,
     `memory_order`, `by_rows`, `summed` and (collectives) `exchange` are what they are called, and so are those
     that are rules of its `traits`: `bounds`, `demands`, `demands_for`.
     """
+
+    traits = Traits(**{trait: fields.pop(trait) for trait in TRAITS & fields.keys()})
 
     def decorate(cls: _Entry) -> _Entry:
         rules = {rule: getattr(cls, rule) for rule in _RULES if hasattr(cls, rule)}

@@ -118,10 +118,7 @@ def require_reducer(program: ProgramShape, operands: Sequence[ArrayShape], what:
     kept in another type than the operands' (a wider one), as long as parameters and results agree.
     """
     parameters, count = program.parameters, len(operands)
-    require(
-        len(parameters) == 2 * count,
-        f"{what} must take {2 * count} parameters, but takes {len(parameters)}",
-    )
+    require(len(parameters) == 2 * count, f"{what} must take {2 * count} parameters, but takes {len(parameters)}")
     scalars = all(isinstance(parameter, ArrayShape) and parameter.rank == 0 for parameter in parameters)
     require(scalars, f"{what} must take scalars, but takes {', '.join(map(str, parameters))}")
     results = program.result.elements if isinstance(program.result, TupleShape) else (program.result,)

@@ -20,6 +20,7 @@ from hloexec.values import Array
 __all__ = [
     "ALL_OPERANDS",
     "NO_TRAITS",
+    "TRAITS",
     "ContractionSize",
     "Index",
     "Pole",
@@ -147,16 +148,9 @@ class Traits:
 
 
 NO_TRAITS = Traits()
-_IN_ENTRIES = (
-    "bounds",
-    "contraction",
-    "demands",
-    "demands_for",
-    "keeps_relative_errors",
-    "probe",
-    "states_shape",
-    "sums",
-)
+TRAITS = frozenset(field.name for field in attrs.fields(Traits))
+"""The names of all."""
+_IN_ENTRIES = "bounds contraction demands demands_for keeps_relative_errors probe states_shape sums".split()
 
 
 def traits_with_rules(traits: Traits, entry: type) -> Traits:

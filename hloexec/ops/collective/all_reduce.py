@@ -42,7 +42,6 @@ from hloexec.ops.signatures import (
     same_type,
 )
 from hloexec.ops.threads import in_pieces
-from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["AllGatherAttributes", "AllReduceAttributes", "ReduceScatterAttributes"]
@@ -77,10 +76,7 @@ class ReduceScatterAttributes(_FoldAttributes):
     to_apply: str = attribute(Grammar.COMPUTATION)
 
 
-_MOVES = Traits(moves=(0,), crosses_devices=True)
-
-
-@collective("all-gather", attributes=AllGatherAttributes, gives_same=True, traits=_MOVES)
+@collective("all-gather", attributes=AllGatherAttributes, gives_same=True, moves=(0,), crosses_devices=True)
 class AllGather:
     """Concatenates the operands of a group's devices along `dimensions` (XLA: AllGather)."""
 
@@ -96,10 +92,7 @@ class AllGather:
 
 
 @collective(
-    "all-gather-start",
-    attributes=AllGatherAttributes,
-    gives_same=True,
-    traits=Traits(begins=True, opens=True, owns_tuple=True),
+    "all-gather-start", attributes=AllGatherAttributes, gives_same=True, begins=True, opens=True, owns_tuple=True
 )
 class AllGatherStart:
     """Starts an all-gather; the value is (operands, results)."""
@@ -113,14 +106,14 @@ class AllGatherStart:
     exchange = AllGather.exchange
 
 
-@opcode("all-gather-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (1,)),), owns_tuple=True))
+@opcode("all-gather-done", operands=1, role=Role.PART, aliases=(((), (1,)),), owns_tuple=True)
 class AllGatherDone:
     """The results of a started all-gather."""
 
     infer = element_of_operand("all-gather-done", 1)
 
 
-@collective("all-reduce", attributes=AllReduceAttributes, gives_same=True, traits=Traits(is_leafwise=True))
+@collective("all-reduce", attributes=AllReduceAttributes, gives_same=True, is_leafwise=True)
 class AllReduce:
     """Folds the operands of a group's devices with `to_apply` (XLA: AllReduce)."""
 
@@ -137,10 +130,7 @@ class AllReduce:
 
 
 @collective(
-    "all-reduce-start",
-    attributes=AllReduceAttributes,
-    gives_same=True,
-    traits=Traits(is_leafwise=True, in_place=True, opens=True),
+    "all-reduce-start", attributes=AllReduceAttributes, gives_same=True, is_leafwise=True, in_place=True, opens=True
 )
 class AllReduceStart:
     """Starts an all-reduce; the value has the shape of the results."""
@@ -154,7 +144,7 @@ class AllReduceStart:
     exchange = AllReduce.exchange
 
 
-@opcode("all-reduce-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), ()),)))
+@opcode("all-reduce-done", operands=1, role=Role.PART, aliases=(((), ()),))
 class AllReduceDone:
     """The results of a started all-reduce."""
 

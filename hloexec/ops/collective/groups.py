@@ -61,8 +61,7 @@ def group_size(groups: ReplicaGroups, opcode_name: str) -> int | None:
     require_distinct(groups, opcode_name)
     sizes = {len(group) for group in groups.groups}
     require(
-        len(sizes) <= 1,
-        f"the replica groups of {opcode_name} must be of one size, but have {sorted(sizes)} devices",
+        len(sizes) <= 1, f"the replica groups of {opcode_name} must be of one size, but have {sorted(sizes)} devices"
     )
     return next(iter(sizes), None)
 
@@ -79,10 +78,7 @@ def require_distinct(groups: ReplicaGroups, opcode_name: str) -> None:
 
 def extent_of(shape: ArrayShape, dimension: int, what: str) -> int:
     """The size of a dimension, which must be there."""
-    require(
-        0 <= dimension < shape.rank,
-        f"dimension {dimension} is out of range for {what}, which has shape {shape}",
-    )
+    require(0 <= dimension < shape.rank, f"dimension {dimension} is out of range for {what}, which has shape {shape}")
     return shape.dimensions[dimension]
 
 

@@ -27,7 +27,6 @@ from hloexec.ops.common import array_shape, require
 from hloexec.ops.intervals import always
 from hloexec.ops.registry import Role, opcode
 from hloexec.ops.signatures import U32_SHAPE, element_of_operand, one_or_tuple, require_same_shape, require_tuple
-from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = [
@@ -68,7 +67,7 @@ class CollectivePermuteAttributes:
     slice_sizes: tuple[tuple[int, ...], ...] = attribute(Grammar.INT_LIST_LIST, default=())
 
 
-@collective("all-to-all", attributes=AllToAllAttributes, traits=Traits(moves=(0,), crosses_devices=True))
+@collective("all-to-all", attributes=AllToAllAttributes, moves=(0,), crosses_devices=True)
 class AllToAll:
     """Device i's part j goes to device j's place i, within each group (XLA: AllToAll)."""
 
@@ -165,10 +164,9 @@ class RaggedAllToAll:
         return results
 
 
-_MOVES_OR_FILLS = Traits(moves=(0,), fills=True, crosses_devices=True)
-
-
-@collective("collective-broadcast", attributes=CollectiveBroadcastAttributes, traits=_MOVES_OR_FILLS)
+@collective(
+    "collective-broadcast", attributes=CollectiveBroadcastAttributes, moves=(0,), fills=True, crosses_devices=True
+)
 class CollectiveBroadcast:
     """The value of each group's first device; zeros on devices in no group (XLA: CollectiveBroadcast)."""
 
@@ -186,7 +184,7 @@ class CollectiveBroadcast:
         return dict.fromkeys(members, one_or_all(members[first]))
 
 
-@collective("collective-permute", attributes=CollectivePermuteAttributes, traits=_MOVES_OR_FILLS)
+@collective("collective-permute", attributes=CollectivePermuteAttributes, moves=(0,), fills=True, crosses_devices=True)
 class CollectivePermute:
     """Sends each source's value to its target; zeros on devices that are no target (XLA: CollectivePermute)."""
 
@@ -210,9 +208,7 @@ class CollectivePermute:
 
 
 @collective(
-    "collective-permute-start",
-    attributes=CollectivePermuteAttributes,
-    traits=Traits(begins=True, opens=True, owns_tuple=True),
+    "collective-permute-start", attributes=CollectivePermuteAttributes, begins=True, opens=True, owns_tuple=True
 )
 class CollectivePermuteStart:
     """Starts a collective-permute; the value is (operands, results, context...)."""
@@ -230,7 +226,7 @@ class CollectivePermuteStart:
     exchange = CollectivePermute.exchange
 
 
-@opcode("collective-permute-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (1,)),), owns_tuple=True))
+@opcode("collective-permute-done", operands=1, role=Role.PART, aliases=(((), (1,)),), owns_tuple=True)
 class CollectivePermuteDone:
     """The results of a started collective-permute."""
 
@@ -240,7 +236,7 @@ class CollectivePermuteDone:
 _MOST_DEVICES = 1 << 20
 
 
-@opcode("partition-id", operands=0, role=Role.PARTITION_ID, traits=Traits(bounds=always(0, _MOST_DEVICES)))
+@opcode("partition-id", operands=0, role=Role.PARTITION_ID, bounds=always(0, _MOST_DEVICES))
 class PartitionId:
     """The number of this device's partition, u32[]."""
 
@@ -249,7 +245,7 @@ class PartitionId:
         return U32_SHAPE
 
 
-@opcode("replica-id", operands=0, role=Role.REPLICA_ID, traits=Traits(bounds=always(0, _MOST_DEVICES)))
+@opcode("replica-id", operands=0, role=Role.REPLICA_ID, bounds=always(0, _MOST_DEVICES))
 class ReplicaId:
     """The number of this device's replica, u32[]."""
 

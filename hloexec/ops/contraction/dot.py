@@ -237,12 +237,7 @@ def contraction_shape(
 
 
 def contract(
-    lhs: Array,
-    rhs: Array,
-    attributes: DotAttributes,
-    result_type: ElementType,
-    *,
-    numerics: NumericsPolicy = REFERENCE,
+    lhs: Array, rhs: Array, attributes: DotAttributes, result_type: ElementType, *, numerics: NumericsPolicy = REFERENCE
 ) -> Array:
     """The contraction of two arrays, as `Dot` defines it."""
     lhs, rhs = _cut_to_common_extents(lhs, rhs, attributes)

@@ -70,11 +70,7 @@ def is_one_call(rows: int, terms: int, columns: int) -> bool:
 
 
 def products_plus(
-    products: Sequence[tuple[Array, Array]],
-    addend: Array,
-    out: Array | None = None,
-    *,
-    is_addend_first: bool = False,
+    products: Sequence[tuple[Array, Array]], addend: Array, out: Array | None = None, *, is_addend_first: bool = False
 ) -> Array:
     """addend + lhs · rhs + …, of matrices of one type and products of one shape, in `out`, which may be `addend`.
 

@@ -21,7 +21,6 @@ from hloexec.ops.signatures import (
     require_token,
     require_tuple,
 )
-from hloexec.ops.traits import Traits
 
 __all__ = [
     "AsyncDoneAttributes",
@@ -77,7 +76,9 @@ class OutfeedAttributes:
     operands=(0, ANY),
     attributes=AsyncStartAttributes,
     role=Role.ASYNC_START,
-    traits=Traits(begins=True, opens=True, owns_tuple=True),
+    begins=True,
+    opens=True,
+    owns_tuple=True,
 )
 class AsyncStart:
     """Starts calls(operands...); the value is ((operands...), results, state...)."""
@@ -96,7 +97,9 @@ class AsyncStart:
     operands=1,
     attributes=AsyncDoneAttributes,
     role=Role.PART,
-    traits=Traits(aliases=(((), ()),), opens=True, owns_tuple=True),
+    aliases=(((), ()),),
+    opens=True,
+    owns_tuple=True,
 )
 class AsyncUpdate:
     """The operand, a started operation, some steps later."""
@@ -108,11 +111,7 @@ class AsyncUpdate:
 
 
 @opcode(
-    "async-done",
-    operands=1,
-    attributes=AsyncDoneAttributes,
-    role=Role.PART,
-    traits=Traits(aliases=(((), (1,)),), owns_tuple=True),
+    "async-done", operands=1, attributes=AsyncDoneAttributes, role=Role.PART, aliases=(((), (1,)),), owns_tuple=True
 )
 class AsyncDone:
     """The results of a started operation."""
@@ -121,11 +120,7 @@ class AsyncDone:
 
 
 @opcode(
-    "copy-start",
-    operands=1,
-    attributes=CopyStartAttributes,
-    role=Role.COPY_START,
-    traits=Traits(aliases=(((1,), ()),), opens=True),
+    "copy-start", operands=1, attributes=CopyStartAttributes, role=Role.COPY_START, aliases=(((1,), ()),), opens=True
 )
 class CopyStart:
     """Starts a copy; the value is (destination, source, context)."""
@@ -138,20 +133,14 @@ class CopyStart:
         return shape
 
 
-@opcode("copy-done", operands=1, role=Role.PART, traits=Traits(aliases=(((), (0,)),)))
+@opcode("copy-done", operands=1, role=Role.PART, aliases=(((), (0,)),))
 class CopyDone:
     """The destination of a started copy."""
 
     infer = element_of_operand("copy-done", 0)
 
 
-@opcode(
-    "send",
-    operands=2,
-    attributes=TransferAttributes,
-    role=Role.MACHINE,
-    traits=Traits(aliases=(((0,), ()),), opens=True),
-)
+@opcode("send", operands=2, attributes=TransferAttributes, role=Role.MACHINE, aliases=(((0,), ()),), opens=True)
 class Send:
     """Sends the first operand through a channel, after the token; the value is (data, context, token) (XLA: Send)."""
 
@@ -171,7 +160,7 @@ class SendDone:
         return TOKEN_SHAPE
 
 
-@opcode("recv", operands=1, attributes=TransferAttributes, role=Role.MACHINE, traits=Traits(opens=True))
+@opcode("recv", operands=1, attributes=TransferAttributes, role=Role.MACHINE, opens=True)
 class Recv:
     """Asks for data from a channel, after the token; the value is (data, context, token) (XLA: Recv)."""
 
@@ -183,9 +172,7 @@ class Recv:
         return TupleShape((data, context, TOKEN_SHAPE))
 
 
-@opcode(
-    "recv-done", operands=1, attributes=TransferAttributes, role=Role.MACHINE, traits=Traits(aliases=(((0,), (0,)),))
-)
+@opcode("recv-done", operands=1, attributes=TransferAttributes, role=Role.MACHINE, aliases=(((0,), (0,)),))
 class RecvDone:
     """(data, token), once the data has arrived."""
 

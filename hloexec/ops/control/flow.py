@@ -6,6 +6,8 @@ the parser and the printer know them by role.
 
 from __future__ import annotations
 
+from functools import partial
+
 import attrs
 import numpy as np
 
@@ -17,7 +19,6 @@ from hloexec.ops.common import require
 from hloexec.ops.intervals import UNKNOWN, Bounds, Use
 from hloexec.ops.registry import ANY, ProgramShape, Role, opcode
 from hloexec.ops.signatures import TOKEN_SHAPE, require_parameters, require_same_shape, require_token
-from hloexec.ops.traits import Traits
 
 __all__ = [
     "CallAttributes",
@@ -191,7 +192,7 @@ class Call:
         return computations[0].result
 
 
-@opcode("fusion", operands=(0, ANY), attributes=FusionAttributes, role=Role.CALL, traits=Traits(fuses=True))
+@opcode("fusion", operands=(0, ANY), attributes=FusionAttributes, role=Role.CALL, fuses=True)
 class Fusion:
     """calls(operands...): instructions that a backend compiles as one kernel; `kind` changes no value."""
 
@@ -266,10 +267,10 @@ class CustomCall:
         return shape
 
 
-_FORWARDS = Traits(moves=(0,), keeps_order=True, aliases=(((), ()),))
+_forwarding = partial(opcode, role=Role.FORWARD, moves=(0,), keeps_order=True, aliases=(((), ()),))
 
 
-@opcode("domain", operands=1, attributes=DomainAttributes, role=Role.FORWARD, traits=_FORWARDS)
+@_forwarding("domain", operands=1, attributes=DomainAttributes)
 class Domain:
     """The operand; the boundary between two regions of sharding."""
 
@@ -278,14 +279,14 @@ class Domain:
         return operand
 
 
-@opcode("opt-barrier", operands=1, role=Role.FORWARD, traits=_FORWARDS)
+@_forwarding("opt-barrier", operands=1)
 class OptimizationBarrier:
     """The operand; no optimization moves across it (XLA: OptimizationBarrier)."""
 
     infer = Domain.infer
 
 
-@opcode("add-dependency", operands=2, role=Role.FORWARD, traits=_FORWARDS)
+@_forwarding("add-dependency", operands=2)
 class AddDependency:
     """The first operand, which must not be computed before the second, a token."""
 

@@ -10,19 +10,11 @@ from typing import Any
 import numpy as np
 
 from hloexec.ops.elementwise import complex_numbers, ranges
-from hloexec.ops.elementwise.declaration import (
-    ANY_TYPE,
-    FLOAT,
-    FLOAT_OR_COMPLEX,
-    INTEGRAL,
-    NUMBER,
-    ByKind,
-    elementwise,
-)
+from hloexec.ops.elementwise.declaration import ANY_TYPE, FLOAT, FLOAT_OR_COMPLEX, INTEGRAL, NUMBER, ByKind, elementwise
 from hloexec.ops.elementwise.integers import divide_integers, integer_power, remainder_integers
 from hloexec.ops.intervals import POSITIVE, UNKNOWN, Bounds, Demand
 from hloexec.ops.rounding import Rounding
-from hloexec.ops.traits import Pole, Traits, finite_and_not_zero
+from hloexec.ops.traits import Pole, finite_and_not_zero
 from hloexec.values import Array
 
 __all__ = ["maximum", "minimum"]
@@ -90,31 +82,30 @@ _of_two(
     np.add,
     "lhs + rhs; integers wrap; of pred, lhs OR rhs (XLA: Add).",
     kinds=ANY_TYPE,
-    traits=Traits(bounds=ranges.rising(operator.add), demands_for=ranges.add_demands, commutes=True, cancels=True),
+    bounds=ranges.rising(operator.add),
+    demands_for=ranges.add_demands,
+    commutes=True,
+    cancels=True,
 )
 _of_two(
     "subtract",
     np.subtract,
     "lhs − rhs; integers wrap (XLA: Sub).",
     kinds=NUMBER,
-    traits=Traits(
-        bounds=lambda _, x, y: Bounds(x.low - y.high, x.high - y.low),
-        demands_for=ranges.subtract_demands,
-        cancels=True,
-    ),
+    bounds=lambda _, x, y: Bounds(x.low - y.high, x.high - y.low),
+    demands_for=ranges.subtract_demands,
+    cancels=True,
 )
 _of_two(
     "multiply",
     np.multiply,
     "lhs · rhs; integers wrap; of pred, lhs AND rhs (XLA: Mul).",
     kinds=ANY_TYPE,
-    traits=Traits(
-        bounds=ranges.multiply_bounds,
-        demands_for=ranges.multiply_demands,
-        keeps_relative_errors=True,
-        commutes=True,
-        nonzero=finite_and_not_zero,
-    ),
+    bounds=ranges.multiply_bounds,
+    demands_for=ranges.multiply_demands,
+    keeps_relative_errors=True,
+    commutes=True,
+    nonzero=finite_and_not_zero,
 )
 _of_two(
     "divide",
@@ -122,15 +113,13 @@ _of_two(
     "lhs / rhs; of integers towards zero, x / 0 = −1 (all ones), INT_MIN / −1 = INT_MIN (XLA: Div).",
     kinds=NUMBER,
     rounding=Rounding.FUNCTION,
-    traits=Traits(
-        bounds=lambda _, x, y: Bounds(0, x.high / y.low) if y.low > 0 and x.low >= 0 else UNKNOWN,
-        demands=ranges.divisor_demands,
-        demands_for=ranges.divide_demands,
-        keeps_relative_errors=True,
-        pole=Pole(1, lambda y: y == 0, "division by zero"),
-        invalid="zero divided by zero",
-        nonzero=finite_and_not_zero,
-    ),
+    bounds=lambda _, x, y: Bounds(0, x.high / y.low) if y.low > 0 and x.low >= 0 else UNKNOWN,
+    demands=ranges.divisor_demands,
+    demands_for=ranges.divide_demands,
+    keeps_relative_errors=True,
+    pole=Pole(1, lambda y: y == 0, "division by zero"),
+    invalid="zero divided by zero",
+    nonzero=finite_and_not_zero,
 )
 _of_two(
     "remainder",
@@ -138,12 +127,10 @@ _of_two(
     "lhs − rhs · truncate(lhs / rhs), exact, with the sign of lhs; of integers x rem 0 = x (XLA: Rem).",
     kinds=FLOAT | INTEGRAL,
     rounding=Rounding.NONE,
-    traits=Traits(
-        bounds=lambda _, x, y: Bounds(0, min(x.high, y.high)) if x.low >= 0 and y.low > 0 else UNKNOWN,
-        demands=ranges.divisor_demands,
-        demands_for=lambda _, demand: [(0, POSITIVE)] if demand.low >= 0 else [],
-        invalid="remainder of a division by zero",
-    ),
+    bounds=lambda _, x, y: Bounds(0, min(x.high, y.high)) if x.low >= 0 and y.low > 0 else UNKNOWN,
+    demands=ranges.divisor_demands,
+    demands_for=lambda _, demand: [(0, POSITIVE)] if demand.low >= 0 else [],
+    invalid="remainder of a division by zero",
 )
 _of_two(
     "power",
@@ -152,14 +139,12 @@ _of_two(
     "bases ±1 (XLA: Pow; StableHLO: power).",
     kinds=NUMBER,
     rounding=Rounding.FUNCTION,
-    traits=Traits(
-        bounds=ranges.power_bounds,
-        demands=ranges.power_base_demands,
-        demands_for=lambda _, demand: [(0, Demand(0, 1)), (1, POSITIVE)] if demand.high == 1 else [],
-        pole=Pole(0, lambda x: x == 0, "zero to a negative power"),
-        invalid="negative number to a fractional power",
-        nonzero=lambda x, y: finite_and_not_zero(x) & np.isfinite(y),
-    ),
+    bounds=ranges.power_bounds,
+    demands=ranges.power_base_demands,
+    demands_for=lambda _, demand: [(0, Demand(0, 1)), (1, POSITIVE)] if demand.high == 1 else [],
+    pole=Pole(0, lambda x: x == 0, "zero to a negative power"),
+    invalid="negative number to a fractional power",
+    nonzero=lambda x, y: finite_and_not_zero(x) & np.isfinite(y),
 )
 _of_two(
     "atan2",
@@ -174,11 +159,15 @@ _extreme(
     "maximum",
     maximum,
     "The larger one; NaN propagates, max(−0, +0) = +0 (XLA: Max).",
-    traits=Traits(bounds=ranges.rising(max), demands_for=ranges.same_demands, commutes=True),
+    bounds=ranges.rising(max),
+    demands_for=ranges.same_demands,
+    commutes=True,
 )
 _extreme(
     "minimum",
     minimum,
     "The smaller one; NaN propagates, min(+0, −0) = −0 (XLA: Min).",
-    traits=Traits(bounds=ranges.rising(min), demands_for=ranges.same_demands, commutes=True),
+    bounds=ranges.rising(min),
+    demands_for=ranges.same_demands,
+    commutes=True,
 )

@@ -26,7 +26,7 @@ from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.threads import in_pieces
-from hloexec.ops.traits import Traits, finite_and_not_zero
+from hloexec.ops.traits import finite_and_not_zero
 from hloexec.precision import part_type
 from hloexec.values import Array
 
@@ -122,10 +122,15 @@ def _converted_bounds(use: Use, operand: Bounds) -> Bounds:
     return Bounds(low, high, operand.is_parameter)
 
 
-_CONVERTS = Traits(converts=True, keeps_order=True, demands_for=first_operand_demands, nonzero=finite_and_not_zero)
+_CONVERTS: dict[str, Any] = {
+    "converts": True,
+    "keeps_order": True,
+    "demands_for": first_operand_demands,
+    "nonzero": finite_and_not_zero,
+}
 
 
-@opcode("convert", operands=1, is_elementwise=True, traits=attrs.evolve(_CONVERTS, bounds=_converted_bounds))
+@opcode("convert", operands=1, is_elementwise=True, bounds=_converted_bounds, **_CONVERTS)
 class Convert:
     """The operand in the declared element type.
 
@@ -227,13 +232,11 @@ elementwise(
     attributes=ReducePrecisionAttributes,
     rounding=Rounding.FORMAT,
     infer=_infer_reduce_precision,
-    traits=attrs.evolve(
-        _CONVERTS,
-        # Numbers keep their signs, but may become infinite, or zero.
-        bounds=lambda _, x: Bounds(0 if x.low >= 0 else -INFINITY, 0 if x.high <= 0 else INFINITY, x.is_parameter),
-        states_shape=True,
-        probe=Probe("T[2] reduce-precision(a0), exponent_bits=5, mantissa_bits=2", ("T[2]",)),
-    ),
+    # Numbers keep their signs, but may become infinite, or zero.
+    bounds=lambda _, x: Bounds(0 if x.low >= 0 else -INFINITY, 0 if x.high <= 0 else INFINITY, x.is_parameter),
+    states_shape=True,
+    probe=Probe("T[2] reduce-precision(a0), exponent_bits=5, mantissa_bits=2", ("T[2]",)),
+    **_CONVERTS,
 )
 
 
@@ -281,5 +284,6 @@ elementwise(
     operands=2,
     kinds=FLOAT,
     infer=_infer_stochastic_convert,
-    traits=Traits(states_shape=True, probe=Probe("s8[2] stochastic-convert(a0, a1)", ("T[2]", "U[2]"))),
+    states_shape=True,
+    probe=Probe("s8[2] stochastic-convert(a0, a1)", ("T[2]", "U[2]")),
 )

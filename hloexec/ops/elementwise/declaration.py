@@ -26,7 +26,7 @@ from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS
 from hloexec.ops.registry import Opcode, keyword_parameters, register
 from hloexec.ops.rounding import Rounding
-from hloexec.ops.traits import NO_TRAITS, Traits
+from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = [
@@ -163,13 +163,13 @@ def elementwise(
     infer: Callable[..., Shape] | None = None,
     chosen: Chosen | None = None,
     rounding: Rounding = Rounding.ONCE,
-    traits: Traits = NO_TRAITS,
+    **traits: Any,
 ) -> None:
     """Register an elementwise opcode whose operands have one shape, and whose result has it, too.
 
     `kinds` are the element types it takes, `result` its element type for the operands'; `infer` replaces the usual
     shape rule; `chosen` gives a simpler formula for an instruction's attributes and the element type of its first
-    operand, or None.
+    operand, or None; `traits` are fields of `Traits`.
     """
 
     # NumPy's functions and `ByKind` need nothing but operands.
@@ -185,7 +185,7 @@ def elementwise(
             documentation=documentation,
             operands=operands,
             attributes=attributes,
-            traits=traits,
+            traits=Traits(**traits),
             is_elementwise=True,
             rounding=rounding,
             infer=infer or usual,

@@ -29,7 +29,7 @@ from hloexec.ops.intervals import INFINITY, POSITIVE, Bounds, BoundsRule, Demand
 from hloexec.ops.policies.exact.doubled import polynomial
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.threads import in_pieces
-from hloexec.ops.traits import NO_TRAITS, Pole, Traits
+from hloexec.ops.traits import Pole
 from hloexec.precision import part_type
 from hloexec.values import Array
 
@@ -128,12 +128,10 @@ def _rsqrt(operand: Array) -> Array:
 _NEGATIVE_ROOT = "square root of a negative number"
 
 
-def _function(
-    name: str, real: Formula, definition: str, traits: Traits = NO_TRAITS, complex_: Formula | None = None
-) -> None:
+def _function(name: str, real: Formula, definition: str, complex_: Formula | None = None, **traits: Any) -> None:
     """A function of floating-point and complex numbers: of these `complex_`, or else NumPy's."""
     formula = ByKind(real, complex_=complex_ or complex_numbers.in_double(real))
-    _unary(name, formula, definition, kinds=FLOAT_OR_COMPLEX, traits=traits)
+    _unary(name, formula, definition, kinds=FLOAT_OR_COMPLEX, **traits)
 
 
 _unary = partial(elementwise, operands=1, attributes=UnaryAttributes, rounding=Rounding.FUNCTION)
@@ -141,103 +139,96 @@ _function(
     "acos",
     np.arccos,
     "the angle in [0, π] whose cosine is x; NaN beyond ±1 (XLA: Acos).",
-    Traits(demands=demand(0, -1, 1), invalid="arc cosine beyond ±1"),
+    demands=demand(0, -1, 1),
+    invalid="arc cosine beyond ±1",
 )
 _function(
     "acosh",
     np.arccosh,
     "log(x + √(x² − 1)), the number from 0 on whose cosh is x; NaN below 1 (XLA: Acosh).",
-    Traits(demands=demand(0, low=1), invalid="inverse hyperbolic cosine below 1"),
+    demands=demand(0, low=1),
+    invalid="inverse hyperbolic cosine below 1",
 )
 _function(
     "asin",
     np.arcsin,
     "the angle in [−π/2, π/2] whose sine is x; NaN beyond ±1 (XLA: Asin).",
-    Traits(demands=demand(0, -1, 1), invalid="arc sine beyond ±1"),
+    demands=demand(0, -1, 1),
+    invalid="arc sine beyond ±1",
 )
 _function("asinh", np.arcsinh, "log(x + √(x² + 1)), the number whose sinh is x (XLA: Asinh).")
 _function(
     "atanh",
     np.arctanh,
     "½ log((1 + x) / (1 − x)), the number whose tanh is x; ±∞ at ±1, NaN beyond (XLA: Atanh).",
-    Traits(
-        demands=demand(0, -1, 1),
-        pole=Pole(0, lambda x: np.abs(x) == 1, "inverse hyperbolic tangent of ±1"),
-        invalid="inverse hyperbolic tangent beyond ±1",
-    ),
+    demands=demand(0, -1, 1),
+    pole=Pole(0, lambda x: np.abs(x) == 1, "inverse hyperbolic tangent of ±1"),
+    invalid="inverse hyperbolic tangent beyond ±1",
 )
-_function("cosine", np.cos, "cos x (XLA: Cos).", Traits(bounds=always(-1, 1)))
+_function("cosine", np.cos, "cos x (XLA: Cos).", bounds=always(-1, 1))
 _function("cosh", np.cosh, "(eˣ + e⁻ˣ) / 2 (XLA: Cosh).")
-_function("exponential", np.exp, "eˣ (XLA: Exp).", Traits(bounds=always(0, INFINITY), nonzero=np.isfinite))
+_function("exponential", np.exp, "eˣ (XLA: Exp).", bounds=always(0, INFINITY), nonzero=np.isfinite)
 _function("exponential-minus-one", np.expm1, "eˣ − 1 (XLA: Expm1).", complex_=complex_numbers.expm1)
 _function(
     "log",
     np.log,
     "the natural logarithm of x; −∞ at zero, NaN below (XLA: Log).",
-    Traits(
-        demands=demand(0, low=0),
-        pole=Pole(0, lambda x: x == 0, "logarithm of zero"),
-        invalid="logarithm of a negative number",
-    ),
+    demands=demand(0, low=0),
+    pole=Pole(0, lambda x: x == 0, "logarithm of zero"),
+    invalid="logarithm of a negative number",
 )
 _function(
     "log-plus-one",
     np.log1p,
     "log(1 + x) (XLA: Log1p).",
-    Traits(
-        demands=demand(0, low=-1),
-        pole=Pole(0, lambda x: x == -1, "log(1 + x) at x = −1"),
-        invalid="log(1 + x) of x below −1",
-    ),
+    demands=demand(0, low=-1),
+    pole=Pole(0, lambda x: x == -1, "log(1 + x) at x = −1"),
+    invalid="log(1 + x) of x below −1",
     complex_=complex_numbers.log1p,
 )
 _function(
     "logistic",
     logistic,
     "1 / (1 + e⁻ˣ) (XLA: Logistic).",
-    Traits(bounds=always(0, 1), nonzero=np.isfinite),
+    bounds=always(0, 1),
+    nonzero=np.isfinite,
     complex_=complex_numbers.logistic,
 )
 _function(
     "rsqrt",
     _rsqrt,
     "1 / √x; 1 / √−0 = −∞ (XLA: Rsqrt).",
-    Traits(
-        bounds=always(0, INFINITY),
-        demands=demand(0, low=0),
-        keeps_relative_errors=True,
-        pole=Pole(0, lambda x: x == 0, "reciprocal square root of zero"),
-        invalid=_NEGATIVE_ROOT,
-    ),
+    bounds=always(0, INFINITY),
+    demands=demand(0, low=0),
+    keeps_relative_errors=True,
+    pole=Pole(0, lambda x: x == 0, "reciprocal square root of zero"),
+    invalid=_NEGATIVE_ROOT,
     complex_=complex_numbers.rsqrt,
 )
-_function("sine", np.sin, "sin x (XLA: Sin).", Traits(bounds=always(-1, 1)))
+_function("sine", np.sin, "sin x (XLA: Sin).", bounds=always(-1, 1))
 _function("sinh", np.sinh, "(eˣ − e⁻ˣ) / 2 (XLA: Sinh).")
 _function(
     "sqrt",
     np.sqrt,
     "√x (XLA: Sqrt).",
-    Traits(
-        bounds=always(0, INFINITY),
-        demands=demand(0, low=0),
-        demands_for=lambda _, wanted: (
-            [(0, Demand(0, wanted.high * wanted.high))] if 0 <= wanted.high < INFINITY else []
-        ),
-        keeps_relative_errors=True,
-        invalid=_NEGATIVE_ROOT,
-    ),
+    bounds=always(0, INFINITY),
+    demands=demand(0, low=0),
+    demands_for=lambda _, wanted: [(0, Demand(0, wanted.high * wanted.high))] if 0 <= wanted.high < INFINITY else [],
+    keeps_relative_errors=True,
+    invalid=_NEGATIVE_ROOT,
 )
 _function("tan", np.tan, "tan x (XLA: Tan).")
-_function("tanh", np.tanh, "(eˣ − e⁻ˣ) / (eˣ + e⁻ˣ) (XLA: Tanh).", Traits(bounds=always(-1, 1)))
+_function("tanh", np.tanh, "(eˣ − e⁻ˣ) / (eˣ + e⁻ˣ) (XLA: Tanh).", bounds=always(-1, 1))
 _unary(
     "cbrt",
     np.cbrt,
     "∛x (XLA: Cbrt).",
     kinds=FLOAT,
     # A result that is not negative is one of an operand that is not.
-    traits=Traits(demands_for=lambda _, wanted: [(0, POSITIVE)] if wanted.low == 0 else [], keeps_relative_errors=True),
+    demands_for=lambda _, wanted: [(0, POSITIVE)] if wanted.low == 0 else [],
+    keeps_relative_errors=True,
 )
-_unary("erf", erf, "2/√π · ∫₀ˣ exp(−t²) dt (XLA: Erf).", kinds=FLOAT, traits=Traits(bounds=always(-1, 1)))
+_unary("erf", erf, "2/√π · ∫₀ˣ exp(−t²) dt (XLA: Erf).", kinds=FLOAT, bounds=always(-1, 1))
 
 _ROUNDING: tuple[tuple[str, Formula, str, BoundsRule], ...] = (
     ("ceil", np.ceil, "⌈x⌉ (XLA: Ceil).", lambda _, x: Bounds(x.low, x.high + 1)),
@@ -255,9 +246,9 @@ _ROUNDING: tuple[tuple[str, Formula, str, BoundsRule], ...] = (
         ranges.nearest_bounds,
     ),
 )
+_rounding = partial(elementwise, operands=1, kinds=FLOAT, rounding=Rounding.NONE, demands_for=ranges.same_demands)
 for _name, _real, _definition, _bounds in _ROUNDING:
-    _traits = Traits(bounds=_bounds, demands_for=ranges.same_demands)
-    elementwise(_name, _real, _definition, operands=1, kinds=FLOAT, rounding=Rounding.NONE, traits=_traits)
+    _rounding(_name, _real, _definition, bounds=_bounds)
 
 
 def _magnitudes(_: Use, x: Bounds) -> Bounds:
@@ -272,7 +263,8 @@ elementwise(
     operands=1,
     kinds=SIGNED_NUMBER,
     result=part_type,
-    traits=Traits(bounds=_magnitudes, keeps_relative_errors=True),
+    bounds=_magnitudes,
+    keeps_relative_errors=True,
 )
 elementwise(
     "negate",
@@ -281,11 +273,9 @@ elementwise(
     operands=1,
     kinds=NUMBER,
     rounding=Rounding.NONE,
-    traits=Traits(
-        bounds=lambda _, x: Bounds(-x.high, -x.low),
-        demands_for=lambda _, wanted: [(0, Demand(-wanted.high, -wanted.low))],
-        is_involution=True,
-    ),
+    bounds=lambda _, x: Bounds(-x.high, -x.low),
+    demands_for=lambda _, wanted: [(0, Demand(-wanted.high, -wanted.low))],
+    is_involution=True,
 )
 elementwise(
     "sign",
@@ -293,7 +283,7 @@ elementwise(
     "−1, 0 or 1; −0 and NaN are kept; of complex numbers x / |x| (XLA: Sign).",
     operands=1,
     kinds=SIGNED_NUMBER,
-    traits=Traits(bounds=always(-1, 1)),
+    bounds=always(-1, 1),
 )
 elementwise(
     "is-finite",
@@ -302,5 +292,5 @@ elementwise(
     operands=1,
     kinds=FLOAT,
     result=lambda _: element_type("pred"),
-    traits=Traits(bounds=always(0, 1)),
+    bounds=always(0, 1),
 )

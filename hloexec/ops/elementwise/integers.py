@@ -16,7 +16,6 @@ from hloexec.ir import ArrayShape
 from hloexec.ops.elementwise.declaration import INTEGRAL, LOGICAL, Formula, elementwise
 from hloexec.ops.intervals import Demand
 from hloexec.ops.threads import in_pieces
-from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["divide_integers", "integer_power", "remainder_integers"]
@@ -152,7 +151,7 @@ def _mulhi_unsigned(lhs: Array, rhs: Array) -> Array:
     return result
 
 
-_bitwise = partial(elementwise, operands=2, kinds=LOGICAL, traits=Traits(commutes=True))
+_bitwise = partial(elementwise, operands=2, kinds=LOGICAL, commutes=True)
 _bitwise("and", np.bitwise_and, "lhs AND rhs, bit by bit (XLA: And).")
 _bitwise("or", np.bitwise_or, "lhs OR rhs, bit by bit (XLA: Or).")
 _bitwise("xor", np.bitwise_xor, "lhs XOR rhs, bit by bit (XLA: Xor).")
@@ -162,7 +161,7 @@ elementwise(
     "NOT operand, bit by bit; pred is negated (XLA: Not).",
     operands=1,
     kinds=LOGICAL,
-    traits=Traits(is_involution=True),
+    is_involution=True,
 )
 
 
@@ -176,10 +175,7 @@ def _numpys(formula: Formula, kind: Kind) -> Callable[[object, ElementType], For
 
 
 _shift = partial(
-    elementwise,
-    operands=2,
-    kinds=INTEGRAL,
-    traits=Traits(demands=lambda use: [(1, Demand(0, use.shapes[0].element_type.bits - 1))]),
+    elementwise, operands=2, kinds=INTEGRAL, demands=lambda use: [(1, Demand(0, use.shapes[0].element_type.bits - 1))]
 )
 _shift(
     "shift-left",
@@ -207,7 +203,7 @@ elementwise(
     "The upper half of the product, which has twice the width (XLA: MulHi).",
     operands=2,
     kinds=INTEGRAL,
-    traits=Traits(commutes=True),
+    commutes=True,
 )
 _counting = partial(elementwise, operands=1, kinds=INTEGRAL)
 _counting("popcnt", _popcnt, "The number of bits set (XLA: PopulationCount).")

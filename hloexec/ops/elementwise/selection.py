@@ -23,7 +23,6 @@ from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.rows import RowForm, prefixes, widened_from_bf16
-from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["DIRECTIONS", "CompareAttributes", "Select", "total_order_key"]
@@ -104,11 +103,9 @@ elementwise(
     attributes=CompareAttributes,
     infer=_infer_compare,
     chosen=lambda attributes, _: None if attributes.type == "TOTALORDER" else DIRECTIONS[attributes.direction],
-    traits=Traits(
-        bounds=always(0, 1),
-        demands=ranges.compare_demands,
-        probe=Probe("pred[2] compare(a0, a1), direction=EQ", ("T[2]", "T[2]")),
-    ),
+    bounds=always(0, 1),
+    demands=ranges.compare_demands,
+    probe=Probe("pred[2] compare(a0, a1), direction=EQ", ("T[2]", "T[2]")),
 )
 elementwise(
     "clamp",
@@ -119,14 +116,12 @@ elementwise(
     kinds=ANY_TYPE,
     infer=_infer_clamp,
     rounding=Rounding.NONE,
-    traits=Traits(
-        bounds=ranges.rising(lambda low, x, high: min(max(x, low), high)),
-        demands_for=lambda _, demand: [(1, Demand(demand.low, demand.high))],
-    ),
+    bounds=ranges.rising(lambda low, x, high: min(max(x, low), high)),
+    demands_for=lambda _, demand: [(1, Demand(demand.low, demand.high))],
 )
 
 
-@opcode("select", operands=3, is_elementwise=True, rounding=Rounding.NONE, traits=Traits(moves=(1, 2)))
+@opcode("select", operands=3, is_elementwise=True, rounding=Rounding.NONE, moves=(1, 2))
 class Select:
     """on_true where pred, else on_false; a scalar pred chooses the whole array. Any element type (XLA: Select)."""
 

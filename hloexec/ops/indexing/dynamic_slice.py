@@ -20,7 +20,6 @@ from hloexec.ops.movement.copying import row_major
 from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import ANY, MemoryOrder, opcode
-from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["DynamicSliceAttributes"]
@@ -33,9 +32,7 @@ class DynamicSliceAttributes:
     dynamic_slice_sizes: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode(
-    "dynamic-slice", operands=(1, ANY), attributes=DynamicSliceAttributes, may_be_view=True, traits=Traits(moves=(0,))
-)
+@opcode("dynamic-slice", operands=(1, ANY), attributes=DynamicSliceAttributes, may_be_view=True, moves=(0,))
 class DynamicSlice:
     """out[i...] = operand[clamp(0, start, size - dynamic_slice_size) + i...]   (XLA: DynamicSlice)
 
@@ -84,9 +81,7 @@ class DynamicSlice:
         return order
 
 
-@opcode(
-    "dynamic-update-slice", operands=(2, ANY), any_order=True, overwrites=0, traits=Traits(moves=(0, 1), in_place=True)
-)
+@opcode("dynamic-update-slice", operands=(2, ANY), any_order=True, overwrites=0, moves=(0, 1), in_place=True)
 class DynamicUpdateSlice:
     """out = operand, but out[clamp(0, start, size - update_size) + i...] = update[i...]   (XLA: DynamicUpdateSlice)"""
 

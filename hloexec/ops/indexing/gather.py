@@ -16,18 +16,11 @@ from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, shape_of
-from hloexec.ops.indexing.index_vectors import (
-    WindowNames,
-    batch_sizes,
-    require_windows,
-    start_demand,
-    start_positions,
-)
+from hloexec.ops.indexing.index_vectors import WindowNames, batch_sizes, require_windows, start_demand, start_positions
 from hloexec.ops.intervals import Demanded, Use
 from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
-from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["GatherAttributes"]
@@ -58,7 +51,7 @@ _NAMES = WindowNames(
 )
 
 
-@opcode("gather", operands=2, attributes=GatherAttributes, any_order=True, traits=Traits(moves=(0,), repeats=True))
+@opcode("gather", operands=2, attributes=GatherAttributes, any_order=True, moves=(0,), repeats=True)
 class Gather:
     """out[batch, offset] = operand[clamp(0, start[batch], size - slice_size) + offset]   (XLA: Gather)
 

@@ -18,13 +18,7 @@ from hloexec.ops.common import flags, require, require_distinct_dimensions
 from hloexec.ops.intervals import Demand
 from hloexec.values import Array
 
-__all__ = [
-    "WindowNames",
-    "batch_sizes",
-    "require_windows",
-    "start_demand",
-    "start_positions",
-]
+__all__ = ["WindowNames", "batch_sizes", "require_windows", "start_demand", "start_positions"]
 
 
 @attrs.frozen

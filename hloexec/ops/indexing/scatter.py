@@ -25,13 +25,7 @@ from hloexec.ops.common import (
     shape_of,
 )
 from hloexec.ops.indexing.combining import combine
-from hloexec.ops.indexing.index_vectors import (
-    WindowNames,
-    batch_sizes,
-    require_windows,
-    start_demand,
-    start_positions,
-)
+from hloexec.ops.indexing.index_vectors import WindowNames, batch_sizes, require_windows, start_demand, start_positions
 from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.movement.copying import row_major
 from hloexec.ops.movement.extents import completed, part
@@ -40,7 +34,6 @@ from hloexec.ops.probes import REDUCER, Probe
 from hloexec.ops.reduction.reducers import recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.rounding import Rounding, Summation, Sums
-from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["ScatterAttributes"]
@@ -79,7 +72,7 @@ _NAMES = WindowNames(
     any_order=True,
     overwrites=0,
     rounding=Rounding.SUM,
-    traits=Traits(in_place=True),
+    in_place=True,
 )
 class Scatter:
     """out = operand; for each batch in order: out[start[batch] + window] = f(out[…], updates[batch, window])

@@ -22,7 +22,7 @@ from hloexec.ops.movement.extents import part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
-from hloexec.ops.traits import ALL_OPERANDS, Traits
+from hloexec.ops.traits import ALL_OPERANDS
 from hloexec.values import Array
 
 __all__ = ["ConcatenateAttributes", "IotaAttributes", "PadAttributes"]
@@ -35,13 +35,7 @@ class ConcatenateAttributes:
     dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
 
 
-@opcode(
-    "concatenate",
-    operands=(1, None),
-    attributes=ConcatenateAttributes,
-    any_order=True,
-    traits=Traits(moves=ALL_OPERANDS),
-)
+@opcode("concatenate", operands=(1, None), attributes=ConcatenateAttributes, any_order=True, moves=ALL_OPERANDS)
 class Concatenate:
     """The operands one after the other along `dimension`   (XLA: Concatenate)"""
 
@@ -99,7 +93,7 @@ class PadAttributes:
     padding: tuple[PaddingDimension, ...] = attribute(Grammar.PADDING)
 
 
-@opcode("pad", operands=2, attributes=PadAttributes, any_order=True, traits=Traits(moves=(0, 1)))
+@opcode("pad", operands=2, attributes=PadAttributes, any_order=True, moves=(0, 1))
 class Pad:
     """out[low + i * (interior + 1)...] = operand[i...], and the padding value elsewhere   (XLA: Pad)
 

@@ -25,7 +25,6 @@ from hloexec.ops.movement.strided import Reshape
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import MemoryOrder, opcode
 from hloexec.ops.rows import RowForm, prefixes
-from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__: list[str] = []
@@ -34,7 +33,7 @@ _COMBINED = -1
 """The tile dimension written `*`: the dimension joins the next more minor one before tiling."""
 
 
-@opcode("bitcast", operands=1, may_be_view=True, traits=Traits(moves=(0,), keeps_all=True, aliases=(((), ()),)))
+@opcode("bitcast", operands=1, may_be_view=True, moves=(0,), keeps_all=True, aliases=(((), ()),))
 class Bitcast:
     """The operand's elements in physical order, as the physical elements of the result   (XLA: "Shapes and layout")
 

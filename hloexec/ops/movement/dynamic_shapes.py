@@ -19,7 +19,6 @@ from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import ANY, opcode
-from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["DimensionSizeAttributes"]
@@ -55,7 +54,9 @@ class GetDimensionSize:
     operands=2,
     attributes=DimensionSizeAttributes,
     any_order=True,
-    traits=Traits(moves=(0,), fills=True, in_place=True),
+    moves=(0,),
+    fills=True,
+    in_place=True,
 )
 class SetDimensionSize:
     """out = the operand with `dimension` cut to an s32 size, or enlarged to it with zeros   (XLA: SetDimensionSize)"""
@@ -100,7 +101,7 @@ class SetDimensionSize:
         return completed(part(operand, map(slice, sizes)), sizes)
 
 
-@opcode("dynamic-reshape", operands=(1, ANY), any_order=True, traits=Traits(moves=(0,)))
+@opcode("dynamic-reshape", operands=(1, ANY), any_order=True, moves=(0,))
 class DynamicReshape:
     """The operand's elements in row-major order, in dimensions of the given s32 sizes   (XLA: DynamicReshape)"""
 

@@ -21,16 +21,9 @@ from hloexec.ops.movement.extents import part, reshaped_extents, reshaped_flags,
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import MemoryOrder, opcode
 from hloexec.ops.rows import RowForm, RowFunction, behind_prefix, prefix_length, prefixes
-from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
-__all__ = [
-    "BroadcastAttributes",
-    "ReshapeAttributes",
-    "ReverseAttributes",
-    "SliceAttributes",
-    "TransposeAttributes",
-]
+__all__ = ["BroadcastAttributes", "ReshapeAttributes", "ReverseAttributes", "SliceAttributes", "TransposeAttributes"]
 
 
 @attrs.frozen
@@ -41,11 +34,7 @@ class BroadcastAttributes:
 
 
 @opcode(
-    "broadcast",
-    operands=1,
-    attributes=BroadcastAttributes,
-    may_be_view=True,
-    traits=Traits(moves=(0,), keeps_all=True, repeats=True),
+    "broadcast", operands=1, attributes=BroadcastAttributes, may_be_view=True, moves=(0,), keeps_all=True, repeats=True
 )
 class Broadcast:
     """out[i...] = operand[i[dimensions[0]], i[dimensions[1]], ...]   (XLA: Broadcast, the in-dimensions form)
@@ -124,11 +113,7 @@ class ReshapeAttributes:
 
 
 @opcode(
-    "reshape",
-    operands=1,
-    attributes=ReshapeAttributes,
-    may_be_view=True,
-    traits=Traits(moves=(0,), keeps_all=True, keeps_order=True),
+    "reshape", operands=1, attributes=ReshapeAttributes, may_be_view=True, moves=(0,), keeps_all=True, keeps_order=True
 )
 class Reshape:
     """The same elements in the same row-major order, in other dimensions   (XLA: Reshape)"""
@@ -185,9 +170,7 @@ class TransposeAttributes:
     dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode(
-    "transpose", operands=1, attributes=TransposeAttributes, may_be_view=True, traits=Traits(moves=(0,), keeps_all=True)
-)
+@opcode("transpose", operands=1, attributes=TransposeAttributes, may_be_view=True, moves=(0,), keeps_all=True)
 class Transpose:
     """out[i[dimensions[0]], i[dimensions[1]], ...] = operand[i...]   (XLA: Transpose)"""
 
@@ -225,7 +208,7 @@ class SliceAttributes:
     slice: tuple[SliceDimension, ...] = attribute(Grammar.SLICE)
 
 
-@opcode("slice", operands=1, attributes=SliceAttributes, may_be_view=True, traits=Traits(moves=(0,)))
+@opcode("slice", operands=1, attributes=SliceAttributes, may_be_view=True, moves=(0,))
 class Slice:
     """out[i...] = operand[start + i * stride...]   (XLA: Slice)
 
@@ -292,7 +275,7 @@ class ReverseAttributes:
     dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST)
 
 
-@opcode("reverse", operands=1, attributes=ReverseAttributes, any_order=True, traits=Traits(moves=(0,), keeps_all=True))
+@opcode("reverse", operands=1, attributes=ReverseAttributes, any_order=True, moves=(0,), keeps_all=True)
 class Reverse:
     """out[..., i, ...] = operand[..., size - 1 - i, ...] for each of `dimensions`   (XLA: Rev)"""
 
@@ -313,7 +296,7 @@ class Reverse:
         )
 
 
-@opcode("copy", operands=1, may_be_view=True, traits=Traits(moves=(0,), keeps_all=True, keeps_order=True))
+@opcode("copy", operands=1, may_be_view=True, moves=(0,), keeps_all=True, keeps_order=True)
 class Copy:
     """out = operand, perhaps in another layout, which is no part of a value   (XLA: Copy)"""
 

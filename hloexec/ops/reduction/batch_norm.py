@@ -21,7 +21,6 @@ from hloexec.ops.policies.exact.normalization import gradients, mean_and_varianc
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
-from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["BatchNormAttributes"]
@@ -73,7 +72,7 @@ class BatchNormTraining:
         return narrow(result, element_type), mean, variance
 
 
-@opcode("batch-norm-inference", operands=5, attributes=BatchNormAttributes, traits=Traits(demands=demand(4, low=0)))
+@opcode("batch-norm-inference", operands=5, attributes=BatchNormAttributes, demands=demand(4, low=0))
 class BatchNormInference:
     """scale · (operand - mean) / sqrt(variance + epsilon) + offset   (XLA: BatchNormInference)"""
 
@@ -109,7 +108,7 @@ class BatchNormInference:
         return narrow(result, element_type_of(operand.dtype))
 
 
-@opcode("batch-norm-grad", operands=5, attributes=BatchNormAttributes, traits=Traits(demands=demand(3, low=0)))
+@opcode("batch-norm-grad", operands=5, attributes=BatchNormAttributes, demands=demand(3, low=0))
 class BatchNormGrad:
     """Gradients of batch-norm-training by operand, scale and offset, for the gradient g of its result.
 

@@ -44,12 +44,7 @@ PREFERENCES = {
 
 
 def add_at_extrema(
-    operand: Array,
-    source: Array,
-    init_value: Array,
-    window: Window,
-    preference: Preference,
-    element_type: ElementType,
+    operand: Array, source: Array, init_value: Array, window: Window, preference: Preference, element_type: ElementType
 ) -> Array:
     """select-and-scatter of floats that adds; each step is rounded to `element_type`, sources in row-major order."""
     result = np.empty(operand.shape, element_type.storage)

@@ -23,7 +23,6 @@ from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.signatures import one_or_tuple, require_scalar_comparison
 from hloexec.ops.sorting.comparators import Keys, keys_of, order_key
 from hloexec.ops.threads import in_blocks
-from hloexec.ops.traits import Traits
 from hloexec.values import Array
 
 __all__ = ["SortAttributes", "TopKAttributes", "first_indices", "stable_argsort"]
@@ -44,7 +43,7 @@ class TopKAttributes:
     largest: bool = attribute(Grammar.BOOL, default=True, always_printed=True)
 
 
-@opcode("sort", operands=(1, ANY), attributes=SortAttributes, any_order=True, traits=Traits(is_leafwise=True))
+@opcode("sort", operands=(1, ANY), attributes=SortAttributes, any_order=True, is_leafwise=True)
 class Sort:
     """Sorts the operands together along a dimension: element a comes before b where to_apply(a0, b0, a1, b1, …).
 
