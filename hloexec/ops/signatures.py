@@ -21,6 +21,7 @@ __all__ = [
     "as_parameters",
     "called",
     "element_of_operand",
+    "is_scalar_of",
     "one_or_tuple",
     "require_parameters",
     "require_reducer",
@@ -58,6 +59,11 @@ def same_shape(first: Shape, second: Shape) -> bool:
 def same_type(first: ElementType, second: ElementType) -> bool:
     """Whether two element types are equal but for the width of floats."""
     return first is second or (first.is_floating and second.is_floating)
+
+
+def is_scalar_of(shape: Shape, kind: Kind) -> bool:
+    """Whether a shape is that of a scalar of an element type of this kind."""
+    return isinstance(shape, ArrayShape) and shape.rank == 0 and shape.element_type.kind is kind
 
 
 def require_same_shape(actual: Shape, expected: Shape, what: str) -> None:
@@ -104,11 +110,7 @@ def require_scalar_comparison(program: ProgramShape, operands: Sequence[ArraySha
     """Raise ShapeError unless a computation takes two scalars of each operand's type, in pairs, and returns pred[]."""
     scalars = [ArrayShape(operand.element_type) for operand in operands for _ in range(2)]
     require_parameters(program, scalars, what)
-    result = program.result
-    require(
-        isinstance(result, ArrayShape) and result.element_type.kind is Kind.PRED and result.rank == 0,
-        f"{what} must return pred[], but returns {result}",
-    )
+    require(is_scalar_of(program.result, Kind.PRED), f"{what} must return pred[], but returns {program.result}")
 
 
 def require_reducer(program: ProgramShape, operands: Sequence[ArrayShape], what: str) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from functools import cache
 from itertools import count as counting
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -22,9 +22,11 @@ from hloexec.values import Array
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["core_count", "in_blocks", "in_pieces"]
+__all__ = ["core_count", "for_each", "in_blocks", "in_pieces"]
 
 _PIECE_ELEMENTS = 1 << 15
+
+_Item = TypeVar("_Item")
 
 _here = threading.local()
 """`is_busy` on threads that are working on a block: blocks within blocks stay on their thread."""
@@ -76,6 +78,11 @@ def in_blocks(function: Callable[[int, int], object], count: int, block: int) ->
     for error in errors:
         if error is not None:
             raise error
+
+
+def for_each(function: Callable[[_Item], object], items: Sequence[_Item]) -> None:
+    """Call a function for each of the items, as `in_blocks` does."""
+    in_blocks(lambda start, _: function(items[start]), len(items), 1)
 
 
 def in_pieces(function: Callable[..., Array], dtype: Any, *operands: Array, piece: int = _PIECE_ELEMENTS) -> Array:

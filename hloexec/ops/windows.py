@@ -17,12 +17,8 @@ __all__ = ["output_size", "part_of_windows", "require_window", "taps", "visits"]
 def require_window(window: Window, what: str) -> None:
     """Raise ShapeError unless sizes, strides and dilations are positive; `what` names the opcode."""
     for number, dimension in enumerate(window.dimensions):
-        for quantity, value in (
-            ("size", dimension.size),
-            ("stride", dimension.stride),
-            ("base dilation", dimension.base_dilation),
-            ("window dilation", dimension.window_dilation),
-        ):
+        for field in ("size", "stride", "base_dilation", "window_dilation"):
+            quantity, value = field.replace("_", " "), getattr(dimension, field)
             require(
                 value > 0, f"the {quantity} of window dimension {number} of {what} must be positive, but is {value}"
             )

@@ -94,25 +94,18 @@ class AllToAll:
 
     @staticmethod
     def exchange(members: Members, *, attributes: AllToAllAttributes, shape: Shape) -> Results:
-        dimension, count = attributes.dimension, len(members)
+        dimension = attributes.dimension
         if dimension is None:
             rows = list(members.values())
             found = {member: tuple(row[place] for row in rows) for place, member in enumerate(members)}
             return found if isinstance(shape, TupleShape) else {member: result[0] for member, result in found.items()}
-        parts = [[_parts(array, count, dimension) for array in operands] for operands in members.values()]
+        parts = [[np.split(array, len(members), dimension) for array in operands] for operands in members.values()]
         return {
             member: one_or_all(
                 [np.concatenate([given[i][place] for given in parts], dimension) for i in range(len(parts[0]))]
             )
             for place, member in enumerate(members)
         }
-
-
-def _parts(array: Array, count: int, dimension: int) -> list[Array]:
-    """`count` equal parts of an array along a dimension, as views."""
-    sizes = array.shape
-    part = (count, sizes[dimension] // count)
-    return list(np.moveaxis(array.reshape(*sizes[:dimension], *part, *sizes[dimension + 1 :]), dimension, 0))
 
 
 @collective("ragged-all-to-all", operands=6, attributes=RaggedAllToAllAttributes)
@@ -180,7 +173,10 @@ class CollectiveBroadcast:
         explicit = attributes.replica_groups.expand()
         first, *_ = members
         if explicit and not any(first in group for group in explicit):
-            return {member: one_or_all([_zeros_like(array) for array in members[member]]) for member in members}
+            return {
+                member: one_or_all([_zeros(array.dtype, array.shape) for array in members[member]])
+                for member in members
+            }
         return dict.fromkeys(members, one_or_all(members[first]))
 
 
@@ -203,7 +199,7 @@ class CollectivePermute:
             if attributes.slice_sizes:
                 results[member] = _with_slices(operands, sent, attributes.slice_sizes, operand_shapes)
             else:
-                results[member] = one_or_all(sent or [_zeros_like(array) for array in operands])
+                results[member] = one_or_all(sent or [_zeros(array.dtype, array.shape) for array in operands])
         return results
 
 
@@ -293,13 +289,9 @@ def _require_slices(operands: Sequence[Shape], sizes: Sequence[Sequence[int]], o
         require(count == rank, f"{opcode_name} must have {rank} start indices at each end, but has {count}")
 
 
-def _zeros_like(array: Array) -> Array:
-    """Zeros that take no memory, the same for all members."""
-    return _zeros(array.dtype, array.shape)
-
-
 @lru_cache(maxsize=1024)
 def _zeros(dtype: DType, sizes: tuple[int, ...]) -> Array:
+    """Zeros that take no memory, the same for all members."""
     return np.broadcast_to(np.zeros((), dtype), sizes)
 
 

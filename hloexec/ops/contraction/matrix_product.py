@@ -25,7 +25,7 @@ from hloexec.ops.contraction.product_blocks import batch_blocks, even_step
 from hloexec.ops.elementwise.convert import convert
 from hloexec.ops.policies.exact.products import ExactMultiplier, exact_matrix_product
 from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.ops.threads import in_blocks
+from hloexec.ops.threads import for_each, in_blocks
 from hloexec.values import Array
 
 __all__ = [
@@ -221,14 +221,12 @@ def multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementTyp
             for index in np.ndindex(result.shape[:-2]):
                 multiply_into(result[index], lhs[index], rhs[index], result_type, multiplier)
             return
-        blocks = batch_blocks(result.shape[:-2], item_bytes)
 
-        def multiply(start: int, stop: int) -> None:
-            for index in blocks[start:stop]:
-                operands = _prepare(lhs[index], multiplier), _prepare(rhs[index], multiplier)
-                _multiply_prepared(result[index], *operands, result_type, multiplier)
+        def multiply(index: tuple[int | slice, ...]) -> None:
+            operands = _prepare(lhs[index], multiplier), _prepare(rhs[index], multiplier)
+            _multiply_prepared(result[index], *operands, result_type, multiplier)
 
-        in_blocks(multiply, len(blocks), 1)
+        for_each(multiply, batch_blocks(result.shape[:-2], item_bytes))
         return
     (rows, length), columns = lhs.shape, rhs.shape[1]
     row_step, column_step = _block_sizes(lhs, rhs, result_type, multiplier)

@@ -16,7 +16,7 @@ import numpy as np
 from hloexec.openblas import openblas_kernels
 from hloexec.ops.blas import matmul
 from hloexec.ops.contraction.product_blocks import LEAST_SHARED, batch_blocks, blocks_of
-from hloexec.ops.threads import in_blocks
+from hloexec.ops.threads import for_each, in_blocks
 from hloexec.values import Array
 
 __all__ = ["is_one_call", "plain_matrix_product", "products_plus"]
@@ -115,12 +115,7 @@ def _multiply_stacks(lhs: Array, rhs: Array, result: Array) -> None:
             plain_matrix_product(lhs[index], rhs[index], result[index])
         return
     parts = batch_blocks(result.shape[:-2], lhs.itemsize * (lhs.size + rhs.size + result.size) // count)
-
-    def multiply(start: int, stop: int) -> None:
-        for index in parts[start:stop]:
-            matmul(lhs[index], rhs[index], result[index])
-
-    in_blocks(multiply, len(parts), 1)
+    for_each(lambda index: matmul(lhs[index], rhs[index], result[index]), parts)
 
 
 def _multiply(lhs: Array, rhs: Array, result: Array) -> None:

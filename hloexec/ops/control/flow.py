@@ -13,12 +13,12 @@ import numpy as np
 
 from hloexec.dtypes import Kind
 from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Literal, Shape, Sharding, TupleShape, Window
+from hloexec.ir import ConvolutionDimensionNumbers, Literal, Shape, Sharding, TupleShape, Window
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute, operand_precision
 from hloexec.ops.common import require
 from hloexec.ops.intervals import UNKNOWN, Bounds, Use
 from hloexec.ops.registry import ANY, ProgramShape, Role, opcode
-from hloexec.ops.signatures import TOKEN_SHAPE, require_parameters, require_same_shape, require_token
+from hloexec.ops.signatures import TOKEN_SHAPE, is_scalar_of, require_parameters, require_same_shape, require_token
 
 __all__ = [
     "CallAttributes",
@@ -214,7 +214,7 @@ class While:
         require_parameters(condition, (operand,), "condition of while")
         require_parameters(body, (operand,), "body of while")
         require(
-            _is_scalar_of(condition.result, Kind.PRED), f"condition of while must return pred[], not {condition.result}"
+            is_scalar_of(condition.result, Kind.PRED), f"condition of while must return pred[], not {condition.result}"
         )
         require_same_shape(body.result, operand, "the result of body of while")
         return body.result
@@ -232,12 +232,12 @@ class Conditional:
     ) -> Shape:
         if attributes.branch_computations is None:
             require(
-                _is_scalar_of(selector, Kind.PRED), f"the predicate of conditional must be pred[], but is {selector}"
+                is_scalar_of(selector, Kind.PRED), f"the predicate of conditional must be pred[], but is {selector}"
             )
             require(len(computations) == 2, "conditional with a predicate needs a true and a false computation")
         else:
             require(
-                _is_scalar_of(selector, Kind.SIGNED) and selector.byte_size == 4,
+                is_scalar_of(selector, Kind.SIGNED) and selector.byte_size == 4,
                 f"the branch index of conditional must be s32[], but is {selector}",
             )
         require(
@@ -305,7 +305,3 @@ class AfterAll:
         for number, token in enumerate(tokens):
             require_token(token, f"operand {number} of after-all")
         return TOKEN_SHAPE
-
-
-def _is_scalar_of(shape: Shape, kind: Kind) -> bool:
-    return isinstance(shape, ArrayShape) and shape.rank == 0 and shape.element_type.kind is kind

@@ -16,7 +16,7 @@ import numpy as np
 from hloexec.ir import WindowDimension
 from hloexec.ops.common import narrow
 from hloexec.ops.convolution.views import ConvolutionViews
-from hloexec.ops.threads import in_blocks
+from hloexec.ops.threads import for_each
 from hloexec.values import Array
 
 __all__ = ["by_channel", "kernel_gradient_by_channel"]
@@ -34,15 +34,13 @@ def by_channel(work: ConvolutionViews) -> None:
         # Columns and groups are one loop where the kernel has columns, too.
         kernel = np.repeat(kernel, work.sizes[-1], axis=-4)
     prepare = work.preparation(work.inputs)
-    blocks = _blocks(work)
 
-    def add(start: int, stop: int) -> None:
-        for groups, images, lines in blocks[start:stop]:
-            block = work.block(groups, images, lines)
-            inputs = block.inputs if prepare is None else prepare(block.inputs)
-            _add_taps(attrs.evolve(block, inputs=inputs), kernel[..., groups, :, :])
+    def add(place: tuple[slice, slice, range]) -> None:
+        block, groups = work.block(*place), place[0]
+        inputs = block.inputs if prepare is None else prepare(block.inputs)
+        _add_taps(attrs.evolve(block, inputs=inputs), kernel[..., groups, :, :])
 
-    in_blocks(add, len(blocks), 1)
+    for_each(add, _blocks(work))
 
 
 def _add_taps(work: ConvolutionViews, kernel: Array) -> None:
@@ -84,25 +82,23 @@ def kernel_gradient_by_channel(work: ConvolutionViews) -> None:
     # [block, place..., group, batch, feature out]
     sums = np.zeros((len(blocks) // images, *np.moveaxis(moved.kernel, 0, -3).shape), work.accumulation_type.storage)
 
-    def add(start: int, stop: int) -> None:
-        for number in range(start, stop):
-            groups, image, lines = blocks[number]
-            block = moved.block(groups, image, lines)
-            inputs, factors = (
-                _image(array if prepare is None else prepare(array))
-                for array, prepare in zip((block.inputs, block.result), prepares, strict=True)
-            )
-            products = _scratch(block, factors.shape[:-1])
-            for position, places, read in block.taps():
-                part = products[places]
-                for batch, feature in product(range(inputs.shape[-1]), range(factors.shape[-1])):
-                    np.multiply(inputs[read][..., batch], factors[places][..., feature], out=part)
-                    line = np.add.reduce(part, axis=0)
-                    total = np.add.reduce(line, axis=tuple(range(line.ndim - 1)))
-                    where: tuple[Any, ...] = (number // images, *position, groups, batch, feature)
-                    sums[where] = total
+    def add(number: int) -> None:
+        block, groups = moved.block(*blocks[number]), blocks[number][0]
+        inputs, factors = (
+            _image(array if prepare is None else prepare(array))
+            for array, prepare in zip((block.inputs, block.result), prepares, strict=True)
+        )
+        products = _scratch(block, factors.shape[:-1])
+        for position, places, read in block.taps():
+            part = products[places]
+            for batch, feature in product(range(inputs.shape[-1]), range(factors.shape[-1])):
+                np.multiply(inputs[read][..., batch], factors[places][..., feature], out=part)
+                line = np.add.reduce(part, axis=0)
+                total = np.add.reduce(line, axis=tuple(range(line.ndim - 1)))
+                where: tuple[Any, ...] = (number // images, *position, groups, batch, feature)
+                sums[where] = total
 
-    in_blocks(add, len(blocks), 1)
+    for_each(add, range(len(blocks)))
     total = narrow(np.add.reduce(sums, axis=0), work.result_type)
     work.result[...] = np.moveaxis(total, (-3, -2), (0, 1))
 

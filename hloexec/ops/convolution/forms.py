@@ -18,7 +18,7 @@ from hloexec.ops.contraction.matrix_product import default_multiplier, exactly, 
 from hloexec.ops.convolution.by_channel import by_channel, kernel_gradient_by_channel
 from hloexec.ops.convolution.kernel_gradient import kernel_gradient
 from hloexec.ops.convolution.views import ConvolutionViews, merges_into_rows, phases, store
-from hloexec.ops.threads import in_blocks
+from hloexec.ops.threads import for_each
 from hloexec.ops.windows import visits
 from hloexec.values import Array
 
@@ -116,20 +116,19 @@ def _by_patches(work: ConvolutionViews) -> None:
     prepare = work.preparation(work.inputs)
     every_tap = [range(size) for size in work.window]
     row_bytes = groups * length * work.accumulation_type.storage.itemsize
-    blocks = _blocks(work, max(_BLOCK_ROWS, _BLOCK_BYTES // row_bytes))
 
-    def multiply(start: int, stop: int) -> None:
-        for images, lines, columns in blocks[start:stop]:
-            seen = work.seen(images, [lines, *map(range, work.sizes[1:])], every_tap, slice(None), prepare)
-            target = work.result[:, images, lines.start : lines.stop, ..., columns]
-            rows = math.prod(target.shape[1:-1])
-            if work.has_features_inside:
-                patches = seen.transpose(order).reshape(groups, rows, length)
-            else:
-                patches = seen.transpose(order).reshape(groups, length, rows).swapaxes(-1, -2)
-            store(patches, weights[..., columns], target, work.result_type)
+    def multiply(block: tuple[slice, range, slice]) -> None:
+        images, lines, columns = block
+        seen = work.seen(images, [lines, *map(range, work.sizes[1:])], every_tap, slice(None), prepare)
+        target = work.result[:, images, lines.start : lines.stop, ..., columns]
+        rows = math.prod(target.shape[1:-1])
+        if work.has_features_inside:
+            patches = seen.transpose(order).reshape(groups, rows, length)
+        else:
+            patches = seen.transpose(order).reshape(groups, length, rows).swapaxes(-1, -2)
+        store(patches, weights[..., columns], target, work.result_type)
 
-    in_blocks(multiply, len(blocks), 1)
+    for_each(multiply, _blocks(work, max(_BLOCK_ROWS, _BLOCK_BYTES // row_bytes)))
 
 
 def _blocks(work: ConvolutionViews, rows: int) -> list[tuple[slice, range, slice]]:

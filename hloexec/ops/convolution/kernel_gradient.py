@@ -16,7 +16,7 @@ import numpy as np
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import narrow
 from hloexec.ops.convolution.views import ConvolutionViews
-from hloexec.ops.threads import in_blocks
+from hloexec.ops.threads import for_each, in_blocks
 from hloexec.values import Array
 
 __all__ = ["kernel_gradient"]
@@ -58,12 +58,7 @@ def kernel_gradient(work: ConvolutionViews) -> None:
         for start in range(0, batch, step)
         for places in product(*map(range, work.sizes))
     ]
-
-    def fill(start: int, stop: int) -> None:
-        for part in parts[start:stop]:
-            part.store(part.of(part.blocks()))
-
-    in_blocks(fill, len(parts), 1)
+    for_each(lambda part: part.store(part.of(part.blocks())), parts)
 
 
 @attrs.frozen

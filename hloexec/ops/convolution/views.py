@@ -119,7 +119,7 @@ class ConvolutionViews:
         and keeps zeros, the part of the input that they read is copied, zeros around it.
         """
         block = self.inputs[:, images, ..., features]
-        shape, target, source, steps, spacings = [], [], [], [], []
+        shape, target, source = [], [], []
         for extent, dimension, place, tap in zip(block.shape[2:-1], self.dimensions, places, taps, strict=True):
             start = place.start * dimension.stride + tap.start * dimension.window_dilation - dimension.padding_low
             length = (len(place) - 1) * dimension.stride + (len(tap) - 1) * dimension.window_dilation + 1
@@ -128,27 +128,25 @@ class ConvolutionViews:
             shape.append(length)
             source.append(slice(low, high))
             target.append(slice(low - start, high - start))
-            steps.append(dimension.stride)
-            spacings.append(dimension.window_dilation)
         every = slice(None)
-        whole = (every, every, *source)
+        seen = block[(every, every, *source)]
+        if prepare is not None:
+            seen = prepare(seen)
         if any(place.stop - place.start < length for place, length in zip(target, shape, strict=True)):
-            prepared = block[whole] if prepare is None else prepare(block[whole])
-            padded = np.zeros((*block.shape[:2], *shape, block.shape[-1]), prepared.dtype)
-            padded[(every, every, *target)] = prepared
-        else:
-            padded = block[whole] if prepare is None else prepare(block[whole])
-        return _windows(padded, places, taps, steps, spacings)
+            padded = np.zeros((*block.shape[:2], *shape, block.shape[-1]), seen.dtype)
+            padded[(every, every, *target)] = seen
+            seen = padded
+        return _windows(seen, places, taps, self.dimensions)
 
 
 def _windows(
-    padded: Array, places: Sequence[range], taps: Sequence[range], steps: Sequence[int], spacings: Sequence[int]
+    padded: Array, places: Sequence[range], taps: Sequence[range], dimensions: Sequence[WindowDimension]
 ) -> Array:
     """Windows as a view `[group, image, place..., tap..., feature]` of what they see."""
     group, image, *strides, feature = padded.strides
     shape = (*padded.shape[:2], *map(len, places), *map(len, taps), padded.shape[-1])
-    moves = (stride * step for stride, step in zip(strides, steps, strict=True))
-    shifts = (stride * spacing for stride, spacing in zip(strides, spacings, strict=True))
+    moves = (stride * dimension.stride for stride, dimension in zip(strides, dimensions, strict=True))
+    shifts = (stride * dimension.window_dilation for stride, dimension in zip(strides, dimensions, strict=True))
     # NumPy makes strided views of its own types only.
     raw = padded if padded.dtype.isbuiltin == 1 else padded.view(f"u{padded.itemsize}")
     view = np.lib.stride_tricks.as_strided(raw, shape, (group, image, *moves, *shifts, feature), writeable=False)

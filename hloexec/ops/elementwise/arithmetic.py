@@ -154,20 +154,6 @@ _of_two(
     kinds=FLOAT_OR_COMPLEX,
     rounding=Rounding.FUNCTION,
 )
-_extreme = partial(_of_two, kinds=ANY_TYPE, rounding=Rounding.NONE)
-_extreme(
-    "maximum",
-    maximum,
-    "The larger one; NaN propagates, max(−0, +0) = +0 (XLA: Max).",
-    bounds=ranges.rising(max),
-    demands_for=ranges.same_demands,
-    commutes=True,
-)
-_extreme(
-    "minimum",
-    minimum,
-    "The smaller one; NaN propagates, min(+0, −0) = −0 (XLA: Min).",
-    bounds=ranges.rising(min),
-    demands_for=ranges.same_demands,
-    commutes=True,
-)
+_extreme = partial(_of_two, kinds=ANY_TYPE, rounding=Rounding.NONE, demands_for=ranges.same_demands, commutes=True)
+_extreme("maximum", maximum, "The larger one; NaN propagates, max(−0, +0) = +0 (XLA: Max).", bounds=ranges.rising(max))
+_extreme("minimum", minimum, "The smaller one; NaN propagates, min(+0, −0) = −0 (XLA: Min).", bounds=ranges.rising(min))

@@ -48,8 +48,7 @@ class BatchNormTraining:
     @staticmethod
     def infer(operand: Shape, scale: Shape, offset: Shape, *, attributes: BatchNormAttributes) -> Shape:
         array = _require_features(operand, {"scale": scale, "offset": offset}, attributes, "batch-norm-training")
-        features = _features(array, attributes)
-        return TupleShape((array, features, features))
+        return _three_results(array, attributes)
 
     @staticmethod
     def evaluate(
@@ -60,14 +59,17 @@ class BatchNormTraining:
         attributes: BatchNormAttributes,
         numerics: NumericsPolicy = REFERENCE,
     ) -> tuple[Array, Array, Array]:
+        element_type = element_type_of(operand.dtype)
         if numerics.is_exact:
-            return _train_exactly(operand, scale, offset, attributes)
+            with np.errstate(all="ignore"):
+                pairs = mean_and_variance(_rows(operand, attributes))
+                mean, variance = (narrow((high + low)[:, 0], element_type) for high, low in pairs)
+            return _normalized_exactly(operand, *pairs, scale, offset, attributes), mean, variance
         x, axes = widen(operand), _other_axes(operand, attributes)
         with np.errstate(all="ignore"):
             mean = x.mean(axes, keepdims=True)
             variance = np.square(x - mean).mean(axes, keepdims=True)
             result = _normalized(x, mean, variance, scale, offset, attributes)
-        element_type = element_type_of(operand.dtype)
         mean, variance = (narrow(value.reshape(-1), element_type) for value in (mean, variance))
         return narrow(result, element_type), mean, variance
 
@@ -100,8 +102,8 @@ class BatchNormInference:
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array:
         if numerics.is_exact:
-            moments = [pair(_column(vector)) for vector in (mean, variance)]
-            return _normalized_exactly(operand, moments[0], moments[1], scale, offset, attributes)
+            moments = pair(_column(mean)), pair(_column(variance))
+            return _normalized_exactly(operand, *moments, scale, offset, attributes)
         with np.errstate(all="ignore"):
             mean, variance = (_along_features(value, operand, attributes) for value in (mean, variance))
             result = _normalized(widen(operand), mean, variance, scale, offset, attributes)
@@ -140,8 +142,7 @@ class BatchNormGrad:
             gradient.dimensions == array.dimensions,
             f"grad_output of batch-norm-grad must have the operand's shape {array}, but has shape {gradient}",
         )
-        features = _features(array, attributes)
-        return TupleShape((array, features, features))
+        return _three_results(array, attributes)
 
     @staticmethod
     def evaluate(
@@ -154,8 +155,14 @@ class BatchNormGrad:
         attributes: BatchNormAttributes,
         numerics: NumericsPolicy = REFERENCE,
     ) -> tuple[Array, Array, Array]:
+        element_type = element_type_of(operand.dtype)
         if numerics.is_exact:
-            return _gradients_exactly(operand, scale, mean, variance, grad_output, attributes)
+            x, g = (_rows(array, attributes) for array in (operand, grad_output))
+            scale, mean, variance = (_column(vector) for vector in (scale, mean, variance))
+            with np.errstate(all="ignore"):
+                grad_operand, *others = gradients(x, g, scale, mean, variance, _epsilon_value(attributes))
+            grad_scale, grad_offset = (narrow(value[:, 0], element_type) for value in others)
+            return _from_rows(grad_operand, operand, attributes), grad_scale, grad_offset
         x, g, axes = widen(operand), widen(grad_output), _other_axes(operand, attributes)
         scale, mean, variance = (_along_features(value, operand, attributes) for value in (scale, mean, variance))
         with np.errstate(all="ignore"):
@@ -165,7 +172,6 @@ class BatchNormGrad:
             grad_scale = (g * normal).sum(axes, keepdims=True)
             count = x.dtype.type(max(1, x.size // max(1, x.shape[attributes.feature_index])))
             grad_operand = scale / deviation * (g - grad_offset / count - normal * (grad_scale / count))
-        element_type = element_type_of(operand.dtype)
         grad_scale, grad_offset = (narrow(value.reshape(-1), element_type) for value in (grad_scale, grad_offset))
         return narrow(grad_operand, element_type), grad_scale, grad_offset
 
@@ -191,8 +197,10 @@ def _require_features(
     return ArrayShape(array.element_type, array.dimensions, dynamic_dimensions=array.dynamic_dimensions)
 
 
-def _features(array: ArrayShape, attributes: BatchNormAttributes) -> ArrayShape:
-    return ArrayShape(array.element_type, (array.dimensions[attributes.feature_index],))
+def _three_results(array: ArrayShape, attributes: BatchNormAttributes) -> TupleShape:
+    """The operand's shape, and twice one element for each of its features."""
+    features = ArrayShape(array.element_type, (array.dimensions[attributes.feature_index],))
+    return TupleShape((array, features, features))
 
 
 def _other_axes(operand: Array, attributes: BatchNormAttributes) -> tuple[int, ...]:
@@ -214,15 +222,6 @@ def _normalized(
     return result
 
 
-def _train_exactly(
-    operand: Array, scale: Array, offset: Array, attributes: BatchNormAttributes
-) -> tuple[Array, Array, Array]:
-    with np.errstate(all="ignore"):
-        mean, variance = mean_and_variance(_rows(operand, attributes))
-        moments = [narrow((high + low)[:, 0], element_type_of(operand.dtype)) for high, low in (mean, variance)]
-    return _normalized_exactly(operand, mean, variance, scale, offset, attributes), moments[0], moments[1]
-
-
 def _normalized_exactly(
     operand: Array, mean: Pair, variance: Pair, scale: Array, offset: Array, attributes: BatchNormAttributes
 ) -> Array:
@@ -231,17 +230,6 @@ def _normalized_exactly(
             _rows(operand, attributes), mean, variance, _epsilon_value(attributes), _column(scale), _column(offset)
         )
     return _from_rows(result, operand, attributes)
-
-
-def _gradients_exactly(
-    operand: Array, scale: Array, mean: Array, variance: Array, grad_output: Array, attributes: BatchNormAttributes
-) -> tuple[Array, Array, Array]:
-    x, g = (_rows(array, attributes) for array in (operand, grad_output))
-    a, b, c = (_column(vector) for vector in (scale, mean, variance))
-    with np.errstate(all="ignore"):
-        grad_operand, *others = gradients(x, g, a, b, c, _epsilon_value(attributes))
-    grad_scale, grad_offset = (narrow(value[:, 0], element_type_of(operand.dtype)) for value in others)
-    return _from_rows(grad_operand, operand, attributes), grad_scale, grad_offset
 
 
 def _rows(operand: Array, attributes: BatchNormAttributes) -> Array:

@@ -33,8 +33,8 @@ def reducer_types(
         len(operands) % 2 == 0, f"{what} must have as many initial values as arrays, but has {len(operands)} operands"
     )
     count = len(operands) // 2
-    arrays = [array_shape(operand, f"operand {k} of {what}") for k, operand in enumerate(operands[:count])]
-    inits = [array_shape(init, f"operand {count + k} of {what}") for k, init in enumerate(operands[count:])]
+    given = [array_shape(operand, f"operand {k} of {what}") for k, operand in enumerate(operands)]
+    arrays, inits = given[:count], given[count:]
     for array in arrays[1:]:
         same_dimensions(arrays[0], array, f"the arrays that {what} takes")
     require_reducer(program, arrays, f"the computation of {what}")
@@ -51,8 +51,7 @@ def reducer_types(
             same_type(array.element_type, parameter.element_type),
             f"array {k} of {what} is {array}, but parameter {count + k} of its computation is {parameter}",
         )
-    outcomes = program.result.elements if isinstance(program.result, TupleShape) else (program.result,)
-    return arrays, [array_shape(outcome, f"a result of the computation of {what}").element_type for outcome in outcomes]
+    return arrays, element_types(program.result)
 
 
 def result_shape(

@@ -96,7 +96,10 @@ def reduce_known(
         init = np.broadcast_to(init, [size for axis, size in enumerate(array.shape) if axis not in dimensions])
     if array.size:
         with np.errstate(all="ignore"):
-            init = reducer.combine(init, _reduce_in_memory_order(array, tuple(dimensions), reducer, dtype))
+            merging = _merging(array.shape, array.strides, tuple(dimensions))
+            merged = array.transpose(merging.order).reshape(merging.sizes)
+            total = _reduce_chunks(merged, merging.axes, reducer, dtype)
+            init = reducer.combine(init, total.reshape(merging.kept_sizes).transpose(merging.kept_order))
     # NumPy makes scalars of arrays without dimensions.
     return narrow(np.asarray(init), result_type)
 
@@ -139,13 +142,6 @@ def _merging(shape: tuple[int, ...], strides: tuple[int, ...], dimensions: tuple
         kept_sizes=tuple(shape[dimension] for dimension in kept),
         kept_order=tuple(kept.index(dimension) for dimension in sorted(kept)),
     )
-
-
-def _reduce_in_memory_order(array: Array, dimensions: tuple[int, ...], reducer: KnownReducer, dtype: DType) -> Array:
-    merging = _merging(array.shape, array.strides, dimensions)
-    merged = array.transpose(merging.order).reshape(merging.sizes)
-    result = _reduce_chunks(merged, merging.axes, reducer, dtype)
-    return result.reshape(merging.kept_sizes).transpose(merging.kept_order)
 
 
 def _reduce_chunks(array: Array, axes: tuple[int, ...], reducer: KnownReducer, dtype: DType) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 from hloexec.dtypes import ElementType
 from hloexec.ir import Window, WindowDimension
 from hloexec.ops.common import narrow, widen
-from hloexec.ops.threads import in_blocks
+from hloexec.ops.threads import for_each
 from hloexec.ops.windows import part_of_windows, taps
 from hloexec.values import Array
 
@@ -57,15 +57,9 @@ def add_at_extrema(
     )
     # Windows that move along one dimension only touch disjoint parts of the operand along the others.
     is_separate = operand.ndim > 1 and window.dimensions[0] == WindowDimension(1)
-    rows = len(source) if is_separate else 1
     step = 1 if is_separate else len(source)
-
-    def add(start: int, stop: int) -> None:
-        for row in range(start, stop):
-            pooling.part(0, range(row * step, (row + 1) * step)).add()
-
     with np.errstate(all="ignore"):
-        in_blocks(add, rows, 1)
+        for_each(lambda row: pooling.part(0, range(row, row + step)).add(), range(0, len(source), step))
     return result
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import weakref
 
-from hloexec.dtypes import ElementType, Kind
+from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.ir import ArrayShape, Computation, Instruction
-from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.control.annotations import is_annotation
 
 __all__ = ["chooses_by_order", "recognise", "recognise_components", "recognise_value"]
@@ -76,16 +75,11 @@ def chooses_by_order(computation: Computation) -> bool:
     """
     return all(
         (instruction.opcode in _ORDER_OPCODES or is_annotation(instruction))
-        and (instruction.opcode not in _LOGICAL_OPCODES or _kind(instruction) is Kind.PRED)
-        and not _is_total_order(instruction)
+        and (instruction.opcode not in _LOGICAL_OPCODES or _element_type(instruction) is ELEMENT_TYPES["pred"])
+        # A total order tells NaNs and zeros of different sign apart by their bits.
+        and not (instruction.opcode == "compare" and instruction.attributes.type == "TOTALORDER")
         for instruction in computation
     )
-
-
-def _is_total_order(instruction: Instruction) -> bool:
-    """Whether this is a comparison that tells NaNs and zeros of different sign apart by their bits."""
-    field = attribute_fields(type(instruction.attributes)).get("type") if instruction.opcode == "compare" else None
-    return field is not None and getattr(instruction.attributes, field.field) == "TOTALORDER"
 
 
 def recognise_value(computation: Computation, root: Instruction, *parameters: Instruction) -> str | None:
@@ -105,11 +99,6 @@ def recognise_value(computation: Computation, root: Instruction, *parameters: In
 
 def _element_type(instruction: Instruction) -> ElementType | None:
     return instruction.shape.element_type if isinstance(instruction.shape, ArrayShape) else None
-
-
-def _kind(instruction: Instruction) -> Kind | None:
-    found = _element_type(instruction)
-    return None if found is None else found.kind
 
 
 def _behind_conversions(computation: Computation, instruction: Instruction, narrow: ElementType) -> Instruction:

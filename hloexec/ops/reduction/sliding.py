@@ -17,7 +17,6 @@ import numpy as np
 
 from hloexec.dtypes import DType
 from hloexec.ir import WindowDimension
-from hloexec.ops.reduction.known_reducers import KnownReducer
 from hloexec.ops.windows import output_size, part_of_windows, visits
 from hloexec.values import Array
 
@@ -47,9 +46,9 @@ class Along:
     form: _Form
 
     @classmethod
-    def of(cls, axis: int, extent: int, dimension: WindowDimension, reducer: KnownReducer) -> Along:
+    def of(cls, axis: int, extent: int, dimension: WindowDimension) -> Along:
         places = output_size(extent, dimension)
-        return cls(axis, extent, places, dimension, _form(extent, places, dimension, reducer))
+        return cls(axis, extent, places, dimension, _form(extent, places, dimension))
 
     @property
     def may_be_cut(self) -> bool:
@@ -153,7 +152,7 @@ class Along:
         return (*(slice(None),) * self.axis, place)
 
 
-def _form(extent: int, places: int, dimension: WindowDimension, reducer: KnownReducer) -> _Form:
+def _form(extent: int, places: int, dimension: WindowDimension) -> _Form:
     if dimension == WindowDimension(size=1):
         return _Form.TRIVIAL
     if extent > 0:

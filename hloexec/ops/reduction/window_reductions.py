@@ -22,7 +22,7 @@ from hloexec.ops.reduction.known_reducers import KnownReducer, accumulation_dtyp
 from hloexec.ops.reduction.sliding import Along, Combination
 from hloexec.ops.registry import Callee
 from hloexec.ops.signatures import called
-from hloexec.ops.threads import in_blocks
+from hloexec.ops.threads import for_each
 from hloexec.ops.windows import output_size, taps
 from hloexec.values import Array
 
@@ -50,25 +50,20 @@ def reduce_windows_known(
     result = np.empty(sizes, result_type.storage)
     init = widen(init_value).astype(dtype)
     is_neutral = init.tobytes() == np.array(reducer.identity(dtype), dtype).tobytes()
-    along = [
-        Along.of(axis, extent, dimension, reducer)
-        for axis, (extent, dimension) in enumerate(zip(array.shape, window.dimensions, strict=True))
-    ]
-    blocks = _blocks(array, sizes, along, dtype.itemsize)
+    along = list(map(Along.of, range(array.ndim), array.shape, window.dimensions))
 
-    def fill(start: int, stop: int) -> None:
-        for places in blocks[start:stop]:
-            parts = [one.part(place) for one, place in zip(along, places, strict=True)]
-            block = widen(array[tuple(elements for _, elements in parts)]).astype(dtype, copy=False)
-            combine = _combination(reducer, block)
-            for one, _ in parts:
-                block = one.reduced(block, combine, reducer.identity)
-            if not is_neutral:
-                block = np.asarray(reducer.combine(block, np.broadcast_to(init, block.shape)))
-            result[tuple(slice(place.start, place.stop) for place in places)] = narrow(block, result_type)
+    def fill(places: tuple[range, ...]) -> None:
+        parts = [one.part(place) for one, place in zip(along, places, strict=True)]
+        block = widen(array[tuple(elements for _, elements in parts)]).astype(dtype, copy=False)
+        combine = _combination(reducer, block)
+        for one, _ in parts:
+            block = one.reduced(block, combine, reducer.identity)
+        if not is_neutral:
+            block = np.asarray(reducer.combine(block, np.broadcast_to(init, block.shape)))
+        result[tuple(slice(place.start, place.stop) for place in places)] = narrow(block, result_type)
 
     with np.errstate(all="ignore"):
-        in_blocks(fill, len(blocks), 1)
+        for_each(fill, _blocks(array, sizes, along, dtype.itemsize))
     return result
 
 
@@ -138,7 +133,7 @@ def _summed_windows(array: Array, init_value: Array, window: Window) -> Array:
     pairs = np.stack([wide, np.zeros_like(wide)])
     with np.errstate(all="ignore"):
         for axis, dimension in enumerate(window.dimensions, 1):
-            one = Along.of(axis, pairs.shape[axis], dimension, _PAIRS)
+            one = Along.of(axis, pairs.shape[axis], dimension)
             pairs = one.reduced(pairs, lambda x, y, out: np.copyto(out, _PAIRS.combine(x, y)), _PAIRS.identity)
         high, low = add_pairs((pairs[0], pairs[1]), (_in_f64(init_value), 0.0))
     return np.asarray(high + low)
