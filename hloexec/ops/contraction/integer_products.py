@@ -6,6 +6,9 @@ digits. What a multiplier is, is said in `hloexec.ops.contraction.matrix_product
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import iadd
+
 import attrs
 import numpy as np
 
@@ -49,12 +52,11 @@ def _largest_magnitude(array: Array) -> int:
 
 def _exact_integer_matmul(lhs: Array, rhs: Array, length: int) -> Array:
     """The product of whole numbers held in floats, as wrapping int64; `length` products add up exactly in the float."""
-    total: Array | None = None
-    for start in range(0, max(1, lhs.shape[-1]), length):
-        part = matmul(lhs[..., start : start + length], rhs[..., start : start + length, :]).astype(np.int64)
-        total = part if total is None else np.add(total, part, out=total)
-    assert total is not None
-    return total
+    parts = (
+        matmul(lhs[..., start : start + length], rhs[..., start : start + length, :]).astype(np.int64)
+        for start in range(0, max(1, lhs.shape[-1]), length)
+    )
+    return reduce(iadd, parts)
 
 
 @attrs.frozen
@@ -67,8 +69,7 @@ class _DirectIntegerMultiplier:
         return (widen(operand).astype(self.scratch_dtype, copy=False),)
 
     def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
-        product: Array = matmul(lhs[0], rhs[0])
-        return product
+        return matmul(lhs[0], rhs[0])
 
 
 @attrs.frozen
@@ -101,11 +102,10 @@ class _LimbMultiplier:
         return tuple(((bits >> np.uint64(_LIMB_BITS * i)) & mask).astype(_F64) for i in range(self.limbs))
 
     def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
-        total: Array | None = None
-        for i in range(self.limbs):
-            for j in range(self.limbs - i):
-                part = _exact_integer_matmul(lhs[i], rhs[j], 1 << (53 - 2 * _LIMB_BITS)).view(np.uint64)
-                part <<= np.uint64(_LIMB_BITS * (i + j))
-                total = part if total is None else np.add(total, part, out=total)
-        assert total is not None
-        return total
+        parts = (
+            _exact_integer_matmul(lhs[i], rhs[j], 1 << (53 - 2 * _LIMB_BITS)).view(np.uint64)
+            << np.uint64(_LIMB_BITS * (i + j))
+            for i in range(self.limbs)
+            for j in range(self.limbs - i)
+        )
+        return reduce(iadd, parts)

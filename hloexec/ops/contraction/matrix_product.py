@@ -9,7 +9,7 @@ shapes and element types alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -34,6 +34,7 @@ __all__ = [
     "OperandSplit",
     "default_multiplier",
     "exactly",
+    "float_accumulation",
     "matrix_product",
     "multiply_into",
     "operand_rounding",
@@ -83,16 +84,12 @@ class OperandSplit:
 
 @attrs.frozen
 class FloatMultiplier:
-    """Floating-point or complex products: one BLAS call per pair of terms, added up in the type `accumulate`."""
+    """Floating-point or complex products: one BLAS call per pair of terms, added up in the type of these."""
 
-    accumulate: DType
+    scratch_dtype: DType
     split: OperandSplit | None = None
     sum_type: ElementType | None = None
     """Where set, the sum is rounded to this type before it is rounded to the result's."""
-
-    @property
-    def scratch_dtype(self) -> DType:
-        return self.accumulate
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -101,17 +98,17 @@ class FloatMultiplier:
 
     def is_plain(self, *dtypes: DType) -> bool:
         """Whether operands and result of these types need neither preparing nor rounding."""
-        return self.split is None and self.sum_type is None and all(dtype == self.accumulate for dtype in dtypes)
+        return self.split is None and self.sum_type is None and all(dtype == self.scratch_dtype for dtype in dtypes)
 
     def gives(self, dtype: DType) -> bool:
         """Whether one BLAS call on prepared operands gives the result in this type, without further rounding."""
-        return self.pairs == _FIRST_TERMS and self.sum_type is None and dtype == self.accumulate
+        return self.pairs == _FIRST_TERMS and self.sum_type is None and dtype == self.scratch_dtype
 
     def prepare(self, operand: Array) -> tuple[Array, ...]:
         wide = widen(operand)
         if self.split is None or (self.split.only_f32 and operand.dtype != _F32):
-            return (wide.astype(self.accumulate, copy=False),)
-        return tuple(_terms(wide.astype(self.accumulate, copy=False), self.split))
+            return (wide.astype(self.scratch_dtype, copy=False),)
+        return tuple(_terms(wide.astype(self.scratch_dtype, copy=False), self.split))
 
     def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
         with np.errstate(all="ignore"):
@@ -151,18 +148,16 @@ def default_multiplier(
     """
     types = (element_type_of(lhs.dtype), element_type_of(rhs.dtype), result_type)
     if any(entry.is_floating or entry.is_complex for entry in types):
-        dtype = _float_accumulation(types)
+        dtype = float_accumulation(*types)
         if f32_rounding is None or dtype.kind == "c":
             return FloatMultiplier(dtype)
         return FloatMultiplier(dtype, OperandSplit(f32_rounding, only_f32=True))
     return integer_multiplier(lhs, rhs, result_type)
 
 
-def _float_accumulation(types: Sequence[ElementType]) -> DType:
+def float_accumulation(*types: ElementType) -> DType:
     """f32, f64, c64 or c128: as wide as the widest of the types, complex where one of them is."""
-    is_complex = any(entry.is_complex for entry in types)
-    is_double = any(entry.storage in (_F64, np.complex128) for entry in types)
-    return np.dtype((np.float32, np.float64, np.complex64, np.complex128)[2 * is_complex + is_double])
+    return np.result_type(np.float32, *(entry.accumulate for entry in types if entry.is_floating or entry.is_complex))
 
 
 def operand_rounding(numerics: NumericsPolicy) -> Callable[[Array], Array] | None:

@@ -30,7 +30,7 @@ _LONG_LOOP = 512
 def by_channel(work: ConvolutionViews) -> None:
     """Fill `work.result`, tap by tap in row-major order of the window; the base dilation is 1."""
     kernel = np.moveaxis(work.prepared(work.kernel), 0, -3)[..., None, :, :, :]
-    if _has_groups_inside(work.inputs) and len(work.sizes) > 1 and kernel.shape[-3] < _LONG_LOOP:
+    if work.has_groups_inside and len(work.sizes) > 1 and kernel.shape[-3] < _LONG_LOOP:
         # Columns and groups are one loop where the kernel has columns, too.
         kernel = np.repeat(kernel, work.sizes[-1], axis=-4)
     prepare = work.preparation(work.inputs)
@@ -111,15 +111,9 @@ def _image(array: Array) -> Array:
 def _scratch(work: ConvolutionViews, shape: tuple[int, ...]) -> Array:
     """An array `[spatial..., group]` of the accumulation type that lies in memory as the input does."""
     dtype = work.accumulation_type.storage
-    if _has_groups_inside(work.inputs):
+    if work.has_groups_inside:
         return np.empty(shape, dtype)
     return np.moveaxis(np.empty((shape[-1], *shape[:-1]), dtype), 0, -1)
-
-
-def _has_groups_inside(array: Array) -> bool:
-    """Whether groups of `[group, batch, spatial..., feature]` lie closer in memory than neighbours in space."""
-    spatial = [abs(stride) for size, stride in zip(array.shape[2:-1], array.strides[2:-1], strict=True) if size > 1]
-    return abs(array.strides[0]) <= min(spatial, default=abs(array.strides[0]))
 
 
 def _blocks(work: ConvolutionViews) -> list[tuple[slice, slice, range]]:
@@ -127,7 +121,7 @@ def _blocks(work: ConvolutionViews) -> list[tuple[slice, slice, range]]:
     groups, batch, lines = work.result.shape[:3]
     image_bytes = groups * math.prod(work.result.shape[2:-1]) * work.accumulation_type.storage.itemsize
     line_step, group_step = lines, groups
-    if _has_groups_inside(work.inputs):
+    if work.has_groups_inside:
         line_step = min(lines, max(1, _BLOCK_BYTES * lines // image_bytes))
     else:
         group_step = min(groups, max(1, _BLOCK_BYTES * groups // image_bytes))

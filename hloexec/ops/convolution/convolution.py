@@ -119,16 +119,10 @@ def _infer(lhs: ArrayShape, rhs: ArrayShape, attributes: ConvolutionAttributes, 
         ranks == (lhs.rank, rhs.rank, lhs.rank) and lhs.rank >= 2,
         f"dim_labels of convolution are for ranks {ranks}, but the operands have shapes {lhs} and {rhs}",
     )
+    features = labels.kernel_input_feature_dimension, labels.kernel_output_feature_dimension
     for side, roles in (
         ("input", (labels.input_batch_dimension, labels.input_feature_dimension, *labels.input_spatial_dimensions)),
-        (
-            "kernel",
-            (
-                labels.kernel_input_feature_dimension,
-                labels.kernel_output_feature_dimension,
-                *labels.kernel_spatial_dimensions,
-            ),
-        ),
+        ("kernel", (*features, *labels.kernel_spatial_dimensions)),
         ("output", (labels.output_batch_dimension, labels.output_feature_dimension, *labels.output_spatial_dimensions)),
     ):
         require(

@@ -8,7 +8,9 @@ from shapes and strides alone.
 from __future__ import annotations
 
 import math
+from functools import reduce
 from itertools import product
+from operator import iadd
 
 import attrs
 import numpy as np
@@ -47,10 +49,7 @@ def kernel_gradient(work: ConvolutionViews) -> None:
             partial[start // step] = sums.of(blocks[start:stop])
 
         in_blocks(add, len(blocks), step)
-        total = partial[0]
-        for other in partial[1:]:
-            total += other
-        sums.store(total)
+        sums.store(reduce(iadd, partial))
         return
     step = max(1, min(batch, max(_PART_ROWS, batch // 4)))
     parts = [

@@ -19,7 +19,7 @@ from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ir import WindowDimension
 from hloexec.ops.blas import matmul
 from hloexec.ops.common import narrow, widen
-from hloexec.ops.contraction.matrix_product import FloatMultiplier, default_multiplier
+from hloexec.ops.contraction.matrix_product import FloatMultiplier, default_multiplier, float_accumulation
 from hloexec.ops.windows import part_of_windows, taps
 from hloexec.values import Array
 
@@ -49,8 +49,7 @@ class ConvolutionViews:
         if self.result_type.is_integral:
             return element_type_of(self.result_type.compute)
         types = (element_type_of(self.inputs.dtype), element_type_of(self.kernel.dtype), self.result_type)
-        wide = [entry.accumulate for entry in types if entry.is_floating or entry.is_complex]
-        return element_type_of(np.result_type(np.float32, *wide))
+        return element_type_of(float_accumulation(*types))
 
     def preparation(self, operand: Array) -> Callable[[Array], Array] | None:
         """What is done to an operand, elementwise, before it is multiplied in the accumulation type."""
@@ -79,12 +78,18 @@ class ConvolutionViews:
     @property
     def has_features_inside(self) -> bool:
         """Whether features of the input lie closer in memory than neighbours in space."""
-        spatial = (
-            abs(stride)
-            for size, stride in zip(self.inputs.shape[2:-1], self.inputs.strides[2:-1], strict=True)
-            if size > 1
-        )
-        return abs(self.inputs.strides[-1]) <= min(spatial, default=self.inputs.strides[-1])
+        return self._lies_inside(-1)
+
+    @property
+    def has_groups_inside(self) -> bool:
+        """Whether groups of the input lie closer in memory than neighbours in space."""
+        return self._lies_inside(0)
+
+    def _lies_inside(self, axis: int) -> bool:
+        shape, strides = self.inputs.shape[2:-1], self.inputs.strides[2:-1]
+        spatial = (abs(stride) for size, stride in zip(shape, strides, strict=True) if size > 1)
+        stride = self.inputs.strides[axis]
+        return abs(stride) <= min(spatial, default=abs(stride))
 
     def taps(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
         """For each tap that meets elements: its position, the outputs it adds to, and the inputs it reads for them."""

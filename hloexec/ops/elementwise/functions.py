@@ -25,7 +25,7 @@ from hloexec.ops.elementwise.declaration import (
     Formula,
     elementwise,
 )
-from hloexec.ops.intervals import INFINITY, POSITIVE, Bounds, BoundsRule, Demand, Use, always, demand
+from hloexec.ops.intervals import INFINITY, POSITIVE, Bounds, Demand, Use, always, demand
 from hloexec.ops.policies.exact.doubled import polynomial
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.threads import in_pieces
@@ -230,25 +230,21 @@ _unary(
 )
 _unary("erf", erf, "2/√π · ∫₀ˣ exp(−t²) dt (XLA: Erf).", kinds=FLOAT, bounds=always(-1, 1))
 
-_ROUNDING: tuple[tuple[str, Formula, str, BoundsRule], ...] = (
-    ("ceil", np.ceil, "⌈x⌉ (XLA: Ceil).", lambda _, x: Bounds(x.low, x.high + 1)),
-    ("floor", np.floor, "⌊x⌋ (XLA: Floor).", lambda _, x: Bounds(x.low - 1, x.high)),
-    (
-        "round-nearest-afz",
-        lambda operand: in_pieces(_rounded_away_from_zero, operand.dtype, operand),
-        "The nearest whole number, ties away from zero (XLA: Round).",
-        ranges.nearest_bounds,
-    ),
-    (
-        "round-nearest-even",
-        np.rint,
-        "The nearest whole number, ties to even (XLA: RoundNearestEven).",
-        ranges.nearest_bounds,
-    ),
-)
 _rounding = partial(elementwise, operands=1, kinds=FLOAT, rounding=Rounding.NONE, demands_for=ranges.same_demands)
-for _name, _real, _definition, _bounds in _ROUNDING:
-    _rounding(_name, _real, _definition, bounds=_bounds)
+_rounding("ceil", np.ceil, "⌈x⌉ (XLA: Ceil).", bounds=lambda _, x: Bounds(x.low, x.high + 1))
+_rounding("floor", np.floor, "⌊x⌋ (XLA: Floor).", bounds=lambda _, x: Bounds(x.low - 1, x.high))
+_rounding(
+    "round-nearest-afz",
+    lambda operand: in_pieces(_rounded_away_from_zero, operand.dtype, operand),
+    "The nearest whole number, ties away from zero (XLA: Round).",
+    bounds=ranges.nearest_bounds,
+)
+_rounding(
+    "round-nearest-even",
+    np.rint,
+    "The nearest whole number, ties to even (XLA: RoundNearestEven).",
+    bounds=ranges.nearest_bounds,
+)
 
 
 def _magnitudes(_: Use, x: Bounds) -> Bounds:

@@ -12,6 +12,7 @@ import numpy as np
 
 from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.ops.common import array_shape, in_type, narrow, widen
+from hloexec.ops.movement.copying import as_integers
 from hloexec.ops.policies.exact.sums import add_by_key
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, UFUNCS
 from hloexec.ops.reduction.reducers import recognise_components
@@ -57,8 +58,7 @@ def _combine_recognised(name: str, target: Array, keys: Array, pieces: Array) ->
         return
     if name == "second":
         # NumPy assigns in order, so the last of several pieces for a row stays.
-        integers = f"u{target.itemsize}" if target.itemsize <= 8 else target.dtype
-        target.view(integers)[keys] = pieces.view(integers)
+        as_integers(target)[keys] = as_integers(pieces)
     elif row >= _LONG_ROW:
         _combine_rows(KNOWN_REDUCERS[name].combine, target, keys, pieces, element_type)
     elif element_type.is_narrow and element_type.is_floating and name in ("add", "multiply"):

@@ -127,13 +127,8 @@ class Pad:
     @staticmethod
     def evaluate(operand: Array, padding_value: Array, *, attributes: PadAttributes, shape: ArrayShape) -> Array:
         operand = in_type(operand, shape.element_type)
-        sizes = tuple(
-            max(0, _padded_size(size, entry)) for size, entry in zip(operand.shape, attributes.padding, strict=True)
-        )
-        placed = [
-            _placement(size, padded, entry)
-            for size, padded, entry in zip(operand.shape, sizes, attributes.padding, strict=True)
-        ]
+        sizes = tuple(max(0, size) for size in map(_padded_size, operand.shape, attributes.padding))
+        placed = list(map(_placement, operand.shape, sizes, attributes.padding))
         source = part(operand, (kept for kept, _ in placed))
         if source.shape == sizes:
             return source

@@ -16,7 +16,7 @@ import numpy as np
 from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
-__all__ = ["filled", "in_order", "lies_in_order", "reshaped", "row_major"]
+__all__ = ["as_integers", "filled", "in_order", "lies_in_order", "reshaped", "row_major"]
 
 _SMALLEST_COLUMN = 512
 """Shorter ones are not worth a call each."""
@@ -42,8 +42,7 @@ def row_major(array: Array) -> Array:
     merged = _merged(array)
     if not _is_turned(merged):
         return array.copy()
-    # NumPy moves plain integers faster than types that are not its own.
-    source = merged.view(f"u{merged.itemsize}") if merged.itemsize <= 8 else merged
+    source = as_integers(merged)
     result = np.empty(merged.shape, source.dtype)
     row = merged.shape[-1]
     # As many elements of a row as fill a cache line: then as many lines of the source are read side by side, each to
@@ -57,6 +56,11 @@ def row_major(array: Array) -> Array:
 
     in_blocks(copy, row, max(step, _THREAD_ELEMENTS * row // merged.size // step * step))
     return result.view(array.dtype).reshape(array.shape)
+
+
+def as_integers(array: Array) -> Array:
+    """The bits of the elements, as far as there are such integers: NumPy moves them faster than types not its own."""
+    return array.view(f"u{array.itemsize}") if array.itemsize <= 8 else array
 
 
 def lies_in_order(array: Array) -> bool:

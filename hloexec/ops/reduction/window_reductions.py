@@ -93,14 +93,11 @@ def _blocks(array: Array, sizes: tuple[int, ...], along: Sequence[Along], itemsi
             )
             steps[axis] = min(sizes[axis], max(1, _BLOCK_BYTES * sizes[axis] // remaining, _LONG_LOOP // max(1, inner)))
             remaining = remaining * steps[axis] // sizes[axis]
-    return list(
-        product(
-            *(
-                [range(size)[start : start + step] for start in range(0, size, step or 1)]
-                for size, step in zip(sizes, steps, strict=True)
-            )
-        )
-    )
+    cuts = [
+        [range(size)[start : start + step] for start in range(0, size, step or 1)]
+        for size, step in zip(sizes, steps, strict=True)
+    ]
+    return list(product(*cuts))
 
 
 def reduce_windows_exactly(

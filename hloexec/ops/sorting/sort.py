@@ -17,7 +17,7 @@ from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require, same_dimensions
-from hloexec.ops.movement.copying import reshaped
+from hloexec.ops.movement.copying import as_integers, reshaped
 from hloexec.ops.probes import COMPARATOR, Probe
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
 from hloexec.ops.signatures import one_or_tuple, require_scalar_comparison
@@ -210,16 +210,12 @@ def _first_of_few(key: Array, count: int) -> Array:
 
 
 def _take_all(rows: Sequence[Array], order: Array, targets: Sequence[Array]) -> None:
-    """Each row's elements in the given order; as plain integers, since only these NumPy moves fast."""
+    """Each row's elements in the given order."""
     if len(order) > 1:
         order = order + (np.arange(len(order)) * rows[0].shape[-1])[:, None]
     for row, target in zip(rows, targets, strict=True):
         # Indices are in range: `wrap` is what NumPy does fastest.
-        _bits(row).reshape(-1).take(order, mode="wrap", out=_bits(target))
-
-
-def _bits(array: Array) -> Array:
-    return array.view(f"u{array.dtype.itemsize}") if array.dtype.itemsize <= 8 else array
+        as_integers(row).reshape(-1).take(order, mode="wrap", out=as_integers(target))
 
 
 def _merge_sorted(comparator: Callable[..., Any], rows: Sequence[Array]) -> list[Array]:
@@ -231,7 +227,7 @@ def _merge_sorted(comparator: Callable[..., Any], rows: Sequence[Array]) -> list
     """
     shape, length = rows[0].shape, rows[0].shape[-1]
     batch = rows[0].size // length
-    columns = [_bits(row).reshape(batch, length) for row in rows]
+    columns = [as_integers(row).reshape(batch, length) for row in rows]
     position = np.arange(length)
     width = 1
     while width < length:
