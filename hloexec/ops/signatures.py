@@ -45,12 +45,8 @@ def same_shape(first: Shape, second: Shape) -> bool:
             and len(first.elements) == len(second.elements)
             and all(map(same_shape, first.elements, second.elements))
         )
-    if isinstance(first, BufferShape) or isinstance(second, BufferShape):
-        return (
-            isinstance(first, BufferShape)
-            and isinstance(second, BufferShape)
-            and same_shape(first.element, second.element)
-        )
+    if isinstance(first, BufferShape):
+        return isinstance(second, BufferShape) and same_shape(first.element, second.element)
     if not isinstance(second, ArrayShape) or first.dimensions != second.dimensions:
         return False
     return same_type(first.element_type, second.element_type)

@@ -281,12 +281,9 @@ def _mergeable_order(lhs: Array, rhs: Array, numbers: DotAttributes) -> tuple[tu
 
 def _cut_to_common_extents(lhs: Array, rhs: Array, numbers: DotAttributes) -> tuple[Array, Array]:
     """Operands whose paired dimensions agree: where one is dynamic, what lies beyond its extent contributes nothing."""
-    pairs = zip(
-        numbers.lhs_batch_dims + numbers.lhs_contracting_dims,
-        numbers.rhs_batch_dims + numbers.rhs_contracting_dims,
-        strict=True,
-    )
-    for i, j in pairs:
+    ours = numbers.lhs_batch_dims + numbers.lhs_contracting_dims
+    theirs = numbers.rhs_batch_dims + numbers.rhs_contracting_dims
+    for i, j in zip(ours, theirs, strict=True):
         if lhs.shape[i] != rhs.shape[j]:
             extent = min(lhs.shape[i], rhs.shape[j])
             lhs, rhs = _first(lhs, i, extent), _first(rhs, j, extent)

@@ -12,6 +12,7 @@ import numpy as np
 
 from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.ops.common import array_shape, in_type, narrow, widen
+from hloexec.ops.elementwise.selection import total_order_key
 from hloexec.ops.movement.copying import as_integers
 from hloexec.ops.policies.exact.sums import add_by_key
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, UFUNCS
@@ -180,10 +181,8 @@ def _rounds(keys: Array) -> tuple[Array, list[int]]:
 def _ordered_integers(values: Array, name: str) -> Array:
     """Floats as integers in the same order, with -0 below +0, and NaN where `name` (minimum or maximum) takes it."""
     wide = widen(values)
-    integers = np.dtype(f"i{wide.itemsize}")
-    limits = np.iinfo(integers)
-    bits = wide.view(integers)
-    ordered = np.where(bits < 0, bits ^ limits.max, bits)
+    ordered = total_order_key(wide)
+    limits = np.iinfo(ordered.dtype)
     ordered[np.isnan(wide)] = limits.max if name == "maximum" else limits.min
     return ordered
 
@@ -191,6 +190,6 @@ def _ordered_integers(values: Array, name: str) -> Array:
 def _from_ordered_integers(ordered: Array, element_type: ElementType) -> Array:
     """The inverse of `_ordered_integers`."""
     limits = np.iinfo(ordered.dtype)
-    wide = np.where(ordered < 0, ordered ^ limits.max, ordered).view(element_type.compute)
+    wide = total_order_key(ordered).view(element_type.compute)
     wide[(ordered == limits.max) | (ordered == limits.min)] = np.nan
     return narrow(wide, element_type)

@@ -38,19 +38,15 @@ class WindowNames:
     """Which dimensions of the result or the updates are those of windows."""
 
 
-def _as_int64(indices: Array) -> Array:
-    """Integers of any type as int64; those beyond its range (u64) become its maximum."""
-    if indices.dtype == np.uint64:
-        indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
-    return indices.astype(np.int64, copy=False)
-
-
 def start_positions(names: WindowNames, attributes: Any, indices: Array) -> tuple[dict[int, Array], tuple[int, ...]]:
     """The starts of the windows, by operand dimension, as int64 arrays that broadcast to the batch sizes, and those."""
     index_vector_dim = attributes.index_vector_dim
     if index_vector_dim == indices.ndim:
         indices = indices[..., None]
-    vectors = np.moveaxis(_as_int64(indices), index_vector_dim, 0)
+    if indices.dtype == np.uint64:
+        # What is beyond int64's range becomes its maximum.
+        indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
+    vectors = np.moveaxis(indices.astype(np.int64, copy=False), index_vector_dim, 0)
     batch = vectors.shape[1:]
     starts = dict(zip(getattr(attributes, names.index_map), vectors, strict=True))
     pairs = getattr(attributes, names.operand_batching), getattr(attributes, names.indices_batching)
@@ -63,8 +59,7 @@ def start_positions(names: WindowNames, attributes: Any, indices: Array) -> tupl
 def batch_sizes(indices: ArrayShape, index_vector_dim: int) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     """The batch dimensions of an index array: their sizes, and which are dynamic."""
     kept = [dimension for dimension in range(indices.rank) if dimension != index_vector_dim]
-    dynamic = flags(indices)
-    return tuple(indices.dimensions[k] for k in kept), tuple(dynamic[k] for k in kept)
+    return tuple(indices.dimensions[k] for k in kept), tuple(flags(indices)[k] for k in kept)
 
 
 def start_demand(room: Sequence[int]) -> Demand:

@@ -50,13 +50,9 @@ class Concatenate:
         for i, source in enumerate(sources[1:], start=1):
             what = f"operands 0 and {i} of concatenate"
             element_type = same_type_ignoring_float_width(first.with_element_type(element_type), source, what)
+            others = slice(dimension), slice(dimension + 1, None)
             require(
-                source.rank == first.rank
-                and all(
-                    ours == theirs
-                    for k, (ours, theirs) in enumerate(zip(first.dimensions, source.dimensions, strict=True))
-                    if k != dimension
-                ),
+                source.rank == first.rank and all(source.dimensions[k] == first.dimensions[k] for k in others),
                 f"{what} may differ in dimension {dimension} only, but are {first} and {source}",
             )
         sizes = list(first.dimensions)

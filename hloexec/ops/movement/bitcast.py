@@ -81,7 +81,7 @@ class Bitcast:
         is_reshape = (
             source.element_type is shape.element_type
             and source.element_count == shape.element_count
-            and not any(_tiles(each) or _major_to_minor(each) != tuple(range(each.rank)) for each in (source, shape))
+            and all(map(_is_row_major, (source, shape)))
         )
         return Reshape.by_rows(shape=shape, operand_shapes=operand_shapes) if is_reshape else None
 
@@ -185,6 +185,11 @@ def _major_to_minor(shape: ArrayShape) -> tuple[int, ...]:
     return minor_to_major[::-1]
 
 
+def _is_row_major(shape: ArrayShape) -> bool:
+    """Whether an array lies in row-major order without tiles."""
+    return _major_to_minor(shape) == tuple(range(shape.rank)) and not _tiles(shape)
+
+
 def _tiles(shape: ArrayShape) -> tuple[tuple[int, ...], ...]:
     tiles = shape.layout.tiles if shape.layout else ()
     for tile in tiles:
@@ -235,11 +240,10 @@ def _untiled(array: Array, tiling: _Tiling) -> Array:
 
 def _dynamic_bitcast(operand: Array, source: ArrayShape, shape: ArrayShape) -> Array:
     """A bitcast of runtime extents: supported where it is a reshape, i.e. without tiles and in row-major order."""
-    for side in (source, shape):
-        if _major_to_minor(side) != tuple(range(side.rank)) or _tiles(side):
-            raise UnsupportedError(
-                f"bitcast from {source} to {shape}: dynamic dimensions are supported in row-major layouts without tiles"
-            )
+    if not all(map(_is_row_major, (source, shape))):
+        raise UnsupportedError(
+            f"bitcast from {source} to {shape}: dynamic dimensions are supported in row-major layouts without tiles"
+        )
     return _reinterpreted(operand.reshape(reshaped_extents(operand.shape, source, shape)), shape.element_type)
 
 

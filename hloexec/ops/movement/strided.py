@@ -185,12 +185,9 @@ class Transpose:
             f"transpose's dimensions {braced(dimensions)} must be a permutation of the dimensions of its operand "
             f"{source}",
         )
-        dynamic = flags(source)
-        return shape_of(
-            source.element_type,
-            tuple(source.dimensions[dimension] for dimension in dimensions),
-            tuple(dynamic[dimension] for dimension in dimensions),
-        )
+        sizes = tuple(source.dimensions[dimension] for dimension in dimensions)
+        dynamic = tuple(flags(source)[dimension] for dimension in dimensions)
+        return shape_of(source.element_type, sizes, dynamic)
 
     @staticmethod
     def evaluate(operand: Array, *, attributes: TransposeAttributes) -> Array:

@@ -198,8 +198,7 @@ def _sum_of_neighbours(array: Array) -> Array:
         # einsum begins with +0.
         zeros = np.flatnonzero(total == 0)
         total[zeros] = np.where(np.signbit(rows[zeros]).all(axis=1) & ~rows[zeros].any(axis=1), -0.0, 0.0)
-    shaped: Array = total.reshape(array.shape[:-1])
-    return shaped
+    return total.reshape(array.shape[:-1])
 
 
 def _sums_of_rows(rows: Array) -> Array:

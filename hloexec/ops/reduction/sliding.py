@@ -134,10 +134,7 @@ class Along:
         while covered < self.extent:
             first, last = self._at(slice(None, covered)), self._at(slice(-covered, None))
             early, late = self._at(slice(None, -covered)), self._at(slice(covered, None))
-            if self.form is _Form.CUMULATIVE:
-                kept, combined = first, late
-            else:
-                kept, combined = last, early
+            kept, combined = (first, late) if self.form is _Form.CUMULATIVE else (last, early)
             result[kept] = array[kept]
             combine(array[early], array[late], out=result[combined])
             array, result, other = result, other, result

@@ -113,11 +113,9 @@ def reduce_windows_exactly(
     if reducer.ufunc is not np.add or not (result_type.is_floating or result_type.is_complex):
         return reduce_windows_known(array, init_value, window, reducer, result_type)
     if result_type.is_complex:
-        sums = [
-            _summed_windows(part, init, window)
-            for part, init in ((array.real, init_value.real), (array.imag, init_value.imag))
-        ]
-        return narrow(from_parts(*sums), result_type)
+        real = _summed_windows(array.real, init_value.real, window)
+        imag = _summed_windows(array.imag, init_value.imag, window)
+        return narrow(from_parts(real, imag), result_type)
     return narrow(_summed_windows(array, init_value, window), result_type)
 
 
