@@ -1,7 +1,7 @@
 """Index vectors: what gather and scatter have in common.
 
 Both take an integer array in which dimension `index_vector_dim` (an implicit one of size 1 where it equals the rank)
-holds vectors of start positions, component k for operand dimension `operand_dims[k]`; the other dimensions are batch
+holds vectors of start positions, component k for operand dimension `index_map[k]`; the other dimensions are batch
 dimensions. Batching dimensions pair an operand dimension with a batch dimension, whose own position then is the start.
 """
 
