@@ -73,7 +73,9 @@ class Role(enum.Enum):
     """Exchanges values with other devices or with the host: collectives, send and recv, infeed and outfeed."""
 
 
-_STATED = frozenset(Role[name] for name in "PARAMETER CONSTANT CUSTOM_CALL ASYNC_START COPY_START PART MACHINE".split())
+_STATED = frozenset(
+    {*(Role.PARAMETER, Role.CONSTANT, Role.CUSTOM_CALL), *(Role.ASYNC_START, Role.COPY_START, Role.PART, Role.MACHINE)}
+)
 """Roles of which texts always state the shape of the result."""
 
 
