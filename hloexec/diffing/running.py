@@ -32,9 +32,9 @@ from hloexec.ir import ArrayShape, Module
 from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import Comparison, LeafComparison, verdict_of
 from hloexec.numerics.measuring import measure
-from hloexec.numerics.sampling.runs import measured_spreads
+from hloexec.numerics.sampling.runs import sampled
 from hloexec.numerics.sampling.spread import Spread
-from hloexec.numerics.tolerances import required_equality
+from hloexec.numerics.tolerances import Tolerance
 from hloexec.numerics.ulps import same_bits
 from hloexec.operations import traits_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
@@ -134,7 +134,7 @@ def diff(
         deciding = {**alone, "numerics": policies[1], "verify": False}
         findings = control_findings(after, state, replay.index, findings[0].after, runs, deciding) + findings
     is_equal = _is_equal(ours, theirs)
-    spreads = {} if is_equal else measured_spreads(before, given[0], **sides[0].options, **alone, memory_limit=limit)
+    spreads = {} if is_equal else sampled(before, given[0], **sides[0].options, **alone, memory_limit=limit).spreads
     comparison = _outputs(ours, theirs, pairing, policies[0], spreads)
     is_different = blamed or not comparison.agrees
     verdict: Verdict = "differ" if is_different else "agree" if is_equal else "rounding only"
@@ -250,7 +250,7 @@ def _picture(nodes: Sequence[Node], state: State, blamed: Sequence[Blamed]) -> s
 def _finding(blamed: Blamed, doubt: str = "") -> Finding:
     comparison = None
     if blamed.counterpart is not None:
-        tolerance = required_equality("nothing rounds on the way") if blamed.allowed is None else LOCAL
+        tolerance = Tolerance(derivation="nothing rounds on the way") if blamed.allowed is None else LOCAL
         measured = measure(blamed.raw, np.ascontiguousarray(blamed.value), tolerance, blamed.allowed)
         ours, its = (str(ArrayShape(element_type_of(array.dtype), array.shape)) for array in (blamed.raw, blamed.value))
         name = element_type_of(blamed.raw.dtype).name

@@ -34,7 +34,7 @@ from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX
 from hloexec.golden.spreads import RECORDED_SAMPLES, write_spreads
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
-from hloexec.numerics.sampling.runs import measured_spreads
+from hloexec.numerics.sampling.runs import sampled
 from hloexec.numerics.sampling.spread import Spread
 from hloexec.numerics.tolerances import given_tolerance
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
@@ -140,7 +140,8 @@ def _spreads(
     if golden.has_tolerance or golden.is_bit_for_bit:
         return {}
     options = golden.run_options | limits
-    return measured_spreads(module, inputs_per_device, golden.numerics, RECORDED_SAMPLES, has_means=False, **options)
+    runs = sampled(module, inputs_per_device, golden.numerics, RECORDED_SAMPLES, has_means=False, **options)
+    return runs.spreads
 
 
 def run_golden(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]], **limits: Any) -> Value:

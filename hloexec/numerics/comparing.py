@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from hloexec.arguments import require_integer, require_module, wrong
 from hloexec.devices.topology import topology_of
-from hloexec.dtypes import element_type_of
+from hloexec.dtypes import ElementType, element_type_of
 from hloexec.errors import InputError
 from hloexec.exec.arguments import device_arguments, inputs_by_device
 from hloexec.ir import ArrayShape, Module
@@ -21,18 +21,15 @@ from hloexec.numerics.leaves import leaves_of
 from hloexec.numerics.measuring import measure
 from hloexec.numerics.sampling.runs import Sampled, sampled
 from hloexec.numerics.sampling.spread import Spread
-from hloexec.numerics.tolerances import (
-    Tolerance,
-    derived_tolerance,
-    given_tolerance,
-    measured_tolerance,
-    required_equality,
-)
+from hloexec.numerics.tolerances import Tolerance, derived_tolerance, given_tolerance, measured_tolerance
 from hloexec.numerics.ulps import are_comparable, narrower
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.values import Array, Inputs, Value
 
 __all__ = ["compare"]
+
+_Pair: TypeAlias = tuple[str, Array | None, Array | None]
+"""The label of a leaf, and what either side has for it."""
 
 
 def compare(
@@ -81,7 +78,9 @@ def compare(
         require_integer("contraction_length", contraction_length, 1)
     if selects is not None and not isinstance(selects, Mapping):
         raise wrong("selects", "a mapping from the labels of leaves to arrays", selects)
-    if spreads is not None and not (isinstance(spreads, Mapping) and all(map(_is_spread, spreads.values()))):
+    if spreads is not None and not (
+        isinstance(spreads, Mapping) and all(isinstance(spread, Spread) for spread in spreads.values())
+    ):
         raise wrong("spreads", "a mapping from the labels of leaves to Spread objects", spreads)
     given = given_tolerance(atol, rtol, ulp, check_error)
     leaves = dict(leaves_of(actual, "actual")), dict(leaves_of(expected, "expected"))
@@ -96,13 +95,16 @@ def compare(
     def runs() -> Sampled:
         if module is None or rows is None or given is not None:
             return Sampled()
-        places = indices.places if _has_other_indices(pairs) else ()
+        places = indices.places if any(entry.is_integral for entry in _differing(pairs)) else ()
         return sampled(module, rows, numerics, places=places, **devices)
 
     failure = ""
     if spreads is None:
-        spreads, failure = (runs().spreads, runs().failure) if _may_round(pairs) else ({}, "")
-    spreads = _by_place(spreads)
+        may_round = any(not entry.is_integral for entry in _differing(pairs))
+        spreads, failure = (runs().spreads, runs().failure) if may_round else ({}, "")
+    if len(spreads) == 1:
+        # A lone leaf may be labelled in either way.
+        spreads = {**spreads, **dict.fromkeys(("value", "0"), *spreads.values())}
     way = _way_to_know(module, failure)
     found = []
     for label, ours, theirs in pairs:
@@ -113,7 +115,7 @@ def compare(
     return Comparison(tuple(indices.resolve(found, pairs, spreads, lambda: runs().keys)))
 
 
-def _paired(actual: dict[str, Array], expected: dict[str, Array]) -> Iterator[tuple[str, Array | None, Array | None]]:
+def _paired(actual: dict[str, Array], expected: dict[str, Array]) -> Iterator[_Pair]:
     """The leaves of either side; a tuple of one is what it holds, as some frameworks return it."""
     sides = [{"value": side["0"]} if side.keys() == {"0"} else side for side in (actual, expected)]
     if sides[0].keys() == {"value"} != actual.keys() and sides[1].keys() == {"value"} != expected.keys():
@@ -145,29 +147,11 @@ def _chains(module: Module, own: Mapping[str, Chain], labels: Iterable[str]) -> 
     return found
 
 
-def _by_place(spreads: Mapping[str, Spread]) -> Mapping[str, Spread]:
-    """Spreads by the labels of pairs: that of a lone leaf has any that such a leaf may have."""
-    return {**spreads, **dict.fromkeys(("value", "0"), next(iter(spreads.values())))} if len(spreads) == 1 else spreads
-
-
-def _may_round(pairs: Sequence[tuple[str, Array | None, Array | None]]) -> bool:
-    """Whether any leaf holds floats that are not the same."""
-    return any(
-        ours is not None
-        and theirs is not None
-        and ours.shape == theirs.shape
-        and not element_type_of(theirs.dtype).is_integral
-        and not np.array_equal(ours, theirs)
-        for _, ours, theirs in pairs
-    )
-
-
-def _has_other_indices(pairs: Sequence[tuple[str, Array | None, Array | None]]) -> bool:
-    """Whether any leaf holds integers that are not the same."""
-    return any(
-        ours is not None and theirs is not None and theirs.dtype.kind in "iu" and not np.array_equal(ours, theirs)
-        for _, ours, theirs in pairs
-    )
+def _differing(pairs: Sequence[_Pair]) -> Iterator[ElementType]:
+    """The element types of leaves that both sides have, in the same dimensions, and that are not the same."""
+    for _, ours, theirs in pairs:
+        if ours is not None and theirs is not None and ours.shape == theirs.shape and not np.array_equal(ours, theirs):
+            yield element_type_of(theirs.dtype)
 
 
 def _rows(module: Any, inputs: Any) -> list[Sequence[Any]] | None:
@@ -181,10 +165,6 @@ def _rows(module: Any, inputs: Any) -> list[Sequence[Any]] | None:
     rows = inputs_by_device(module.entry, inputs)
     device_arguments(module.entry, rows, len(rows))
     return rows
-
-
-def _is_spread(value: object) -> bool:
-    return isinstance(value, Spread)
 
 
 def _compared(
@@ -213,15 +193,15 @@ def _compared(
 
     if given is not None:
         tolerance = given
-    elif not (narrow.is_floating or narrow.is_complex):
-        tolerance = required_equality(f"{narrow} must be the same")
+    elif not narrow.is_inexact:
+        tolerance = Tolerance(derivation=f"{narrow} must be the same")
     elif spread is not None:
         tolerance = measured_tolerance(narrow, wide, spread, chain)
     else:
         tolerance = derived_tolerance(narrow, wide, chain, contraction_length)
     scales, means = (None, None) if spread is None else (spread.scales, spread.means)
     measured = measure(actual, expected, tolerance, scales, means)
-    is_assumed = given is None and spread is None and (narrow.is_floating or narrow.is_complex)
+    is_assumed = given is None and spread is None and narrow.is_inexact
     note = _own_size(measured.mismatches, way) if measured.mismatches and is_assumed else ""
     return LeafComparison(label, verdict_of(measured), *shapes, actual.size, narrow.name, measured, note)
 

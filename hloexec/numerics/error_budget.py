@@ -25,7 +25,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from hloexec.costs import contraction_of
-from hloexec.dtypes import ElementType
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape, leaf_shapes
 from hloexec.numerics.trip_counts import loop_trips
 from hloexec.operations import traits_of
@@ -82,9 +81,6 @@ class Chain:
         )
 
 
-_NONE = Chain()
-
-
 def rounding(*sizes: float) -> Chain:
     """A result that is rounded, with errors of these sizes."""
     return Chain(1.0, 0.0, 0.0, sum(sizes), sum(size * size for size in sizes), 0.0)
@@ -103,15 +99,11 @@ def leaf_chains(module: Module, policy: str | NumericsPolicy = "reference") -> d
     found = chains_of(module, policy)[module.entry_name]
     entry = module.entry
     leaves: dict[tuple[int, ...], Chain] = {}
-    stack: list[tuple[tuple[int, ...], Instruction]] = [((), entry.root)]
-    while stack:
-        index, instruction = stack.pop()
-        if role_of(instruction) is Role.TUPLE:
-            parts = list(enumerate(entry.operands_of(instruction)))
-            stack.extend(((*index, number), part) for number, part in reversed(parts))
-        else:
-            for rest, _ in leaf_shapes(instruction.shape):
-                leaves[(*index, *rest)] = found[instruction.name]
+    for index, _ in leaf_shapes(entry.root.shape):
+        instruction, rest = entry.root, index
+        while rest and role_of(instruction) is Role.TUPLE:
+            instruction, rest = entry.by_name[instruction.operands[rest[0]]], rest[1:]
+        leaves[index] = found[instruction.name]
     return leaves
 
 
@@ -119,8 +111,12 @@ def chains_of(module: Module, policy: str | NumericsPolicy = "reference") -> dic
     """The worst chain to each instruction, from the parameters of its computation, by computation and name."""
     bits = numerics_policy(policy).contraction_operand_mantissa_bits
     found: dict[str, dict[str, Chain]] = {}
-    for computation in _callees_first(module):
-        found[computation.name] = _along_paths(module, computation, found, bits)
+    callees = {
+        computation.name: [name for instruction in computation for name in computation_names(instruction.attributes)]
+        for computation in module
+    }
+    for name in _needed_first(callees):
+        found[name] = _along_paths(module, module.by_name[name], found, bits)
     return found
 
 
@@ -128,7 +124,8 @@ def _along_paths(
     module: Module, computation: Computation, known: dict[str, dict[str, Chain]], bits: int | None
 ) -> dict[str, Chain]:
     found: dict[str, Chain] = {}
-    for instruction in _operands_first(computation):
+    for current in _needed_first({instruction.name: instruction.operands for instruction in computation}):
+        instruction = computation.by_name[current]
         operands = computation.operands_of(instruction)
         chain = worst(found[operand.name] for operand in operands)
         if role_of(instruction) is Role.WHILE:
@@ -164,23 +161,8 @@ def _called(instruction: Instruction) -> Iterable[str]:
     return computation_names(instruction.attributes) if is_call else ()
 
 
-def _callees_first(module: Module) -> Iterator[Computation]:
-    """The computations, each after those it calls; the text may have them in another order."""
-    callees = {
-        computation.name: [name for entry in computation for name in computation_names(entry.attributes)]
-        for computation in module
-    }
-    return (module.by_name[name] for name in _needed_first(callees))
-
-
-def _operands_first(computation: Computation) -> Iterator[Instruction]:
-    """The instructions, each after its operands; the text may have them in another order."""
-    operands = {instruction.name: list(instruction.operands) for instruction in computation}
-    return (computation.by_name[name] for name in _needed_first(operands))
-
-
 def _needed_first(needs: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """The keys in their order, but each after those that it needs."""
+    """The keys in their order, but each after those that it needs, which the text may have behind it."""
     done: set[str] = set()
     for name in needs:
         stack = [name]
@@ -205,7 +187,7 @@ def own_chain(instruction: Instruction, operands: Sequence[Shape], bits: int | N
     kind = Rounding.UNKNOWN if entry is None else entry.rounding
     sums = _sums(instruction)
     if result is None or (kind is Rounding.NONE and sums is None):
-        return _NONE
+        return Chain()
     compute = min(_F32, result)
     if kind is Rounding.FUNCTION:
         return rounding(result, 4 * compute)
@@ -226,7 +208,7 @@ def _sums(instruction: Instruction) -> Sums | None:
 
 def worst(chains: Iterable[Chain]) -> Chain:
     """The worst of several chains; none at all where there are none."""
-    return max(chains, key=lambda chain: chain.weight, default=_NONE)
+    return max(chains, key=lambda chain: chain.weight, default=Chain())
 
 
 def _terms(instruction: Instruction, sums: Sums, inputs: Sequence[ArrayShape]) -> float:
@@ -243,7 +225,7 @@ def _terms(instruction: Instruction, sums: Sums, inputs: Sequence[ArrayShape]) -
 def _product(
     instruction: Instruction, operands: Sequence[Shape], inputs: Sequence[ArrayShape], result: float, bits: int | None
 ) -> Chain:
-    floats = [leaf.element_type for leaf in inputs if _has_fraction(leaf.element_type)]
+    floats = [leaf.element_type for leaf in inputs if leaf.element_type.is_inexact]
     contraction = contraction_of(instruction, operands)
     length = contraction.contracted_size if contraction else max((_inner(leaf) for leaf in inputs), default=1)
     unit = _F8_SUMS if floats and min(entry.bits for entry in floats[:2]) == 8 else _F32
@@ -263,9 +245,5 @@ def _inner(leaf: ArrayShape) -> int:
 
 def _widest_unit(shape: Shape) -> float | None:
     """The coarsest unit roundoff among the leaves that have fractions."""
-    leaves = [leaf for _, leaf in leaf_shapes(shape) if isinstance(leaf, ArrayShape) and leaf.is_array]
-    return max((unit_roundoff(leaf.element_type) for leaf in leaves if _has_fraction(leaf.element_type)), default=None)
-
-
-def _has_fraction(entry: ElementType) -> bool:
-    return entry.is_floating or entry.is_complex
+    types = [leaf.element_type for _, leaf in leaf_shapes(shape) if isinstance(leaf, ArrayShape)]
+    return max((unit_roundoff(entry) for entry in types if entry.is_inexact), default=None)

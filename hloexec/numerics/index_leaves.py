@@ -103,36 +103,42 @@ class IndexLeaves:
         self, leaf: LeafComparison, actual: Array, expected: Array, arrays: Mapping[str, Any]
     ) -> LeafComparison:
         if leaf.label in self._selects:
-            source = self._given_source(leaf.label, actual)
-            return _explained(
-                leaf, actual, expected, _selected_agree(actual, expected, [source], False), "the values given"
-            )
+            agree = _selected_agree(actual, expected, [self._given_source(leaf.label, actual)], is_permutation=False)
+            return _explained(leaf, actual, expected, agree, "the values given")
         selection = self._selections.get(_index(leaf.label))
         if selection is None:
             return leaf
         name = selection.instruction.name
-        selected = [apply_steps(side, selection.steps) for side in (actual, expected)]
-        if selected[0] is None or selected[1] is None:
+        ours, theirs = (apply_steps(side, selection.steps) for side in (actual, expected))
+        if ours is None or theirs is None:
             return leaf
         sources = self._sources(selection)
-        if sources is not None and all(_fits(selected[0], source, selection.is_reduced) for source in sources):
-            agree = _selected_agree(selected[0], selected[1], sources, selection.is_permutation)
-            return _explained(leaf, actual, expected, _as_leaf(agree, selection, actual), f"what {name} selects from")
-        twin = None if selection.values_leaf is None else arrays.get(".".join(map(str, selection.values_leaf)))
-        if twin is not None and twin[1] is not None and not selection.is_reduced:
-            values = apply_steps(twin[1], selection.steps)
-            if values is not None and values.shape == selected[0].shape:
-                spread = self._spreads.get(".".join(map(str, selection.values_leaf or ())))
-                scales = None if spread is None else apply_steps(spread.scales, selection.steps)
-                if scales is None or scales.shape != values.shape:
-                    spread = None
-                tolerance = self._tolerance(values, selection.sources[0], spread)
-                source = _Source(values, selection.dimension, tolerance, None if spread is None else scales)
-                agree = _looked_up_agree(selected[0], selected[1], source)
-                where = f"the values in leaf {'.'.join(map(str, selection.values_leaf or ()))}"
-                return _explained(leaf, actual, expected, _as_leaf(agree, selection, actual), where)
-        note = f"indices that {name} ({selection.instruction.opcode}) makes; the module's inputs would tell whether "
-        return attrs.evolve(leaf, note=note + "they select values that agree")
+        twin = ".".join(map(str, selection.values_leaf or ()))
+        if sources is not None and all(_fits(ours, source, selection.is_reduced) for source in sources):
+            agree = _selected_agree(ours, theirs, sources, is_permutation=not selection.is_reduced)
+            where = f"what {name} selects from"
+        elif (held := self._held_values(selection, twin, ours.shape, arrays)) is not None:
+            agree, where = _looked_up_agree(ours, theirs, held), f"the values in leaf {twin}"
+        else:
+            note = (
+                f"indices that {name} ({selection.instruction.opcode}) makes; the module's inputs would tell whether "
+            )
+            return attrs.evolve(leaf, note=note + "they select values that agree")
+        return _explained(leaf, actual, expected, _as_leaf(agree, selection, actual), where)
+
+    def _held_values(
+        self, selection: Selection, twin: str, dimensions: tuple[int, ...], arrays: Mapping[str, Any]
+    ) -> _Source | None:
+        """The values that indices of these dimensions selected, where the result holds them in the leaf `twin`."""
+        _, expected = arrays.get(twin, (None, None))
+        values = None if expected is None or selection.is_reduced else apply_steps(expected, selection.steps)
+        if values is None or values.shape != dimensions:
+            return None
+        spread = self._spreads.get(twin)
+        scales = None if spread is None else apply_steps(spread.scales, selection.steps)
+        if scales is None or scales.shape != values.shape:
+            spread = scales = None
+        return _Source(values, selection.dimension, self._tolerance(values, selection.sources[0], spread), scales)
 
     def _given_source(self, label: str, leaf: Array) -> _Source:
         chosen = self._selects[label]
@@ -184,7 +190,7 @@ class IndexLeaves:
         entry = element_type_of(values.dtype)
         if self._given is not None:
             return self._given
-        if not (entry.is_floating or entry.is_complex):
+        if not entry.is_inexact:
             return Tolerance()
         if spread is not None:
             return measured_tolerance(entry, entry, spread)

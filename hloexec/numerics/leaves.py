@@ -1,4 +1,4 @@
-"""The arrays that a value holds, by their places."""
+"""The arrays that a value holds, by their places, and their elements, piece by piece."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.values import Array, Token
 
-__all__ = ["leaves_of"]
+__all__ = ["blocks", "leaves_of"]
 
 
 def leaves_of(value: object, which: str) -> Iterator[tuple[str, Array]]:
@@ -37,3 +37,17 @@ def _array(value: object, what: str) -> Array:
         kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
         raise InputError(f"{what} is no array of an element type that HLO has, but {kind}") from None
     return array
+
+
+def blocks(size: int, *arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """The elements of arrays of one shape in logical order, in contiguous one-dimensional pieces of so many at most."""
+    if all(array.flags.c_contiguous for array in arrays):
+        flat = [array.reshape(-1) for array in arrays]
+        for start in range(0, flat[0].size, size):
+            yield tuple(array[start : start + size] for array in flat)
+        return
+    # nditer's buffering does not know ml_dtypes' types; their bits it does.
+    bits = [array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}") for array in arrays]
+    pieces = np.nditer(bits, flags=["external_loop", "buffered", "zerosize_ok"], order="C", buffersize=size)
+    for _ in pieces:
+        yield tuple(np.ascontiguousarray(pieces[k]).view(array.dtype) for k, array in enumerate(arrays))

@@ -6,7 +6,7 @@ against the other's. Blocks whose bits agree cost little more than reading them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
@@ -14,9 +14,10 @@ import numpy as np
 
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_maps import ErrorMap, MapMaker
+from hloexec.numerics.leaves import blocks
 from hloexec.numerics.severities import absolute_errors, exceeds, severities
 from hloexec.numerics.tolerances import Tolerance
-from hloexec.numerics.ulps import narrower, same_bits, ulp_distances, wide
+from hloexec.numerics.ulps import magnitudes, narrower, same_bits, ulp_distances, wide
 from hloexec.values import Array
 
 __all__ = ["PERCENTILES", "ElementDifference", "Measured", "elements_at", "measure"]
@@ -86,54 +87,23 @@ def measure(
     `scales`, of the same dimensions, are what a measured tolerance is in units of; `means` give those of samples
     at flat places.
     """
-    sizes = _Sizes()
-    for ours, theirs, _ in _pairs(actual, expected):
-        sizes.add(ours, theirs)
-    tally = _Accumulator(actual, expected, tolerance, sizes, scales, means)
-    for ours, theirs, start in _pairs(actual, expected):
+    tally = _Accumulator(actual, expected, tolerance, scales, means)
+    start = 0
+    for ours, theirs in blocks(_BLOCK, actual, expected):
         tally.add(ours, theirs, start)
+        start += ours.size
     return tally.result()
 
 
-def _pairs(actual: Array, expected: Array) -> Iterator[tuple[Array, Array, int]]:
-    """Both arrays' elements in logical order, in contiguous pieces, with the place of each piece's first element."""
-    if actual.flags.c_contiguous and expected.flags.c_contiguous:
-        first, second = actual.reshape(-1), expected.reshape(-1)
-        for start in range(0, first.size, _BLOCK):
-            yield first[start : start + _BLOCK], second[start : start + _BLOCK], start
-        return
-    # nditer's buffering does not know ml_dtypes' types; their bits it does.
-    bits = [array if array.dtype.isbuiltin == 1 else array.view(f"u{array.itemsize}") for array in (actual, expected)]
-    flags = ["external_loop", "buffered", "zerosize_ok"]
-    start = 0
-    for ours, theirs in np.nditer(bits, flags=flags, order="C", buffersize=_BLOCK):  # type: ignore[call-overload]
-        block = np.ascontiguousarray(ours).view(actual.dtype)
-        yield block, np.ascontiguousarray(theirs).view(expected.dtype), start
-        start += block.size
-
-
-class _Sizes:
-    """The largest magnitudes of either side."""
-
-    def __init__(self) -> None:
-        self.actual = 0.0
-        self.expected = 0.0
-
-    def add(self, ours: Array, theirs: Array) -> None:
-        self.actual = max(self.actual, _largest(_finite_magnitudes(ours)))
-        self.expected = max(self.expected, _largest(_finite_magnitudes(theirs)))
-
-
-def _finite_magnitudes(block: Array) -> Array:
+def _largest(array: Array) -> float:
+    """The largest magnitude of a finite element; 1 where all are zero."""
+    largest = 0.0
     with np.errstate(all="ignore"):
-        values = wide(block)
-        magnitudes: Array = np.abs(values.astype(np.float64) if values.dtype.kind in "iub" else values)
-        finite = np.isfinite(magnitudes)
-    return magnitudes if finite.all() else magnitudes[finite]
-
-
-def _largest(magnitudes: Array) -> float:
-    return float(magnitudes.max(initial=0.0))
+        for (block,) in blocks(_BLOCK, array):
+            sizes = magnitudes(wide(block))
+            finite = np.isfinite(sizes)
+            largest = max(largest, float((sizes if finite.all() else sizes[finite]).max(initial=0.0)))
+    return largest or 1.0
 
 
 class _Accumulator:
@@ -144,7 +114,6 @@ class _Accumulator:
         actual: Array,
         expected: Array,
         tolerance: Tolerance,
-        sizes: _Sizes,
         scales: Array | None,
         means: Callable[[Array], Array] | None,
     ) -> None:
@@ -153,7 +122,7 @@ class _Accumulator:
         self._means = means
         self._narrow = narrower(element_type_of(actual.dtype), element_type_of(expected.dtype))
         self._tolerance = tolerance
-        self._scales = (sizes.actual or 1.0, sizes.expected or 1.0)
+        self._scales = _largest(actual), _largest(expected)
         self._products = np.zeros(3)
         self._histogram = np.zeros(_BUCKETS + 1, np.int64)
         self._most_ulps = 0.0
@@ -201,12 +170,12 @@ class _Accumulator:
         self._unequal += places.size
         ulps = ulp_distances(ours, theirs)
         errors = absolute_errors(x, y, ulps)
-        magnitudes = np.abs(y.astype(np.float64) if y.dtype.kind in "iub" else y)
+        sizes = magnitudes(y)
         if x.dtype.kind == "f":
             self._unlike_zeros += int(np.sum((x == 0) & (y == 0)))
         self._absolute.add(errors[np.isfinite(errors)])
-        related = np.isfinite(errors) & np.isfinite(magnitudes) & (magnitudes > 0)
-        self._relative.add(errors[related] / magnitudes[related])
+        related = np.isfinite(errors) & np.isfinite(sizes) & (sizes > 0)
+        self._relative.add(errors[related] / sizes[related])
         self._add_ulps(ulps)
         scales = None if self._own_scales is None else self._own_scales[places]
         means = None if self._means is None else self._means(places)
@@ -216,8 +185,7 @@ class _Accumulator:
         self._mismatches += int(np.count_nonzero(too_bad))
         self._infinite_mismatches += int(np.count_nonzero(too_bad & ~np.isfinite(errors)))
         self._severity_sum += float(found.sum())
-        remaining = _MOST_ELEMENTS - len(self._first)
-        picked = np.flatnonzero(too_bad)[:remaining]
+        picked = np.flatnonzero(too_bad)[: _MOST_ELEMENTS - len(self._first)]
         count = min(_MOST_ELEMENTS, places.size)
         order = np.argpartition(-found, count - 1)[:count]
         for kept, chosen in ((self._first, picked), (self._worst, order)):
@@ -291,21 +259,21 @@ class _Accumulator:
         return {**found, 100: self._most_ulps}
 
 
+@attrs.define
 class _Mean:
     """A mean over elements most of which are zero, and the largest of them."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.largest = 0.0
-        self._sum = 0.0
+    count: int = 0
+    largest: float = 0.0
+    total: float = 0.0
 
     def add(self, errors: Array) -> None:
         self.largest = max(self.largest, float(errors.max(initial=0.0)))
-        self._sum += float(errors.sum())
+        self.total += float(errors.sum())
 
     @property
     def mean(self) -> float | None:
-        return self._sum / self.count if self.count > 0 else None
+        return self.total / self.count if self.count > 0 else None
 
 
 def _smallest_of(bucket: int) -> float:

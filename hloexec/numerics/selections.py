@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -29,6 +29,9 @@ __all__ = ["ModuleValue", "Selection", "Watcher", "apply_steps", "observed_sourc
 
 _MOST_STEPS = 10_000
 _TOP_K = ("topk", "TopK", "__gpu$TopK")
+
+Steps: TypeAlias = tuple[tuple[str, Any], ...]
+"""What to do to a leaf, one after the other: to reshape or to transpose it."""
 
 
 @attrs.frozen
@@ -54,25 +57,22 @@ class Selection:
     """The values that are selected from; of several, the indices select from each."""
     dimension: int
     """Along which dimension of the sources the indices count."""
-    is_permutation: bool
-    """Whether no index may occur twice along the dimension."""
-    steps: tuple[tuple[str, Any], ...]
-    """What to do to the leaf so that its dimensions are those of the instruction that makes the indices."""
     is_reduced: bool
-    """Whether the dimension is missing in the leaf, as in argmax's."""
-    values_leaf: tuple[int, ...] | None
-    """The leaf of the result that holds the selected values themselves, where there is one."""
+    """Whether the dimension is missing in the leaf, as in argmax's; else no index may occur twice along it."""
+    steps: Steps
+    """What gives the leaf the dimensions of the instruction that makes the indices."""
     instruction: Instruction
     """What makes the indices."""
+    values_leaf: tuple[int, ...] | None = None
+    """The leaf of the result that holds the selected values themselves, where there is one."""
 
 
 def selections_of(module: Module) -> dict[tuple[int, ...], Selection]:
     """The index leaves of a module's result, by their index paths."""
-    origins: dict[tuple[int, ...], tuple[ModuleValue, tuple[tuple[str, Any], ...]]] = {}
-    for index, _ in leaf_shapes(module.entry.result_shape):
-        origins[index] = _origin(module, ModuleValue(module.entry, module.entry.root, index))
+    leaves = dict(leaf_shapes(module.entry.result_shape))
+    origins = {index: _origin(module, ModuleValue(module.entry, module.entry.root, index)) for index in leaves}
     found = {}
-    for index, leaf in leaf_shapes(module.entry.result_shape):
+    for index, leaf in leaves.items():
         if isinstance(leaf, ArrayShape) and leaf.element_type.is_integral:
             selection = _selection(module, *origins[index])
             if selection is not None:
@@ -80,7 +80,7 @@ def selections_of(module: Module) -> dict[tuple[int, ...], Selection]:
     return found
 
 
-def _origin(module: Module, place: ModuleValue) -> tuple[ModuleValue, tuple[tuple[str, Any], ...]]:
+def _origin(module: Module, place: ModuleValue) -> tuple[ModuleValue, Steps]:
     """The instruction that makes a value, behind all that only moves it as a whole; and how to undo the moving."""
     steps: list[tuple[str, Any]] = []
     for _ in range(_MOST_STEPS):
@@ -135,7 +135,7 @@ def _keeps_order(place: ModuleValue) -> bool:
     return traits.keeps_order or (instruction.opcode == "bitcast" and _is_plain_bitcast(place))
 
 
-def _selection(module: Module, place: ModuleValue, steps: tuple[tuple[str, Any], ...]) -> Selection | None:
+def _selection(module: Module, place: ModuleValue, steps: Steps) -> Selection | None:
     """The selection that an instruction makes in one of its results, if it is one."""
     instruction = place.instruction
     if len(place.element) != 1:
@@ -144,19 +144,19 @@ def _selection(module: Module, place: ModuleValue, steps: tuple[tuple[str, Any],
     operands = [place.operand(k) for k in range(len(instruction.operands))]
     if operation_name(instruction) in _TOP_K:
         last = len(_dimensions(operands[0].instruction)) - 1
-        return Selection((operands[0],), last, True, steps, False, None, instruction) if number == 1 else None
+        return Selection((operands[0],), last, False, steps, instruction) if number == 1 else None
     if instruction.opcode == "sort":
         dimension = instruction.attributes.dimension
         used = _compared(module.by_name[instruction.attributes.to_apply])
         sources = tuple(operand for k, operand in enumerate(operands) if k in used and k != number)
         if sources and _counts_along(module, operands[number], dimension):
-            return Selection(sources, dimension, True, steps, False, None, instruction)
+            return Selection(sources, dimension, False, steps, instruction)
     if instruction.opcode == "reduce" and len(instruction.attributes.dimensions) == 1:
         (dimension,) = instruction.attributes.dimensions
         values = operands[: len(operands) // 2]
         reducer = module.by_name[instruction.attributes.to_apply]
         if len(values) == 2 and chooses_by_order(reducer) and _counts_along(module, values[number], dimension):
-            return Selection((values[1 - number],), dimension, False, steps, True, None, instruction)
+            return Selection((values[1 - number],), dimension, True, steps, instruction)
     return None
 
 
@@ -218,23 +218,19 @@ def _before_reshape(before: Sequence[int], after: Sequence[int], dimension: int)
 
 def _is_plain_bitcast(place: ModuleValue) -> bool:
     """Whether a bitcast does what a reshape would: the same elements in the usual order on both sides."""
-    shapes = [place.instruction.shape, place.operand(0).instruction.shape]
-    if not all(isinstance(shape, ArrayShape) for shape in shapes):
+    after, before = place.instruction.shape, place.operand(0).instruction.shape
+    if not isinstance(after, ArrayShape) or not isinstance(before, ArrayShape):
         return False
-    layouts = [shape.layout for shape in shapes if isinstance(shape, ArrayShape)]
-    usual = all(
-        layout is None or (not layout.tiles and layout.minor_to_major == tuple(reversed(range(len(_dims(shape))))))
-        for layout, shape in zip(layouts, shapes, strict=True)
-    )
-    return usual and prod(_dims(shapes[0])) == prod(_dims(shapes[1]))
+    return _is_in_usual_order(after) and _is_in_usual_order(before) and after.element_count == before.element_count
 
 
-def _dims(shape: object) -> tuple[int, ...]:
-    return shape.dimensions if isinstance(shape, ArrayShape) else ()
+def _is_in_usual_order(shape: ArrayShape) -> bool:
+    layout = shape.layout
+    return layout is None or (not layout.tiles and layout.minor_to_major == tuple(reversed(range(shape.rank))))
 
 
 def _dimensions(instruction: Instruction) -> tuple[int, ...]:
-    return _dims(instruction.shape)
+    return instruction.shape.dimensions if isinstance(instruction.shape, ArrayShape) else ()
 
 
 def _is_integral(instruction: Instruction) -> bool:
@@ -242,21 +238,17 @@ def _is_integral(instruction: Instruction) -> bool:
 
 
 def _values_leaf(
-    origins: Mapping[tuple[int, ...], tuple[ModuleValue, tuple[tuple[str, Any], ...]]], index: tuple[int, ...]
+    origins: Mapping[tuple[int, ...], tuple[ModuleValue, Steps]], index: tuple[int, ...]
 ) -> tuple[int, ...] | None:
     """The leaf that comes from another result of the same instruction in the same way."""
     place, steps = origins[index]
     for other, (its_place, its_steps) in origins.items():
-        same = (its_place.instruction.name, its_place.computation.name) == (
-            place.instruction.name,
-            place.computation.name,
-        )
-        if other != index and same and its_place.element != place.element and its_steps == steps:
+        if its_place.instruction is place.instruction and its_place.element != place.element and its_steps == steps:
             return other
     return None
 
 
-def apply_steps(leaf: Array, steps: Sequence[tuple[str, Any]]) -> Array | None:
+def apply_steps(leaf: Array, steps: Steps) -> Array | None:
     """An index leaf in the dimensions of the instruction that made it; None where it was cut on the way."""
     for kind, what in steps:
         if kind == "transpose":

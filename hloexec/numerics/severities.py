@@ -6,7 +6,7 @@ import numpy as np
 
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.numerics.tolerances import Tolerance
-from hloexec.numerics.ulps import same_bits, ulp_distances, wide
+from hloexec.numerics.ulps import magnitudes, same_bits, ulp_distances, wide
 from hloexec.precision import largest_number
 from hloexec.values import Array
 
@@ -49,8 +49,8 @@ def severities(
             errors = np.abs(x - y)
             if means is not None:
                 errors = np.fmin(errors, np.maximum(np.abs(x - means), np.abs(y - means)))
-        magnitudes = np.abs(y.astype(np.float64) if y.dtype.kind in "iub" else y)
-        allowed = tolerance.rtol * np.where(np.isfinite(magnitudes), magnitudes, 0.0)
+        sizes = magnitudes(y)
+        allowed = tolerance.rtol * np.where(np.isfinite(sizes), sizes, 0.0)
         if scales is not None:
             allowed = np.hypot(allowed, tolerance.factor * scales)
         allowed = allowed + tolerance.atol

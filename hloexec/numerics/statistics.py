@@ -12,6 +12,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import ElementType, Kind, element_type, element_type_of
+from hloexec.numerics.leaves import blocks
 from hloexec.values import Array, Token, Value
 
 __all__ = ["LeafStatistics", "leaves", "statistics"]
@@ -65,7 +66,7 @@ def _leaf_statistics(index: tuple[int, ...], leaf: Array | Token) -> LeafStatist
     its_type = element_type_of(leaf.dtype)
     digest = hashlib.blake2b(digest_size=6)
     moments = _Moments()
-    for block in _blocks(leaf):
+    for (block,) in blocks(_BLOCK, leaf):
         digest.update(block.view(np.uint8).data)
         moments.add(block, its_type)
     return LeafStatistics(
@@ -83,31 +84,17 @@ def _leaf_statistics(index: tuple[int, ...], leaf: Array | Token) -> LeafStatist
     )
 
 
-def _blocks(array: Array) -> Iterator[Array]:
-    """The elements in logical order, in contiguous one-dimensional pieces."""
-    if array.flags.c_contiguous:
-        flat = array.reshape(-1)
-        for start in range(0, flat.size, _BLOCK):
-            yield flat[start : start + _BLOCK]
-        return
-    # nditer's buffering does not know ml_dtypes' types; their bits it does.
-    bits = array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
-    iterator = np.nditer(bits, flags=["external_loop", "buffered", "zerosize_ok"], order="C", buffersize=_BLOCK)
-    for block in iterator:
-        yield np.ascontiguousarray(block).view(array.dtype)
-
-
+@attrs.define
 class _Moments:
     """Count, mean and sum of squared deviations, merged block by block (Chan, Golub and LeVeque, 1979)."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.mean = 0.0
-        self.squares = 0.0
-        self.minimum: float | int | None = None
-        self.maximum: float | int | None = None
-        self.nan_count = 0
-        self.infinity_count = 0
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    minimum: float | int | None = None
+    maximum: float | int | None = None
+    nan_count: int = 0
+    infinity_count: int = 0
 
     def add(self, block: Array, its_type: ElementType) -> None:
         """Take a block of elements into account."""
@@ -131,11 +118,9 @@ class _Moments:
         finite = np.isfinite(block)
         if finite.all():
             return block
-        nan_count = int(np.isnan(block).sum())
-        kept = block[finite]
-        self.nan_count += nan_count
-        self.infinity_count += block.size - kept.size - nan_count
-        return kept
+        self.nan_count += int(np.isnan(block).sum())
+        self.infinity_count += int(np.isinf(block).sum())
+        return block[finite]
 
     def _merge(self, block: Array) -> None:
         mean = float(block.mean())

@@ -27,15 +27,7 @@ from hloexec.numerics.error_budget import LAMBDA, Chain, rounding, summing
 from hloexec.numerics.sampling.spread import Spread
 from hloexec.precision import smallest_normal, unit_roundoff
 
-__all__ = [
-    "CHECK_ERRORS",
-    "DEFAULT_CONTRACTION_LENGTH",
-    "Tolerance",
-    "derived_tolerance",
-    "given_tolerance",
-    "measured_tolerance",
-    "required_equality",
-]
+__all__ = ["CHECK_ERRORS", "Tolerance", "derived_tolerance", "given_tolerance", "measured_tolerance"]
 
 CHECK_ERRORS: Mapping[str, str] = {
     "max": "every error",
@@ -44,14 +36,14 @@ CHECK_ERRORS: Mapping[str, str] = {
     "mean": "the mean of the errors",
 }
 """The statistics of errors that can be held to a tolerance, with what each is called."""
-DEFAULT_CONTRACTION_LENGTH = 1024
+_CONTRACTION_LENGTH = 1024
 """What is taken for the longest contraction where neither a module nor a length says it."""
 
 
 @attrs.frozen
 class Tolerance:
     """An element agrees where |actual − expected| ≤ atol + rtol·|expected| + factor·(its spread), or where it is `ulp`
-    ULPs off at most."""
+    ULPs off at most; what has no numbers must be the same."""
 
     rtol: float = 0.0
     atol: float = 0.0
@@ -74,38 +66,28 @@ def given_tolerance(
     Another `check_error` than `max`, one of CHECK_ERRORS, needs a tolerance.
     """
     require_choice("check_error", check_error, CHECK_ERRORS)
-    for name, number in (("atol", atol), ("rtol", rtol), ("ulp", ulp)):
-        if number is not None:
-            require_number(name, number)
-    if atol is None and rtol is None and ulp is None:
+    given = {name: number for name, number in (("atol", atol), ("rtol", rtol), ("ulp", ulp)) if number is not None}
+    for name, number in given.items():
+        require_number(name, number)
+    if not given:
         if check_error != "max":
             raise InputError(f"check_error={check_error} needs a tolerance to hold the errors to: atol, rtol or ulp")
         return None
-    parts = [
-        f"{name} {number:g}" for name, number in (("atol", atol), ("rtol", rtol), ("ulp", ulp)) if number is not None
-    ]
+    text = ", ".join(f"{name} {number:g}" for name, number in given.items())
     alone = "" if check_error == "max" else f", for {CHECK_ERRORS[check_error]} alone"
-    derivation = f"given: {', '.join(parts)}{alone}"
+    derivation = f"given: {text}{alone}"
     return Tolerance(rtol or 0.0, atol or 0.0, ulp, is_given=True, derivation=derivation, check_error=check_error)
 
 
-def required_equality(why: str) -> Tolerance:
-    """The tolerance of what must be the same."""
-    return Tolerance(derivation=why)
-
-
 def derived_tolerance(
-    narrow: ElementType,
-    wide: ElementType,
-    chain: Chain | None,
-    contraction_length: int | None = None,
+    narrow: ElementType, wide: ElementType, chain: Chain | None, contraction_length: int | None = None
 ) -> Tolerance:
     """What rounding explains on a leaf whose sides are of these types (`narrow` the narrower).
 
     `chain` is the module's; without one, a single contraction of `contraction_length` terms is assumed, rounded once.
     """
     if chain is None:
-        length = DEFAULT_CONTRACTION_LENGTH if contraction_length is None else contraction_length
+        length = _CONTRACTION_LENGTH if contraction_length is None else contraction_length
         said = "no module was given" if contraction_length is None else "as said"
         computed = element_type_of(narrow.accumulate)
         chain = summing(float(length), unit_roundoff(computed)).then(rounding(unit_roundoff(narrow)))

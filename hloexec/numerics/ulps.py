@@ -14,13 +14,7 @@ from hloexec.ops.common import narrow, widen
 from hloexec.precision import part_type, smallest_normal, unit_roundoff
 from hloexec.values import Array
 
-__all__ = [
-    "are_comparable",
-    "narrower",
-    "same_bits",
-    "ulp_distances",
-    "wide",
-]
+__all__ = ["are_comparable", "magnitudes", "narrower", "same_bits", "ulp_distances", "wide"]
 
 
 def are_comparable(first: ElementType, second: ElementType) -> bool:
@@ -55,6 +49,11 @@ def wide(array: Array) -> Array:
     if entry.is_complex:
         return array.astype(np.complex128, copy=False)
     return widen(array).astype(np.float64, copy=False) if entry.is_floating else widen(array)
+
+
+def magnitudes(values: Array) -> Array:
+    """The absolute values of what `wide` gives; of integers and preds as f64."""
+    return np.asarray(np.abs(values.astype(np.float64) if values.dtype.kind in "iub" else values))
 
 
 def ulp_distances(actual: Array, expected: Array) -> Array:
@@ -95,13 +94,10 @@ def _rounded(array: Array, entry: ElementType) -> Array:
 def _float_distances(first: Array, second: Array, entry: ElementType) -> Array:
     sign = 0 if entry.name == "f8e8m0fnu" else 1 << entry.bits - 1
     mask = first.dtype.type(~sign & ((1 << 8 * first.itemsize) - 1))
-    magnitudes = [(patterns & mask).astype(np.uint64) for patterns in (first, second)]
+    steps, its_steps = ((patterns & mask).astype(np.uint64) for patterns in (first, second))
     unlike = ((first ^ second) & first.dtype.type(sign)) != 0
-    return np.where(unlike, magnitudes[0] + magnitudes[1], _gap(*magnitudes)).astype(np.float64)
-
-
-def _gap(first: Array, second: Array) -> Array:
-    return np.maximum(first, second) - np.minimum(first, second)
+    gaps = np.maximum(steps, its_steps) - np.minimum(steps, its_steps)
+    return np.asarray(np.where(unlike, steps + its_steps, gaps), np.float64)
 
 
 def _integer_distances(first: Array, second: Array) -> Array:

@@ -30,7 +30,7 @@ from hloexec.ir import (
     leaf_shapes,
 )
 from hloexec.numerics.leaves import leaves_of
-from hloexec.numerics.sampling.runs import measured_spreads
+from hloexec.numerics.sampling.runs import sampled
 from hloexec.text.printer import format_instruction, format_shape
 from tests.dumps.mixture_of_experts import LOOP_BODIES, alone, cut_down, elided_constants, load_dump
 
@@ -139,7 +139,7 @@ def require_agreement(module: Module) -> None:
     actual = dict(leaves_of(hloexec.run(module, *inputs, verify=False), "actual"))
     expected = xla.run_hlo(xla.equivalent_module(hloexec.format(module, metadata=False)), *flat(inputs))
     how = {"verify": False, "replicas": 1, "partitions": 1}
-    spreads = measured_spreads(module, [inputs], samples=RECORDED_SAMPLES, **how)
+    spreads = sampled(module, [inputs], samples=RECORDED_SAMPLES, **how).spreads
     comparison = hloexec.compare(actual, dict(zip(actual, expected, strict=True)), module=module, spreads=spreads)
     assert comparison.agrees, f"{module.name}: {comparison}"
 

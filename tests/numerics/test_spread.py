@@ -13,7 +13,7 @@ from hloexec.golden import check_golden, record_golden
 from hloexec.golden.spreads import SPREAD
 from hloexec.numerics import comparing
 from hloexec.numerics.comparison import Verdict
-from hloexec.numerics.sampling.runs import measured_spreads
+from hloexec.numerics.sampling.runs import sampled
 from hloexec.numerics.sampling.samples import Samples
 from hloexec.numerics.sampling.spread import SAMPLES, Spread
 from hloexec.numerics.sampling.student import digamma, inverse_trigamma, student_quantile, trigamma
@@ -242,7 +242,7 @@ def test_another_order_of_sums_is_rounding_and_a_fault_is_not(outlier):
     expected = hloexec.run(module, *inputs)
     clean = one_after_the_other(*inputs)
     assert hloexec.compare(clean, expected, module=module, inputs=inputs).verdict is Verdict.ROUNDING
-    spreads = measured_spreads(module, [list(inputs)], samples=64)
+    spreads = sampled(module, [list(inputs)], samples=64).spreads
     for leaf, place in ((0, (2, 3)), (0, (20, 31)), (0, (5, 0)), (1, (4,))):
         wrong = [value.copy() for value in clean]
         wrong[leaf][place] += np.float32(12 * spreads[str(leaf)].scales[place])

@@ -18,7 +18,7 @@ from hloexec.numerics.selections import ModuleValue, Watcher
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
 from hloexec.values import Array, Value
 
-__all__ = ["Key", "Sampled", "measured_spreads", "sampled"]
+__all__ = ["Key", "Sampled", "sampled"]
 
 
 @attrs.frozen(eq=False)
@@ -41,19 +41,6 @@ class Sampled:
     """Of the places that were watched and met once."""
     failure: str = ""
     """Why the module does not run, in a line; empty where it does."""
-
-
-def measured_spreads(
-    module: Module,
-    inputs: Sequence[Sequence[Value]],
-    numerics: str | NumericsPolicy = "reference",
-    samples: int = SAMPLES,
-    *,
-    has_means: bool = True,
-    **options: Any,
-) -> dict[str, Spread]:
-    """What rounding does to the leaves of a module's result: see `sampled`."""
-    return sampled(module, inputs, numerics, samples, has_means=has_means, **options).spreads
 
 
 def sampled(
@@ -109,8 +96,7 @@ def _take_leaves(found: dict[str, Samples], results: Sequence[Value], number: in
 def _take(found: dict[Any, Samples], key: object, array: Array, number: int) -> None:
     """Add a sample of floats to those of its place; what is not there in every run, or changes its extents, is not
     measured."""
-    entry = element_type_of(array.dtype)
-    if number == 0 and (entry.is_floating or entry.is_complex):
+    if number == 0 and element_type_of(array.dtype).is_inexact:
         found[key] = Samples(array)
     elif key in found and found[key].fits(array):
         found[key].add(array)
