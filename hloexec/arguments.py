@@ -16,10 +16,11 @@ import numpy as np
 
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
-from hloexec.ir import Module
+from hloexec.ir import Computation, Module
 
 __all__ = [
     "byte_count",
+    "chosen_computation",
     "described",
     "listed",
     "require_choice",
@@ -68,6 +69,19 @@ def require_module(value: object, name: str = "module") -> None:
         return
     advice = "hloexec.load(path) reads one from a file, hloexec.parse(text) from HLO text"
     raise wrong(name, "a Module", value, advice)
+
+
+def chosen_computation(module: Module, name: str | None) -> Computation:
+    """The computation of a name, the entry for None; InputError where there is none."""
+    if name is None:
+        return module.entry
+    require_text("computation", name, "the name of a computation")
+    found = module.by_name.get(name.removeprefix("%"))
+    if found is None:
+        names = ", ".join(list(module.by_name)[:20])
+        more = ", …" if len(module.by_name) > 20 else ""
+        raise InputError(f"module {module.name} has no computation {name}; there are {names}{more}")
+    return found
 
 
 def require_integer(name: str, value: object, least: int) -> None:

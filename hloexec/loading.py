@@ -11,7 +11,7 @@ from hloexec.interop import Snapshot, load_bytes, load_recorded
 from hloexec.interop.content import read_limited
 from hloexec.ir import Module
 
-__all__ = ["load", "load_with_values"]
+__all__ = ["file_contents", "load", "load_with_values"]
 
 
 def load(path: str | os.PathLike[str], *, strict: bool = False) -> Module:
@@ -23,20 +23,20 @@ def load(path: str | os.PathLike[str], *, strict: bool = False) -> Module:
     is not HLO.
     """
     require_flags(strict=strict)
-    return load_bytes(*_contents(path), strict=strict)
+    return load_bytes(*file_contents(path, "hloexec.parse"), strict=strict)
 
 
 def load_with_values(path: str | os.PathLike[str], *, strict: bool = False) -> Snapshot:
     """`load`, with the inputs and the result of the execution where the file is a snapshot of one."""
-    return load_recorded(*_contents(path), strict=strict)
+    return load_recorded(*file_contents(path, "hloexec.parse"), strict=strict)
 
 
-def _contents(path: str | os.PathLike[str]) -> tuple[bytes, str]:
-    """The bytes of a file, and what messages call it."""
+def file_contents(path: str | os.PathLike[str], reader: str) -> tuple[bytes, str]:
+    """The bytes of a file, and what messages call it; `reader` names the function that takes the text itself."""
     require_path("path", path)
     name = os.fspath(path)
     if "\n" in name or "\0" in name:
-        raise InputError("path must be that of a file, but a text was given; hloexec.parse(text) reads it")
+        raise InputError(f"path must be that of a file, but a text was given; {reader}(text) reads it")
     filename = "<stdin>" if name == "-" else name
     try:
         if name == "-":

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, zip_longest
+from typing import TypeAlias
 
 import attrs
 
@@ -22,6 +23,8 @@ from hloexec.values import Described
 
 __all__ = ["AllocationUse", "Difference", "MemoryComparison", "compare_memory"]
 
+_Key: TypeAlias = tuple[str, tuple[int, ...]]
+"""`LiveValue.key`."""
 _POINTER_BYTES = 8
 
 
@@ -101,13 +104,14 @@ def compare_memory(usage: MemoryUsage, assignment: BufferAssignment) -> MemoryCo
     if not isinstance(assignment, BufferAssignment):
         raise wrong("assignment", "what hloexec.load_buffer_assignment(path) gives", assignment)
     _require_same_module(usage, assignment)
-    ours = _by_key(usage.values)
+    ours = {value.key: value for value in usage.values}
     live = assignment.live_ranges
     differences: list[Difference] = []
     differs_at = None
     agreements = 0
     if live is not None:
-        differs_at = _first_difference([name for _, name in usage.sequence], live.sequence)
+        pairs = zip_longest((name for _, name in usage.sequence), live.sequence)
+        differs_at = next((position for position, (one, other) in enumerate(pairs) if one != other), None)
         theirs = {entry.key: (entry.start, entry.end) for entry in live.ranges}
         differences += _range_differences(theirs, ours)
         agreements = sum(span == _span(ours.get(key)) for key, span in theirs.items())
@@ -140,10 +144,6 @@ def compare_memory(usage: MemoryUsage, assignment: BufferAssignment) -> MemoryCo
     )
 
 
-def _by_key(values: Iterable[LiveValue]) -> dict[tuple[str, tuple[int, ...]], LiveValue]:
-    return {value.key: value for value in values}
-
-
 def _require_same_module(usage: MemoryUsage, assignment: BufferAssignment) -> None:
     known = {name for _, name in usage.sequence}
     live = assignment.live_ranges
@@ -161,18 +161,8 @@ def _require_same_module(usage: MemoryUsage, assignment: BufferAssignment) -> No
         )
 
 
-def _first_difference(ours: list[str], theirs: tuple[str, ...]) -> int | None:
-    for position, (one, other) in enumerate(zip(ours, theirs, strict=False)):
-        if one != other:
-            return position
-    return None if len(ours) == len(theirs) else min(len(ours), len(theirs))
-
-
-def _range_differences(
-    theirs: Mapping[tuple[str, tuple[int, ...]], tuple[int, int]],
-    ours: Mapping[tuple[str, tuple[int, ...]], LiveValue],
-) -> Iterable[Difference]:
-    for key in [*theirs, *(key for key in ours if key not in theirs)]:
+def _range_differences(theirs: Mapping[_Key, tuple[int, int]], ours: Mapping[_Key, LiveValue]) -> Iterable[Difference]:
+    for key in dict.fromkeys([*theirs, *ours]):
         span, value = theirs.get(key), ours.get(key)
         one = _span(value)
         if span != one:
@@ -189,7 +179,7 @@ def _span_text(span: tuple[int, int] | None) -> str | None:
 
 
 def _occupancy(
-    usage: MemoryUsage, assignment: BufferAssignment, ours: Mapping[tuple[str, tuple[int, ...]], LiveValue]
+    usage: MemoryUsage, assignment: BufferAssignment, ours: Mapping[_Key, LiveValue]
 ) -> tuple[tuple[AllocationUse, ...], Peak]:
     """How full each allocation gets, and all of them together."""
     together = [0] * (len(usage.sequence) + 1)

@@ -63,18 +63,16 @@ class Dataflow:
         return found
 
 
+@attrs.define(eq=False)
 class _Node:
     """What shows at a place: a value, or one of the inputs of a merge, which may turn out to be all the same."""
 
-    __slots__ = ("inputs", "instruction", "is_phi", "place", "shape", "value")
-
-    def __init__(self, place: Position, instruction: Instruction, shape: Shape, inputs: list[_Node] | None) -> None:
-        self.place = place
-        self.instruction = instruction
-        self.shape = shape
-        self.inputs = inputs
-        self.is_phi = False
-        self.value: Value | None = None
+    place: Position
+    instruction: Instruction
+    shape: Shape
+    inputs: list[_Node] | None = None
+    is_phi: bool = False
+    value: Value | None = None
 
 
 _Shown = dict[Index, _Node]
@@ -104,37 +102,28 @@ class _Analysis:
         for computation, instruction in self._flat.sequence:
             if role_of(instruction) is not Role.PARAMETER:
                 self._visit(computation, instruction)
-        resolved = _resolve(self._merges)
-        return self._dataflow(resolved)
+        return self._dataflow(_resolve(self._merges))
 
     def _show(self, computation: Computation, instruction: Instruction, forwarded: dict[Index, _Shown]) -> None:
         """Record what shows at an instruction: parts of other instructions, and values of its own elsewhere."""
         own_tables = traits_of(instruction).owns_tuple
-        shown: _Shown = {}
+        shown = self._shown[computation.name, instruction.name] = {}
         for index, shape in subshapes(instruction.shape):
             node = None
             if not (own_tables and isinstance(shape, TupleShape)):
-                node = next(
-                    (
-                        part.get(index[depth:])
-                        for depth in range(len(index), -1, -1)
-                        if (part := forwarded.get(index[:depth])) is not None
-                    ),
-                    None,
-                )
+                parts = ((depth, forwarded.get(index[:depth])) for depth in range(len(index), -1, -1))
+                node = next((part.get(index[depth:]) for depth, part in parts if part is not None), None)
             if node is None:
-                node = _Node(Position(computation.name, instruction.name, index), instruction, shape, None)
+                node = _Node(Position(computation.name, instruction.name, index), instruction, shape)
             shown[index] = node
-        self._shown[computation.name, instruction.name] = shown
 
     def _merge(self, computation: Computation, instruction: Instruction) -> None:
         """A place where values join that are linked later; what joins nothing is a value of its own."""
-        shown: _Shown = {}
-        for index, shape in subshapes(instruction.shape):
-            node = _Node(Position(computation.name, instruction.name, index), instruction, shape, [])
-            shown[index] = node
-            self._merges.append(node)
-        self._shown[computation.name, instruction.name] = shown
+        shown = self._shown[computation.name, instruction.name] = {
+            index: _Node(Position(computation.name, instruction.name, index), instruction, shape, [])
+            for index, shape in subshapes(instruction.shape)
+        }
+        self._merges += shown.values()
 
     def _visit(self, computation: Computation, instruction: Instruction) -> None:
         match role_of(instruction):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from hloexec.arguments import require_path
 from hloexec.errors import InputError
-from hloexec.interop.content import decoded, read_limited, unpacked
+from hloexec.interop.content import decoded, unpacked
 from hloexec.ir.buffer_assignment import BufferAssignment
+from hloexec.loading import file_contents
 from hloexec.text.dumps.buffer_assignment import merge_buffer_assignments, parse_buffer_assignment
 
 __all__ = ["load_buffer_assignment"]
@@ -25,24 +25,12 @@ def load_buffer_assignment(*paths: str | os.PathLike[str]) -> BufferAssignment:
         raise InputError("load_buffer_assignment needs the path of a file, but none was given")
     for path in paths:
         require_path("path", path)
-    return merge_buffer_assignments([_read(os.fspath(path)) for path in paths])
+    return merge_buffer_assignments([_read(path) for path in paths])
 
 
-def _read(path: str) -> BufferAssignment:
-    if "\n" in path or "\0" in path:
-        raise InputError(
-            "path must be that of a file, but a text was given; hloexec.parse_buffer_assignment(text) reads it"
-        )
-    filename = "<stdin>" if path == "-" else path
-    try:
-        if path == "-":
-            data = read_limited(sys.stdin.buffer, filename)
-        else:
-            with open(path, "rb") as file:
-                data = read_limited(file, filename)
-    except OSError as error:
-        raise InputError(f"cannot read {filename}: {error.strerror or error}") from error
-    data = unpacked(data, filename)
+def _read(path: str | os.PathLike[str]) -> BufferAssignment:
+    packed, filename = file_contents(path, "hloexec.parse_buffer_assignment")
+    data = unpacked(packed, filename)
     if not data.strip():
         raise InputError(f"{filename} is empty; expected a buffer assignment")
     return parse_buffer_assignment(decoded(data, filename), filename=filename)

@@ -80,10 +80,6 @@ def _users(flat: FlatSchedule) -> _Users:
     return found
 
 
-_READS_TABLE = ("copy",)
-_PASSES = ("domain",)
-
-
 def _readers(users: _Users, *, of_elements: bool) -> _Users:
     """Of the users of tuples and arrays, or of what tuples hold, those that read it.
 
@@ -94,9 +90,9 @@ def _readers(users: _Users, *, of_elements: bool) -> _Users:
     def reads(user: Instruction) -> bool:
         role = role_of(user)
         is_call = role is Role.CALL and not traits_of(user).fuses
-        if is_call or role is Role.TUPLE or user.opcode in _PASSES:
+        if is_call or role is Role.TUPLE or user.opcode == "domain":
             return False
-        return not (of_elements and (role is Role.GET_TUPLE_ELEMENT or user.opcode in _READS_TABLE))
+        return not (of_elements and (role is Role.GET_TUPLE_ELEMENT or user.opcode == "copy"))
 
     return {place: [user for user in found if reads(user)] for place, found in users.items()}
 

@@ -92,11 +92,10 @@ class MemoryUsage(Described):
     @cached_property
     def peak_by_color(self) -> dict[int, Peak]:
         """Where most is alive in each memory space."""
-        colors = sorted({value.color for value in self.values})
-        return {
-            color: highest([value for value in self.values if value.color == color], len(self.sequence))
-            for color in colors
-        }
+        by_color: dict[int, list[LiveValue]] = {}
+        for value in sorted(self.values, key=lambda value: value.color):
+            by_color.setdefault(value.color, []).append(value)
+        return {color: highest(values, len(self.sequence)) for color, values in by_color.items()}
 
     def alive_at(self, time: int) -> list[LiveValue]:
         """The buffers alive at a position, each by its largest value there, largest first."""

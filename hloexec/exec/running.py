@@ -15,12 +15,12 @@ import numpy as np
 
 from hloexec.arguments import (
     byte_count,
+    chosen_computation,
     require_flags,
     require_integer,
     require_module,
     require_number,
     require_seed,
-    require_text,
     wrong,
 )
 from hloexec.custom_calls.registry import CUSTOM_CALLS, find_custom_call
@@ -134,7 +134,7 @@ def run(
         require_module(module)
     (output,) = _run(
         module,
-        collected(_computation(module, computation), inputs),
+        collected(chosen_computation(module, computation), inputs),
         ONE_DEVICE,
         computation=computation,
         numerics=numerics,
@@ -391,7 +391,7 @@ def plan_of(
         require_module(module)
     if verify is not True or planner is not True:
         require_flags(verify=verify, planner=planner)
-    entry = _computation(module, computation)
+    entry = chosen_computation(module, computation)
     policy = numerics_policy(numerics)
     _require_choice("elided", elided, ("zeros", "random", "error"))
     _require_choice("unknown", unknown, ("error", "zeros", "random"))
@@ -423,18 +423,6 @@ def _kept_plan(known: _Known, entry: Computation, options: Options, limit: int |
     if plan is None or any(find_custom_call(target) is not call for target, call in plan.library_calls.items()):
         plan = known.plans[key] = build(module, entry, options, limit)
     return plan
-
-
-def _computation(module: Module, name: str | None) -> Computation:
-    if name is None:
-        return module.entry
-    require_text("computation", name, "the name of a computation")
-    found = module.by_name.get(name.removeprefix("%"))
-    if found is None:
-        listed = ", ".join(list(module.by_name)[:20])
-        more = ", …" if len(module.by_name) > 20 else ""
-        raise InputError(f"module {module.name} has no computation {name}; there are {listed}{more}")
-    return found
 
 
 def _require_choice(option: str, value: Any, choices: Sequence[str]) -> None:

@@ -11,9 +11,9 @@ from contextlib import nullcontext
 
 import attrs
 
-from hloexec.arguments import require_flags, require_module, require_seed, require_text, wrong
+from hloexec.arguments import chosen_computation, require_flags, require_module, require_seed, wrong
 from hloexec.errors import InputError, ResourceError
-from hloexec.inputs.bounds import LeafBounds, frame_of, opaque_bounds
+from hloexec.inputs.bounds import frame_of, opaque_bounds
 from hloexec.inputs.distributions import DISTRIBUTIONS, random_array
 from hloexec.inputs.ranges import Range, ranges_of
 from hloexec.inputs.tracing import parameter_demands
@@ -61,7 +61,7 @@ def random_inputs(
         verify_module(module)
     if distribution not in DISTRIBUTIONS:
         raise InputError(f"there is no distribution {distribution!r}; there are {', '.join(DISTRIBUTIONS)}")
-    chosen = _computation(module, computation)
+    chosen = chosen_computation(module, computation)
     _require_memory(chosen)
     given = {} if ranges is None else ranges_of(chosen, ranges)
     with nullcontext() if verify else explained(module):
@@ -71,7 +71,11 @@ def random_inputs(
 def _random_values(
     module: Module, chosen: Computation, seed: int, distribution: str, ranges: Mapping[int, Range]
 ) -> list[Value]:
-    frame = frame_of(module, chosen, [_parameter_bounds(shape) for shape in chosen.parameter_shapes])
+    arguments = [
+        tuple(attrs.evolve(bounds, is_parameter=True) for bounds in opaque_bounds(shape))
+        for shape in chosen.parameter_shapes
+    ]
+    frame = frame_of(module, chosen, arguments)
     demands: dict[int, Sequence[Demand | Range]] = dict(enumerate(parameter_demands(module, frame)))
     demands |= {number: [given] * len(demands[number]) for number, given in ranges.items()}
     try:
@@ -83,16 +87,6 @@ def _random_values(
         raise ResourceError(f"the values of {chosen.name}'s parameters do not fit into memory") from error
 
 
-def _computation(module: Module, name: str | None) -> Computation:
-    if name is None:
-        return module.entry
-    require_text("computation", name, "the name of a computation")
-    found = module.by_name.get(name.removeprefix("%"))
-    if found is None:
-        raise InputError(f"module {module.name} has no computation {name!r}")
-    return found
-
-
 def _require_memory(computation: Computation) -> None:
     needed = sum(shape.byte_size for shape in computation.parameter_shapes)
     allowed = memory_limit_bytes(None)
@@ -102,10 +96,6 @@ def _require_memory(computation: Computation) -> None:
             f"the parameters of {computation.name} take {in_units(needed)}, more than {in_units(allowed)}, 80 % of "
             f"what this machine has free; the largest is {largest.name}, {in_units(largest.shape.byte_size)}"
         )
-
-
-def _parameter_bounds(shape: Shape) -> LeafBounds:
-    return tuple(attrs.evolve(bounds, is_parameter=True) for bounds in opaque_bounds(shape))
 
 
 def _random_value(

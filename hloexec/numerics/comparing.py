@@ -107,11 +107,12 @@ def compare(
         spreads = {**spreads, **dict.fromkeys(("value", "0"), *spreads.values())}
     way = _way_to_know(module, failure)
     found = []
-    for label, ours, theirs in pairs:
+    for pair in pairs:
+        label, ours, theirs = pair
         chain = chains.get(label)
         if module is not None and chain is None and ours is not None and theirs is not None:
             raise InputError(f"the result of {module.name}, {module.entry.result_shape}, has no leaf {label!r}")
-        found.append(_compared(label, ours, theirs, given, chain, spreads.get(label), contraction_length, way))
+        found.append(_compared(pair, given, chain, spreads.get(label), contraction_length, way))
     return Comparison(tuple(indices.resolve(found, pairs, spreads, lambda: runs().keys)))
 
 
@@ -168,15 +169,9 @@ def _rows(module: Any, inputs: Any) -> list[Sequence[Any]] | None:
 
 
 def _compared(
-    label: str,
-    actual: Array | None,
-    expected: Array | None,
-    given: Tolerance | None,
-    chain: Chain | None,
-    spread: Spread | None,
-    contraction_length: int | None,
-    way: str,
+    pair: _Pair, given: Tolerance | None, chain: Chain | None, spread: Spread | None, length: int | None, way: str
 ) -> LeafComparison:
+    label, actual, expected = pair
     shapes = (_shape_text(actual), _shape_text(expected))
     if actual is None or expected is None:
         side = "actual" if actual is None else "expected"
@@ -198,7 +193,7 @@ def _compared(
     elif spread is not None:
         tolerance = measured_tolerance(narrow, wide, spread, chain)
     else:
-        tolerance = derived_tolerance(narrow, wide, chain, contraction_length)
+        tolerance = derived_tolerance(narrow, wide, chain, length)
     scales, means = (None, None) if spread is None else (spread.scales, spread.means)
     measured = measure(actual, expected, tolerance, scales, means)
     is_assumed = given is None and spread is None and narrow.is_inexact

@@ -51,24 +51,17 @@ class _Source:
         return np.take_along_axis(self.values, indices, self.dimension), scales
 
 
+@attrs.define(slots=False, eq=False)
 class IndexLeaves:
     """Looks at leaves that differ once more, where they hold indices."""
 
-    def __init__(
-        self,
-        module: Module | None,
-        inputs: Sequence[Any] | None,
-        numerics: str | NumericsPolicy,
-        selects: Mapping[str, object],
-        given: Tolerance | None,
-    ) -> None:
-        self._module = module
-        self._inputs = inputs
-        self._numerics = numerics
-        self._selects = selects
-        self._given = given
-        self._spreads: Mapping[str, Spread] = {}
-        self._sampled: Callable[[], Mapping[ModuleValue, Key]] = dict
+    _module: Module | None
+    _inputs: Sequence[Any] | None
+    _numerics: str | NumericsPolicy
+    _selects: Mapping[str, object]
+    _given: Tolerance | None
+    _spreads: Mapping[str, Spread] = {}
+    _sampled: Callable[[], Mapping[ModuleValue, Key]] = dict
 
     @cached_property
     def places(self) -> list[ModuleValue]:

@@ -7,7 +7,7 @@ against the other's. Blocks whose bits agree cost little more than reading them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -34,6 +34,9 @@ _EXACT_BUCKETS = 64
 _BUCKETS_PER_OCTAVE = 32
 """So percentiles come out 3 % too low at most."""
 _BUCKETS = _EXACT_BUCKETS + 1 + 60 * _BUCKETS_PER_OCTAVE
+
+_Means: TypeAlias = Callable[[Array], Array] | None
+"""What gives the means of samples at flat places."""
 
 
 @attrs.frozen
@@ -76,11 +79,7 @@ class Measured:
 
 
 def measure(
-    actual: Array,
-    expected: Array,
-    tolerance: Tolerance,
-    scales: Array | None = None,
-    means: Callable[[Array], Array] | None = None,
+    actual: Array, expected: Array, tolerance: Tolerance, scales: Array | None = None, means: _Means = None
 ) -> Measured:
     """Compare an array with another of the same dimensions and of a comparable type.
 
@@ -110,12 +109,7 @@ class _Accumulator:
     """Everything that is counted, summed up and remembered on the second pass."""
 
     def __init__(
-        self,
-        actual: Array,
-        expected: Array,
-        tolerance: Tolerance,
-        scales: Array | None,
-        means: Callable[[Array], Array] | None,
+        self, actual: Array, expected: Array, tolerance: Tolerance, scales: Array | None, means: _Means
     ) -> None:
         self._arrays = (actual, expected)
         self._own_scales = None if scales is None else scales.reshape(-1)
@@ -176,7 +170,7 @@ class _Accumulator:
         self._absolute.add(errors[np.isfinite(errors)])
         related = np.isfinite(errors) & np.isfinite(sizes) & (sizes > 0)
         self._relative.add(errors[related] / sizes[related])
-        self._add_ulps(ulps)
+        self._add_ulps(ulps[~np.isinf(ulps)])
         scales = None if self._own_scales is None else self._own_scales[places]
         means = None if self._means is None else self._means(places)
         found = severities(x, y, errors, ulps, self._tolerance, self._narrow, scales, means)
@@ -196,17 +190,12 @@ class _Accumulator:
         self._worst.sort(key=lambda element: (-element.severity, -element.absolute_error, element.index))
         del self._worst[_MOST_ELEMENTS:]
 
-    def _add_ulps(self, ulps: Array) -> None:
-        distances = ulps[~np.isinf(ulps)]
-        if not distances.size:
-            return
-        self._most_ulps = max(self._most_ulps, float(distances.max()))
+    def _add_ulps(self, distances: Array) -> None:
+        self._most_ulps = max(self._most_ulps, float(distances.max(initial=0.0)))
         whole = np.ceil(distances)
         fraction, exponent = np.frexp(whole)
         octave = np.maximum(exponent - 7, 0)
-        coarse = (
-            _EXACT_BUCKETS + octave * _BUCKETS_PER_OCTAVE + ((fraction - 0.5) * 2 * _BUCKETS_PER_OCTAVE).astype(int)
-        )
+        coarse = _EXACT_BUCKETS + octave * _BUCKETS_PER_OCTAVE + ((2 * fraction - 1) * _BUCKETS_PER_OCTAVE).astype(int)
         buckets = np.where(whole < _EXACT_BUCKETS, whole, coarse).astype(np.int64)
         self._histogram += np.bincount(np.minimum(buckets, _BUCKETS), minlength=_BUCKETS + 1)
 

@@ -42,7 +42,7 @@ from hloexec.ops.common import narrow_unchecked, widen
 from hloexec.ops.policies import chance
 from hloexec.ops.policies.exact.doubled import two_sum
 from hloexec.ops.rounding import Rounding, Summation
-from hloexec.ops.threads import in_blocks
+from hloexec.ops.threads import in_blocks, in_pieces
 from hloexec.precision import part_type, unit_roundoff
 from hloexec.values import Array
 
@@ -70,12 +70,15 @@ class RandomRounding:
     summation: Summation
     opcode: str
     key: int
-    keeps_types: bool = True
-    """Whether it is given operands as declared, and not in the types that they are added up in."""
     is_odd: bool = False
     """Whether the seed is."""
     kept_bits: int = 0
     """Where the operand is rounded to a format: how many bits of its significand are kept."""
+
+    @property
+    def keeps_types(self) -> bool:
+        """Whether the kernel is given operands as declared, and not in the types that they are added up in."""
+        return self.rounding is not Rounding.SUM or self.summation.is_stepwise
 
     def __call__(self, *operands: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -191,7 +194,7 @@ class RandomRounding:
         """An operand with independent errors, in the type that it is added up in."""
         entry = element_type_of(operand.dtype)
         to = entry if self.keeps_types else _accumulated(entry)
-        if not _has_fractions(entry) or not amplitude:
+        if not entry.is_inexact or not amplitude:
             return operand if self.keeps_types else chance.accumulated(operand)
         return chance.with_errors(operand, self._of_units(amplitude, entry), to, self.key + number)
 
@@ -207,8 +210,8 @@ class RandomRounding:
         zeros, that one takes them all.
         """
         along = self.summation.along
-        has_fractions = [_has_fractions(element_type_of(operand.dtype)) for operand in operands]
-        terms = [place for place, dimensions in enumerate(along) if dimensions and has_fractions[place]]
+        is_inexact = [element_type_of(operand.dtype).is_inexact for operand in operands]
+        terms = [place for place, dimensions in enumerate(along) if dimensions and is_inexact[place]]
         shares, exact = dict.fromkeys(terms, 1.0), 0.0
         if len(terms) != 2 or isinstance(self.shape, TupleShape):
             initial = [operand for place, operand in enumerate(operands) if not along[place]]
@@ -229,7 +232,7 @@ class RandomRounding:
         if isinstance(shape, TupleShape):
             pairs = zip(value, shape.elements, strict=True)
             return tuple(self._results(part, inner, amplitude) for part, inner in pairs)
-        if not isinstance(shape, ArrayShape) or not _has_fractions(shape.element_type):
+        if not isinstance(shape, ArrayShape) or not shape.element_type.is_inexact:
             return value
         entry = shape.element_type
         if not amplitude and element_type_of(value.dtype) is entry:
@@ -255,10 +258,6 @@ def _halves(values: Array) -> tuple[Array, Array]:
     return high, values - high
 
 
-def _has_fractions(entry: ElementType) -> bool:
-    return entry.is_floating or entry.is_complex
-
-
 def _largest_whole(array: Array) -> float:
     """The largest of whole numbers, 1 at least; infinite where some, mostly among the first few, are not whole."""
     for part in (array[(slice(2),) * array.ndim], array):
@@ -272,17 +271,15 @@ def cut_by_chance(array: Array, bits: int, seed: int) -> Array:
     """f32 numbers with only `bits` explicit bits of their significands kept, rounded up or down by chance."""
     parts = np.ascontiguousarray(array, np.float32).reshape(-1)
     key, dropped = zlib.crc32(f"{seed}:operand".encode()), 23 - bits
-    found = np.empty_like(parts)
 
-    def work(start: int, stop: int) -> None:
-        hashes = chance.hashes_of(parts[start:stop], key)
+    def cut(block: Array) -> Array:
+        hashes = chance.hashes_of(block, key)
         hashes >>= np.uint64(64 - dropped)
-        block = parts[start:stop].view(np.uint32)
-        cut = (block + hashes.astype(np.uint32)) & np.uint32(-1 << dropped & 0xFFFFFFFF)
-        found[start:stop] = np.where(np.isfinite(parts[start:stop]), cut, block).view(np.float32)
+        patterns = block.view(np.uint32)
+        kept = (patterns + hashes.astype(np.uint32)) & np.uint32(-1 << dropped & 0xFFFFFFFF)
+        return np.where(np.isfinite(block), kept, patterns).view(np.float32)
 
-    in_blocks(work, parts.size, chance.BLOCK)
-    return found.reshape(array.shape)
+    return in_pieces(cut, np.float32, parts, piece=chance.BLOCK).reshape(array.shape)
 
 
 def _added_stepwise(terms: Array, dimensions: Sequence[int], entry: ElementType) -> Array:
@@ -315,24 +312,22 @@ def random_rounding(
     """
     leaves = shape.elements if isinstance(shape, TupleShape) else (shape,)
     types = [leaf.element_type for leaf in leaves if isinstance(leaf, ArrayShape) and leaf.is_array]
-    if rounding is Rounding.NONE or not any(map(_has_fractions, types)):
+    if rounding is Rounding.NONE or not any(entry.is_inexact for entry in types):
         return None
     key = zlib.crc32(f"{seed}:{name}".encode())
-    keeps_types = True
     if rounding in (Rounding.ONCE, Rounding.FUNCTION):
         given = _with_types(given, _wide)
     elif rounding is Rounding.SUM:
         if summation is None:
             return None
-        keeps_types = summation.is_stepwise
-        given = given if keeps_types else _with_types(given, _accumulated)
+        if not summation.is_stepwise:
+            given = _with_types(given, _accumulated)
     elif rounding is Rounding.UNKNOWN and summation is None:
         sizes = [max(leaf.dimensions, default=1) for leaf in operand_shapes if isinstance(leaf, ArrayShape)]
         summation = Summation(float(max(sizes, default=1)))
     kept_bits = given["attributes"].mantissa_bits if rounding is Rounding.FORMAT else 0
-    kernel = partial(evaluate, **given)
     summation = summation or Summation(1.0)
-    return RandomRounding(kernel, rounding, shape, summation, name, key, keeps_types, seed % 2 == 1, kept_bits)
+    return RandomRounding(partial(evaluate, **given), rounding, shape, summation, name, key, seed % 2 == 1, kept_bits)
 
 
 def _wide(entry: ElementType) -> ElementType:
@@ -353,8 +348,8 @@ def _with_types(given: Mapping[str, Any], change: Callable[[ElementType], Elemen
         return shape.with_element_type(change(shape.element_type)) if isinstance(shape, ArrayShape) else shape
 
     found = dict(given)
-    if "shape" in found:
-        found["shape"] = changed(found["shape"])
-    if "operand_shapes" in found:
-        found["operand_shapes"] = tuple(map(changed, found["operand_shapes"]))
+    if "shape" in given:
+        found["shape"] = changed(given["shape"])
+    if "operand_shapes" in given:
+        found["operand_shapes"] = tuple(map(changed, given["operand_shapes"]))
     return found

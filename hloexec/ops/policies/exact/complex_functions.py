@@ -82,12 +82,13 @@ def sign(x: Array, y: Array) -> Parts:
     (high, low), k = hypotenuse_pair(unit_x, unit_y)
     scale = power_of_two(k)
     length = high * scale, low * scale
-    results = []
-    for part, whole in ((unit_x, x), (unit_y, y)):
-        top, bottom = doubled.divide((part, 0.0), length)
+
+    def quotient(part: Array, whole: Array) -> Array:
+        exact = np.add(*doubled.divide((part, 0.0), length))
         plain = np.where((x == 0) & (y == 0), whole, whole / absolute(x, y))
-        results.append(np.where(finite, np.where(part == 0, whole, top + bottom), plain))
-    return results[0], results[1]
+        return np.where(finite, np.where(part == 0, whole, exact), plain)
+
+    return quotient(unit_x, x), quotient(unit_y, y)
 
 
 def square_root(x: Array, y: Array) -> Parts:

@@ -11,15 +11,7 @@ from math import factorial
 import numpy as np
 
 from hloexec.ops.policies.exact import doubled
-from hloexec.ops.policies.exact.doubled import (
-    Pair,
-    fast_two_sum,
-    polynomial,
-    power_of_two,
-    scaled,
-    two_product,
-    two_sum,
-)
+from hloexec.ops.policies.exact.doubled import Pair, fast_two_sum, polynomial, scaled, two_product, two_sum
 from hloexec.ops.policies.exact.fixed_point import LN2, parts, root_of_two, table
 from hloexec.values import Array
 
@@ -80,7 +72,7 @@ def _minus_one(x: Pair) -> Pair:
     it, add up as pairs.
     """
     k, j, p = _reduced(x)
-    scale = power_of_two(k)
+    scale = doubled.power_of_two(k)
     high, low = _HIGH[j] * scale, _LOW[j] * scale
     first = two_sum(high, -1.0)
     product = two_product(high, p[0])
@@ -100,18 +92,16 @@ def exponential_minus_one(x: Array) -> Array:
     return np.where(np.isnan(x), x, np.where(x >= 50, exponential(x), np.where(x <= -50, -1.0, result)))
 
 
-def _grown(x: Array) -> tuple[Pair, Array, Array]:
-    """e^|x| / 2 as a pair and a power of two, and where |x| is too large for e^−|x| to count."""
-    magnitude = np.abs(x)
-    large = ~(magnitude < 40)
-    pair, k = exponential_pair((magnitude, 0.0))
-    return pair, k - 1, large
+def _half_power(x: Array) -> tuple[Pair, Array, Array]:
+    """e^|x| / 2 as a pair times 2ᵏ, k, and whether |x| is too large for e^−|x| to count."""
+    pair, k = exponential_pair((np.abs(x), 0.0))
+    return pair, k - 1, ~(np.abs(x) < 40)
 
 
 def cosh(x: Array) -> Array:
     """(eˣ + e⁻ˣ) / 2. Error: 0.5 ULP + 2⁻⁶ ULP of f64."""
-    (high, low), k, large = _grown(x)
-    scale = power_of_two(np.clip(k, -100, 100))
+    (high, low), k, large = _half_power(x)
+    scale = doubled.power_of_two(np.clip(k, -100, 100))
     grown = high * scale, low * scale
     inverse = doubled.divide((np.full_like(high, 0.25), 0.0), grown)
     near_high, near_low = doubled.add(grown, inverse)
@@ -121,7 +111,7 @@ def cosh(x: Array) -> Array:
 
 def sinh(x: Array) -> Array:
     """(m + m / (m + 1)) / 2 with m = e^|x| − 1, and the sign of x. Error: 0.5 ULP + 2⁻⁵ ULP of f64."""
-    (high, low), k, large = _grown(x)
+    (high, low), k, large = _half_power(x)
     far = scaled(high + low, np.clip(k, -1200, 1200))
     m = _minus_one((np.where(large, 1.0, np.abs(x)), 0.0))
     near_high, near_low = doubled.add(m, doubled.divide(m, doubled.add(m, (1.0, 0.0))))
@@ -140,7 +130,7 @@ def tanh(x: Array) -> Array:
 def logistic(x: Array) -> Array:
     """1 / (1 + e⁻ˣ), for negative x as eˣ / (1 + eˣ). Error: 0.5 ULP + 2⁻⁶ ULP of f64."""
     (high, low), k = exponential_pair((-np.abs(x), 0.0))
-    scale = power_of_two(np.clip(k, -300, 0))
+    scale = doubled.power_of_two(np.clip(k, -300, 0))
     power = high * scale, low * scale
     beyond = doubled.add((1.0, 0.0), power)
     negative = x < 0

@@ -86,21 +86,19 @@ def _real_at_ends(part: Array, length: int) -> Array:
 
 
 def _conjugate(points: Points) -> Points:
-    high, low = points
-    return np.stack([high[0], -high[1]]), np.stack([low[0], -low[1]])
+    return _each(points, lambda part: np.stack([part[0], -part[1]]))
 
 
 def _whole(points: Points, length: int) -> Points:
     """All points of a transform that gives reals, from its first length // 2 + 1; the ends' imaginary parts are 0."""
     mirrored = _each(_conjugate(points), lambda part: part[..., (length - 1) // 2 : 0 : -1])
     high, low = (np.concatenate(parts, axis=-1) for parts in zip(points, mirrored, strict=True))
-    return _real_at_ends(high, length), _real_at_ends(low, length)
+    return _each((high, low), lambda part: _real_at_ends(part, length))
 
 
 def _along(points: Points, axis: int) -> Points:
-    high, low = (part.swapaxes(axis, -1) for part in points)
-    high, low = _transform((high, low))
-    return high.swapaxes(axis, -1), low.swapaxes(axis, -1)
+    transformed = _transform(_each(points, lambda part: part.swapaxes(axis, -1)))
+    return _each(transformed, lambda part: part.swapaxes(axis, -1))
 
 
 def _transform(points: Points) -> Points:
@@ -126,7 +124,7 @@ def _radix(size: int) -> int:
 
 
 def _sum_and_difference(x: Points, y: Points) -> tuple[Points, Points]:
-    return add(x, y), add(x, _negative(y))
+    return add(x, y), add(x, _each(y, np.negative))
 
 
 def _two(points: Points) -> Points:
@@ -188,15 +186,11 @@ def _each(points: Points, function: Callable[[Array], Array]) -> Points:
 
 
 def _place(points: Points, number: int) -> Points:
-    return points[0][..., number, :], points[1][..., number, :]
+    return _each(points, lambda part: part[..., number, :])
 
 
 def _stacked(places: Sequence[Points]) -> Points:
     return np.stack([high for high, _ in places], axis=-2), np.stack([low for _, low in places], axis=-2)
-
-
-def _negative(points: Points) -> Points:
-    return -points[0], -points[1]
 
 
 def _times(points: Points, factors: Points) -> Points:
@@ -241,6 +235,6 @@ def _first_eighth(order: int) -> tuple[Pair, Pair]:
         for angles in (fine, coarse)
     )
     coarse_cos, coarse_sin = (_each(column, lambda part: part[:, None]) for column in (coarse_cos, coarse_sin))
-    cosines = add(multiply(coarse_cos, fine_cos), _negative(multiply(coarse_sin, fine_sin)))
+    cosines = add(multiply(coarse_cos, fine_cos), _each(multiply(coarse_sin, fine_sin), np.negative))
     sines = add(multiply(coarse_sin, fine_cos), multiply(coarse_cos, fine_sin))
     return _each(cosines, np.ravel), _each(sines, np.ravel)

@@ -12,15 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from hloexec.ops.policies.exact import doubled
-from hloexec.ops.policies.exact.doubled import (
-    Pair,
-    fast_two_sum,
-    polynomial,
-    power_of_two,
-    scaled,
-    two_product,
-    two_sum,
-)
+from hloexec.ops.policies.exact.doubled import Pair, fast_two_sum, polynomial, scaled, two_product, two_sum
 from hloexec.ops.policies.exact.exponentials import exponential_pair
 from hloexec.ops.policies.exact.fixed_point import LN2, logarithm, parts, table
 from hloexec.values import Array
@@ -55,7 +47,7 @@ def log_pair(x: Pair, precise: bool = False) -> Pair:
     shifted = np.asarray(x[0], np.float64).view(np.int64) - _ROOT_HALF_BITS
     k = shifted >> 52
     m = ((shifted & _MANTISSA) + _ROOT_HALF_BITS).view(np.float64)
-    m_low = x[1] * power_of_two(np.clip(-k, -1022, 1023))
+    m_low = x[1] * doubled.power_of_two(np.clip(-k, -1022, 1023))
     j = np.rint(m * 128).astype(np.int64)
     c = _INVERSE[j]
     m_high, m_rest = doubled.halves(m)

@@ -13,16 +13,11 @@ from hloexec.values import Array
 
 __all__ = ["cube_root", "error_function", "hypotenuse_pair", "reciprocal_square_root"]
 
-_MANTISSA = np.int64((1 << 52) - 1)
-_ONE_BITS = np.int64(1023 << 52)
-
 
 def _mantissa_and_exponent(x: Array) -> tuple[Array, Array]:
     """Positive x as m · 2^k, m in [1, 2); 1 · 2⁰ for all else."""
-    safe = np.where((x > 0) & (x < np.inf), x, 1.0)
-    tiny = safe < 2.0**-1000
-    bits = np.where(tiny, safe * 2.0**54, safe).view(np.int64)
-    return ((bits & _MANTISSA) | _ONE_BITS).view(np.float64), (bits >> 52) - 1023 - np.where(tiny, 54, 0)
+    half, exponent = np.frexp(np.where((x > 0) & (x < np.inf), x, 1.0))
+    return 2 * half, exponent.astype(np.int64) - 1
 
 
 def cube_root(x: Array) -> Array:
