@@ -20,9 +20,9 @@ from hloexec.ir import Computation, Module
 
 __all__ = [
     "byte_count",
-    "chosen_computation",
     "described",
     "listed",
+    "named_computation",
     "require_choice",
     "require_flags",
     "require_integer",
@@ -71,10 +71,8 @@ def require_module(value: object, name: str = "module") -> None:
     raise wrong(name, "a Module", value, advice)
 
 
-def chosen_computation(module: Module, name: str | None) -> Computation:
-    """The computation of a name, the entry for None; InputError where there is none."""
-    if name is None:
-        return module.entry
+def named_computation(module: Module, name: str) -> Computation:
+    """The computation of a name; InputError where there is none."""
     require_text("computation", name, "the name of a computation")
     found = module.by_name.get(name.removeprefix("%"))
     if found is None:

@@ -28,7 +28,7 @@ from hloexec.arguments import require_path
 from hloexec.dtypes import element_type_of
 from hloexec.errors import LiteralError
 from hloexec.files import open_atomically
-from hloexec.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape
+from hloexec.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape, subshapes
 from hloexec.npz import ROOT, Expected, encode, entries, write_npz
 from hloexec.values import TOKEN, Array, Token, Value
 
@@ -231,15 +231,9 @@ def _listed(keys: Sequence[str], most: int = 5) -> str:
 
 def _leaves_of(shape: Shape) -> Iterator[tuple[Path, Expected]]:
     """The leaves of a shape, empty tuples among them."""
-    stack: list[tuple[Path, Shape]] = [((), shape)]
-    while stack:
-        index, current = stack.pop()
-        if isinstance(current, BufferShape):
-            yield index, current.element
-        elif isinstance(current, ArrayShape) or not current.elements:
-            yield index, current
-        else:
-            stack.extend(((*index, i), element) for i, element in reversed(list(enumerate(current.elements))))
+    for index, part in subshapes(shape):
+        if not isinstance(part, TupleShape) or not part.elements:
+            yield index, part.element if isinstance(part, BufferShape) else part
 
 
 def _fill(leaves: dict[Path, Value], shape: Shape, stem: str = "") -> list[str]:

@@ -112,9 +112,9 @@ def compare_memory(usage: MemoryUsage, assignment: BufferAssignment) -> MemoryCo
     if live is not None:
         pairs = zip_longest((name for _, name in usage.sequence), live.sequence)
         differs_at = next((position for position, (one, other) in enumerate(pairs) if one != other), None)
-        theirs = {entry.key: (entry.start, entry.end) for entry in live.ranges}
+        theirs = {entry.key: f"{entry.start}-{entry.end}" for entry in live.ranges}
         differences += _range_differences(theirs, ours)
-        agreements = sum(span == _span(ours.get(key)) for key, span in theirs.items())
+        agreements = len(theirs) - sum(difference.xla is not None for difference in differences)
         if differs_at is None and live.peak_time is not None and live.peak_time != _peak_moment(usage):
             differences.append(Difference("peak instruction", "", str(live.peak_time), str(_peak_moment(usage))))
     uses, occupied = _occupancy(usage, assignment, ours)
@@ -161,21 +161,13 @@ def _require_same_module(usage: MemoryUsage, assignment: BufferAssignment) -> No
         )
 
 
-def _range_differences(theirs: Mapping[_Key, tuple[int, int]], ours: Mapping[_Key, LiveValue]) -> Iterable[Difference]:
+def _range_differences(theirs: Mapping[_Key, str], ours: Mapping[_Key, LiveValue]) -> Iterable[Difference]:
     for key in dict.fromkeys([*theirs, *ours]):
-        span, value = theirs.get(key), ours.get(key)
-        one = _span(value)
-        if span != one:
+        value, span = ours.get(key), theirs.get(key)
+        own = None if value is None else f"{value.start}-{value.end}"
+        if span != own:
             label = value.label if value is not None else f"{key[0]}{index_text(key[1])}"
-            yield Difference("live range", label, _span_text(span), _span_text(one))
-
-
-def _span(value: LiveValue | None) -> tuple[int, int] | None:
-    return None if value is None else (value.start, value.end)
-
-
-def _span_text(span: tuple[int, int] | None) -> str | None:
-    return None if span is None else f"{span[0]}-{span[1]}"
+            yield Difference("live range", label, span, own)
 
 
 def _occupancy(

@@ -12,8 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 import attrs
 
 from hloexec.buffers.flattening import FlatSchedule
-from hloexec.buffers.sizes import subshapes
-from hloexec.ir import Computation, Instruction, Module, Shape, TupleShape
+from hloexec.ir import Computation, Instruction, Module, Shape, TupleShape, subshapes
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.traits import Index

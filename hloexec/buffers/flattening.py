@@ -33,10 +33,6 @@ class FlatSchedule:
     async_callers: dict[str, tuple[Computation, Instruction]]
     """For computations that an asynchronous instruction runs: the one that starts it."""
 
-    @property
-    def end(self) -> int:
-        return len(self.sequence)
-
 
 def listed_callees(instruction: Instruction) -> tuple[str, ...]:
     """The computations whose instructions are in the schedule beside those of their caller, in its order."""

@@ -49,7 +49,7 @@ def lifetimes(module: Module, flat: FlatSchedule, dataflow: Dataflow) -> Lifetim
         end = max(end, async_ends.get(place.computation, -1))
         if is_parameter and computation.name == module.entry_name:
             number = value.instruction.attributes.number
-            end = end if (number, place.index) in aliased else flat.end
+            end = end if (number, place.index) in aliased else len(flat.sequence)
         for other in places[value.number]:
             is_root = other.instruction == module.by_name[other.computation].root_name
             shown = flat.spans[other.computation][1] if is_root else flat.times[other.computation, other.instruction]

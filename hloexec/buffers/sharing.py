@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from hloexec.buffers.dataflow import Dataflow, Index, Position
 from hloexec.buffers.flattening import FlatSchedule
-from hloexec.buffers.sizes import subshapes
-from hloexec.ir import Computation, Instruction, Module, TupleShape
+from hloexec.ir import Computation, Instruction, Module, TupleShape, subshapes
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 
@@ -122,27 +121,22 @@ class _Groups:
     """Sets of numbers that grow together, as long as nothing in them is needed at the same time."""
 
     def __init__(self, spans: list[tuple[int, int]]) -> None:
-        self._parent = list(range(len(spans)))
-        self._spans = {number: [span] for number, span in enumerate(spans)}
-        self._members = {number: [number] for number in range(len(spans))}
-
-    def _root(self, number: int) -> int:
-        while self._parent[number] != number:
-            self._parent[number] = self._parent[self._parent[number]]
-            number = self._parent[number]
-        return number
+        self._group_of = [([number], [span]) for number, span in enumerate(spans)]
+        """Of each number, the members of its group, and their spans in order."""
 
     def join(self, one: int, another: int) -> None:
         """Make one group of two, unless a member of one is needed at the same time as one of the other."""
-        first, second = sorted((self._root(one), self._root(another)))
-        if first == second or _overlap(self._spans[first], self._spans[second]):
+        (members, spans), (others, other_spans) = self._group_of[one], self._group_of[another]
+        if members is others or _overlap(spans, other_spans):
             return
-        self._parent[second] = first
-        self._spans[first] = sorted(self._spans[first] + self._spans.pop(second))
-        self._members[first] += self._members.pop(second)
+        members += others
+        spans[:] = sorted(spans + other_spans)
+        for number in others:
+            self._group_of[number] = members, spans
 
     def all(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(sorted(members)) for members in self._members.values())
+        groups = {id(members): members for members, _ in self._group_of}
+        return tuple(tuple(sorted(members)) for members in groups.values())
 
 
 def _overlap(ours: list[tuple[int, int]], other: list[tuple[int, int]]) -> bool:

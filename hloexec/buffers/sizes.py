@@ -7,14 +7,13 @@ layout"; the widths of pointers are those that XLA's dumps show.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import prod
 
 import attrs
 
-from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Module, Shape, TupleShape
+from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Layout, Module, Shape, TupleShape, subshapes
 
-__all__ = ["PLAIN", "TPU", "Target", "byte_size", "memory_space", "subshapes", "target_of"]
+__all__ = ["PLAIN", "TPU", "Target", "byte_size", "memory_space", "target_of"]
 
 _COMBINED = -1
 _EXTENT_BYTES = 4
@@ -54,20 +53,15 @@ def byte_size(shape: Shape, target: Target) -> int:
         shape = shape.element
     if not shape.is_array:
         return 0 if shape.is_token else target.pointer_bytes
-    layout = shape.layout
+    layout = shape.layout or Layout()
     sizes = tuple(1 if size == UNBOUNDED else size for size in shape.dimensions)
-    bits = shape.element_type.bits if shape.element_type.bits >= 8 else 8
-    prefix = 0
-    if layout is not None:
-        bits = layout.element_size_in_bits or bits
-        prefix = layout.dynamic_shape_metadata_prefix_bytes
-        if len(layout.minor_to_major) == len(sizes):
-            sizes = tuple(sizes[dimension] for dimension in reversed(layout.minor_to_major))
-        for tile in layout.tiles:
-            sizes = _tiled(sizes, tile)
-    count = prod(sizes)
-    if layout is not None and count:
-        count = _rounded_up(count, max(1, layout.tail_padding_alignment_in_elements))
+    if len(layout.minor_to_major) == len(sizes):
+        sizes = tuple(sizes[dimension] for dimension in reversed(layout.minor_to_major))
+    for tile in layout.tiles:
+        sizes = _tiled(sizes, tile)
+    count = _rounded_up(prod(sizes), max(1, layout.tail_padding_alignment_in_elements))
+    bits = layout.element_size_in_bits or max(8, shape.element_type.bits)
+    prefix = layout.dynamic_shape_metadata_prefix_bytes
     extents = _EXTENT_BYTES * shape.rank if shape.is_dynamic and not prefix else 0
     return prefix + -(-count * bits // 8) + extents
 
@@ -100,13 +94,3 @@ def memory_space(shape: Shape) -> int:
     if isinstance(shape, BufferShape):
         shape = shape.element
     return shape.layout.memory_space if isinstance(shape, ArrayShape) and shape.layout is not None else 0
-
-
-def subshapes(shape: Shape) -> Iterator[tuple[tuple[int, ...], Shape]]:
-    """A shape and all shapes within it with their indices, each tuple before its elements."""
-    stack: list[tuple[tuple[int, ...], Shape]] = [((), shape)]
-    while stack:
-        index, part = stack.pop()
-        yield index, part
-        if isinstance(part, TupleShape):
-            stack.extend(((*index, i), part.elements[i]) for i in range(len(part.elements) - 1, -1, -1))

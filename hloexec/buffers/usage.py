@@ -7,7 +7,7 @@ an operand that dies with it, which the live ranges count as alive together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import attrs
@@ -157,43 +157,28 @@ def memory_usage(module: Module) -> MemoryUsage:
         parameter_bytes=sum(
             value.byte_size for value in values if value.computation == entry.name and value.instruction in parameters
         ),
-        output_bytes=_buffer_bytes(value for value in values if value.buffer in outputs),
+        output_bytes=sum(max(values[number].byte_size for number in lives.groups[buffer]) for buffer in outputs),
     )
 
 
-def _buffer_bytes(values: Iterable[LiveValue]) -> int:
-    sizes: dict[int, int] = {}
-    for value in values:
-        sizes[value.buffer] = max(value.byte_size, sizes.get(value.buffer, 0))
-    return sum(sizes.values())
-
-
 def highest(values: Sequence[LiveValue], end: int) -> Peak:
-    """The most bytes that the buffers of some values take at once, in a schedule of `end` instructions."""
+    """The most bytes that the buffers of some values take at once, in a schedule of `end` instructions.
+
+    A buffer takes at any time what its largest value takes that is alive.
+    """
     changes = [0] * (end + 2)
     by_buffer: dict[int, list[LiveValue]] = {}
     for value in values:
         by_buffer.setdefault(value.buffer, []).append(value)
     for members in by_buffer.values():
-        _add_changes(changes, members)
+        before = 0
+        for time in sorted({value.start for value in members} | {value.end + 1 for value in members}):
+            alive = max((value.byte_size for value in members if value.start <= time <= value.end), default=0)
+            changes[time] += alive - before
+            before = alive
     peak, live = Peak(0, 0), 0
     for time in range(end + 1):
         live += changes[time]
         if live > peak.bytes:
             peak = Peak(live, time)
     return peak
-
-
-def _add_changes(changes: list[int], members: list[LiveValue]) -> None:
-    """What one buffer adds and takes away over time: at any time, its largest value that is alive."""
-    if len(members) == 1:
-        (value,) = members
-        changes[value.start] += value.byte_size
-        changes[value.end + 1] -= value.byte_size
-        return
-    edges = sorted({value.start for value in members} | {value.end + 1 for value in members})
-    before = 0
-    for time in edges:
-        alive = max((value.byte_size for value in members if value.start <= time <= value.end), default=0)
-        changes[time] += alive - before
-        before = alive

@@ -15,7 +15,7 @@ import numpy as np
 
 from hloexec.arguments import (
     byte_count,
-    chosen_computation,
+    named_computation,
     require_flags,
     require_integer,
     require_module,
@@ -134,7 +134,7 @@ def run(
         require_module(module)
     (output,) = _run(
         module,
-        collected(chosen_computation(module, computation), inputs),
+        collected(module.entry if computation is None else named_computation(module, computation), inputs),
         ONE_DEVICE,
         computation=computation,
         numerics=numerics,
@@ -391,7 +391,7 @@ def plan_of(
         require_module(module)
     if verify is not True or planner is not True:
         require_flags(verify=verify, planner=planner)
-    entry = chosen_computation(module, computation)
+    entry = module.entry if computation is None else named_computation(module, computation)
     policy = numerics_policy(numerics)
     _require_choice("elided", elided, ("zeros", "random", "error"))
     _require_choice("unknown", unknown, ("error", "zeros", "random"))

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 
 import attrs
 
-from hloexec.arguments import chosen_computation, require_flags, require_module, require_seed, wrong
+from hloexec.arguments import named_computation, require_flags, require_module, require_seed, wrong
 from hloexec.errors import InputError, ResourceError
 from hloexec.inputs.bounds import frame_of, opaque_bounds
 from hloexec.inputs.distributions import DISTRIBUTIONS, random_array
@@ -61,7 +61,7 @@ def random_inputs(
         verify_module(module)
     if distribution not in DISTRIBUTIONS:
         raise InputError(f"there is no distribution {distribution!r}; there are {', '.join(DISTRIBUTIONS)}")
-    chosen = chosen_computation(module, computation)
+    chosen = module.entry if computation is None else named_computation(module, computation)
     _require_memory(chosen)
     given = {} if ranges is None else ranges_of(chosen, ranges)
     with nullcontext() if verify else explained(module):

@@ -21,6 +21,7 @@ from hloexec.ir.shape import (
     SplitConfig,
     TupleShape,
     leaf_shapes,
+    subshapes,
 )
 from hloexec.ir.sharding import (
     AxisRef,
@@ -84,4 +85,5 @@ __all__ = [
     "Window",
     "WindowDimension",
     "leaf_shapes",
+    "subshapes",
 ]

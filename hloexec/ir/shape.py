@@ -18,7 +18,17 @@ import attrs
 
 from hloexec.dtypes import ElementType, Kind
 
-__all__ = ["UNBOUNDED", "ArrayShape", "BufferShape", "Layout", "Shape", "SplitConfig", "TupleShape", "leaf_shapes"]
+__all__ = [
+    "UNBOUNDED",
+    "ArrayShape",
+    "BufferShape",
+    "Layout",
+    "Shape",
+    "SplitConfig",
+    "TupleShape",
+    "leaf_shapes",
+    "subshapes",
+]
 
 UNBOUNDED = -1
 """The size of a dimension written `?`: dynamic without an upper bound."""
@@ -202,6 +212,16 @@ def leaf_shapes(shape: Shape) -> Iterator[tuple[tuple[int, ...], ArrayShape | Bu
             path[-1] += 1
         elif not isinstance(part, str):
             yield tuple(path), part
+
+
+def subshapes(shape: Shape) -> Iterator[tuple[tuple[int, ...], Shape]]:
+    """A shape and all shapes within it with their indices, each tuple before its elements."""
+    stack: list[tuple[tuple[int, ...], Shape]] = [((), shape)]
+    while stack:
+        index, part = stack.pop()
+        yield index, part
+        if isinstance(part, TupleShape):
+            stack.extend(((*index, i), part.elements[i]) for i in range(len(part.elements) - 1, -1, -1))
 
 
 def _parts(shape: Shape) -> Iterator[str | ArrayShape | BufferShape]:

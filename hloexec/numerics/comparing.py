@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from hloexec.ir import ArrayShape, Module
 from hloexec.numerics.comparison import Comparison, LeafComparison, Verdict, verdict_of
 from hloexec.numerics.error_budget import Chain, leaf_chains
 from hloexec.numerics.index_leaves import IndexLeaves
-from hloexec.numerics.leaves import leaves_of
+from hloexec.numerics.leaves import Pair, leaves_of
 from hloexec.numerics.measuring import measure
 from hloexec.numerics.sampling.runs import Sampled, sampled
 from hloexec.numerics.sampling.spread import Spread
@@ -27,9 +27,6 @@ from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.values import Array, Inputs, Value
 
 __all__ = ["compare"]
-
-_Pair: TypeAlias = tuple[str, Array | None, Array | None]
-"""The label of a leaf, and what either side has for it."""
 
 
 def compare(
@@ -105,7 +102,9 @@ def compare(
     if len(spreads) == 1:
         # A lone leaf may be labelled in either way.
         spreads = {**spreads, **dict.fromkeys(("value", "0"), *spreads.values())}
-    way = _way_to_know(module, failure)
+    way = f"give {'--module and --inputs' if module is None else '--inputs'}, or --atol"
+    if failure:
+        way = f"the module does not run on these inputs ({failure}): give --atol"
     found = []
     for pair in pairs:
         label, ours, theirs = pair
@@ -116,7 +115,7 @@ def compare(
     return Comparison(tuple(indices.resolve(found, pairs, spreads, lambda: runs().keys)))
 
 
-def _paired(actual: dict[str, Array], expected: dict[str, Array]) -> Iterator[_Pair]:
+def _paired(actual: dict[str, Array], expected: dict[str, Array]) -> Iterator[Pair]:
     """The leaves of either side; a tuple of one is what it holds, as some frameworks return it."""
     sides = [{"value": side["0"]} if side.keys() == {"0"} else side for side in (actual, expected)]
     if sides[0].keys() == {"value"} != actual.keys() and sides[1].keys() == {"value"} != expected.keys():
@@ -125,13 +124,9 @@ def _paired(actual: dict[str, Array], expected: dict[str, Array]) -> Iterator[_P
         yield label, sides[0].get(label), sides[1].get(label)
 
 
-def _label(index: tuple[int, ...]) -> str:
-    return ".".join(map(str, index)) or "value"
-
-
 def _own_chains(module: Module, numerics: str | NumericsPolicy) -> dict[str, Chain]:
     """The chains to a module's leaves by label."""
-    found = {_label(index): chain for index, chain in leaf_chains(module, numerics).items()}
+    found = {".".join(map(str, index)) or "value": chain for index, chain in leaf_chains(module, numerics).items()}
     if len(found) == 1:
         found.setdefault("value", *found.values())
     return found
@@ -148,7 +143,7 @@ def _chains(module: Module, own: Mapping[str, Chain], labels: Iterable[str]) -> 
     return found
 
 
-def _differing(pairs: Sequence[_Pair]) -> Iterator[ElementType]:
+def _differing(pairs: Sequence[Pair]) -> Iterator[ElementType]:
     """The element types of leaves that both sides have, in the same dimensions, and that are not the same."""
     for _, ours, theirs in pairs:
         if ours is not None and theirs is not None and ours.shape == theirs.shape and not np.array_equal(ours, theirs):
@@ -169,7 +164,7 @@ def _rows(module: Any, inputs: Any) -> list[Sequence[Any]] | None:
 
 
 def _compared(
-    pair: _Pair, given: Tolerance | None, chain: Chain | None, spread: Spread | None, length: int | None, way: str
+    pair: Pair, given: Tolerance | None, chain: Chain | None, spread: Spread | None, length: int | None, way: str
 ) -> LeafComparison:
     label, actual, expected = pair
     shapes = (_shape_text(actual), _shape_text(expected))
@@ -196,25 +191,15 @@ def _compared(
         tolerance = derived_tolerance(narrow, wide, chain, length)
     scales, means = (None, None) if spread is None else (spread.scales, spread.means)
     measured = measure(actual, expected, tolerance, scales, means)
-    is_assumed = given is None and spread is None and narrow.is_inexact
-    note = _own_size(measured.mismatches, way) if measured.mismatches and is_assumed else ""
+    note = ""
+    if measured.mismatches and given is None and spread is None and narrow.is_inexact:
+        # Only a scale taken from elsewhere could explain these.
+        many = f"{measured.mismatches} element{' is' if measured.mismatches == 1 else 's are'}"
+        note = (
+            f"{many} off by more than roundings make of their own size; where larger numbers were added up to make "
+            f"them, a run on the inputs shows it: {way}"
+        )
     return LeafComparison(label, verdict_of(measured), *shapes, actual.size, narrow.name, measured, note)
-
-
-def _way_to_know(module: Module | None, failure: str) -> str:
-    """How to find out what larger numbers were added up to make an element."""
-    if failure:
-        return f"the module does not run on these inputs ({failure}): give --atol"
-    return f"give {'--module and --inputs' if module is None else '--inputs'}, or --atol"
-
-
-def _own_size(count: int, way: str) -> str:
-    """What to say of elements that only a scale taken from elsewhere could explain."""
-    many = f"{count} element{' is' if count == 1 else 's are'}"
-    return (
-        f"{many} off by more than roundings make of their own size; where larger numbers were added up to make them, a "
-        f"run on the inputs shows it: {way}"
-    )
 
 
 def _shape_text(array: Array | None) -> str:

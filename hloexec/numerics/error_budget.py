@@ -133,12 +133,14 @@ def _along_paths(
             times = float(_UNKNOWN_TRIPS if trips is None else trips)
         else:
             times = 1.0
-        for name in computation_names(instruction.attributes):
+        called = list(computation_names(instruction.attributes))
+        for name in called:
             chain = chain.then(worst(known[name].values()), times)
         own = own_chain(instruction, [operand.shape for operand in operands], bits)
         last = _last(instruction, own, [found[operand.name] for operand in operands])
-        for name in _called(instruction):
-            last = max(last, known[name][module.by_name[name].root.name].last)
+        if role_of(instruction) is Role.CALL and isinstance(instruction.shape, ArrayShape):
+            # The one result of the computation is the instruction's.
+            last = max([last, *(known[name][module.by_name[name].root_name].last for name in called)])
         found[instruction.name] = attrs.evolve(chain.then(own), last=last)
     return found
 
@@ -152,13 +154,6 @@ def _last(instruction: Instruction, own: Chain, operands: Sequence[Chain]) -> fl
     if entry.rounding is Rounding.NONE or entry.traits.keeps_relative_errors:
         return max([unit, *(chain.last for chain in operands)])
     return unit
-
-
-def _called(instruction: Instruction) -> Iterable[str]:
-    """The computations whose one result is the instruction's."""
-    entry = find_opcode(instruction.opcode)
-    is_call = entry is not None and entry.role is Role.CALL and isinstance(instruction.shape, ArrayShape)
-    return computation_names(instruction.attributes) if is_call else ()
 
 
 def _needed_first(needs: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -185,7 +180,8 @@ def own_chain(instruction: Instruction, operands: Sequence[Shape], bits: int | N
     result = _widest_unit(instruction.shape)
     entry = find_opcode(instruction.opcode)
     kind = Rounding.UNKNOWN if entry is None else entry.rounding
-    sums = _sums(instruction)
+    # A library call may be a product. What a called computation adds is counted there.
+    sums = Sums.PRODUCTS if role_of(instruction) is Role.CUSTOM_CALL else traits_of(instruction).sums
     if result is None or (kind is Rounding.NONE and sums is None):
         return Chain()
     compute = min(_F32, result)
@@ -199,11 +195,6 @@ def own_chain(instruction: Instruction, operands: Sequence[Shape], bits: int | N
     terms = _terms(instruction, sums, inputs)
     levels = max(1.0, math.log2(terms)) if sums is Sums.PREFIXES else 1.0
     return summing(terms, result if sums is Sums.SCATTERED else compute).then(rounding(result), levels)
-
-
-def _sums(instruction: Instruction) -> Sums | None:
-    """What an instruction adds up; a library call may be a product. What a called computation adds is counted there."""
-    return Sums.PRODUCTS if role_of(instruction) is Role.CUSTOM_CALL else traits_of(instruction).sums
 
 
 def worst(chains: Iterable[Chain]) -> Chain:

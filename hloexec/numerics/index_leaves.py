@@ -21,6 +21,7 @@ from hloexec.errors import InputError
 from hloexec.ir import Module
 from hloexec.numerics.comparison import LeafComparison, Verdict
 from hloexec.numerics.error_budget import Chain, chains_of, worst
+from hloexec.numerics.leaves import Pair
 from hloexec.numerics.measuring import elements_at
 from hloexec.numerics.sampling.runs import Key
 from hloexec.numerics.sampling.spread import Spread
@@ -32,8 +33,6 @@ from hloexec.values import Array
 
 __all__ = ["IndexLeaves"]
 
-_Pair = tuple[str, Array | None, Array | None]
-
 
 @attrs.frozen(eq=False)
 class _Source:
@@ -43,12 +42,7 @@ class _Source:
     dimension: int
     tolerance: Tolerance
     scales: Array | None = None
-    """Of each value, what its tolerance is in units of."""
-
-    def taken(self, indices: Array) -> tuple[Array, Array | None]:
-        """The values at indices along the dimension, and their scales."""
-        scales = None if self.scales is None else np.take_along_axis(self.scales, indices, self.dimension)
-        return np.take_along_axis(self.values, indices, self.dimension), scales
+    """Of each value, what its tolerance is in units of; √(s² + t²) of two that round independently."""
 
 
 @attrs.define(slots=False, eq=False)
@@ -71,7 +65,7 @@ class IndexLeaves:
     def resolve(
         self,
         leaves: Sequence[LeafComparison],
-        pairs: Sequence[_Pair],
+        pairs: Sequence[Pair],
         spreads: Mapping[str, Spread],
         sampled: Callable[[], Mapping[ModuleValue, Key]],
     ) -> Iterator[LeafComparison]:
@@ -86,8 +80,7 @@ class IndexLeaves:
                 raise InputError(f"selects names leaf {label!r}, but there are {', '.join(arrays) or 'none'}")
         for leaf in leaves:
             actual, expected = arrays[leaf.label]
-            is_index = leaf.measured is not None and leaf.unequal and actual is not None and actual.dtype.kind in "iu"
-            if is_index and actual is not None and expected is not None:
+            if leaf.unequal and actual is not None and expected is not None and actual.dtype.kind in "iu":
                 yield self._judged(leaf, actual, expected, arrays)
             else:
                 yield leaf
@@ -217,19 +210,16 @@ def _selected_agree(actual: Array, expected: Array, sources: Sequence[_Source], 
         is_reduced = actual.ndim < source.values.ndim
         sides = [np.expand_dims(side, dimension) if is_reduced else side for side in (actual, expected)]
         inside = [(side >= 0) & (side < size) for side in sides]
-        (first, scales), (second, its_scales) = (
-            source.taken(np.where(fits, side, 0).astype(np.int64)) for side, fits in zip(sides, inside, strict=True)
-        )
-        found = agreement(first, second, source.tolerance, _both(scales, its_scales)) & inside[0] & inside[1]
+        places = [np.where(fits, side, 0).astype(np.int64) for side, fits in zip(sides, inside, strict=True)]
+        first, second = (np.take_along_axis(source.values, place, dimension) for place in places)
+        scales = source.scales
+        if scales is not None:
+            scales = np.hypot(*(np.take_along_axis(scales, place, dimension) for place in places))
+        found = agreement(first, second, source.tolerance, scales) & inside[0] & inside[1]
         agree &= found.reshape(actual.shape)
     if is_permutation:
         agree &= ~_occurs_twice(actual, sources[0].dimension)
     return np.asarray(agree | (actual == expected))
-
-
-def _both(first: Array | None, second: Array | None) -> Array | None:
-    """The scale of the difference of two values that round independently."""
-    return None if first is None or second is None else np.hypot(first, second)
 
 
 def _occurs_twice(indices: Array, dimension: int) -> Array:
@@ -260,7 +250,7 @@ def _looked_up_agree(actual: Array, expected: Array, source: _Source) -> Array:
     scales = None
     if source.scales is not None:
         held = np.ascontiguousarray(np.moveaxis(source.scales, source.dimension, -1)).reshape(-1)
-        scales = _both(held[order][place], held)
+        scales = np.hypot(held[order][place], held)
     agree = is_there & agreement(flat[2][order][place], flat[2], source.tolerance, scales)
     agree = agree.reshape(shape) & ~_occurs_twice(rows[0], -1)
     return np.moveaxis(agree | (rows[0] == rows[1]), -1, source.dimension)
@@ -280,9 +270,6 @@ def _explained(leaf: LeafComparison, actual: Array, expected: Array, agree: Arra
     assert leaf.measured is not None
     wrong = np.flatnonzero(~agree)
     note = f"of {leaf.unequal} other indices, {leaf.unequal - wrong.size} select values that agree, by {where}"
-    measured = attrs.evolve(
-        leaf.measured, mismatches=int(wrong.size), first=elements_at(actual, expected, wrong[:8].tolist())
-    )
-    return attrs.evolve(
-        leaf, verdict=Verdict.DIFFERENT if wrong.size else Verdict.ROUNDING, measured=measured, note=note
-    )
+    measured = attrs.evolve(leaf.measured, mismatches=wrong.size, first=elements_at(actual, expected, wrong))
+    verdict = Verdict.DIFFERENT if wrong.size else Verdict.ROUNDING
+    return attrs.evolve(leaf, verdict=verdict, measured=measured, note=note)

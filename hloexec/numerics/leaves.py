@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -11,7 +11,10 @@ from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
 from hloexec.values import Array, Token
 
-__all__ = ["blocks", "leaves_of"]
+__all__ = ["Pair", "blocks", "leaves_of"]
+
+Pair: TypeAlias = tuple[str, Array | None, Array | None]
+"""The label of a leaf, and what each of two values has for it."""
 
 
 def leaves_of(value: object, which: str) -> Iterator[tuple[str, Array]]:

@@ -6,7 +6,7 @@ against the other's. Blocks whose bits agree cost little more than reading them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import attrs
@@ -240,12 +240,9 @@ class _Accumulator:
         total = int(self._histogram.sum())
         if not total:
             return {}
-        reached = np.cumsum(self._histogram)
-        found = {}
-        for percentile in PERCENTILES[:-1]:
-            bucket = int(np.searchsorted(reached, total * percentile / 100))
-            found[percentile] = min(_smallest_of(bucket), self._most_ulps)
-        return {**found, 100: self._most_ulps}
+        buckets = np.searchsorted(np.cumsum(self._histogram), [total * percentile / 100 for percentile in PERCENTILES])
+        distances = [*(min(_smallest_of(bucket), self._most_ulps) for bucket in buckets[:-1].tolist()), self._most_ulps]
+        return dict(zip(PERCENTILES, distances, strict=True))
 
 
 @attrs.define
@@ -282,14 +279,11 @@ def _same_values(x: Array, y: Array) -> Array:
     return np.asarray(((x == y) & (np.signbit(x) == np.signbit(y))) | (np.isnan(x) & np.isnan(y)))
 
 
-def elements_at(actual: Array, expected: Array, places: Iterable[int]) -> tuple[ElementDifference, ...]:
-    """The differing elements at flat places, with their distance in ULPs for their error."""
-    found = []
-    for place in list(places)[:_MOST_ELEMENTS]:
-        index = np.unravel_index(place, actual.shape)
-        ulps = float(ulp_distances(actual[index].reshape(1), expected[index].reshape(1))[0])
-        found.append(_element(actual, expected, place, ulps, ulps, ulps))
-    return tuple(found)
+def elements_at(actual: Array, expected: Array, places: Array) -> tuple[ElementDifference, ...]:
+    """The first of the differing elements at flat places, with their distance in ULPs for their error."""
+    first = places[:_MOST_ELEMENTS]
+    pairs = zip(first.tolist(), ulp_distances(actual.flat[first], expected.flat[first]).tolist(), strict=True)
+    return tuple(_element(actual, expected, place, ulps, ulps, ulps) for place, ulps in pairs)
 
 
 def _element(

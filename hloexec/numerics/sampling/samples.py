@@ -144,8 +144,7 @@ class _Moments:
 
     def _units(self, count: int) -> Array:
         """What one unit of each share stands for."""
-        units: Array = self.norms.astype(self.real) * self.real.type(math.sqrt(count) / _FULL)
-        return units[..., None]
+        return np.asarray(self.norms.astype(self.real)[..., None] * self.real.type(math.sqrt(count) / _FULL))
 
     def _sums(self, count: int) -> Array:
         # Where a root is infinite or NaN, no share is kept.

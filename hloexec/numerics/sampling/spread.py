@@ -105,8 +105,7 @@ def _usual(residuals: Array, variance: float) -> Array:
     low, high = np.quantile(residuals, (0.25, 0.75))
     # The middle half of a normal distribution is 1.35 standard deviations wide.
     reach = _FAR * max(high - low, 1.35 * math.sqrt(variance))
-    usual: Array = residuals[(residuals >= low - reach) & (residuals <= high + reach)]
-    return usual
+    return np.asarray(residuals[(residuals >= low - reach) & (residuals <= high + reach)])
 
 
 def _fit(logs: Array, sizes: Array) -> Array:

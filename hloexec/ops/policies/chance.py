@@ -140,8 +140,7 @@ def _between_neighbours(exact: Array, entry: ElementType, fractions: Array) -> A
     other = np.where(held == 0, zero, bits + np.where(away, 1, -1).astype(bits.dtype)).view(near.dtype)
     gaps = np.abs(widen(other).astype(np.float64) - held)
     # Infinities and NaNs on either side compare as false.
-    found: Array = np.where(np.abs(errors) > fractions * gaps, other, near)
-    return found
+    return np.where(np.abs(errors) > fractions * gaps, other, near)
 
 
 def moved(nearest: Array, errors: Array, key: int) -> Array:

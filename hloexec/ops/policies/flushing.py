@@ -24,11 +24,7 @@ _OPCODES = frozenset(
     "minimum multiply power ragged-dot reduce reduce-window round-nearest-afz round-nearest-even rsqrt scaled-dot sign "
     "sqrt subtract".split()
 )
-_SIGN_AND_EXPONENT = {
-    "bf16": (np.uint16(0x8000), np.uint16(0x7F80)),
-    "f32": (np.uint32(1 << 31), np.uint32(0xFF << 23)),
-    "f64": (np.uint64(1 << 63), np.uint64(0x7FF << 52)),
-}
+_FLUSHED_TYPES = frozenset({"bf16", "f32", "f64"})
 _KEPT_CONVERSIONS = frozenset({"bf16", "f32"})
 
 
@@ -55,12 +51,10 @@ def flushed(array: Array) -> Array:
     if entry.is_complex:
         parts = np.ascontiguousarray(array).reshape(-1).view(f"f{array.itemsize // 2}")
         return flushed(parts).view(array.dtype).reshape(array.shape)
-    masks = _SIGN_AND_EXPONENT.get(entry.name)
-    if masks is None:
+    if entry.name not in _FLUSHED_TYPES:
         return array
-    sign, exponent = masks
     bits = array.view(f"u{array.itemsize}")
-    tiny = (bits & exponent) == 0
+    tiny = (bits & bits.dtype.type(((1 << entry.exponent_bits) - 1) << entry.mantissa_bits)) == 0
     if not tiny.any():
         return array
-    return np.where(tiny, bits & sign, bits).view(entry.storage)
+    return np.where(tiny, bits & bits.dtype.type(1 << entry.bits - 1), bits).view(entry.storage)

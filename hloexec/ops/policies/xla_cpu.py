@@ -45,8 +45,7 @@ def multiply_add(factor: Any, other_factor: Any, addend: Any) -> Array:
         _, lost = two_sum(np.broadcast_to(product, total.shape)[where], addends[where])
         step = np.sign(lost) * np.sign(total[where])
         total.view(np.int64)[where] += np.nan_to_num(step).astype(np.int64)
-    result: Array = total.astype(np.float32)
-    return result
+    return np.asarray(total, np.float32)
 
 
 def _horner(coefficients: tuple[float, ...], argument: Array) -> Array:
@@ -123,8 +122,7 @@ def exponential(operand: Array) -> Array:
     rest = multiply_add(-_LN_2_LOW, whole, multiply_add(-_LN_2_HIGH, whole, held))
     series = _f32(1) + multiply_add(_horner(_EXP_POLYNOMIAL, rest), rest * rest, rest)
     power = ((np.nan_to_num(whole).astype(np.int32) + 127) << 23).view(_f32)
-    result: Array = series * power
-    return result
+    return np.asarray(series * power)
 
 
 def exponential_minus_one(operand: Array) -> Array:

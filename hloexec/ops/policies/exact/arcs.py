@@ -51,17 +51,15 @@ def _value(angle: Pair, left: Array) -> Array:
     """The angle, or π less it where the point lies to the left."""
     if left.any():
         angle = doubled.where(left, doubled.add((_ANGLES[2], _ANGLES_LOW[2]), (-angle[0], -angle[1])), angle)
-    value: Array = angle[0] + angle[1]
-    return value
+    return np.asarray(angle[0] + angle[1])
 
 
 def arc_tangent(x: Array) -> Array:
     """arctan x. Error: 0.5 ULP + 2⁻⁶ ULP of f64."""
     magnitude = np.minimum(np.abs(x), 2.0**80)
-    safe = np.where((magnitude > 2.0**-30) & ~np.isnan(x), magnitude, 1.0)
-    high, low = _angle((safe, 0.0), (np.ones_like(x), 0.0))
-    small = np.where(magnitude > 2.0**-30, 0.0, x)
-    result = np.where(magnitude > 2.0**-30, np.copysign(high + low, x), small - small * small * small / 3)
+    usual = magnitude > 2.0**-30
+    high, low = _angle((np.where(usual, magnitude, 1.0), 0.0), (np.ones_like(x), 0.0))
+    result = np.where(usual, np.copysign(high + low, x), x - x * x * x / 3)
     return np.where(np.isnan(x) | (x == 0), x, result)
 
 
@@ -72,9 +70,7 @@ def arc_tangent_of_point(y: Array, x: Array) -> Array:
     """
     nan = np.isnan(x) | np.isnan(y)
     infinite = np.isinf(x) | np.isinf(y)
-    height, width = np.abs(y), np.abs(x)
-    height = np.where(infinite, np.isinf(y) * 1.0, height)
-    width = np.where(infinite, np.isinf(x) * 1.0, width)
+    height, width = (np.where(infinite, np.isinf(side) * 1.0, np.abs(side)) for side in (y, x))
     origin = (height == 0) & (width == 0)
     height, width = np.where(nan, 1.0, height), np.where(nan | origin, 1.0, width)
     _, exponent = np.frexp(np.maximum(height, width))
@@ -84,16 +80,12 @@ def arc_tangent_of_point(y: Array, x: Array) -> Array:
     flat = scaled_height < scaled_width * 2.0**-40
     steep = scaled_width < scaled_height * 2.0**-300
     safe_width = np.where(steep, 0.0, np.where(flat, 0.75, scaled_width))
-    high, low = _angle((np.where(flat, 0.5, scaled_height), 0.0), (safe_width, 0.0))
-    angle = np.where(flat, 0.0, high), np.where(flat, 0.0, low)
-    left = np.signbit(x)
+    angle = _angle((np.where(flat, 0.5, scaled_height), 0.0), (safe_width, 0.0))
     if flat.any():
         # To the right y / x is all; to the left it disappears in π but for its rounding.
         quotient = height / width
-        angle = np.where(flat, quotient, angle[0]), np.where(flat, 0.0, angle[1])
-        cubed = np.where(flat, -quotient * quotient * quotient / 3, 0.0)
-        angle = angle[0], angle[1] + cubed
-    return np.where(nan, np.nan, np.copysign(_value(angle, left), y))
+        angle = doubled.where(flat, (quotient, -quotient * quotient * quotient / 3), angle)
+    return np.where(nan, np.nan, np.copysign(_value(angle, np.signbit(x)), y))
 
 
 def _cathetus(x: Array) -> Pair:

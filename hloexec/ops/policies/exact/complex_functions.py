@@ -192,9 +192,8 @@ def power(x: Array, y: Array, u: Array, v: Array) -> Parts:
     """e^(w log z); z⁰ = 1; 0 to a power of positive real part is 0."""
     real, imag = exponential(*multiply(u, v, *log(x, y)))
     zero, one = (x == 0) & (y == 0), (u == 0) & (v == 0)
-    real = np.where(zero, np.where((u > 0), 0.0, np.nan), real)
-    imag = np.where(zero, np.where((u > 0), 0.0, np.nan), imag)
-    return np.where(one, 1.0, real), np.where(one, 0.0, imag)
+    of_zero = np.where(u > 0, 0.0, np.nan)
+    return np.where(one, 1.0, np.where(zero, of_zero, real)), np.where(one, 0.0, np.where(zero, of_zero, imag))
 
 
 _E_TO_64 = float.fromhex("0x1.425982cf597cdp+92")
