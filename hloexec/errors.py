@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "ShapeError",
     "UnsupportedError",
     "VerificationError",
+    "os_errors_named",
     "printable",
     "warn",
 ]
@@ -113,6 +116,15 @@ def warn(message: str, category: type[HloWarning] = HloWarning) -> None:
 def _is_outside(frame: FrameType) -> bool:
     """Whether a frame is the user's: neither hloexec's nor that of a function that hloexec or attrs has written."""
     return not frame.f_code.co_filename.startswith((_PACKAGE, "<plan of ", "<attrs "))
+
+
+@contextmanager
+def os_errors_named(action: str) -> Iterator[None]:
+    """What the system refuses within comes out as InputError: `cannot read 'x': No such file or directory`."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot {action}: {error.strerror or error}") from error
 
 
 def printable(text: str) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import attrs
 
-from hloexec.errors import InputError
+from hloexec.errors import InputError, os_errors_named
 
 __all__ = ["DumpedModule", "Stage", "dumped_modules"]
 
@@ -81,10 +81,8 @@ def dumped_modules(folder: str | os.PathLike[str]) -> tuple[DumpedModule, ...]:
     cannot be read or holds no such file.
     """
     path = Path(folder)
-    try:
+    with os_errors_named(f"read {os.fspath(path)!r}"):
         names = sorted(entry.name for entry in os.scandir(path) if entry.is_file())
-    except OSError as error:
-        raise InputError(f"cannot read {os.fspath(path)!r}: {error.strerror or error}") from error
     found = _grouped(path, names)
     if not found:
         raise InputError(

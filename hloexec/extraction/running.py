@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Unpack
 
@@ -16,7 +16,7 @@ from hloexec import literals
 from hloexec.arguments import listed, require_integer, require_module, require_path, require_text, texts
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
-from hloexec.errors import InputError
+from hloexec.errors import InputError, os_errors_named
 from hloexec.exec.observers import Observer
 from hloexec.exec.options import RunOptions, plan_options, require_run_options
 from hloexec.exec.running import plan_of, run_devices
@@ -90,13 +90,11 @@ class Extraction(Described):
         for name, value in self.files():
             literals.save(path / name, value)
         origin = {"path": self.path, "iteration": self.iteration, "devices": len(self.inputs)}
-        try:
+        with os_errors_named(f"write to {os.fspath(path)!r}"):
             with open_atomically(path / "module.hlo") as file:
                 file.write(format_module(self.module).encode())
             with open_atomically(path / "origin.json") as file:
                 file.write(json.dumps(origin, indent=2, ensure_ascii=False).encode() + b"\n")
-        except OSError as error:
-            raise InputError(f"cannot write to {os.fspath(path)!r}: {error.strerror or error}") from error
 
     def files(self) -> list[tuple[str, Value]]:
         """The files of values, by their names."""
@@ -142,8 +140,8 @@ def extract(
     _require_places(in_computation, iteration, depth, device)
     cuts, watchers = texts("cuts", cuts), listed("observers", observers, "observers")
     given: dict[str, Any] = {**options}
-    path = _path(instruction)
-    name = instruction.rpartition("/")[2].removeprefix("%") if path else instruction.removeprefix("%")
+    path = instruction if "/" in instruction or re.search(r"\[\d+\]", instruction) else None
+    name = instruction.rpartition("/")[2].removeprefix("%")
     if path and iteration is not None:
         raise InputError("the path says in which iteration; iteration must not be given, too")
     computation = _computation(module, name, in_computation, path, options.get("computation"))
@@ -166,7 +164,10 @@ def extract(
     made = slice_module(module, cut, shapes)
     counts = (topology.replicas, topology.partitions) if is_shared else (1, 1)
     made = attrs.evolve(made, replica_count=counts[0], num_partitions=counts[1])
-    kept = {key: given[key] for key in _RUN_OPTIONS if key in given and _still_means(key, given[key])}
+    kept = {key: given[key] for key in _RUN_OPTIONS if key in given}
+    if isinstance(kept.get("elided"), Mapping):
+        # Values by name may be for constants that the slice does not have.
+        del kept["elided"]
     return Extraction(
         made,
         [[recorder.values[entry][part] for part in cut.boundary] for entry in devices],
@@ -188,16 +189,6 @@ def _require_places(in_computation: object, iteration: object, depth: object, de
 
 def _bytes(value: Value) -> list[bytes]:
     return [leaf.tobytes() for _, leaf in leaves(value) if isinstance(leaf, np.ndarray)]
-
-
-def _still_means(option: str, value: object) -> bool:
-    """Values for elided constants by name may be for ones that the slice does not have."""
-    return option != "elided" or isinstance(value, str)
-
-
-def _path(instruction: str) -> str | None:
-    """The text where it is a path, with calls or iterations in it."""
-    return instruction if "/" in instruction or re.search(r"\[\d+\]", instruction) else None
 
 
 def _shape(instruction: Instruction, value: Value) -> Shape:

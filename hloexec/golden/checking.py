@@ -11,7 +11,7 @@ import attrs
 
 from hloexec import literals
 from hloexec.arguments import require_module, require_path
-from hloexec.errors import HloError, InputError
+from hloexec.errors import HloError, InputError, os_errors_named
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, Golden, read_golden, text_hash
 from hloexec.golden.recording import run_golden, write_expected
 from hloexec.golden.spreads import read_spreads
@@ -79,11 +79,9 @@ def update_golden(folder: str | os.PathLike[str]) -> GoldenCheck:
     found, result = _timed(Path(folder), None)
     if found.outcome is not Outcome.FAILED or found.golden is None:
         return found
-    if found.golden.expected_source != OURS:
-        raise InputError(
-            f"{found.folder.name}: its result comes from {found.golden.expected_source}, and is not replaced by "
-            f"hloexec's own"
-        )
+    source = found.golden.expected_source
+    if source != OURS:
+        raise InputError(f"{found.folder.name}: its result comes from {source}, and is not replaced by hloexec's own")
     write_expected(found.golden, result)
     return attrs.evolve(found, outcome=Outcome.PASSED, message=f"updated; it was {found.message}")
 
@@ -128,7 +126,13 @@ def _module_and_inputs(golden: Golden, other: Module | None) -> tuple[Module, li
     """The module that is to be run, and its inputs: one list, or one per device."""
     folder = golden.folder
     if other is None:
-        _require_unchanged(golden)
+        with os_errors_named(f"read {str(folder / MODULE)!r}"):
+            found_hash = text_hash((folder / MODULE).read_bytes())
+        if found_hash != golden.module_hash:
+            raise InputError(
+                f"{folder.name}: {MODULE} is not the module that was recorded (its SHA-256 is {found_hash[:12]}…, "
+                f"golden.json says {golden.module_hash[:12]}…); record it again, or give the other module with --module"
+            )
     module = load(folder / MODULE) if other is None else other
     parameters = module.entry.parameters
     try:
@@ -143,16 +147,3 @@ def _module_and_inputs(golden: Golden, other: Module | None) -> tuple[Module, li
     if not isinstance(per_device, tuple) or len(per_device) != golden.inputs_per_device:
         raise InputError(f"{folder.name}: {INPUTS} does not hold the inputs of {golden.inputs_per_device} devices")
     return module, [list(values) if isinstance(values, tuple) else [values] for values in per_device]
-
-
-def _require_unchanged(golden: Golden) -> None:
-    try:
-        data = (golden.folder / MODULE).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {str(golden.folder / MODULE)!r}: {error.strerror or error}") from error
-    if text_hash(data) != golden.module_hash:
-        raise InputError(
-            f"{golden.folder.name}: {MODULE} is not the module that was recorded (its SHA-256 is "
-            f"{text_hash(data)[:12]}…, golden.json says {golden.module_hash[:12]}…); record it again, or give "
-            f"the other module with --module"
-        )

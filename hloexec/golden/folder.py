@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 
 from hloexec.arguments import require_path
-from hloexec.errors import InputError, UnsupportedError
+from hloexec.errors import InputError, UnsupportedError, os_errors_named
 from hloexec.ir import Module
 from hloexec.ops.policies.policy import numerics_policy
 from hloexec.text import format as format_module
@@ -154,11 +154,8 @@ def read_golden(folder: str | os.PathLike[str]) -> Golden:
     for name in (RECORD, MODULE, INPUTS, EXPECTED):
         if not (folder / name).is_file():
             raise InputError(f"{folder.name} is no whole golden: {name} is missing; record it again")
-    try:
-        with open(folder / RECORD, "rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"cannot read {str(folder / RECORD)!r}: {error.strerror or error}") from error
+    with os_errors_named(f"read {str(folder / RECORD)!r}"), open(folder / RECORD, "rb") as file:
+        data = file.read(_MOST_BYTES + 1)
     try:
         record = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:

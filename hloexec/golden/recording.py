@@ -25,20 +25,20 @@ from hloexec.arguments import (
     wrong,
 )
 from hloexec.devices.topology import topology_of
-from hloexec.errors import InputError
+from hloexec.errors import InputError, os_errors_named
 from hloexec.exec import run_devices
 from hloexec.exec.arguments import device_arguments, listed_inputs
 from hloexec.exec.running import plan_of
 from hloexec.files import open_atomically
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX, Golden, module_text, text_hash
-from hloexec.golden.spreads import RECORDED_SAMPLES, write_spreads
+from hloexec.golden.spreads import RECORDED_SAMPLES, shapes_by_label, write_spreads
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
 from hloexec.numerics.sampling.runs import sampled
 from hloexec.numerics.sampling.spread import Spread
 from hloexec.numerics.tolerances import given_tolerance
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
-from hloexec.results import labelled_arrays, result_shapes
+from hloexec.results import labelled_arrays
 from hloexec.values import Array, Inputs, Value
 
 _ABANDONED_SECONDS = 3600
@@ -99,7 +99,7 @@ def record_golden(
     golden = Golden(
         folder=target,
         module_name=module.name,
-        module_hash="",
+        module_hash=text_hash(text := module_text(module)),
         numerics=policy.name,
         replicas=topology.replicas,
         partitions=topology.partitions,
@@ -117,7 +117,6 @@ def record_golden(
     limits = {"memory_limit": memory_limit, "max_iterations": max_iterations, "timeout": timeout}
     result = _result(golden, module, given, expected, **limits)
     spreads = _spreads(golden, module, given, **limits)
-    golden = attrs.evolve(golden, module_hash=text_hash(text := module_text(module)))
     _write(golden, text, given, result, spreads, replace=replace)
     return golden
 
@@ -196,8 +195,7 @@ def _tuple(level: Any, label: str) -> Value:
 
 def _require_result(module: Module, result: Value, devices: int) -> None:
     """InputError where a result has not the leaves of a module's, or other dimensions; element types may differ."""
-    own = result_shapes(module)
-    expected = own if devices == 1 else {_on(device, label): own[label] for device in range(devices) for label in own}
+    expected = shapes_by_label(module, devices)
     found = labelled_arrays(result)
     if found.keys() == {"0"} and expected.keys() == {"value"}:
         found = {"value": found["0"]}
@@ -213,10 +211,6 @@ def _require_result(module: Module, result: Value, devices: int) -> None:
             )
     for label in found.keys() - expected.keys():
         raise InputError(f"the expected result has leaf {label}, which {module.name} has not: {', '.join(expected)}")
-
-
-def _on(device: int, label: str) -> str:
-    return str(device) if label == "value" else f"{device}.{label}"
 
 
 def _target(folder: str | os.PathLike[str], replace: bool) -> Path:
@@ -291,9 +285,7 @@ def _remove_abandoned(target: Path) -> None:
 
 def write_expected(golden: Golden, expected: Value) -> None:
     """Replace the result of a golden that is there, and the versions it was recorded by."""
-    try:
+    with os_errors_named(f"write {str(golden.folder)!r}"):
         literals.save(golden.folder / EXPECTED, expected)
         with open_atomically(golden.folder / RECORD) as file:
             file.write(attrs.evolve(golden, versions=versions()).text().encode())
-    except OSError as error:
-        raise InputError(f"cannot write {str(golden.folder)!r}: {error.strerror or error}") from error

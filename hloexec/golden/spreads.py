@@ -18,11 +18,19 @@ from hloexec.numerics.sampling.spread import Spread
 from hloexec.results import result_shapes
 from hloexec.values import Array
 
-__all__ = ["RECORDED_SAMPLES", "SPREAD", "read_spreads", "write_spreads"]
+__all__ = ["RECORDED_SAMPLES", "SPREAD", "read_spreads", "shapes_by_label", "write_spreads"]
 
 SPREAD = "spread.npz"
 RECORDED_SAMPLES = 16
 """Runs that recording takes, so that a check takes one."""
+
+
+def shapes_by_label(module: Module, devices: int) -> dict[str, ArrayShape]:
+    """The leaves of a module's result; of several devices those of each, behind its number."""
+    own = result_shapes(module)
+    if devices == 1:
+        return own
+    return {f"{device}.{label}".removesuffix(".value"): own[label] for device in range(devices) for label in own}
 
 
 def write_spreads(folder: Path, spreads: Mapping[str, Spread]) -> None:
@@ -50,13 +58,11 @@ def read_spreads(folder: Path, module: Module, devices: int = 1) -> dict[str, Sp
     if not (folder / SPREAD).is_file():
         return {}
     entries = literals.load(folder / SPREAD)
-    shapes = {label: shape for label, shape in result_shapes(module).items() if _has_fractions(shape)}
-    if devices > 1:
-        shapes = {
-            f"{device}.{label}".removesuffix(".value"): shape
-            for device in range(devices)
-            for label, shape in shapes.items()
-        }
+    shapes = {
+        label: shape
+        for label, shape in shapes_by_label(module, devices).items()
+        if shape.element_type.is_floating or shape.element_type.is_complex
+    }
     if not isinstance(entries, tuple) or len(entries) != len(shapes):
         raise InputError(f"{folder.name}: {SPREAD} is damaged: it is not of {len(shapes)} leaves; record it again")
     found = {}
@@ -69,7 +75,3 @@ def read_spreads(folder: Path, module: Module, devices: int = 1) -> dict[str, Sp
         if label not in found:
             raise InputError(f"{folder.name}: {SPREAD} is damaged: leaf {label}; record it again")
     return found
-
-
-def _has_fractions(shape: ArrayShape) -> bool:
-    return shape.element_type.is_floating or shape.element_type.is_complex

@@ -14,7 +14,7 @@ import numpy as np
 
 from hloexec.arguments import require_path, require_text, wrong
 from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.errors import InputError, warn
+from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.ir import ArrayShape
 from hloexec.npz import DAMAGE, decoded
 from hloexec.tracing.recording import VERSION
@@ -80,15 +80,12 @@ class Trace(Described):
 
     def __iter__(self) -> Iterator[TraceEvent]:
         path = self.folder / "events.jsonl"
-        try:
-            with open(path, "rb") as file:
-                for number, line in enumerate(file, 1):
-                    if not line.endswith(b"\n") and not self.information["is_complete"]:
-                        # The run was cut off within this line.
-                        return
-                    yield _event(line, f"{os.fspath(path)}:{number}")
-        except OSError as error:
-            raise InputError(f"cannot read {os.fspath(path)!r}: {error.strerror or error}") from error
+        with os_errors_named(f"read {os.fspath(path)!r}"), open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n") and not self.information["is_complete"]:
+                    # The run was cut off within this line.
+                    return
+                yield _event(line, f"{os.fspath(path)}:{number}")
 
     def find(self, name: str, device: int | None = None) -> TraceEvent:
         """The first event of this name or path (and of a device); InputError where there is none."""
@@ -109,7 +106,7 @@ class Trace(Described):
         path = self.folder / "values.npy"
         where = f"{os.fspath(path)!r}, at {record.offset}"
         try:
-            with open(path, "rb") as file:
+            with os_errors_named(f"read {os.fspath(path)!r}"), open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(record.offset)
                 version = np.lib.format.read_magic(file)
@@ -121,8 +118,6 @@ class Trace(Described):
                     raise InputError(f"{where} is damaged: no whole {record.shape} lies there")
                 file.seek(record.offset)
                 stored = np.lib.format.read_array(file, allow_pickle=False)
-        except OSError as error:
-            raise InputError(f"cannot read {os.fspath(path)!r}: {error.strerror or error}") from error
         except DAMAGE as error:
             raise InputError(f"{where} is damaged: {error}") from error
         return decoded(np.asarray(stored), record.shape.element_type, where)

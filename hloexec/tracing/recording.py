@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import attrs
 import numpy as np
 
-from hloexec.errors import InputError, ResourceError
+from hloexec.errors import ResourceError, os_errors_named
 from hloexec.exec.observers import Event
 from hloexec.folders import free_bytes
 from hloexec.ir import ArrayShape, Instruction, Module
@@ -85,10 +85,8 @@ class Recorder:
         line = json.dumps(fields | {"arrays": arrays}, ensure_ascii=False).encode() + b"\n"
         self._require_room(len(line))
         self._index_bytes += len(line)
-        try:
+        with os_errors_named(self._writing):
             self._index.write(line)
-        except OSError as error:
-            raise self._failure(error) from error
         self.event_count += 1
         self.instructions.add((event.computation.name, event.instruction.name))
 
@@ -117,14 +115,12 @@ class Recorder:
             self._offsets.move_to_end(key)
             return known
         self._require_room(array.nbytes)
-        try:
+        with os_errors_named(self._writing):
             offset = self._values.tell()
             _, stored = encode("value", array)
             np.lib.format.write_array(self._values, stored, allow_pickle=False)
             # The index must never speak of what is not there.
             self._values.flush()
-        except OSError as error:
-            raise self._failure(error) from error
         self.value_bytes += array.nbytes
         self._offsets[key] = offset
         if len(self._offsets) > _RECENT:
@@ -141,8 +137,9 @@ class Recorder:
                 raise ResourceError(f"the disk of {os.fspath(self._folder)!r} is full; {ADVICE}")
             self._unchecked = 0
 
-    def _failure(self, error: OSError) -> InputError:
-        return InputError(f"cannot write to {os.fspath(self._folder)!r}: {error.strerror or error}")
+    @property
+    def _writing(self) -> str:
+        return f"write to {os.fspath(self._folder)!r}"
 
     def _notice(self, event: Event, name: str, leaf: LeafStatistics) -> None:
         key = (event.computation.name, event.instruction.name)

@@ -14,7 +14,7 @@ import attrs
 
 from hloexec.arguments import byte_count, listed, require_flags, require_module, require_path, texts
 from hloexec.devices.topology import topology_of
-from hloexec.errors import InputError
+from hloexec.errors import os_errors_named
 from hloexec.exec.observers import Observer
 from hloexec.exec.options import RunOptions, plan_options, require_run_options
 from hloexec.exec.running import plan_of, run_devices
@@ -125,19 +125,16 @@ def record(
         "is_complete": False,
     }
     _write_information(path, information)
-    try:
-        with ExitStack() as files:
-            index = files.enter_context(open(path / "events.jsonl", "wb"))
-            values = None if statistics_only else files.enter_context(open(path / "values.npy", "wb"))
-            recorder = Recorder(path, index, values, module, selection, limit, top)
-            try:
-                run_devices(module, inputs, observers=[recorder, *watchers], **options)
-            except BaseException:
-                if not recorder.event_count:
-                    shutil.rmtree(path, ignore_errors=True)
-                raise
-    except OSError as error:
-        raise InputError(f"cannot write to {os.fspath(path)!r}: {error.strerror or error}") from error
+    with os_errors_named(f"write to {os.fspath(path)!r}"), ExitStack() as files:
+        index = files.enter_context(open(path / "events.jsonl", "wb"))
+        values = None if statistics_only else files.enter_context(open(path / "values.npy", "wb"))
+        recorder = Recorder(path, index, values, module, selection, limit, top)
+        try:
+            run_devices(module, inputs, observers=[recorder, *watchers], **options)
+        except BaseException:
+            if not recorder.event_count:
+                shutil.rmtree(path, ignore_errors=True)
+            raise
     information |= {"is_complete": True, "events": recorder.event_count}
     _write_information(path, information)
     counts = recorder.event_count, len(recorder.instructions), recorder.value_bytes
