@@ -128,19 +128,15 @@ def chain_to(place: ResultLeaf, symptom: Symptom, device: int, sources: Sources)
         for number, source in enumerate(sources.of(current)):
             leaf = sources.history.leaf(source, device)
             if leaf is not None and leaf.range is not None and source not in seen:
-                candidates.append((_extremity(leaf.range, towards_zero), -number, source, leaf.range))
+                size, least = leaf.range.magnitude, leaf.range.least
+                extremity = (-least, -size) if towards_zero else (size, 0.0)
+                candidates.append((extremity, -number, source, leaf.range))
         if not candidates:
             break
         _, _, current, found = max(candidates, key=lambda entry: entry[:2])
         seen.add(current)
         walked.append((current, found))
     return tuple(_link(entry, found, sources) for entry, found in reversed(_worth_showing(walked, sources)))
-
-
-def _extremity(found: Range, towards_zero: bool) -> tuple[float, float]:
-    if not towards_zero:
-        return found.magnitude, 0.0
-    return -found.least, -found.magnitude
 
 
 def _worth_showing(walked: list[tuple[ResultLeaf, Range]], sources: Sources) -> list[tuple[ResultLeaf, Range]]:

@@ -72,7 +72,12 @@ class NanObserver:
         remembered = {index: Leaf(found, causes.get(index, _NO_CAUSES)) for index, found in ranges.items()}
         self._history.add(place.path, place.instruction, event.devices, remembered)
         if is_bad and self._is_kept(event):
-            self._settle(event, ranges, causes)
+            # Blame what it comes from, or find that nothing in the run is to blame.
+            if not event.path:
+                self._result_has_nan |= any(found is not None and found.has_nan for found in ranges.values())
+            self._culprits = tuple(sorted(set().union(*causes.values())))
+            if self._culprits:
+                raise Found
 
     def search(self) -> NanSearch:
         """What the run has shown."""
@@ -101,18 +106,6 @@ class NanObserver:
         caller = event.path[-1].instruction
         return role_of(caller) is Role.WHILE and event.path[-1].computation == caller.attributes.body
 
-    def _settle(
-        self, event: Event, ranges: dict[tuple[int, ...], Range | None], causes: dict[tuple[int, ...], frozenset[int]]
-    ) -> None:
-        """A kept value is bad: blame what it comes from, or find that nothing in the run is to blame."""
-        if not event.path:
-            self._result_has_nan |= any(found is not None and found.has_nan for found in ranges.values())
-        self._culprits = tuple(sorted(set().union(*causes.values())))
-        if self._culprits:
-            raise Found
-
-    # Where bad numbers appear
-
     def _birth(self, event: Event, place: ResultLeaf, ranges: dict[tuple[int, ...], Range | None]) -> int | None:
         """The number of a new finding, where this instruction made bad numbers."""
         role = role_of(event.instruction)
@@ -121,7 +114,7 @@ class NanObserver:
                 self._nan_inputs[event.instruction.name] = None
             return None
         if event.operands:
-            symptom = bad_numbers(event, self._is_finite)
+            symptom = bad_numbers(event, self._range)
         elif role is Role.MACHINE and not exchanges(event.instruction):
             return None
         else:
@@ -155,10 +148,6 @@ class NanObserver:
             return Symptom("overflow", reason, index, ~np.isfinite(wide(leaf)))
         return None
 
-    def _is_finite(self, array: Array) -> bool:
-        found = self._range(array)
-        return found is None or found.is_finite
-
     def _causes(self, event: Event, place: ResultLeaf, index: tuple[int, ...], found: Range | None) -> frozenset[int]:
         """The findings that a bad array owes its bad elements to."""
         instruction = event.instruction
@@ -179,8 +168,6 @@ class NanObserver:
                     continue
                 causes |= known.causes
         return frozenset(causes)
-
-    # Findings
 
     def _new_finding(self, event: Event, place: ResultLeaf, symptom: Symptom) -> int:
         instruction = event.instruction

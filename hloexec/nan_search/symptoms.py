@@ -27,7 +27,7 @@ import numpy as np
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.exec.observers import Event
 from hloexec.ir import ArrayShape, Computation, Instruction
-from hloexec.nan_search.magnitudes import wide
+from hloexec.nan_search.magnitudes import Range, wide
 from hloexec.numerics.statistics import leaves
 from hloexec.operations import traits_of
 from hloexec.ops.registry import find_opcode
@@ -55,8 +55,12 @@ class Symptom:
         return int(np.count_nonzero(self.bad))
 
 
-def bad_numbers(event: Event, known_finite: Callable[[Array], bool]) -> Symptom | None:
-    """Where an instruction made NaN or infinities; `known_finite` says of an array whether it has none."""
+def bad_numbers(event: Event, ranges: Callable[[Array], Range | None]) -> Symptom | None:
+    """Where an instruction made NaN or infinities; `ranges` has the range of an array, None for integers."""
+
+    def known_finite(array: Array) -> bool:
+        return (found := ranges(array)) is None or found.is_finite
+
     instruction = event.instruction
     entry = find_opcode(instruction.opcode)
     operands = [leaf for value in event.operands for _, leaf in leaves(value) if _is_float(leaf)]
@@ -143,18 +147,13 @@ def _saturated(operand: Array, its_type: ElementType) -> Array:
     """Elements that lie beyond the range of a convert's result type and were given its limits."""
     if its_type.is_integral and operand.dtype.kind == "f":
         # Numbers that are cut to integers still fit; limits up to 2^64 are exact in none but f64 and long double.
-        low, high = _integer_limits(its_type)
+        low = 0 if its_type.name.startswith("u") else -(1 << (its_type.bits - 1))
+        high = low + (1 << its_type.bits) - 1
         exact = operand.astype(np.longdouble)
         return np.isfinite(operand) & ((exact <= np.longdouble(low) - 1) | (exact >= np.longdouble(high) + 1))
     if its_type.is_floating and not its_type.has_inf and not its_type.has_nan and operand.dtype.kind not in "bc":
         return np.isfinite(operand) & (np.abs(operand) > _limit(its_type))
     return np.zeros(operand.shape, np.bool_)
-
-
-def _integer_limits(its_type: ElementType) -> tuple[int, int]:
-    if its_type.name.startswith("u"):
-        return 0, (1 << its_type.bits) - 1
-    return -(1 << (its_type.bits - 1)), (1 << (its_type.bits - 1)) - 1
 
 
 def _limit(its_type: ElementType) -> float:

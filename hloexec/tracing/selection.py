@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
@@ -39,10 +39,10 @@ class Selection:
 
     def has(self, instruction: Instruction) -> bool:
         """Whether some run of the instruction may be selected."""
-        return not self.patterns or any(_matches(pattern, instruction) for pattern in self.patterns)
+        return self.has_run(instruction, None)
 
-    def has_run(self, instruction: Instruction, path: str) -> bool:
-        """Whether this run of the instruction is selected, given its path and name."""
+    def has_run(self, instruction: Instruction, path: str | None) -> bool:
+        """Whether a run of the instruction is selected, given its path and name; any path where it is None."""
         return not self.patterns or any(_matches(pattern, instruction, path) for pattern in self.patterns)
 
     def require_some(self, module: Module) -> None:
@@ -50,7 +50,10 @@ class Selection:
         instructions = [instruction for computation in module for instruction in computation]
         for pattern in self.patterns:
             if not any(_matches(pattern, instruction) for instruction in instructions):
-                raise InputError(f"{pattern!r} selects no instruction of {module.name}{_hint(pattern, instructions)}")
+                known = {word for instruction in instructions for word in (instruction.opcode, instruction.name)}
+                close = get_close_matches(_split(pattern)[1].removeprefix("%"), sorted(known), 3)
+                hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+                raise InputError(f"{pattern!r} selects no instruction of {module.name}{hint}")
 
 
 def _split(pattern: str) -> tuple[str | None, str]:
@@ -69,10 +72,3 @@ def _matches(pattern: str, instruction: Instruction, path: str | None = None) ->
     return any(
         value is not None and fnmatchcase(value, text) for name, value in values.items() if field in (None, name)
     )
-
-
-def _hint(pattern: str, instructions: Sequence[Instruction]) -> str:
-    text = _split(pattern)[1].removeprefix("%")
-    known = {word for instruction in instructions for word in (instruction.opcode, instruction.name)}
-    close = get_close_matches(text, sorted(known), 3)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
