@@ -70,7 +70,7 @@ class ElementType:
 
     @property
     def is_inexact(self) -> bool:
-        """Floating or complex: numbers that round."""
+        """Whether elements are floating-point or complex numbers, which are rounded."""
         return self.is_floating or self.is_complex
 
     @property

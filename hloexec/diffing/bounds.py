@@ -25,7 +25,7 @@ import numpy as np
 from hloexec.diffing.chains import InstructionChains, on_the_way
 from hloexec.diffing.evaluation import Evaluator, Values
 from hloexec.diffing.graph import Graph, Instance, Node
-from hloexec.dtypes import ElementType, element_type_of
+from hloexec.dtypes import element_type_of
 from hloexec.ir import Computation
 from hloexec.numerics.error_budget import LAMBDA, Chain
 from hloexec.numerics.ulps import wide
@@ -80,7 +80,7 @@ class Bounds:
 
         `inherited` has the bounds of operands that may be off themselves, by the number of their node.
         """
-        if not _has_fractions(element_type_of(result.dtype)):
+        if not element_type_of(result.dtype).is_inexact:
             return np.zeros(result.shape)
         with np.errstate(all="ignore"):
             found = self._own(node, result, values)
@@ -98,15 +98,12 @@ class Bounds:
         rounded = min(chain.linear - in_sums, LAMBDA * math.sqrt(chain.rounding_squares / 3)) * sizes
         if not in_sums:
             return rounded
-        added = self._added_up(node, result, values, sizes)
-        return rounded + min(in_sums, LAMBDA * math.sqrt(chain.sum_squares / 3)) * added
-
-    def _added_up(self, node: Node, result: Array, values: Values, sizes: Array) -> Array:
-        """Σ|tᵢ| of each element, or what stands for it."""
+        # Σ|tᵢ| of each element, or what stands for it.
         if not self._adds_sizes(node.instance):
-            return np.maximum(sizes, self._sensitivity(node, result, values))
-        found = self._result(node, _Changed(values, _magnitudes(node.instance, values)))
-        return sizes if found is None else np.maximum(sizes, _sizes(found))
+            sizes = np.maximum(sizes, self._sensitivity(node, result, values))
+        elif (found := self._result(node, _Changed(values, _magnitudes(node.instance, values)))) is not None:
+            sizes = np.maximum(sizes, _sizes(found))
+        return rounded + min(in_sums, LAMBDA * math.sqrt(chain.sum_squares / 3)) * sizes
 
     def _adds_sizes(self, instance: Instance) -> bool:
         """Whether an instruction adds up its operands' elements, or products of them, with no factors of its own."""
@@ -201,13 +198,9 @@ class PathBounds:
         return found[node.number]
 
 
-def _has_fractions(entry: ElementType) -> bool:
-    return entry.is_floating or entry.is_complex
-
-
 def _fractional(instance: Instance, values: Values) -> list[int]:
     """The numbers of the operands that are floats or complex numbers."""
-    return [entry.number for entry in instance.inputs if _has_fractions(element_type_of(values[entry.number].dtype))]
+    return [entry.number for entry in instance.inputs if element_type_of(values[entry.number].dtype).is_inexact]
 
 
 def _sizes(values: Array) -> Array:

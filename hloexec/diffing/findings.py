@@ -40,8 +40,7 @@ class InstructionRun:
 
     def op_name(self, module: Module) -> str | None:
         """The name that its framework gave it."""
-        metadata = self.of(module).metadata
-        return metadata.op_name if metadata and metadata.op_name else None
+        return self.of(module).op_name or None
 
 
 @attrs.frozen(eq=False)

@@ -172,10 +172,9 @@ def _common(node: Node, made_of: frozenset[int]) -> int:
 def _likeness(node: Node, like: Node) -> int:
     """How much two nodes look like one another, by names and shapes."""
     ours, counterpart = node.instance.instruction, like.instance.instruction
-    names = [entry.metadata.op_name if entry.metadata else None for entry in (ours, counterpart)]
     return int(
         2 * (ours.opcode == counterpart.opcode)
         + (node.value.shape == like.value.shape)
-        + 2 * (names[0] is not None and names[0] == names[1])
+        + 2 * (ours.op_name is not None and ours.op_name == counterpart.op_name)
         + (ours.name == counterpart.name)
     )

@@ -58,11 +58,8 @@ def read_spreads(folder: Path, module: Module, devices: int = 1) -> dict[str, Sp
     if not (folder / SPREAD).is_file():
         return {}
     entries = literals.load(folder / SPREAD)
-    shapes = {
-        label: shape
-        for label, shape in shapes_by_label(module, devices).items()
-        if shape.element_type.is_floating or shape.element_type.is_complex
-    }
+    leaves = shapes_by_label(module, devices)
+    shapes = {label: shape for label, shape in leaves.items() if shape.element_type.is_inexact}
     if not isinstance(entries, tuple) or len(entries) != len(shapes):
         raise InputError(f"{folder.name}: {SPREAD} is damaged: it is not of {len(shapes)} leaves; record it again")
     found = {}

@@ -55,6 +55,11 @@ class Instruction(Described):
     unknown_attributes: tuple[tuple[str, str], ...] = ()
     span: Span | None = attrs.field(default=None, eq=False)
 
+    @property
+    def op_name(self) -> str | None:
+        """The name that a framework gave it."""
+        return self.metadata.op_name if self.metadata is not None else None
+
     def __str__(self) -> str:
         return f"%{self.name} = {self.shape} {self.opcode}({', '.join(f'%{name}' for name in self.operands)})"
 

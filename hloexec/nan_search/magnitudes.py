@@ -56,7 +56,7 @@ def range_of(array: Array) -> Range | None:
     narrow types.
     """
     its_type = element_type_of(array.dtype)
-    if not array.size or not (its_type.is_floating or its_type.is_complex):
+    if not array.size or not its_type.is_inexact:
         return None
     if not its_type.is_narrow and not its_type.is_complex:
         return _range(array)

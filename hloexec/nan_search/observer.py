@@ -171,7 +171,6 @@ class NanObserver:
 
     def _new_finding(self, event: Event, place: ResultLeaf, symptom: Symptom) -> int:
         instruction = event.instruction
-        metadata = instruction.metadata
         value = dict(leaves(event.value))[symptom.index]
         assert isinstance(value, np.ndarray)
         names = instruction.operands
@@ -188,7 +187,7 @@ class NanObserver:
             iteration=event.iteration,
             devices=event.devices,
             line=hlo_line(instruction),
-            op_name=metadata.op_name if metadata is not None else None,
+            op_name=instruction.op_name,
             source=source_lines(self._module, instruction),
             bad=symptom.count,
             count=symptom.bad.size,

@@ -187,7 +187,4 @@ def _roundoff(computation: Computation, instruction: Instruction) -> float:
 
 
 def _is_float(leaf: object) -> TypeGuard[Array]:
-    if not isinstance(leaf, np.ndarray):
-        return False
-    its_type = element_type_of(leaf.dtype)
-    return its_type.is_floating or its_type.is_complex
+    return isinstance(leaf, np.ndarray) and element_type_of(leaf.dtype).is_inexact

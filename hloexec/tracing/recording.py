@@ -73,7 +73,7 @@ class Recorder:
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
-        if not self._selection.has(event.instruction) or not self._selection.has_run(event.instruction, event.name):
+        if not self._selection.has(event.instruction) or not self._selection.has(event.instruction, event.name):
             return
         fields = _event_fields(self.event_count, event, self._module)
         arrays = []
@@ -163,7 +163,6 @@ def is_renaming(instruction: Instruction) -> bool:
 def _event_fields(number: int, event: Event, module: Module) -> dict[str, Any]:
     """What the index says of an event, its arrays left out."""
     instruction = event.instruction
-    metadata = instruction.metadata
     return {
         "number": number,
         "name": event.name,
@@ -176,7 +175,7 @@ def _event_fields(number: int, event: Event, module: Module) -> dict[str, Any]:
         ],
         "iteration": event.iteration,
         "devices": list(event.devices),
-        "op_name": metadata.op_name if metadata is not None else None,
+        "op_name": instruction.op_name,
         "source": source_text(module, instruction),
         "seconds": round(event.seconds, 9),
     }

@@ -37,12 +37,8 @@ class Selection:
                 raise InputError(f"{pattern!r} selects nothing; give a name, an opcode or an op_name")
         return cls(found)
 
-    def has(self, instruction: Instruction) -> bool:
-        """Whether some run of the instruction may be selected."""
-        return self.has_run(instruction, None)
-
-    def has_run(self, instruction: Instruction, path: str | None) -> bool:
-        """Whether a run of the instruction is selected, given its path and name; any path where it is None."""
+    def has(self, instruction: Instruction, path: str | None = None) -> bool:
+        """Whether the run of an instruction with this path and name is selected; without one, whether some may be."""
         return not self.patterns or any(_matches(pattern, instruction, path) for pattern in self.patterns)
 
     def require_some(self, module: Module) -> None:
@@ -66,8 +62,7 @@ def _matches(pattern: str, instruction: Instruction, path: str | None = None) ->
     if field == "path":
         # Iterations stand in brackets, which would be a choice of characters.
         return path is None or fnmatchcase(path, text.replace("[", "[[]"))
-    op_name = instruction.metadata.op_name if instruction.metadata is not None else None
-    values = {"name": instruction.name, "opcode": instruction.opcode, "op_name": op_name}
+    values = {"name": instruction.name, "opcode": instruction.opcode, "op_name": instruction.op_name}
     text = text.removeprefix("%")
     return any(
         value is not None and fnmatchcase(value, text) for name, value in values.items() if field in (None, name)
