@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import attrs
@@ -170,11 +171,8 @@ def _constants(node: Node) -> dict[int, Node]:
 
 def _first_decisions(decisions: Sequence[Decision]) -> list[Decision]:
     """The first decision of each loop."""
-    found: dict[int, Decision] = {}
-    for decision in decisions:
-        if decision.control.is_loop:
-            found.setdefault(id(decision.control), decision)
-    return list(found.values())
+    runs = groupby(decisions, lambda decision: decision.control)
+    return [next(run) for control, run in runs if control.is_loop]
 
 
 def _cause(node: Node) -> Node:

@@ -94,15 +94,13 @@ def _alike(ours: Shape, counterpart: Shape) -> bool:
     )
 
 
-def _require_same(
-    ours: Sequence[Shape], counterpart: Sequence[Shape], after: Module, before: Module, what: str
-) -> None:
-    if len(ours) != len(counterpart):
+def _require_same(ours: Sequence[Shape], theirs: Sequence[Shape], after: Module, before: Module, what: str) -> None:
+    if len(ours) != len(theirs):
         raise InputError(
-            f"the modules do not correspond: {before.name} has {_arrays(counterpart, what)}, "
+            f"the modules do not correspond: {before.name} has {_arrays(theirs, what)}, "
             f"{after.name} {_arrays(ours, what)}"
         )
-    for number, (one, other) in enumerate(zip(ours, counterpart, strict=True)):
+    for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
         if not _alike(one, other):
             raise InputError(
                 f"the modules do not correspond: {what} {number} (counting arrays) is {other} in {before.name}, {one} "

@@ -77,21 +77,17 @@ def digest_of(array: Array) -> Digest:
             weights = np.arange(2 * start + 1, 2 * (start + words.size) + 1, 2, dtype=np.uint64)
             in_any_order += int(mixed.sum())
             in_order += int((mixed * weights).sum())
-            _add(values, sums, nonfinite)
-    mask = (1 << 64) - 1
+            total = float(values.sum())
+            if not np.isfinite(total):
+                nonfinite += [np.isnan(values).sum(), np.isposinf(values).sum(), np.isneginf(values).sum()]
+                values = values[np.isfinite(values)]
+                total = float(values.sum())
+            sums += [total, float(np.abs(values).sum()), float(np.square(values).sum())]
+    ordered, unordered = in_order % (1 << 64), in_any_order % (1 << 64)
     total, magnitude, squares = map(float, sums)
     nans, above, below = map(int, nonfinite)
-    return Digest(
-        flat.size,
-        family,
-        in_order & mask,
-        in_any_order & mask,
-        total,
-        magnitude,
-        squares,
-        (nans, above, below),
-        is_uniform,
-    )
+    bad = nans, above, below
+    return Digest(flat.size, family, ordered, unordered, total, magnitude, squares, bad, is_uniform)
 
 
 def _numbers(block: Array, family: str) -> tuple[Array, Array]:
@@ -126,12 +122,3 @@ def _mixed(words: Array) -> Array:
     mixed *= _SECOND
     mixed ^= mixed >> _SHIFTS[2]
     return mixed
-
-
-def _add(values: Array, sums: Array, nonfinite: Array) -> None:
-    total = float(values.sum())
-    if not np.isfinite(total):
-        nonfinite += [np.isnan(values).sum(), np.isposinf(values).sum(), np.isneginf(values).sum()]
-        values = values[np.isfinite(values)]
-        total = float(values.sum())
-    sums += [total, float(np.abs(values).sum()), float(np.square(values).sum())]

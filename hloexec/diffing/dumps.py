@@ -67,8 +67,7 @@ class DumpedModule:
     @property
     def stages(self) -> tuple[Stage, ...]:
         """All of it, in the order of compilation."""
-        whole = (self.before, *self.passes, self.after)
-        return tuple(stage for stage in whole if stage is not None)
+        return tuple(filter(None, (self.before, *self.passes, self.after)))
 
     def __str__(self) -> str:
         return f"module_{self.number:04}.{self.name}"

@@ -216,27 +216,22 @@ def _paired(
         for module in modules:
             by_name[module.name].append(module)
         sides.append(by_name)
-    found = []
+    found: list[tuple[str, tuple[Stage, ...]]] = []
     for name in dict.fromkeys([*sides[0], *sides[1]]):
         ours, theirs = (side[name] for side in sides)
         for number, (one, two) in enumerate(zip(ours, theirs, strict=False)):
             label = name if len(ours) == 1 else f"{name} ({number + 1} of {len(ours)})"
-            stages = _alike(one, two)
-            if stages:
-                found.append((label, stages))
+            # The latest stage that both have.
+            if one.after is not None and two.after is not None:
+                found.append((label, (one.after, two.after)))
+            elif one.before is not None and two.before is not None:
+                found.append((label, (one.before, two.before)))
             else:
                 notes.append(f"{label} is there before optimization in one folder only")
         for side, modules, others in ((0, ours, theirs), (1, theirs, ours)):
             if len(modules) > len(others):
                 notes.append(f"{name} is in {folders[side]!r} {len(modules)} times, in the other folder {len(others)}")
     return found
-
-
-def _alike(one: DumpedModule, two: DumpedModule) -> tuple[Stage, ...]:
-    """The latest stage that both modules have."""
-    if one.after is not None and two.after is not None:
-        return one.after, two.after
-    return (one.before, two.before) if one.before is not None and two.before is not None else ()
 
 
 def _worst(outcomes: Sequence[Outcome]) -> Outcome:

@@ -48,6 +48,11 @@ class State:
     matched: set[int]
     """The nodes of `before` that `after` has."""
 
+    def has(self, node: Node) -> bool:
+        """Whether `before` has what a node of `after` holds, in one order."""
+        match = self.matches[node.number]
+        return match is not None and match.is_in_order
+
     def copy(self) -> State:
         return State(*map(copy, attrs.astuple(self, recurse=False)))
 

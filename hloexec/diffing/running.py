@@ -190,11 +190,7 @@ def _is_equal(ours: Graph, theirs: Graph) -> bool:
 
 
 def _outputs(
-    ours: Graph,
-    theirs: Graph,
-    pairing: Correspondence,
-    policy: NumericsPolicy,
-    spreads: Mapping[str, Spread],
+    ours: Graph, theirs: Graph, pairing: Correspondence, policy: NumericsPolicy, spreads: Mapping[str, Spread]
 ) -> Comparison:
     """The results, nested as `before` has them, compared with what rounding does to those of `before`."""
     actual, expected = (
@@ -221,11 +217,8 @@ def _tells_something(node: Node) -> bool:
 
 
 def _pairs(graph: Graph, state: State) -> list[Pair]:
-    return [
-        Pair(node.place, match.node.place, match.is_exact, match.is_in_order)
-        for node, match in zip(graph.nodes, state.matches, strict=True)
-        if match is not None
-    ]
+    matches = zip(graph.nodes, state.matches, strict=True)
+    return [Pair(node.place, match.node.place, match.is_exact, match.is_in_order) for node, match in matches if match]
 
 
 def _picture(nodes: Sequence[Node], state: State, blamed: Sequence[Blamed]) -> str:

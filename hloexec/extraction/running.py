@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any, Unpack
 
 import attrs
@@ -216,7 +217,10 @@ def _computation(
         wanted = _called(module, callers, path, entry_name)
         holders = [computation for computation in holders if computation.name == wanted] or holders
     if not holders:
-        raise InputError(f"module {module.name} has no instruction {name!r}{_close(module, name)}")
+        known = [instruction.name for computation in module for instruction in computation]
+        close = get_close_matches(name, known, 3)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise InputError(f"module {module.name} has no instruction {name!r}{hint}")
     if len(holders) > 1:
         names = ", ".join(computation.name for computation in holders[:8])
         raise InputError(f"{len(holders)} computations have an instruction {name!r}: {names}; say which one")
@@ -233,14 +237,6 @@ def _called(module: Module, callers: Sequence[str], path: str, entry_name: str |
         names = list(computation_names(current.by_name[caller.partition(":")[0]].attributes))
         current = module.by_name.get(chosen or (names[0] if names else ""))
     return None if current is None else current.name
-
-
-def _close(module: Module, name: str) -> str:
-    from difflib import get_close_matches
-
-    known = [instruction.name for computation in module for instruction in computation]
-    close = get_close_matches(name, known, 3)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def _not_met(module: Module, occurrence: Occurrence, recorder: Recorder) -> str:

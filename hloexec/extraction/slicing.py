@@ -131,8 +131,11 @@ def slice_module(module: Module, slice_: Slice, shapes: Mapping[str, Shape] | No
                 Instruction(name=name, shape=shape, opcode="parameter", attributes=attributes, metadata=metadata)
             )
         elif name in inside:
-            if role_of(instruction) is not Role.TOKEN and _is_token(instruction.shape):
-                instruction = _first_token(instruction, inside)
+            is_made_here = instruction.operands and inside.issuperset(instruction.operands)
+            if role_of(instruction) is not Role.TOKEN and _is_token(instruction.shape) and not is_made_here:
+                # A token out of nothing stands for one that came from outside.
+                shape, metadata = instruction.shape, instruction.metadata
+                instruction = Instruction(name=name, shape=shape, opcode="after-all", metadata=metadata)
             predecessors = tuple(other for other in instruction.control_predecessors if other in inside)
             instructions.append(attrs.evolve(instruction, control_predecessors=predecessors, span=None))
     # Where the text has an instruction before its operands, a parameter still may stand first.
@@ -213,12 +216,3 @@ def _open_tuples(computation: Computation, target: str, inside: set[str], bounda
 
 def _is_token(shape: Shape) -> bool:
     return not isinstance(shape, TupleShape) and getattr(shape, "is_token", False)
-
-
-def _first_token(instruction: Instruction, inside: Collection[str]) -> Instruction:
-    """A token out of nothing in the place of one that came from outside."""
-    if all(operand in inside for operand in instruction.operands) and instruction.operands:
-        return instruction
-    return Instruction(
-        name=instruction.name, shape=instruction.shape, opcode="after-all", metadata=instruction.metadata
-    )

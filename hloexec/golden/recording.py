@@ -121,26 +121,21 @@ def record_golden(
     return golden
 
 
-def _result(
-    golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]], expected: Any, **limits: Any
-) -> Value:
+def _result(golden: Golden, module: Module, given: Sequence[Sequence[Any]], expected: Any, **limits: Any) -> Value:
     """The expected result, nested as the module's, from a run where none is given; InputError for another shape."""
     if expected is None:
-        return run_golden(golden, module, inputs_per_device, **limits)
+        return run_golden(golden, module, given, **limits)
     result = nested_value(expected) if isinstance(expected, Mapping) else expected
     _require_result(module, result, golden.replicas * golden.partitions)
     return result
 
 
-def _spreads(
-    golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]], **limits: Any
-) -> dict[str, Spread]:
+def _spreads(golden: Golden, module: Module, given: Sequence[Sequence[Any]], **limits: Any) -> dict[str, Spread]:
     """What rounding does to the result's elements; none where checks do not ask for it, or runs do not show it."""
     if golden.has_tolerance or golden.is_bit_for_bit:
         return {}
     options = golden.run_options | limits
-    runs = sampled(module, inputs_per_device, golden.numerics, RECORDED_SAMPLES, has_means=False, **options)
-    return runs.spreads
+    return sampled(module, given, golden.numerics, RECORDED_SAMPLES, has_means=False, **options).spreads
 
 
 def run_golden(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]], **limits: Any) -> Value:

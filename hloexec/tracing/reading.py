@@ -158,15 +158,11 @@ def _event(line: bytes, where: str) -> TraceEvent:
     try:
         fields = json.loads(line)
         return TraceEvent(
+            **{name: _typed(fields[name], str) for name in ("name", "instruction", "opcode", "computation")},
+            **{name: _typed(fields[name], str, type(None)) for name in ("op_name", "source")},
             number=_typed(fields["number"], int),
-            name=_typed(fields["name"], str),
-            instruction=_typed(fields["instruction"], str),
-            opcode=_typed(fields["opcode"], str),
-            computation=_typed(fields["computation"], str),
             iteration=_typed(fields["iteration"], int, type(None)),
             devices=tuple(_typed(device, int) for device in fields["devices"]),
-            op_name=_typed(fields["op_name"], str, type(None)),
-            source=_typed(fields["source"], str, type(None)),
             seconds=float(_typed(fields["seconds"], int, float)),
             arrays=tuple(_array(record) for record in _typed(fields["arrays"], list)),
         )

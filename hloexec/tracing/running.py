@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import attrs
 
@@ -72,16 +72,8 @@ def trace(
     ResourceError where the values cannot fit on the disk or into `disk_limit` bytes (a number, or a text such as
     `"8G"`), as far as that is known before the run; and what `run_devices` raises.
     """
-    return record(
-        module,
-        inputs,
-        folder,
-        select=select,
-        statistics_only=statistics_only,
-        disk_limit=disk_limit,
-        observers=observers,
-        **options,
-    ).trace
+    given: dict[str, Any] = {"select": select, "statistics_only": statistics_only, "disk_limit": disk_limit}
+    return record(module, inputs, folder, observers=observers, **given, **options).trace
 
 
 def record(

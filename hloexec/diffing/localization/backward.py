@@ -7,13 +7,11 @@ took its place, their operands in turn, and wherever two that correspond differ,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 
 from hloexec.diffing.graph import Instance, Node
 from hloexec.diffing.localization.counterparts import arranged
-from hloexec.diffing.localization.patch_search import Patch, PatchSearch
+from hloexec.diffing.localization.patch_search import Pairs, Patch, PatchSearch
 from hloexec.diffing.replay import Replay, State, source_of
-from hloexec.ir import Instruction
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 
@@ -27,7 +25,7 @@ _FEW_STEPS = 12
 """A step that is missing, or one too many, is a few instructions: behind more values than this it is not looked for."""
 
 
-def earliest_patch(search: PatchSearch, state: State, patch: Patch, wrong: Sequence[tuple[Node, Node]]) -> Patch:
+def earliest_patch(search: PatchSearch, state: State, patch: Patch, wrong: Pairs) -> Patch:
     """The same patch, or the earliest of what it was made of that has another value than its counterpart and puts
     the results right, too."""
     best = patch
@@ -49,7 +47,9 @@ def earliest_patch(search: PatchSearch, state: State, patch: Patch, wrong: Seque
                 continue
             queue.append(pair)
             if pair[0].number < best.node.number:
-                best = _as_good(search, state, *pair, wrong) or best
+                values = arranged(pair[1].value, state.raw[pair[0].number])
+                found = (search.patch(state, *pair, value, wrong) for value in values)
+                best = next(filter(None, found), best)
     return best
 
 
@@ -85,16 +85,16 @@ def _operand_pairs(state: State, ours: Node, counterpart: Node) -> list[tuple[No
 def _same(state: State, ours: Node, counterpart: Node) -> bool:
     """Whether an operand has its counterpart's elements."""
     match = state.matches[ours.number]
-    known = (ours,) if match is None else (ours, match.node)
-    is_held = any(entry.digest.in_any_order == counterpart.digest.in_any_order for entry in known)
-    return is_held and ours.digest.count == counterpart.digest.count
+    known = {entry.digest.in_any_order for entry in ((ours,) if match is None else (ours, match.node))}
+    return counterpart.digest.in_any_order in known and ours.digest.count == counterpart.digest.count
 
 
 def _may_be_wrong(replay: Replay, state: State, user: Node, ours: Node, counterpart: Node) -> bool:
     """Whether an operand may be wrong, if it should have been `counterpart`."""
     if ours.digest.count != counterpart.digest.count or ours.digest.family != counterpart.digest.family:
         return False
-    if replay.is_right(state, ours, counterpart) or _is_own(user, ours) or _is_given(ours):
+    is_input = role_of(ours.instance.instruction) is Role.PARAMETER and not ours.instance.scope
+    if is_input or replay.is_right(state, ours, counterpart) or _is_own(user, ours):
         return False
     match = state.matches[ours.number]
     if match is None or not match.is_in_order or ours.digest.is_uniform:
@@ -107,16 +107,6 @@ def _may_be_wrong(replay: Replay, state: State, user: Node, ours: Node, counterp
     return not (_is_made_of(counterpart, match.node) or _is_made_of(match.node, counterpart))
 
 
-def _as_good(
-    search: PatchSearch, state: State, ours: Node, counterpart: Node, wrong: Sequence[tuple[Node, Node]]
-) -> Patch | None:
-    found = (
-        search.patch(state, ours, counterpart, value, wrong)
-        for value in arranged(counterpart.value, state.raw[ours.number])
-    )
-    return next(filter(None, found), None)
-
-
 def _operands(instance: Instance) -> list[Node]:
     return [node for part in instance.operands for node in part]
 
@@ -124,18 +114,16 @@ def _operands(instance: Instance) -> list[Node]:
 def _is_own(user: Node, operand: Node) -> bool:
     """Whether an operand is a constant of one number that no loop hands on, so that it belongs to the user."""
     source = operand
-    while _only_spreads(source.instance.instruction) and source.instance.inputs:
+    while source.instance.inputs:
+        traits = traits_of(source.instance.instruction)
+        if traits.moves != (0,) and not traits.converts:
+            break
         source = source.instance.inputs[0]
     return (
         source.instance.is_constant
         and source.digest.is_uniform
         and _loop_of(source.instance) == _loop_of(user.instance)
     )
-
-
-def _is_given(node: Node) -> bool:
-    """Whether a value is one of the module's inputs."""
-    return role_of(node.instance.instruction) is Role.PARAMETER and not node.instance.scope
 
 
 def _loop_of(instance: Instance) -> str:
@@ -158,9 +146,3 @@ def _is_made_of(node: Node, other: Node) -> bool:
                 seen.add(entry.number)
                 pending.append(entry)
     return False
-
-
-def _only_spreads(instruction: Instruction) -> bool:
-    """Whether an instruction may stand between a constant of one number and what computes with it."""
-    traits = traits_of(instruction)
-    return traits.moves == (0,) or traits.converts

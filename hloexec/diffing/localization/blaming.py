@@ -20,7 +20,7 @@ from hloexec.diffing.graph import Node
 from hloexec.diffing.localization.backward import earliest_patch
 from hloexec.diffing.localization.counterparts import Repair, arranged, counterparts_like, counterparts_of
 from hloexec.diffing.localization.frontier import divergence_frontier
-from hloexec.diffing.localization.patch_search import Patch, PatchSearch
+from hloexec.diffing.localization.patch_search import Pairs, Patch, PatchSearch
 from hloexec.diffing.replay import Replay, State
 from hloexec.numerics.ulps import wide
 from hloexec.values import Array
@@ -65,7 +65,10 @@ class Blame:
             patch = self._next(state, wrong, suspects)
             if patch is None:
                 break
-            found.append(self._named(state, patch, frozenset(node.number for node in suspects)))
+            node, theirs, raw = patch.node, patch.counterpart, state.raw[patch.node.number]
+            allowed = None if theirs is None else list(self._replay.allowed(state, node, theirs))[-1]
+            passed = frozenset(suspect.number for suspect in suspects)
+            found.append(Blamed(node, theirs, patch.value, raw, allowed, passed))
             state = self._replay.adopt(patch.after)
         return found
 
@@ -86,7 +89,7 @@ class Blame:
                 found = [Blamed(node, match.node, match.value, raw, allowed, frozenset())]
         return found
 
-    def _next(self, state: State, wrong: Sequence[tuple[Node, Node]], suspects: Sequence[Node]) -> Patch | None:
+    def _next(self, state: State, wrong: Pairs, suspects: Sequence[Node]) -> Patch | None:
         for node, lacked, value in divergence_frontier(state, self._replay.index.graph, self._replay.graph):
             patch = self._search.patch(state, node, lacked, value, wrong)
             if patch is not None:
@@ -101,17 +104,18 @@ class Blame:
                         return earliest_patch(self._search, state, patch, wrong)
         return self._from_results(state, wrong)
 
-    def _one_of_many(self, state: State, wrong: Sequence[tuple[Node, Node]], suspects: Sequence[Node]) -> Patch | None:
+    def _one_of_many(self, state: State, wrong: Pairs, suspects: Sequence[Node]) -> Patch | None:
         """The first suspect that computes from the same operands by the same opcode as a value that `after` lacks,
         where putting it right makes more values right after it, if not the results: others may be wrong as well."""
         for node in islice(suspects, _MOST_SUSPECTS):
-            if not all(_is_known(state, entry) for entry in node.instance.inputs):
+            inputs = node.instance.inputs
+            if any(state.matches[entry.number] is None and not entry.digest.is_uniform for entry in inputs):
                 continue
             for theirs, value in counterparts_like(self._replay.index, node, state):
                 patch = self._search.patch(state, node, theirs, value, wrong)
                 if patch is not None:
                     return earliest_patch(self._search, state, patch, wrong)
-                repair = Repair(self._replay.graph, self._replay.index, node, theirs, value)
+                repair = Repair(self._replay, node, theirs, value)
                 after = self._replay.override(state, repair.first, repair.given)
                 if after is None:
                     continue
@@ -126,11 +130,10 @@ class Blame:
         for entry in self._replay.graph.nodes[min(given) :]:
             if entry.number in given or entry.instance.is_movement or entry.digest.is_uniform:
                 continue
-            before, now = state.matches[entry.number], after.matches[entry.number]
-            gain += (now is not None and now.is_in_order) - (before is not None and before.is_in_order)
+            gain += after.has(entry) - state.has(entry)
         return gain
 
-    def _suspects(self, state: State, wrong: Sequence[tuple[Node, Node]], found: Sequence[Blamed]) -> list[Node]:
+    def _suspects(self, state: State, wrong: Pairs, found: Sequence[Blamed]) -> list[Node]:
         """The nodes on the way to a wrong result that `before` does not have, the earliest first; each instruction
         once."""
         stack = [ours for ours, _ in wrong]
@@ -138,8 +141,7 @@ class Blame:
         while stack:
             node = stack.pop()
             for entry in node.instance.inputs:
-                match = state.matches[entry.number]
-                if entry.number not in seen and (match is None or not match.is_in_order):
+                if entry.number not in seen and not state.has(entry):
                     seen.add(entry.number)
                     stack.append(entry)
         blamed = {entry.node.instance.static for entry in found}
@@ -154,7 +156,7 @@ class Blame:
                 suspects.append(node)
         return suspects
 
-    def _from_results(self, state: State, wrong: Sequence[tuple[Node, Node]]) -> Patch | None:
+    def _from_results(self, state: State, wrong: Pairs) -> Patch | None:
         """Where no replacement puts everything right: from a result that is replaced itself, backwards.
 
         This is tried however much was tried before: results that differ always leave something to blame.
@@ -166,18 +168,6 @@ class Blame:
                 if patch is not None:
                     return earliest_patch(self._search, state, patch, pair)
         return None
-
-    def _named(self, state: State, patch: Patch, wrong: frozenset[int]) -> Blamed:
-        """What a patch says about its node."""
-        node, theirs = patch.node, patch.counterpart
-        raw = state.raw[node.number]
-        allowed = None if theirs is None else list(self._replay.allowed(state, node, theirs))[-1]
-        return Blamed(node, theirs, patch.value, raw, allowed, wrong)
-
-
-def _is_known(state: State, node: Node) -> bool:
-    """Whether `before` has a value, or has no need to."""
-    return node.digest.is_uniform or state.matches[node.number] is not None
 
 
 def _are_near(actual: Array, expected: Array) -> bool:

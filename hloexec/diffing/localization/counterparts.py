@@ -10,7 +10,7 @@ import numpy as np
 from hloexec.diffing.agreement import aligned
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.matching import Index
-from hloexec.diffing.replay import State, moved_from, source_of
+from hloexec.diffing.replay import Replay, State, moved_from, source_of
 from hloexec.values import Array
 
 __all__ = ["Repair", "arranged", "counterparts_like", "counterparts_of", "equal_nodes_of"]
@@ -78,13 +78,7 @@ class Repair:
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        index: Index,
-        node: Node,
-        counterpart: Node | None,
-        value: Array,
-        equal_nodes: Sequence[Node] = (),
+        self, replay: Replay, node: Node, counterpart: Node | None, value: Array, equal_nodes: Sequence[Node] = ()
     ) -> None:
         self._node, self._counterpart, self._value = node, counterpart, value
         self._equal_nodes = {entry.number for entry in (node, *equal_nodes)}
@@ -93,9 +87,16 @@ class Repair:
         """The nodes that held something else than they computed."""
         if counterpart is not None:
             self._order = _arrangement(counterpart, value)
-            self._others = [entry for entry in index.of_size(counterpart.digest) if _are_alike(entry, counterpart)]
-            self._again = _runs_alike(graph, index.graph, node, counterpart)
-            self._used = {counterpart.number}
+            self._others = [
+                entry
+                for entry in replay.index.of_size(counterpart.digest)
+                if entry.instance.opcode == counterpart.instance.opcode
+                and entry.value.shape == counterpart.value.shape
+                and entry.leaf == counterpart.leaf
+                and entry.number > counterpart.number
+            ]
+            self._again = _runs_alike(replay.graph, replay.index.graph, node, counterpart)
+            self._used: set[int] = set()
 
     def given(self, instance: Instance, state: State) -> dict[int, Array]:
         """What an instance's arrays are to be, by node, once it has been computed."""
@@ -109,20 +110,19 @@ class Repair:
         for node in instance.results:
             if node.leaf != self._node.leaf or node.value.shape != self._value.shape:
                 continue
-            entry = self._again.get(node.number) or self._next(node, state, self._counterpart)
+            entry = self._again.get(node.number) or self._next(node, state)
             value = None if entry is None else self._order(entry.value)
             if value is not None:
                 self.given_to.add(node.number)
                 found[node.number] = value if value.dtype == node.value.dtype else value.astype(node.value.dtype)
         return found
 
-    def _next(self, node: Node, state: State, counterpart: Node) -> Node | None:
-        match = state.matches[node.number]
-        if match is not None and match.is_in_order and not node.digest.is_uniform:
+    def _next(self, node: Node, state: State) -> Node | None:
+        if state.has(node) and not node.digest.is_uniform:
             return None
         for entry in self._others:
             is_free = entry.number not in state.matched and entry.number not in self._used
-            if is_free and entry.number > counterpart.number and entry.device == node.device:
+            if is_free and entry.device == node.device:
                 self._used.add(entry.number)
                 return entry
         return None
@@ -181,24 +181,14 @@ def _score(node: Node, counterpart: Node, operands: list[set[int]], state: State
     common = sum(any(ours & entry for entry in theirs) for ours in operands)
     share = common / max(1, len(operands), len(theirs))
     ours, other = node.instance.instruction, counterpart.instance.instruction
-    names = [entry.metadata.op_name if entry.metadata else None for entry in (ours, other)]
     near = node.digest.magnitude and abs(counterpart.digest.magnitude / node.digest.magnitude - 1) < 0.1
     return float(
         4 * share
         + 2 * (ours.opcode == other.opcode)
         + (node.value.shape == counterpart.value.shape)
-        + (names[0] is not None and names[0] == names[1])
+        + (ours.op_name is not None and ours.op_name == other.op_name)
         + (counterpart.number not in state.matched)
         + bool(near)
-    )
-
-
-def _are_alike(node: Node, other: Node) -> bool:
-    return (
-        node.instance.opcode == other.instance.opcode
-        and node.value.shape == other.value.shape
-        and node.leaf == other.leaf
-        and node.number >= other.number
     )
 
 

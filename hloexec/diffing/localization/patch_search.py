@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import attrs
 
@@ -11,13 +12,17 @@ from hloexec.diffing.localization.counterparts import Repair, equal_nodes_of
 from hloexec.diffing.replay import Replay, State
 from hloexec.values import Array
 
-__all__ = ["Patch", "PatchSearch"]
+__all__ = ["Pairs", "Patch", "PatchSearch"]
 
 _MOST_TRIES = 600
 """More replacements than this are not tried: a bound on time. The bug farm's faults are found in 166 at most."""
 _PATIENCE = 60
 """So many instructions are computed again without one of them coming right, then a replacement is given up: what is
 wrong stays wrong then, and a run may have millions. Those that repair the bug farm's faults need 24 at most."""
+
+
+Pairs: TypeAlias = Sequence[tuple[Node, Node]]
+"""Results that differ: the node of `after`, and what `before` has in its place."""
 
 
 @attrs.frozen(eq=False)
@@ -39,14 +44,7 @@ class PatchSearch:
         self._tries = 0
 
     def patch(
-        self,
-        state: State,
-        node: Node,
-        counterpart: Node | None,
-        value: Array,
-        wrong: Sequence[tuple[Node, Node]],
-        *,
-        is_limited: bool = True,
+        self, state: State, node: Node, counterpart: Node | None, value: Array, wrong: Pairs, *, is_limited: bool = True
     ) -> Patch | None:
         """A replacement, if it puts the results right, by itself or with all that gave the same wrong value.
 
@@ -55,24 +53,20 @@ class PatchSearch:
         """
         if is_limited and self._tries >= _MOST_TRIES:
             return None
-        graph, index = self.replay.graph, self.replay.index
-        patience = _PATIENCE if is_limited else len(graph.instances) + 1
-        after = self._tried(state, Repair(graph, index, node, counterpart, value), wrong, patience)
-        if after is None and (equal_nodes := equal_nodes_of(graph, node)):
-            after = self._tried(state, Repair(graph, index, node, counterpart, value, equal_nodes), wrong, patience)
+        patience = _PATIENCE if is_limited else len(self.replay.graph.instances) + 1
+        after = self._tried(state, Repair(self.replay, node, counterpart, value), wrong, patience)
+        if after is None and (equal_nodes := equal_nodes_of(self.replay.graph, node)):
+            after = self._tried(state, Repair(self.replay, node, counterpart, value, equal_nodes), wrong, patience)
         return None if after is None else Patch(node, counterpart, value, after)
 
-    def _tried(self, state: State, repair: Repair, wrong: Sequence[tuple[Node, Node]], patience: int) -> State | None:
+    def _tried(self, state: State, repair: Repair, wrong: Pairs, patience: int) -> State | None:
         self._tries += 1
         matches = 0
-        known = state.matches
 
         def keep_going(instance: Instance, now: State, count: int) -> bool:
             nonlocal matches
             for entry in instance.results:
-                match, old = now.matches[entry.number], known[entry.number]
-                is_new = match is not None and match.is_in_order and (old is None or not old.is_in_order)
-                matches += is_new and not entry.instance.is_movement
+                matches += now.has(entry) and not state.has(entry) and not entry.instance.is_movement
             return count < patience * (1 + matches)
 
         after = self.replay.override(state, repair.first, repair.given, keep_going)
