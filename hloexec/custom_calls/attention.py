@@ -20,16 +20,7 @@ from hloexec.ops.policies.exact.sums import reduce_exactly
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.values import Array
 
-__all__ = [
-    "Band",
-    "Gradients",
-    "Sequence",
-    "Weights",
-    "add_summed",
-    "attention",
-    "attention_gradients",
-    "working_type",
-]
+__all__ = ["Band", "Gradients", "Sequence", "Weights", "add_summed", "attention", "attention_gradients", "working_type"]
 
 _MOST_SCORES = 1 << 23
 """How many scores a tile may hold."""

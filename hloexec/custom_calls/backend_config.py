@@ -14,19 +14,10 @@ from typing import Any
 
 import attrs
 
-from hloexec.errors import ShapeError, UnsupportedError
+from hloexec.errors import UnsupportedError
 from hloexec.ir import Instruction
 
-__all__ = [
-    "Fields",
-    "backend_config_field",
-    "checked_json",
-    "json_object",
-    "known_fields",
-    "read_fields",
-    "refused_by",
-    "refused_config",
-]
+__all__ = ["Fields", "backend_config_field", "checked_json", "json_object", "known_fields", "read_fields"]
 
 
 def json_object(backend_config: str) -> dict[str, Any]:
@@ -130,24 +121,6 @@ def known_fields(values: Mapping[str, Any], known: Collection[str], field: str =
     return Fields(values)
 
 
-def read_fields(backend_config: str | None, field: str, known: Collection[str]) -> Fields:
-    """The fields of the object `field` of a config, all of them `known`."""
-    return known_fields(backend_config_field(backend_config, field), known, field)
-
-
-def refused_by(read: Callable[[Instruction], Any]) -> staticmethod[[Instruction], str | None]:
-    """The `supports` of an entry: why `read` refuses an instruction, as a clause; None where it does not."""
-
-    def supports(instruction: Instruction) -> str | None:
-        try:
-            read(instruction)
-        except (UnsupportedError, ShapeError) as error:
-            return error.message
-        return None
-
-    return staticmethod(supports)
-
-
-def refused_config(read: Callable[[str | None], object]) -> staticmethod[[Instruction], str | None]:
-    """The `supports` of an entry whose configs `read` reads or refuses."""
-    return refused_by(lambda instruction: read(instruction.backend_config))
+def read_fields(instruction: Instruction, field: str, known: Collection[str]) -> Fields:
+    """The fields of the object `field` of a call's config, all of them `known`."""
+    return known_fields(backend_config_field(instruction.backend_config, field), known, field)

@@ -17,8 +17,6 @@ from hloexec.ops.elementwise.convert import convert
 from hloexec.precision import largest_number
 from hloexec.values import Array
 
-__all__: list[str] = []
-
 
 @custom_call("__op$quantize")
 class Quantize:

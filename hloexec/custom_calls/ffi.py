@@ -9,13 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from hloexec.errors import UnsupportedError
+from hloexec.ir import Instruction
 
-__all__ = ["AttributeValue", "bytes_of_attribute", "checked_attributes", "ffi_attributes"]
+__all__ = [
+    "AttributeValue",
+    "Attributes",
+    "bytes_of_attribute",
+    "bytes_of_config",
+    "checked_attributes",
+    "ffi_attributes",
+    "no_attributes",
+]
 
 AttributeValue: TypeAlias = bool | int | float | str
+_T = TypeVar("_T")
 
 _NAME = re.compile(r"\s*(?:([A-Za-z_][\w.$]*)|\"((?:[^\"\\]|\\.)*)\")\s*=\s*")
 _VALUE = re.compile(
@@ -56,13 +66,18 @@ def ffi_attributes(backend_config: str | None) -> Mapping[str, AttributeValue]:
     return found
 
 
+def bytes_of_config(backend_config: str | None) -> bytes:
+    """A config that is no text, but a number or a C structure."""
+    return (backend_config or "").encode("utf-8", "surrogateescape")
+
+
 def bytes_of_attribute(text: str) -> bytes:
     """What a string attribute stands for: MLIR writes bytes that it cannot print as a backslash and two hex digits."""
 
     def unescaped(escape: re.Match[bytes]) -> bytes:
         return bytes.fromhex(escape[1].decode()) if escape[1] else _ESCAPED_LETTERS.get(escape[2], escape[2])
 
-    return _ESCAPE.sub(unescaped, text.encode("utf-8", "surrogateescape"))
+    return _ESCAPE.sub(unescaped, bytes_of_config(text))
 
 
 def checked_attributes(
@@ -83,6 +98,65 @@ def checked_attributes(
         if name not in found:
             raise UnsupportedError(f"its backend_config lacks the attribute {name}")
     return found
+
+
+class Attributes:
+    """The attributes of a call, each asked for once by name; leaving the context refuses those nobody asked for."""
+
+    def __init__(self, text: str | None) -> None:
+        self._found = dict(ffi_attributes(text))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        value = self._take(name, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UnsupportedError(f"its attribute {name} must be a whole number, but is {value!r}")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self._take(name, default)
+        if isinstance(value, (bool, str)):
+            raise UnsupportedError(f"its attribute {name} must be a number, but is {value!r}")
+        return float(value)
+
+    def truth(self, name: str, default: bool | None = None) -> bool:
+        value = self._take(name, default)
+        if value not in (True, False) or isinstance(value, float):
+            raise UnsupportedError(f"its attribute {name} must be true or false, but is {value!r}")
+        return bool(value)
+
+    def choice(self, name: str, choices: Mapping[int, _T], default: int | None = None) -> _T:
+        """What an enumeration's number stands for."""
+        value = self.integer(name, default)
+        if value not in choices:
+            known = ", ".join(f"{number} ({meaning})" for number, meaning in choices.items())
+            raise UnsupportedError(f"its attribute {name} is {value}, and hloexec has {known}")
+        return choices[value]
+
+    def ignore(self, *names: str) -> None:
+        """Pass over attributes that cannot change values, or repeat what the operands' shapes say."""
+        for name in names:
+            self._found.pop(name, None)
+
+    def __enter__(self) -> Attributes:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        for name in self._found if error is None else ():
+            raise UnsupportedError(f"its backend_config has the attribute {name}, which hloexec does not know")
+
+    def _take(self, name: str, default: AttributeValue | None) -> AttributeValue:
+        value = self._found.pop(name, default)
+        if value is None:
+            raise UnsupportedError(f"its backend_config lacks the attribute {name}")
+        return value
+
+
+def no_attributes(instruction: Instruction) -> None:
+    """The `config` of calls that say nothing besides their operands; UnsupportedError names an attribute."""
+    checked_attributes(instruction.backend_config, {})
 
 
 def _read(value: re.Match[str]) -> AttributeValue:

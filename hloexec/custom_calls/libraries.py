@@ -5,9 +5,8 @@ import hloexec.custom_calls.compiler.annotations
 import hloexec.custom_calls.compiler.refusals
 import hloexec.custom_calls.compiler.rewrites
 import hloexec.custom_calls.cub
-import hloexec.custom_calls.cublas.grouped
+import hloexec.custom_calls.cublas.lt
 import hloexec.custom_calls.cublas.matmul
-import hloexec.custom_calls.cublas.scaled
 import hloexec.custom_calls.cudnn.attention
 import hloexec.custom_calls.cudnn.attention_f8
 import hloexec.custom_calls.cudnn.block_scaling
@@ -15,14 +14,12 @@ import hloexec.custom_calls.cudnn.convolution_graph
 import hloexec.custom_calls.cudnn.convolutions
 import hloexec.custom_calls.cudnn.norm
 import hloexec.custom_calls.linalg.cusolver
-import hloexec.custom_calls.linalg.cusparse
 import hloexec.custom_calls.linalg.decompositions
 import hloexec.custom_calls.linalg.ducc
 import hloexec.custom_calls.linalg.gpu_linalg
 import hloexec.custom_calls.linalg.lapack
 import hloexec.custom_calls.linalg.lapack_spectral
 import hloexec.custom_calls.linalg.sparse
-import hloexec.custom_calls.linalg.tridiagonal
 import hloexec.custom_calls.onednn
 import hloexec.custom_calls.random_bits
 import hloexec.custom_calls.search

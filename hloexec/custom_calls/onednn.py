@@ -12,33 +12,25 @@ from math import sqrt
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.backend_config import Fields, read_fields, refused_config
+from hloexec.custom_calls.backend_config import Fields, read_fields
 from hloexec.custom_calls.cublas.matmul import gelu
-from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.shapes import result_shapes, with_scratch
+from hloexec.custom_calls.registry import custom_call, refuse_custom_calls
+from hloexec.custom_calls.shapes import CallResult, result_shapes, with_scratch
 from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import Instruction, Shape
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.contraction.dot import DotAttributes, contract
 from hloexec.ops.elementwise.functions import erf, logistic
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Array
-
-__all__: list[str] = []
-
-
-def _gelu_erf(x: Array) -> Array:
-    result: Array = x.dtype.type(0.5) * x * (1 + erf(x * x.dtype.type(sqrt(0.5))))
-    return result
-
 
 _UNARY: Mapping[str, Callable[[Array], Array]] = {
     "RELU": lambda x: np.maximum(x, 0),
     "RELU6": lambda x: np.clip(x, 0, 6),
     "TANH": np.tanh,
     "SIGMOID": logistic,
-    "GELU_ERF": _gelu_erf,
+    "GELU_ERF": lambda x: x.dtype.type(0.5) * x * (1 + erf(x * x.dtype.type(sqrt(0.5)))),
     "GELU_TANH": gelu,
 }
 _ADDING = ("BIAS", "BINARY_ADD", "SUM")
@@ -100,16 +92,22 @@ _MATMUL_FIELDS = (
 ).split()
 
 
-def _matmul(backend_config: str | None) -> tuple[bool, bool, _Fusions]:
-    """Whether lhs and rhs are transposed, and what follows the product."""
-    fields = read_fields(backend_config, "onednn_matmul_config", _MATMUL_FIELDS)
+@attrs.frozen
+class _Product:
+    transpose_a: bool
+    transpose_b: bool
+    fusions: _Fusions
+
+
+def _product(instruction: Instruction) -> _Product:
+    fields = read_fields(instruction, "onednn_matmul_config", _MATMUL_FIELDS)
     config, optimization = fields.values, fields.values.get("optimization_config", {})
     if config.get("weights_prepacked") or (isinstance(optimization, dict) and optimization.get("weights_prepacked")):
         raise UnsupportedError("its weights lie in an order that oneDNN chose (weights_prepacked)")
-    return bool(config.get("transpose_a")), bool(config.get("transpose_b")), _fusions(fields)
+    return _Product(bool(config.get("transpose_a")), bool(config.get("transpose_b")), _fusions(fields))
 
 
-@custom_call("__onednn$matmul")
+@custom_call("__onednn$matmul", config=_product)
 class Matmul:
     """op(lhs) · op(rhs) over the last two dimensions, then the fused operations in order, rounded once.
 
@@ -118,15 +116,10 @@ class Matmul:
     Source: XLA, onednn_config.proto; oneDNN, matmul primitive.
     """
 
-    supports = refused_config(_matmul)
-
     @staticmethod
-    def evaluate(
-        *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
-    ) -> Array | tuple[Array, ...]:
-        transpose_a, transpose_b, fusions = _matmul(backend_config)
+    def evaluate(*operands: Array, config: _Product, shape: Shape, numerics: NumericsPolicy) -> CallResult:
         result_type = result_shapes(shape, "the product")[0].element_type
-        expected = 2 + fusions.operand_count
+        expected = 2 + config.fusions.operand_count
         if len(operands) != expected or operands[0].ndim < 2 or operands[0].ndim != operands[1].ndim:
             raise EvaluationError(
                 f"the product must have {expected} operands by its backend_config, the first two of one rank, but has "
@@ -136,35 +129,33 @@ class Matmul:
         batch = tuple(range(rank - 2))
         numbers = DotAttributes(
             lhs_batch_dims=batch,
-            lhs_contracting_dims=(rank - 2 if transpose_a else rank - 1,),
+            lhs_contracting_dims=(rank - 2 if config.transpose_a else rank - 1,),
             rhs_batch_dims=batch,
-            rhs_contracting_dims=(rank - 1 if transpose_b else rank - 2,),
+            rhs_contracting_dims=(rank - 1 if config.transpose_b else rank - 2,),
         )
         wide = element_type_of(result_type.accumulate)
         product = contract(operands[0], operands[1], numbers, wide, numerics=numerics)
         with np.errstate(all="ignore"):
-            value = fusions.apply(product, operands[2:])
+            value = config.fusions.apply(product, operands[2:])
         return with_scratch([narrow(np.asarray(value), result_type)], shape)
 
 
-def _softmax_axis(backend_config: str | None) -> int:
-    if not backend_config:
+def _softmax_axis(instruction: Instruction) -> int:
+    if not instruction.backend_config:
         return -1
-    return read_fields(backend_config, "onednn_softmax_config", ("softmax_axis",)).whole("softmax_axis")
+    return read_fields(instruction, "onednn_softmax_config", ("softmax_axis",)).whole("softmax_axis")
 
 
-@custom_call("__onednn$softmax")
+@custom_call("__onednn$softmax", config=_softmax_axis)
 class Softmax:
     """exp(x − max x) / Σ exp(x − max x) along softmax_axis, or the last dimension without a config; rounded once.
 
     Source: XLA, onednn_config.proto; oneDNN, softmax primitive.
     """
 
-    supports = refused_config(_softmax_axis)
-
     @staticmethod
-    def evaluate(operand: Array, *, backend_config: str | None, shape: Shape) -> Array:
-        axis = _softmax_axis(backend_config)
+    def evaluate(operand: Array, *, config: int, shape: Shape) -> Array:
+        axis = config
         if not -operand.ndim <= axis < operand.ndim:
             raise EvaluationError(f"softmax along dimension {axis} of an array of {operand.ndim} dimensions")
         x = widen(operand)
@@ -174,28 +165,29 @@ class Softmax:
         return narrow(result, result_shapes(shape, "softmax")[0].element_type)
 
 
-_RESCALING = {
-    "UNDEFINED": (False, False),
-    "SCALE": (True, False),
-    "SHIFT": (False, True),
-    "SCALE_AND_SHIFT": (True, True),
-}
+_RESCALING = ("UNDEFINED", "SCALE", "SHIFT", "SCALE_AND_SHIFT")
 
 
-def _normalization(backend_config: str | None) -> tuple[tuple[bool, bool], float]:
-    """Whether there are a scale and a shift, and epsilon."""
+@attrs.frozen
+class _Normalization:
+    has_scale: bool
+    has_shift: bool
+    epsilon: float
+
+
+def _normalization(instruction: Instruction) -> _Normalization:
     known = ("rescale", "fused_ops", "epsilon_typecast", "fusions")
-    fields = read_fields(backend_config, "onednn_layer_norm_config", known)
+    fields = read_fields(instruction, "onednn_layer_norm_config", known)
     if fields.object("fusions", {}).values.get("ops"):
         raise UnsupportedError("it is fused with other operations")
     # Older configs call it fused_ops.
     rescaling = str(fields.values.get("rescale", fields.values.get("fused_ops", "UNDEFINED")))
     if rescaling not in _RESCALING:
         raise UnsupportedError(f"it has rescale {rescaling!r}; there are {', '.join(_RESCALING)}")
-    return _RESCALING[rescaling], _float_of_bits(fields, "epsilon_typecast")
+    return _Normalization("SCALE" in rescaling, "SHIFT" in rescaling, _float_of_bits(fields, "epsilon_typecast"))
 
 
-@custom_call("__onednn$layernorm")
+@custom_call("__onednn$layernorm", config=_normalization)
 class LayerNorm:
     """(x − mean) / √(variance + ε) over the last dimension, times the scale, plus the shift, where there are.
 
@@ -203,12 +195,9 @@ class LayerNorm:
     shift [n] by `rescale`. Source: XLA, onednn_config.proto; oneDNN, layer normalization primitive.
     """
 
-    supports = refused_config(_normalization)
-
     @staticmethod
-    def evaluate(*operands: Array, backend_config: str | None, shape: Shape) -> Array:
-        (has_scale, has_shift), epsilon = _normalization(backend_config)
-        count = 1 + has_scale + has_shift
+    def evaluate(*operands: Array, config: _Normalization, shape: Shape) -> Array:
+        count = 1 + config.has_scale + config.has_shift
         if len(operands) != count or any(operand.shape != operands[0].shape[-1:] for operand in operands[1:]):
             raise EvaluationError(
                 f"layer normalization must have {count} operands, all but the first of the last dimension's size, but "
@@ -218,27 +207,24 @@ class LayerNorm:
         with np.errstate(all="ignore"):
             deviation = x - x.mean(-1, keepdims=True)
             variance = np.square(deviation).mean(-1, keepdims=True)
-            value = deviation / np.sqrt(variance + x.dtype.type(epsilon))
-            if has_scale:
+            value = deviation / np.sqrt(variance + x.dtype.type(config.epsilon))
+            if config.has_scale:
                 value = value * rescaling[0]
-            if has_shift:
+            if config.has_shift:
                 value = value + rescaling[-1]
         return narrow(np.asarray(value), result_shapes(shape, "layer normalization")[0].element_type)
 
 
-@custom_call("__onednn$convolution", "__onednn$matmul_reorder")
-class OneDnnOrder:
-    """A convolution whose window and layouts the config encodes, or weights in an order of oneDNN's: both refused.
+for _target, _reason in {
+    "__onednn$convolution": "the encoding of its window in the config is not supported",
+    "__onednn$matmul_reorder": "the order in which oneDNN lays out weights depends on the processor",
+}.items():
+    refuse_custom_calls(
+        _target,
+        reason=_reason,
+        documentation="""
+        A convolution whose window and layouts the config encodes, or weights in an order of oneDNN's: both refused.
 
-    Source: XLA, onednn_config.proto.
-    """
-
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        if instruction.attributes.custom_call_target == "__onednn$matmul_reorder":
-            return "the order in which oneDNN lays out weights depends on the processor"
-        return "the encoding of its window in the config is not supported"
-
-    @staticmethod
-    def evaluate(*operands: Array) -> Array:
-        raise UnsupportedError("oneDNN's convolutions and orders of weights are not supported")
+        Source: XLA, onednn_config.proto.
+        """,
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.custom_calls.ffi import checked_attributes
+from hloexec.custom_calls.ffi import bytes_of_config, checked_attributes
 from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import UnsupportedError
@@ -15,9 +15,18 @@ from hloexec.ops.common import array_shape, require
 from hloexec.ops.random.bit_generators import threefry_2x32_words
 from hloexec.values import Array
 
-__all__: list[str] = []
-
 _WORDS = 4
+
+
+def _declared_count(instruction: Instruction) -> int | None:
+    """The number of words that the config of an older call gives, if it gives one."""
+    if instruction.attributes.custom_call_target.endswith("_ffi"):
+        checked_attributes(instruction.backend_config, {})
+        return None
+    data = bytes_of_config(instruction.backend_config)
+    if len(data) not in (0, 8):
+        raise UnsupportedError(f"its backend_config must be a number of eight bytes, but has {len(data)}")
+    return int.from_bytes(data, "little", signed=True) if data else None
 
 
 @custom_call(
@@ -28,6 +37,7 @@ _WORDS = 4
     "hip_threefry2x32_ffi",
     "oneapi_threefry2x32_ffi",
     "rocm_threefry2x32",
+    config=_declared_count,
     is_reproducible=True,
 )
 class Threefry2x32:
@@ -39,11 +49,7 @@ class Threefry2x32:
     """
 
     @staticmethod
-    def supports(instruction: Instruction) -> None:
-        _declared_count(instruction.attributes, instruction.backend_config)
-
-    @staticmethod
-    def infer(*operands: Shape, attributes: object, backend_config: str | None) -> Shape:
+    def infer(*operands: Shape, config: int | None) -> Shape:
         require(
             len(operands) in (_WORDS, _WORDS + 1),
             f"threefry2x32 takes two keys, two counters and perhaps their number, but has {len(operands)} operands",
@@ -54,10 +60,9 @@ class Threefry2x32:
                 word.element_type is ELEMENT_TYPES["u32"] and word.dimensions == words[0].dimensions,
                 f"the words of threefry2x32 must be u32 of the same dimensions, but have shapes {words[0]} and {word}",
             )
-        count = _declared_count(attributes, backend_config)
         require(
-            count in (None, -1 if len(operands) > _WORDS else words[0].element_count, words[0].element_count),
-            f"the backend_config of threefry2x32 says that there are {count} words, but they are {words[0]}",
+            config in (None, -1 if len(operands) > _WORDS else words[0].element_count, words[0].element_count),
+            f"the backend_config of threefry2x32 says that there are {config} words, but they are {words[0]}",
         )
         return TupleShape((ArrayShape(words[0].element_type, words[0].dimensions),) * 2)
 
@@ -67,14 +72,3 @@ class Threefry2x32:
         key0, key1, x0, x1 = (np.ascontiguousarray(operand).reshape(-1) for operand in operands[:_WORDS])
         y0, y1 = threefry_2x32_words(key0, key1, x0, x1)
         return y0.reshape(shape), y1.reshape(shape)
-
-
-def _declared_count(attributes: Any, backend_config: str | None) -> int | None:
-    """The number of words that the config of an older call gives, if it gives one."""
-    if attributes.custom_call_target.endswith("_ffi"):
-        checked_attributes(backend_config, {})
-        return None
-    data = (backend_config or "").encode("utf-8", "surrogateescape")
-    if len(data) not in (0, 8):
-        raise UnsupportedError(f"its backend_config must be a number of eight bytes, but has {len(data)}")
-    return int.from_bytes(data, "little", signed=True) if data else None

@@ -25,6 +25,7 @@ __all__ = [
     "add_custom_call",
     "custom_call",
     "find_custom_call",
+    "refuse_custom_calls",
 ]
 
 
@@ -34,11 +35,11 @@ class CustomCall:
 
     `evaluate(*operands, …)` returns an array or a (nested) tuple of them. It takes, as keyword-only arguments and only
     where it declares them: `attributes` (a `CustomCallAttributes`), `backend_config` (the instruction's, verbatim, or
-    None), `shape` (the declared result shape), `operand_shapes`, `numerics` (the policy). `infer(*operand_shapes, …)`
-    takes the same but the policy, and returns the result shape or raises ShapeError; it is asked only about calls that
-    can be run, of as many operands as `evaluate` takes. `supports(instruction)` gives the reason why a particular call
-    cannot be run, as a clause, or raises UnsupportedError with it; None where it can. All may be absent,
-    `evaluate` where no call can be run.
+    None), `config` (what the entry's own `config` reads), `shape` (the declared result shape), `operand_shapes`,
+    `numerics` (the policy). `infer(*operand_shapes, …)` takes the same but the policy, and returns the result shape or
+    raises ShapeError; it is asked only about calls that can be run, of as many operands as `evaluate` takes.
+    `supports(instruction)` gives the reason why a particular call cannot be run, as a clause, or raises
+    UnsupportedError with it; None where it can. All may be absent, `evaluate` where no call can be run.
 
     A call that only hands values over has `forwards(computation, instruction)` instead of a kernel: the names of the
     instructions whose values its result begins with; whatever else it holds is state that means nothing.
@@ -52,6 +53,8 @@ class CustomCall:
     bind: Callable[..., Callable[..., Any] | None] | None = None
     """From `backend_config`, `shape` and `operand_shapes`, by keyword, a function of the operands alone that gives the
     first result as `evaluate` does under the `reference` policy, or None; all other results are then zeros."""
+    config: Callable[[Instruction], Any] | None = None
+    """Reads what the config and the attributes of a call say; UnsupportedError or ShapeError for what cannot be run."""
     traits: Traits = NO_TRAITS
     """What analyses know of it (`hloexec.ops.traits`)."""
     is_reproducible: bool = False
@@ -101,10 +104,17 @@ class CustomCall:
             "shape": instruction.shape,
             "operand_shapes": tuple(operands),
         }
+        if self.config is not None:
+            given["config"] = self.config(instruction)
         return self.infer(*operands, **{name: given[name] for name in self.infer_needs})
 
     def reason_against(self, instruction: Instruction, numerics: NumericsPolicy = REFERENCE) -> str | None:
         """Why this call cannot be run under a policy, or None where it can."""
+        try:
+            if self.config is not None:
+                self.config(instruction)
+        except (UnsupportedError, ShapeError) as error:
+            return error.message
         try:
             reason = None if self.supports is None else self.supports(instruction)
         except UnsupportedError as error:
@@ -155,12 +165,14 @@ USER_CALLS: dict[str, CustomCall] = {}
 _Entry = TypeVar("_Entry", bound=type)
 
 
-def custom_call(*targets: str, is_reproducible: bool = False) -> Callable[[_Entry], _Entry]:
+def custom_call(
+    *targets: str, config: Callable[[Instruction], Any] | None = None, is_reproducible: bool = False
+) -> Callable[[_Entry], _Entry]:
     """Register the decorated class as the entry of `targets`.
 
     The class's docstring gives the formula and its source; its static methods `evaluate` or `forwards` and (optional)
-    `infer`, `supports`, `bind` and the rules of its traits (`hloexec.ops.traits`) are what they are called.
-    `is_reproducible` says that the `exact` policy may run it.
+    `infer`, `supports`, `bind` and the rules of its traits (`hloexec.ops.traits`) are what they are called, and so is
+    `config`. `is_reproducible` says that the `exact` policy may run it.
     """
 
     def decorate(cls: _Entry) -> _Entry:
@@ -169,7 +181,8 @@ def custom_call(*targets: str, is_reproducible: bool = False) -> Callable[[_Entr
         rules["traits"] = traits_with_rules(NO_TRAITS, cls)
         rules["is_reproducible"] = is_reproducible or "forwards" in rules
         for target in targets:
-            CUSTOM_CALLS.add(CustomCall(target, **rules, documentation=inspect.cleandoc(cls.__doc__ or "")))
+            documentation = inspect.cleandoc(cls.__doc__ or "")
+            CUSTOM_CALLS.add(CustomCall(target, **rules, config=config, documentation=documentation))
         return cls
 
     return decorate
@@ -181,10 +194,19 @@ def add_custom_call(
     *,
     infer: Callable[..., Shape] | None = None,
     supports: Callable[[Instruction], str | None] | None = None,
+    config: Callable[[Instruction], Any] | None = None,
     documentation: str,
 ) -> None:
     """Add one built-in entry, for families whose entries are rows of a table."""
-    CUSTOM_CALLS.add(CustomCall(target, evaluate, infer, supports, documentation=documentation))
+    CUSTOM_CALLS.add(CustomCall(target, evaluate, infer, supports, config=config, documentation=documentation))
+
+
+def refuse_custom_calls(*targets: str, reason: str, documentation: str) -> None:
+    """Add built-in entries of calls that cannot be run, for a reason that is a clause."""
+    for target in targets:
+        add_custom_call(
+            target, None, supports=lambda instruction: reason, documentation=inspect.cleandoc(documentation)
+        )
 
 
 def find_custom_call(target: str) -> CustomCall | None:

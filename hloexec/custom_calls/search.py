@@ -10,14 +10,13 @@ import numpy as np
 
 from hloexec.custom_calls.ffi import ffi_attributes
 from hloexec.custom_calls.registry import custom_call
+from hloexec.custom_calls.shapes import CallResult, result_shapes
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape
 from hloexec.ops.registry import Callee
 from hloexec.ops.sorting.sort import first_indices
 from hloexec.values import Array
-
-__all__: list[str] = []
 
 _APPROXIMATE = {
     "aggregate_to_topk",
@@ -30,6 +29,12 @@ _APPROXIMATE = {
     "top_k",
 }
 """What configs of approximate searches say. Only `reduction_dim` bears on an exact answer: the result has the size."""
+
+
+def _reason_against_comparators(instruction: Instruction) -> str | None:
+    attributes = instruction.attributes
+    count = len(attributes.called_computations) + (attributes.to_apply is not None)
+    return None if count == 1 else "it must call one comparator"
 
 
 @custom_call("TopK", "__gpu$TopK", is_reproducible=True)
@@ -61,7 +66,27 @@ class TopK:
         return np.take_along_axis(operand, order, -1), order.astype(index.element_type.storage)
 
 
-@custom_call("ApproxTopK", "PartialReduce", is_reproducible=True)
+def _reduction_dimension(instruction: Instruction) -> int:
+    """`reduction_dim` of the config of an approximate search, a dictionary of MLIR's or (PartialReduce) JSON."""
+    config: Mapping[str, Any]
+    try:
+        config = json.loads(instruction.backend_config or "")
+    except (ValueError, RecursionError):
+        config = ffi_attributes(instruction.backend_config)
+    if not isinstance(config, Mapping):
+        raise UnsupportedError(f"its backend_config must be a dictionary, but is {config!r}")
+    for name in config:
+        if name not in _APPROXIMATE:
+            raise UnsupportedError(f"its backend_config has the attribute {name}, which hloexec does not know")
+    dimension = config.get("reduction_dim")
+    if type(dimension) is not int:
+        raise UnsupportedError(f"reduction_dim of its backend_config must be a whole number, but is {dimension!r}")
+    if config.get("to_apply_type", "comparator") != "comparator":
+        raise UnsupportedError(f"its to_apply_type is {config['to_apply_type']!r}, which hloexec does not support")
+    return dimension
+
+
+@custom_call("ApproxTopK", "PartialReduce", config=_reduction_dimension, is_reproducible=True)
 class ApproxTopK:
     """The elements of `reduction_dim` that come first by the called comparator, in its order, of all operands together.
 
@@ -71,19 +96,12 @@ class ApproxTopK:
     one. Source: XLA, approx_topk; Chern et al., "TPU-KNN" (2022).
     """
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        _config(instruction.backend_config)
-        return _reason_against_comparators(instruction)
+    supports = staticmethod(_reason_against_comparators)
 
     @staticmethod
-    def evaluate(
-        *operands: Array, backend_config: str | None, shape: Shape, computations: tuple[Callee, ...]
-    ) -> Array | tuple[Array, ...]:
-        dimension = _config(backend_config)["reduction_dim"]
-        arrays = operands[: len(operands) // 2]
-        leaves = shape.elements if isinstance(shape, TupleShape) else (shape,)
-        declared = [array_shape(leaf, "a result of a search") for leaf in leaves]
+    def evaluate(*operands: Array, config: int, shape: Shape, computations: tuple[Callee, ...]) -> CallResult:
+        arrays, dimension = operands[: len(operands) // 2], config
+        declared = result_shapes(shape, "a search")
         if not arrays or len(operands) % 2 or len(arrays) != len(declared) or not 0 <= dimension < arrays[0].ndim:
             raise EvaluationError(
                 f"a search along dimension {dimension} needs as many arrays as initial values and results, but has "
@@ -98,12 +116,6 @@ class ApproxTopK:
         return found if isinstance(shape, TupleShape) else found[0]
 
 
-def _reason_against_comparators(instruction: Instruction) -> str | None:
-    attributes = instruction.attributes
-    count = len(attributes.called_computations) + (attributes.to_apply is not None)
-    return None if count == 1 else "it must call one comparator"
-
-
 def _order(comparator: Callee, rows: Sequence[Array], count: int) -> Array:
     if len(comparator.computation.parameters) != 2 * len(rows):
         raise EvaluationError(
@@ -113,23 +125,3 @@ def _order(comparator: Callee, rows: Sequence[Array], count: int) -> Array:
     if rows[0].size == 0:
         return np.zeros((*rows[0].shape[:-1], count), np.int64)
     return first_indices(comparator, rows, count)
-
-
-def _config(backend_config: str | None) -> Mapping[str, Any]:
-    """The config of an approximate search, a dictionary of MLIR's or (PartialReduce) JSON."""
-    config: Mapping[str, Any]
-    try:
-        config = json.loads(backend_config or "")
-    except (ValueError, RecursionError):
-        config = ffi_attributes(backend_config)
-    if not isinstance(config, Mapping):
-        raise UnsupportedError(f"its backend_config must be a dictionary, but is {config!r}")
-    for name in config:
-        if name not in _APPROXIMATE:
-            raise UnsupportedError(f"its backend_config has the attribute {name}, which hloexec does not know")
-    dimension = config.get("reduction_dim")
-    if type(dimension) is not int:
-        raise UnsupportedError(f"reduction_dim of its backend_config must be a whole number, but is {dimension!r}")
-    if config.get("to_apply_type", "comparator") != "comparator":
-        raise UnsupportedError(f"its to_apply_type is {config['to_apply_type']!r}, which hloexec does not support")
-    return config

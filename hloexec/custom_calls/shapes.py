@@ -6,15 +6,32 @@ A call declares one array, or a tuple of its results and of scratch memory behin
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
+from hloexec.dtypes import ElementType, element_type_of
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Shape, TupleShape
-from hloexec.ops.common import array_shape, require
+from hloexec.ops.common import array_shape, narrow, require
+from hloexec.precision import largest_number
 from hloexec.values import Array
 
-__all__ = ["in_declared_form", "operand_shapes", "require_floating", "result_shapes", "with_scratch", "zeros"]
+__all__ = [
+    "CallResult",
+    "in_declared_form",
+    "operand_shapes",
+    "parts_of",
+    "require_floating",
+    "result_shapes",
+    "saturating",
+    "shapes_of",
+    "with_scratch",
+    "zeros",
+    "zeros_of",
+]
+
+CallResult: TypeAlias = Array | tuple[Array, ...]
 
 
 def operand_shapes(operands: Sequence[Shape], what: str, counts: Collection[int] = ()) -> list[ArrayShape]:
@@ -30,9 +47,19 @@ def require_floating(shapes: Iterable[ArrayShape], what: str) -> None:
         require(shape.element_type.is_floating, f"the operands of {what} must be floating-point numbers, not {shape}")
 
 
+def parts_of(shape: Shape) -> tuple[Shape, ...]:
+    """The results that a call declares: the elements of a tuple, or the one array."""
+    return shape.elements if isinstance(shape, TupleShape) else (shape,)
+
+
+def shapes_of(arrays: Iterable[Array]) -> list[ArrayShape]:
+    """The shapes of values, for checking a call that is given arrays alone."""
+    return [ArrayShape(element_type_of(array.dtype), array.shape) for array in arrays]
+
+
 def result_shapes(shape: Shape, what: str, count: int = 1) -> list[ArrayShape]:
     """The arrays that a call declares as its results, scratch memory included; ShapeError for fewer than `count`."""
-    leaves = shape.elements if isinstance(shape, TupleShape) else (shape,)
+    leaves = parts_of(shape)
     if len(leaves) < count:
         raise ShapeError(f"{what} has no room for {count} results in {shape}")
     return [array_shape(leaf, f"a result of {what}") for leaf in leaves]
@@ -43,13 +70,35 @@ def in_declared_form(results: Sequence[Shape], shape: Shape) -> Shape:
     return TupleShape((*results, *shape.elements[len(results) :])) if isinstance(shape, TupleShape) else results[0]
 
 
-def with_scratch(results: Sequence[Array], shape: Shape) -> Array | tuple[Array, ...]:
+def with_scratch(results: Sequence[Array], shape: Shape) -> CallResult:
     """The results in the form of the declared shape, zeros for the scratch memory declared behind them."""
     if not isinstance(shape, TupleShape):
         return results[0]
-    return (*results, *zeros([array_shape(leaf, "scratch memory") for leaf in shape.elements[len(results) :]]))
+    return (*results, *zeros(shape.elements[len(results) :]))
 
 
-def zeros(shapes: Sequence[ArrayShape]) -> list[Array]:
+def zeros(shapes: Iterable[Shape]) -> list[Array]:
+    """What several arrays of scratch memory hold."""
+    return list(map(zeros_of, shapes))
+
+
+def zeros_of(shape: Shape) -> Array:
     """What scratch memory holds."""
-    return [np.zeros(shape.dimensions, shape.element_type.storage) for shape in shapes]
+    array = array_shape(shape, "scratch memory")
+    return np.zeros(array.dimensions, array.element_type.storage)
+
+
+def saturating(array: Array, element_type: ElementType) -> Array:
+    """The array rounded once to `element_type`, integers to the nearest; these and 8-bit floats saturate, NaN aside.
+
+    So libraries for GPUs round. HLO's convert truncates towards an integer, and lets 8-bit floats overflow.
+    """
+    with np.errstate(all="ignore"):
+        if element_type.is_integral:
+            limits = np.iinfo(element_type.compute)
+            wide = np.nan_to_num(np.rint(array.astype(np.float64)), nan=0.0)
+            return narrow(np.clip(wide, limits.min, limits.max).astype(np.int64), element_type)
+        if element_type.is_floating and element_type.bits == 8:
+            largest = array.dtype.type(largest_number(element_type))
+            array = np.clip(array, -largest, largest)
+        return narrow(array, element_type)

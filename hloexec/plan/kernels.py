@@ -216,7 +216,9 @@ def library_kernel(
 ) -> InstructionKernel:
     """The kernel of a library call."""
     assert entry.evaluate is not None
-    given = bound(context, computation, instruction, entry.evaluate_needs)
+    given = bound(context, computation, instruction, entry.evaluate_needs - {"config"})
+    if entry.config is not None and "config" in entry.evaluate_needs:
+        given["config"] = entry.config(instruction)
     declared = tuple(operand.shape for operand in computation.operands_of(instruction))
     results = [shape for _, shape in leaf_shapes(instruction.shape)]
     function = None

@@ -18,8 +18,6 @@ from hloexec.ops.control.annotations import ANNOTATIONS
 from hloexec.ops.signatures import TOKEN_SHAPE
 from hloexec.values import TOKEN, Array, Token
 
-__all__ = ["Annotation"]
-
 
 def _contents(shape: Shape) -> Shape:
     """The shape as if buffers were arrays."""
@@ -34,13 +32,7 @@ class Annotation:
     through HLO.
     """
 
-    @staticmethod
-    def evaluate(operand: object) -> Any:
-        return operand
-
-    @staticmethod
-    def infer(operand: Shape) -> Shape:
-        return operand
+    infer = evaluate = staticmethod(lambda operand: operand)
 
 
 @custom_call("Pin", "Unpin", is_reproducible=True)
@@ -99,10 +91,7 @@ class IndicesInBound:
     """
 
     infer = staticmethod(Annotation.infer)
-
-    @staticmethod
-    def forwards(computation: Computation, instruction: Instruction) -> tuple[str, ...]:
-        return instruction.operands
+    forwards = staticmethod(ShardBorder.forwards)
 
 
 @custom_call("stablehlo.shape_refinement_operand_wrapper", is_reproducible=True)
@@ -112,13 +101,7 @@ class ShapeRefinementOperand:
     Source: StableHLO, stablehlo/transforms/StablehloRefineArguments.cpp.
     """
 
-    @staticmethod
-    def infer(operand: Shape, dimensions: Shape) -> Shape:
-        return operand
-
-    @staticmethod
-    def evaluate(operand: object, dimensions: object) -> Any:
-        return operand
+    infer = evaluate = staticmethod(lambda operand, dimensions: operand)
 
 
 @custom_call("control_dep", "dce_sink")
@@ -128,25 +111,24 @@ class Order:
     Source: JAX, jax.experimental.control_deps and jax.lax.dce_sink.
     """
 
-    @staticmethod
-    def infer(*operands: Shape) -> Shape:
-        return TupleShape(())
-
-    @staticmethod
-    def evaluate(*operands: object) -> tuple[()]:
-        return ()
+    infer = staticmethod(lambda *operands: TupleShape(()))
+    evaluate = staticmethod(lambda *operands: ())
 
 
-@custom_call("__xla_gpu_assert")
+def _message(instruction: Instruction) -> str:
+    """The message: an attribute, or in older calls the whole config."""
+    text = instruction.backend_config or ""
+    if text.startswith("{"):
+        return str(checked_attributes(text, {"error_msg": lambda value: isinstance(value, str)})["error_msg"])
+    return text
+
+
+@custom_call("__xla_gpu_assert", config=_message)
 class Assertion:
     """A token, or EvaluationError with the config's message where the operand, a pred[], is false.
 
     Source: XLA, gpu/runtime_intrinsics; DynamicPadder's checks of sizes at run time.
     """
-
-    @staticmethod
-    def supports(instruction: Instruction) -> None:
-        _message(instruction.backend_config)
 
     @staticmethod
     def infer(condition: Shape) -> Shape:
@@ -157,18 +139,10 @@ class Assertion:
         return TOKEN_SHAPE
 
     @staticmethod
-    def evaluate(condition: Array, *, backend_config: str | None) -> Token:
+    def evaluate(condition: Array, *, config: str) -> Token:
         if not np.all(condition):
-            raise EvaluationError(f"the module asserts something that does not hold: {_message(backend_config)}")
+            raise EvaluationError(f"the module asserts something that does not hold: {config}")
         return TOKEN
-
-
-def _message(backend_config: str | None) -> str:
-    """The message: an attribute, or in older calls the whole config."""
-    text = backend_config or ""
-    if text.startswith("{"):
-        return str(checked_attributes(text, {"error_msg": lambda value: isinstance(value, str)})["error_msg"])
-    return text
 
 
 @custom_call("shape_assertion", is_reproducible=True)

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from inspect import cleandoc
+from hloexec.custom_calls.registry import refuse_custom_calls
 
-from hloexec.custom_calls.registry import add_custom_call
-
-__all__: list[str] = []
-
-
-def _refuse(*targets: str, reason: str, documentation: str) -> None:
-    for target in targets:
-        add_custom_call(target, None, supports=lambda instruction: reason, documentation=cleandoc(documentation))
-
-
-_refuse(
+refuse_custom_calls(
     "xla_python_cpu_callback",
     "xla_python_gpu_callback",
     "xla_ffi_python_cpu_callback",
@@ -32,7 +22,7 @@ _refuse(
     jaxlib, callback custom calls.
     """,
 )
-_refuse(
+refuse_custom_calls(
     "HostExecute",
     "tf.call_tf_function",
     reason="it runs a program on the host that the text does not hold; give it a function with "
@@ -43,7 +33,7 @@ _refuse(
     Source: XLA, host offloading; JAX, jax2tf.call_tf.
     """,
 )
-_refuse(
+refuse_custom_calls(
     "CustomSPMDPartitioning",
     reason="a Python function of the program that made the module says how it is partitioned; take the module after "
     "XLA's SPMD partitioner, which puts the computation in its place",
@@ -55,7 +45,7 @@ _refuse(
     """,
 )
 # StableHLO's shape refinement replaces these by the plain operations; XLA has no implementation either.
-_refuse(
+refuse_custom_calls(
     "stablehlo.dynamic_reduce_window",
     "stablehlo.dynamic_rng_bit_generator",
     "stablehlo.dynamic_top_k",
@@ -84,7 +74,7 @@ _COMPILERS = {
 """Who compiles what stands behind a target."""
 
 for _compiler, _targets in _COMPILERS.items():
-    _refuse(
+    refuse_custom_calls(
         *_targets,
         reason=f"it is a kernel that {_compiler} compiles, and only that compiler understands the code in the text; "
         f"give it a function with hloexec.register_custom_call(target, function)",

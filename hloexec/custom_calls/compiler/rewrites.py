@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from hloexec.custom_calls.registry import custom_call
 from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.errors import EvaluationError
+from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, require
 from hloexec.values import Array
-
-__all__: list[str] = []
 
 _HALF_TYPES = ("s32", "u32")
 _WHOLE_TYPES = ("s64", "u64")
@@ -28,7 +28,13 @@ def _of_type(shape: Shape, names: tuple[str, ...], what: str) -> ArrayShape:
     return array
 
 
-@custom_call("X64SplitLow", "X64SplitHigh", is_reproducible=True)
+def _require_integers(names: tuple[str, ...], instruction: Instruction) -> None:
+    shape = instruction.shape
+    if not isinstance(shape, ArrayShape) or shape.element_type.name not in names:
+        raise UnsupportedError(f"its result is {shape}; how a TPU splits other numbers than integers is not public")
+
+
+@custom_call("X64SplitLow", "X64SplitHigh", config=partial(_require_integers, _HALF_TYPES), is_reproducible=True)
 class X64Split:
     """The lower or the higher 32 bits of 64-bit integers for processors without such integers.
 
@@ -42,10 +48,6 @@ class X64Split:
         return ArrayShape(result.element_type, array.dimensions, dynamic_dimensions=array.dynamic_dimensions)
 
     @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return _reason(instruction, _HALF_TYPES)
-
-    @staticmethod
     def evaluate(operand: Array, *, shape: ArrayShape, attributes: object) -> Array:
         words = operand.view(np.uint64)
         if getattr(attributes, "custom_call_target", "") == "X64SplitHigh":
@@ -53,7 +55,7 @@ class X64Split:
         return words.astype(np.uint32).view(shape.element_type.storage)
 
 
-@custom_call("X64Combine", is_reproducible=True)
+@custom_call("X64Combine", config=partial(_require_integers, _WHOLE_TYPES), is_reproducible=True)
 class X64Combine:
     """The 64-bit integer of its lower and its higher 32 bits, in this order.
 
@@ -71,20 +73,9 @@ class X64Combine:
         return ArrayShape(result.element_type, halves[0].dimensions, dynamic_dimensions=halves[0].dynamic_dimensions)
 
     @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        return _reason(instruction, _WHOLE_TYPES)
-
-    @staticmethod
     def evaluate(low: Array, high: Array, *, shape: ArrayShape) -> Array:
         words = low.view(np.uint32).astype(np.uint64) | high.view(np.uint32).astype(np.uint64) << _WORD_BITS
         return words.view(shape.element_type.storage)
-
-
-def _reason(instruction: Instruction, names: tuple[str, ...]) -> str | None:
-    shape = instruction.shape
-    if isinstance(shape, ArrayShape) and shape.element_type.name in names:
-        return None
-    return f"its result is {shape}; how a TPU splits other numbers than integers is not public"
 
 
 @custom_call("PadToStatic", is_reproducible=True)
@@ -172,5 +163,4 @@ def _dimension(parts: list[tuple[int, ...]], result: ArrayShape) -> int:
             and all((*part[:dimension], *part[dimension + 1 :]) == others for part in parts)
         ):
             return dimension
-    require(False, f"slices of dimensions {[list(part) for part in parts]} do not make up {result} in one dimension")
-    return 0
+    raise ShapeError(f"slices of dimensions {[list(part) for part in parts]} do not make up {result} in one dimension")

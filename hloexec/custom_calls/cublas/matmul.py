@@ -14,9 +14,9 @@ from math import pi, sqrt
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.backend_config import Fields, backend_config_field, read_fields
+from hloexec.custom_calls.backend_config import Fields, backend_config_field, known_fields
 from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.shapes import in_declared_form, operand_shapes, result_shapes, with_scratch
+from hloexec.custom_calls.shapes import CallResult, in_declared_form, operand_shapes, result_shapes, with_scratch
 from hloexec.dtypes import ElementType, Kind, element_type_of
 from hloexec.errors import EvaluationError, HloError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
@@ -26,7 +26,7 @@ from hloexec.ops.contraction.dot import Dot, DotAttributes, MatrixProduct, contr
 from hloexec.ops.contraction.product_sums import AddedProduct
 from hloexec.ops.elementwise.arithmetic import maximum
 from hloexec.ops.elementwise.declaration import exact_formula
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.traits import ContractionSize
 from hloexec.values import Array
 
@@ -41,12 +41,13 @@ __all__ = [
     "gelu",
     "gemm_config",
     "read_gemm_config",
+    "relu",
     "require_real",
     "result_type_of",
 ]
 
 
-def _relu(x: Array) -> Array:
+def relu(x: Array) -> Array:
     return maximum(x, np.zeros_like(x))
 
 
@@ -54,11 +55,6 @@ def gelu(x: Array) -> Array:
     """The tanh approximation, which is the one cuBLASLt has."""
     half, cubic, scale = x.dtype.type(0.5), x.dtype.type(0.044715), x.dtype.type(sqrt(2 / pi))
     result: Array = half * x * (1 + np.tanh(scale * (x + cubic * x * x * x)))
-    return result
-
-
-def _silu(x: Array) -> Array:
-    result: Array = x / (1 + np.exp(-x))
     return result
 
 
@@ -83,9 +79,9 @@ class _Activation:
 
 
 _ACTIVATIONS = {
-    "RELU": _Activation(_relu, _relu),
+    "RELU": _Activation(relu, relu),
     "GELU": _Activation(gelu, _exact_gelu),
-    "SILU": _Activation(_silu, _exact_silu),
+    "SILU": _Activation(lambda x: x / (1 + np.exp(-x)), _exact_silu),
 }
 
 
@@ -139,7 +135,8 @@ class GemmConfig:
 @lru_cache(maxsize=1024)
 def gemm_config(backend_config: str | None) -> GemmConfig:
     """Read either spelling of the config; UnsupportedError says what cannot be done."""
-    return read_gemm_config(read_fields(backend_config, "gemm_backend_config", GEMM_FIELDS))
+    found = backend_config_field(backend_config, "gemm_backend_config")
+    return read_gemm_config(known_fields(found, GEMM_FIELDS, "gemm_backend_config"))
 
 
 def read_gemm_config(fields: Fields) -> GemmConfig:
@@ -179,7 +176,14 @@ class Product:
         return product_size(lhs, dimensions, result)
 
 
-@custom_call("__cublas$gemm", "__cublas$lt$matmul", is_reproducible=True)
+def _config(instruction: Instruction) -> GemmConfig:
+    config = gemm_config(instruction.backend_config)
+    if config.has_largest or config.scale_mode:
+        raise UnsupportedError("it has damax_output or scale_mode, which belong to products of eight bits")
+    return config
+
+
+@custom_call("__cublas$gemm", "__cublas$lt$matmul", config=_config, is_reproducible=True)
 class Gemm(Product):
     """D = activation(alpha · lhs · rhs + beta · C + bias), rounded once
 
@@ -191,8 +195,7 @@ class Gemm(Product):
     """
 
     @staticmethod
-    def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
-        config = gemm_config(backend_config)
+    def infer(*operands: Shape, config: GemmConfig, shape: Shape) -> Shape:
         _require_count(operands, config, ShapeError)
         arrays = operand_shapes(operands, "the gemm")
         count = 1 + config.epilogue.has_auxiliary
@@ -203,24 +206,16 @@ class Gemm(Product):
 
     @staticmethod
     def supports(instruction: Instruction) -> str | None:
-        try:
-            config = gemm_config(instruction.backend_config)
-        except UnsupportedError as error:
-            return error.message
-        if config.has_largest or config.scale_mode:
-            return "it has damax_output or scale_mode, which belong to products of eight bits"
-        result = result_type_of(instruction.shape)
+        config, result = _config(instruction), result_type_of(instruction.shape)
         if config.alpha.imag and not result.is_complex:
             return f"it scales a result of {result} by the complex number {config.alpha}"
-        if not (result.is_floating or result.is_complex) and not _is_integral(config):
+        is_whole = config.alpha.real.is_integer() and config.beta.is_integer() and config.epilogue.activation is None
+        if not (result.is_floating or result.is_complex or is_whole):
             return f"it scales a result of {result} by numbers that are not whole, or has an activation"
         return None
 
     @staticmethod
-    def evaluate(
-        *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
-    ) -> Array | tuple[Array, ...]:
-        config = gemm_config(backend_config)
+    def evaluate(*operands: Array, config: GemmConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
         _require_count(operands, config, EvaluationError)
         result_type = result_type_of(shape)
         wide = result_type if config.is_plain else accumulation_type(operands, result_type, numerics)
@@ -269,10 +264,6 @@ def _dimension_numbers(numbers: Fields, precision: Mapping[str, object]) -> DotA
         operand_precision=operand_precision if set(operand_precision) - {"default"} else (),
         algorithm=algorithm,
     )
-
-
-def _is_integral(config: GemmConfig) -> bool:
-    return config.alpha.real.is_integer() and config.beta.is_integer() and config.epilogue.activation is None
 
 
 def result_type_of(shape: Shape) -> ElementType:

@@ -8,36 +8,24 @@ from __future__ import annotations
 import numpy as np
 
 from hloexec.custom_calls import attention as softmax
-from hloexec.custom_calls.backend_config import refused_by
+from hloexec.custom_calls.cudnn import attention_arrays as arrays
 from hloexec.custom_calls.cudnn import attention_unfused as unfused
-from hloexec.custom_calls.cudnn.attention_arrays import (
-    check_heads,
-    check_outputs,
-    named,
-    named_shapes,
-    result_count,
-    results_of,
-    rounded_results,
-)
 from hloexec.custom_calls.cudnn.attention_config import KINDS, AttentionConfig, attention_config
 from hloexec.custom_calls.cudnn.attention_sequences import Batch, heads_first, tokens
 from hloexec.custom_calls.registry import custom_call
+from hloexec.custom_calls.shapes import CallResult
 from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.common import narrow, require, widen
-from hloexec.ops.control.flow import CustomCallAttributes
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Array
 
-__all__: list[str] = []
 
-
-def _check(instruction: Instruction) -> None:
-    attributes = instruction.attributes
-    attention_config(attributes.custom_call_target, instruction.backend_config)
-    if attributes.called_computations or attributes.to_apply:
+def _config(instruction: Instruction) -> AttentionConfig:
+    if instruction.attributes.called_computations or instruction.attributes.to_apply:
         raise UnsupportedError("it calls a computation, to modify its scores")
+    return attention_config(instruction)
 
 
 def _operand_names(config: AttentionConfig) -> list[str]:
@@ -73,7 +61,7 @@ def _sizes(shapes: dict[str, ArrayShape], config: AttentionConfig) -> tuple[tupl
             (queries[0], blocks[1], shapes[name].dimensions[2] * blocks[2], blocks[3])
             for blocks, name in ((keys, "key pages"), (values, "value pages"))
         )
-    check_heads(queries, keys, values)
+    arrays.check_heads(queries, keys, values)
     batch, scores = queries[0], (*queries[:3], keys[2])
     for name in ("bias", "mask"):
         if name in shapes:
@@ -101,7 +89,7 @@ def _sizes(shapes: dict[str, ArrayShape], config: AttentionConfig) -> tuple[tupl
     return queries, keys, values
 
 
-@custom_call(*(target for target, kind in KINDS.items() if not kind.is_backward and not kind.is_8_bit))
+@custom_call(*(target for target, kind in KINDS.items() if not kind.is_backward and not kind.is_8_bit), config=_config)
 class Attention:
     """softmax(fmha_scale · q · kᵀ + bias, hidden keys left out) · v, computed in f32 and rounded once
 
@@ -119,30 +107,20 @@ class Attention:
     """
 
     @staticmethod
-    def infer(*operands: Shape, attributes: CustomCallAttributes, backend_config: str | None, shape: Shape) -> Shape:
-        config = attention_config(attributes.custom_call_target, backend_config)
-        shapes = named_shapes(operands, _operand_names(config), "the attention")
+    def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
+        shapes = arrays.named_shapes(operands, _operand_names(config), "the attention")
         queries, keys, values = _sizes(shapes, config)
         expected: list[tuple[int, ...]] = [(*queries[:3], values[3])]
-        if result_count(shape) > 1:
+        if arrays.result_count(shape) > 1:
             count = shapes["query lengths"].element_count if config.is_packed else queries[0]
             expected.append((count, *queries[1:3]) if config.is_flash else (*queries[:3], keys[2]))
-        return results_of(shape, expected, "the attention")
-
-    supports = refused_by(_check)
+        return arrays.results_of(shape, expected, "the attention")
 
     @staticmethod
-    def evaluate(
-        *operands: Array,
-        attributes: CustomCallAttributes,
-        backend_config: str | None,
-        shape: Shape,
-        numerics: NumericsPolicy = REFERENCE,
-    ) -> Array | tuple[Array, ...]:
-        config = attention_config(attributes.custom_call_target, backend_config)
-        given = named(operands, _operand_names(config), "the attention", EvaluationError)
+    def evaluate(*operands: Array, config: AttentionConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
+        given = arrays.named(operands, _operand_names(config), "the attention", EvaluationError)
         if not config.is_flash:
-            return rounded_results(unfused.forward(given, config, numerics), shape, narrow)
+            return arrays.rounded_results(unfused.forward(given, config, numerics), shape, narrow)
         batch = Batch.of(given, config, numerics)
         count, heads, rows, _ = batch.queries.shape
         dtype = element_type_of(batch.queries.dtype).accumulate
@@ -152,10 +130,10 @@ class Attention:
             value, weights = softmax.attention(sequence)
             output[stretch.queries] = value
             sums[stretch.row, :, : stretch.length] = weights.log_sum_exp
-        return rounded_results([heads_first(output, count), sums], shape, narrow)
+        return arrays.rounded_results([heads_first(output, count), sums], shape, narrow)
 
 
-@custom_call(*(target for target, kind in KINDS.items() if kind.is_backward and not kind.is_8_bit))
+@custom_call(*(target for target, kind in KINDS.items() if kind.is_backward and not kind.is_8_bit), config=_config)
 class AttentionBackward:
     """The gradients of attention with respect to q, k, v and the bias, computed in f32 and each rounded once
 
@@ -172,11 +150,10 @@ class AttentionBackward:
     """
 
     @staticmethod
-    def infer(*operands: Shape, attributes: CustomCallAttributes, backend_config: str | None, shape: Shape) -> Shape:
-        config = attention_config(attributes.custom_call_target, backend_config)
-        shapes = named_shapes(operands, _operand_names(config), "the attention")
+    def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
+        shapes = arrays.named_shapes(operands, _operand_names(config), "the attention")
         queries, keys, values = _sizes(shapes, config)
-        check_outputs(shapes, config, (*queries[:3], values[3]), "the attention")
+        arrays.check_outputs(shapes, config, (*queries[:3], values[3]), "the attention")
         (batch, heads, rows, _), columns = queries, keys[2]
         left = shapes["statistics"]
         if config.is_flash:
@@ -188,24 +165,15 @@ class AttentionBackward:
         expected: list[tuple[int, ...]] = [queries, keys, values]
         if not config.is_flash:
             expected.append((batch, heads, rows, columns))
-        if config.kind.has_bias and result_count(shape) > len(expected):
+        if config.kind.has_bias and arrays.result_count(shape) > len(expected):
             expected.append(shapes["bias"].dimensions if config.is_flash else (1, heads, rows, columns))
-        return results_of(shape, expected, "the attention's gradient")
-
-    supports = refused_by(_check)
+        return arrays.results_of(shape, expected, "the attention's gradient")
 
     @staticmethod
-    def evaluate(
-        *operands: Array,
-        attributes: CustomCallAttributes,
-        backend_config: str | None,
-        shape: Shape,
-        numerics: NumericsPolicy = REFERENCE,
-    ) -> Array | tuple[Array, ...]:
-        config = attention_config(attributes.custom_call_target, backend_config)
-        given = named(operands, _operand_names(config), "the attention", EvaluationError)
+    def evaluate(*operands: Array, config: AttentionConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
+        given = arrays.named(operands, _operand_names(config), "the attention", EvaluationError)
         if not config.is_flash:
-            return rounded_results(unfused.backward(given, config, numerics), shape, narrow)
+            return arrays.rounded_results(unfused.backward(given, config, numerics), shape, narrow)
         batch = Batch.of(given, config, numerics)
         count, heads, rows, _ = batch.queries.shape
         dtype = element_type_of(batch.queries.dtype).accumulate
@@ -222,4 +190,4 @@ class AttentionBackward:
             if bias_gradient is not None and found.bias is not None:
                 softmax.add_summed(bias_gradient[stretch.row if len(bias_gradient) > 1 else 0], found.bias)
         results = [heads_first(flat, count) for flat in gradients]
-        return rounded_results(results if bias_gradient is None else [*results, bias_gradient], shape, narrow)
+        return arrays.rounded_results(results if bias_gradient is None else [*results, bias_gradient], shape, narrow)

@@ -5,25 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-import numpy as np
-
 from hloexec.custom_calls.cudnn.attention_config import AttentionConfig
-from hloexec.custom_calls.shapes import require_floating, result_shapes
+from hloexec.custom_calls.shapes import CallResult, require_floating, result_shapes, zeros_of
 from hloexec.dtypes import ElementType
 from hloexec.errors import HloError, ShapeError
 from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.common import array_shape, require
 from hloexec.values import Array
 
-__all__ = [
-    "check_heads",
-    "check_outputs",
-    "named",
-    "named_shapes",
-    "result_count",
-    "results_of",
-    "rounded_results",
-]
+__all__ = ["check_heads", "check_outputs", "named", "named_shapes", "result_count", "results_of", "rounded_results"]
 
 _Operand = TypeVar("_Operand")
 
@@ -91,16 +81,14 @@ def results_of(shape: Shape, expected: Sequence[tuple[int, ...]], what: str) -> 
 
 def rounded_results(
     results: Sequence[Array], shape: Shape, rounded: Callable[[Array, ElementType], Array]
-) -> Array | tuple[Array, ...]:
+) -> CallResult:
     """The results in the places of what is no scratch memory, each rounded once; zeros for scratch memory.
 
     Results for which the declared shape has no place are left out.
     """
     remaining = iter(results)
     leaves = [
-        np.zeros(leaf.dimensions, leaf.element_type.storage)
-        if _is_scratch(leaf)
-        else rounded(next(remaining), leaf.element_type).reshape(leaf.dimensions)
+        zeros_of(leaf) if _is_scratch(leaf) else rounded(next(remaining), leaf.element_type).reshape(leaf.dimensions)
         for leaf in result_shapes(shape, "the attention")
     ]
     return tuple(leaves) if isinstance(shape, TupleShape) else leaves[0]

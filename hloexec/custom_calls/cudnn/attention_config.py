@@ -8,14 +8,13 @@ CudnnfMHABackendConfig; JAX, fused_attention_stablehlo.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 
 import attrs
 
 from hloexec.custom_calls.attention import Band
 from hloexec.custom_calls.backend_config import Fields, read_fields
 from hloexec.errors import UnsupportedError
-from hloexec.ir import ArrayShape
+from hloexec.ir import ArrayShape, Instruction
 from hloexec.ops.common import require
 from hloexec.values import Array
 
@@ -43,26 +42,22 @@ class Kind:
     is_8_bit: bool = False
 
 
-def _kinds() -> Mapping[str, Kind]:
-    forward = {
-        "BmmBmm": Kind(has_softmax=False),
-        "Softmax": Kind(),
-        "ScaleBiasSoftmax": Kind(has_bias=True),
-        "ScaleMaskSoftmax": Kind(has_mask=True),
-        "ScaleBiasMaskSoftmax": Kind(has_mask=True, has_bias=True),
-    }
-    forward |= {f"{name}Dropout": kind for name, kind in forward.items() if kind.has_softmax}
-    backward = {f"{name}Backward": attrs.evolve(kind, is_backward=True) for name, kind in forward.items()}
-    narrow = {"SoftmaxF8": Kind(is_8_bit=True), "SoftmaxBackwardF8": Kind(is_8_bit=True, is_backward=True)}
-    # Dumps of 2023 misspell the name.
-    return {
-        f"__cudnn${prefix}{name}": kind
-        for prefix in ("fmha", "fhma")
-        for name, kind in (forward | backward | narrow).items()
-    }
-
-
-KINDS = _kinds()
+_FORWARD = {
+    "BmmBmm": Kind(has_softmax=False),
+    "Softmax": Kind(),
+    "ScaleBiasSoftmax": Kind(has_bias=True),
+    "ScaleMaskSoftmax": Kind(has_mask=True),
+    "ScaleBiasMaskSoftmax": Kind(has_mask=True, has_bias=True),
+}
+_FORWARD |= {f"{name}Dropout": kind for name, kind in _FORWARD.items() if kind.has_softmax}
+_BACKWARD = {f"{name}Backward": attrs.evolve(kind, is_backward=True) for name, kind in _FORWARD.items()}
+_NARROW = {"SoftmaxF8": Kind(is_8_bit=True), "SoftmaxBackwardF8": Kind(is_8_bit=True, is_backward=True)}
+# Dumps of 2023 misspell the name.
+KINDS: Mapping[str, Kind] = {
+    f"__cudnn${prefix}{name}": kind
+    for prefix in ("fmha", "fhma")
+    for name, kind in (_FORWARD | _BACKWARD | _NARROW).items()
+}
 """Every target of cuDNN's attention."""
 
 
@@ -133,11 +128,11 @@ class AttentionConfig:
         return (self.placements[role].canonical(named[role]) for role in roles or _FORWARD_ROLES)
 
 
-@lru_cache(maxsize=256)
-def attention_config(target: str, backend_config: str | None) -> AttentionConfig:
+def attention_config(instruction: Instruction) -> AttentionConfig:
     """What a call says; UnsupportedError names what cannot be done."""
+    target = instruction.attributes.custom_call_target
     kind = KINDS[target]
-    fields = read_fields(backend_config, "cudnn_fmha_backend_config", _FIELDS)
+    fields = read_fields(instruction, "cudnn_fmha_backend_config", _FIELDS)
     if fields.number("dropout_rate") != 0:
         raise UnsupportedError(
             f"its dropout_rate is {fields.number('dropout_rate')}, but the random numbers of cuDNN are not public"

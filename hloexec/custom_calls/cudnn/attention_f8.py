@@ -12,29 +12,17 @@ from math import prod
 
 import numpy as np
 
-from hloexec.custom_calls.backend_config import refused_by
-from hloexec.custom_calls.cudnn.attention_arrays import (
-    check_heads,
-    check_outputs,
-    named,
-    named_shapes,
-    result_count,
-    results_of,
-    rounded_results,
-)
+from hloexec.custom_calls.cudnn import attention_arrays as arrays
 from hloexec.custom_calls.cudnn.attention_config import KINDS, AttentionConfig, attention_config
 from hloexec.custom_calls.cudnn.attention_unfused import product, shared_heads, summed_heads
 from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.rounding import saturating
+from hloexec.custom_calls.shapes import CallResult, saturating
 from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError
-from hloexec.ir import ArrayShape, Instruction, Shape
+from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.common import require, widen
-from hloexec.ops.control.flow import CustomCallAttributes
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Array
-
-__all__: list[str] = []
 
 _FORWARD = "queries keys values descale_q descale_k descale_v descale_s scale_s scale_o".split()
 _BACKWARD = [
@@ -44,12 +32,8 @@ _BACKWARD = [
 ]
 
 
-def _check(instruction: Instruction) -> None:
-    attention_config(instruction.attributes.custom_call_target, instruction.backend_config)
-
-
 def _shapes(operands: Sequence[Shape], names: Sequence[str]) -> dict[str, ArrayShape]:
-    shapes = named_shapes(operands, names, "8-bit attention")
+    shapes = arrays.named_shapes(operands, names, "8-bit attention")
     for name, shape in shapes.items():
         require(
             "scale" not in name or shape.element_count == 1,
@@ -77,7 +61,9 @@ def _largest(array: Array) -> Array:
     return np.asarray(np.abs(array).max(initial=0)).reshape(1, 1, 1, 1)
 
 
-@custom_call(*(target for target, kind in KINDS.items() if kind.is_8_bit and not kind.is_backward))
+@custom_call(
+    *(target for target, kind in KINDS.items() if kind.is_8_bit and not kind.is_backward), config=attention_config
+)
 class Attention8:
     """P = softmax(fmha_scale · descale_q · descale_k · q · kᵀ), O = descale_s · descale_v · P₈ · v, o = scale_o · O
 
@@ -88,25 +74,15 @@ class Attention8:
     """
 
     @staticmethod
-    def infer(*operands: Shape, attributes: CustomCallAttributes, backend_config: str | None, shape: Shape) -> Shape:
-        config = attention_config(attributes.custom_call_target, backend_config)
+    def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
         queries, keys, values = config.shapes(_shapes(operands, _FORWARD))
-        check_heads(queries, keys, values)
+        arrays.check_heads(queries, keys, values)
         expected = [(*queries[:3], values[3]), (1, 1, 1, 1), (1, 1, 1, 1), queries[:3]]
-        return results_of(shape, expected[: max(3, result_count(shape))], "8-bit attention")
-
-    supports = refused_by(_check)
+        return arrays.results_of(shape, expected[: max(3, arrays.result_count(shape))], "8-bit attention")
 
     @staticmethod
-    def evaluate(
-        *operands: Array,
-        attributes: CustomCallAttributes,
-        backend_config: str | None,
-        shape: Shape,
-        numerics: NumericsPolicy = REFERENCE,
-    ) -> Array | tuple[Array, ...]:
-        config = attention_config(attributes.custom_call_target, backend_config)
-        given = named(operands, _FORWARD, "8-bit attention", EvaluationError)
+    def evaluate(*operands: Array, config: AttentionConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
+        given = arrays.named(operands, _FORWARD, "8-bit attention", EvaluationError)
         factor = _factors(given)
         queries, keys, values = config.canonical(given)
         with np.errstate(all="ignore"):
@@ -122,10 +98,10 @@ class Attention8:
             output = product(narrow_weights, shared_heads(values, queries.shape[1]), "ts,sk->tk", numerics)
             output = output * (factor["descale_s"] * factor["descale_v"])
             results = [output * factor["scale_o"], _largest(weights), _largest(output), statistics]
-        return rounded_results(results, shape, saturating)
+        return arrays.rounded_results(results, shape, saturating)
 
 
-@custom_call(*(target for target, kind in KINDS.items() if kind.is_8_bit and kind.is_backward))
+@custom_call(*(target for target, kind in KINDS.items() if kind.is_8_bit and kind.is_backward), config=attention_config)
 class AttentionBackward8:
     """The gradients of 8-bit attention with respect to q, k and v
 
@@ -138,30 +114,20 @@ class AttentionBackward8:
     """
 
     @staticmethod
-    def infer(*operands: Shape, attributes: CustomCallAttributes, backend_config: str | None, shape: Shape) -> Shape:
-        config = attention_config(attributes.custom_call_target, backend_config)
+    def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
         shapes = _shapes(operands, _BACKWARD)
         queries, keys, values = config.shapes(shapes)
-        check_heads(queries, keys, values)
-        check_outputs(shapes, config, (*queries[:3], values[3]), "8-bit attention")
+        arrays.check_heads(queries, keys, values)
+        arrays.check_outputs(shapes, config, (*queries[:3], values[3]), "8-bit attention")
         require(
             shapes["statistics"].element_count == prod(queries[:3]),
             f"the log-sum-exps must be {list(queries[:3])}, but are {shapes['statistics']}",
         )
-        return results_of(shape, [queries, keys, values, *[(1, 1, 1, 1)] * 4], "the gradient of 8-bit attention")
-
-    supports = refused_by(_check)
+        return arrays.results_of(shape, [queries, keys, values, *[(1, 1, 1, 1)] * 4], "the gradient of 8-bit attention")
 
     @staticmethod
-    def evaluate(
-        *operands: Array,
-        attributes: CustomCallAttributes,
-        backend_config: str | None,
-        shape: Shape,
-        numerics: NumericsPolicy = REFERENCE,
-    ) -> Array | tuple[Array, ...]:
-        config = attention_config(attributes.custom_call_target, backend_config)
-        given = named(operands, _BACKWARD, "8-bit attention", EvaluationError)
+    def evaluate(*operands: Array, config: AttentionConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
+        given = arrays.named(operands, _BACKWARD, "8-bit attention", EvaluationError)
         factor = _factors(given)
         queries, keys, values, output, gradient = config.canonical(
             given, "queries", "keys", "values", "output", "output gradient"
@@ -191,4 +157,4 @@ class AttentionBackward8:
                 value_gradient * factor["scale_dV"],
                 *map(_largest, (query_gradient, key_gradient, value_gradient, delta)),
             ]
-        return rounded_results(results, shape, saturating)
+        return arrays.rounded_results(results, shape, saturating)

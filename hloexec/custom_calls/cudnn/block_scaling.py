@@ -10,18 +10,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hloexec.custom_calls.backend_config import Fields, json_object, known_fields, refused_by
+from hloexec.custom_calls.backend_config import Fields, json_object, known_fields
 from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.shapes import in_declared_form, operand_shapes, result_shapes, with_scratch
+from hloexec.custom_calls.shapes import CallResult, in_declared_form, operand_shapes, result_shapes, with_scratch
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.contraction.dot import DotAttributes, ScaledDot
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Array
-
-__all__: list[str] = []
 
 _BLOCKS = {"f8e8m0fnu": 32, "f8e4m3fn": 16}
 """How many elements share a scale of cuDNN's, by the scale's type."""
@@ -67,7 +65,7 @@ def _product_shape(lhs: ArrayShape, rhs: ArrayShape, scales: Sequence[ArrayShape
     return ScaledDot.infer(lhs, rhs, *scales, attributes=_numbers(lhs.rank), shape=ArrayShape(result))
 
 
-@custom_call("__op$block_scaled_dot")
+@custom_call("__op$block_scaled_dot", config=_check)
 class BlockScaledDot:
     """out[b, m, n] = sum over k of lhs[b, m, k] · lhs_scale[b, m, k/block] · rhs[b, n, k] · rhs_scale[b, n, k/block]
 
@@ -82,10 +80,8 @@ class BlockScaledDot:
             scales.append(ArrayShape(ELEMENT_TYPES["f32"], (*rhs.dimensions[:-1], 1)))
         return _product_shape(lhs, rhs, scales, array_shape(shape, "the result of block_scaled_dot").element_type)
 
-    supports = refused_by(_check)
-
     @staticmethod
-    def evaluate(*operands: Array, shape: Shape, numerics: NumericsPolicy = REFERENCE) -> Array:
+    def evaluate(*operands: Array, shape: Shape, numerics: NumericsPolicy) -> Array:
         lhs, rhs, *scales = operands
         if len(scales) == 1:
             scales.append(np.ones((1,) * rhs.ndim, np.float32))
@@ -121,7 +117,7 @@ def _unswizzled(scale: Array, sizes: tuple[int, ...]) -> Array:
     return plain[(..., slice(sizes[-2]), slice(sizes[-1]))]
 
 
-@custom_call("__cudnn$blockScaledDot")
+@custom_call("__cudnn$blockScaledDot", config=_check)
 class CudnnBlockScaledDot:
     """The product that `__op$block_scaled_dot` is, of scales padded and shuffled for the tensor cores
 
@@ -140,12 +136,10 @@ class CudnnBlockScaledDot:
         result = result_shapes(shape, "blockScaledDot")[0].element_type
         return in_declared_form([_product_shape(lhs, rhs, plain, result)], shape)
 
-    supports = refused_by(_check)
-
     @staticmethod
     def evaluate(
-        *operands: Array, shape: Shape, operand_shapes: Sequence[Shape], numerics: NumericsPolicy = REFERENCE
-    ) -> Array | tuple[Array, ...]:
+        *operands: Array, shape: Shape, operand_shapes: Sequence[Shape], numerics: NumericsPolicy
+    ) -> CallResult:
         lhs, rhs, *scales = operands
         shapes = [array_shape(operand, "an operand of blockScaledDot") for operand in operand_shapes]
         plain = [

@@ -14,28 +14,27 @@ from functools import lru_cache
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.backend_config import read_fields, refused_by
-from hloexec.custom_calls.cudnn.convolutions import CONVOLUTION_FIELDS, elu, relu
-from hloexec.custom_calls.cudnn.geometry import accumulation_type, geometry
+from hloexec.custom_calls.backend_config import read_fields
+from hloexec.custom_calls.cublas.matmul import relu
+from hloexec.custom_calls.cudnn.convolutions import CONVOLUTION_FIELDS, elu
+from hloexec.custom_calls.cudnn.geometry import Geometry, accumulation_type, geometry
 from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.rounding import saturating
 from hloexec.custom_calls.shapes import (
+    CallResult,
     in_declared_form,
     operand_shapes,
     require_floating,
     result_shapes,
+    saturating,
     with_scratch,
 )
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import Instruction, Shape
 from hloexec.ops.common import require, widen
-from hloexec.ops.control.flow import CustomCallAttributes
 from hloexec.ops.elementwise.arithmetic import maximum, minimum
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Array
-
-__all__: list[str] = []
 
 
 @attrs.frozen
@@ -104,9 +103,15 @@ def _graph(text: str) -> tuple[_Operation, ...]:
     return tuple(operations)
 
 
-def _read(backend_config: str | None) -> tuple[_Operation, ...]:
-    """The graph of a call's config, whose other fields must say nothing."""
-    fields = read_fields(backend_config, "cudnn_conv_backend_config", CONVOLUTION_FIELDS)
+@attrs.frozen
+class _Config:
+    geometry: Geometry
+    graph: tuple[_Operation, ...]
+
+
+def _config(instruction: Instruction) -> _Config:
+    """The convolution, and the graph of a call's config, whose other fields must say nothing."""
+    fields = read_fields(instruction, "cudnn_conv_backend_config", CONVOLUTION_FIELDS)
     for name, value, wanted in (
         ("conv_result_scale", fields.number("conv_result_scale", 1), 1),
         ("side_input_scale", fields.number("side_input_scale"), 0),
@@ -118,7 +123,8 @@ def _read(backend_config: str | None) -> tuple[_Operation, ...]:
     text = fields.values.get("serialized_graph")
     if not isinstance(text, str):
         raise UnsupportedError("it has no serialized_graph")
-    return _graph(text)
+    graph = _graph(text)
+    return _Config(geometry(instruction.attributes).without_vectors("a call with a graph"), graph)
 
 
 def _results(graph: Sequence[_Operation]) -> list[_Operation]:
@@ -127,12 +133,7 @@ def _results(graph: Sequence[_Operation]) -> list[_Operation]:
     return [[operation for operation in graph if operation.name != "amax"][-1], *maxima]
 
 
-def _check(instruction: Instruction) -> None:
-    _read(instruction.backend_config)
-    geometry(instruction.attributes).without_vectors("a call with a graph")
-
-
-@custom_call("__cudnn$convForwardGraph")
+@custom_call("__cudnn$convForwardGraph", config=_config)
 class ForwardGraph:
     """The serialized_graph, from conv(x, w) on
 
@@ -143,15 +144,14 @@ class ForwardGraph:
     """
 
     @staticmethod
-    def infer(*operands: Shape, attributes: CustomCallAttributes, backend_config: str | None, shape: Shape) -> Shape:
-        graph = _read(backend_config)
-        count = 2 + sum(operation.takes_external for operation in graph)
+    def infer(*operands: Shape, config: _Config, shape: Shape) -> Shape:
+        count = 2 + sum(operation.takes_external for operation in config.graph)
         inputs, kernel, *others = operand_shapes(operands, "convForwardGraph", (count,))
         require_floating((inputs, kernel, *others), "convForwardGraph")
-        results = _results(graph)
+        results = _results(config.graph)
         declared = result_shapes(shape, "convForwardGraph", len(results))
         wanted = declared[0].with_element_type(results[0].element_type)
-        output = geometry(attributes).output_shape(inputs, kernel, wanted)
+        output = config.geometry.output_shape(inputs, kernel, wanted)
         for other in others:
             require(
                 other.element_count == 1 or other.dimensions == output.dimensions,
@@ -163,26 +163,17 @@ class ForwardGraph:
             inferred.append(leaf.with_element_type(operation.element_type))
         return in_declared_form(inferred, shape)
 
-    supports = refused_by(_check)
-
     @staticmethod
-    def evaluate(
-        *operands: Array,
-        attributes: CustomCallAttributes,
-        backend_config: str | None,
-        shape: Shape,
-        numerics: NumericsPolicy = REFERENCE,
-    ) -> Array | tuple[Array, ...]:
-        graph = _read(backend_config)
+    def evaluate(*operands: Array, config: _Config, shape: Shape, numerics: NumericsPolicy) -> CallResult:
         inputs, kernel, *others = operands
         wide = accumulation_type(inputs)
         if not wide.is_floating:
             raise UnsupportedError("a graph behind a convolution of integers is not supported")
         values: dict[str, Array] = {}
         with np.errstate(all="ignore"):
-            for operation in graph:
+            for operation in config.graph:
                 if operation.name == "conv":
-                    value = geometry(attributes).forward(inputs, kernel, wide, numerics)
+                    value = config.geometry.forward(inputs, kernel, wide, numerics)
                 else:
                     found = [widen(values[operand]) for operand in operation.operands]
                     if operation.takes_external:
@@ -190,7 +181,7 @@ class ForwardGraph:
                     kernel_of = _UNARY.get(operation.name) or _BINARY[operation.name]
                     value = np.asarray(kernel_of(*found))
                 values[operation.identifier] = saturating(value, operation.element_type)
-        results = [values[operation.identifier] for operation in _results(graph)]
+        results = [values[operation.identifier] for operation in _results(config.graph)]
         declared = result_shapes(shape, "convForwardGraph")
         results[1:] = [value.reshape(leaf.dimensions) for value, leaf in zip(results[1:], declared[1:], strict=False)]
         return with_scratch(results, shape)

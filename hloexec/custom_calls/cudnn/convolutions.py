@@ -12,23 +12,29 @@ from collections.abc import Callable, Mapping
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.backend_config import read_fields, refused_by
-from hloexec.custom_calls.cudnn.geometry import accumulation_type, geometry
+from hloexec.custom_calls.backend_config import read_fields
+from hloexec.custom_calls.cublas.matmul import relu
+from hloexec.custom_calls.cudnn.geometry import Geometry, accumulation_type, geometry
 from hloexec.custom_calls.cudnn.layouts import unreordered_bias, unreordered_filter
 from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.rounding import saturating
-from hloexec.custom_calls.shapes import in_declared_form, operand_shapes, result_shapes, with_scratch
+from hloexec.custom_calls.shapes import (
+    CallResult,
+    in_declared_form,
+    operand_shapes,
+    result_shapes,
+    saturating,
+    with_scratch,
+)
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.common import require, widen
-from hloexec.ops.control.flow import CustomCallAttributes
-from hloexec.ops.elementwise.arithmetic import maximum, minimum
+from hloexec.ops.elementwise.arithmetic import minimum
 from hloexec.ops.elementwise.convert import convert
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Array
 
-__all__ = ["ACTIVATIONS", "CONVOLUTION_FIELDS", "elu", "relu"]
+__all__ = ["ACTIVATIONS", "CONVOLUTION_FIELDS", "elu"]
 
 # `algorithm`, with `tensor_ops_enabled` and `scratch_size` in older dumps, chooses among kernels; that is rounding.
 CONVOLUTION_FIELDS = (
@@ -36,10 +42,6 @@ CONVOLUTION_FIELDS = (
     "reordered_int8_nchw_vect serialized_graph"
 ).split()
 _MODES = "kNone kSigmoid kRelu kRelu6 kReluX kTanh kBandPass kElu kLeakyRelu kGeluExact".split()
-
-
-def relu(x: Array) -> Array:
-    return maximum(x, np.zeros_like(x))
 
 
 def elu(x: Array) -> Array:
@@ -57,8 +59,9 @@ ACTIVATIONS: Mapping[str, Callable[[Array, float], Array]] = {
 
 @attrs.frozen
 class _Config:
-    """What a `cudnn_conv_backend_config` says about values."""
+    """What a call says about values."""
 
+    geometry: Geometry
     scale: float
     side_scale: float
     mode: str
@@ -66,8 +69,8 @@ class _Config:
     is_reordered: bool
 
 
-def _config(backend_config: str | None) -> _Config:
-    fields = read_fields(backend_config, "cudnn_conv_backend_config", CONVOLUTION_FIELDS)
+def _config(instruction: Instruction) -> _Config:
+    fields = read_fields(instruction, "cudnn_conv_backend_config", CONVOLUTION_FIELDS)
     mode = fields.word("activation_mode", _MODES)
     if mode not in ACTIVATIONS:
         raise UnsupportedError(f"its activation_mode is {mode}; hloexec has {', '.join(ACTIVATIONS)}")
@@ -76,6 +79,7 @@ def _config(backend_config: str | None) -> _Config:
     if "conv_result_scale" not in fields.values:
         raise UnsupportedError("its cudnn_conv_backend_config lacks conv_result_scale")
     return _Config(
+        geometry(instruction.attributes),
         fields.number("conv_result_scale"),
         fields.number("side_input_scale"),
         mode,
@@ -84,9 +88,9 @@ def _config(backend_config: str | None) -> _Config:
     )
 
 
-def _plain_config(backend_config: str | None) -> _Config:
+def _plain_config(instruction: Instruction) -> _Config:
     """The config of a call without bias; nothing may follow the convolution."""
-    config = _config(backend_config)
+    config = _config(instruction)
     for name, value, wanted in (
         ("conv_result_scale", config.scale, 1.0),
         ("side_input_scale", config.side_scale, 0.0),
@@ -104,23 +108,14 @@ def _rounded(total: Array, result: ElementType) -> Array:
     return convert(total, result) if total.dtype.kind == "i" and result.is_floating else saturating(total, result)
 
 
-def _check_forward(instruction: Instruction) -> None:
-    _plain_config(instruction.backend_config)
-    geometry(instruction.attributes)
-
-
-def _check_gradient(instruction: Instruction) -> None:
-    if _plain_config(instruction.backend_config).is_reordered:
+def _gradient_geometry(instruction: Instruction) -> Geometry:
+    config = _plain_config(instruction)
+    if config.is_reordered:
         raise UnsupportedError("its filter is reordered (reordered_int8_nchw_vect), which gradients cannot have")
-    geometry(instruction.attributes).without_vectors("gradients")
+    return config.geometry.without_vectors("gradients")
 
 
-def _check_fused(instruction: Instruction) -> None:
-    _config(instruction.backend_config)
-    geometry(instruction.attributes)
-
-
-@custom_call("__cudnn$convForward", is_reproducible=True)
+@custom_call("__cudnn$convForward", config=_plain_config, is_reproducible=True)
 class Forward:
     """y = conv(x, w), rounded once
 
@@ -130,24 +125,16 @@ class Forward:
     """
 
     @staticmethod
-    def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
+    def infer(*operands: Shape, config: _Config, shape: Shape) -> Shape:
         inputs, kernel = operand_shapes(operands, "convForward", (2,))
         declared = result_shapes(shape, "convForward")[0]
-        return in_declared_form([geometry(attributes).output_shape(inputs, kernel, declared)], shape)
-
-    supports = refused_by(_check_forward)
+        return in_declared_form([config.geometry.output_shape(inputs, kernel, declared)], shape)
 
     @staticmethod
-    def evaluate(
-        *operands: Array,
-        attributes: CustomCallAttributes,
-        backend_config: str | None,
-        shape: Shape,
-        numerics: NumericsPolicy = REFERENCE,
-    ) -> Array | tuple[Array, ...]:
+    def evaluate(*operands: Array, config: _Config, shape: Shape, numerics: NumericsPolicy) -> CallResult:
         inputs, kernel = operands
-        found, declared = geometry(attributes), result_shapes(shape, "convForward")[0]
-        if _config(backend_config).is_reordered:
+        found, declared = config.geometry, result_shapes(shape, "convForward")[0]
+        if config.is_reordered:
             kernel = unreordered_filter(kernel, found.kernel)
         wide, result = accumulation_type(inputs), declared.element_type
         # Sums of integers, and those that must saturate, are rounded after the kernel.
@@ -156,7 +143,7 @@ class Forward:
         return with_scratch([found.output.split(value, declared.dimensions)], shape)
 
 
-@custom_call("__cudnn$convBackwardInput", is_reproducible=True)
+@custom_call("__cudnn$convBackwardInput", config=_gradient_geometry, is_reproducible=True)
 class BackwardInput:
     """dx = the gradient of conv(x, w) with respect to x, given dy and w, rounded once
 
@@ -165,24 +152,20 @@ class BackwardInput:
     """
 
     @staticmethod
-    def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
+    def infer(*operands: Shape, config: Geometry, shape: Shape) -> Shape:
         gradient, kernel = operand_shapes(operands, "convBackwardInput", (2,))
         inputs = result_shapes(shape, "convBackwardInput")[0].with_element_type(kernel.element_type)
-        _require_gradient(gradient, geometry(attributes).output_shape(inputs, kernel, gradient))
+        _require_gradient(gradient, config.output_shape(inputs, kernel, gradient))
         return shape
 
-    supports = refused_by(_check_gradient)
-
     @staticmethod
-    def evaluate(
-        *operands: Array, attributes: CustomCallAttributes, shape: Shape, numerics: NumericsPolicy = REFERENCE
-    ) -> Array | tuple[Array, ...]:
+    def evaluate(*operands: Array, config: Geometry, shape: Shape, numerics: NumericsPolicy) -> CallResult:
         gradient, kernel = operands
         declared = result_shapes(shape, "convBackwardInput")[0]
-        return with_scratch([geometry(attributes).input_gradient(gradient, kernel, declared, numerics)], shape)
+        return with_scratch([config.input_gradient(gradient, kernel, declared, numerics)], shape)
 
 
-@custom_call("__cudnn$convBackwardFilter", is_reproducible=True)
+@custom_call("__cudnn$convBackwardFilter", config=_gradient_geometry, is_reproducible=True)
 class BackwardFilter:
     """dw = the gradient of conv(x, w) with respect to w, given x and dy, rounded once
 
@@ -192,21 +175,17 @@ class BackwardFilter:
     """
 
     @staticmethod
-    def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
+    def infer(*operands: Shape, config: Geometry, shape: Shape) -> Shape:
         inputs, gradient = operand_shapes(operands, "convBackwardFilter", (2,))
         kernel = result_shapes(shape, "convBackwardFilter")[0].with_element_type(inputs.element_type)
-        _require_gradient(gradient, geometry(attributes).output_shape(inputs, kernel, gradient))
+        _require_gradient(gradient, config.output_shape(inputs, kernel, gradient))
         return shape
 
-    supports = refused_by(_check_gradient)
-
     @staticmethod
-    def evaluate(
-        *operands: Array, attributes: CustomCallAttributes, shape: Shape, numerics: NumericsPolicy = REFERENCE
-    ) -> Array | tuple[Array, ...]:
+    def evaluate(*operands: Array, config: Geometry, shape: Shape, numerics: NumericsPolicy) -> CallResult:
         inputs, gradient = operands
         result = result_shapes(shape, "convBackwardFilter")[0].element_type
-        return with_scratch([geometry(attributes).filter_gradient(inputs, gradient, result, numerics)], shape)
+        return with_scratch([config.filter_gradient(inputs, gradient, result, numerics)], shape)
 
 
 def _require_gradient(gradient: ArrayShape, output: ArrayShape) -> None:
@@ -216,7 +195,7 @@ def _require_gradient(gradient: ArrayShape, output: ArrayShape) -> None:
     )
 
 
-@custom_call("__cudnn$convBiasActivationForward")
+@custom_call("__cudnn$convBiasActivationForward", config=_config)
 class BiasActivationForward:
     """y = activation(conv_result_scale · conv(x, w) + side_input_scale · side + bias), rounded once
 
@@ -227,10 +206,10 @@ class BiasActivationForward:
     """
 
     @staticmethod
-    def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
+    def infer(*operands: Shape, config: _Config, shape: Shape) -> Shape:
         inputs, kernel, bias, *side = operand_shapes(operands, "convBiasActivationForward", (3, 4))
         declared = result_shapes(shape, "convBiasActivationForward")[0]
-        found = geometry(attributes)
+        found = config.geometry
         result = found.output_shape(inputs, kernel, declared)
         features = kernel.dimensions[found.kernel.labelled[0]]
         require(
@@ -243,17 +222,9 @@ class BiasActivationForward:
         )
         return in_declared_form([result], shape)
 
-    supports = refused_by(_check_fused)
-
     @staticmethod
-    def evaluate(
-        *operands: Array,
-        attributes: CustomCallAttributes,
-        backend_config: str | None,
-        shape: Shape,
-        numerics: NumericsPolicy = REFERENCE,
-    ) -> Array | tuple[Array, ...]:
-        config, found = _config(backend_config), geometry(attributes)
+    def evaluate(*operands: Array, config: _Config, shape: Shape, numerics: NumericsPolicy) -> CallResult:
+        found = config.geometry
         inputs, kernel, bias, *side = operands
         if config.side_scale and not side:
             raise EvaluationError(f"the convolution has side_input_scale {config.side_scale}, but no side input")

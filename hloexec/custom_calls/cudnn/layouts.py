@@ -10,13 +10,11 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.backend_config import refused_by
 from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.shapes import in_declared_form, operand_shapes, result_shapes, with_scratch
+from hloexec.custom_calls.shapes import CallResult, in_declared_form, operand_shapes, result_shapes, with_scratch
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, ConvolutionDimensionNumbers, Instruction, Shape
 from hloexec.ops.common import require
-from hloexec.ops.control.flow import CustomCallAttributes
 from hloexec.values import Array
 
 __all__ = ["Side", "dimension_numbers", "sides", "unreordered_bias", "unreordered_filter"]
@@ -167,20 +165,17 @@ def _int8x32_order(sizes: tuple[int, ...], side: Side) -> tuple[int, ...]:
     return (*side.labelled, vector)
 
 
-def _filter_side(attributes: CustomCallAttributes) -> Side:
-    if attributes.dim_labels is None:
+def _filter_order(instruction: Instruction) -> tuple[int, ...]:
+    if instruction.attributes.dim_labels is None:
         raise UnsupportedError("it has no dim_labels")
-    side = sides(attributes.dim_labels)[1]
+    side = sides(instruction.attributes.dim_labels)[1]
     side.check()
-    return side
+    return _int8x32_order(result_shapes(instruction.shape, "convReorderFilter")[0].dimensions, side)
 
 
-def _check(instruction: Instruction) -> None:
-    filter_shape = result_shapes(instruction.shape, "convReorderFilter")[0]
-    _int8x32_order(filter_shape.dimensions, _filter_side(instruction.attributes))
-
-
-@custom_call("__cudnn$convReorderFilter", "__cudnn$convReorderFilterAndBias", is_reproducible=True)
+@custom_call(
+    "__cudnn$convReorderFilter", "__cudnn$convReorderFilterAndBias", config=_filter_order, is_reproducible=True
+)
 class ReorderFilter:
     """The filter s8[O, I/32, H, W, 32], in the order of dimensions that dim_labels give, shuffled for int8x32 kernels.
 
@@ -190,7 +185,7 @@ class ReorderFilter:
     """
 
     @staticmethod
-    def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
+    def infer(*operands: Shape, shape: Shape) -> Shape:
         arrays = operand_shapes(operands, "convReorderFilter", (1, 2))
         if len(result_shapes(shape, "convReorderFilter")) != len(arrays):
             raise ShapeError(
@@ -198,10 +193,7 @@ class ReorderFilter:
             )
         return in_declared_form(arrays, shape)
 
-    supports = refused_by(_check)
-
     @staticmethod
-    def evaluate(*operands: Array, attributes: CustomCallAttributes, shape: Shape) -> Array | tuple[Array, ...]:
-        order = _int8x32_order(operands[0].shape, _filter_side(attributes))
-        results = [_reordered_filter(operands[0].transpose(order)).transpose(np.argsort(order))]
+    def evaluate(*operands: Array, config: tuple[int, ...], shape: Shape) -> CallResult:
+        results = [_reordered_filter(operands[0].transpose(config)).transpose(np.argsort(config))]
         return with_scratch([*results, *map(_reordered_bias, operands[1:])], shape)

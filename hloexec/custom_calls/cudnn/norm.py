@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 import numpy as np
 
-from hloexec.custom_calls.backend_config import read_fields, refused_config
+from hloexec.custom_calls.backend_config import read_fields
 from hloexec.custom_calls.registry import custom_call
 from hloexec.custom_calls.shapes import (
+    CallResult,
     in_declared_form,
     operand_shapes,
     require_floating,
@@ -20,23 +22,27 @@ from hloexec.custom_calls.shapes import (
     with_scratch,
 )
 from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import narrow, require, widen
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Array
-
-__all__: list[str] = []
 
 _KINDS = ("LAYER_FWD_INFER", "LAYER_FWD_TRAIN", "LAYER_BWD")
 
 
-def _config(backend_config: str | None) -> tuple[str, float]:
-    """The kind and epsilon; `algorithm` chooses among kernels, which is rounding."""
-    fields = read_fields(backend_config, "cudnn_norm_backend_config", ("epsilon", "algorithm", "kind"))
-    return fields.word("kind", _KINDS), fields.number("epsilon")
+@attrs.frozen
+class _Config:
+    is_backward: bool
+    epsilon: float
 
 
-@custom_call("__cudnn$norm", is_reproducible=True)
+def _config(instruction: Instruction) -> _Config:
+    """Of the fields, `algorithm` chooses among kernels, which is rounding."""
+    fields = read_fields(instruction, "cudnn_norm_backend_config", ("epsilon", "algorithm", "kind"))
+    return _Config(fields.word("kind", _KINDS) == "LAYER_BWD", fields.number("epsilon"))
+
+
+@custom_call("__cudnn$norm", config=_config, is_reproducible=True)
 class Norm:
     """y = (x − μ) · r · scale + bias, where r = 1 / √(variance + ε), over all but the first dimension, or its gradients
 
@@ -48,8 +54,8 @@ class Norm:
     """
 
     @staticmethod
-    def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
-        is_backward = _config(backend_config)[0] == "LAYER_BWD"
+    def infer(*operands: Shape, config: _Config, shape: Shape) -> Shape:
+        is_backward = config.is_backward
         arrays = operand_shapes(operands, "a normalization of this kind", (5 if is_backward else 3,))
         require_floating(arrays, "norm")
         x, *others = arrays
@@ -71,20 +77,14 @@ class Norm:
         results = zip(declared[:count], sizes, strict=False)
         return in_declared_form([ArrayShape(leaf.element_type, dimensions) for leaf, dimensions in results], shape)
 
-    supports = refused_config(_config)
-
     @staticmethod
-    def evaluate(
-        *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
-    ) -> Array | tuple[Array, ...]:
-        kind, epsilon = _config(backend_config)
-        is_backward = kind == "LAYER_BWD"
+    def evaluate(*operands: Array, config: _Config, shape: Shape, numerics: NumericsPolicy) -> CallResult:
         dtype = np.dtype(np.float64) if numerics.is_exact else np.result_type(np.float32, widen(operands[0]).dtype)
         wide = [widen(operand).astype(dtype, copy=False) for operand in operands]
         with np.errstate(all="ignore"):
-            results = _gradients(wide) if is_backward else _normalized(wide, dtype.type(epsilon))
+            results = _gradients(wide) if config.is_backward else _normalized(wide, dtype.type(config.epsilon))
         declared = result_shapes(shape, "norm")
-        pairs = zip(results, declared[: _result_count(is_backward, declared)], strict=False)
+        pairs = zip(results, declared[: _result_count(config.is_backward, declared)], strict=False)
         return with_scratch([narrow(np.asarray(value), leaf.element_type) for value, leaf in pairs], shape)
 
 

@@ -17,8 +17,6 @@ from hloexec.custom_calls.linalg.solver_calls import FLAGS, Descriptor, Options,
 from hloexec.errors import UnsupportedError
 from hloexec.values import Array
 
-__all__: list[str] = []
-
 _INFO = "info[]:s32"
 
 _UPLO = enumeration({0: "L", 1: "U", 121: "U", 122: "L"})

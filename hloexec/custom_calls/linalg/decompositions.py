@@ -1,42 +1,52 @@
-"""XLA's own matrix decompositions, which TPUs run, and what JAX calls on GPUs beside cuSOLVER.
+"""XLA's own matrix decompositions, which TPUs run, and what JAX calls beside LAPACK and cuSOLVER.
 
-XLA defines them as calls until a backend expands them; here they are their definitions, on whole batches of matrices.
-Source: XLA, hlo/builder/lib (self_adjoint_eig, qr, lu_decomposition); JAX, jax.lax.linalg.
+XLA defines the former as calls until a backend expands them; here they are their definitions, on whole batches of
+matrices. Source: XLA, hlo/builder/lib (self_adjoint_eig, qr, lu_decomposition); JAX, jax.lax.linalg.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from hloexec.custom_calls.ffi import checked_attributes, ffi_attributes
+from hloexec.custom_calls.ffi import bytes_of_config, checked_attributes, ffi_attributes
 from hloexec.custom_calls.linalg.solver_calls import Descriptor
 from hloexec.custom_calls.registry import custom_call
+from hloexec.custom_calls.shapes import shapes_of
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.blas import hold_blas, matmul
 from hloexec.ops.common import array_shape, narrow, require, widen
+from hloexec.precision import part_type
 from hloexec.values import Array
 
-__all__ = ["matrix_shape"]
-
-_REAL_PARTS = {"c64": "f32", "c128": "f64"}
 _EIGH_FIELDS = 4
 
 
-def matrix_shape(shape: Shape, what: str) -> ArrayShape:
+def _matrix_shape(shape: Shape, what: str) -> ArrayShape:
     array = array_shape(shape, what)
     require(
-        array.rank >= 2 and (array.element_type.is_floating or array.element_type.is_complex),
+        array.rank >= 2 and array.element_type.is_inexact,
         f"{what} must hold matrices of floating-point or complex numbers, but has shape {array}",
     )
     return ArrayShape(array.element_type, array.dimensions)
 
 
-@custom_call("Eigh")
+def _reads_lower(instruction: Instruction) -> bool:
+    fields = (instruction.backend_config or "").split(",")
+    if len(fields) != _EIGH_FIELDS or fields[0] not in "01" or fields[1] not in "01":
+        raise UnsupportedError(
+            f"its backend_config must be lower,sort_eigenvalues,max_iter,tol with 0 or 1 for the first two, but is "
+            f"{instruction.backend_config!r}"
+        )
+    return fields[0] == "1"
+
+
+@custom_call("Eigh", config=_reads_lower)
 class Eigh:
     """(v, w) with a v = v diag(w) of Hermitian matrices [..., n, n]; w [..., n] is real and ascending.
 
@@ -46,37 +56,21 @@ class Eigh:
 
     @staticmethod
     def infer(operand: Shape) -> Shape:
-        array = matrix_shape(operand, "the operand of Eigh")
+        array = _matrix_shape(operand, "the operand of Eigh")
         require(array.dimensions[-1] == array.dimensions[-2], f"Eigh needs square matrices, but is given {array}")
-        real = ELEMENT_TYPES[_REAL_PARTS.get(array.element_type.name, array.element_type.name)]
-        return TupleShape((array, ArrayShape(real, array.dimensions[:-1])))
+        return TupleShape((array, ArrayShape(part_type(array.element_type), array.dimensions[:-1])))
 
     @staticmethod
-    def supports(instruction: Instruction) -> None:
-        _reads_lower(instruction.backend_config)
-
-    @staticmethod
-    def evaluate(operand: Array, *, backend_config: str | None) -> tuple[Array, Array]:
-        Eigh.infer(ArrayShape(element_type_of(operand.dtype), operand.shape))
+    def evaluate(operand: Array, *, config: bool) -> tuple[Array, Array]:
+        Eigh.infer(*shapes_of([operand]))
         matrices = widen(operand)
         try:
             hold_blas()
-            values, vectors = np.linalg.eigh(matrices, UPLO="L" if _reads_lower(backend_config) else "U")
+            values, vectors = np.linalg.eigh(matrices, UPLO="L" if config else "U")
         except np.linalg.LinAlgError:
             values, vectors = np.full(matrices.shape[:-1], np.nan), np.full_like(matrices, np.nan)
         entry = element_type_of(operand.dtype)
-        real = ELEMENT_TYPES[_REAL_PARTS.get(entry.name, entry.name)]
-        return narrow(vectors, entry), narrow(values, real)
-
-
-def _reads_lower(backend_config: str | None) -> bool:
-    fields = (backend_config or "").split(",")
-    if len(fields) != _EIGH_FIELDS or fields[0] not in "01" or fields[1] not in "01":
-        raise UnsupportedError(
-            f"its backend_config must be lower,sort_eigenvalues,max_iter,tol with 0 or 1 for the first two, but is "
-            f"{backend_config!r}"
-        )
-    return fields[0] == "1"
+        return narrow(vectors, entry), narrow(values, part_type(entry))
 
 
 @custom_call("Qr")
@@ -88,7 +82,7 @@ class Qr:
 
     @staticmethod
     def infer(operand: Shape) -> Shape:
-        array = matrix_shape(operand, "the operand of Qr")
+        array = _matrix_shape(operand, "the operand of Qr")
         taus = (*array.dimensions[:-2], min(array.dimensions[-2:]))
         return TupleShape((array, ArrayShape(array.element_type, taus)))
 
@@ -112,7 +106,7 @@ class HouseholderProduct:
 
     @staticmethod
     def infer(a: Shape, taus: Shape) -> Shape:
-        array, factors = matrix_shape(a, "a"), array_shape(taus, "taus")
+        array, factors = _matrix_shape(a, "a"), array_shape(taus, "taus")
         rows, columns = array.dimensions[-2:]
         require(rows >= columns, f"a product of reflectors needs no fewer rows than columns, but is given {array}")
         require(
@@ -144,7 +138,7 @@ class LuDecomposition:
 
     @staticmethod
     def infer(operand: Shape) -> Shape:
-        array = matrix_shape(operand, "the operand of LuDecomposition")
+        array = _matrix_shape(operand, "the operand of LuDecomposition")
         index, batch, (rows, columns) = ELEMENT_TYPES["s32"], array.dimensions[:-2], array.dimensions[-2:]
         return TupleShape((array, ArrayShape(index, (*batch, min(rows, columns))), ArrayShape(index, (*batch, rows))))
 
@@ -173,11 +167,21 @@ class LuDecomposition:
         return lu, pivots, _permutation_of_swaps(pivots, rows)
 
 
+def _permutation_sizes(instruction: Instruction) -> Mapping[str, object]:
+    """The sizes that the config of an older call gives, if any."""
+    text = instruction.backend_config or ""
+    if text.startswith("{") and text.endswith("}"):
+        is_size = {"permutation_size": lambda value: type(value) is int}
+        return checked_attributes(text, is_size if ffi_attributes(text) else {})
+    return Descriptor("qii", "batch_size pivot_size permutation_size").read(bytes_of_config(text)) if text else {}
+
+
 @custom_call(
     "cu_lu_pivots_to_permutation",
     "cuda_lu_pivots_to_permutation",
     "hip_lu_pivots_to_permutation",
     "oneapi_lu_pivots_to_permutation",
+    config=_permutation_sizes,
     is_reproducible=True,
 )
 class LuPivotsToPermutation:
@@ -188,11 +192,7 @@ class LuPivotsToPermutation:
     """
 
     @staticmethod
-    def supports(instruction: Instruction) -> None:
-        _permutation_sizes(instruction.backend_config)
-
-    @staticmethod
-    def infer(pivots: Shape, *, backend_config: str | None, shape: Shape) -> Shape:
+    def infer(pivots: Shape, *, config: Mapping[str, object], shape: Shape) -> Shape:
         swaps, result = array_shape(pivots, "pivots"), array_shape(shape, "the permutation")
         require(
             swaps.rank == result.rank > 0
@@ -206,7 +206,7 @@ class LuPivotsToPermutation:
             "pivot_size": swaps.dimensions[-1],
             "permutation_size": result.dimensions[-1],
         }
-        for name, size in _permutation_sizes(backend_config).items():
+        for name, size in config.items():
             require(
                 size == known[name],
                 f"the backend_config has {name} = {size}, but pivots {swaps} that permute {result} have {known[name]}",
@@ -216,17 +216,6 @@ class LuPivotsToPermutation:
     @staticmethod
     def evaluate(pivots: Array, *, shape: ArrayShape) -> Array:
         return _permutation_of_swaps(pivots, shape.dimensions[-1])
-
-
-def _permutation_sizes(backend_config: str | None) -> Mapping[str, object]:
-    """The sizes that the config of an older call gives, if any."""
-    text = backend_config or ""
-    if text.startswith("{") and text.endswith("}"):
-        is_size = {"permutation_size": lambda value: type(value) is int}
-        return checked_attributes(text, is_size if ffi_attributes(text) else {})
-    if not text:
-        return {}
-    return Descriptor("qii", "batch_size pivot_size permutation_size").read(text.encode("utf-8", "surrogateescape"))
 
 
 def _permutation_of_swaps(pivots: Array, size: int) -> Array:
@@ -239,3 +228,106 @@ def _permutation_of_swaps(pivots: Array, size: int) -> Array:
         other = np.where((swaps[:, step] >= 0) & (swaps[:, step] < size), swaps[:, step], step)
         permutation[batch, other], permutation[:, step] = permutation[:, step].copy(), permutation[batch, other]
     return permutation.reshape(*pivots.shape[:-1], size)
+
+
+@custom_call(
+    "tridiagonal_solve_perturbed_ffi",
+    "cu_tridiagonal_solve_perturbed",
+    "hip_tridiagonal_solve_perturbed",
+    "oneapi_tridiagonal_solve_perturbed",
+)
+class TridiagonalSolvePerturbed:
+    """x of tridiagonal systems that may be singular: pivots too small to divide by are nudged away from zero.
+
+    Diagonals dl (its first element unused), d and du (its last unused) [..., n], right-hand sides b [..., n, k]; for
+    inverse iteration, where any large x along the null space will do. Source: LAPACK, xLAGTF and xLAGTS; JAX.
+    """
+
+    @staticmethod
+    def infer(dl: Shape, d: Shape, du: Shape, b: Shape) -> Shape:
+        right = _matrix_shape(b, "b")
+        for diagonal in (dl, d, du):
+            array = array_shape(diagonal, "a diagonal")
+            require(
+                array.dimensions == right.dimensions[:-1] and array.element_type is right.element_type,
+                f"a diagonal of a system with right-hand sides {right} cannot have shape {array}",
+            )
+        return right
+
+    @staticmethod
+    def evaluate(dl: Array, d: Array, du: Array, b: Array) -> Array:
+        """Rows are eliminated over the whole batch, with pivoting scaled by the rows' sizes.
+
+        Going back up, a pivot p with which x = rhs / p would overflow gets eps · max|U| added, of its own sign, doubled
+        until it is large enough.
+        """
+        size, columns = b.shape[-2:]
+        if b.size == 0:
+            return np.zeros_like(b)
+        with np.errstate(all="ignore"):
+            x = np.array(b).reshape(-1, size, columns)
+            lower, diagonal, upper = (part.reshape(-1, size) for part in (dl, d, du))
+            _substitute(_eliminate(lower, diagonal, upper, x), x)
+        return x.reshape(b.shape)
+
+
+def _eliminate(lower: Array, diagonal: Array, upper: Array, x: Array) -> Array:
+    """Make the system upper triangular with two diagonals above the main one, `[batch, n, 3]`; x follows."""
+    count, size = diagonal.shape
+    u = np.zeros((count, size, 3), diagonal.dtype)
+    u[:, :, 0], u[:, :-1, 1] = diagonal, upper[:, :-1]
+    scale = np.abs(u[:, 0, 0]) + np.abs(u[:, 0, 1])
+    for row in range(size - 1):
+        below = row + 1
+        this, sub, beyond = u[:, row, 0].copy(), lower[:, below], u[:, below, 1].copy()
+        next_scale = np.abs(sub) + np.abs(diagonal[:, below]) + np.abs(beyond)
+        own_weight = np.where(this == 0, 0, np.abs(this) / scale)
+        swaps = (sub != 0) & (np.abs(sub) / next_scale > own_weight)
+        ratio = np.where(sub == 0, 0, np.where(swaps, this / sub, sub / this))
+        first, second = u[:, row, 1].copy(), diagonal[:, below]
+        u[:, row, 0] = np.where(swaps, sub, this)
+        u[:, row, 1] = np.where(swaps, second, first)
+        u[:, row, 2] = np.where(swaps, beyond, 0)
+        u[:, below, 0] = np.where(swaps, first - ratio * second, second - ratio * first)
+        u[:, below, 1] = np.where(swaps, -ratio * beyond, beyond)
+        above, right = x[:, row].copy(), x[:, below].copy()
+        x[:, row] = np.where(swaps[:, None], right, above)
+        x[:, below] = np.where(
+            swaps[:, None], above - ratio[:, None] * right, right - np.where(sub == 0, 0, ratio)[:, None] * above
+        )
+        scale = np.where(swaps, np.abs(u[:, below, 0]) + np.abs(u[:, below, 1]), next_scale)
+    return u
+
+
+def _substitute(u: Array, x: Array) -> None:
+    """Solve the triangular system in place, from the last row up."""
+    size = x.shape[1]
+    nudge = np.abs(u).max((1, 2)) * np.finfo(u.real.dtype).eps
+    for row in reversed(range(size)):
+        rhs = x[:, row].copy()
+        for offset in (1, 2):
+            if row + offset < size:
+                rhs -= u[:, row, offset, None] * x[:, row + offset]
+        pivot, rhs = _safe_pivot(u[:, row, 0].copy(), rhs, nudge)
+        x[:, row] = rhs * (1 / pivot)[:, None]
+
+
+def _safe_pivot(pivot: Array, rhs: Array, nudge: Any) -> tuple[Array, Array]:
+    """Pivots, moved where neither rhs / pivot nor 1 / pivot may overflow otherwise, and the right-hand sides."""
+    tiny = np.finfo(pivot.real.dtype).tiny
+    huge = 1 / tiny
+    step = np.copysign(np.maximum(nudge, tiny), pivot.real)
+    most = np.abs(rhs).max(-1, initial=0)
+    open_ = np.abs(pivot) < 1
+    while open_.any():
+        magnitude = np.abs(pivot)
+        is_tiny = magnitude < tiny
+        overflows = np.where(is_tiny, (magnitude == 0) | (most * tiny > magnitude), most > magnitude * huge)
+        rescaled = open_ & is_tiny & ~overflows
+        pivot = np.where(rescaled, pivot * huge, pivot)
+        rhs = np.where(rescaled[:, None], rhs * huge, rhs)
+        moved = open_ & overflows
+        pivot = np.where(moved, pivot + step, pivot)
+        step = np.where(moved, step * 2, step)
+        open_ = moved & (np.abs(pivot) < 1)
+    return pivot.astype(rhs.dtype), rhs

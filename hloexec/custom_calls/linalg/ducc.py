@@ -15,10 +15,8 @@ from hloexec.errors import EvaluationError
 from hloexec.ir import ArrayShape
 from hloexec.ops.common import array_shape
 from hloexec.ops.policies.exact.fourier import fourier_transform
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Array
-
-__all__: list[str] = []
 
 _C2C, _C2R, _R2C = range(3)
 _LARGEST_RANK = 64
@@ -47,9 +45,7 @@ class DuccFft:
     """
 
     @staticmethod
-    def evaluate(
-        descriptor: Array, operand: Array, *, shape: ArrayShape, numerics: NumericsPolicy = REFERENCE
-    ) -> Array:
+    def evaluate(descriptor: Array, operand: Array, *, shape: ArrayShape, numerics: NumericsPolicy) -> Array:
         if descriptor.dtype != np.uint8 or descriptor.ndim != 1:
             raise EvaluationError(
                 f"the descriptor of ducc_fft must be u8[n], but is {descriptor.dtype}{descriptor.shape}"

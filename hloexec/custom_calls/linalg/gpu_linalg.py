@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from hloexec.custom_calls.backend_config import checked_json
-from hloexec.custom_calls.ffi import checked_attributes
-from hloexec.custom_calls.linalg.matrix_routines import parts_of, shapes_of, zeros_of
+from hloexec.custom_calls.ffi import checked_attributes, no_attributes
 from hloexec.custom_calls.linalg.solver_calls import reason_against_layouts
 from hloexec.custom_calls.registry import custom_call
+from hloexec.custom_calls.shapes import parts_of, shapes_of, zeros_of
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.blas import matmul
@@ -16,10 +16,12 @@ from hloexec.ops.common import array_shape, require
 from hloexec.ops.linalg.triangular import Cholesky, CholeskyAttributes, TriangularSolve, TriangularSolveAttributes
 from hloexec.values import Array
 
-__all__: list[str] = []
+
+def _cholesky_options(instruction: Instruction) -> CholeskyAttributes:
+    return CholeskyAttributes(**checked_json(instruction.backend_config, {"lower": (True, False)}))
 
 
-@custom_call("__cusolver$cholesky")
+@custom_call("__cusolver$cholesky", config=_cholesky_options)
 class XlaCholesky:
     """(l, workspace, info): a = l lᴴ, or a = uᴴ u where not `lower`; the other triangle stays as it was.
 
@@ -28,27 +30,22 @@ class XlaCholesky:
     """
 
     @staticmethod
-    def supports(instruction: Instruction) -> None:
-        _cholesky_options(instruction.backend_config)
-
-    @staticmethod
-    def infer(operand: Shape, *, backend_config: str | None, shape: Shape) -> Shape:
+    def infer(operand: Shape, *, shape: Shape) -> Shape:
         matrix = array_shape(Cholesky.infer(operand), "the operand of __cusolver$cholesky")
         parts = _parts(shape, 3, "__cusolver$cholesky")
         info = ArrayShape(ELEMENT_TYPES["s32"], matrix.dimensions[:-2])
         return TupleShape((ArrayShape(matrix.element_type, matrix.dimensions), parts[1], info))
 
     @staticmethod
-    def evaluate(operand: Array, *, backend_config: str | None, shape: TupleShape) -> tuple[Array, ...]:
-        XlaCholesky.infer(*shapes_of([operand]), backend_config=backend_config, shape=shape)
-        options = _cholesky_options(backend_config)
-        factor = Cholesky.evaluate(operand, attributes=options)
+    def evaluate(operand: Array, *, config: CholeskyAttributes, shape: TupleShape) -> tuple[Array, ...]:
+        XlaCholesky.infer(*shapes_of([operand]), shape=shape)
+        factor = Cholesky.evaluate(operand, attributes=config)
         triangle = np.tri(operand.shape[-1], dtype=bool)
         failed = np.asarray(np.isnan(factor).any((-2, -1)))
-        kept = (triangle if options.lower else triangle.T) | failed[..., None, None]
+        kept = (triangle if config.lower else triangle.T) | failed[..., None, None]
         info = np.zeros(failed.shape, np.int32)
         for place in np.argwhere(failed):
-            info[tuple(place)] = _first_bad_minor(operand[tuple(place)], options)
+            info[tuple(place)] = _first_bad_minor(operand[tuple(place)], config)
         return np.where(kept, factor, operand), zeros_of(shape.elements[1]), info
 
 
@@ -62,7 +59,13 @@ def _first_bad_minor(matrix: Array, options: CholeskyAttributes) -> int:
     return bad
 
 
-@custom_call("__cublas$triangularSolve")
+def _triangular_options(instruction: Instruction) -> TriangularSolveAttributes:
+    flags = dict.fromkeys(("left_side", "lower", "unit_diagonal"), (True, False))
+    words = {"transpose_a": ("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT")}
+    return TriangularSolveAttributes(**checked_json(instruction.backend_config, {**flags, **words}))
+
+
+@custom_call("__cublas$triangularSolve", config=_triangular_options)
 class XlaTriangularSolve:
     """(x, workspace): x with op(a) x = b or x op(a) = b; the options are those of the opcode triangular-solve.
 
@@ -70,22 +73,22 @@ class XlaTriangularSolve:
     """
 
     @staticmethod
-    def supports(instruction: Instruction) -> None:
-        _triangular_options(instruction.backend_config)
-
-    @staticmethod
-    def infer(a: Shape, b: Shape, *, backend_config: str | None, shape: Shape) -> Shape:
-        solution = TriangularSolve.infer(a, b, attributes=_triangular_options(backend_config))
+    def infer(a: Shape, b: Shape, *, config: TriangularSolveAttributes, shape: Shape) -> Shape:
+        solution = TriangularSolve.infer(a, b, attributes=config)
         return TupleShape((solution, *_parts(shape, 2, "__cublas$triangularSolve")[1:]))
 
     @staticmethod
-    def evaluate(a: Array, b: Array, *, backend_config: str | None, shape: TupleShape) -> tuple[Array, ...]:
-        XlaTriangularSolve.infer(*shapes_of([a, b]), backend_config=backend_config, shape=shape)
-        solution = TriangularSolve.evaluate(a, b, attributes=_triangular_options(backend_config))
+    def evaluate(a: Array, b: Array, *, config: TriangularSolveAttributes, shape: TupleShape) -> tuple[Array, ...]:
+        XlaTriangularSolve.infer(*shapes_of([a, b]), config=config, shape=shape)
+        solution = TriangularSolve.evaluate(a, b, attributes=config)
         return solution, zeros_of(shape.elements[1])
 
 
-@custom_call("cusolver_syrk_ffi", "hipsolver_syrk_ffi", "oneapisolver_syrk_ffi")
+def _syrk_transposes(instruction: Instruction) -> bool:
+    return bool(checked_attributes(instruction.backend_config, {"transpose": (True, False)})["transpose"])
+
+
+@custom_call("cusolver_syrk_ffi", "hipsolver_syrk_ffi", "oneapisolver_syrk_ffi", config=_syrk_transposes)
 class SymmetricUpdate:
     """The lower triangle of alpha a aᵀ + beta c (`transpose`: of alpha aᵀ a + beta c); above it c stays as it was.
 
@@ -96,11 +99,10 @@ class SymmetricUpdate:
 
     @staticmethod
     def supports(instruction: Instruction) -> str | None:
-        _syrk_transposes(instruction.backend_config)
         return reason_against_layouts(instruction, by_columns=False)
 
     @staticmethod
-    def infer(a: Shape, c: Shape, alpha: Shape, beta: Shape, *, backend_config: str | None) -> Shape:
+    def infer(a: Shape, c: Shape, alpha: Shape, beta: Shape, *, config: bool) -> Shape:
         matrix, added = array_shape(a, "a of syrk"), array_shape(c, "c of syrk")
         scalars = [array_shape(part, "alpha or beta of syrk") for part in (alpha, beta)]
         require(
@@ -112,7 +114,7 @@ class SymmetricUpdate:
                 part.element_type is matrix.element_type,
                 f"a, c, alpha and beta of syrk must have one type, but have shapes {matrix} and {part}",
             )
-        size = matrix.dimensions[-1 if _syrk_transposes(backend_config) else -2]
+        size = matrix.dimensions[-1 if config else -2]
         require(
             added.dimensions == (*matrix.dimensions[:-2], size, size),
             f"c of syrk must be {size} by {size} with the batch of a, but they have shapes {added} and {matrix}",
@@ -122,15 +124,15 @@ class SymmetricUpdate:
         return ArrayShape(added.element_type, added.dimensions)
 
     @staticmethod
-    def evaluate(a: Array, c: Array, alpha: Array, beta: Array, *, backend_config: str | None) -> Array:
-        SymmetricUpdate.infer(*shapes_of([a, c, alpha, beta]), backend_config=backend_config)
-        left = a.swapaxes(-1, -2) if _syrk_transposes(backend_config) else a
+    def evaluate(a: Array, c: Array, alpha: Array, beta: Array, *, config: bool) -> Array:
+        SymmetricUpdate.infer(*shapes_of([a, c, alpha, beta]), config=config)
+        left = a.swapaxes(-1, -2) if config else a
         with np.errstate(all="ignore"):
             total = alpha.reshape(()) * matmul(left, left.swapaxes(-1, -2)) + beta.reshape(()) * c
         return np.where(np.tri(c.shape[-1], dtype=bool), total, c)
 
 
-@custom_call("cu_cholesky_update_ffi", "hip_cholesky_update_ffi", "oneapi_cholesky_update_ffi")
+@custom_call("cu_cholesky_update_ffi", "hip_cholesky_update_ffi", "oneapi_cholesky_update_ffi", config=no_attributes)
 class CholeskyUpdate:
     """(r′, w′) with r′ upper triangular and r′ᵀ r′ = rᵀ r + w wᵀ; its diagonal is positive. w′ is w, destroyed: zeros.
 
@@ -138,10 +140,6 @@ class CholeskyUpdate:
     c·w − s·row, with (c, s) = (r_kk, w_k) / √(r_kk² + w_k²). Source: jaxlib, gpu/cholesky_update_kernel; JAX,
     jax.lax.linalg.cholesky_update; Golub, Van Loan, "Matrix Computations", 6.5.4.
     """
-
-    @staticmethod
-    def supports(instruction: Instruction) -> None:
-        checked_attributes(instruction.backend_config, {})
 
     @staticmethod
     def infer(r: Shape, w: Shape) -> Shape:
@@ -166,20 +164,6 @@ class CholeskyUpdate:
                 cosine, sine = np.stack([row[k], vector[k]]) / np.hypot(row[k], vector[k])
                 result[k], vector = cosine * row + sine * vector, cosine * vector - sine * row
         return result, np.zeros_like(w)
-
-
-def _syrk_transposes(backend_config: str | None) -> bool:
-    return bool(checked_attributes(backend_config, {"transpose": (True, False)})["transpose"])
-
-
-def _cholesky_options(backend_config: str | None) -> CholeskyAttributes:
-    return CholeskyAttributes(**checked_json(backend_config, {"lower": (True, False)}))
-
-
-def _triangular_options(backend_config: str | None) -> TriangularSolveAttributes:
-    flags = dict.fromkeys(("left_side", "lower", "unit_diagonal"), (True, False))
-    words = {"transpose_a": ("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT")}
-    return TriangularSolveAttributes(**checked_json(backend_config, {**flags, **words}))
 
 
 def _parts(shape: Shape, count: int, target: str) -> tuple[Shape, ...]:

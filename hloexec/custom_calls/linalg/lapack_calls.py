@@ -22,8 +22,8 @@ from hloexec.custom_calls.linalg.matrix_routines import (
     fields_of,
     reason_without_scipy,
     register,
-    shapes_of,
 )
+from hloexec.custom_calls.shapes import shapes_of
 from hloexec.ir import Instruction, Shape
 from hloexec.ops.common import array_shape, require
 from hloexec.values import Array
@@ -57,14 +57,14 @@ class _Target:
         return len(self.older.scalars.split()) if self.older else 0
 
     def supports(self, instruction: Instruction) -> str | None:
-        self.typed_options(instruction.backend_config)
         return reason_without_scipy()
 
-    def typed_options(self, backend_config: str | None) -> Mapping[str, object]:
+    def config(self, instruction: Instruction) -> Mapping[str, object]:
+        """The options of the typed spelling."""
         if self.older is not None:
             return {}
         permitted = {name: _permitted(values) for name, values in self.options.items()}
-        found: Mapping[str, Any] = checked_attributes(backend_config, permitted)
+        found: Mapping[str, Any] = checked_attributes(instruction.backend_config, permitted)
         return {name: chr(value) if isinstance(self.options[name], str) else value for name, value in found.items()}
 
     def infer(self, *operands: Shape, shape: Shape) -> Shape:
@@ -76,9 +76,9 @@ class _Target:
             require(array.rank == 0, f"operand {number} of {target} must be a scalar, but has shape {array}")
         return self.routine.check(operands[self.scalar_count :], shape)
 
-    def evaluate(self, *operands: Array, backend_config: str | None, shape: Shape) -> Any:
+    def evaluate(self, *operands: Array, config: Mapping[str, object], shape: Shape) -> Any:
         self.infer(*shapes_of(operands), shape=shape)
-        options = self.typed_options(backend_config)
+        options = config
         if self.older is not None:
             scalars = zip(self.older.scalars.split(), operands, strict=False)
             options = self.older.options({name: value.item() for name, value in scalars})

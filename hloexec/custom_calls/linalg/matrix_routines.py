@@ -17,29 +17,19 @@ import attrs
 import numpy as np
 
 from hloexec.custom_calls.registry import add_custom_call
-from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
+from hloexec.custom_calls.shapes import parts_of, zeros
+from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import EvaluationError
 from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.blas import hold_blas
 from hloexec.ops.common import array_shape, require
+from hloexec.precision import part_type
 from hloexec.values import Array
 
-__all__ = [
-    "PRECISIONS",
-    "Call",
-    "Field",
-    "MatrixRoutine",
-    "fields_of",
-    "parts_of",
-    "reason_without_scipy",
-    "register",
-    "shapes_of",
-    "zeros_of",
-]
+__all__ = ["PRECISIONS", "Call", "Field", "MatrixRoutine", "fields_of", "reason_without_scipy", "register"]
 
 PRECISIONS = {"s": "f32", "d": "f64", "c": "c64", "z": "c128"}
 """LAPACK's letters for its element types."""
-_REAL_PARTS = {"f32": "f32", "f64": "f64", "c64": "f32", "c128": "f64"}
 _COMPLEX = {"f32": "c64", "f64": "c128", "c64": "c64", "c128": "c128"}
 _FIELD = re.compile(r"(\w+)(?:\[([\w,\-]*)\](?::(\w+))?)?")
 
@@ -77,7 +67,7 @@ class Field:
     element: str
 
     def element_type(self, scalar: str) -> ElementType:
-        names = {"": scalar, "real": _REAL_PARTS[scalar], "complex": _COMPLEX[scalar]}
+        names = {"": scalar, "real": part_type(ELEMENT_TYPES[scalar]).name, "complex": _COMPLEX[scalar]}
         return ELEMENT_TYPES[names.get(self.element, self.element)]
 
 
@@ -148,16 +138,19 @@ class MatrixRoutine:
                 sizes[name] = size
         if "m" in sizes and "n" in sizes:
             sizes["r"] = min(sizes["m"], sizes["n"])
-        expected = (*batch, *(_size(name, sizes) for name in field.dims))
+        expected = list(batch)
+        for name in field.dims:
+            letter, _, less = name.partition("-")
+            expected.append(max(sizes[letter] - int(less or 0), 0))
         require(
-            array.dimensions == expected,
+            array.dimensions == tuple(expected),
             f"{field.name} of {self.target} must have dimensions [{','.join(map(str, expected))}], but has "
             f"shape {array}",
         )
 
     def run(self, operands: Sequence[Array], options: Mapping[str, object], shape: Shape) -> Any:
         """The results for whole batches; the operands and `shape` must have passed `check`."""
-        results = [zeros_of(part) for part in parts_of(shape)]
+        results = zeros(parts_of(shape))
         self._fill(operands, options, results)
         return tuple(results) if isinstance(shape, TupleShape) else results[0]
 
@@ -189,30 +182,10 @@ class MatrixRoutine:
                 result[number] = value
 
 
-def shapes_of(arrays: Sequence[Array]) -> list[ArrayShape]:
-    """The shapes of values, for checking a call that is given arrays alone."""
-    return [ArrayShape(element_type_of(array.dtype), array.shape) for array in arrays]
-
-
 def register(target: str, rules: Any, documentation: str) -> None:
     """Add the entry of a target whose rules are methods of an object."""
-    add_custom_call(target, rules.evaluate, infer=rules.infer, supports=rules.supports, documentation=documentation)
-
-
-def parts_of(shape: Shape) -> tuple[Shape, ...]:
-    """The results that a call declares: the elements of a tuple, or the one array."""
-    return shape.elements if isinstance(shape, TupleShape) else (shape,)
-
-
-def zeros_of(shape: Shape) -> Array:
-    """What a workspace holds."""
-    array = array_shape(shape, "a workspace")
-    return np.zeros(array.dimensions, array.element_type.storage)
-
-
-def _size(name: str, sizes: Mapping[str, int]) -> int:
-    letter, _, less = name.partition("-")
-    return max(sizes[letter] - int(less or 0), 0)
+    methods = {name: getattr(rules, name, None) for name in ("infer", "supports", "config")}
+    add_custom_call(target, rules.evaluate, **methods, documentation=documentation)
 
 
 @lru_cache(maxsize=256)

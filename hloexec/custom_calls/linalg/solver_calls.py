@@ -16,16 +16,15 @@ from typing import Any
 
 import attrs
 
-from hloexec.custom_calls.ffi import checked_attributes
+from hloexec.custom_calls.ffi import bytes_of_config, checked_attributes
 from hloexec.custom_calls.linalg.matrix_routines import (
     PRECISIONS,
     MatrixRoutine,
     fields_of,
-    parts_of,
     reason_without_scipy,
     register,
-    shapes_of,
 )
+from hloexec.custom_calls.shapes import parts_of, shapes_of
 from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.common import array_shape, require
@@ -102,9 +101,9 @@ class Spelling:
     attributes: Mapping[str, Any] | Descriptor = attrs.field(factory=dict)
     read: Callable[[Options], Options] = lambda found: {}
 
-    def members(self, backend_config: str | None) -> Mapping[str, object]:
+    def members(self, backend_config: str | None) -> Options:
         if isinstance(self.attributes, Descriptor):
-            return self.attributes.read((backend_config or "").encode("utf-8", "surrogateescape"))
+            return self.attributes.read(bytes_of_config(backend_config))
         return checked_attributes(backend_config, self.attributes)
 
 
@@ -117,25 +116,26 @@ class _Target:
     operands: str
     compute: Callable[..., Mapping[str, Any]]
 
-    def options(self, backend_config: str | None) -> Options:
-        return self.spelling.read(self.spelling.members(backend_config))
+    def config(self, instruction: Instruction) -> tuple[Options, Options]:
+        """The attributes or members, and LAPACK's options that they stand for."""
+        members = self.spelling.members(instruction.backend_config)
+        return members, self.spelling.read(members)
 
     def supports(self, instruction: Instruction) -> str | None:
-        by_columns = not self.options(instruction.backend_config).get("is_transposed", False)
+        by_columns = not self.config(instruction)[1].get("is_transposed", False)
         return reason_against_layouts(instruction, by_columns) or reason_without_scipy()
 
-    def infer(self, *operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
-        routine = self._routine(operands, self.options(backend_config))
-        routine.check(operands, shape)
+    def infer(self, *operands: Shape, config: tuple[Options, Options], shape: Shape) -> Shape:
+        members, options = config
+        self._routine(operands, options).check(operands, shape)
         if isinstance(self.spelling.attributes, Descriptor):
-            self._check_members(operands, self.spelling.members(backend_config))
+            self._check_members(operands, members)
         return shape
 
-    def evaluate(self, *operands: Array, backend_config: str | None, shape: Shape) -> Any:
+    def evaluate(self, *operands: Array, config: tuple[Options, Options], shape: Shape) -> Any:
         shapes = shapes_of(operands)
-        self.infer(*shapes, backend_config=backend_config, shape=shape)
-        options = self.options(backend_config)
-        return self._routine(shapes, options).run(operands, options, shape)
+        self.infer(*shapes, config=config, shape=shape)
+        return self._routine(shapes, config[1]).run(operands, config[1], shape)
 
     def _routine(self, operands: Sequence[Shape], options: Options) -> MatrixRoutine:
         require(bool(operands), f"{self.target} must have operands")
@@ -156,7 +156,12 @@ class _Target:
 
     def _check_members(self, operands: Sequence[Shape], members: Mapping[str, object]) -> None:
         arrays = [array_shape(operand, f"an operand of {self.target}") for operand in operands]
-        known = _known_sizes(arrays, fields_of(self.operands))
+        fields = fields_of(self.operands)
+        known = {"type": _TYPES.index(arrays[0].element_type.name)}
+        known["batch"] = prod(arrays[0].dimensions[: arrays[0].rank - len(fields[0].dims)])
+        for field, array in zip(fields, arrays, strict=True):
+            own = array.dimensions[array.rank - len(field.dims) :]
+            known = dict(zip(field.dims, own, strict=True)) | known
         for name in ("type", "batch", "m", "n", "k"):
             require(
                 name not in members or name not in known or members[name] == known[name],
@@ -180,15 +185,6 @@ def reason_against_layouts(instruction: Instruction, by_columns: bool) -> str | 
             order = "columns" if by_columns else "rows"
             return f"its library goes by {order}, but {array} does not lie so in memory"
     return None
-
-
-def _known_sizes(arrays: Sequence[ArrayShape], fields: Sequence[Any]) -> dict[str, int]:
-    sizes = {"type": _TYPES.index(arrays[0].element_type.name)}
-    sizes["batch"] = prod(arrays[0].dimensions[: arrays[0].rank - len(fields[0].dims)])
-    for field, array in zip(fields, arrays, strict=True):
-        own = array.dimensions[array.rank - len(field.dims) :]
-        sizes |= {name: size for name, size in zip(field.dims, own, strict=True) if name not in sizes}
-    return sizes
 
 
 def register_solver(

@@ -9,8 +9,6 @@ from __future__ import annotations
 from hloexec.custom_calls.registry import custom_call
 from hloexec.ir import Computation, Instruction, TupleShape
 
-__all__: list[str] = []
-
 
 @custom_call("AsyncCollectiveStart")
 class AsyncCollectiveStart:

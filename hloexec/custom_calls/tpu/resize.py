@@ -13,33 +13,33 @@ from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.policies.exact.products import ExactMultiplier, exact_matrix_product
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Array
-
-__all__: list[str] = []
 
 _RANK = 4
 _PRODUCT = ExactMultiplier(lambda operand: (operand,))
 _CONFIG = re.compile(r'"?([01])([01])"?')
 
 
-class _Resize:
-    """What the four calls share: the operand's and the result's form, and the config."""
+def _flags(instruction: Instruction) -> tuple[bool, bool]:
+    """align_corners and half_pixel_centers."""
+    digits = _CONFIG.fullmatch((instruction.backend_config or "").strip())
+    if digits is None:
+        raise UnsupportedError(
+            f"its backend_config must be two digits, align_corners and half_pixel_centers, but is "
+            f"{instruction.backend_config!r}"
+        )
+    shape = instruction.shape
+    if not isinstance(shape, ArrayShape) or shape.rank != _RANK:
+        raise UnsupportedError(f"its result is {shape} and no [batch, height, width, channels]")
+    averages = instruction.attributes.custom_call_target != "ResizeNearest"
+    if averages and not shape.element_type.is_floating:
+        raise UnsupportedError(f"its result is {shape}, but sums of weighted elements are floating-point numbers")
+    return digits[1] == "1", digits[2] == "1"
 
-    @staticmethod
-    def supports(instruction: Instruction) -> str | None:
-        _flags(instruction.backend_config)
-        shape = instruction.shape
-        if not isinstance(shape, ArrayShape) or shape.rank != _RANK:
-            return f"its result is {shape} and no [batch, height, width, channels]"
-        averages = instruction.attributes.custom_call_target != "ResizeNearest"
-        if averages and not shape.element_type.is_floating:
-            return f"its result is {shape}, but sums of weighted elements are floating-point numbers"
-        return None
 
-
-@custom_call("ResizeNearest", is_reproducible=True)
-class ResizeNearest(_Resize):
+@custom_call("ResizeNearest", config=_flags, is_reproducible=True)
+class ResizeNearest:
     """out[b, y, x, c] = operand[b, y', x', c], with y' = (y + h)·s rounded down, with aligned corners to the nearest.
 
     The config is that of ResizeBilinear.
@@ -47,24 +47,13 @@ class ResizeNearest(_Resize):
     """
 
     @staticmethod
-    def evaluate(operand: Array, *, shape: ArrayShape, backend_config: str | None) -> Array:
+    def evaluate(operand: Array, *, shape: ArrayShape, config: tuple[bool, bool]) -> Array:
         _check(operand, shape)
-        flags = _flags(backend_config)
         rows, columns = (
-            _nearest(size, result, *flags)
+            _nearest(size, result, *config)
             for size, result in zip(operand.shape[1:3], shape.dimensions[1:3], strict=True)
         )
         return operand[:, rows[:, None], columns]
-
-
-def _flags(backend_config: str | None) -> tuple[bool, bool]:
-    """align_corners and half_pixel_centers."""
-    digits = _CONFIG.fullmatch((backend_config or "").strip())
-    if digits is None:
-        raise UnsupportedError(
-            f"its backend_config must be two digits, align_corners and half_pixel_centers, but is {backend_config!r}"
-        )
-    return digits[1] == "1", digits[2] == "1"
 
 
 def _check(operand: Array, shape: ArrayShape) -> None:
@@ -95,11 +84,6 @@ def _nearest(size: int, result: int, align_corners: bool, half_pixel_centers: bo
     return np.clip(chosen, 0, size - 1).astype(np.int64)
 
 
-def _nearest_weights(size: int, result: int, align_corners: bool, half_pixel_centers: bool) -> Array:
-    """[result, size] with a one per row."""
-    return np.eye(size, dtype=np.float32)[_nearest(size, result, align_corners, half_pixel_centers)]
-
-
 def _bilinear_weights(size: int, result: int, align_corners: bool, half_pixel_centers: bool) -> Array:
     """[result, size]: two neighbours' weights per row, which add up to 1."""
     samples = _samples(size, result, align_corners, half_pixel_centers)
@@ -114,7 +98,7 @@ def _bilinear_weights(size: int, result: int, align_corners: bool, half_pixel_ce
     return weights
 
 
-class _WeightedResize(_Resize):
+class _WeightedResize:
     """The operand times the weights of its rows, then of its columns; rounded once."""
 
     weights: Callable[[int, int, bool, bool], Array]
@@ -123,19 +107,18 @@ class _WeightedResize(_Resize):
 
     @classmethod
     def evaluate(
-        cls, operand: Array, *, shape: ArrayShape, backend_config: str | None, numerics: NumericsPolicy = REFERENCE
+        cls, operand: Array, *, shape: ArrayShape, config: tuple[bool, bool], numerics: NumericsPolicy
     ) -> Array:
         _check(operand, shape)
-        flags = _flags(backend_config)
         values = widen(operand)
         for axis in (1, 2):
             size, result = operand.shape[axis], shape.dimensions[axis]
-            matrix = cls.weights(result, size, *flags).T if cls.is_gradient else cls.weights(size, result, *flags)
+            matrix = cls.weights(result, size, *config).T if cls.is_gradient else cls.weights(size, result, *config)
             values = _weighted(matrix, values, axis, numerics)
         return narrow(np.ascontiguousarray(values), shape.element_type)
 
 
-@custom_call("ResizeBilinear", is_reproducible=True)
+@custom_call("ResizeBilinear", config=_flags, is_reproducible=True)
 class ResizeBilinear(_WeightedResize):
     """out[b, y, x, c] = linear interpolation of the operand at the coordinates (y', x'), which are cut to its borders.
 
@@ -147,23 +130,22 @@ class ResizeBilinear(_WeightedResize):
     weights = staticmethod(_bilinear_weights)
 
 
-@custom_call("ResizeBilinearGrad", is_reproducible=True)
-class ResizeBilinearGrad(_WeightedResize):
+@custom_call("ResizeBilinearGrad", config=_flags, is_reproducible=True)
+class ResizeBilinearGrad(ResizeBilinear):
     """The gradient of ResizeBilinear: each element of the operand goes, with its weights, to where it came from.
 
     Source: TensorFlow, tf2xla image_resize_ops; PyTorch/XLA, resize_ops.
     """
 
-    weights = staticmethod(_bilinear_weights)
     is_gradient = True
 
 
-@custom_call("ResizeNearestGrad", is_reproducible=True)
+@custom_call("ResizeNearestGrad", config=_flags, is_reproducible=True)
 class ResizeNearestGrad(_WeightedResize):
     """The gradient of ResizeNearest: each element of the operand is added to where it came from.
 
     Source: TensorFlow, tf2xla image_resize_ops; PyTorch/XLA, resize_ops.
     """
 
-    weights = staticmethod(_nearest_weights)
+    weights = staticmethod(lambda size, *others: np.eye(size, dtype=np.float32)[_nearest(size, *others)])
     is_gradient = True

@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from math import sqrt
 from typing import Any
 
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.backend_config import refused_config
+from hloexec.custom_calls.ffi import Attributes
 from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.shapes import in_declared_form, operand_shapes, result_shapes, with_scratch, zeros
-from hloexec.custom_calls.transformer_engine.configs import Attributes
+from hloexec.custom_calls.shapes import CallResult, in_declared_form, operand_shapes, result_shapes, with_scratch, zeros
 from hloexec.custom_calls.transformer_engine.quantization import SCALINGS, inverses, largest_magnitude, scaled
 from hloexec.errors import ShapeError, UnsupportedError
-from hloexec.ir import ArrayShape, Shape
+from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.common import array_shape, narrow, widen
 from hloexec.ops.elementwise.functions import logistic
 from hloexec.values import Array
-
-__all__: list[str] = []
 
 
 def _gelu(x: Array) -> tuple[Array, Array]:
@@ -44,22 +40,13 @@ def _swish(x: Array, beta: float) -> tuple[Array, Array]:
     return x * gate, gate + factor * x * gate * (1 - gate)
 
 
-def _relu(x: Array) -> tuple[Array, Array]:
-    return np.maximum(x, 0), (x > 0).astype(x.dtype)
-
-
-def _squared_relu(x: Array) -> tuple[Array, Array]:
-    positive = np.maximum(x, 0)
-    return positive * positive, 2 * positive
-
-
 _Function = Callable[[Array], tuple[Array, Array]]
 _FUNCTIONS: Mapping[str, _Function] = {
     "gelu": _gelu,
     "silu": lambda x: _swish(x, 1),
-    "relu": _relu,
+    "relu": lambda x: (np.maximum(x, 0), (x > 0).astype(x.dtype)),
     "quick gelu": lambda x: _swish(x, 1.702),
-    "squared relu": _squared_relu,
+    "squared relu": lambda x: (np.maximum(x, 0) ** 2, 2 * np.maximum(x, 0)),
     "logistic": lambda x: ((gate := logistic(x)), gate * (1 - gate)),
 }
 
@@ -87,9 +74,8 @@ class _Config:
 _PARAMETERS = re.compile(r",?\s*act_params\s*=\s*\{(?:[^{}]|\{[^{}]*\})*\}")
 
 
-@lru_cache(maxsize=64)
-def _config(backend_config: str | None) -> _Config:
-    text = _PARAMETERS.sub("", backend_config or "").replace("{,", "{")
+def _config(instruction: Instruction) -> _Config:
+    text = _PARAMETERS.sub("", instruction.backend_config or "").replace("{,", "{")
     with Attributes(text) as attributes:
         number = attributes.integer("act_enum")
         if not 0 <= number <= 10:
@@ -146,7 +132,7 @@ def _check_scale(scale: Shape, is_used: bool) -> None:
         raise ShapeError(f"the activation must have a scale of one element, but has {scale}")
 
 
-@custom_call("te_act_lu_ffi", "te_act_lu_fp8_ffi")
+@custom_call("te_act_lu_ffi", "te_act_lu_fp8_ffi", config=_config)
 class Activation:
     """f(x[..., 0, :]), times x[..., 1, :] where there are two halves, rounded once from f32
 
@@ -157,11 +143,8 @@ class Activation:
     jax/csrc/extensions/activation.cpp (ActLuFFI).
     """
 
-    supports = refused_config(_config)
-
     @staticmethod
-    def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
-        config = _config(backend_config)
+    def infer(*operands: Shape, config: _Config, shape: Shape) -> Shape:
         if not 1 <= len(operands) <= 4:
             raise ShapeError(f"an activation takes x, a scale and amax, but has {len(operands)} operands")
         x = array_shape(operands[0], "x of the activation")
@@ -172,8 +155,8 @@ class Activation:
         return in_declared_form([ArrayShape(declared.element_type, (*x.dimensions[:-2], x.dimensions[-1]))], shape)
 
     @staticmethod
-    def evaluate(*operands: Array, backend_config: str | None, shape: Shape) -> Array | tuple[Array, ...]:
-        config, declared = _config(backend_config), result_shapes(shape, "the activation")
+    def evaluate(*operands: Array, config: _Config, shape: Shape) -> CallResult:
+        declared = result_shapes(shape, "the activation")
         is_older = len(operands) == 4
         if is_older:
             config = attrs.evolve(config, scaling="delayed")
@@ -192,7 +175,7 @@ class Activation:
         return with_scratch(_results(value, config, scale, amax, declared), shape)
 
 
-@custom_call("te_dact_lu_ffi", "te_dact_dbias_quantize_ffi", "te_dact_lu_dbias_quantize_ffi")
+@custom_call("te_dact_lu_ffi", "te_dact_dbias_quantize_ffi", "te_dact_lu_dbias_quantize_ffi", config=_config)
 class ActivationGradient:
     """dz · f'(x[..., 0, :]), times x[..., 1, :] where there are two halves, and dz · f(x[..., 0, :]) for the second
 
@@ -202,11 +185,8 @@ class ActivationGradient:
     jax/csrc/extensions/activation.cpp (DActLuFFI, DActLuDBiasQuantizeFFI).
     """
 
-    supports = refused_config(_config)
-
     @staticmethod
-    def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
-        config = _config(backend_config)
+    def infer(*operands: Shape, config: _Config, shape: Shape) -> Shape:
         if not 2 <= len(operands) <= 4:
             raise ShapeError(
                 f"an activation's gradient takes dz, x, a scale and amax, but has {len(operands)} operands"
@@ -223,8 +203,8 @@ class ActivationGradient:
         return in_declared_form([ArrayShape(declared[0].element_type, x.dimensions)], shape)
 
     @staticmethod
-    def evaluate(*operands: Array, backend_config: str | None, shape: Shape) -> Array | tuple[Array, ...]:
-        config, declared = _config(backend_config), result_shapes(shape, "the activation's gradient")
+    def evaluate(*operands: Array, config: _Config, shape: Shape) -> CallResult:
+        declared = result_shapes(shape, "the activation's gradient")
         dz, x = widen(operands[0]), widen(operands[1])
         scale, amax, *_ = (*operands[2:], None, None)
         function = _function(config, x.shape, "the activation's gradient")

@@ -11,9 +11,8 @@ from math import prod
 import numpy as np
 
 from hloexec.custom_calls import attention as softmax
-from hloexec.custom_calls.backend_config import refused_by
 from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.shapes import in_declared_form, operand_shapes, result_shapes, with_scratch, zeros
+from hloexec.custom_calls.shapes import CallResult, in_declared_form, operand_shapes, result_shapes, with_scratch, zeros
 from hloexec.custom_calls.transformer_engine.sequences import (
     AttentionConfig,
     Batch,
@@ -27,18 +26,17 @@ from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import narrow, widen
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Array
 
-__all__ = ["FusedAttentionBackward", "FusedAttentionForward"]
 
-
-def _check(instruction: Instruction) -> None:
-    attention_config(instruction.backend_config)
+def _config(instruction: Instruction) -> AttentionConfig:
+    config = attention_config(instruction.backend_config)
     shape = instruction.shape
     first = shape.elements[0] if isinstance(shape, TupleShape) and shape.elements else shape
     if isinstance(first, ArrayShape) and not (first.element_type.is_floating and first.element_type.bits >= 16):
         raise UnsupportedError(f"attention in {first.element_type} needs scales that the call does not have")
+    return config
 
 
 def _sink(config: AttentionConfig, offset: Array | None, heads: int) -> Array | None:
@@ -59,7 +57,7 @@ def _infer_sizes(operands: Sequence[Shape], config: AttentionConfig, count: int)
     return arrays, attention_sizes([array.dimensions for array in arrays], config)
 
 
-@custom_call("te_fused_attn_forward_ffi", is_reproducible=True)
+@custom_call("te_fused_attn_forward_ffi", config=_config, is_reproducible=True)
 class FusedAttentionForward:
     """softmax(scale · q · kᵀ + bias, hidden keys left out) · v, computed in f32 and rounded once
 
@@ -71,20 +69,15 @@ class FusedAttentionForward:
     jax/csrc/extensions/attention.cpp (FusedAttnForwardFFI).
     """
 
-    supports = refused_by(_check)
-
     @staticmethod
-    def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
-        config = attention_config(backend_config)
+    def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
         arrays, sizes = _infer_sizes(operands, config, 9 + config.has_softmax_offset)
         check_auxiliary(result_shapes(shape, "the attention", 4 + config.has_largest)[1], sizes, config)
         return in_declared_form([ArrayShape(arrays[0].element_type, sizes.output)], shape)
 
     @staticmethod
-    def evaluate(
-        *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
-    ) -> tuple[Array, ...]:
-        config, declared = attention_config(backend_config), result_shapes(shape, "the attention")
+    def evaluate(*operands: Array, config: AttentionConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
+        declared = result_shapes(shape, "the attention")
         rest = list(operands[4:])
         offset = rest.pop(0) if config.has_softmax_offset else None
         seed, *lengths = rest
@@ -114,7 +107,7 @@ class FusedAttentionForward:
         return tuple(results)
 
 
-@custom_call("te_fused_attn_backward_ffi", is_reproducible=True)
+@custom_call("te_fused_attn_backward_ffi", config=_config, is_reproducible=True)
 class FusedAttentionBackward:
     """The gradients of attention with respect to q, k, v, the bias and the softmax's offset
 
@@ -125,11 +118,8 @@ class FusedAttentionBackward:
     sequences they are 0. Source: TransformerEngine, jax/csrc/extensions/attention.cpp (FusedAttnBackwardFFI).
     """
 
-    supports = refused_by(_check)
-
     @staticmethod
-    def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
-        config = attention_config(backend_config)
+    def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
         count = 4 + config.has_softmax_offset
         arrays, sizes = _infer_sizes(operands, config, count + 8)
         check_auxiliary(arrays[count], sizes, config)
@@ -140,10 +130,7 @@ class FusedAttentionBackward:
         return in_declared_form(arrays[:count], shape)
 
     @staticmethod
-    def evaluate(
-        *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
-    ) -> Array | tuple[Array, ...]:
-        config = attention_config(backend_config)
+    def evaluate(*operands: Array, config: AttentionConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
         count = 4 + config.has_softmax_offset
         declared = result_shapes(shape, "the attention's gradient")
         auxiliary, _, output, output_gradient, *lengths = operands[count:]

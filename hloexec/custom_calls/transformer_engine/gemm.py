@@ -5,28 +5,23 @@ Source: TransformerEngine, jax/csrc/extensions/gemm.cpp, jax/cpp_extensions/gemm
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
-from typing import Any
 
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.backend_config import refused_config
 from hloexec.custom_calls.cublas.matmul import gelu
-from hloexec.custom_calls.registry import custom_call
+from hloexec.custom_calls.ffi import Attributes
+from hloexec.custom_calls.registry import custom_call, refuse_custom_calls
 from hloexec.custom_calls.shapes import operand_shapes, result_shapes, zeros
-from hloexec.custom_calls.transformer_engine.configs import Attributes
 from hloexec.custom_calls.transformer_engine.quantization import SCALINGS, as_matrix
 from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.contraction.dot import DotAttributes, contract
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Array
-
-__all__: list[str] = []
 
 
 @attrs.frozen
@@ -38,9 +33,8 @@ class _Config:
     has_gelu: bool
 
 
-@lru_cache(maxsize=256)
-def _config(backend_config: str | None) -> _Config:
-    with Attributes(backend_config) as attributes:
+def _config(instruction: Instruction) -> _Config:
+    with Attributes(instruction.backend_config) as attributes:
         config = _Config(
             attributes.choice("scaling_mode", {number: SCALINGS[number] for number in (0, 1, 3)}),
             (attributes.integer("lhs_axis_boundary"), attributes.integer("rhs_axis_boundary")),
@@ -75,7 +69,7 @@ def _sides(config: _Config, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> tuple
     return free, contracted, other, last
 
 
-@custom_call("te_gemm_ffi")
+@custom_call("te_gemm_ffi", config=_config)
 class Gemm:
     """lhs · rhs + bias, or gelu of it, rounded once from f32
 
@@ -86,11 +80,8 @@ class Gemm:
     scaling_mode is not 0. Source: TransformerEngine, jax/csrc/extensions/gemm.cpp (GemmFFI).
     """
 
-    supports = refused_config(_config)
-
     @staticmethod
-    def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
-        config = _config(backend_config)
+    def infer(*operands: Shape, config: _Config, shape: Shape) -> Shape:
         if len(operands) not in (6, 8):
             raise ShapeError(f"te_gemm_ffi takes 6 operands, or 8 with alpha and beta, but has {len(operands)}")
         lhs, lhs_scale, rhs, rhs_scale, bias, *_ = operand_shapes(operands, "te_gemm_ffi")
@@ -108,10 +99,8 @@ class Gemm:
         return TupleShape(tuple(declared))
 
     @staticmethod
-    def evaluate(
-        *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
-    ) -> tuple[Array, ...]:
-        config, declared = _config(backend_config), result_shapes(shape, "te_gemm_ffi")
+    def evaluate(*operands: Array, config: _Config, shape: Shape, numerics: NumericsPolicy) -> tuple[Array, ...]:
+        declared = result_shapes(shape, "te_gemm_ffi")
         lhs, lhs_scale, rhs, rhs_scale, bias, _, *factors = operands
         numbers = DotAttributes(
             lhs_contracting_dims=(0 if config.transposed[0] else 1,),
@@ -125,7 +114,12 @@ class Gemm:
             if config.scaling != "none":
                 product = product * (widen(lhs_scale).reshape(-1)[0] * widen(rhs_scale).reshape(-1)[0])
             if factors:
-                product = _with_factors(product, *factors)
+                alpha, beta = factors
+                if alpha.size != 1 or widen(beta).any():
+                    raise EvaluationError(
+                        "te_gemm_ffi must have one alpha and a beta of 0, since there is nothing to add to"
+                    )
+                product = product * widen(alpha).reshape(-1)[0].astype(product.dtype)
             if config.has_bias:
                 product = product + widen(bias).reshape(-1)
             value = gelu(product) if config.has_gelu else product
@@ -134,13 +128,6 @@ class Gemm:
         if config.has_gelu:
             results[2] = narrow(product, declared[2].element_type).reshape(declared[2].dimensions)
         return tuple(results)
-
-
-def _with_factors(product: Array, alpha: Array, beta: Array) -> Array:
-    if alpha.size != 1 or widen(beta).any():
-        raise EvaluationError("te_gemm_ffi must have one alpha and a beta of 0, since there is nothing to add to")
-    scaled: Array = product * widen(alpha).reshape(-1)[0].astype(product.dtype)
-    return scaled
 
 
 _OPAQUE = (
@@ -160,25 +147,20 @@ _TYPED = (
 ).split()
 
 
-def _refusal(instruction: Instruction) -> str | None:
-    target = getattr(instruction.attributes, "custom_call_target", "")
-    if target in _TYPED:
-        return "what it does with its operands changes from version to version, and its attributes do not say which"
-    return (
+for _targets, _reason in (
+    (
+        _OPAQUE,
         "its backend_config is a packed structure whose layout changes from version to version; newer versions of "
-        "Transformer Engine (those whose calls end in _ffi) say the same in words"
+        "Transformer Engine (those whose calls end in _ffi) say the same in words",
+    ),
+    (_TYPED, "what it does with its operands changes from version to version, and its attributes do not say which"),
+):
+    refuse_custom_calls(
+        *_targets,
+        reason=_reason,
+        documentation="""
+        Calls of Transformer Engine whose configs do not say what to compute: all refused.
+
+        Source: TransformerEngine 0.x and 1.x, jax/csrc/extensions/packing.cpp.
+        """,
     )
-
-
-@custom_call(*_OPAQUE, *_TYPED)
-class Refused:
-    """Calls of Transformer Engine whose configs do not say what to compute: all refused.
-
-    Source: TransformerEngine 0.x and 1.x, jax/csrc/extensions/packing.cpp.
-    """
-
-    supports = staticmethod(_refusal)
-
-    @staticmethod
-    def evaluate(*operands: object) -> Any:
-        raise UnsupportedError("Transformer Engine's packed structures are not supported")

@@ -7,23 +7,20 @@ jax/csrc/extensions/normalization.cpp.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.backend_config import refused_config
+from hloexec.custom_calls.ffi import Attributes
 from hloexec.custom_calls.registry import add_custom_call
 from hloexec.custom_calls.shapes import operand_shapes, result_shapes, zeros
-from hloexec.custom_calls.transformer_engine.configs import Attributes
 from hloexec.custom_calls.transformer_engine.quantization import SCALINGS, largest_magnitude, scaled
 from hloexec.errors import ShapeError, UnsupportedError
-from hloexec.ir import Shape, TupleShape
+from hloexec.ir import Instruction, Shape, TupleShape
 from hloexec.ops.common import narrow, widen
 from hloexec.values import Array
-
-__all__: list[str] = []
 
 
 @attrs.frozen
@@ -70,12 +67,11 @@ class _Config:
     """Whether the largest magnitude is found without a scale, too."""
 
 
-@lru_cache(maxsize=256)
-def _config(target: str, backend_config: str | None) -> _Config:
-    form = _FORMS[target]
+def _config(instruction: Instruction) -> _Config:
+    form = _FORMS[instruction.attributes.custom_call_target]
     scaling = "delayed" if "scale" in form.operands else "none"
     epsilon = 0.0
-    with Attributes(backend_config) as attributes:
+    with Attributes(instruction.backend_config) as attributes:
         norm = form.norm or attributes.choice("norm_type", {0: "layer", 1: "rms"})
         if form.is_forward and form.norm is None:
             scaling = attributes.choice("scaling_mode", {0: SCALINGS[0], 1: SCALINGS[1]})
@@ -99,8 +95,8 @@ def _named(form: _Form, values: Sequence[object], target: str) -> dict[str, Any]
     return dict(zip(names, values, strict=True))
 
 
-def _infer_shapes(target: str, *operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
-    form, config = _FORMS[target], _config(target, backend_config)
+def _infer_shapes(target: str, *operands: Shape, config: _Config, shape: Shape) -> Shape:
+    form = _FORMS[target]
     given = _named(form, operand_shapes(operands, target), target)
     x, gamma = given["x"], given["gamma"]
     if x.rank < 1 or gamma.dimensions != x.dimensions[-1:] or not x.element_count:
@@ -122,8 +118,8 @@ def _infer_shapes(target: str, *operands: Shape, backend_config: str | None, sha
     return TupleShape(tuple(declared))
 
 
-def _forward(target: str, *operands: Array, backend_config: str | None, shape: Shape) -> tuple[Array, ...]:
-    form, config, declared = _FORMS[target], _config(target, backend_config), result_shapes(shape, target)
+def _forward(target: str, *operands: Array, config: _Config, shape: Shape) -> tuple[Array, ...]:
+    form, declared = _FORMS[target], result_shapes(shape, target)
     given = _named(form, operands, target)
     x, gamma = widen(given["x"]), widen(given["gamma"])
     dtype = x.dtype.type
@@ -159,8 +155,8 @@ def _forward(target: str, *operands: Array, backend_config: str | None, shape: S
     return tuple(outputs)
 
 
-def _backward(target: str, *operands: Array, backend_config: str | None, shape: Shape) -> tuple[Array, ...]:
-    form, config, declared = _FORMS[target], _config(target, backend_config), result_shapes(shape, target)
+def _backward(target: str, *operands: Array, config: _Config, shape: Shape) -> tuple[Array, ...]:
+    form, declared = _FORMS[target], result_shapes(shape, target)
     given = {name: widen(value) for name, value in _named(form, operands, target).items()}
     x, factor = given["x"], given["rsigma"][..., None]
     dtype = x.dtype.type
@@ -206,7 +202,7 @@ for _target, _form in _FORMS.items():
         _target,
         partial(_forward if _form.is_forward else _backward, _target),
         infer=partial(_infer_shapes, _target),
-        supports=refused_config(partial(_config, _target)),
+        config=_config,
         documentation=_DOCUMENTATION[_form.is_forward].format(
             operands=", ".join(_form.operands), results=", ".join(_form.results)
         ),

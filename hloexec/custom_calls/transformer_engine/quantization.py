@@ -8,20 +8,17 @@ with blocks along its columns. Source: TransformerEngine, jax/csrc/extensions/qu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from math import prod
 
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.backend_config import refused_config
+from hloexec.custom_calls.ffi import Attributes, no_attributes
 from hloexec.custom_calls.registry import add_custom_call, custom_call
-from hloexec.custom_calls.rounding import saturating
-from hloexec.custom_calls.shapes import in_declared_form, result_shapes, with_scratch, zeros
-from hloexec.custom_calls.transformer_engine.configs import Attributes
+from hloexec.custom_calls.shapes import CallResult, in_declared_form, result_shapes, saturating, with_scratch, zeros
 from hloexec.dtypes import ElementType
 from hloexec.errors import ShapeError, UnsupportedError
-from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, narrow, widen
 from hloexec.precision import largest_number
 from hloexec.values import Array
@@ -82,9 +79,8 @@ class _Quantize:
     has_bias_gradient: bool
 
 
-@lru_cache(maxsize=256)
-def _quantize(backend_config: str | None) -> _Quantize:
-    with Attributes(backend_config) as attributes:
+def _quantize(instruction: Instruction) -> _Quantize:
+    with Attributes(instruction.backend_config) as attributes:
         for name in ("stochastic_rounding", "use_rht"):
             if attributes.truth(name, False):
                 raise UnsupportedError(f"its attribute {name} is true, which belongs to four bits")
@@ -96,7 +92,7 @@ def _quantize(backend_config: str | None) -> _Quantize:
         )
 
 
-@custom_call("te_dbias_quantize_ffi")
+@custom_call("te_dbias_quantize_ffi", config=_quantize)
 class Quantize:
     """x in eight bits with what it was scaled by, transposed too, and the sum of its rows
 
@@ -109,11 +105,8 @@ class Quantize:
     jax/csrc/extensions/quantization.cpp (DBiasQuantizeFFI).
     """
 
-    supports = refused_config(_quantize)
-
     @staticmethod
-    def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
-        config = _quantize(backend_config)
+    def infer(*operands: Shape, config: _Quantize, shape: Shape) -> Shape:
         if len(operands) < 2:
             raise ShapeError(f"quantizing takes x and a scale, but has {len(operands)} operands")
         x = array_shape(operands[0], "the operand of quantizing")
@@ -135,8 +128,8 @@ class Quantize:
         return TupleShape(tuple(declared))
 
     @staticmethod
-    def evaluate(*operands: Array, backend_config: str | None, shape: Shape) -> tuple[Array, ...]:
-        config, declared = _quantize(backend_config), result_shapes(shape, "quantizing")
+    def evaluate(*operands: Array, config: _Quantize, shape: Shape) -> tuple[Array, ...]:
+        declared = result_shapes(shape, "quantizing")
         x = operands[0]
         axis = _axis(config.axis, x.ndim, "flatten_axis")
         wide, results = widen(x), zeros(declared)
@@ -222,14 +215,8 @@ def _exponents(values: Array) -> Array:
     return np.where(np.isnan(values), 0xFF, exponents).astype(np.uint8)
 
 
-def _nothing(backend_config: str | None) -> None:
-    with Attributes(backend_config):
-        pass
-
-
-@lru_cache(maxsize=64)
-def _transpose_axis(backend_config: str | None) -> int:
-    with Attributes(backend_config) as attributes:
+def _transpose_axis(instruction: Instruction) -> int:
+    with Attributes(instruction.backend_config) as attributes:
         return attributes.integer("transpose_axis")
 
 
@@ -246,14 +233,11 @@ _OLDER: Mapping[str, tuple[tuple[str, ...], str]] = {
 def _add_older(target: str, names: tuple[str, ...], what: str) -> None:
     """One of the calls of versions 1.x: x, amax, scale, scale_inv → what `names` says, then workspaces."""
 
-    has_axis = "transpose" in names
-    read = _transpose_axis if has_axis else _nothing
-
-    def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
+    def infer(*operands: Shape, config: int | None, shape: Shape) -> Shape:
         if len(operands) != 4:
             raise ShapeError(f"{target} takes x, amax, scale and scale_inv, but has {len(operands)} operands")
         x = array_shape(operands[0], f"x of {target}")
-        axis = _axis(_transpose_axis(backend_config), x.rank, "transpose_axis") if has_axis else 0
+        axis = 0 if config is None else _axis(config, x.rank, "transpose_axis")
         if not array_shape(operands[2], f"scale of {target}").element_count:
             raise ShapeError(f"{target} must have a scale of one element, but has {operands[2]}")
         declared = result_shapes(shape, target, len(names))
@@ -267,11 +251,11 @@ def _add_older(target: str, names: tuple[str, ...], what: str) -> None:
             declared[number] = attrs.evolve(declared[number], dimensions=found[name])
         return TupleShape(tuple(declared))
 
-    def evaluate(*operands: Array, backend_config: str | None, shape: Shape) -> Array | tuple[Array, ...]:
+    def evaluate(*operands: Array, config: int | None, shape: Shape) -> CallResult:
         declared = result_shapes(shape, target)
         x, amax, scale, _ = operands
         wide = widen(x)
-        matrix = as_matrix(wide, _axis(_transpose_axis(backend_config), x.ndim, "transpose_axis") if has_axis else 0)
+        matrix = as_matrix(wide, 0 if config is None else _axis(config, x.ndim, "transpose_axis"))
         kernels = {
             "output": lambda leaf: scaled(wide, scale, leaf.element_type),
             "transpose": lambda leaf: scaled(matrix.T, scale, leaf.element_type),
@@ -290,22 +274,21 @@ def _add_older(target: str, names: tuple[str, ...], what: str) -> None:
         "eight bits, which saturate; amax grows to the largest magnitude in x. Source: TransformerEngine 1.x, "
         "jax/csrc/extensions/quantization.cpp and transpose.cpp."
     )
-    add_custom_call(target, evaluate, infer=infer, supports=refused_config(read), documentation=documentation)
+    read = _transpose_axis if "transpose" in names else no_attributes
+    add_custom_call(target, evaluate, infer=infer, config=read, documentation=documentation)
 
 
 for _target, (_names, _what) in _OLDER.items():
     _add_older(_target, _names, _what)
 
 
-@custom_call("te_dequantize_ffi")
+@custom_call("te_dequantize_ffi", config=no_attributes)
 class Dequantize:
     """x · scale_inv, rounded once
 
     Operands: x, amax, scale (both unused), scale_inv (f32[1]). Source: TransformerEngine,
     jax/csrc/extensions/quantization.cpp (DequantizeFFI).
     """
-
-    supports = refused_config(_nothing)
 
     @staticmethod
     def infer(x: Shape, amax: Shape, scale: Shape, scale_inv: Shape, *, shape: Shape) -> Shape:
@@ -314,7 +297,7 @@ class Dequantize:
         return in_declared_form([result], shape)
 
     @staticmethod
-    def evaluate(x: Array, amax: Array, scale: Array, scale_inv: Array, *, shape: Shape) -> Array | tuple[Array, ...]:
+    def evaluate(x: Array, amax: Array, scale: Array, scale_inv: Array, *, shape: Shape) -> CallResult:
         if scale_inv.size < 1:
             raise ShapeError("te_dequantize_ffi must have a scale_inv of one element")
         with np.errstate(all="ignore"):
@@ -322,22 +305,20 @@ class Dequantize:
         return with_scratch([narrow(product, result_shapes(shape, "te_dequantize_ffi")[0].element_type)], shape)
 
 
-@custom_call("te_transpose_ffi", is_reproducible=True)
+@custom_call("te_transpose_ffi", config=_transpose_axis, is_reproducible=True)
 class Transpose:
     """The dimensions from `transpose_axis` on before the others
 
     Source: TransformerEngine 1.x, jax/csrc/extensions/transpose.cpp.
     """
 
-    supports = refused_config(_transpose_axis)
-
     @staticmethod
-    def infer(x: Shape, *, backend_config: str | None, shape: Shape) -> Shape:
+    def infer(x: Shape, *, config: int, shape: Shape) -> Shape:
         operand = array_shape(x, "x of te_transpose_ffi")
-        axis = _axis(_transpose_axis(backend_config), operand.rank, "transpose_axis")
+        axis = _axis(config, operand.rank, "transpose_axis")
         return in_declared_form([ArrayShape(operand.element_type, _turned(operand.dimensions, axis))], shape)
 
     @staticmethod
-    def evaluate(x: Array, *, backend_config: str | None, shape: Shape) -> Array | tuple[Array, ...]:
-        axis = _axis(_transpose_axis(backend_config), x.ndim, "transpose_axis")
+    def evaluate(x: Array, *, config: int, shape: Shape) -> CallResult:
+        axis = _axis(config, x.ndim, "transpose_axis")
         return with_scratch([x.transpose(*range(axis, x.ndim), *range(axis))], shape)

@@ -9,14 +9,14 @@ jax/csrc/extensions/attention.cpp, jax/cpp_extensions/attention.py, common/inclu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from math import prod
 
 import attrs
 import numpy as np
 
 from hloexec.custom_calls import attention as softmax
-from hloexec.custom_calls.transformer_engine.configs import Attributes
+from hloexec.custom_calls.ffi import Attributes
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape
 from hloexec.ops.policies.policy import NumericsPolicy
@@ -74,7 +74,6 @@ class AttentionConfig:
         return 3 if "3" in self.layout else 2 if "2" in self.layout else 1
 
 
-@lru_cache(maxsize=256)
 def attention_config(backend_config: str | None) -> AttentionConfig:
     with Attributes(backend_config) as attributes:
         has_softmax_offset = "softmax_type" in attributes
@@ -189,7 +188,8 @@ class Batch:
         self.sizes = sizes = attention_sizes([operand.shape for operand in operands[:3]], config)
         rows = prod(sizes.batch)
         self.count = rows * (max(config.segments, 1) if config.is_ragged else 1)
-        q, k, v = self._split(operands)
+        alone = 3 - config.packed
+        q, k, v = operands[:3] if config.packed == 1 else (*operands[:alone], *np.moveaxis(operands[alone], -3, 0))
         self.queries = q.reshape(rows * sizes.queries, sizes.heads, sizes.depth)
         self.keys = k.reshape(rows * sizes.keys, sizes.groups, sizes.depth)
         self.values = v.reshape(rows * sizes.keys, sizes.groups, sizes.value_depth)
@@ -197,14 +197,6 @@ class Batch:
         self.bias = bias.reshape(prod(bias.shape[:-3]), *bias.shape[-3:]) if config.bias != "none" else None
         self.query_stretches = self._stretches(sizes.queries, rows, lengths[0], lengths[2])
         self.key_stretches = self._stretches(sizes.keys, rows, lengths[1], lengths[3])
-
-    def _split(self, operands: Sequence[Array]) -> tuple[Array, Array, Array]:
-        packed = self.config.packed
-        if packed == 3:
-            return operands[0][..., 0, :, :], operands[0][..., 1, :, :], operands[0][..., 2, :, :]
-        if packed == 2:
-            return operands[0], operands[1][..., 0, :, :], operands[1][..., 1, :, :]
-        return operands[0], operands[1], operands[2]
 
     def _stretches(self, size: int, rows: int, sums: Array, offsets: Array) -> list[slice]:
         """Where each sequence lies: its row, as far as its length says where a mask or the packing asks for it."""

@@ -5,28 +5,24 @@ Source: TransformerEngine, jax/csrc/extensions/softmax.cpp, common/fused_softmax
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 
-from hloexec.custom_calls.backend_config import refused_config
+from hloexec.custom_calls.ffi import Attributes
 from hloexec.custom_calls.registry import add_custom_call
-from hloexec.custom_calls.shapes import in_declared_form, operand_shapes, result_shapes, with_scratch
-from hloexec.custom_calls.transformer_engine.configs import Attributes
+from hloexec.custom_calls.shapes import CallResult, in_declared_form, operand_shapes, result_shapes, with_scratch
 from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, Shape
+from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.common import narrow, widen
 from hloexec.values import Array
-
-__all__: list[str] = []
 
 _HIDDEN = np.float32(-10000)
 """What the library puts in the place of a masked score; a row with nothing else gives 0."""
 
 
-@lru_cache(maxsize=64)
-def _scale(backend_config: str | None) -> np.float32:
-    with Attributes(backend_config) as attributes:
+def _scale(instruction: Instruction) -> np.float32:
+    with Attributes(instruction.backend_config) as attributes:
         return np.float32(attributes.number("scale_factor"))
 
 
@@ -57,12 +53,10 @@ def _infer_forward(target: str, kind: str, *operands: Shape, shape: Shape) -> Sh
     return result
 
 
-def _forward(
-    target: str, kind: str, *operands: Array, backend_config: str | None, shape: Shape
-) -> Array | tuple[Array, ...]:
+def _forward(target: str, kind: str, *operands: Array, config: np.float32, shape: Shape) -> CallResult:
     scores = widen(operands[0]).astype(np.float32, copy=False)
     with np.errstate(all="ignore"):
-        scores = scores * _scale(backend_config)
+        scores = scores * config
         if kind == "causal":
             scores = np.where(_causal(scores.shape), scores, -np.inf)
         elif kind == "masked":
@@ -83,14 +77,14 @@ def _infer_backward(target: str, kind: str, gradient: Shape, weights: Shape, *, 
 
 
 def _backward(
-    target: str, kind: str, gradient: Array, weights: Array, *, backend_config: str | None, shape: Shape
-) -> Array | tuple[Array, ...]:
+    target: str, kind: str, gradient: Array, weights: Array, *, config: np.float32, shape: Shape
+) -> CallResult:
     delta, chosen = (widen(array).astype(np.float32, copy=False) for array in (gradient, weights))
     with np.errstate(all="ignore"):
         if kind == "causal":
             chosen = np.where(_causal(chosen.shape), chosen, np.float32(0))
         product = delta * chosen
-        value = _scale(backend_config) * (product - chosen * product.sum(-1, keepdims=True))
+        value = config * (product - chosen * product.sum(-1, keepdims=True))
     return with_scratch([narrow(value, result_shapes(shape, target)[0].element_type)], shape)
 
 
@@ -106,14 +100,14 @@ for _name, (_kind, _what) in _KINDS.items():
         f"{_name}_forward_ffi",
         partial(_forward, f"{_name}_forward_ffi", _kind),
         infer=partial(_infer_forward, f"{_name}_forward_ffi", _kind),
-        supports=refused_config(_scale),
+        config=_scale,
         documentation=f"softmax(scale_factor · x) along the last dimension{_what}\n\nIn f32, rounded once. {_SOURCE}",
     )
     add_custom_call(
         f"{_name}_backward_ffi",
         partial(_backward, f"{_name}_backward_ffi", _kind),
         infer=partial(_infer_backward, f"{_name}_backward_ffi", _kind),
-        supports=refused_config(_scale),
+        config=_scale,
         documentation="scale_factor · (dy · y − y · Σ dy · y), the gradient of a softmax given its output y\n\n"
         f"Operands: dy, y. In f32, rounded once. {_SOURCE}",
     )

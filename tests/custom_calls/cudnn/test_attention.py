@@ -495,11 +495,13 @@ def test_a_config_of_a_string_is_read_too():
 
 def test_calls_with_too_few_operands_are_errors_and_no_crashes():
     from hloexec.custom_calls.cudnn.attention import Attention
+    from hloexec.custom_calls.cudnn.attention_config import attention_config
+    from hloexec.ops.policies.policy import REFERENCE
 
     parsed = hloexec.parse(module("__cudnn$fmhaSoftmax", Q, K, V, result="(f32[2,3,6,4], u8[0])", config=flash()))
     root = parsed.entry.root
     with pytest.raises(EvaluationError, match="operands queries, keys, values, but has 1"):
-        Attention.evaluate(Q, attributes=root.attributes, backend_config=root.backend_config, shape=root.shape)
+        Attention.evaluate(Q, config=attention_config(root), shape=root.shape, numerics=REFERENCE)
 
 
 def test_attention_of_integers_is_refused():

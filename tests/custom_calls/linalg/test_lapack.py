@@ -11,7 +11,7 @@ import hloexec
 from hloexec.custom_calls.registry import CUSTOM_CALLS
 from hloexec.dtypes import element_type_of
 from hloexec.errors import EvaluationError, HloError, ShapeError, UnsupportedError
-from hloexec.ir import ArrayShape, TupleShape
+from hloexec.ir import ArrayShape, Instruction, TupleShape
 
 pytest.importorskip("scipy")
 jax = pytest.importorskip("jax")
@@ -53,7 +53,9 @@ def call(name: str, *operands: Any, results: Any, config: str | None = None) -> 
     entry.infer(*map(shape_of, operands), shape=shape)
     operands = tuple(map(np.asarray, operands))
     before = [operand.tobytes() for operand in operands]
-    found = entry.evaluate(*operands, backend_config=config, shape=shape)
+    assert entry.config is not None
+    call = Instruction(name="r", shape=shape, opcode="custom-call", backend_config=config)
+    found = entry.evaluate(*operands, config=entry.config(call), shape=shape)
     assert before == [operand.tobytes() for operand in operands]
     for ours, (dtype, dimensions) in zip(found, results, strict=True):
         assert (ours.dtype, ours.shape) == (np.dtype(dtype), dimensions)

@@ -1,6 +1,7 @@
-"""cuBLASLt: products of eight-bit floats, scaled as a whole ($f8) or block by block ($mx).
+"""cuBLASLt: products of eight-bit floats, scaled as a whole ($f8) or by blocks ($mx), and products of groups of rows.
 
-Source: XLA, GemmRewriter and BlockScalingRewriter; cuBLAS, cublasLtMatmul (narrow precision data types).
+Source: XLA, GemmRewriter, BlockScalingRewriter and GroupedGemmBackendConfig; cuBLAS, cublasLtMatmul (narrow precision
+data types); hipBLASLt, grouped matrix products.
 """
 
 from __future__ import annotations
@@ -9,28 +10,36 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hloexec.custom_calls.backend_config import refused_by
+from hloexec.custom_calls.backend_config import Fields, backend_config_field, known_fields
 from hloexec.custom_calls.cublas.matmul import (
+    GEMM_FIELDS,
     GemmConfig,
     Product,
+    accumulation_type,
     apply_epilogue,
     check_addends,
     gemm_config,
+    read_gemm_config,
     require_real,
     result_type_of,
 )
 from hloexec.custom_calls.registry import custom_call
-from hloexec.custom_calls.rounding import saturating
-from hloexec.custom_calls.shapes import in_declared_form, operand_shapes, result_shapes, with_scratch
+from hloexec.custom_calls.shapes import (
+    CallResult,
+    in_declared_form,
+    operand_shapes,
+    result_shapes,
+    saturating,
+    with_scratch,
+)
 from hloexec.dtypes import element_type
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape
-from hloexec.ops.common import widen
+from hloexec.ops.common import array_shape, narrow, widen
 from hloexec.ops.contraction.dot import Dot, ScaledDot, contraction_shape
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.contraction.ragged_dot import RaggedDot, RaggedDotAttributes
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.values import Array
-
-__all__ = ["BlockScaledGemm", "ScaledGemm"]
 
 
 def _config(instruction: Instruction, modes: Sequence[int]) -> GemmConfig:
@@ -42,17 +51,20 @@ def _config(instruction: Instruction, modes: Sequence[int]) -> GemmConfig:
     return config
 
 
-def _check_scaled(instruction: Instruction) -> None:
-    if _config(instruction, (0, 1)).epilogue.has_auxiliary:
+def _scaled_config(instruction: Instruction) -> GemmConfig:
+    config = _config(instruction, (0, 1))
+    if config.epilogue.has_auxiliary:
         raise UnsupportedError("it has an auxiliary result, which XLA does not use in products of eight bits")
+    return config
 
 
-def _check_block_scaled(instruction: Instruction) -> None:
+def _block_scaled_config(instruction: Instruction) -> GemmConfig:
     config = _config(instruction, (0, 2))
     if config.beta or config.epilogue.has_bias or config.epilogue.has_auxiliary or config.has_largest:
         raise UnsupportedError(
             "it has beta, a bias, an auxiliary result or damax_output, and so no place for the scales of blocks"
         )
+    return config
 
 
 def _biases_and_scales(ranks: Sequence[int], config: GemmConfig) -> tuple[list[int], list[int]]:
@@ -73,7 +85,7 @@ def _biases_and_scales(ranks: Sequence[int], config: GemmConfig) -> tuple[list[i
     return biases, scales
 
 
-@custom_call("__cublas$lt$matmul$f8", is_reproducible=True)
+@custom_call("__cublas$lt$matmul$f8", config=_scaled_config, is_reproducible=True)
 class ScaledGemm(Product):
     """D = scale_d · activation(alpha · scale_a · scale_b · lhs · rhs + beta · scale_c · C + bias), rounded once
 
@@ -84,8 +96,7 @@ class ScaledGemm(Product):
     """
 
     @staticmethod
-    def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
-        config = gemm_config(backend_config)
+    def infer(*operands: Shape, config: GemmConfig, shape: Shape) -> Shape:
         arrays = operand_shapes(operands, "the gemm")
         biases, _ = _biases_and_scales([array.rank for array in arrays], config)
         declared = result_shapes(shape, "the gemm", 1 + config.has_largest)[0]
@@ -93,13 +104,8 @@ class ScaledGemm(Product):
         check_addends([*arrays[2 : 2 + (config.beta != 0)], *(arrays[number] for number in biases)], result, config)
         return in_declared_form([result, *[ArrayShape(element_type("f32"))] * config.has_largest], shape)
 
-    supports = refused_by(_check_scaled)
-
     @staticmethod
-    def evaluate(
-        *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
-    ) -> Array | tuple[Array, ...]:
-        config = gemm_config(backend_config)
+    def evaluate(*operands: Array, config: GemmConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
         biases, scales = _biases_and_scales([operand.ndim for operand in operands], config)
         lhs_scale, rhs_scale, *others = (widen(operands[number]) for number in scales)
         numbers, f32 = config.dimension_numbers, ArrayShape(element_type("f32"))
@@ -119,7 +125,7 @@ class ScaledGemm(Product):
         return with_scratch(results, shape)
 
 
-@custom_call("__cublas$lt$matmul$mx", is_reproducible=True)
+@custom_call("__cublas$lt$matmul$mx", config=_block_scaled_config, is_reproducible=True)
 class BlockScaledGemm(Product):
     """D = activation(alpha · (lhs · lhs_scale) · (rhs · rhs_scale)), where a scale's element covers a block
 
@@ -129,19 +135,74 @@ class BlockScaledGemm(Product):
     """
 
     @staticmethod
-    def infer(*operands: Shape, backend_config: str | None, shape: Shape) -> Shape:
+    def infer(*operands: Shape, config: GemmConfig, shape: Shape) -> Shape:
         arrays = operand_shapes(operands, "the block-scaled gemm", (4,))
-        numbers, declared = gemm_config(backend_config).dimension_numbers, result_shapes(shape, "the gemm")[0]
+        numbers, declared = config.dimension_numbers, result_shapes(shape, "the gemm")[0]
         return in_declared_form([ScaledDot.infer(*arrays, attributes=numbers, shape=declared)], shape)
 
-    supports = refused_by(_check_block_scaled)
-
     @staticmethod
-    def evaluate(
-        *operands: Array, backend_config: str | None, shape: Shape, numerics: NumericsPolicy = REFERENCE
-    ) -> Array | tuple[Array, ...]:
-        config, declared = gemm_config(backend_config), result_shapes(shape, "the gemm")[0]
+    def evaluate(*operands: Array, config: GemmConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
+        declared = result_shapes(shape, "the gemm")[0]
         wide = declared.with_element_type(element_type("f32"))
         product = ScaledDot.evaluate(*operands, attributes=config.dimension_numbers, shape=wide, numerics=numerics)
         value = apply_epilogue(product, config, None, None, numerics)[0]
         return with_scratch([saturating(value, declared.element_type)], shape)
+
+
+def _grouped_config(instruction: Instruction) -> tuple[GemmConfig, RaggedDotAttributes]:
+    parts = ("gemm_backend_config", "ragged_dot_dimension_numbers")
+    whole = backend_config_field(instruction.backend_config, "grouped_gemm_backend_config")
+    gemm, ragged = map(Fields(whole).object, parts)
+    known_fields(whole, parts)
+    # Both hold the dimension numbers; those of the ragged dot are the ones that it is made from.
+    numbers = ragged.object("dot_dimension_numbers")
+    config = read_gemm_config(known_fields({**gemm.values, "dot_dimension_numbers": numbers.values}, GEMM_FIELDS))
+    if config.epilogue.has_bias or config.epilogue.has_auxiliary:
+        raise UnsupportedError("it has a bias or an auxiliary result (epilogue), whose shape with groups is not public")
+    if config.has_largest or config.scale_mode or config.dimension_numbers.algorithm != "unset":
+        raise UnsupportedError("it has damax_output, scale_mode or an algorithm, which belong to plain products")
+    require_real(config, instruction.shape)
+    dot = config.dimension_numbers
+    return config, RaggedDotAttributes(
+        lhs_batch_dims=dot.lhs_batch_dims,
+        lhs_contracting_dims=dot.lhs_contracting_dims,
+        rhs_batch_dims=dot.rhs_batch_dims,
+        rhs_contracting_dims=dot.rhs_contracting_dims,
+        lhs_ragged_dims=ragged.whole_list("lhs_ragged_dimensions"),
+        rhs_group_dims=ragged.whole_list("rhs_group_dimensions"),
+        operand_precision=dot.operand_precision,
+    )
+
+
+@custom_call("__cublas$lt$groupedMatmul", config=_grouped_config, is_reproducible=True)
+class GroupedGemm:
+    """D = activation(alpha · ragged-dot(lhs, rhs, group_sizes) + beta · C), rounded once
+
+    Operands: lhs, rhs, the group sizes, and C where beta is not 0. Results: D and a workspace. Rows after the last
+    group give 0 before alpha. Source: XLA, GroupedGemmBackendConfig; the instruction ragged-dot.
+    """
+
+    @staticmethod
+    def infer(*operands: Shape, config: tuple[GemmConfig, RaggedDotAttributes], shape: Shape) -> Shape:
+        gemm, attributes = config
+        arrays = operand_shapes(operands, "the grouped gemm of this backend_config", (3 + (gemm.beta != 0),))
+        declared = result_shapes(shape, "the grouped gemm")[0]
+        product = array_shape(RaggedDot.infer(*arrays[:3], attributes=attributes, shape=declared), "the product")
+        check_addends(arrays[3:], product, gemm)
+        return in_declared_form([product], shape)
+
+    @staticmethod
+    def evaluate(
+        *operands: Array, config: tuple[GemmConfig, RaggedDotAttributes], shape: Shape, numerics: NumericsPolicy
+    ) -> CallResult:
+        gemm, attributes = config
+        declared = result_shapes(shape, "the grouped gemm")[0]
+        result_type = declared.element_type
+        wide = result_type if gemm.is_plain else accumulation_type(operands, result_type, numerics)
+        product = RaggedDot.evaluate(
+            *operands[:3], attributes=attributes, shape=declared.with_element_type(wide), numerics=numerics
+        )
+        if not gemm.is_plain:
+            addend = operands[3] if gemm.beta else None
+            product = narrow(apply_epilogue(product, gemm, addend, None, numerics)[0], result_type)
+        return with_scratch([product], shape)
