@@ -18,8 +18,9 @@ from hloexec.dtypes import ElementType, element_type_of
 from hloexec.numerics.error_budget import Chain
 from hloexec.numerics.severities import agreement
 from hloexec.numerics.tolerances import Tolerance
-from hloexec.numerics.ulps import narrower, wide
+from hloexec.numerics.ulps import narrower
 from hloexec.ops.common import narrow as narrowed
+from hloexec.ops.common import wide
 from hloexec.precision import unit_roundoff
 from hloexec.values import Array
 

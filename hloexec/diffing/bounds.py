@@ -28,9 +28,8 @@ from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.dtypes import element_type_of
 from hloexec.ir import Computation
 from hloexec.numerics.error_budget import LAMBDA, Chain
-from hloexec.numerics.ulps import wide
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.common import narrow
+from hloexec.ops.common import narrow, wide
 from hloexec.ops.registry import Opcode, find_opcode
 from hloexec.precision import largest_number, smallest_normal, unit_roundoff
 from hloexec.values import Array

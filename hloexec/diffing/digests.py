@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import Kind, element_type_of
-from hloexec.numerics.ulps import wide
+from hloexec.ops.common import wide
 from hloexec.values import Array
 
 __all__ = ["Digest", "digest_of"]

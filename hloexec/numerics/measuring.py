@@ -17,7 +17,8 @@ from hloexec.numerics.error_maps import ErrorMap, MapMaker
 from hloexec.numerics.leaves import blocks
 from hloexec.numerics.severities import absolute_errors, exceeds, severities
 from hloexec.numerics.tolerances import Tolerance
-from hloexec.numerics.ulps import magnitudes, narrower, same_bits, ulp_distances, wide
+from hloexec.numerics.ulps import magnitudes, narrower, same_bits, ulp_distances
+from hloexec.ops.common import wide
 from hloexec.values import Array
 
 __all__ = ["PERCENTILES", "ElementDifference", "Measured", "elements_at", "measure"]

@@ -6,7 +6,8 @@ import numpy as np
 
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.numerics.tolerances import Tolerance
-from hloexec.numerics.ulps import magnitudes, same_bits, ulp_distances, wide
+from hloexec.numerics.ulps import magnitudes, same_bits, ulp_distances
+from hloexec.ops.common import wide
 from hloexec.precision import largest_number
 from hloexec.values import Array
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from hloexec.dtypes import DType, ElementType, element_type_of
-from hloexec.ops.common import narrow, widen
+from hloexec.ops.common import narrow, wide
 from hloexec.precision import part_type, smallest_normal, unit_roundoff
 from hloexec.values import Array
 
-__all__ = ["are_comparable", "magnitudes", "narrower", "same_bits", "ulp_distances", "wide"]
+__all__ = ["are_comparable", "magnitudes", "narrower", "same_bits", "ulp_distances"]
 
 
 def are_comparable(first: ElementType, second: ElementType) -> bool:
@@ -41,14 +41,6 @@ def same_bits(actual: Array, expected: Array) -> Array:
     if entry.has_nan and not same.all():
         same |= np.isnan(actual) & np.isnan(expected)
     return np.asarray(same)
-
-
-def wide(array: Array) -> Array:
-    """The elements in a type that holds them exactly and subtracts well: f64, c128; integers and preds as they are."""
-    entry = element_type_of(array.dtype)
-    if entry.is_complex:
-        return array.astype(np.complex128, copy=False)
-    return widen(array).astype(np.float64, copy=False) if entry.is_floating else widen(array)
 
 
 def magnitudes(values: Array) -> Array:

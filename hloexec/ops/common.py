@@ -33,6 +33,7 @@ __all__ = [
     "same_type_ignoring_float_width",
     "shape_of",
     "values_of_patterns",
+    "wide",
     "widen",
 ]
 
@@ -117,6 +118,14 @@ def widen(array: Array) -> Array:
         patterns = array.view(f"u{entry.storage.itemsize}")
         return np.asarray(values_of_patterns(entry).take(patterns, mode="clip"))
     return array.astype(entry.compute)
+
+
+def wide(array: Array) -> Array:
+    """The elements in a type that holds them exactly and subtracts well: f64, c128; integers and preds by `widen`."""
+    entry = element_type_of(array.dtype)
+    if entry.is_complex:
+        return array.astype(np.complex128, copy=False)
+    return widen(array).astype(np.float64, copy=False) if entry.is_floating else widen(array)
 
 
 def narrow(array: Array, element_type: ElementType) -> Array:

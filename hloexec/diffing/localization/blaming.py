@@ -22,7 +22,7 @@ from hloexec.diffing.localization.counterparts import Repair, arranged, counterp
 from hloexec.diffing.localization.frontier import divergence_frontier
 from hloexec.diffing.localization.patch_search import Pairs, Patch, PatchSearch
 from hloexec.diffing.replay import Replay, State
-from hloexec.numerics.ulps import wide
+from hloexec.ops.common import wide
 from hloexec.values import Array
 
 __all__ = ["Blame", "Blamed"]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
-from hloexec.ops.common import narrow_unchecked, widen
+from hloexec.ops.common import narrow_unchecked, wide, widen
 from hloexec.ops.threads import in_blocks
 from hloexec.precision import part_type, smallest_normal
 from hloexec.values import Array
@@ -21,7 +20,6 @@ __all__ = [
     "accumulated",
     "as_parts",
     "chances",
-    "doubled",
     "dropped_digits",
     "hashes_of",
     "moved",
@@ -93,7 +91,7 @@ def with_errors(values: Array, amplitude: float, entry: ElementType, key: int) -
     found = np.empty(parts.size, part.storage)
 
     def work(start: int, stop: int) -> None:
-        exact = doubled(parts[start:stop])
+        exact = wide(parts[start:stop])
         if amplitude:
             exact = exact * (1 + steps_of(hashes_of(exact, key + 1, start)) * amplitude)
         found[start:stop] = exact if part is F64 else of_hashes(exact, part, hashes_of(exact, key))
@@ -158,14 +156,6 @@ def accumulated(operand: Array) -> Array:
     """An array in the type that it is added up in."""
     entry = element_type_of(operand.dtype)
     return operand.astype(entry.accumulate) if entry.is_narrow and entry.is_floating else operand
-
-
-def doubled(array: Array) -> Any:
-    """An array of floats or complex numbers in f64 or c128; others as they are, in their compute type."""
-    wide = widen(array)
-    if wide.dtype.kind == "f":
-        return wide.astype(np.float64, copy=False)
-    return wide.astype(np.complex128, copy=False) if wide.dtype.kind == "c" else wide
 
 
 def walked(operand: Array, dimensions: Sequence[int], share: float, key: int, exact: float = 0.0) -> Array:

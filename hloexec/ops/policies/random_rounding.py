@@ -38,7 +38,7 @@ import numpy as np
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType, element_type_of
 from hloexec.ir import ArrayShape, Shape, TupleShape
-from hloexec.ops.common import narrow_unchecked, widen
+from hloexec.ops.common import narrow_unchecked, wide, widen
 from hloexec.ops.policies import chance
 from hloexec.ops.policies.exact.doubled import two_sum
 from hloexec.ops.rounding import Rounding, Summation
@@ -108,7 +108,7 @@ class RandomRounding:
         assert isinstance(self.shape, ArrayShape)
         entry = self.shape.element_type
         part = part_type(entry)
-        exact = np.asarray(self.kernel(*map(chance.doubled, operands)))
+        exact = np.asarray(self.kernel(*map(wide, operands)))
         parts = chance.as_parts(exact)
         hashes = chance.hashes_of(parts, self.key)
         if self.rounding is Rounding.FUNCTION:
@@ -143,9 +143,9 @@ class RandomRounding:
         """A number rounded to the nearest of a format goes up or down in proportion once up to half of a last place of
         that format, either way, is added to it; one that the format holds stays as it is."""
         nearest = self.kernel(operand)
-        wide, held = chance.doubled(operand), chance.doubled(nearest)
-        place = np.where(wide == held, 0.0, np.exp2(np.frexp(wide)[1] - 1.0 - self.kept_bits))
-        shifted = wide + place * (chance.chances(chance.as_parts(wide), self.key).reshape(wide.shape) - 0.5)
+        exact, held = wide(operand), wide(nearest)
+        place = np.where(exact == held, 0.0, np.exp2(np.frexp(exact)[1] - 1.0 - self.kept_bits))
+        shifted = exact + place * (chance.chances(chance.as_parts(exact), self.key).reshape(exact.shape) - 0.5)
         entry = element_type_of(operand.dtype)
         return np.asarray(self.kernel(narrow_unchecked(shifted, entry) if entry is not chance.F64 else shifted))
 
