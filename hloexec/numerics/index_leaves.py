@@ -106,10 +106,9 @@ class IndexLeaves:
         elif (held := self._held_values(selection, twin, ours.shape, arrays)) is not None:
             agree, where = _looked_up_agree(ours, theirs, held), f"the values in leaf {twin}"
         else:
-            note = (
-                f"indices that {name} ({selection.instruction.opcode}) makes; the module's inputs would tell whether "
-            )
-            return attrs.evolve(leaf, note=note + "they select values that agree")
+            makes = f"indices that {name} ({selection.instruction.opcode}) makes"
+            note = f"{makes}; the module's inputs would tell whether they select values that agree"
+            return attrs.evolve(leaf, note=note)
         return _explained(leaf, actual, expected, _as_leaf(agree, selection, actual), where)
 
     def _held_values(
