@@ -1,4 +1,4 @@
-"""`python -m tests.pipeline FIRST LAST`: mutants of these seeds, in processes of 4 GB, each mutant in 20 s at most."""
+"""`python -m tests.pipeline FIRST LAST`: mutants of these seeds, in processes of 4 GB, each mutant in 20 s of the processor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from tests.pipeline.corpus import corpus
 from tests.pipeline.trying import mutant_of
 
-_CHUNK = 500
+_CHUNK = 2000
 
 
 def _tried(first: int, last: int, folders: tuple[str, ...]) -> tuple[Counter[str], list[tuple[int, str, str]]]:
