@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import glob
 import os
+import secrets
 import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hloexec.errors import InputError, ResourceError
 
-__all__ = ["free_bytes", "new_folder", "require_new_folder", "require_room"]
+__all__ = ["free_bytes", "new_folder", "require_new_folder", "require_room", "whole_folder"]
+
+_ABANDONED_SECONDS = 3600
+"""What another machine writes to the same disk is younger."""
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+"""Arguments of Linux's renameat2."""
 
 _RESERVE = 64 << 20
 """Bytes of a disk that are left to others."""
@@ -42,6 +54,73 @@ def new_folder(path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise InputError(f"cannot make the folder {os.fspath(path)!r}: {error.strerror or error}") from error
     return Path(path)
+
+
+@contextmanager
+def whole_folder(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[Path]:
+    """A folder to fill, which takes its name only when the block ends well.
+
+    On any exception nothing stays of it. Of several processes the first wins and the others get InputError, unless they
+    `replace` what is there: then the last one does. Raises InputError where the disk takes no more.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(target)
+        is_inside = target.is_dir() and not any(target.iterdir())
+        temporary = (
+            target if is_inside else target.parent
+        ) / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        try:
+            temporary.mkdir()
+            yield temporary
+            if is_inside:
+                _move_up(temporary)
+            elif replace and target.exists():
+                _exchange(temporary, target)
+            else:
+                temporary.rename(target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except InputError as error:
+        raise type(error)(error.message.replace(os.fspath(temporary), os.fspath(path))) from error
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        reason = error.strerror if isinstance(error, OSError) else error
+        if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            reason = "another process has written it meanwhile, and it is kept"
+        raise InputError(f"cannot write {os.fspath(path)!r}: {reason}") from error
+
+
+def _move_up(folder: Path) -> None:
+    """Move what is in a folder to the one that it is in, which has nothing else."""
+    if any(other != folder for other in folder.parent.iterdir()):
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+    for file in folder.iterdir():
+        file.rename(folder.parent / file.name)
+
+
+def _exchange(folder: Path, target: Path) -> None:
+    """Let two folders change names: at once where the system can do that, so that there is no moment without one."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None) if os.name == "posix" else None
+    names = os.fsencode(folder), os.fsencode(target)
+    if renameat2 is None or renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):
+        old = folder.with_suffix(".old")
+        target.rename(old)
+        try:
+            folder.rename(target)
+        except BaseException:
+            old.rename(target)
+            raise
+        old.rename(folder)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove what processes have left that were killed while they wrote `target`."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*-*.tmp"):
+        number = left.name.removeprefix(f".{target.name}.").partition("-")[0]
+        is_old = time.time() - left.stat().st_mtime > _ABANDONED_SECONDS
+        if number.isdecimal() and is_old and not Path(f"/proc/{number}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def free_bytes(path: str | os.PathLike[str]) -> int:

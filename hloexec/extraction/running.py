@@ -17,14 +17,13 @@ from hloexec import literals
 from hloexec.arguments import listed, require_integer, require_module, require_path, require_text, texts
 from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
-from hloexec.errors import InputError, os_errors_named
+from hloexec.errors import InputError
 from hloexec.exec.observers import Observer
 from hloexec.exec.options import RunOptions, plan_options, require_run_options
 from hloexec.exec.running import plan_of, run_devices
 from hloexec.extraction.recording import Enough, Occurrence, Recorder
 from hloexec.extraction.slicing import needs_devices, slice_module, slice_of
-from hloexec.files import open_atomically
-from hloexec.folders import new_folder
+from hloexec.folders import require_new_folder, whole_folder
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, Shape
 from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import LeafComparison
@@ -87,15 +86,13 @@ class Extraction(Described):
         from hloexec.text import format as format_module
 
         require_path("folder", folder)
-        path = new_folder(folder)
-        for name, value in self.files():
-            literals.save(path / name, value)
+        require_new_folder(folder)
         origin = {"path": self.path, "iteration": self.iteration, "devices": len(self.inputs)}
-        with os_errors_named(f"write to {os.fspath(path)!r}"):
-            with open_atomically(path / "module.hlo") as file:
-                file.write(format_module(self.module).encode())
-            with open_atomically(path / "origin.json") as file:
-                file.write(json.dumps(origin, indent=2, ensure_ascii=False).encode() + b"\n")
+        with whole_folder(folder) as path:
+            for name, value in self.files():
+                literals.save(path / name, value)
+            (path / "module.hlo").write_bytes(format_module(self.module).encode())
+            (path / "origin.json").write_text(json.dumps(origin, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def files(self) -> list[tuple[str, Value]]:
         """The files of values, by their names."""

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import glob
 import os
-import secrets
-import shutil
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +25,7 @@ from hloexec.exec import run_devices
 from hloexec.exec.arguments import device_arguments, listed_inputs
 from hloexec.exec.running import plan_of
 from hloexec.files import open_atomically
+from hloexec.folders import whole_folder
 from hloexec.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX, Golden, module_text, text_hash
 from hloexec.golden.spreads import RECORDED_SAMPLES, shapes_by_label, write_spreads
 from hloexec.inputs import random_inputs
@@ -40,9 +36,6 @@ from hloexec.numerics.tolerances import given_tolerance
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.results import labelled_arrays
 from hloexec.values import Array, Inputs, Value
-
-_ABANDONED_SECONDS = 3600
-"""What another machine writes to the same disk is younger."""
 
 __all__ = ["nested_value", "record_golden", "versions"]
 
@@ -231,51 +224,13 @@ def _write(
     *,
     replace: bool,
 ) -> None:
-    """The files, in a folder that takes its name when they are all there; the first of several writers wins."""
-    target = golden.folder
-    parent = target.parent
-    temporary = parent / f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    old = temporary.with_suffix(".old")
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(target)
-        temporary.mkdir()
-        try:
-            (temporary / MODULE).write_bytes(text)
-            literals.save(temporary / INPUTS, tuple(map(tuple, inputs)) if len(inputs) > 1 else tuple(inputs[0]))
-            literals.save(temporary / EXPECTED, expected)
-            write_spreads(temporary, spreads)
-            (temporary / RECORD).write_text(golden.text(), encoding="utf-8")
-            if replace and target.exists():
-                target.rename(old)
-            _rename_to_new(temporary, target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-            if old.exists() and not target.exists():
-                old.rename(target)
-            shutil.rmtree(old, ignore_errors=True)
-    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"cannot write {str(target)!r}: {reason}") from error
-
-
-def _rename_to_new(folder: Path, target: Path) -> None:
-    """Rename a folder; InputError where there is one of the new name."""
-    try:
-        folder.rename(target)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        raise InputError(f"{str(target)!r} has been recorded by another process meanwhile; it is kept") from error
-
-
-def _remove_abandoned(target: Path) -> None:
-    """Remove what processes have left that were killed while they recorded `target`."""
-    for left in target.parent.glob(f".{glob.escape(target.name)}.*-*.tmp"):
-        number = left.name.removeprefix(f".{target.name}.").partition("-")[0]
-        is_old = time.time() - left.stat().st_mtime > _ABANDONED_SECONDS
-        if number.isdecimal() and is_old and not Path(f"/proc/{number}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(left, ignore_errors=True)
+    """The files of a golden."""
+    with whole_folder(golden.folder, replace=replace) as folder:
+        (folder / MODULE).write_bytes(text)
+        literals.save(folder / INPUTS, tuple(map(tuple, inputs)) if len(inputs) > 1 else tuple(inputs[0]))
+        literals.save(folder / EXPECTED, expected)
+        write_spreads(folder, spreads)
+        (folder / RECORD).write_text(golden.text(), encoding="utf-8")
 
 
 def write_expected(golden: Golden, expected: Value) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, BinaryIO, Unpack
 
 import attrs
 
 from hloexec.arguments import byte_count, listed, require_flags, require_module, require_path, texts
 from hloexec.devices.topology import topology_of
-from hloexec.errors import os_errors_named
+from hloexec.errors import InputError, os_errors_named
 from hloexec.exec.observers import Observer
 from hloexec.exec.options import RunOptions, plan_options, require_run_options
 from hloexec.exec.running import plan_of, run_devices
@@ -105,7 +105,6 @@ def record(
     if not statistics_only:
         require_room(folder, _declared_bytes(module, entry, selection), limit, "the traced values", ADVICE)
     topology = topology_of(module, options.get("replicas"), options.get("partitions"))
-    path = new_folder(folder)
     information = {
         "version": VERSION,
         "module": module.name,
@@ -116,21 +115,47 @@ def record(
         "statistics_only": statistics_only,
         "is_complete": False,
     }
-    _write_information(path, information)
-    with os_errors_named(f"write to {os.fspath(path)!r}"), ExitStack() as files:
-        index = files.enter_context(open(path / "events.jsonl", "wb"))
-        values = None if statistics_only else files.enter_context(open(path / "values.npy", "wb"))
+    path = Path(folder)
+    with (
+        os_errors_named(f"write to {os.fspath(path)!r}"),
+        _new_files(path, information, has_values=not statistics_only) as (index, values),
+    ):
         recorder = Recorder(path, index, values, module, selection, limit, top)
-        try:
-            run_devices(module, inputs, observers=[recorder, *watchers], **options)
-        except BaseException:
-            if not recorder.event_count:
-                shutil.rmtree(path, ignore_errors=True)
-            raise
+        run_devices(module, inputs, observers=[recorder, *watchers], **options)
     information |= {"is_complete": True, "events": recorder.event_count}
     _write_information(path, information)
     counts = recorder.event_count, len(recorder.instructions), recorder.value_bytes
     return Traced(Trace(path, information), *counts, tuple(recorder.remarkable()))
+
+
+@contextmanager
+def _new_files(
+    folder: Path, information: dict[str, object], *, has_values: bool
+) -> Iterator[tuple[BinaryIO, BinaryIO | None]]:
+    """The index and the values of a new trace; where a run that fails wrote nothing to them, nothing stays.
+
+    Of several processes the first makes the index, and the others get InputError.
+    """
+    was_there = folder.is_dir()
+    new_folder(folder)
+    with _index(folder) as index:
+        try:
+            _write_information(folder, information)
+            with open(folder / "values.npy", "wb") if has_values else nullcontext() as values:
+                yield index, values
+        except BaseException:
+            if not index.tell():
+                shutil.rmtree(folder, ignore_errors=True)
+                if was_there:
+                    folder.mkdir()
+            raise
+
+
+def _index(folder: Path) -> BinaryIO:
+    try:
+        return open(folder / "events.jsonl", "xb")
+    except FileExistsError as error:
+        raise InputError(f"{os.fspath(folder)!r} is being written by another process; name a new folder") from error
 
 
 def _declared_bytes(module: Module, entry: Computation, selection: Selection) -> int:
