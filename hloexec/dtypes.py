@@ -97,6 +97,10 @@ class ElementType:
     def __repr__(self) -> str:
         return self.name
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What Hypothesis asks for, which would show every field."""
+        printer.text(self.name)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return element_type, (self.name,)
 

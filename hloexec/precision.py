@@ -9,7 +9,7 @@ import ml_dtypes
 
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 
-__all__ = ["largest_number", "part_type", "smallest_normal", "unit_roundoff"]
+__all__ = ["largest_number", "least_number", "part_type", "smallest_normal", "unit_roundoff"]
 
 
 def part_type(entry: ElementType) -> ElementType:
@@ -33,6 +33,12 @@ def smallest_normal(entry: ElementType) -> float:
 def largest_number(entry: ElementType) -> float:
     """The largest finite number of a floating or complex type (of its parts)."""
     return float(_info(entry).max)
+
+
+@cache
+def least_number(entry: ElementType) -> float:
+    """The least finite number of a floating or complex type (of its parts): below zero unless it has no signs."""
+    return float(_info(entry).min)
 
 
 def _info(entry: ElementType) -> Any:

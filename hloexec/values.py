@@ -25,6 +25,10 @@ class Described:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What Hypothesis asks for, which would show every field."""
+        printer.text(repr(self))
+
     def _repr_html_(self) -> str | None:
         """What IPython asks for. Views stand above all that they show, so they are imported by name."""
         html: str | None = import_module("hloexec.report.notebook").html(self)

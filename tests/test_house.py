@@ -116,7 +116,7 @@ FLOORS = (
     "npz operations text verifier",
     "costs devices element_types interop literals origins",
     "inputs loading plan",
-    "exec summary",
+    "exec summary testing",
     "buffers numerics sharding",
     "extraction results tracing",
     "diffing golden nan_search",

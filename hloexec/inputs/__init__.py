@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
+from itertools import count
 
 import attrs
 
@@ -24,7 +26,7 @@ from hloexec.values import TOKEN, Array, Token, Value, rebuilt
 from hloexec.verifier import explained
 from hloexec.verifier import verify as verify_module
 
-__all__ = ["DISTRIBUTIONS", "random_inputs"]
+__all__ = ["DISTRIBUTIONS", "demands_on", "random_inputs", "require_values", "value_of"]
 
 
 def random_inputs(
@@ -71,20 +73,25 @@ def random_inputs(
 def _random_values(
     module: Module, chosen: Computation, seed: int, distribution: str, ranges: Mapping[int, Range]
 ) -> list[Value]:
-    arguments = [
-        tuple(attrs.evolve(bounds, is_parameter=True) for bounds in opaque_bounds(shape))
-        for shape in chosen.parameter_shapes
-    ]
-    frame = frame_of(module, chosen, arguments)
-    demands: dict[int, Sequence[Demand | Range]] = dict(enumerate(parameter_demands(module, frame)))
-    demands |= {number: [given] * len(demands[number]) for number, given in ranges.items()}
+    demands = demands_on(module, chosen)
+
+    def leaf(parameter: int, number: int, shape: ArrayShape) -> Array | Token:
+        key, name = (seed, (parameter << 32) + number), chosen.parameters[parameter].name
+        return _random_leaf(shape, ranges.get(parameter, demands[parameter][number]), distribution, key, name)
+
     try:
-        return [
-            _random_value(parameter.shape, demands[number], distribution, (seed, number << 32), parameter.name)
-            for number, parameter in enumerate(chosen.parameters)
-        ]
+        return [value_of(shape, partial(leaf, number)) for number, shape in enumerate(chosen.parameter_shapes)]
     except MemoryError as error:
         raise ResourceError(f"the values of {chosen.name}'s parameters do not fit into memory") from error
+
+
+def demands_on(module: Module, computation: Computation) -> tuple[Sequence[Demand], ...]:
+    """What the module asks of each parameter's leaves."""
+    arguments = [
+        tuple(attrs.evolve(bounds, is_parameter=True) for bounds in opaque_bounds(shape))
+        for shape in computation.parameter_shapes
+    ]
+    return parameter_demands(module, frame_of(module, computation, arguments))
 
 
 def _require_memory(computation: Computation) -> None:
@@ -98,16 +105,12 @@ def _require_memory(computation: Computation) -> None:
         )
 
 
-def _random_value(
-    shape: Shape, demands: Sequence[Demand | Range], distribution: str, key: tuple[int, int], name: str
-) -> Value:
-    """A value of a shape whose leaf i meets `demands[i]` and has the stream `key + i`."""
-    remaining = iter(enumerate(demands))
+def value_of(shape: Shape, leaf: Callable[[int, ArrayShape], Array | Token]) -> Value:
+    """A value of a shape, with the leaves that `leaf` gives for their numbers and shapes, depth first."""
+    numbers = count()
 
-    def next_leaf(leaf: ArrayShape | BufferShape) -> Array | Token:
-        number, demand = next(remaining)
-        array = leaf.element if isinstance(leaf, BufferShape) else leaf
-        return _random_leaf(array, demand, distribution, (key[0], key[1] + number), name)
+    def next_leaf(part: ArrayShape | BufferShape) -> Array | Token:
+        return leaf(next(numbers), part.element if isinstance(part, BufferShape) else part)
 
     value: Value = rebuilt(shape, lambda part: part.elements if isinstance(part, TupleShape) else None, next_leaf)
     return value
@@ -118,12 +121,17 @@ def _random_leaf(
 ) -> Array | Token:
     if shape.is_token:
         return TOKEN
-    if not shape.is_array:
-        raise InputError(f"parameter {name} is {shape}, of which no value can be made")
+    require_values(shape, name)
     if any(size < 0 for size in shape.dimensions):
         raise InputError(f"parameter {name} is {shape}, whose size is not known; give its value")
-    if shape.is_too_large:
-        raise InputError(f"parameter {name} is {shape}, which is larger than an array can be")
     if isinstance(demand, Range):
         return demand.random_array(shape.element_type, shape.dimensions, key)
     return random_array(shape.element_type, shape.dimensions, demand, distribution, key)
+
+
+def require_values(shape: ArrayShape, name: str) -> None:
+    """InputError unless arrays of a parameter's shape can be made."""
+    if not shape.is_array:
+        raise InputError(f"parameter {name} is {shape}, of which no value can be made")
+    if shape.is_too_large:
+        raise InputError(f"parameter {name} is {shape}, which is larger than an array can be")

@@ -22,7 +22,7 @@ from hloexec.ops.intervals import Demand
 from hloexec.precision import largest_number, part_type, smallest_normal
 from hloexec.values import Array
 
-__all__ = ["DISTRIBUTIONS", "random_array"]
+__all__ = ["DISTRIBUTIONS", "float_range", "integer_range", "random_array"]
 
 _CELLS = 1 << 16
 _FIXED_POINT = 1 << 24
@@ -35,6 +35,8 @@ _WIDEST_ARBITRARY_SIGNED = 8
 _SMOOTH = ("normal", "uniform")
 _EPSILON = 1e-5
 _DISTANCE_FROM_BOUND = 0.1
+_REACH = 4.5
+"""No normal number is larger."""
 
 
 def random_array(
@@ -49,12 +51,26 @@ def random_array(
     elif element_type.is_integral:
         _fill_integers(flat, element_type, demand, distribution, philox)
     else:
-        is_epsilon = element_type.is_floating and demand.is_offset and demand.low == 0 and array.size == 1
-        if is_epsilon and distribution in _SMOOTH:
-            demand = Demand(_EPSILON / 2, _EPSILON)
+        if distribution in _SMOOTH and element_type.is_floating:
+            demand = _of_epsilon(demand, array.size)
         part = part_type(element_type)
         _fill_floats(flat.view(part.storage), part, demand, distribution, philox)
     return array
+
+
+def _of_epsilon(demand: Demand, count: int) -> Demand:
+    """What is asked of a scalar that keeps something from being 0; other demands as they are."""
+    is_epsilon = demand.is_offset and demand.low == 0 and count == 1
+    return Demand(_EPSILON / 2, _EPSILON) if is_epsilon else demand
+
+
+def float_range(demand: Demand, count: int) -> tuple[float, float]:
+    """Between which numbers lie the floats of an array of so many elements that meets a demand."""
+    wanted = _of_epsilon(demand, count)
+    is_bounded_both = wanted.low > -np.inf and wanted.high < np.inf
+    reach = 1.0 if is_bounded_both else _REACH
+    numbers = _placed(np.array([-reach, 0.0, reach]), wanted)
+    return float(numbers.min()), float(numbers.max())
 
 
 def _blocks(flat: Array) -> Iterator[tuple[int, Array]]:
@@ -85,7 +101,7 @@ def _fill_preds(flat: Array, distribution: str, philox: np.random.Philox) -> Non
 def _fill_integers(
     flat: Array, element_type: ElementType, demand: Demand, distribution: str, philox: np.random.Philox
 ) -> None:
-    low, high = _integer_range(element_type, demand)
+    low, high = integer_range(element_type, demand)
     span = high - low + 1
     make = _INTEGERS.get(distribution, _uniform_integers)
     for start, block in _blocks(flat):
@@ -95,7 +111,7 @@ def _fill_integers(
         block[...] = numbers.astype(element_type.compute).astype(element_type.storage)
 
 
-def _integer_range(element_type: ElementType, demand: Demand) -> tuple[int, int]:
+def integer_range(element_type: ElementType, demand: Demand) -> tuple[int, int]:
     """The range to draw from: what uses allow, else anything for unsigned and narrow types, else small numbers."""
     lowest, highest = element_type.integer_range
     low = None if demand.low < lowest else math.ceil(demand.low)

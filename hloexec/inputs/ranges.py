@@ -34,8 +34,8 @@ class Range:
         if element_type.kind is Kind.PRED:
             raise InputError(f"{self.what} is for numbers, but the parameter holds preds")
         if element_type.is_integral:
-            return random_array(element_type, dimensions, Demand(*self._integers(element_type)), "uniform", key)
-        low, high = self._floats(element_type)
+            return random_array(element_type, dimensions, Demand(*self.integers(element_type)), "uniform", key)
+        low, high = self.floats(element_type)
         factor = 1 if math.isfinite(high - low) else 2
         array = random_array(element_type, dimensions, Demand(low / factor, high / factor), "uniform", key)
         parts = array.reshape(-1).view(part_type(element_type).storage)
@@ -44,7 +44,8 @@ class Range:
         np.clip(parts, parts.dtype.type(low), parts.dtype.type(high), out=parts)
         return array
 
-    def _integers(self, element_type: ElementType) -> tuple[int, int]:
+    def integers(self, element_type: ElementType) -> tuple[int, int]:
+        """The least and the largest number of the type within the range; InputError where it has none."""
         lowest, highest = element_type.integer_range
         low, high = math.ceil(self.low), math.floor(self.high)
         if low > high:
@@ -52,8 +53,8 @@ class Range:
         self._require(lowest <= low and high <= highest, element_type)
         return low, high
 
-    def _floats(self, element_type: ElementType) -> tuple[float, float]:
-        """The least and the largest number of the type within the range."""
+    def floats(self, element_type: ElementType) -> tuple[float, float]:
+        """The least and the largest number of the type within the range; InputError where it has none."""
         kind = part_type(element_type)
         largest = largest_number(kind)
         self._require(-largest <= self.low and self.high <= largest, element_type)

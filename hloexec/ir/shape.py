@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from itertools import accumulate, zip_longest
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -127,6 +127,10 @@ class ArrayShape:
     def __repr__(self) -> str:
         order = "" if self.layout is None else ",".join(map(str, self.layout.minor_to_major))
         return f"{self}{{{order}}}" if order else str(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What Hypothesis asks for, which would show every field."""
+        printer.text(repr(self))
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -1,0 +1,85 @@
+"""Steps that compute element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hypothesis import strategies as st
+
+from hloexec.dtypes import ElementType
+from hloexec.ir import ArrayShape
+from hloexec.ops.registry import OPCODES
+from hloexec.testing.bodies import PRED, Body, Step, Value
+
+__all__ = ["elementwise_step", "orders", "same"]
+
+
+def elementwise_step(name: str) -> Step | None:
+    """The step of an opcode whose operands are of one shape and whose rule tells that of the result."""
+    entry = OPCODES[name]
+    infer = entry.infer
+    if not entry.is_elementwise or infer is None or entry.traits.probe is not None:
+        return None
+
+    def write(body: Body, kinds: tuple[ElementType, ...]) -> None:
+        first = body.operand(kinds)
+        operands = [first, *(same(body, first) for _ in range(entry.minimum_operands - 1))]
+        shape = infer(*(value.shape for value in operands))
+        assert isinstance(shape, ArrayShape)
+        body.emit(shape, f"{name}({', '.join(value.name for value in operands)})")
+
+    return Step(write)
+
+
+def same(body: Body, value: Value) -> Value:
+    """Another operand of a value's shape."""
+    return body.operand_of(value.element_type, value.dimensions)
+
+
+def orders(kind: ElementType) -> Sequence[str]:
+    """The directions in which numbers of a type compare."""
+    return ("EQ", "NE") if kind.is_complex else ("LT", "EQ", "NE", "GE", "GT", "LE")
+
+
+def compare(body: Body, kinds: tuple[ElementType, ...]) -> None:
+    lhs = body.operand(kinds)
+    rhs = same(body, lhs)
+    direction = body.draw(st.sampled_from(orders(lhs.element_type)))
+    body.emit(lhs.shape.with_element_type(PRED), f"compare({lhs.name}, {rhs.name}), direction={direction}")
+
+
+def select(body: Body, kinds: tuple[ElementType, ...]) -> None:
+    on_true = body.operand(kinds)
+    on_false = same(body, on_true)
+    chosen = body.operand_of(PRED, on_true.dimensions)
+    body.emit(on_true.shape, f"select({chosen.name}, {on_true.name}, {on_false.name})")
+
+
+def convert(body: Body, kinds: tuple[ElementType, ...]) -> None:
+    _changed(body, body.operand(kinds), "convert", lambda kind: True)
+
+
+def bitcast_convert(body: Body, kinds: tuple[ElementType, ...]) -> None:
+    operand = body.operand(kinds)
+    source = operand.element_type
+    _changed(
+        body, operand, "bitcast-convert", lambda kind: (kind.bits, kind.is_complex) == (source.bits, source.is_complex)
+    )
+
+
+def _changed(body: Body, operand: Value, opcode: str, fits: Callable[[ElementType], bool]) -> None:
+    """The operand in another of the program's element types, or its own."""
+    found = [kind for kind in body.program.element_types if fits(kind) and kind in body.program.opcodes[opcode]]
+    shape = operand.shape.with_element_type(body.draw(st.sampled_from(found or [operand.element_type])))
+    body.emit(shape, f"{opcode}({operand.name})")
+
+
+def reduce_precision(body: Body, kinds: tuple[ElementType, ...]) -> None:
+    operand = body.operand(kinds)
+    exponent, mantissa = body.draw(st.integers(1, 8)), body.draw(st.integers(0, 23))
+    body.emit(operand.shape, f"reduce-precision({operand.name}), exponent_bits={exponent}, mantissa_bits={mantissa}")
+
+
+def copy(body: Body, kinds: tuple[ElementType, ...]) -> None:
+    operand = body.operand(kinds)
+    body.emit(operand.shape, f"copy({operand.name})")
