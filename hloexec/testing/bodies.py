@@ -156,10 +156,10 @@ class Body:
         All is drawn whether it is used or not: examples get simpler only by what does not make them longer.
         """
         fitting = [value for value in self.values if fits(value)]
-        shape, way = self.draw(new), self.draw(st.integers(0, 2))
+        shape, way = self.draw(new), self.draw(st.integers(0, 4))
         if way == 0 or not fitting:
             return self.source(shape)
-        return fitting[-1] if way == 1 else self.draw(st.sampled_from(fitting))
+        return fitting[-1] if way < 3 else self.draw(st.sampled_from(fitting))
 
     def operand(
         self, kinds: Sequence[ElementType], min_rank: int = 0, max_rank: int | None = None, most: int | None = None
@@ -263,6 +263,11 @@ class Body:
     def arguments(self, callee: Body) -> str:
         """Operands for a call."""
         return ", ".join(self.operand_of(p.element_type, p.dimensions).name for p in callee.parameters)
+
+    def unread(self) -> list[Value]:
+        """The values that no instruction takes."""
+        read = {name for text in self.lines.values() for name in _NAME.findall(text)}
+        return [value for value in self.values if value.name not in read]
 
     def result(self) -> Value:
         """The last value; a new one of any shape where there is none."""

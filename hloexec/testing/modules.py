@@ -22,13 +22,12 @@ from hloexec.text import parse
 
 __all__ = ["modules"]
 
-_MOST_RESULTS = 3
-
 
 def modules(
     opcodes: Iterable[str] | None = None,
     element_types: str | ElementType | Iterable[str | ElementType] | None = None,
     *,
+    min_instructions: int = 1,
     max_instructions: int = 8,
     max_rank: int = 3,
     min_size: int = 1,
@@ -38,18 +37,22 @@ def modules(
 ) -> st.SearchStrategy[Module]:
     """Modules for one device that verify, print and run, and end soon.
 
-    An entry computation consists of up to `max_instructions` instructions of the `opcodes`, on values of the
-    `element_types`; all that can be drawn by default. Parameters and constants come with what takes them, and so do
-    tuples and counters of loops, indices (s32), predicates, and computations that combine two numbers. Ranks, sizes and
-    numbers of elements keep to their bounds, but for what a convolution needs; computations call others `max_depth`
-    levels deep. Opcodes that draw random numbers, communicate, call libraries or solve equations are not drawn.
+    An entry computation consists of `min_instructions` to `max_instructions` instructions of the `opcodes`, on values
+    of the `element_types`, all that can be drawn by default. The result is the last of their values, or those that no
+    other instruction takes; at times there are instructions of which no result is made.
+
+    Parameters and constants come with what takes them, and so do tuples and counters of loops, indices (s32),
+    predicates, and computations that combine two numbers. Ranks, sizes and numbers of elements keep to their bounds,
+    but for what a convolution needs; computations call others `max_depth` levels deep. Opcodes that draw random
+    numbers, communicate, call libraries or solve equations are not drawn.
 
     A failing test shows the text of its module. Examples shrink towards few instructions on one small parameter.
 
     Raises InputError for an opcode that is unknown or cannot be drawn, or that takes none of the element types.
     """
-    for name, value in (("max_instructions", max_instructions), ("max_elements", max_elements)):
-        require_integer(name, value, 1)
+    require_integer("min_instructions", min_instructions, 1)
+    require_integer("max_instructions", max_instructions, min_instructions)
+    require_integer("max_elements", max_elements, 1)
     for name, value in (("max_rank", max_rank), ("min_size", min_size), ("max_depth", max_depth)):
         require_integer(name, value, 0)
     require_integer("max_size", max_size, min_size)
@@ -60,18 +63,17 @@ def modules(
     def drawn(draw: st.DrawFn) -> Module:
         bounds = (max_rank, min_size, max_size, max_elements)
         program = Program(draw, types, chosen, _steps(), max_depth, draw(st.booleans()), *bounds)
-        return _module(program, max_instructions)
+        return _module(program, min_instructions, max_instructions)
 
     return drawn()
 
 
-def _module(program: Program, max_instructions: int) -> Module:
+def _module(program: Program, min_instructions: int, max_instructions: int) -> Module:
     entry = Body(program)
-    entry.fill(1, max_instructions)
+    entry.fill(min_instructions, max_instructions)
     results = [entry.result()]
-    others = [value for value in entry.values if value is not results[0]]
-    if others:
-        results += entry.draw(st.lists(st.sampled_from(others), max_size=_MOST_RESULTS - 1, unique=True))
+    if program.draw(st.booleans()):
+        results = entry.unread()
     root = results[0].name
     if len(results) > 1:
         shape = f"({', '.join(str(value.shape) for value in results)})"

@@ -47,6 +47,8 @@ def shapes(
         require_integer("max_elements", max_elements, min(min_size, 1) if max_rank else 1)
         if min_size**min_rank > max_elements:
             raise InputError(f"no shape of rank {min_rank} and sizes from {min_size} has only {max_elements} elements")
+        while min_size**max_rank > max_elements:
+            max_rank -= 1
     return _shapes(types, (min_rank, max_rank), (min_size, max_size), max_elements)
 
 
@@ -64,8 +66,6 @@ def _shapes(
     for left in range(rank - 1, -1, -1):
         if max_elements is not None and (taken := prod(dimensions)):
             high = min(high, max_elements // (taken * max(low, 1) ** left))
-            if high < low:
-                break
         dimensions.append(draw(st.integers(low, high)))
     return ArrayShape(element_type, tuple(dimensions))
 

@@ -44,6 +44,12 @@ def test_modules_verify_print_and_run(module: hloexec.Module, data: st.DataObjec
     _required_by_all(module, data)
 
 
+@settings(max_examples=20, deadline=None)
+@given(testing.modules(min_instructions=8, max_instructions=24, min_size=3, max_size=8, max_elements=60), st.data())
+def test_longer_modules_of_larger_arrays_do_so_too(module: hloexec.Module, data: st.DataObject) -> None:
+    _required_by_all(module, data)
+
+
 @settings(max_examples=50, deadline=None)
 @given(testing.modules(min_size=0, max_size=3, max_depth=2), st.data())
 def test_modules_with_empty_arrays_and_nested_calls_do_so_too(module: hloexec.Module, data: st.DataObject) -> None:
@@ -118,7 +124,10 @@ def test_what_cannot_be_drawn_is_refused(arguments: tuple[Any, ...], message: st
         testing.modules(*arguments)
 
 
-@pytest.mark.parametrize("options", [{"max_instructions": 0}, {"max_size": 0}, {"max_rank": -1}, {"max_elements": 1.5}])
+@pytest.mark.parametrize(
+    "options",
+    [{"min_instructions": 0}, {"max_instructions": 0}, {"max_size": 0}, {"max_rank": -1}, {"max_elements": 1.5}],
+)
 def test_bounds_that_are_wrong_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(options))):
         testing.modules(**options)

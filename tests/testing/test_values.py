@@ -35,6 +35,16 @@ def test_shapes_keep_to_their_bounds(shape: hloexec.ArrayShape) -> None:
     assert 1 <= shape.rank <= 4 and max(shape.dimensions) <= 7 and shape.element_count <= 50
 
 
+def test_ranks_that_many_elements_forbid_are_not_drawn() -> None:
+    @given(testing.shapes(min_rank=1, min_size=6, max_size=9, max_elements=200))
+    def test(shape: hloexec.ArrayShape) -> None:
+        assert shape.rank in (1, 2) and shape.element_count <= 200
+
+    test()
+    with pytest.raises(InputError, match="no shape of rank 2 and sizes from 6 has only 35 elements"):
+        testing.shapes(min_rank=2, min_size=6, max_size=9, max_elements=35)
+
+
 def test_shapes_shrink_to_scalars_of_the_first_type() -> None:
     assert str(find(testing.shapes(), lambda shape: True)) == "f32[]"
     assert str(find(testing.shapes(["s8", "f32"]), lambda shape: shape.rank > 1)) == "s8[1,1]"
