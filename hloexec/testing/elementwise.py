@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
@@ -56,22 +56,20 @@ def select(body: Body, kinds: tuple[ElementType, ...]) -> None:
 
 
 def convert(body: Body, kinds: tuple[ElementType, ...]) -> None:
-    _changed(body, body.operand(kinds), "convert", lambda kind: True)
+    operand = body.operand(kinds)
+    body.emit(_retyped(body, operand, kinds), f"convert({operand.name})")
 
 
 def bitcast_convert(body: Body, kinds: tuple[ElementType, ...]) -> None:
     operand = body.operand(kinds)
     source = operand.element_type
-    _changed(
-        body, operand, "bitcast-convert", lambda kind: (kind.bits, kind.is_complex) == (source.bits, source.is_complex)
-    )
+    alike = [kind for kind in kinds if (kind.bits, kind.is_complex) == (source.bits, source.is_complex)]
+    body.emit(_retyped(body, operand, alike), f"bitcast-convert({operand.name})")
 
 
-def _changed(body: Body, operand: Value, opcode: str, fits: Callable[[ElementType], bool]) -> None:
-    """The operand in another of the program's element types, or its own."""
-    found = [kind for kind in body.program.element_types if fits(kind) and kind in body.program.opcodes[opcode]]
-    shape = operand.shape.with_element_type(body.draw(st.sampled_from(found or [operand.element_type])))
-    body.emit(shape, f"{opcode}({operand.name})")
+def _retyped(body: Body, operand: Value, kinds: Sequence[ElementType]) -> ArrayShape:
+    """The operand's shape with another of some element types, or its own."""
+    return operand.shape.with_element_type(body.draw(st.sampled_from(kinds)))
 
 
 def reduce_precision(body: Body, kinds: tuple[ElementType, ...]) -> None:
