@@ -26,7 +26,7 @@ from hloexec.values import TOKEN, Array, Token, Value, rebuilt
 from hloexec.verifier import explained
 from hloexec.verifier import verify as verify_module
 
-__all__ = ["DISTRIBUTIONS", "demands_on", "random_inputs", "require_values", "value_of"]
+__all__ = ["DISTRIBUTIONS", "demands_on", "random_inputs", "require_memory", "require_values", "value_of"]
 
 
 def random_inputs(
@@ -64,7 +64,7 @@ def random_inputs(
     if distribution not in DISTRIBUTIONS:
         raise InputError(f"there is no distribution {distribution!r}; there are {', '.join(DISTRIBUTIONS)}")
     chosen = module.entry if computation is None else named_computation(module, computation)
-    _require_memory(chosen)
+    require_memory(chosen)
     given = {} if ranges is None else ranges_of(chosen, ranges)
     with nullcontext() if verify else explained(module):
         return _random_values(module, chosen, seed, distribution, given)
@@ -94,7 +94,8 @@ def demands_on(module: Module, computation: Computation) -> tuple[Sequence[Deman
     return parameter_demands(module, frame_of(module, computation, arguments))
 
 
-def _require_memory(computation: Computation) -> None:
+def require_memory(computation: Computation) -> None:
+    """ResourceError where values of the parameters would not fit into memory."""
     needed = sum(shape.byte_size for shape in computation.parameter_shapes)
     allowed = memory_limit_bytes(None)
     if allowed is not None and needed > allowed:

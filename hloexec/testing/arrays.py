@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 from hloexec.arguments import require_flags, wrong
 from hloexec.dtypes import ElementType, Kind
-from hloexec.errors import InputError, ParseError
+from hloexec.errors import InputError, ParseError, ResourceError
 from hloexec.inputs.distributions import random_array
 from hloexec.inputs.ranges import Range
 from hloexec.ir import ArrayShape
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.intervals import ANYTHING
 from hloexec.precision import largest_number, least_number, part_type, smallest_normal
+from hloexec.system_memory import in_units, memory_limit_bytes
 from hloexec.testing.shapes import element_types_of, shapes
 from hloexec.text.shapes import parse_shape
 from hloexec.values import Array
@@ -86,7 +87,7 @@ def arrays(
     Arrays of up to 64 elements shrink element by element towards 0; larger ones towards one repeated number.
 
     Raises InputError for what is no shape or element type, for bounds between which a type has no number, and for
-    shapes of unknown sizes.
+    shapes of unknown sizes, ResourceError where an array of the shape would not fit into memory.
     """
     require_flags(
         allow_nan=allow_nan,
@@ -122,6 +123,9 @@ def _array_shape(value: object) -> ArrayShape:
         raise InputError(f"{value!r} is no shape: {error.message}") from error
     if not isinstance(found, ArrayShape) or not found.is_array or min(found.dimensions, default=0) < 0:
         raise InputError(f"arrays have a shape such as f32[2,3], but {found} was given")
+    allowed = memory_limit_bytes(None)
+    if found.is_too_large or (allowed is not None and found.byte_size > allowed):
+        raise ResourceError(f"an array {found} takes {in_units(found.byte_size)}, more than this machine has free")
     return found
 
 
@@ -167,7 +171,9 @@ def _range(element_type: ElementType, limits: _Limits) -> Range:
     low = least if limits.min_value is None else max(limits.min_value, least)
     high = most if limits.max_value is None else min(limits.max_value, most)
     if low > high:
-        raise InputError(f"type {element_type.name} has no number from {limits.min_value} to {limits.max_value}")
+        given = (("from", limits.min_value), ("to", limits.max_value))
+        bounds = [f"{word} {bound}" for word, bound in given if bound is not None]
+        raise InputError(f"type {element_type.name} has no number {' '.join(bounds)}")
     return Range(low, high, f"the range of elements, {low} to {high},")
 
 

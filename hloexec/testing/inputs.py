@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hloexec.arguments import named_computation, require_flags, require_module
 from hloexec.dtypes import ElementType, Kind
-from hloexec.inputs import demands_on, require_values, value_of
+from hloexec.inputs import demands_on, require_memory, require_values, value_of
 from hloexec.inputs.distributions import float_range, integer_range, random_array
 from hloexec.ir import UNBOUNDED, ArrayShape, Computation, Module
 from hloexec.ops.intervals import ANYTHING, Demand
@@ -32,7 +32,7 @@ def inputs(module: Module, computation: str | None = None, *, specials: bool = T
     `specials=False`. Dynamic dimensions have any size up to their bound, the same wherever the bound is the same.
 
     Raises VerificationError where the module is not well-formed, and InputError for a computation that does not exist
-    or a parameter of which no value can be made.
+    or a parameter of which no value can be made, ResourceError where the values would not fit into memory.
     """
     require_module(module)
     require_flags(specials=specials)
@@ -40,6 +40,7 @@ def inputs(module: Module, computation: str | None = None, *, specials: bool = T
     chosen = module.entry if computation is None else named_computation(module, computation)
     for parameter in chosen.parameters:
         value_of(parameter.shape, partial(_required, parameter.name))
+    require_memory(chosen)
     return _inputs(module, chosen, specials)
 
 

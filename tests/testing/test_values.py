@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import hloexec
 from hloexec import testing
 from hloexec.dtypes import ELEMENT_TYPES
-from hloexec.errors import InputError
+from hloexec.errors import InputError, ResourceError
 from hloexec.ops.common import widen
 from hloexec.precision import largest_number, part_type, smallest_normal
 
@@ -132,6 +132,7 @@ def test_large_arrays_shrink_to_one_number() -> None:
         ("f32[2]", {"min_value": "1"}, "min_value must be a number"),
         ("f32[2]", {"allow_nan": None}, "allow_nan must be True or False"),
         ("s4[2]", {"min_value": 8}, "type s4 has no number from 8"),
+        ("c64[2]", {"min_value": 1e39}, "type c64 has no number from 1e[+]39$"),
         ("f4e2m1fn[2]", {"min_value": 4.5, "max_value": 5.5}, "holds no number of type f4e2m1fn"),
         ("f32[2]", {"min_value": 2, "max_value": 1}, "type f32 has no number from 2 to 1"),
     ],
@@ -139,6 +140,14 @@ def test_large_arrays_shrink_to_one_number() -> None:
 def test_arrays_that_do_not_exist_are_refused(shape: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         testing.arrays(shape, **options)
+
+
+def test_what_does_not_fit_into_memory_is_refused() -> None:
+    with pytest.raises(ResourceError, match=r"an array f32\[99999999999999\] takes .* more than this machine has free"):
+        testing.arrays("f32[99999999999999]")
+    module = hloexec.parse("HloModule m\nENTRY e { ROOT x = f32[99999999999999] parameter(0) }\n")
+    with pytest.raises(ResourceError, match="the parameters of e take"):
+        testing.inputs(module)
 
 
 LOOKUP = hloexec.parse("""HloModule lookup
