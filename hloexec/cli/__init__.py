@@ -23,8 +23,7 @@ from typing import Any
 import click
 
 from hloexec import __version__
-from hloexec.cli.options import as_options
-from hloexec.cli.problems import Warnings, echo_error, kind_of, show_problem, wants_json
+from hloexec.cli.problems import Warnings, as_options, echo_error, kind_of, show_problem, wants_json
 from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeError, VerificationError
 
 __all__ = ["main"]

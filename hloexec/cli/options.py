@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-__all__ = ["ByteCount", "KeyValue", "as_options", "echo_json", "file_argument", "json_option", "strict_option"]
-
-_ARGUMENTS = ("computation", "elided", "max_iterations", "memory_limit", "numerics", "timeout", "unknown")
-_ARGUMENT = re.compile(rf"\b({'|'.join(_ARGUMENTS)})=(?=\w)")
-_CUSTOM_CALL = re.compile(r"(?:a function )?with hloexec\.register_custom_call(?:\(target, function\))?")
+__all__ = ["ByteCount", "KeyValue", "echo_json", "file_argument", "json_option", "strict_option"]
 
 if TYPE_CHECKING:
     _IntType = click.ParamType[int]
@@ -73,9 +68,3 @@ class KeyValue(_PairType):
         if not (key and separator and rest):
             self.fail(f"{value!r} is not of the form {self.name}", param, ctx)
         return key, rest
-
-
-def as_options(message: str) -> str:
-    """What errors say about arguments of functions, as options of the command line."""
-    message = _CUSTOM_CALL.sub("with --custom-call TARGET=MODULE:FUNCTION", message)
-    return _ARGUMENT.sub(lambda found: f"--{found[1].replace('_', '-')} ", message)

@@ -8,12 +8,43 @@ from contextlib import suppress
 
 import click
 
-from hloexec.cli.options import as_options, echo_json
+from hloexec.cli.options import echo_json
 from hloexec.errors import HloError, HloWarning, printable
 
-__all__ = ["Warnings", "echo_error", "kind_of", "show_problem", "wants_json"]
+__all__ = ["Warnings", "as_options", "echo_error", "kind_of", "show_problem", "wants_json"]
 
+_ARGUMENTS = (
+    "atol check_error computation contraction_length depth elided iteration max_iterations memory_limit numerics "
+    "partitions replicas rtol seed timeout ulp unknown"
+).split()
+"""Arguments of functions that are options of the same names."""
+_ARGUMENT = re.compile(rf"\b({'|'.join(_ARGUMENTS)})(?:=(?=[\w…])|(?= must (?:be|not)\b))")
+_NEXT_VALUE = r"\[…\](\}?), values or a function that gives the next one"
+_OTHERS = {
+    r"(?:a function )?with hloexec\.register_custom_call(?:\(target, function\))?": (
+        "with --custom-call TARGET=MODULE:FUNCTION"
+    ),
+    r"\(run_devices\)": "(--replicas, --partitions)",
+    r"\breplace=True\b": "--force",
+    r"\bstatistics_only=True\b": "--stats-only",
+    r"\bselect=(?=PATTERN)": "--select ",
+    rf"\binfeed={_NEXT_VALUE}": "--infeed FILE.npz",
+    rf"\bhost_transfers=\{{(\d+): {_NEXT_VALUE}": r"--recv \1=FILE.npz",
+    r"\boutfeed=\[\]": "--outfeed FILE.npz",
+    r"\bhost_transfers=\{(\d+): \[\]\}": r"--send \1=FILE.npz",
+    r"\bhost_transfers names\b": "--recv or --send names",
+    r"^selects(?= names)": "--selects",
+    r"^selects\['([^']*)'\]": r"--selects \1",
+}
+"""What messages say of other arguments and functions, as patterns, and what options say instead."""
 _PLACE = re.compile(r"^(?P<file>.+?):(?P<line>\d+):(?P<column>\d+): ", re.MULTILINE)
+
+
+def as_options(message: str) -> str:
+    """What errors say about arguments of functions, as options of the command line."""
+    for pattern, text in _OTHERS.items():
+        message = re.sub(pattern, text, message)
+    return _ARGUMENT.sub(lambda found: f"--{found[1].replace('_', '-')}{' ' * found[0].endswith('=')}", message)
 
 
 class Warnings(list[str]):

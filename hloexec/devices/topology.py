@@ -90,16 +90,16 @@ def groups_of(instruction: Instruction, topology: Topology) -> list[Group]:
     groups = attributes.replica_groups if pairs is None else ReplicaGroups()
     if not groups.groups and groups.device_count > len(numbers):  # far more, perhaps, than can be listed
         raise InputError(
-            f"%{instruction.name} names {groups.device_count} {kind}s, but there are {len(numbers)} ({topology}); set "
-            "the numbers of replicas and partitions"
+            f"%{instruction.name} names {groups.device_count} {kind}s, but there are {len(numbers)} ({topology}); give "
+            "replicas=… and partitions=…"
         )
     listed = _connected(pairs) if pairs is not None else list(map(list, groups.expand()))
     may_leave_out = getattr(attributes, "may_leave_out", False)
     for number in (number for group in listed for number in group):
         if number not in spaces[0]:
             raise InputError(
-                f"%{instruction.name} names {kind} {number}, but there are {len(numbers)} ({topology}); set the "
-                "numbers of replicas and partitions"
+                f"%{instruction.name} names {kind} {number}, but there are {len(numbers)} ({topology}); give "
+                "replicas=… and partitions=…"
             )
     named = {number for group in listed for number in group}
     left_out = [number for number in numbers if number not in named] if listed or pairs is not None else []

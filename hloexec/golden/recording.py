@@ -209,7 +209,7 @@ def _target(folder: str | os.PathLike[str], replace: bool) -> Path:
         raise InputError(f"cannot write {str(target)!r}: {str(target.parent)!r} is no folder")
     if target.exists():
         if not replace:
-            raise InputError(f"{str(target)!r} is there already; --force (replace=True) records it again")
+            raise InputError(f"{str(target)!r} is there already; replace=True records it again")
         if not (target / RECORD).is_file():
             raise InputError(f"{str(target)!r} is there already, and is no golden: it has no {RECORD}")
     return target

@@ -33,7 +33,7 @@ _RECENT = 65536
 _ROOM_CHECK_BYTES = 256 << 20
 """So many bytes may be written before the disk is looked at again."""
 _MOST_REMARKABLE = 1000
-ADVICE = "select fewer instructions (--select), or record statistics only (--stats-only)"
+ADVICE = "select fewer instructions (select=PATTERN), or record statistics only (statistics_only=True)"
 """To whom a trace takes too much room."""
 
 

@@ -247,7 +247,7 @@ def test_what_a_killed_process_left_is_removed_when_it_is_old(tmp_path: Path) ->
 
 def test_nothing_is_replaced_unless_it_is_a_golden_and_meant(tmp_path: Path) -> None:
     folder = _recorded(tmp_path)
-    with pytest.raises(hloexec.InputError, match="is there already; --force"):
+    with pytest.raises(hloexec.InputError, match="is there already; replace=True"):
         _recorded(tmp_path)
     _recorded(tmp_path, numerics="exact", replace=True)
     assert read_golden(folder).numerics == "exact"

@@ -6,13 +6,16 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import attrs
 import click
 
 from hloexec.cli.inputs import values_per_device
 from hloexec.cli.options import echo_json
+from hloexec.cli.problems import as_options
 from hloexec.cli.run_options import RunOptions
 
 if TYPE_CHECKING:
+    from hloexec.diffing.folders import ModuleDiff
     from hloexec.ir import Module
     from hloexec.ops.policies.policy import NumericsPolicy
     from hloexec.values import Value
@@ -56,6 +59,7 @@ def diff_dumps(
             **{**settings, "numerics": policies},
             seed=given.seed,
         )
+    found = attrs.evolve(found, modules=tuple(map(_in_options, found.modules)))
     words = given.words()
 
     def command(name: str, *arguments: str) -> str:
@@ -72,3 +76,9 @@ def diff_dumps(
 
         show(folder_view(found, top, command))
     return {"differ": 1, "not compared": 2}.get(found.outcome, 0)
+
+
+def _in_options(module: ModuleDiff) -> ModuleDiff:
+    """What keeps stages from running, as options say it."""
+    steps = [attrs.evolve(step, reason=as_options(step.reason)) for step in module.steps]
+    return attrs.evolve(module, steps=tuple(steps))

@@ -6,10 +6,12 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
 from hloexec.cli.inputs import prepared
 from hloexec.cli.options import echo_json, file_argument, json_option
+from hloexec.cli.problems import as_options
 from hloexec.cli.run_options import RunOptions, run_options
 
 if TYPE_CHECKING:
@@ -133,6 +135,7 @@ def check(folders: tuple[str, ...], module_file: str | None, update: bool, top: 
     checks: list[GoldenCheck] = [
         update_golden(path) if update else hloexec.check_golden(path, module=module) for path in found
     ]
+    checks = [attrs.evolve(entry, message=as_options(entry.message)) for entry in checks]
     if as_json:
         echo_json("golden-check", {"checks": [check_record(entry) for entry in checks]})
     else:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 
+import attrs
 import click
 
 from hloexec.cli.options import echo_json, file_argument, json_option, strict_option
+from hloexec.cli.problems import as_options
 
 __all__ = ["command"]
 
@@ -56,6 +58,10 @@ def _show_module(file: str, computations: bool, strict: bool, as_json: bool) -> 
     if strict:
         hloexec.verify(module, strict=True)
     summary = summarize(module)
+    unsupported = [
+        attrs.evolve(entry, reason=entry.reason and as_options(entry.reason)) for entry in summary.unsupported
+    ]
+    summary = attrs.evolve(summary, unsupported=tuple(unsupported))
     parts = summarize_computations(module) if computations else None
     if as_json:
         from hloexec.report.records import summary_record

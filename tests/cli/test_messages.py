@@ -1,0 +1,149 @@
+"""Messages of functions, as the command line says them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.cli import main
+from hloexec.cli.problems import as_options
+from tests.text.building import op
+
+CHANNELS = """HloModule m
+
+ENTRY main {
+  p = f32[2] parameter(0)
+  t = token[] after-all()
+  s = (f32[2], u32[], token[]) send(p, t), channel_id=1, is_host_transfer=true
+  sd = token[] send-done(s), channel_id=1, is_host_transfer=true
+  r = (f32[2], u32[], token[]) recv(sd), channel_id=2, is_host_transfer=true
+  rd = (f32[2], token[]) recv-done(r), channel_id=2, is_host_transfer=true
+  ROOT v = f32[2] get-tuple-element(rd), index=0
+}
+"""
+FEEDS = """HloModule m
+
+ENTRY main {
+  t = token[] after-all()
+  i = (f32[2], token[]) infeed(t)
+  v = f32[2] get-tuple-element(i), index=0
+  o = token[] outfeed(v, t), outfeed_shape=f32[2]
+  ROOT r = f32[2] negate(v)
+}
+"""
+SUMMED = """HloModule m, replica_count=2
+
+sum { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b) }
+
+ENTRY main { x = f32[2] parameter(0)
+  ROOT r = f32[2] all-reduce(x), replica_groups={{0,1}}, to_apply=sum }
+"""
+LOOP = """HloModule m
+
+less { c = s32[] parameter(0)
+  n = s32[] constant(9)
+  ROOT l = pred[] compare(c, n), direction=LT }
+
+next { c = s32[] parameter(0)
+  one = s32[] constant(1)
+  ROOT s = s32[] add(c, one) }
+
+ENTRY main { z = s32[] constant(0)
+  ROOT w = s32[] while(z), condition=less, body=next }
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("add.hlo").write_text(op("f32[2] add(x, x)", x="f32[2]"))
+    Path("unknown.hlo").write_text(op('f32[2] custom-call(x), custom_call_target="nobody"', x="f32[2]"))
+    Path("callback.hlo").write_text(
+        op('f32[2] custom-call(x), custom_call_target="xla_ffi_python_cpu_callback"', x="f32[2]")
+    )
+    Path("elided.hlo").write_text(
+        op("f32[2] add(x, c)", x="f32[2]").replace("  ROOT", "  c = f32[2] constant({...})\n  ROOT")
+    )
+    Path("channels.hlo").write_text(CHANNELS)
+    Path("feeds.hlo").write_text(FEEDS)
+    Path("loop.hlo").write_text(LOOP)
+    Path("summed.hlo").write_text(SUMMED)
+    Path("three.hlo").write_text(SUMMED.replace("replica_count=2", "replica_count=3").replace("{{0,1}}", "{{0,1,2}}"))
+    np.save("x.npy", np.ones(2, np.float32))
+    np.savez("x.npz", **{"0": np.ones(2, np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("run unknown.hlo", "with --custom-call TARGET=MODULE:FUNCTION"),
+        ("run unknown.hlo", "with --unknown zeros or --unknown random"),
+        ("run callback.hlo", "with --custom-call TARGET=MODULE:FUNCTION"),
+        ("run elided.hlo --elided error", "choose --elided zeros or random"),
+        ("run channels.hlo", "give them with --recv 2=FILE.npz\n"),
+        ("run channels.hlo --recv 2=x.npz", "take them with --send 1=FILE.npz)"),
+        ("run add.hlo --recv 7=x.npz", "--recv or --send names channel 7"),
+        ("run feeds.hlo", "give them with --infeed FILE.npz\n"),
+        ("run feeds.hlo --infeed x.npz", "take them with --outfeed FILE.npz)"),
+        ("run loop.hlo --max-iterations 3", "--max-iterations 3 ends the loop"),
+        ("run summed.hlo --replicas 1", "run the module on all of its devices (--replicas, --partitions)"),
+        ("run three.hlo --replicas 2", "give --replicas … and --partitions …"),
+        ("run add.hlo --computation nothing", "has no computation 'nothing'"),
+        ("extract loop.hlo --instruction w[2]:next/s --iteration 1 -o s", "--iteration must not be given, too"),
+        ("compare x.npy x.npy --atol -1", "--atol must not be negative"),
+        ("compare x.npy x.npy --selects 9=x.npy", "--selects names leaf '9'"),
+        ("golden record add.hlo -o g.golden", "--force records it again"),
+        ("trace add.hlo -o t --disk-limit 1", "(--select PATTERN), or record statistics only (--stats-only)"),
+    ],
+)
+def test_messages_speak_of_options(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if line.startswith("golden"):
+        assert main(line.split()) == 0
+    main(line.split())
+    err = capsys.readouterr().err
+    assert message in err
+    assert not re.search(r"\b[a-z_]+=[a-zA-Z{[…]", err.replace("TARGET=MODULE:FUNCTION", "")), err
+
+
+def test_reasons_in_tables_speak_of_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "callback.hlo"]) == 0
+    assert "with --custom-call TARGET=MODULE:FUNCTION" in capsys.readouterr().out
+    hloexec.record_golden(hloexec.load("unknown.hlo"), [np.ones(2, np.float32)], "u.golden", unknown="zeros")
+    record = Path("u.golden/golden.json")
+    record.write_text(record.read_text().replace('"unknown": "zeros"', '"unknown": "error"'))
+    capsys.readouterr()
+    assert main(["golden", "check", "u.golden"]) == 2
+    assert "with --unknown zeros or --unknown random" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("numerics=exact asks for", "--numerics exact asks for"),
+        ("select-and-scatter(a), select=ge, scatter=add", "select-and-scatter(a), select=ge, scatter=add"),
+        ("while(z), body=b, computation_layout={}", "while(z), body=b, computation_layout={}"),
+        ("the seed of it, max_iterations=3", "the seed of it, --max-iterations 3"),
+        ("file.py:3:1: nothing", "file.py:3:1: nothing"),
+    ],
+)
+def test_text_of_modules_stays_as_it_is(said: str, expected: str) -> None:
+    assert as_options(said) == expected
+
+
+def test_options_that_messages_name_are_there() -> None:
+    from hloexec.cli import problems
+    from hloexec.cli.commands import compare, extract, golden, run, trace
+
+    commands = [run.command, compare.command, extract.command, trace.command, *golden.command.commands.values()]
+    options = {name for command in commands for parameter in command.params for name in parameter.opts}
+    source = inspect.getsource(problems)
+    named = {*re.findall(r'r?": r?"[^"]*?(--[a-z-]+)', source)}
+    assert len(named) > 6
+    assert named | {f"--{name.replace('_', '-')}" for name in problems._ARGUMENTS} <= options | {"--replicas"}
