@@ -44,6 +44,7 @@ def _section(command: click.Command, context: click.Context) -> str:
     parts += _paragraphs(command.help or "")
     records = [parameter.get_help_record(context) for parameter in command.params]
     parts += [f"`{names}`\n:   {_escaped(text)}" for names, text in filter(None, records) if text]
+    parts += _paragraphs(command.epilog or "")
     return "\n\n".join(parts)
 
 

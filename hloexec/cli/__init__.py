@@ -23,6 +23,7 @@ from typing import Any
 import click
 
 from hloexec import __version__
+from hloexec.cli.help import HelpContext, HelpGroup
 from hloexec.cli.problems import Warnings, as_options, echo_error, kind_of, show_problem, wants_json
 from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeError, VerificationError
 
@@ -49,8 +50,10 @@ def _closed_pipes_told_apart() -> Iterator[None]:
         raise _ClosedPipeError from None
 
 
-class _Commands(click.Group):
+class _Commands(HelpGroup):
     """The commands, each in the module of its name."""
+
+    context_class = HelpContext
 
     def make_context(self, *args: Any, **settings: Any) -> click.Context:
         with _closed_pipes_told_apart():
@@ -67,6 +70,8 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = import_module(f"hloexec.cli.commands.{cmd_name}").command
+        for each in (command, *getattr(command, "commands", {}).values()):
+            each.context_class = HelpContext
         return command
 
 

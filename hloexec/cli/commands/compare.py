@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hloexec.cli.help import examples
 from hloexec.cli.options import KeyValue, echo_json, json_option
 from hloexec.errors import UnsupportedError
 
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("compare")
+@click.command(
+    "compare",
+    epilog=examples("hloexec compare a.npz b.npz", "hloexec compare a.npz b.npz \\\n  --module module.hlo"),
+)
 @click.argument("actual", type=click.Path())
 @click.argument("expected", type=click.Path())
 @click.option("--atol", type=float, help="The absolute error that is tolerated.")

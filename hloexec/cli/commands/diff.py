@@ -7,6 +7,7 @@ import os
 import attrs
 import click
 
+from hloexec.cli.help import examples
 from hloexec.cli.inputs import prepared
 from hloexec.cli.options import echo_json, json_option
 from hloexec.cli.run_options import RunOptions, run_options
@@ -15,7 +16,12 @@ from hloexec.errors import UnsupportedError
 __all__ = ["command"]
 
 
-@click.command("diff")
+@click.command(
+    "diff",
+    epilog=examples(
+        "hloexec diff before.hlo after.hlo", "hloexec diff before.hlo after.hlo \\\n  --numerics-after tf32"
+    ),
+)
 @click.argument("before", type=click.Path())
 @click.argument("after", type=click.Path(), required=False)
 @click.option("--numerics-before", metavar="POLICY", help="The policy of BEFORE alone.  [default: --numerics]")

@@ -7,6 +7,7 @@ import shlex
 
 import click
 
+from hloexec.cli.help import examples
 from hloexec.cli.inputs import prepared
 from hloexec.cli.options import echo_json, file_argument, json_option
 from hloexec.cli.run_options import RunOptions, run_options
@@ -14,7 +15,7 @@ from hloexec.cli.run_options import RunOptions, run_options
 __all__ = ["command"]
 
 
-@click.command("extract")
+@click.command("extract", epilog=examples("hloexec extract module.hlo -o slice \\\n  --instruction exp.1"))
 @file_argument
 @click.option("--instruction", metavar="NAME", required=True, help="The instruction, or the path of one run of it.")
 @click.option("--in", "in_computation", metavar="COMPUTATION", help="Which computation's, where several have one.")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from hloexec.cli.help import examples
 from hloexec.cli.options import file_argument, strict_option
 from hloexec.errors import InputError
 
 __all__ = ["command"]
 
 
-@click.command("fmt")
+@click.command("fmt", epilog=examples("hloexec fmt module.hlo --no-metadata"))
 @file_argument
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write to this file instead of standard output.")
 @click.option("--no-metadata", is_flag=True, help="Leave out metadata and the tables it refers to.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from hloexec.cli.help import HelpGroup, examples
 from hloexec.cli.inputs import prepared
 from hloexec.cli.options import echo_json, file_argument, json_option
 from hloexec.cli.problems import as_options
@@ -23,12 +24,16 @@ __all__ = ["command"]
 _SUFFIXES = (".gz", ".txt", ".hlo", ".pb", ".mlir")
 
 
-@click.group("golden")
+_RECORD = "hloexec golden record module.hlo \\\n  -o goldens"
+_CHECK = "hloexec golden check goldens"
+
+
+@click.group("golden", cls=HelpGroup, epilog=examples(_RECORD, _CHECK))
 def command() -> None:
     """Record a module's result, and check it later or elsewhere."""
 
 
-@command.command("record")
+@command.command("record", epilog=examples(_RECORD))
 @file_argument
 @click.option("-o", "--output", required=True, metavar="DIR", help="Where NAME.golden is put; or that folder itself.")
 @run_options
@@ -110,7 +115,7 @@ def record(
     click.echo(f"\nto check it:\n  {shlex.join(['hloexec', 'golden', 'check', str(golden.folder)])}")
 
 
-@command.command("check")
+@command.command("check", epilog=examples(_CHECK))
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path())
 @click.option("--module", "module_file", metavar="FILE", help="Run this module in place of the golden's own.")
 @click.option("--update", is_flag=True, help="Where the result is another one, keep it as the one expected.")

@@ -7,13 +7,14 @@ import shlex
 import attrs
 import click
 
+from hloexec.cli.help import examples
 from hloexec.cli.options import echo_json, file_argument, json_option, strict_option
 from hloexec.cli.problems import as_options
 
 __all__ = ["command"]
 
 
-@click.command("info")
+@click.command("info", epilog=examples("hloexec info module.hlo", "hloexec info a.npz"))
 @file_argument
 @click.option(
     "--computations", is_flag=True, help="List the computations: what calls each, how often it runs, and its result."

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from hloexec.cli.help import examples
 from hloexec.cli.options import echo_json, file_argument, json_option
 
 __all__ = ["command"]
 
 
-@click.command("memory")
+@click.command("memory", epilog=examples("hloexec memory module.hlo --top 0"))
 @file_argument
 @click.option(
     "--assignment",

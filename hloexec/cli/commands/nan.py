@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from hloexec.cli.help import examples
 from hloexec.cli.inputs import prepared
 from hloexec.cli.options import echo_json, file_argument, json_option
 from hloexec.cli.run_options import RunOptions, run_options
@@ -11,7 +12,7 @@ from hloexec.cli.run_options import RunOptions, run_options
 __all__ = ["command"]
 
 
-@click.command("nan")
+@click.command("nan", epilog=examples("hloexec nan module.hlo", "hloexec nan module.hlo --first"))
 @file_argument
 @click.option("--first", is_flag=True, help="Stop at the very first NaN or infinity, whether anything uses it or not.")
 @click.option(

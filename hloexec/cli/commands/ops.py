@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from hloexec.cli.help import examples
 from hloexec.cli.options import echo_json, json_option
 
 __all__ = ["command"]
 
 
-@click.command("ops")
+@click.command("ops", epilog=examples("hloexec ops --types"))
 @click.option("--unsupported", is_flag=True, help="Only those that do not run yet.")
 @click.option("--types", is_flag=True, help="Which element types each of them takes.")
 @json_option

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from hloexec.cli.help import examples
 from hloexec.cli.options import echo_json, file_argument, json_option, strict_option
 from hloexec.errors import UnsupportedError
 
 __all__ = ["command"]
 
 
-@click.command("plan")
+@click.command("plan", epilog=examples("hloexec plan module.hlo", "hloexec plan module.hlo --after fma"))
 @file_argument
 @click.option("--computation", metavar="NAME", help="Plan this computation instead of the entry.")
 @click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from hloexec.cli.help import examples
 from hloexec.cli.inputs import computation_named, given_values, values_per_device
 from hloexec.cli.options import KeyValue, echo_json, file_argument, json_option, strict_option
 from hloexec.cli.run_options import RunOptions, run_options
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("run")
+@click.command("run", epilog=examples("hloexec run module.hlo", "hloexec run module.hlo --seed 3"))
 @file_argument
 @run_options
 @click.option(

@@ -6,12 +6,13 @@ import json
 
 import click
 
+from hloexec.cli.help import examples
 from hloexec.errors import InputError
 
 __all__ = ["command"]
 
 
-@click.command("schema")
+@click.command("schema", epilog=examples("hloexec schema", "hloexec schema run"))
 @click.argument("record", required=False)
 def command(record: str | None) -> None:
     """Print the JSON Schema of what commands print with --json.

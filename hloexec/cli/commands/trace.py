@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from hloexec.cli.help import examples
 from hloexec.cli.inputs import prepared
 from hloexec.cli.options import ByteCount, echo_json, file_argument, json_option
 from hloexec.cli.run_options import RunOptions, run_options
@@ -11,7 +12,7 @@ from hloexec.cli.run_options import RunOptions, run_options
 __all__ = ["command"]
 
 
-@click.command("trace")
+@click.command("trace", epilog=examples("hloexec trace module.hlo -o trace"))
 @file_argument
 @click.option("-o", "--output", "folder", metavar="DIR", required=True, help="The folder to write; it must be new.")
 @click.option(

@@ -1,0 +1,133 @@
+"""Help texts: examples that run, nothing lost on a narrow terminal, and completion in shells."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+
+from hloexec.cli import _COMMANDS, _hloexec, main
+from tests.records import read_record
+
+ROOT = Path(__file__).parents[2]
+
+
+def _commands(group: click.Group, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield (*names, name), command
+        if isinstance(command, click.Group):
+            yield from _commands(command, *names, name)
+
+
+COMMANDS = dict(_commands(_hloexec))
+WITHOUT_JSON = {("fmt",), ("schema",)}
+
+
+def _examples(command: click.Command) -> list[list[str]]:
+    text = (command.epilog or "").replace("\\\n", "")
+    return [shlex.split(line) for line in text.splitlines() if line.startswith("  hloexec")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What examples name."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("module", "before", "after"):
+        shutil.copy(ROOT / "examples" / "attention.hlo", f"{name}.hlo")
+    for name in ("a", "b"):
+        np.savez(f"{name}.npz", value=np.ones((16, 32), np.float32))
+    return tmp_path
+
+
+@pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
+@pytest.mark.usefixtures("folder")
+def test_every_command_has_examples_that_run(
+    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = _examples(COMMANDS[names])
+    assert found
+    if names == ("golden", "check"):
+        found = _examples(COMMANDS["golden", "record"]) + found
+    for words in found:
+        assert words[1 : len(names)] == list(names[:-1])
+        # tf32 rounds otherwise than the reference, as the example shows.
+        code = int("tf32" in words)
+        assert main(words[1:]) == code
+        capsys.readouterr()
+        if names in WITHOUT_JSON or names[0] == "golden":
+            continue
+        for option in ("-o", "--output"):
+            if option in words:
+                words[words.index(option) + 1] += ".again"
+        assert main([*words[1:], "--json"]) == code
+        read_record(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("names", [(), *COMMANDS], ids=" ".join)
+def test_help_says_the_same_on_narrow_terminals(
+    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = []
+    for columns in (1000, 80, 40):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main([*names, "--help"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        longest_name = max(len(line) for line in lines if len(line.split()) == 1 or line.lstrip().startswith("-"))
+        assert all(len(line) <= max(columns, longest_name) for line in lines)
+        shown.append("".join("".join(lines).split()))
+    assert shown[0] == shown[1] == shown[2]
+    assert "..." not in shown[2].replace("[ARGS]...", "").replace("DIR...", "")
+    assert shown[2].startswith("Usage:hloexec")
+
+
+@pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
+def test_every_command_prints_json_but_those_that_are_said_not_to(names: tuple[str, ...]) -> None:
+    command = COMMANDS[names]
+    options = {name for parameter in command.params for name in parameter.opts}
+    assert ("--json" in options) == (names not in WITHOUT_JSON and not isinstance(command, click.Group))
+
+
+def _completed(shell: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "hloexec"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "_HLOEXEC_COMPLETE": shell, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_are_given_a_script(shell: str) -> None:
+    script = _completed(f"{shell}_source")
+    assert f"_HLOEXEC_COMPLETE={shell}_complete" in script
+    assert f"_HLOEXEC_COMPLETE={shell}_source hloexec" in (ROOT / "docs" / "commands.md").read_text()
+
+
+def test_commands_and_options_are_completed() -> None:
+    names = _completed("bash_complete", COMP_WORDS="hloexec ", COMP_CWORD="1").splitlines()
+    assert names == [f"plain,{name}" for name in _COMMANDS]
+    words = _completed("bash_complete", COMP_WORDS="hloexec run module.hlo --dist", COMP_CWORD="3").splitlines()
+    assert words == ["plain,--distribution"]
+    words = _completed("bash_complete", COMP_WORDS="hloexec compare --check-error m", COMP_CWORD="3").splitlines()
+    assert words == ["plain,max", "plain,median", "plain,mean"]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_takes_the_script() -> None:
+    script = _completed("bash_source")
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    assert re.search(r"^ *complete .* hloexec$", script, re.MULTILINE)
