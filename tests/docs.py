@@ -27,9 +27,10 @@ from pathlib import Path
 import attrs
 import pytest
 
-__all__ = ["Command", "commands_of", "run_page"]
+__all__ = ["PAGES", "Command", "commands_of", "run_command", "run_page", "start_page"]
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```(console|\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EXITS = re.compile(r"\s+# exits with (\d+)$")
 _FILE = re.compile(r"# ([\w./-]+\.\w+)\n")
@@ -72,20 +73,25 @@ def _console_commands(body: str) -> list[Command]:
 
 def run_page(page: Path, folder: Path) -> None:
     """Run what a page says in a folder; fails where a command ends or prints otherwise than the page says."""
+    for command in start_page(page, folder):
+        run_command(command, folder, page.name)
+
+
+def start_page(page: Path, folder: Path) -> list[Command]:
+    """The commands of a page, which has some, and what they find in their folder."""
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     commands = commands_of(page)
     assert any(command.file is None for command in commands), f"{page.name} has no commands"
-    for command in commands:
-        if command.file is None:
-            _run(command, folder, page.name)
-        else:
-            path = folder / command.file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(command.text, encoding="utf-8")
+    return commands
 
 
-def _run(command: Command, folder: Path, page: str) -> None:
-    """Run one command by the shell, with `hloexec` and `python` being those of the test."""
+def run_command(command: Command, folder: Path, page: str) -> None:
+    """Write a file, or run a command by the shell, with `hloexec` and `python` being those of the test."""
+    if command.file is not None:
+        path = folder / command.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(command.text, encoding="utf-8")
+        return
     tools = folder / ".tools"
     tools.mkdir(exist_ok=True)
     programs = {

@@ -32,7 +32,7 @@ def diff_view(found: Diff, top: int, command: Callable[..., str]) -> RenderableT
         off = [leaf for leaf in found.outputs.leaves if leaf.unequal]
         if off:
             parts += [Text(""), Text(f"  {off[0]}")]
-    parts += [Text(""), Text(f"{found.picture}  ", no_wrap=True, overflow="fold"), Text(_legend(found), style="dim")]
+    parts += [Text(""), Text(found.picture, overflow="fold"), Text(_legend(found), style="dim")]
     parts += [Text(note, style="yellow") for note in found.notes]
     if found.findings:
         place = found.findings[0].after

@@ -122,9 +122,9 @@ def _as_text(cell: RenderableType, style: str = "") -> Text:
 
 
 def _paragraph(headers: Sequence[Text], cells: Sequence[Text], width: int) -> Iterator[Text]:
-    """The first cell, and the others behind their headers, as many to a line as fit."""
+    """The first cell, and the others, each behind its header, as many to a line as fit."""
     first, *rest = [
-        Text(" ").join([header, cell]) if header and number else cell
+        Text(" ").join([header, cell]) if header else cell
         for number, (header, cell) in enumerate(zip(headers, cells, strict=True))
         if cell or not number
     ]

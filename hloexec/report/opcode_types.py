@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from rich.console import Group, RenderableType
+import attrs
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -20,19 +22,40 @@ _TYPES = [element_type for element_type in ELEMENT_TYPES.values() if element_typ
 def opcode_types_view(
     opcodes: Sequence[Opcode], accepted: Mapping[str, tuple[ElementType, ...] | None]
 ) -> RenderableType:
-    """One row per opcode, one column per element type, whose name reads downwards.
+    """One row per opcode, one column per element type, whose name reads downwards; a paragraph per opcode where the
+    console is too narrow for that.
 
     `accepted` says which types an opcode takes; None: it has no rule about them, and takes all.
     """
-    table = Table(box=None, pad_edge=False, padding=0, header_style="dim")
-    table.add_column("opcode", no_wrap=True, vertical="bottom", min_width=max(len(o.name) for o in opcodes) + 1)
-    for element_type in _TYPES:
-        table.add_column("\n".join(element_type.name), vertical="bottom")
-    for entry in opcodes:
-        types = accepted[entry.name]
-        taken = ("●", "green") if entry.is_supported else ("○", "yellow")
-        marks = [taken if types is None or each in types else ("·", "dim") for each in _TYPES]
-        table.add_row(entry.name, *(Text(*mark) for mark in marks))
     pairs = sum(len(_TYPES if types is None else types) for types in accepted.values())
     counts = f"{plural(len(opcodes), 'opcode')}, {plural(pairs, 'pair')} of opcode and element type"
-    return Group(table, Text(f"\n● runs   ○ needs devices   · not allowed\n{counts}", style="dim"))
+    legend = Text(f"\n● runs   ○ needs devices   · not allowed\n{counts}", style="dim")
+    return Group(_Types(opcodes, accepted), legend)
+
+
+@attrs.frozen
+class _Types:
+    opcodes: Sequence[Opcode]
+    accepted: Mapping[str, tuple[ElementType, ...] | None]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        width = max(len(entry.name) for entry in self.opcodes) + 1
+        if width + len(_TYPES) > options.max_width:
+            for entry in self.opcodes:
+                yield Text.assemble(("opcode ", "dim"), entry.name)
+                named = (Text.assemble(mark, each.name) for mark, each in zip(self._marks(entry), _TYPES, strict=True))
+                yield Padding(Text(" ").join(named), (0, 0, 0, 2))
+            return
+        table = Table(box=None, pad_edge=False, padding=0, header_style="dim")
+        table.add_column("opcode", no_wrap=True, vertical="bottom", min_width=width)
+        for element_type in _TYPES:
+            table.add_column("\n".join(element_type.name), vertical="bottom")
+        for entry in self.opcodes:
+            table.add_row(entry.name, *(Text(*mark) for mark in self._marks(entry)))
+        yield table
+
+    def _marks(self, entry: Opcode) -> list[tuple[str, str]]:
+        """A character and its style for each element type."""
+        types = self.accepted[entry.name]
+        taken = ("●", "green") if entry.is_supported else ("○", "yellow")
+        return [taken if types is None or each in types else ("·", "dim") for each in _TYPES]
