@@ -59,10 +59,10 @@ class Runner:
         return Ran(out.getvalue(), code)
 
 
-def problems(words: Sequence[str], code: int, run: Runner) -> Iterator[str]:
+def problems(words: Sequence[str], code: int, run: Runner, columns: int = 40) -> Iterator[str]:
     """What a command that ends with `code` does wrong in other surroundings, a sentence each."""
     plain = run(*words)
-    narrow = run(*words, COLUMNS="40", FORCE_COLOR="1", NO_COLOR="1")
+    narrow = run(*words, COLUMNS=str(columns), FORCE_COLOR="1", NO_COLOR="1")
     codes = [plain.code, narrow.code]
     if words[0] not in _WITHOUT_JSON and "--json" not in words:
         lost = _characters(plain.out) - _characters(narrow.out)

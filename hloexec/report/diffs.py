@@ -86,12 +86,15 @@ def _details(finding: Finding, found: Diff) -> list[RenderableType]:
 
 
 def _table(found: Diff, findings: Sequence[Finding]) -> Table:
-    table = plain_table("to blame", "instead of", "source", figures=("off", "max ULP", "max abs", "allowed"))
-    for finding in findings:
-        after, before = finding.after, finding.before
-        names = [Text(after.path), Text("–" if before is None else before.path)]
-        source = next(iter(after.source(found.after)), after.op_name(found.after) or "")
-        table.add_row(*names, Text(source), *_figures(finding))
+    sources = [
+        next(iter(finding.after.source(found.after)), finding.after.op_name(found.after) or "") for finding in findings
+    ]
+    folded = ["to blame", "instead of", *(["source"] if any(sources) else [])]
+    table = plain_table(*folded, figures=("off", "max ULP", "max abs", "allowed"))
+    for finding, source in zip(findings, sources, strict=True):
+        before = "–" if finding.before is None else finding.before.path
+        names = [Text(finding.after.path), Text(before), Text(source)]
+        table.add_row(*names[: len(folded)], *_figures(finding))
     return table
 
 

@@ -19,7 +19,6 @@ __all__ = [
     "WithoutControls",
     "command_text",
     "console_for",
-    "cut_text",
     "next_steps",
     "plain_table",
     "rest_text",
@@ -79,19 +78,17 @@ def plain_table(
     remarks: Sequence[str] = (),
     has_header: bool = True,
 ) -> Table:
-    """A table without lines, of columns of `names`, of texts that are folded, of `figures`, and of `remarks`.
+    """A table without lines, of columns of `names` and texts that are `folded`, of `figures`, and of `remarks`.
 
-    Where the console is too narrow for them, each row is a paragraph: figures are never cut.
+    Where the console is too narrow for them, each row is a paragraph: nothing is cut.
     """
     table = _PlainTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=has_header)
-    for name in names:
-        table.add_column(name)
-    for name in folded:
+    for name in (*names, *folded):
         table.add_column(name, overflow="fold")
     for name in figures:
         table.add_column(name, justify="right", no_wrap=True)
     for name in remarks:
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     return table
 
 
@@ -147,8 +144,3 @@ def titled(title: str, remark: str, body: RenderableType) -> RenderableType:
     """A part of a report, behind an empty line."""
     heading = Text.assemble((title, "bold"), ("  " + remark if remark else "", "dim"))
     return Group(Text(""), heading, body)
-
-
-def cut_text(text: str, style: str = "") -> Text:
-    """A cell that is cut where it does not fit, instead of wrapped."""
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")

@@ -16,7 +16,7 @@ from hloexec.buffers.running import RunEstimate
 from hloexec.buffers.usage import Peak
 from hloexec.ir import TupleShape
 from hloexec.ir.buffer_assignment import BufferAssignment
-from hloexec.report.layout import cut_text, plain_table, rest_text, titled
+from hloexec.report.layout import plain_table, rest_text, titled
 from hloexec.report.units import byte_text, count_text, plural
 from hloexec.text import format_shape
 from hloexec.text.dumps.lines import index_text
@@ -93,7 +93,7 @@ def _totals(usage: MemoryUsage, comparison: MemoryComparison | None, estimate: R
         where = "" if estimate.instruction is None else f", at %{estimate.instruction}"
         rows.append(("hloexec's own run, about", estimate.bytes, f"beyond the inputs{where}"))
     for label, count, remark in rows:
-        table.add_row(cut_text(label), count_text(count), byte_text(count), cut_text(remark, "dim"))
+        table.add_row(Text(label), count_text(count), byte_text(count), Text(remark, "dim"))
     if usage.is_scheduled:
         return Group(Text(""), table)
     return Group(Text(""), table, Text("not scheduled: the order is the one hloexec runs in", style="dim"))
@@ -131,7 +131,7 @@ def _spaces(usage: MemoryUsage, comparison: MemoryComparison | None) -> list[Ren
     for color in colors:
         peak = alive.get(color, Peak(0, 0))
         given = (count_text(allocated.get(color, 0)),) if allocated else ()
-        at = cut_text(f"%{usage.instruction_at(peak.time)}", "dim")
+        at = Text(f"%{usage.instruction_at(peak.time)}", "dim")
         table.add_row(str(color), *given, count_text(peak.bytes), str(peak.time), at)
     return [titled("memory spaces", "", table)]
 
@@ -143,7 +143,7 @@ def _differences(title: str, found: Sequence[Difference], top: int) -> list[Rend
 
     def row(entry: Difference) -> None:
         shown = ("–" if text is None else text for text in (entry.xla, entry.ours))
-        table.add_row(cut_text(entry.what), cut_text(entry.label), *shown)
+        table.add_row(Text(entry.what), Text(entry.label), *shown)
 
     return [titled(title, count_text(len(found)), _rows(table, found, top, row))]
 
@@ -160,7 +160,7 @@ def _allocations(comparison: MemoryComparison, top: int) -> list[RenderableType]
         counts = (str(allocation.color), count_text(allocation.size), count_text(len(allocation.values)))
         most = (count_text(use.most.bytes), str(use.most.time)) if use.most.bytes else ("–", "–")
         where = f"%{usage.instruction_at(use.most.time)}" if use.most.bytes else ""
-        table.add_row(str(allocation.index), *counts, *most, cut_text(where, "dim"), cut_text(allocation.kind))
+        table.add_row(str(allocation.index), *counts, *most, Text(where, "dim"), Text(allocation.kind))
 
     return [titled("allocations", count_text(len(ordered)), _rows(table, ordered, top, row))]
 
@@ -178,11 +178,11 @@ def _ranges(comparison: MemoryComparison, top: int) -> list[RenderableType]:
         span = f"{entry.start}-{entry.end}"
         if value is None:
             label = f"{entry.instruction}{index_text(entry.index)}"
-            table.add_row(cut_text(label), "–", "–", span, "–", "only in XLA's")
+            table.add_row(Text(label), "–", "–", span, "–", "only in XLA's")
             return
         one = f"{value.start}-{value.end}"
-        remark = cut_text("" if one == span else "differs", "red")
-        table.add_row(cut_text(value.label), count_text(value.byte_size), str(value.color), span, one, remark)
+        remark = Text("" if one == span else "differs", "red")
+        table.add_row(Text(value.label), count_text(value.byte_size), str(value.color), span, one, remark)
 
     return [titled("live ranges", f"{len(ordered)}, largest values first", _rows(table, ordered, top, row))]
 
@@ -230,7 +230,7 @@ def _alive_table(usage: MemoryUsage, title: str, time: int, listed: dict[str, in
         given = ("–" if known is None else count_text(known),) if listed else ()
         span = f"{value.start}-{value.end}"
         table.add_row(
-            cut_text(value.label), cut_text(_shape(value)), str(value.color), span, *given, count_text(value.byte_size)
+            Text(value.label), Text(_shape(value)), str(value.color), span, *given, count_text(value.byte_size)
         )
 
     remark = f"{plural(len(alive), 'buffer')}, {count_text(usage.bytes_at(time))} bytes"

@@ -14,7 +14,7 @@ from rich.text import Text
 from hloexec.ir import ArrayShape, Shape, leaf_shapes
 from hloexec.numerics.statistics import LeafStatistics
 from hloexec.ops.registry import Opcode, Role
-from hloexec.report.layout import cut_text, plain_table, rest_text, titled
+from hloexec.report.layout import plain_table, rest_text, titled
 from hloexec.report.units import byte_text, count_text, flop_text, number_text, plural
 from hloexec.summary import ComputationSummary, Summary
 
@@ -54,43 +54,28 @@ def leaf_label(name: str, index: Sequence[int]) -> str:
 def values_table(title: str, rows: Sequence[tuple[str, LeafStatistics]]) -> RenderableType:
     """One row per leaf: its label, type, range, moments, what is not finite, and the start of its hash."""
     remark = f"{plural(len(rows), 'array')}, {byte_text(sum(leaf.byte_size for _, leaf in rows))}"
-    body: RenderableType = _Values(rows[:_MOST_ROWS]) if rows else Text("none", style="dim")
+    body: RenderableType = _values(rows[:_MOST_ROWS]) if rows else Text("none", style="dim")
     if len(rows) > _MOST_ROWS:
         body = Group(body, rest_text(len(rows) - _MOST_ROWS, "--json lists all"))
     return titled(title, remark if rows else "", body)
 
 
-class _Values:
-    """Statistics in columns. Where the console is narrow, labels are cut and then shapes folded, but never numbers."""
-
-    def __init__(self, rows: Sequence[tuple[str, LeafStatistics]]) -> None:
-        leaves = [leaf for _, leaf in rows]
-        self._labels = [label for label, _ in rows]
-        self._shapes = [str(ArrayShape(leaf.element_type, leaf.dimensions)) for leaf in leaves]
-        self._columns = {
-            "min": [Text(number_text(leaf.minimum)) for leaf in leaves],
-            "mean": [Text(number_text(leaf.mean, 3)) for leaf in leaves],
-            "max": [Text(number_text(leaf.maximum)) for leaf in leaves],
-            "std": [Text(number_text(leaf.standard_deviation)) for leaf in leaves],
-        }
-        if any(leaf.nan_count or leaf.infinity_count for leaf in leaves):
-            self._columns["nan"] = [_strange(leaf.nan_count) for leaf in leaves]
-            self._columns["inf"] = [_strange(leaf.infinity_count) for leaf in leaves]
-        self._columns["hash"] = [Text(leaf.hash[:_HASH_DIGITS], style="dim") for leaf in leaves]
-
-    def __rich_console__(self, console: Console, options: object) -> Iterable[RenderableType]:
-        widths = {name: max(len(name), *map(len, cells)) for name, cells in self._columns.items()}
-        room = console.width - sum(width + 2 for width in widths.values()) - 4
-        shape_width = max(map(len, self._shapes))
-        label_width = min(max(map(len, self._labels)), max(6, min(24, room - shape_width)))
-        table = plain_table()
-        table.add_column("", width=label_width)
-        table.add_column("shape", overflow="fold", width=max(10, min(shape_width, room - label_width)))
-        for name, width in widths.items():
-            table.add_column(name, justify="right", no_wrap=True, width=width)
-        for label, shape, *cells in zip(self._labels, self._shapes, *self._columns.values(), strict=True):
-            table.add_row(cut_text(label), Text(shape), *cells)
-        yield table
+def _values(rows: Sequence[tuple[str, LeafStatistics]]) -> RenderableType:
+    leaves = [leaf for _, leaf in rows]
+    columns = {
+        "min": [Text(number_text(leaf.minimum)) for leaf in leaves],
+        "mean": [Text(number_text(leaf.mean, 3)) for leaf in leaves],
+        "max": [Text(number_text(leaf.maximum)) for leaf in leaves],
+        "std": [Text(number_text(leaf.standard_deviation)) for leaf in leaves],
+    }
+    if any(leaf.nan_count or leaf.infinity_count for leaf in leaves):
+        columns["nan"] = [_strange(leaf.nan_count) for leaf in leaves]
+        columns["inf"] = [_strange(leaf.infinity_count) for leaf in leaves]
+    columns["hash"] = [Text(leaf.hash[:_HASH_DIGITS], style="dim") for leaf in leaves]
+    table = plain_table("", "shape", figures=tuple(columns))
+    for (label, leaf), *cells in zip(rows, *columns.values(), strict=True):
+        table.add_row(Text(label), Text(str(ArrayShape(leaf.element_type, leaf.dimensions))), *cells)
+    return table
 
 
 def _strange(count: int) -> Text:
@@ -221,7 +206,7 @@ def opcode_view(opcodes: Sequence[Opcode]) -> RenderableType:
     table.add_column("runs", no_wrap=True, min_width=max((len(_status(entry)) for entry in opcodes), default=0))
     table.add_column("what it does")
     for entry in opcodes:
-        first_line = cut_text(" ".join(entry.documentation.strip().partition("\n")[0].split()))
+        first_line = Text(" ".join(entry.documentation.strip().partition("\n")[0].split()))
         table.add_row(entry.name, _operand_count(entry), _status(entry), first_line)
     supported = sum(entry.is_supported for entry in opcodes)
     return Group(table, Text(f"\n{plural(len(opcodes), 'opcode')}, {supported} of them run", style="dim"))
