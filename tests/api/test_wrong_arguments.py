@@ -60,6 +60,7 @@ RIGHT: dict[str, str] = {
     "backend_config": "True",
     "before": "",
     "check": "True",
+    "check_error": "",
     "computation": "None",
     "contraction_length": "None 5",
     "cuts": "texts empty",
