@@ -23,15 +23,19 @@ from hloexec.values import Array
 
 __all__ = ["LiteralParser", "nan_bits"]
 
-_BRACE = re.compile(r"[{}]|/\*")
+_BRACE = re.compile(r"[^{}/]*+([{}]|/\*)")
 _COMMENT = re.compile(r"/\*(?:[^*\0]|\*(?!/))*+\*/")
 _ROW = re.compile(
     r"\{[ \t\n\r]*+((?:(?:-?[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|-?inf|true|false)[, \t\n\r]*+)*+)\}"
 )
+_ROW_OF_INTEGERS = re.compile(r"\{([-0-9, \t\n\r]*+)\}")
+"""Finds what `_ROW` finds where `int` takes every word, in a tenth of the time."""
 _NOT_A_BRACE = re.compile(r"[^{}]+")
 _ELIDED = re.compile(r"\{[ \t\n\r]*\.\.\.[ \t\n\r]*\}")
 _NAN_PAYLOAD = re.compile(r"(-?)nan(?:\(0x([0-9a-fA-F]+)\))?")
 _WORDS = {"true": 1, "false": 0}
+_CONVERTED_AT_ONCE = 1 << 14
+"""As words, numbers take ten times the memory."""
 
 
 class LiteralParser:
@@ -151,20 +155,9 @@ class LiteralParser:
         body = lexer.text[lexer.start : end]
         if "/" in body:
             body = _COMMENT.sub("", body)
-        row_size = shape.dimensions[-1]
-        words: list[str] = []
-        for row in _ROW.findall(body):
-            found = row.replace(",", " ").split()
-            if len(found) != row_size:
-                return None
-            words += found
-        if len(words) != shape.element_count:
-            return None
+        array = _rows(body, shape)
         # Only rows that matched were counted, so equal skeletons mean that nothing but rows is there.
-        if _NOT_A_BRACE.sub("", body) != _skeleton(shape.dimensions):
-            return None
-        array = _convert(words, shape.element_type)
-        if array is None:
+        if array is None or _NOT_A_BRACE.sub("", body) != _skeleton(shape.dimensions):
             return None
         lexer.move_to(end)
         return array.reshape(shape.dimensions)
@@ -274,20 +267,49 @@ def _matching_brace(text: str, start: int) -> int | None:
     """The offset after the brace that closes the one at `start`, or None."""
     depth = 0
     position = start
-    while match := _BRACE.search(text, position):
+    while match := _BRACE.match(text, position):
         position = match.end()
-        if match[0] == "{":
+        if match[1] == "{":
             depth += 1
-        elif match[0] == "}":
+        elif match[1] == "}":
             depth -= 1
             if depth == 0:
                 return position
         else:
-            comment = _COMMENT.match(text, match.start())
+            comment = _COMMENT.match(text, match.start(1))
             if comment is None:
                 return None
             position = comment.end()
     return None
+
+
+def _rows(body: str, shape: ArrayShape) -> Array | None:
+    """The numbers of all rows, one after the other; None where a row has more or less of them, or there are others."""
+    row_size = shape.dimensions[-1]
+    parts: list[Array] = []
+    words: list[str] = []
+    count = 0
+    is_integral = shape.element_type.is_integral and shape.element_type.kind is not Kind.PRED
+    for row in (_ROW_OF_INTEGERS if is_integral else _ROW).finditer(body):
+        found = row[1].replace(",", " ").split()
+        if len(found) != row_size:
+            return None
+        words += found
+        count += row_size
+        if len(words) >= _CONVERTED_AT_ONCE:
+            part = _convert(words, shape.element_type)
+            if part is None:
+                return None
+            parts.append(part)
+            words = []
+    if count != shape.element_count:
+        return None
+    if words:
+        part = _convert(words, shape.element_type)
+        if part is None:
+            return None
+        parts.append(part)
+    return np.concatenate(parts)
 
 
 def _skeleton(dimensions: tuple[int, ...]) -> str:
@@ -305,7 +327,7 @@ def _convert(words: list[str], element_type: ElementType) -> Array | None:
             return np.array([bool(_WORDS[word] if word in _WORDS else int(word)) for word in words])
         if element_type.is_integral:
             return _integers(list(map(int, words)), element_type)
-        values = np.array(list(map(float, words)))
+        values = np.fromiter(map(float, words), np.float64, len(words))
     except (ValueError, OverflowError):
         return None
     if np.count_nonzero(np.isinf(values)) != sum(word.endswith("inf") for word in words):
@@ -325,6 +347,8 @@ def _integers(values: list[int], element_type: ElementType) -> Array | None:
     if element_type.bits == 64:
         if min(values) < -(1 << 63) or max(values) >= 1 << 64:
             return None
+        if max(values) < 1 << 63:
+            return np.array(values, np.int64).view(element_type.storage)
         return np.array([value & 0xFFFFFFFFFFFFFFFF for value in values], np.uint64).view(element_type.storage)
     if min(values) < low or max(values) > high:
         return None

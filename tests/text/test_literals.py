@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -42,3 +44,20 @@ def test_a_single_value_behind_a_shape_of_its_own_is_printed_with_a_layout() -> 
     assert "literal=(f32[2]{0} {1, 0}, s32[] 2)" in printed
     assert hloexec.parse(printed) == module
     assert oracle.canonical_text(printed) == oracle.canonical_text(text)
+
+
+@pytest.mark.parametrize("element_type", ["f32", "s32"])
+def test_a_large_literal_takes_little_more_than_its_text(element_type: str) -> None:
+    row = "{" + ", ".join(str(1_000_000 + number) for number in range(1000)) + "}"
+    text = (
+        f"HloModule m\nENTRY e {{\n  ROOT c = {element_type}[200,1000] constant({{ {', '.join([row] * 200)} }})\n}}\n"
+    )
+    hloexec.parse(text)
+    tracemalloc.start()
+    try:
+        module = hloexec.parse(text)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert hloexec.run(module).sum(dtype=np.int64) == 200 * (1000 * 1_000_000 + 499_500)
+    assert peak < 3 * len(text)
