@@ -59,7 +59,8 @@ def arc_tangent(x: Array) -> Array:
     magnitude = np.minimum(np.abs(x), 2.0**80)
     usual = magnitude > 2.0**-30
     high, low = _angle((np.where(usual, magnitude, 1.0), 0.0), (np.ones_like(x), 0.0))
-    result = np.where(usual, np.copysign(high + low, x), x - x * x * x / 3)
+    small = np.where(usual, 0.0, x)
+    result = np.where(usual, np.copysign(high + low, x), small - small * small * small / 3)
     return np.where(np.isnan(x) | (x == 0), x, result)
 
 
