@@ -82,6 +82,11 @@ class ArrayShape:
         return len(self.dimensions)
 
     @property
+    def stated_layout(self) -> Layout:
+        """The layout; where none is given, the row-major one that stands for it."""
+        return self.layout or Layout(tuple(range(self.rank - 1, -1, -1)))
+
+    @property
     def is_array(self) -> bool:
         """Whether values of this shape are NumPy arrays (tokens and opaque values are not)."""
         return self.element_type.is_array

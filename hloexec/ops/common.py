@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.dtypes import DType, ElementType, element_type_of
+from hloexec.dtypes import DType, ElementType, Kind, element_type_of
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Shape
 from hloexec.values import Array
@@ -21,6 +21,7 @@ __all__ = [
     "array_shape",
     "braced",
     "flags",
+    "higher_precision",
     "in_type",
     "narrow",
     "narrow_into",
@@ -83,8 +84,8 @@ def same_dimensions(first: ArrayShape, second: ArrayShape, what: str) -> ArraySh
 def same_type_ignoring_float_width(first: ArrayShape, second: ArrayShape, what: str) -> ElementType:
     """The element type of two operands that must agree in it, widths of floats aside.
 
-    Optimized modules mix float precisions, and XLA tolerates it; the wider of the two is returned then, and the
-    declared shape has the last word.
+    Optimized modules mix float precisions, and XLA tolerates it; the one of `higher_precision` is returned then, and
+    the declared shape has the last word.
     """
     ours, theirs = first.element_type, second.element_type
     if ours is theirs:
@@ -93,7 +94,21 @@ def same_type_ignoring_float_width(first: ArrayShape, second: ArrayShape, what: 
         ours.is_floating and theirs.is_floating,
         f"{what} must have the same element type, but have shapes {first} and {second}",
     )
-    return ours if ours.bits >= theirs.bits else theirs
+    return higher_precision(ours, theirs)
+
+
+def higher_precision(first: ElementType, second: ElementType) -> ElementType:
+    """The one of greater range, else of greater precision, else the wider, else the signed one.
+
+    XLA: HigherPrecisionType.
+    """
+    return max(first, second, key=_precision)
+
+
+def _precision(element_type: ElementType) -> tuple[bool, int, int, int, bool]:
+    kind = element_type.kind
+    exponent_bits = element_type.exponent_bits if element_type.is_floating else -1
+    return kind is Kind.COMPLEX, exponent_bits, element_type.mantissa_bits, element_type.bits, kind is Kind.SIGNED
 
 
 def require_distinct_dimensions(dimensions: tuple[int, ...], rank: int, what: str) -> None:

@@ -143,6 +143,13 @@ class Opcode:
     kernels of `any_order` and what is no kernel not at all; others in ways unknown."""
     infer: Callable[..., Shape] | None = None
     infer_needs: frozenset[str] = _keywords_of("infer")
+    unstated: Callable[..., Shape] | None = None
+    """From the operands' shapes, and `attributes` by keyword, the shape of a result whose text leaves it out, where
+    XLA's parser has a rule for that beside the one of `infer`."""
+    well_formed: Callable[..., None] | None = None
+    """What XLA's parser demands of an instruction beyond its grammar: from the operands' shapes, and `attributes` and
+    `shape` by keyword, it raises ShapeError. Asked where `strict`; `infer` tolerates what dumps of other versions have.
+    """
     evaluate: Callable[..., Any] | None = None
     evaluate_needs: frozenset[str] = _keywords_of("evaluate")
     exchange: Callable[..., Any] | None = None
@@ -200,15 +207,15 @@ OPCODES: dict[str, Opcode] = {}
 _Entry = TypeVar("_Entry", bound=type)
 
 
-_RULES = ("infer", "evaluate", "exchange", "bind", "memory_order", "by_rows", "summed")
+_RULES = ("infer", "unstated", "well_formed", "evaluate", "exchange", "bind", "memory_order", "by_rows", "summed")
 
 
 def opcode(name: str, *, operands: int | tuple[int, int | None], **fields: Any) -> Callable[[_Entry], _Entry]:
     """Register the decorated class as the entry of opcode `name`; `fields` are others of `Opcode`, and of `Traits`.
 
-    The class's docstring gives the rule and its source; its static methods `infer`, `evaluate`, `bind`,
-    `memory_order`, `by_rows`, `summed` and (collectives) `exchange` are what they are called, and so are those
-    that are rules of its `traits`: `bounds`, `demands`, `demands_for`.
+    The class's docstring gives the rule and its source; its static methods `infer`, `unstated`, `well_formed`,
+    `evaluate`, `bind`, `memory_order`, `by_rows`, `summed` and (collectives) `exchange` are what they are called, and
+    so are those that are rules of its `traits`: `bounds`, `demands`, `demands_for`.
     """
 
     traits = Traits(**{trait: fields.pop(trait) for trait in TRAITS & fields.keys()})

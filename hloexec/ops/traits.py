@@ -125,6 +125,9 @@ class Traits:
     nonzero: Callable[..., Array] | None = None
     """From the operands' elements, where the exact result is a number other than zero."""
 
+    layout_of: int | None = None
+    """The operand whose layout the result has, or its first element, where a text leaves the shape of the result out;
+    None where that is row-major. Of elementwise ones it is the first operand, unless they say otherwise."""
     states_shape: bool = False
     """Whether texts state the shape of the result though a rule would tell it, beyond roles of which all do."""
     probe: Probe | None = None
@@ -150,7 +153,7 @@ class Traits:
 NO_TRAITS = Traits()
 TRAITS = frozenset(field.name for field in attrs.fields(Traits))
 """The names of all."""
-_IN_ENTRIES = "bounds contraction demands demands_for keeps_relative_errors probe states_shape sums".split()
+_IN_ENTRIES = "bounds contraction demands demands_for keeps_relative_errors layout_of probe states_shape sums".split()
 
 
 def traits_with_rules(traits: Traits, entry: type) -> Traits:

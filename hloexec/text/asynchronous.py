@@ -6,14 +6,18 @@ computation out. An update or done names the opcode again.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hloexec.ir import Instruction, Shape, TupleShape
+from hloexec.ops.attributes import attribute_fields
+from hloexec.ops.control.asynchronous import start_of
 from hloexec.ops.registry import Opcode, find_opcode
-from hloexec.text.operands import OperandParser
 from hloexec.text.state import ParserState, Scope
 
-__all__ = ["check_wrapped", "wrap", "wrapped_opcode"]
+if TYPE_CHECKING:
+    from hloexec.text.operands import OperandParser
+
+__all__ = ["check_continued", "wrap", "wrapped_opcode"]
 
 _ASYNC_SUFFIXES = {"-start": "async-start", "-update": "async-update", "-done": "async-done"}
 
@@ -28,25 +32,34 @@ def wrapped_opcode(opcode: str) -> tuple[Opcode, Opcode] | None:
     return None
 
 
-def check_wrapped(state: ParserState, scope: Scope, operand: str, wrapped: Opcode, start: int) -> None:
-    """An update or done names the opcode that its start wraps."""
-    begun = scope.by_name.get(operand)
-    seen = set()
-    while begun is not None and begun.opcode == "async-update" and begun.name not in seen:
-        seen.add(begun.name)  # an update of itself is the verifier's business
-        begun = scope.by_name.get(begun.operands[0])
-    if begun is None or begun.opcode != "async-start" or begun.attributes.calls not in state.computations:
-        return  # not a start of this computation: the verifier's business
-    actual = state.computations[begun.attributes.calls].root.opcode
-    if actual != wrapped.name:
-        state.lexer.fail(f"'{begun.name}' started {actual}, not {wrapped.name}", start)
+def check_continued(
+    state: ParserState, scope: Scope, instruction: Instruction, wrapped: Opcode | None, position: int
+) -> None:
+    """An update or done goes on from a start and, where it names the wrapped opcode, from one of that.
+
+    Where strict, it is a start of this computation, and what the update or done says of thread and computation is what
+    the start does; else that is the verifier's business.
+    """
+    begun = start_of(instruction, scope.by_name)
+    if begun is None:
+        if state.strict:
+            state.lexer.fail(f"{instruction.opcode} goes on from an async-start or async-update", position)
+        return
+    if wrapped is not None and begun.attributes.calls in state.computations:
+        actual = state.computations[begun.attributes.calls].root.opcode
+        if actual != wrapped.name:
+            state.lexer.fail(f"'{begun.name}' started {actual}, not {wrapped.name}", position)
+    for name in attribute_fields(type(instruction.attributes)) if state.strict else ():
+        ours, theirs = getattr(instruction.attributes, name), getattr(begun.attributes, name)
+        if ours not in (None, theirs):
+            state.lexer.fail(f"{name} is {ours}, but that of its start '{begun.name}' is {theirs}", position)
 
 
 def wrap(
     operand_parser: OperandParser,
     state: ParserState,
     scope: Scope,
-    shape: Shape,
+    shape: Shape | None,
     wrapped: Opcode,
     operands: tuple[str, ...],
     fields: dict[str, Any],
@@ -69,7 +82,7 @@ def wrap(
     shared = ("metadata", "backend_config", "frontend_attributes", "statistics", "original_value")
     inner.add(
         Instruction(
-            name="async_op",
+            name=wrapped.name,
             shape=shape.elements[1],
             opcode=wrapped.name,
             operands=names,

@@ -6,10 +6,12 @@ import re
 from typing import Any
 
 from hloexec.dtypes import ELEMENT_TYPES
+from hloexec.errors import ShapeError
 from hloexec.ir import Instruction, Shape, leaf_shapes
 from hloexec.ops.attributes import attribute_fields
+from hloexec.ops.control.asynchronous import AsyncDoneAttributes, AsyncStartAttributes
 from hloexec.ops.registry import Opcode, Role, find_opcode
-from hloexec.text.asynchronous import check_wrapped, wrap, wrapped_opcode
+from hloexec.text.asynchronous import check_continued, wrap, wrapped_opcode
 from hloexec.text.attributes.annotations import AnnotationParser
 from hloexec.text.attributes.instructions import InstructionAttributeParser
 from hloexec.text.attributes.values import AttributeParser
@@ -152,6 +154,25 @@ class InstructionParser:
                 **common,
             )
         )
+        if self._state.strict:
+            self._check_strictly(scope, entry, name, opcode_start)
+
+    def _check_strictly(self, scope: Scope, entry: Opcode, name: str, start: int) -> None:
+        """What XLA's parser demands of an instruction beyond its grammar."""
+        instruction = scope.by_name[name]
+        if entry.well_formed is not None:
+            shapes = [scope.by_name[operand].shape for operand in instruction.operands]
+            try:
+                entry.well_formed(*shapes, attributes=instruction.attributes, shape=instruction.shape)
+            except ShapeError as error:
+                self._lexer.fail(error.message, start)
+        if entry.attributes is AsyncDoneAttributes:
+            check_continued(self._state, scope, instruction, None, start)
+        elif entry.attributes is AsyncStartAttributes:
+            called = instruction.attributes.calls
+            if called in self._state.started:
+                self._lexer.fail(f"another instruction starts the computation '{called}' already", start)
+            self._state.started.add(called)
 
     def _called(self, what: str) -> str:
         """name | body"""
@@ -217,7 +238,7 @@ class InstructionParser:
             lexer.fail(f"the shape of {outer.name} must be given", start)
         operands = self._operands.operands(scope, outer, start)
         fields: dict[str, Any] = {}
-        is_start = outer.name == "async-start"
+        is_start = outer.attributes is AsyncStartAttributes
         common, unknown, end = self._attributes.read(
             scope, outer, fields, lexer.start, start, also=wrapped if is_start else None
         )
@@ -229,8 +250,6 @@ class InstructionParser:
             fields["calls"] = wrap(
                 self._operands, self._state, scope, shape, wrapped, operands, wrapped_fields, common, start
             )
-        else:
-            check_wrapped(self._state, scope, operands[0], wrapped, start)
         scope.add(
             Instruction(
                 name=name,
@@ -243,3 +262,7 @@ class InstructionParser:
                 **common,
             ),
         )
+        if not is_start:
+            check_continued(self._state, scope, scope.by_name[name], wrapped, start)
+        if self._state.strict:
+            self._check_strictly(scope, outer, name, start)

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
-from typing import Any
+from functools import cache, reduce
+from typing import Any, NamedTuple
 
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, Instruction, Literal, Shape, TupleShape
 from hloexec.ops.attributes import attribute_fields, computation_names
+from hloexec.ops.common import higher_precision
+from hloexec.ops.control.asynchronous import AsyncDoneAttributes, AsyncStartAttributes
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
+from hloexec.text.asynchronous import check_continued, wrap, wrapped_opcode
 from hloexec.text.lexer import NAME, NAME_PATTERN, SHAPE, Lexer
 from hloexec.text.literals import LiteralParser
 from hloexec.text.shapes import ARRAY_PATTERN, ShapeParser
 from hloexec.text.state import ParserState, Scope
+from hloexec.text.unstated import implicitly_broadcast, with_operand_layout
 
 __all__ = ["OperandParser", "is_name_list"]
 
 _SPACE = r"[ \t\n\r]*+"
 _OPERAND = re.compile(rf"{_SPACE}(?:({ARRAY_PATTERN}) )?%?({NAME_PATTERN}){_SPACE}([,)])")
 _PLAIN_IMMEDIATE = re.compile(r"\(([a-z0-9.+\-]{1,32}+)\)")
+
+
+class _Head(NamedTuple):
+    """An instruction in the place of an operand, up to its own operands."""
+
+    entry: Opcode
+    wrapped: Opcode | None
+    """What an asynchronous one wraps, where its opcode says so."""
+    shape: Shape | None
+    start: int
 
 
 class OperandParser:
@@ -60,7 +74,7 @@ class OperandParser:
         lexer.require("(", "before operands")
         text, position = lexer.text, lexer.end
         operands: list[str] = []
-        open_instructions: list[tuple[Opcode, Shape | None, int, list[str]]] = []
+        open_instructions: list[tuple[_Head, list[str]]] = []
         by_name = scope.by_name
         at_start = True
         while True:
@@ -91,7 +105,7 @@ class OperandParser:
                 else:
                     nested = self._slow_operand(scope, operands)
                     if nested is not None:
-                        open_instructions.append((*nested, operands))
+                        open_instructions.append((nested, operands))
                         operands, position, at_start = [], lexer.end, True
                         continue
                     if lexer.at(","):
@@ -100,8 +114,8 @@ class OperandParser:
                     lexer.expect(")", "after operands")
             # A list of operands is complete: the outermost one, or that of a nested instruction.
             while open_instructions:
-                nested_entry, nested_shape, nested_start, outer = open_instructions.pop()
-                name = self._add_nested(scope, nested_entry, nested_shape, nested_start, tuple(operands))
+                head, outer = open_instructions.pop()
+                name = self._add_nested(scope, head, tuple(operands))
                 outer.append(name)
                 operands = outer
                 if lexer.at(","):
@@ -112,7 +126,7 @@ class OperandParser:
                 self._check_operand_count(entry, len(operands), start)
                 return tuple(operands)
 
-    def _slow_operand(self, scope: Scope, operands: list[str]) -> tuple[Opcode, Shape | None, int] | None:
+    def _slow_operand(self, scope: Scope, operands: list[str]) -> _Head | None:
         """An operand read token by token. Gives the head of a nested instruction, its '(' being the current token."""
         lexer = self._lexer
         start = lexer.start
@@ -125,13 +139,15 @@ class OperandParser:
                 return None
             lexer.fail(f"expected an operand, found {lexer.describe()}")
         if lexer.text.startswith("(", lexer.end) and lexer.value[0] != "%":
-            entry = find_opcode(lexer.value)
+            entry, wrapped = find_opcode(lexer.value), None
+            if entry is None:
+                entry, wrapped = wrapped_opcode(lexer.value) or (None, None)
             if entry is None:
                 lexer.fail(f"expected an operand, found '{lexer.value}(', which is no opcode")
             opcode_start = lexer.start
             lexer.advance()
             if entry.role is not Role.PARAMETER and entry.role is not Role.CONSTANT:
-                return entry, shape, opcode_start
+                return _Head(entry, wrapped, shape, opcode_start)
             fields, end = self.immediate(entry, shape, lexer.start, opcode_start)
             lexer.move_to(end)
             assert shape is not None and entry.attributes is not None
@@ -199,15 +215,20 @@ class OperandParser:
         lexer.expect(")", f"after the value of a {entry.name}")
         return fields, lexer.start
 
-    def _add_nested(
-        self, scope: Scope, entry: Opcode, shape: Shape | None, start: int, operands: tuple[str, ...]
-    ) -> str:
+    def _add_nested(self, scope: Scope, head: _Head, operands: tuple[str, ...]) -> str:
         """Add an instruction that stood as an operand; it has a name of our making and no attributes."""
+        entry, wrapped, shape, start = head
         self._check_operand_count(entry, len(operands), start)
-        attributes = self.make_attributes(entry, {}, operands, scope, start)
+        fields: dict[str, Any] = {}
+        if wrapped is not None and entry.attributes is AsyncStartAttributes:
+            fields["calls"] = wrap(self, self._state, scope, shape, wrapped, operands, {}, {}, start)
+        attributes = self.make_attributes(entry, fields, operands, scope, start)
         if shape is None:
             shape = self.inferred_shape(scope, entry, operands, attributes, start)
-        return self._anonymous(scope, entry, shape, start, operands, attributes)
+        name = self._anonymous(scope, entry, shape, start, operands, attributes)
+        if entry.attributes is AsyncDoneAttributes:
+            check_continued(self._state, scope, scope.by_name[name], wrapped, start)
+        return name
 
     def _anonymous(
         self, scope: Scope, entry: Opcode, shape: Shape, start: int, operands: tuple[str, ...], attributes: object
@@ -242,17 +263,21 @@ class OperandParser:
             if name not in scope.by_name:
                 lexer.fail(f"the shape of this {entry.name} depends on '{name}', which is not defined yet", start)
             shapes.append(scope.by_name[name].shape)
-        keywords: dict[str, Any] = {}
-        if "attributes" in entry.infer_needs:
-            keywords["attributes"] = attributes
-        if "shape" in entry.infer_needs:
-            # Such a rule asks the declared shape for nothing but the element type, which is the operands' by default.
-            element_type = next((shape.element_type for shape in shapes if isinstance(shape, ArrayShape)), None)
-            keywords["shape"] = ArrayShape(element_type) if element_type is not None else TupleShape()
-        if "computations" in entry.infer_needs:
-            keywords["computations"] = tuple(self._called(entry, attributes, start))
         try:
-            return entry.infer(*shapes, **keywords)
+            if entry.unstated is not None:
+                return entry.unstated(*shapes, attributes=attributes)
+            if entry.is_elementwise and len(shapes) == 2:
+                shapes = implicitly_broadcast(shapes)
+            keywords: dict[str, Any] = {}
+            if "attributes" in entry.infer_needs:
+                keywords["attributes"] = attributes
+            if "shape" in entry.infer_needs:
+                # Such a rule asks the declared shape for nothing but the element type, which is the operands'.
+                types = [shape.element_type for shape in shapes[:2] if isinstance(shape, ArrayShape)]
+                keywords["shape"] = ArrayShape(reduce(higher_precision, types)) if types else TupleShape()
+            if "computations" in entry.infer_needs:
+                keywords["computations"] = tuple(self._called(entry, attributes, start))
+            return with_operand_layout(entry, attributes, shapes, entry.infer(*shapes, **keywords))
         except ShapeError as error:
             lexer.fail(f"the shape of this {entry.name} cannot be inferred: {error.message}", start)
 

@@ -32,7 +32,7 @@ class Report:
 
     def __init__(self, module: Module, strict: bool) -> None:
         self.module = module
-        self._strict = strict
+        self.strict = strict
         self._errors: list[str] = []
         self._count = 0
         self._notes: list[Note] = []
@@ -52,7 +52,7 @@ class Report:
 
     def mixed_precision(self, message: str, computation: Computation, instruction: Instruction) -> None:
         """Add a difference in nothing but the width of floats."""
-        if self._strict:
+        if self.strict:
             self.error(message, computation, instruction)
         else:
             self._notes.append(Note(message, self._place(computation, instruction)))

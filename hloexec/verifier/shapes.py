@@ -10,6 +10,7 @@ from hloexec.custom_calls.registry import find_custom_call
 from hloexec.errors import ShapeError
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
 from hloexec.ops.attributes import computation_names
+from hloexec.ops.control.asynchronous import start_of
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
 from hloexec.verifier.comparison import same
 from hloexec.verifier.report import Report
@@ -94,6 +95,8 @@ def _check_instruction(
         offered = (instruction.attributes, instruction.shape, tuple(shapes), tuple(called))
         arguments = {name: value for name, value in zip(_OFFERED, offered, strict=True) if name in entry.infer_needs}
     try:
+        if report.strict and entry.well_formed is not None:
+            entry.well_formed(*shapes, attributes=instruction.attributes, shape=instruction.shape)
         inferred = entry.infer(*shapes, **arguments)
     except ShapeError as error:
         report.error(error.message, computation, instruction)
@@ -161,11 +164,13 @@ def _check_partner(
     if not instruction.opcode.endswith(("-done", "-update")):
         return
     base = instruction.opcode.rpartition("-")[0]
-    before = operands[0]
-    if base == "async" and before.opcode not in ("async-start", "async-update"):
+    before: Instruction | None = operands[0]
+    if base == "async":
+        before = start_of(instruction, computation.by_name)
+    if before is None:
         report.error(
-            f"the operand of {instruction.opcode} must be an async-start or async-update, but '{before.name}' is "
-            f"a {before.opcode}",
+            f"the operand of {instruction.opcode} must be an async-start or async-update, but '{operands[0].name}' is "
+            f"a {operands[0].opcode}",
             computation,
             instruction,
         )

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from hloexec.ir import Computation, Instruction, Shape
 from hloexec.ops.attributes import computation_names
+from hloexec.ops.control.asynchronous import AsyncStartAttributes
 from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
 from hloexec.verifier.report import Report
 
@@ -91,6 +92,7 @@ def check_calls(report: Report) -> None:
     """Called computations exist, and none calls itself."""
     by_name = report.module.by_name
     calls: dict[str, list[str]] = {}
+    started: set[str] = set()
     for computation in report.module.computations:
         called = calls.setdefault(computation.name, [])
         for instruction in computation.instructions:
@@ -99,6 +101,10 @@ def check_calls(report: Report) -> None:
                     called.append(name)
                 else:
                     report.error(f"the called computation '{name}' does not exist", computation, instruction)
+                if report.strict and isinstance(instruction.attributes, AsyncStartAttributes):
+                    if name in started:
+                        report.error(f"another instruction starts '{name}' already", computation, instruction)
+                    started.add(name)
     cycle = find_cycle(calls)
     if cycle:
         report.error(f"the computation calls itself: {' → '.join(shortened(cycle))}", by_name[cycle[0]])

@@ -5,13 +5,14 @@ from __future__ import annotations
 from tests.text.accepted_devices import DEVICES
 from tests.text.accepted_modules import MODULES
 from tests.text.accepted_opcodes import OPCODES
+from tests.text.accepted_shapes import SHAPES
 from tests.text.accepted_values import VALUES
 from tests.text.rejected import REJECTED, TOLERATED
 from tests.text.unknown import UNKNOWN
 
 __all__ = ["ACCEPTED", "REJECTED", "TOLERATED", "UNKNOWN", "places_of", "without_marks"]
 
-ACCEPTED: dict[str, str] = OPCODES | DEVICES | VALUES | MODULES
+ACCEPTED: dict[str, str] = OPCODES | DEVICES | VALUES | MODULES | SHAPES
 
 _MARK = "§"
 

@@ -7,12 +7,13 @@ something is missing or does not fit, also where the construct begins. It is rem
 from __future__ import annotations
 
 from tests.text.rejected_attributes import ATTRIBUTES
+from tests.text.rejected_forms import FORMS
 from tests.text.rejected_structure import STRUCTURE
 from tests.text.rejected_values import VALUES
 
 __all__ = ["REJECTED", "TOLERATED"]
 
-REJECTED: dict[str, str] = STRUCTURE | ATTRIBUTES | VALUES
+REJECTED: dict[str, str] = STRUCTURE | ATTRIBUTES | VALUES | FORMS
 """Rejected texts by a name that says what is wrong."""
 
 TOLERATED = (
@@ -22,6 +23,13 @@ TOLERATED = (
     "result accuracy of negate",
     "sharding of a mesh with bare axes",
     "literal of a tuple elided",
+    "async-update of another width",
+    "async-update of another layout",
+    "computation that two instructions start",
+    "global device numbers without a channel",
+    "global device numbers without a channel of a start",
+    "global device numbers without a channel of reduce-scatter",
+    "layout constraint of another width",
 )
 """Names of rejected texts that the default mode reads: what is merely unknown, what other versions of XLA wrote, and what
 XLA prints but cannot read."""

@@ -46,7 +46,7 @@ VALUES: dict[str, str] = {
     "literal nested too deeply": _constant("f32[2] constant({§{1, 2}})"),
     "literal not nested enough": _constant("f32[2,2] constant({§1, 2, 3, 4})"),
     "literal of a scalar in braces": _constant("f32[] constant(§{1})"),
-    "literal of a vector without braces": _constant("f32[2] constant(1§, 2)"),
+    "literal of a vector without braces": _constant("f32[2] constant(§1§, 2)"),
     "literal that is empty": _constant("f32[] constant(§)"),
     "literal that is a word": _constant("f32[] constant(§x)"),
     "literal that is a string": _constant('f32[] constant(§"1")'),

@@ -17,6 +17,7 @@ from hloexec.verifier import verify
 from tests.text import oracle
 from tests.text.building import module, op
 from tests.text.cases import ACCEPTED, REJECTED, TOLERATED, UNKNOWN, places_of, without_marks
+from tests.text.rejected_forms import FORMS
 
 
 def _named(table: dict[str, str]) -> pytest.MarkDecorator:
@@ -56,6 +57,21 @@ def test_rejected_text_raises_at_its_fault_when_strict(text: str) -> None:
     plain = without_marks(text)
     assert _xla_verdicts()[plain] is not None, "XLA accepts this"
     _assert_rejected_at_its_place(text, strict=True)
+
+
+@_named(FORMS)
+def test_what_does_not_fit_is_rejected_without_the_verifier_when_strict(text: str) -> None:
+    with pytest.raises(ParseError) as caught:
+        parse(without_marks(text), strict=True)
+    assert (caught.value.line, caught.value.column) in places_of(text), str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted({*FORMS} & {*TOLERATED}))
+def test_what_is_tolerated_does_not_fit_when_verified_strictly(name: str) -> None:
+    module = parse(without_marks(FORMS[name]))
+    verify(module)
+    with pytest.raises(VerificationError):
+        verify(module, strict=True)
 
 
 @pytest.mark.parametrize(

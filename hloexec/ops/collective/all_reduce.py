@@ -120,6 +120,11 @@ class AllReduce:
     sums = Sums.FOLDED
 
     @staticmethod
+    def well_formed(*operands: Shape, attributes: AllReduceAttributes | ReduceScatterAttributes, shape: Shape) -> None:
+        is_well_formed = attributes.channel_id is not None or not attributes.use_global_device_ids
+        require(is_well_formed, "use_global_device_ids=true needs a channel_id")
+
+    @staticmethod
     def infer(*operands: Shape, attributes: AllReduceAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
         return _folded_shape(operands, attributes, computations[0], "all-reduce")
 
@@ -136,6 +141,7 @@ class AllReduceStart:
     """Starts an all-reduce; the value has the shape of the results."""
 
     sums = Sums.FOLDED
+    well_formed = AllReduce.well_formed
 
     @staticmethod
     def infer(*operands: Shape, attributes: AllReduceAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
@@ -158,6 +164,7 @@ class ReduceScatter:
     """An all-reduce, of which each device keeps its part along `dimensions` (XLA: ReduceScatter)."""
 
     sums = Sums.FOLDED
+    well_formed = AllReduce.well_formed
 
     @staticmethod
     def infer(

@@ -6,9 +6,11 @@ tuple that holds operands, results and whatever else the backend keeps.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
-from hloexec.ir import ArrayShape, Shape, TupleShape
+from hloexec.ir import ArrayShape, BufferShape, Instruction, Layout, Shape, TupleShape, leaf_shapes
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute
 from hloexec.ops.common import require
 from hloexec.ops.registry import ANY, ProgramShape, Role, opcode
@@ -29,6 +31,7 @@ __all__ = [
     "InfeedAttributes",
     "OutfeedAttributes",
     "TransferAttributes",
+    "start_of",
 ]
 
 
@@ -84,6 +87,11 @@ class AsyncStart:
     """Starts calls(operands...); the value is ((operands...), results, state...)."""
 
     @staticmethod
+    def well_formed(*operands: Shape, attributes: AsyncStartAttributes, shape: Shape) -> None:
+        parts = require_tuple(shape, 2, "async-start")
+        require(isinstance(parts[0], TupleShape), f"element 0 of async-start, its operands, is no tuple but {parts[0]}")
+
+    @staticmethod
     def infer(*operands: Shape, shape: Shape, computations: tuple[ProgramShape, ...]) -> Shape:
         require_parameters(computations[0], operands, "the computation of async-start")
         parts = require_tuple(shape, 2, "async-start")
@@ -103,6 +111,12 @@ class AsyncStart:
 )
 class AsyncUpdate:
     """The operand, a started operation, some steps later."""
+
+    @staticmethod
+    def well_formed(operand: Shape, *, attributes: AsyncDoneAttributes, shape: Shape) -> None:
+        leaves = zip(leaf_shapes(shape), leaf_shapes(operand), strict=False)
+        is_same = shape.compatible(operand) and all(_laid_out(ours) == _laid_out(theirs) for ours, theirs in leaves)
+        require(is_same, f"async-update must have the shape and layout of its operand, {operand!r}, not {shape!r}")
 
     @staticmethod
     def infer(operand: Shape) -> Shape:
@@ -186,6 +200,10 @@ class Infeed:
     """(data, token): the next value that the host feeds (XLA: Infeed)."""
 
     @staticmethod
+    def well_formed(*operands: Shape, attributes: InfeedAttributes, shape: Shape) -> None:
+        require_tuple(shape, 1, "infeed")
+
+    @staticmethod
     def infer(token: Shape, *, shape: Shape) -> Shape:
         require_token(token, "operand 0 of infeed")
         data, *rest = require_tuple(shape, 2, "infeed")
@@ -203,6 +221,24 @@ class Outfeed:
         if attributes.outfeed_shape is not None:
             require_same_shape(data, attributes.outfeed_shape, "operand 0 of outfeed")
         return TOKEN_SHAPE
+
+
+def start_of(instruction: Instruction, by_name: Mapping[str, Instruction]) -> Instruction | None:
+    """The async-start that an async-update or async-done goes on from; None where it goes on from something else."""
+    seen = set()
+    while instruction.opcode in ("async-update", "async-done") and instruction.name not in seen:
+        seen.add(instruction.name)  # an update of itself has no start
+        before = by_name.get(instruction.operands[0])
+        if before is None or before.opcode == "async-done":
+            return None
+        instruction = before
+    return instruction if instruction.opcode == "async-start" else None
+
+
+def _laid_out(leaf: tuple[object, ArrayShape | BufferShape]) -> tuple[Layout, tuple[bool, ...]]:
+    """Layout and dynamic dimensions of a leaf."""
+    array = leaf[1].element if isinstance(leaf[1], BufferShape) else leaf[1]
+    return array.stated_layout, array.dynamic_dimensions
 
 
 def _handle(shape: Shape, opcode_name: str) -> tuple[Shape, Shape, Shape]:

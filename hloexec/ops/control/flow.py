@@ -6,6 +6,7 @@ the parser and the printer know them by role.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import attrs
@@ -18,7 +19,14 @@ from hloexec.ops.attributes import Grammar, OperandAlias, attribute, operand_pre
 from hloexec.ops.common import require
 from hloexec.ops.intervals import UNKNOWN, Bounds, Use
 from hloexec.ops.registry import ANY, ProgramShape, Role, opcode
-from hloexec.ops.signatures import TOKEN_SHAPE, is_scalar_of, require_parameters, require_same_shape, require_token
+from hloexec.ops.signatures import (
+    TOKEN_SHAPE,
+    is_scalar_of,
+    require_parameters,
+    require_same_shape,
+    require_token,
+    same_shape,
+)
 
 __all__ = [
     "CallAttributes",
@@ -217,7 +225,7 @@ class While:
             is_scalar_of(condition.result, Kind.PRED), f"condition of while must return pred[], not {condition.result}"
         )
         require_same_shape(body.result, operand, "the result of body of while")
-        return body.result
+        return operand
 
 
 @opcode("conditional", operands=(2, ANY), attributes=ConditionalAttributes, role=Role.CONDITIONAL)
@@ -227,23 +235,16 @@ class Conditional:
     """
 
     @staticmethod
+    def well_formed(selector: Shape, *operands: Shape, attributes: ConditionalAttributes, shape: Shape) -> None:
+        _require_selector(selector, attributes)
+        _require_operands(operands, attributes.branches)
+
+    @staticmethod
     def infer(
         selector: Shape, *operands: Shape, attributes: ConditionalAttributes, computations: tuple[ProgramShape, ...]
     ) -> Shape:
-        if attributes.branch_computations is None:
-            require(
-                is_scalar_of(selector, Kind.PRED), f"the predicate of conditional must be pred[], but is {selector}"
-            )
-            require(len(computations) == 2, "conditional with a predicate needs a true and a false computation")
-        else:
-            require(
-                is_scalar_of(selector, Kind.SIGNED) and selector.byte_size == 4,
-                f"the branch index of conditional must be s32[], but is {selector}",
-            )
-        require(
-            0 < len(computations) == len(operands),
-            f"conditional has {len(computations)} branches, but {len(operands)} branch operands",
-        )
+        _require_selector(selector, attributes)
+        _require_operands(operands, attributes.branches)
         for number, (branch, operand) in enumerate(zip(computations, operands, strict=True)):
             require_parameters(branch, (operand,), f"branch {number} of conditional")
             require_same_shape(branch.result, computations[0].result, f"the result of branch {number} of conditional")
@@ -255,16 +256,31 @@ class CustomCall:
     """The library routine `custom_call_target` on the operands (XLA: CustomCall)."""
 
     @staticmethod
+    def well_formed(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> None:
+        _require_constraints(operands, attributes, lambda constraint, operand: constraint.compatible(operand))
+
+    @staticmethod
     def infer(*operands: Shape, attributes: CustomCallAttributes, shape: Shape) -> Shape:
-        constraints = attributes.operand_layout_constraints
-        if constraints is not None:
-            require(
-                len(constraints) == len(operands),
-                f"custom-call has {len(operands)} operands, but {len(constraints)} operand layout constraints",
-            )
-            for number, (operand, constraint) in enumerate(zip(operands, constraints, strict=True)):
-                require_same_shape(constraint, operand, f"the layout constraint of operand {number} of custom-call")
+        _require_constraints(operands, attributes, same_shape)
         return shape
+
+
+def _require_constraints(
+    operands: Sequence[Shape], attributes: CustomCallAttributes, fits: Callable[[Shape, Shape], bool]
+) -> None:
+    """The layout constraints of a custom-call, where there are some, are one for each operand, and of its shape."""
+    constraints = attributes.operand_layout_constraints
+    if constraints is None:
+        return
+    require(
+        len(constraints) == len(operands),
+        f"custom-call has {len(operands)} operands, but {len(constraints)} operand layout constraints",
+    )
+    for number, (operand, constraint) in enumerate(zip(operands, constraints, strict=True)):
+        require(
+            fits(constraint, operand),
+            f"the layout constraint of operand {number} of custom-call has shape {constraint}, expected {operand}",
+        )
 
 
 _forwarding = partial(opcode, role=Role.FORWARD, moves=(0,), keeps_order=True, aliases=(((), ()),))
@@ -283,6 +299,7 @@ class Domain:
 class OptimizationBarrier:
     """The operand; no optimization moves across it (XLA: OptimizationBarrier)."""
 
+    states_shape = True
     infer = Domain.infer
 
 
@@ -305,3 +322,24 @@ class AfterAll:
         for number, token in enumerate(tokens):
             require_token(token, f"operand {number} of after-all")
         return TOKEN_SHAPE
+
+
+def _require_selector(selector: Shape, attributes: ConditionalAttributes) -> None:
+    """A predicate selects between two computations, an index from a list of branches."""
+    if attributes.branch_computations is None:
+        require(is_scalar_of(selector, Kind.PRED), f"the predicate of conditional must be pred[], but is {selector}")
+        named = (attributes.true_computation, attributes.false_computation)
+        require(None not in named, "conditional with a predicate needs a true and a false computation")
+    else:
+        require(
+            is_scalar_of(selector, Kind.SIGNED) and selector.byte_size == 4,
+            f"the branch index of conditional must be s32[], but is {selector}",
+        )
+
+
+def _require_operands(operands: Sequence[Shape], branches: Sequence[str]) -> None:
+    """Each branch has an operand."""
+    require(
+        0 < len(branches) == len(operands),
+        f"conditional has {len(branches)} branches, but {len(operands)} branch operands",
+    )

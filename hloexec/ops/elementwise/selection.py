@@ -82,15 +82,14 @@ def total_order_key(array: Array) -> Array:
 
 
 def _infer_clamp(low: Shape, operand: Shape, high: Shape) -> ArrayShape:
-    middle = operands_shape("clamp", (operand,), ANY_TYPE)
+    result = operands_shape("clamp", (operand,), ANY_TYPE)
     for shape, what in ((low, "min"), (high, "max")):
         bound = array_shape(shape, f"the {what} of clamp")
-        if bound.rank == 0:
-            bound = ArrayShape(bound.element_type, middle.dimensions)
         together = f"operand and {what} of clamp"
-        common = same_type_ignoring_float_width(middle, bound, together)
-        middle = same_dimensions(middle, bound, together).with_element_type(common)
-    return middle
+        same_type_ignoring_float_width(result, bound, together)
+        if bound.rank > 0:
+            same_dimensions(result, bound, together)
+    return result
 
 
 elementwise(
@@ -116,6 +115,7 @@ elementwise(
     kinds=ANY_TYPE,
     infer=_infer_clamp,
     rounding=Rounding.NONE,
+    layout_of=1,
     bounds=ranges.rising(lambda low, x, high: min(max(x, low), high)),
     demands_for=lambda _, demand: [(1, Demand(demand.low, demand.high))],
 )

@@ -46,6 +46,14 @@ class Broadcast:
     probe = Probe("T[3,2] broadcast(a0), dimensions={1}", ("T[2]",))
 
     @staticmethod
+    def unstated(operand: Shape, *, attributes: BroadcastAttributes) -> ArrayShape:
+        """XLA takes `dimensions` for the sizes of new dimensions before the operand's."""
+        source = array_shape(operand, "the operand of broadcast")
+        sizes = attributes.dimensions
+        require(min(sizes, default=0) >= 0, f"broadcast's dimensions {braced(sizes)} must not be negative")
+        return shape_of(source.element_type, sizes + source.dimensions, (*(False for _ in sizes), *flags(source)))
+
+    @staticmethod
     def infer(operand: Shape, *, attributes: BroadcastAttributes, shape: Shape) -> ArrayShape:
         source = array_shape(operand, "the operand of broadcast")
         result = array_shape(shape, "the result of broadcast")
@@ -174,6 +182,7 @@ class TransposeAttributes:
 class Transpose:
     """out[i[dimensions[0]], i[dimensions[1]], ...] = operand[i...]   (XLA: Transpose)"""
 
+    layout_of = 0
     probe = Probe("T[3,2] transpose(a0), dimensions={1,0}", ("T[2,3]",))
 
     @staticmethod
@@ -276,6 +285,7 @@ class ReverseAttributes:
 class Reverse:
     """out[..., i, ...] = operand[..., size - 1 - i, ...] for each of `dimensions`   (XLA: Rev)"""
 
+    layout_of = 0
     probe = Probe("T[2] reverse(a0), dimensions={0}", ("T[2]",))
 
     @staticmethod

@@ -40,6 +40,7 @@ class BatchNormTraining:
     BatchNormTraining.
     """
 
+    layout_of = 0
     probe = Probe(
         "(T[2,3], T[3], T[3]) batch-norm-training(a0, a1, a2), epsilon=0, feature_index=1",
         ("T[2,3]", "T[3]", "T[3]"),
@@ -78,6 +79,7 @@ class BatchNormTraining:
 class BatchNormInference:
     """scale · (operand - mean) / sqrt(variance + epsilon) + offset   (XLA: BatchNormInference)"""
 
+    layout_of = 0
     probe = Probe(
         "T[2,3] batch-norm-inference(a0, a1, a2, a3, a4), epsilon=0, feature_index=1",
         ("T[2,3]", "T[3]", "T[3]", "T[3]", "T[3]"),
@@ -119,6 +121,7 @@ class BatchNormGrad:
     grad_operand = scale / sqrt(variance + epsilon) · (g - mean(g) - x̂ · mean(g · x̂)). Source: XLA, BatchNormGrad.
     """
 
+    layout_of = 0
     probe = Probe(
         "(T[2,3], T[3], T[3]) batch-norm-grad(a0, a1, a2, a3, a4), epsilon=0, feature_index=1",
         ("T[2,3]", "T[3]", "T[3]", "T[3]", "T[2,3]"),
