@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import hloexec
 from hloexec.ir import Module
+
+jax = pytest.importorskip("jax", reason="JAX lowers the programs")
+jnp = pytest.importorskip("jax.numpy")
 
 __all__ = ["OVERFLOWING_LINE", "batches", "found", "lowered", "training_loop"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -14,6 +13,8 @@ from hloexec.cli import main
 from tests.nan.programs import OVERFLOWING_LINE, batches, train
 from tests.records import read_record
 from tests.text.building import op
+
+jax = pytest.importorskip("jax", reason="JAX lowers the programs")
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -15,6 +13,9 @@ import hloexec
 from hloexec.errors import InputError
 from tests.nan.programs import OVERFLOWING_LINE, batches, found, lowered, training_loop
 from tests.text.building import module, op
+
+jax = pytest.importorskip("jax", reason="JAX lowers the programs")
+jnp = pytest.importorskip("jax.numpy")
 
 F32 = np.float32
 

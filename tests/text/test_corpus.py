@@ -11,6 +11,7 @@ from hloexec.text import parse
 from hloexec.verifier import verify
 from tests.text import oracle
 
+pytest.importorskip("jax", reason="JAX lowers the programs, and XLA reads them")
 corpus = pytest.importorskip("tests.text.corpus", reason="the corpus is not here")
 
 
