@@ -303,7 +303,7 @@ def _multiplier(
             "an operand has the precision packed_nibble: each of its elements holds two numbers of four bits, and "
             "TPU compilers alone know how they are multiplied"
         )
-    if attributes.algorithm != "unset":
+    if attributes.algorithm != "unset" and not numerics.ignores_algorithms:
         chosen: Multiplier = algorithm_multiplier(attributes.algorithm)
     else:
         is_default = all(word == "default" for word in attributes.operand_precision)

@@ -31,6 +31,8 @@ class NumericsPolicy:
     """Whether a sum of a product is rounded once: see `hloexec.plan.passes.fma`."""
     has_xla_cpu_functions: bool = False
     """Whether functions of f32 are XLA:CPU's own approximations: see `hloexec.ops.policies.xla_cpu`."""
+    ignores_algorithms: bool = False
+    """Whether a dot multiplies as its types say, whatever its `algorithm`, as XLA:CPU does."""
     rounding_seed: int | None = None
     """Where set, what is rounded goes up or down by chance: see `hloexec.ops.policies.random_rounding`."""
 
@@ -61,7 +63,13 @@ POLICIES = {
         REFERENCE,
         NumericsPolicy("exact", is_exact=True),
         NumericsPolicy("ftz", flushes_denormals=True),
-        NumericsPolicy("xla-cpu", flushes_denormals=True, contracts_multiply_add=True, has_xla_cpu_functions=True),
+        NumericsPolicy(
+            "xla-cpu",
+            flushes_denormals=True,
+            contracts_multiply_add=True,
+            has_xla_cpu_functions=True,
+            ignores_algorithms=True,
+        ),
         NumericsPolicy("tf32", contraction_operand_mantissa_bits=10),
         NumericsPolicy("bf16", contraction_operand_mantissa_bits=7),
     )
