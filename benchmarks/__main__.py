@@ -1,9 +1,9 @@
-"""`python -m benchmarks`: hloexec beside XLA:CPU and the StableHLO interpreter.
+"""`python -m benchmarks`: hloexec compared with XLA:CPU and the StableHLO interpreter.
 
 python -m benchmarks [--into DIR]                everything: JSON, the page with its tables, the plot
 python -m benchmarks modules [NAME…]             the modules alone, or some of them; a line each
 python -m benchmarks opcodes [NAME…]             every opcode, and how its cost grows
-python -m benchmarks parsing|startup [FILE…]     parsing beside XLA's own parser; start-up
+python -m benchmarks parsing|startup [FILE…]     parsing compared with XLA's own parser; start-up
 python -m benchmarks policies [NAME…]            what `exact` and the other policies cost
 python -m benchmarks compare OLD.json NEW.json   two commits
 """
@@ -49,7 +49,7 @@ def main(context: click.Context, into: Path, turns: int, cold_turns: int, patien
 @click.option("--scale", type=_SCALE, default=1.0, help="Cut every size of a program to this part of itself.")
 @click.option("--turns", type=_TURNS, default=7, help="Warm runs, in turns.")
 @click.option("--cold-turns", type=_TURNS, default=1, help="Fresh processes, in turns.")
-@click.option("--interpreter", is_flag=True, help="Beside the StableHLO interpreter instead of XLA:CPU.")
+@click.option("--interpreter", is_flag=True, help="Compare with the StableHLO interpreter instead of XLA:CPU.")
 @click.option("--json", "target", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures here.")
 @click.option("--write", "folder", type=_FOLDER, help="Write HLO text to this folder; run nothing.")
 def modules(
@@ -61,7 +61,7 @@ def modules(
     target: Path | None,
     folder: Path | None,
 ) -> None:
-    """The named modules (without names all but dump-004), beside XLA:CPU."""
+    """Compare the named modules (by default all but dump-004) with XLA:CPU."""
     chosen = _known(names)
     if folder is not None:
         _write(chosen, folder, scale)
@@ -93,7 +93,7 @@ def opcodes(names: tuple[str, ...], turns: int) -> None:
 @main.command()
 @click.argument("files", nargs=-1, type=_FILE)
 def parsing(files: tuple[Path, ...]) -> None:
-    """Parsing of FILES, or of the examples and dumps at hand, beside XLA's own parser."""
+    """Compare parsing of FILES (by default the examples and dumps) with XLA's own parser."""
     from benchmarks import parsing as table
 
     print(markdown_table(list(table.rows(list(files) or examples() + dumps()))))
@@ -173,12 +173,12 @@ def _everything(into: Path, turns: int, cold_turns: int, patience: float) -> Non
     content["interpreter"] = _beside_interpreter(list(PROGRAMS), scale=0.1, turns=1, timeout=patience)
     _write_down(content, into)
     for title, measure in (
-        ("Parsing, XLA's own parser beside", lambda: parsing_table.rows(examples() + dumps())),
+        ("Parsing, compared with XLA's own parser", lambda: parsing_table.rows(examples() + dumps())),
         ("Growth with the text", growth_table.rows),
         ("Growth with devices", device_table.rows),
         ("Numerics policies, as multiples of `reference`, at a tenth of the size", policy_table.rows),
         ("Start-up", startup_table.rows),
-        ("Opcodes, XLA:CPU beside", opcode_table.rows),
+        ("Opcodes, compared with XLA:CPU", opcode_table.rows),
     ):
         content["tables"][title] = list(measure())
         _write_down(content, into)
@@ -263,7 +263,7 @@ def _known(names: Iterable[str]) -> list[str]:
     usual, on_demand = subject_names()
     for name in names:
         if name in DUMPS and name not in (*usual, *on_demand):
-            raise click.UsageError(f"{name} is a dump that is not here; HLOEXEC_SEEDS names the folder of dumps")
+            raise click.UsageError(f"{name} is a dump that is missing; HLOEXEC_SEEDS names the folder of dumps")
         if name not in (*usual, *on_demand):
             raise click.UsageError(f"there is no module {name!r}; there are {', '.join([*usual, *on_demand])}")
     return list(names) or usual

@@ -138,7 +138,7 @@ def verdicts(names: tuple[str, ...], draws: int, faults: int, into: str | None) 
         click.echo(markdown(cases))
         return
     programs = len({case.where.partition(",")[0] for case in cases})
-    line = f"{programs} programs, {draws} draws each, {len(cases)} verdicts; {len(skipped)} programs do not run here."
+    line = f"{programs} programs, {draws} seeds each, {len(cases)} verdicts; {len(skipped)} programs cannot run here."
     Path(into).write_text(f"{head}{rule}\n{line}\n\n{markdown(cases)}", encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What the matrix is made of: examples (one small program each), and the ways in which a result can be judged.
+"""What the matrix is made of: examples (one small program each), and the ways in which a result can be checked.
 
 A cell is an opcode with an element type; it holds as many examples as its generator draws. Many examples share one
 module when they run, so an example is written with placeholders: `$0`, `$1`, … are its operands, and names that start

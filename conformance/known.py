@@ -9,12 +9,12 @@ import numpy as np
 
 from conformance import bounds
 from conformance.cell import Accumulated, Array, Correct, Example, Normwise
-from conformance.judging import Judgement
+from conformance.checking import Outcome
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 
 __all__ = ["KNOWN", "Known", "known_difference"]
 
-Where = Callable[[Example, Judgement, Sequence[Array], Sequence[Array] | None], bool]
+Where = Callable[[Example, Outcome, Sequence[Array], Sequence[Array] | None], bool]
 """Whether a difference is this one: every wrong element, and the whole message, is explained by it."""
 
 
@@ -32,11 +32,11 @@ KNOWN: list[Known] = []
 
 
 def known_difference(
-    example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None
+    example: Example, outcome: Outcome, ours: Sequence[Array], xla: Sequence[Array] | None
 ) -> str | None:
     """The name of the known difference that a difference is, or None."""
     for known in KNOWN:
-        if known.where(example, judgement, ours, xla):
+        if known.where(example, outcome, ours, xla):
             return known.name
     return None
 
@@ -54,9 +54,9 @@ def _opcodes(names: str, *types: str) -> Callable[[Example], bool]:
 def _where(matches: Callable[[Example], bool], *words: str) -> Where:
     """A difference of these examples, in its elements, or whose message has one of the words."""
 
-    def holds(example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None) -> bool:
-        if judgement.message:
-            return matches(example) and any(word in judgement.message for word in words)
+    def holds(example: Example, outcome: Outcome, ours: Sequence[Array], xla: Sequence[Array] | None) -> bool:
+        if outcome.message:
+            return matches(example) and any(word in outcome.message for word in words)
         return not words and matches(example)
 
     return holds
@@ -65,10 +65,10 @@ def _where(matches: Callable[[Example], bool], *words: str) -> Where:
 def _at(matches: Callable[[Example], bool], explained: Callable[[Example, Array, Array], Array]) -> Where:
     """A difference whose every wrong element, hloexec's or XLA's, is one that `explained` names."""
 
-    def holds(example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None) -> bool:
-        if judgement.message or xla is None or not matches(example):
+    def holds(example: Example, outcome: Outcome, ours: Sequence[Array], xla: Sequence[Array] | None) -> bool:
+        if outcome.message or xla is None or not matches(example):
             return False
-        masks = judgement.xla_wrong if judgement.is_right else judgement.wrong
+        masks = outcome.xla_wrong if outcome.is_right else outcome.wrong
         return all(
             bool(explained(example, value, theirs)[mask].all())
             for mask, value, theirs in zip(masks, ours, xla, strict=True)
@@ -78,17 +78,15 @@ def _at(matches: Callable[[Example], bool], explained: Callable[[Example, Array,
     return holds
 
 
-def _xla_inaccurate(example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None) -> bool:
-    return judgement.is_right and isinstance(example.check, Correct) and _is_float(example)
+def _xla_inaccurate(example: Example, outcome: Outcome, ours: Sequence[Array], xla: Sequence[Array] | None) -> bool:
+    return outcome.is_right and isinstance(example.check, Correct) and _is_float(example)
 
 
-def _xla_sums_stepwise(
-    example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None
-) -> bool:
+def _xla_sums_stepwise(example: Example, outcome: Outcome, ours: Sequence[Array], xla: Sequence[Array] | None) -> bool:
     return (
-        judgement.is_right
+        outcome.is_right
         and isinstance(example.check, Accumulated | Normwise)
-        and any(mask.any() for mask in judgement.xla_wrong)
+        and any(mask.any() for mask in outcome.xla_wrong)
     )
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import hloexec
 from conformance.cell import Accumulated, Array, Example, Normwise, module_text
 from conformance.cells import GENERATORS
-from conformance.judging import Judgement, judge
+from conformance.checking import Outcome, check_result
 from conformance.known import known_difference
 from conformance.worker import Worker, XlaRefused
 
@@ -145,7 +145,7 @@ def _run_batch(worker: Worker, batch: list[Example]) -> list[Finding]:
     widened = [_widened(programs[number]) for number in measured]
     wide = dict(zip(measured, _results(worker, widened, _with_magnitudes), strict=True))
     for position, number in enumerate(running):
-        findings[number] = _judged(worker, batch[number], xla[position], wide.get(position))
+        findings[number] = _checked(worker, batch[number], xla[position], wide.get(position))
     return [findings[number] for number in range(len(batch))]
 
 
@@ -161,9 +161,9 @@ def _legality(worker: Worker, example: Example) -> Finding | None:
             worker.run(text, example.operands)
         except XlaRefused as error:
             return Finding(example, Status.REFUSED, f"{refused} XLA: {error}")
-        return _difference(example, Judgement((), message=f"hloexec refuses what XLA runs: {refused}"))
+        return _difference(example, Outcome((), message=f"hloexec refuses what XLA runs: {refused}"))
     if its_refusal and example.runs:
-        return _difference(example, Judgement((), message=f"hloexec takes what XLA refuses: {its_refusal}"))
+        return _difference(example, Outcome((), message=f"hloexec takes what XLA refuses: {its_refusal}"))
     if not example.runs:
         return _parsed_alike(worker, example, text)
     return None
@@ -201,7 +201,7 @@ def _parsed_alike(worker: Worker, example: Example, text: str) -> Finding:
     try:
         worker.parse(hloexec.format(hloexec.parse(text)))
     except (XlaRefused, hloexec.HloError) as error:
-        return _difference(example, Judgement((), message=f"hloexec's text is none to XLA: {error}"))
+        return _difference(example, Outcome((), message=f"hloexec's text is none to XLA: {error}"))
     return Finding(example, Status.TEXT)
 
 
@@ -299,26 +299,26 @@ def _with_magnitudes(example: Example) -> list[Sequence[Array]]:
     ]
 
 
-def _judged(worker: Worker, example: Example, answer: Answer, wide: Answer | None) -> Finding:
+def _checked(worker: Worker, example: Example, answer: Answer, wide: Answer | None) -> Finding:
     try:
         ours = _on_hloexec(example)
     except Exception as error:  # a bare exception is a failure, too, and no reason to stop
         kind = "" if isinstance(error, hloexec.HloError) else f"{type(error).__name__}: "
-        return _difference(example, Judgement((), message=f"hloexec: {kind}{error}"))
+        return _difference(example, Outcome((), message=f"hloexec: {kind}{error}"))
     xla = None if isinstance(answer, XlaRefused) else answer[0]
     exact = None if wide is None or isinstance(wide, XlaRefused) else wide
-    judgement = judge(
+    outcome = check_result(
         example,
         ours,
         xla,
         None if exact is None else exact[0],
         None if exact is None or len(exact) < 2 else exact[1],
     )
-    if not judgement.is_right:
-        return _difference(example, judgement, ours, xla)
-    if any(mask.any() for mask in judgement.xla_wrong):
-        return _difference(example, judgement, ours, xla)
-    worst = (judgement.worst, judgement.xla_worst)
+    if not outcome.is_right:
+        return _difference(example, outcome, ours, xla)
+    if any(mask.any() for mask in outcome.xla_wrong):
+        return _difference(example, outcome, ours, xla)
+    worst = (outcome.worst, outcome.xla_worst)
     if xla is None:
         return Finding(example, Status.XLA_CANNOT, str(answer), *worst)
     return Finding(example, Status.PASS, "", *worst)
@@ -358,19 +358,19 @@ def _restrided(array: Array, manner: int) -> Array:
 
 
 def _difference(
-    example: Example, judgement: Judgement, ours: Sequence[Array] = (), xla: Sequence[Array] | None = None
+    example: Example, outcome: Outcome, ours: Sequence[Array] = (), xla: Sequence[Array] | None = None
 ) -> Finding:
-    worst = (judgement.worst, judgement.xla_worst)
-    known = known_difference(example, judgement, ours, xla)
+    worst = (outcome.worst, outcome.xla_worst)
+    known = known_difference(example, outcome, ours, xla)
     if known is not None:
         return Finding(example, Status.KNOWN, known, *worst)
-    return Finding(example, Status.FAIL, judgement.message or _shown(example, judgement, ours, xla), *worst)
+    return Finding(example, Status.FAIL, outcome.message or _shown(example, outcome, ours, xla), *worst)
 
 
-def _shown(example: Example, judgement: Judgement, ours: Sequence[Array], xla: Sequence[Array] | None) -> str:
+def _shown(example: Example, outcome: Outcome, ours: Sequence[Array], xla: Sequence[Array] | None) -> str:
     """The first wrong element: operands, where they have the result's shape, and both results."""
-    right = judgement.is_right
-    for leaf, mask in enumerate(judgement.xla_wrong if right else judgement.wrong):
+    right = outcome.is_right
+    for leaf, mask in enumerate(outcome.xla_wrong if right else outcome.wrong):
         if not mask.any():
             continue
         index = tuple(int(i) for i in np.argwhere(mask)[0]) if mask.ndim else ()

@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 import hloexec
-from conformance.judging import same_bits
+from conformance.checking import same_bits
 from conformance.reconstructions import RECONSTRUCTIONS, UNIQUE, allowed
 from hloexec import literals
 from hloexec.ir import Module

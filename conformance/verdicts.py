@@ -104,8 +104,8 @@ def studied(name: str, draw: int, faults: int) -> Iterator[Case]:
     optimized = dict(leaves_of(hloexec.run(hloexec.parse(compiled.as_text()), *flat), "optimized"))
     sides: dict[str, Any] = {
         "XLA:CPU": dict(zip(expected, theirs, strict=True)),
-        "XLA:CPU's module": dict(zip(expected, optimized.values(), strict=True)),
-        "other kernels of BLAS": _elsewhere().submit(_leaves, hloexec.format(module), flat).result(),
+        "XLA:CPU's optimized module": dict(zip(expected, optimized.values(), strict=True)),
+        "other BLAS kernels": _elsewhere().submit(_leaves, hloexec.format(module), flat).result(),
         "exact": dict(leaves_of(hloexec.run(module, *flat, numerics="exact"), "exact")),
         "xla-cpu": dict(leaves_of(hloexec.run(module, *flat, numerics="xla-cpu"), "xla-cpu")),
     }
@@ -243,13 +243,13 @@ def markdown(cases: Sequence[Case]) -> str:
     pairs = [case for case in cases if not case.size]
     at_ten = [case for case in faults if case.size == SIZES[1]]
     for title, chosen, key in (
-        ("Missed faults by their size", faults, lambda case: f"{case.size:g}"),
-        ("Missed faults of 10 by what was moved", at_ten, lambda case: case.kind),
-        ("Missed faults of 10 by element type", at_ten, lambda case: case.type_name),
-        ("Missed faults of 10 by roundings one after the other", at_ten, _depth),
-        ("False alarms by what the other side is", pairs, lambda case: case.kind),
+        ("Missed faults by size", faults, lambda case: f"{case.size:g}"),
+        ("Missed faults of size 10 by location", at_ten, lambda case: case.kind),
+        ("Missed faults of size 10 by element type", at_ten, lambda case: case.type_name),
+        ("Missed faults of size 10 by number of successive roundings", at_ten, _depth),
+        ("False alarms by source of the other result", pairs, lambda case: case.kind),
         ("False alarms by element type", pairs, lambda case: case.type_name),
-        ("False alarms by roundings one after the other", pairs, _depth),
+        ("False alarms by number of successive roundings", pairs, _depth),
     ):
         parts.append(_table(title, chosen, key))
     return "\n\n".join(parts) + "\n"
@@ -257,7 +257,7 @@ def markdown(cases: Sequence[Case]) -> str:
 
 def _depth(case: Case) -> str:
     low = next(limit for limit in (1000, 100, 30, 10, 0) if case.roundings >= limit)
-    return f"{low} and more"
+    return f"{low} or more"
 
 
 def _table(title: str, cases: Sequence[Case], key: Callable[[Case], str]) -> str:

@@ -1,10 +1,10 @@
-"""hloexec: XLA HLO, run on NumPy.
+"""hloexec: run XLA HLO on NumPy.
 
     module = hloexec.load("module.txt")
     inputs = hloexec.random_inputs(module)
     output = hloexec.run(module, *inputs)
 
-Everything here is imported when it is first used, so that `import hloexec` and the command line start fast.
+Names are imported on first use, so that `import hloexec` and the command line start fast.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ _HOMES = {
     "verify": "hloexec.verifier",
 }
 _PACKAGES = frozenset({"buffers", "diffing", "extraction", "golden", "ir", "literals", "nan_search", "tracing"})
-"""Where the parts of what functions take and return have their names, such as `hloexec.ir.Window`."""
+"""Packages with the types of parts of arguments and results, such as `hloexec.ir.Window`."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The command `hloexec`, which is `python -m hloexec`, too."""
+"""The command `hloexec`, also available as `python -m hloexec`."""
 
 from __future__ import annotations
 

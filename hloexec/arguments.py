@@ -1,7 +1,7 @@
-"""What functions of the public API ask of their arguments: `InputError` says which is wrong, what was given, and what
-is wanted.
+"""Checks of the arguments of public functions. `InputError` says which argument is invalid, what was given, and what is
+expected.
 
-Only what a user may get wrong is looked at, and only where it comes in: functions behind the public ones rely on it.
+Arguments are checked once, where they enter; functions behind the public ones rely on that.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def described(value: object) -> str:
         try:
             name = element_type_of(value.dtype).name
         except KeyError:
-            return f"an array of type {value.dtype} and shape {list(value.shape)}, which is no element type of HLO,"
+            return f"an array of type {value.dtype} and shape {list(value.shape)}, which is not an HLO element type,"
         return f"{name}[{','.join(map(str, value.shape))}]"
     if value is None:
         return "None"
@@ -133,7 +133,7 @@ def require_path(name: str, value: object) -> None:
 
 
 def listed(name: str, value: object, what: str) -> list[Any]:
-    """What a list or another iterable holds; InputError for a str, too, whose letters nobody means."""
+    """The items of a list or another iterable; InputError for anything else, including a str."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise wrong(name, f"a list of {what}", value, "write it as [...], even where there is only one")
     return list(value)

@@ -1,7 +1,6 @@
-"""Python's cyclic garbage collector, kept from walking what is being built.
+"""Pausing Python's cyclic garbage collector while a large structure is built.
 
-Whoever builds a large structure that lives on gains nothing from collections meanwhile: they walk all of it, again and
-again, and find nothing to free.
+Collections during construction only cost time: they traverse the whole structure repeatedly and find nothing to free.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What contractions cost: how long the sums are, how many operations they take, how many bytes they touch.
+"""The cost of contractions: length of the sums, number of operations, bytes accessed.
 
-Contractions are dot, ragged-dot, convolution, and the library calls that stand for a matrix product. Everything is read
-off shapes and attributes, nothing is run.
+Contractions are dot, ragged-dot, convolution, and library calls that compute a matrix product. Everything is derived
+from shapes and attributes; nothing runs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The one table of element types.
+"""The table of element types.
 
-An element type has an HLO name, a *storage* type (what an array of it holds) and a *compute* type (what arithmetic is
-done in). They differ where NumPy's or ml_dtypes' own arithmetic cannot be trusted: narrow floats compute in f32 and
-round once, 1-, 2- and 4-bit integers compute in 8 bits and wrap. Storage types and element types correspond one to one,
-so an array always knows its element type.
+An element type has an HLO name, a *storage* type (of the arrays that hold it) and a *compute* type (for arithmetic).
+They differ where NumPy's or ml_dtypes' own arithmetic is not accurate: narrow floats are computed in f32 and rounded
+once, 1-, 2- and 4-bit integers are computed in 8 bits and wrap. Storage types and element types correspond one to one,
+so the element type of an array is always known.
 """
 
 from __future__ import annotations

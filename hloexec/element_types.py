@@ -1,6 +1,6 @@
-"""Which element types each opcode takes, found by asking its shape rule with tiny programs.
+"""The element types that each opcode accepts, found by applying its shape rule to tiny programs.
 
-There is no list of them: an opcode's rule says what it refuses, and a list beside it could only disagree.
+There is no separate list, which could only contradict the shape rules.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Errors and warnings of hloexec.
 
-Every error a user can meet is an `HloError`: a sentence that says what is wrong, where it is (a position in the text,
-or a computation and an instruction), and what was expected. Code below the command line never lets a bare Python
-exception of its own making escape.
+Every error that a user can encounter is an `HloError`: a sentence that says what is wrong, where it is (a position in
+the text, or a computation and an instruction), and what was expected. Code below the command line never lets other
+Python exceptions of its own escape.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PACKAGE = os.path.join(os.path.dirname(__file__), "")
 
 
 class HloError(Exception):
-    """Base of every error hloexec raises on purpose."""
+    """Base class of all errors that hloexec raises deliberately."""
 
     @property
     def message(self) -> str:
@@ -45,9 +45,9 @@ class HloError(Exception):
 
 
 class ParseError(HloError):
-    """The text is not HLO.
+    """The text is not valid HLO.
 
-    `str()` gives the whole report: `file:line:column: message`, the source line and a caret below the offending
+    `str()` gives the whole message: `file:line:column: message`, the source line, and a caret below the offending
     character. `line` and `column` count from 1.
     """
 
@@ -64,7 +64,7 @@ class ParseError(HloError):
 
 
 class ShapeError(HloError):
-    """A shape rule does not hold. Raised by `ops`, which knows no places; the verifier adds the instruction."""
+    """A shape rule is violated. Raised by `ops`, which does not know the instruction; the verifier adds it."""
 
 
 class VerificationError(HloError):
@@ -76,7 +76,7 @@ class UnsupportedError(HloError):
 
 
 class InputError(HloError):
-    """An argument of a function is wrong, values do not fit the parameters of a module, or a file cannot be read."""
+    """An argument of a function is invalid, values do not fit the parameters of a module, or a file cannot be read."""
 
 
 class LiteralError(InputError):
@@ -88,19 +88,19 @@ class EvaluationError(HloError):
 
 
 class DeadlockError(EvaluationError):
-    """Devices wait for one another and none can go on, or one sends what nobody receives."""
+    """Devices wait for one another and none can make progress, or a send is never received."""
 
 
 class ResourceError(HloError):
-    """Running the module needs more memory, iterations of a loop or time than it may take."""
+    """Running the module needs more memory, loop iterations or time than it may take."""
 
 
 class HloWarning(UserWarning):
-    """Something was kept, guessed or ignored; the run goes on."""
+    """Something was kept, guessed or ignored; the run continues."""
 
 
 class OptimizationWarning(HloWarning):
-    """An optimization of hloexec's has failed; the run goes on without it, and gives the same result."""
+    """An optimization has failed; the run continues without it, and gives the same result."""
 
 
 def warn(message: str, category: type[HloWarning] = HloWarning) -> None:

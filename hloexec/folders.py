@@ -1,4 +1,4 @@
-"""Folders that a command fills: never one with something in it, and never more than the disk takes."""
+"""Output folders of commands: they must be empty, and their contents must fit on the disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RESERVE = 64 << 20
 
 
 def require_new_folder(path: str | os.PathLike[str]) -> None:
-    """Raise InputError where `new_folder` could not make the folder, so that nobody finds out after an hour's run."""
+    """Raise InputError if `new_folder` could not make the folder, before a long run instead of after it."""
     folder = Path(path)
     if not os.fspath(path):
         raise InputError("the name of the folder to write is empty")
@@ -43,7 +43,7 @@ def require_new_folder(path: str | os.PathLike[str]) -> None:
     except OSError as error:
         raise InputError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from error
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(f"cannot write {os.fspath(path)!r}: {os.fspath(parent)!r} takes no new files")
+        raise InputError(f"cannot write {os.fspath(path)!r}: {os.fspath(parent)!r} cannot be written to")
 
 
 def new_folder(path: str | os.PathLike[str]) -> Path:

@@ -1,19 +1,20 @@
-"""Files of values: `.npz` and `.npy`, as golden files that plain NumPy opens.
+"""Files of values: `.npz` and `.npy`, which plain NumPy can open.
 
 A `.npz` file holds one value: the result of a module, or the tuple of its parameters' values. Each leaf is one entry:
 
-- Its key is the leaf's index path, joined by dots: `0`, `1.0`, `1.1`. A value that is no tuple has the key `value`.
-  In a file of parameters the first number is the parameter's number; its name does as well (`weights`, or `weights.0`
-  for a leaf of a tuple). Tokens and empty tuples may be left out. The keys `arr_0`, `arr_1`, … that `numpy.savez`
-  makes up count as `0`, `1`, ….
-- Element types that NumPy has are stored as they are. The others say their HLO name behind a colon (`1.0:bf16`), and
-  are stored in a type that NumPy has: narrow floats as their bits in an unsigned integer of the same width
-  (`file["1.0:bf16"].view(ml_dtypes.bfloat16)` gives them back), 1-, 2- and 4-bit integers as their values in 8 bits.
-- A token is an empty array under `0:token`, an empty tuple one under `0:tuple`.
+- Its key is the tuple index of the leaf, joined by dots: `0`, `1.0`, `1.1`. A value that is not a tuple has the key
+  `value`. In a file of parameters, the first number is the parameter's number, or its name may be used (`weights`, or
+  `weights.0` for a leaf of a tuple). Tokens and empty tuples may be omitted. The keys `arr_0`, `arr_1`, … that
+  `numpy.savez` generates are read as `0`, `1`, ….
+- Element types that NumPy has are stored as they are. For others, the key ends in a colon and the HLO name
+  (`1.0:bf16`), and the values are stored in a NumPy type: narrow floats as their bits, in an unsigned integer of the
+  same width (`file["1.0:bf16"].view(ml_dtypes.bfloat16)` restores them), 1-, 2- and 4-bit integers as their values, in
+  8 bits.
+- A token is an empty array with the key `0:token`, an empty tuple one with the key `0:tuple`.
 
-No entry ever needs pickle: `numpy.load(path)` opens every file, and nothing that is read here is unpickled. The same
-value gives the same bytes. A `.npy` file holds one array of a type that NumPy has. Where it is known which type to
-expect, arrays of narrow types that `numpy.save` stored as raw bytes (`|V2`) are read as well.
+No entry needs pickle: `numpy.load(path)` opens every file, and nothing is unpickled when files are read. Equal values
+give equal bytes. A `.npy` file holds one array of a NumPy type. If the expected type is known, arrays of narrow types
+that `numpy.save` stored as raw bytes (`|V2`) can be read as well.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ _NOTHING = np.zeros(0, np.uint8)
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
-    """Raise LiteralError where `save` could not write to `path`, so that nobody finds out after an hour's run."""
+    """Raise LiteralError if `save` could not write to `path`, before a long run instead of after it."""
     filename = os.fspath(path)
     _format_of(filename)
     folder = os.path.dirname(os.path.realpath(filename))
     if not os.path.isdir(folder):
-        raise LiteralError(f"cannot write {filename!r}: there is no folder {folder!r}")
+        raise LiteralError(f"cannot write {filename!r}: there is not a folder {folder!r}")
     if os.path.isdir(filename) or not os.access(folder, os.W_OK):
         raise LiteralError(f"cannot write {filename!r}")
 

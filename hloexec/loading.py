@@ -1,4 +1,4 @@
-"""Reading a module from a file: what the file is shows in its content, not in its name."""
+"""Reading a module from a file, whose format is detected by its content, not by its name."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["file_contents", "load", "load_with_values"]
 def load(path: str | os.PathLike[str], *, strict: bool = False) -> Module:
     """Read a module from a file; `-` reads standard input.
 
-    HLO text, or through jaxlib XLA's protocol buffers (HloModuleProto, HloProto, HloSnapshot) and StableHLO as MLIR
-    text or bytecode; gzip of any of these. `strict` rejects what the XLA of today would reject. Raises InputError where
-    the file cannot be read or is none of these, UnsupportedError where jaxlib would be needed, and ParseError where it
-    is not HLO.
+    The file may be HLO text or, through jaxlib, one of XLA's protocol buffers (HloModuleProto, HloProto, HloSnapshot)
+    or StableHLO as MLIR text or bytecode; any of these may be gzipped. `strict` rejects what current XLA rejects.
+    Raises InputError if the file cannot be read or has none of these formats, UnsupportedError if jaxlib is needed but
+    missing, and ParseError if the text is not valid HLO.
     """
     require_flags(strict=strict)
     return load_bytes(*file_contents(path, "hloexec.parse"), strict=strict)

@@ -1,6 +1,6 @@
-"""The arrays in a `.npz` or `.npy` file: how an element type is stored, and reading with every byte distrusted.
+"""The arrays in a `.npz` or `.npy` file: how element types are stored, and reading with validation of all input.
 
-`hloexec.literals` says what the format is, and puts values together from these entries.
+`hloexec.literals` documents the format, and assembles values from these entries.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Entry:
         if self.type_name:
             named = ELEMENT_TYPES.get(self.type_name)
             if named is None:
-                raise LiteralError(f"{self.where}: {self.type_name!r} is no element type")
+                raise LiteralError(f"{self.where}: {self.type_name!r} is not an element type")
             if dtype.newbyteorder("=") != _stored_type(named):
                 raise LiteralError(
                     f"{self.where}: {named} values are stored as {_stored_type(named)}, but these are {dtype.name}"
@@ -218,14 +218,14 @@ def entries(path: str | os.PathLike[str]) -> Iterator[Entry]:
     try:
         archive = zipfile.ZipFile(filename)
     except (OSError, *DAMAGE) as error:
-        raise LiteralError(f"{filename!r} is no whole .npz file: {error}") from error
+        raise LiteralError(f"{filename!r} is not a complete .npz file: {error}") from error
     with archive:
         seen: set[str] = set()
         for member in archive.infolist():
             key = member.filename.removesuffix(".npy")
             if key == member.filename or key in seen:
                 problem = "stands there twice" if key in seen else "is not a .npy entry"
-                raise LiteralError(f"{filename!r} is no .npz file of values: {member.filename!r} {problem}")
+                raise LiteralError(f"{filename!r} is not a .npz file of values: {member.filename!r} {problem}")
             seen.add(key)
             yield Entry(filename, key, archive, member.file_size)
 
@@ -250,7 +250,7 @@ def encode(key: str, array: Array) -> tuple[str, Array]:
         element_type = element_type_of(array.dtype)
     except (AttributeError, KeyError):
         kind = f"{array.dtype} values" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
-        raise LiteralError(f"leaf {key} is no value that HLO has: {kind}") from None
+        raise LiteralError(f"leaf {key} is not an HLO value: {kind}") from None
     stored = _stored_type(element_type)
     if stored == element_type.storage:
         return key, array

@@ -1,6 +1,6 @@
-"""The OpenBLAS libraries that this process has loaded (NumPy's, SciPy's), asked through functions of their own.
+"""The OpenBLAS libraries that this process has loaded (NumPy's, SciPy's), queried through their own functions.
 
-Only the standard library is imported here, and that late, so that asking costs the command line nothing beforehand.
+Only the standard library is imported, and only on first use, so that it adds nothing to the start of the command line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What instructions do, whether hloexec's own opcodes or library calls: their names and traits."""
+"""Names and traits of instructions, whether opcodes or library calls."""
 
 from __future__ import annotations
 

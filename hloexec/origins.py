@@ -1,6 +1,6 @@
 """Where an instruction comes from: its line of HLO, the source that its metadata names, the names frameworks gave it.
 
-Source positions stand in the metadata itself (`source_file`, `source_line`) or, in newer dumps, in the tables of stack
+Source positions are in the metadata itself (`source_file`, `source_line`) or, in newer dumps, in the tables of stack
 frames at the head of the module.
 """
 
@@ -19,7 +19,7 @@ _MOST_FRAMES = 64
 
 @attrs.frozen
 class SourceLine:
-    """A place in somebody's program."""
+    """A line of the program that a module was generated from."""
 
     file: str
     line: int | None = None

@@ -1,4 +1,4 @@
-"""What the floating and complex types can hold: how finely, and from how near to zero up to what."""
+"""The precision and range of floating-point and complex types."""
 
 from __future__ import annotations
 

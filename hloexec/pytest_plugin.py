@@ -1,11 +1,11 @@
 """The pytest plugin: goldens as tests, and goldens in tests.
 
-- `--hlo-goldens`, or `hlo_goldens = true` in pytest's configuration, collects `*.golden` folders: each is a test.
-- The fixture `hlo_golden` compares a module of a test's own with a golden that lies beside the test file.
-- `--hlo-update` records goldens that are missing, and keeps results that have changed.
+- `--hlo-goldens`, or `hlo_goldens = true` in pytest's configuration, collects `*.golden` folders; each is a test.
+- The fixture `hlo_golden` compares a module in a test with a golden stored next to the test file.
+- `--hlo-update` records missing goldens, and updates results that have changed.
 
-pytest loads this with every start where hloexec is installed, so nothing is imported before it is needed, and nothing
-is collected unless asked for.
+pytest loads this plugin whenever hloexec is installed. It therefore imports nothing before it is needed, and collects
+nothing unless asked to.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _GoldenError(Exception):
 
 
 class GoldenFixture:
-    """Goldens of one test: `goldens/TEST_FILE/TEST.golden` beside the test's file."""
+    """Goldens of one test: `goldens/TEST_FILE/TEST.golden` next to the test's file."""
 
     def __init__(self, path: Path, test: str, config: pytest.Config) -> None:
         self._path = path
@@ -187,5 +187,5 @@ def _failure_text(found: GoldenCheck) -> str:
     parts = [f"{found.folder}: {found.message}"]
     if found.comparison is not None:
         parts += ["", comparison_text(found.comparison)]
-        parts += ["", "if the new result is meant: pytest --hlo-update"]
+        parts += ["", "if the change is intended: pytest --hlo-update"]
     return "\n".join(parts)

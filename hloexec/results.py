@@ -1,4 +1,4 @@
-"""Reading results, from wherever they come: `.npz` and `.npy` files of hloexec's, JAX's or PyTorch's, and snapshots."""
+"""Reading results from `.npz` and `.npy` files (of hloexec, JAX or PyTorch), and from snapshots."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _MAGIC = (b"PK", b"\x93N")
 def read_result(path: str | os.PathLike[str], shapes: Mapping[str, ArrayShape] | None = None) -> dict[str, Array]:
     """The arrays in a file of a result, by their labels: `value`, or index paths such as `1.0`, or names.
 
-    A `.npz` or `.npy` file (the keys arr_0, arr_1, … that `numpy.savez` makes up count as 0, 1, …), or a snapshot with
-    a result. Arrays of narrow types that NumPy stored as raw bytes are read where `shapes` says what they are. Raises
-    LiteralError or InputError where the file cannot be read or holds no result.
+    A `.npz` or `.npy` file (the keys arr_0, arr_1, … that `numpy.savez` generates are read as 0, 1, …), or a snapshot
+    with a result. Arrays of narrow types that NumPy stored as raw bytes are read where `shapes` says what they are.
+    Raises LiteralError or InputError where the file cannot be read or holds no result.
     """
     name = os.fspath(path)
     try:

@@ -1,8 +1,8 @@
-"""Whole arrays in and out of modules that are partitioned: `shard_inputs` and `unshard_outputs`.
+"""Whole arrays as inputs and results of partitioned modules: `shard_inputs` and `unshard_outputs`.
 
-XLA's partitioner leaves a module whose entry takes and returns each device's shards. The parameters still carry the
-shardings of the whole arrays. Of the result the text says nothing any more: its sharding and its shape are those of the
-module before partitioning, and no longer known if XLA chose them itself.
+The entry of a partitioned module takes and returns each device's shards. The parameters still carry the shardings of
+the whole arrays. The result does not: its sharding and its shape are those of the module before partitioning, and are
+lost if XLA chose them itself.
 """
 
 from __future__ import annotations
@@ -47,15 +47,16 @@ _Leaf: TypeAlias = ArrayShape | BufferShape
 def shard_inputs(
     module: Module, inputs: Inputs, *, replicas: int | None = None, partitions: int | None = None
 ) -> list[list[Any]]:
-    """The inputs of each device for `run_devices`, given whole ones: a list with one value per
-    parameter of the entry computation, or a mapping from the parameters' names.
+    """Split whole arrays into the inputs of each device for `run_devices`. The arrays are a list with one value per
+    parameter of the entry computation, or a mapping from parameter names.
 
-    An array that is larger than its parameter is cut by the parameter's sharding. Where a dimension does not divide
-    evenly, zeros are put at its end first, as XLA does. Devices that hold the same shard get the same array, and all
-    replicas get the same. What has the parameter's own shape already, or has no sharding, goes whole to every device;
-    so modules that are yet to be partitioned get whole arrays everywhere.
+    An array that is larger than its parameter is split according to the parameter's sharding. If a dimension does not
+    divide evenly, it is padded with zeros at its end first, as XLA does. Devices that hold the same shard receive the
+    same array, and so do all replicas. An array that already has the parameter's shape, or has no sharding, goes to
+    every device as a whole; a module that has not been partitioned yet therefore receives whole arrays on every device.
 
-    Raises InputError where shards do not have the parameter's shape, or the sharding is for other partitions.
+    Raises InputError if the shards do not have the parameter's shape, or the sharding is for another number of
+    partitions.
     """
     require_module(module)
     topology = topology_of(module, replicas, partitions)
@@ -120,22 +121,23 @@ def unshard_outputs(
     replicas: int | None = None,
     partitions: int | None = None,
 ) -> Value:
-    """The whole result, given what `run_devices` returned: one output per device.
+    """Reassemble the whole result from the outputs of `run_devices`, one per device.
 
-    `sharding` says how the whole is divided, and `shape` what it is: both as objects or as HLO text, for a tuple one
-    sharding and one shape per element. Where they are not given they are those of `before`, the same module before it
-    was partitioned: its root's sharding, or those of the elements of a root that is a tuple. (Of XLA's dumps, the last
-    one before spmd-partitioning has them all; earlier ones lack what XLA was left to choose.) Without that,
+    `sharding` says how the whole is divided, and `shape` is its shape: both as objects or as HLO text, for a tuple one
+    sharding and one shape per element. If they are not given, they are taken from `before`, the same module before it
+    was partitioned: the sharding of its root, or of the elements of a root that is a tuple. (Among XLA's dumps, the
+    last one before spmd-partitioning has all shardings; earlier ones lack those that XLA was left to choose.) Without
+    `before`,
 
     - the sharding is that of `module`'s own root, if there is one;
-    - the whole is as large as all shards together. Where a dimension did not divide evenly, this includes the padding
-      that XLA put at its end; only `shape` or `before` can tell where the array ends.
+    - the whole is as large as all shards together. If a dimension did not divide evenly, this includes the padding that
+      XLA added at its end; only `shape` or `before` can tell where the array ends.
 
-    A module that was not partitioned (XLA's partitioner ends the name of the entry in `_spmd`) gives the whole on every
-    device, unless a sharding is given.
+    A module that was not partitioned (XLA's partitioner appends `_spmd` to the name of the entry) gives the whole on
+    every device, unless a sharding is given.
 
-    Devices that should hold the same must hold the same bits, and so must all devices of results without a sharding.
-    InputError says where they don't, and where shards do not make up the shape.
+    Devices that hold the same shard must hold the same bits, and without a sharding all devices must. Raises InputError
+    where they do not, or if the shards do not add up to the shape.
     """
     require_module(module)
     if before is not None:

@@ -1,6 +1,6 @@
-"""What a module is made of, in numbers: computations, opcodes, parameters, contractions, and what does not run.
+"""A summary of a module: computations, opcodes, parameters, contractions, and what cannot run.
 
-This is the data that `hloexec info` shows; nothing is run.
+This is the data that `hloexec info` shows; nothing runs.
 """
 
 from __future__ import annotations

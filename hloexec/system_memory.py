@@ -1,4 +1,4 @@
-"""How much memory this process may still take, and how sizes are told to people."""
+"""The memory that this process may still allocate, and formatting of sizes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _cgroup_bytes() -> int | None:
 
 
 def in_units(size: int) -> str:
-    """A number of bytes for people, e.g. `1.5 GB`."""
+    """A number of bytes as text, e.g. `1.5 GB`."""
     value = float(size)
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if value < 1000:

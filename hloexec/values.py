@@ -1,4 +1,4 @@
-"""What functions take and return: values, and objects that say in a line what they are.
+"""Values, the arguments and results of functions, and one-line descriptions of objects.
 
 A value is a NumPy array, a (nested) tuple of values, or a token.
 """
@@ -36,7 +36,7 @@ class Described:
 
 
 class Token:
-    """The value of shape `token[]`; it orders side effects and holds nothing."""
+    """The value of shape `token[]`; it orders side effects, and has no content."""
 
     __slots__ = ()
 

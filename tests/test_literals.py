@@ -126,7 +126,7 @@ def test_strided_and_broadcast_arrays_are_stored_in_logical_order(tmp_path: Path
 def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) -> None:
     literals.save(tmp_path / "x.npz", np.arange(3))
     before = (tmp_path / "x.npz").read_bytes()
-    with pytest.raises(LiteralError, match="leaf 1 is no value that HLO has: object values"):
+    with pytest.raises(LiteralError, match="leaf 1 is not an HLO value: object values"):
         literals.save(tmp_path / "x.npz", (np.arange(3), np.array([None])))
     assert (tmp_path / "x.npz").read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.npz"]
@@ -227,7 +227,7 @@ WRONG_INPUTS = [
     ({"1.1": F32}, r"holds f32 values, but bf16\[2\] is expected; convert with array.astype\(ml_dtypes.bfloat16\)"),
     ({"1.1": np.zeros(2, np.uint16)}, r"holds u16 values, but bf16\[2\] is expected"),
     ({"1.1:bf16": F32}, "bf16 values are stored as uint16, but these are float32"),
-    ({"1.1:bf17": F32}, "'bf17' is no element type"),
+    ({"1.1:bf17": F32}, "'bf17' is not an element type"),
     ({"0": np.array([1, None])}, "holds Python objects .pickled., not an array of numbers; it is not read"),
     ({"0": np.array(["a", "b"])}, "holds str[0-9]* values, which HLO has not"),
     ({"0": np.zeros(2, np.longdouble)}, "values, which HLO has not"),

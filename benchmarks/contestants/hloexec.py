@@ -15,9 +15,9 @@ from benchmarks.contestants.serving import Stages, peak_growth, per_device, serv
 
 def main(module_path: str, inputs_path: str, devices: int) -> None:
     from hloexec.cli.allocator import keep_freed_memory
-    from hloexec.cli.kernels import start_over_with_better_kernels
+    from hloexec.cli.kernels import restart_with_better_kernels
 
-    start_over_with_better_kernels()
+    restart_with_better_kernels()
     keep_freed_memory()
     stages = Stages()
     import warnings

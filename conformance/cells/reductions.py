@@ -67,7 +67,7 @@ def _operations(name: str) -> list[str]:
 
 
 def _drawn(name: str, generator: np.random.Generator, shape: tuple[int, ...], operation: str, length: int, rough: bool):
-    """Operands and how their reduction is judged."""
+    """Operands and how their reduction is checked."""
     entry = ELEMENT_TYPES[name]
     if not entry.is_floating and not entry.is_complex:
         return numbers(name, generator, shape), EXACT

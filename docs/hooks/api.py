@@ -1,4 +1,4 @@
-"""The index of the pages on Python: under each page, the names that it shows."""
+"""The index of the Python reference: for each page, the names that it documents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN = re.compile(r"^::: hloexec\.(\w+)$", re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Put names, as links, into the rows of api/index.md that lead to the pages which show them."""
+    """Add links to the documented names to the rows of api/index.md."""
     if page.file.src_uri != "api/index.md":
         return markdown
 

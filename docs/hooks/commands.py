@@ -1,4 +1,4 @@
-"""The page of commands: help texts and options, as the commands themselves have them."""
+"""The command reference: help texts and options, taken from the commands themselves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CODE = re.compile(r"`([^`]+)`|(?<![\w-])(--?[a-z][\w=.*-]*\w)")
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Put the commands under what commands.md says of all of them."""
+    """Append the commands to the introduction in commands.md."""
     if page.file.src_uri != "commands.md":
         return markdown
     context = click.Context(_hloexec, info_name="hloexec")
@@ -49,7 +49,7 @@ def _section(command: click.Command, context: click.Context) -> str:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """A help text; what click keeps as it is (after `\\b`) stays so."""
+    """The paragraphs of a help text; those that click does not rewrap (after `\\b`) become code blocks."""
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         if paragraph.startswith("\b\n"):
             yield f"```text\n{paragraph[2:]}\n```"
@@ -58,6 +58,6 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Prose in which options, and what stands between backticks, are code."""
+    """Prose in which options and text between backticks are code."""
     marked = _CODE.sub(lambda match: f"`{match[1] or match[2]}`", text)
     return escaped(marked)

@@ -1,4 +1,4 @@
-"""Colours for HLO text: blocks of code that are fenced as `hlo`."""
+"""Syntax highlighting of HLO text, for code blocks fenced as `hlo`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["HloLexer", "on_config"]
 
 
 class HloLexer(RegexLexer):  # type: ignore[misc]
-    """HLO text, well enough to be read."""
+    """HLO text, precisely enough for highlighting."""
 
     name = "HLO"
     aliases = ("hlo",)
@@ -32,6 +32,6 @@ class HloLexer(RegexLexer):  # type: ignore[misc]
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Let Pygments know of it, before pages are made."""
+    """Register the lexer with Pygments."""
     lexers.LEXERS[HloLexer.__name__] = (__name__, HloLexer.name, HloLexer.aliases, (), ())
     lexers._lexer_cache[HloLexer.name] = HloLexer

@@ -1,7 +1,7 @@
-"""Where hloexec differs from XLA:CPU, by opcode: what docs/differences.md and docs/conformance.md say of each.
+"""Differences from XLA:CPU by opcode, from docs/differences.md and docs/conformance.md.
 
-A row of the table of values in differences.md is about the opcodes that its first cell has in backticks. A paragraph of
-the differences in conformance.md ends in `(opcode: types; …)`.
+A row of the table of values in differences.md is about the opcodes in backticks in its first cell. A paragraph of the
+differences in conformance.md ends in `(opcode: types; …)`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The list of library calls: targets that share an entry, under what the entry says, by the library they belong to.
+"""The list of library calls, grouped by library; targets that share an entry are listed together.
 
-Targets that differ in nothing but the type of their numbers (LAPACK's `sgetrf`, `dgetrf`) are told of together."""
+So are targets that differ only in the element type (LAPACK's `sgetrf`, `dgetrf`)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["on_page_markdown"]
 _LIBRARIES = {
     "cuBLAS": r"__cublas|cublas_",
     "cuDNN": r"__cudnn|cudnn|__op\$",
-    "cuSOLVER and its like": r"__cusolver|cusolver|cuhybrid|tridiagonal|cu_(lu|cholesky)",
+    "cuSOLVER and equivalents": r"__cusolver|cusolver|cuhybrid|tridiagonal|cu_(lu|cholesky)",
     "Sparse matrices": r"cusparse|cpu_csr",
     "CUB": r"__cub|xla\.gpu\.ext\.cub",
     "LAPACK and BLAS": r"lapack_|blas_",
     "oneDNN": r"__onednn",
     "Transformer Engine": r"te_",
-    "Kernels of one's own": r"tpu_custom_call|mosaic|triton|__gpu\$xla\.gpu|CuteDSL|__xla_gpu_cutedsl",
+    "Custom kernels": r"tpu_custom_call|mosaic|triton|__gpu\$xla\.gpu|CuteDSL|__xla_gpu_cutedsl",
     "Host callbacks": r"xla_.*callback|HostExecute|tf\.",
     "Random numbers, transforms, search": r".*threefry|.*fft|.*TopK",
 }
@@ -33,17 +33,17 @@ _OTHERS = "Compilers and frameworks"
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Put the list under what library-calls.md says of all calls."""
+    """Append the list to the introduction in library-calls.md."""
     if page.file.src_uri != "library-calls.md":
         return markdown
     entries: dict[str, list[str]] = {}
     for target, entry in CUSTOM_CALLS.items():
         entries.setdefault(_OF_TYPE.sub("x", entry.documentation), []).append(target)
-    rooms: dict[str, list[str]] = {library: [] for library in (_OTHERS, *_LIBRARIES)}
+    groups: dict[str, list[str]] = {library: [] for library in (_OTHERS, *_LIBRARIES)}
     for documentation, targets in entries.items():
-        rooms[_library(targets[0])].append(f"{_heading(targets)}\n\n{as_markdown(documentation)}")
+        groups[_library(targets[0])].append(f"{_heading(targets)}\n\n{as_markdown(documentation)}")
     parts = [f"{markdown}\nThere are {len(CUSTOM_CALLS)} targets."]
-    for library, sections in rooms.items():
+    for library, sections in groups.items():
         parts += [f"## {library}", *sections]
     return "\n\n".join(parts)
 

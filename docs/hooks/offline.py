@@ -1,4 +1,4 @@
-"""Holds the built site to loading nothing from elsewhere: no fonts, scripts, styles or images of other hosts."""
+"""Checks that the built site loads nothing from other hosts: no fonts, scripts, styles or images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IN_STYLES = re.compile(r"(?:@import\s+|url\()[\"']?((?:https?:)?//[^\"')]+)")
 
 
 class _Loaded(HTMLParser):
-    """What a page makes a browser fetch when it opens it."""
+    """Collects the addresses that a browser loads when it opens a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class _Loaded(HTMLParser):
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Fail where a page or a style sheet names another host."""
+    """Fail if a page or a style sheet loads something from another host."""
     found = []
     for path in sorted(Path(config.site_dir).rglob("*")):
         if path.suffix == ".html":
@@ -45,4 +45,4 @@ def on_post_build(config: MkDocsConfig) -> None:
             continue
         found += [f"{path.name}: {each}" for each in addresses if each.startswith(("http:", "https:", "//"))]
     if found:
-        raise PluginError("pages load from elsewhere:\n" + "\n".join(found))
+        raise PluginError("pages load files from other hosts:\n" + "\n".join(found))

@@ -1,14 +1,14 @@
 """Examples of opcodes: small HLO files under docs/opcodes, one for each opcode, in the folder of the page it is on.
 
-The comment in front of the module says what it shows, what its inputs are, and what comes of them, as HLO literals:
+The comment before the module says what it shows, and gives its inputs and result as HLO literals:
 
-    // What is to be seen here.
+    // What the example shows.
     //
     // x = {1, 2}
     // result = {2, 4}
 
-Of several devices that hold different values, each has a line of its own, `x on device 0 = {1, 2}`. `infeed` is what an
-infeed takes, `outfeed` what an outfeed hands over; a module whose result is a token states no result.
+If several devices hold different values, each has its own line, `x on device 0 = {1, 2}`. `infeed` and `outfeed` are
+the values that an infeed receives and an outfeed sends; a module whose result is a token states no result.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Example:
 
 
 def read_example(path: Path) -> Example:
-    """Read a file; ValueError where its comment is not as it should be."""
+    """Read a file; ValueError if its comment does not have this form."""
     comment, module = [], path.read_text(encoding="utf-8")
     while module.startswith("//"):
         line, _, module = module.partition("\n")

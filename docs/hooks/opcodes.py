@@ -1,4 +1,4 @@
-"""The reference of opcodes: each opcode's section, out of its entry in the registry and its example."""
+"""The opcode reference: a section per opcode, from its registry entry and its example."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["on_page_markdown"]
 _ROUNDING = {
     Rounding.NONE: "nothing is rounded",
     Rounding.ONCE: "the exact result, rounded once",
-    Rounding.FORMAT: "to a narrower format, which the result does not have",
+    Rounding.FORMAT: "to a narrower format than the result's type",
     Rounding.FUNCTION: "within a few units in the last place; under `exact` within 0.5 + 2⁻²⁰ of one",
-    Rounding.SUM: "as partial sums are; their order is open",
+    Rounding.SUM: "partial sums are rounded, in an unspecified order",
     Rounding.UNKNOWN: "in several steps",
 }
 _WITHOUT_ELEMENTS = (Role.PARTITION_ID, Role.REPLICA_ID, Role.TOKEN)
@@ -32,7 +32,7 @@ _DIFFERENCES = known_differences(OPCODES)
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Put the opcodes of a page under what the page says of all of them; on the index, the list of all."""
+    """Append the opcodes of a page to its introduction; on the index, append the list of all opcodes."""
     folder, _, name = page.file.src_uri.partition("/")
     if folder != "opcodes":
         return markdown
@@ -48,7 +48,7 @@ def _index() -> str:
         f"| [`{name}`]({places[name]}.md#{name}) | {escaped(summary(OPCODES[name].documentation))} |"
         for name in sorted(OPCODES)
     ]
-    return "\n".join(["| opcode | |", "| --- | --- |", *rows])
+    return "\n".join(["| opcode | what it computes |", "| --- | --- |", *rows])
 
 
 def _section(example: Example) -> str:

@@ -1,4 +1,4 @@
-"""Docstrings of entries as Markdown: formulas as code, and everything else as it stands."""
+"""Docstrings of entries as Markdown: formulas become code, everything else stays as it is."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _MARKS = str.maketrans({**{mark: f"\\{mark}" for mark in "\\*_[]|"}, "<": "&lt;"
 
 
 def escaped(text: str) -> str:
-    """Text that Markdown shows as it stands, but for code between backticks."""
+    """Escape text for Markdown, except code between backticks."""
     return "".join(
         part if number % 2 else part.translate(_MARKS) for number, part in enumerate(re.split(r"(`[^`]*`)", text))
     )
 
 
 def as_markdown(documentation: str) -> str:
-    """Paragraphs; a first one that is a formula, and indented ones, as blocks of code."""
+    """Convert paragraphs; if the first is a formula, it becomes a code block."""
     blocks = []
     for number, block in enumerate(re.split(r"\n\s*\n", inspect.cleandoc(documentation))):
         text = " ".join(block.split())
@@ -35,7 +35,7 @@ def as_markdown(documentation: str) -> str:
 
 
 def summary(documentation: str) -> str:
-    """The first paragraph, in one line and without its source, as it stands."""
+    """The first paragraph as one line, without its source."""
     text = " ".join(re.split(r"\n\s*\n", inspect.cleandoc(documentation))[0].split())
     return _SOURCE.sub("", text).rstrip(".")
 

@@ -1,4 +1,4 @@
-"""Element types in few words."""
+"""Short descriptions of sets of element types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS: tuple[tuple[str, Callable[[ElementType], bool]], ...] = (
 
 
 def in_words(types: Iterable[ElementType] | None) -> str:
-    """`all`, or kinds of types, those of an incomplete kind by their names (or with what they lack)."""
+    """`all`, or kinds of types; an incomplete kind lists its types, or those that it lacks."""
     every = [each for each in ELEMENT_TYPES.values() if each.is_array]
     given = every if types is None else list(types)
     if len(given) == len(every):

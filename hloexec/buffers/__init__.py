@@ -1,4 +1,4 @@
-"""What memory a module takes: its values, when they live, what they share, and how that compares with XLA."""
+"""Memory usage of a module: its values, their live ranges, sharing of buffers, and comparison with XLA."""
 
 from hloexec.buffers.comparison import AllocationUse, Difference, MemoryComparison, compare_memory
 from hloexec.buffers.files import load_buffer_assignment

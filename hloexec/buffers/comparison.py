@@ -1,6 +1,6 @@
-"""Our live ranges beside those of XLA's buffer assignment, value by value.
+"""Comparison of our live ranges with those of XLA's buffer assignment, value by value.
 
-Two values are the same where instruction and index are. Where both schedules are the same, so must the live ranges be.
+Values are matched by instruction and tuple index. If both schedules are equal, the live ranges must be equal, too.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class AllocationUse:
 
 @attrs.frozen(slots=False, repr=False)
 class MemoryComparison(Described):
-    """What `compare_memory` finds.
+    """The result of `compare_memory`.
 
-    `schedule_differs_at` is the first position where the schedules differ, None where they do not or XLA's is not
-    given. XLA gives `range_count` live ranges, of which `range_agreements` are ours, and `size_count` sizes of values
-    of ours. What differs is in `differences`, but for `padded`: values for which XLA sets aside more bytes than their
-    shape takes.
+    `schedule_differs_at` is the first position at which the schedules differ, or None if they are equal or XLA's is not
+    given. XLA states `range_count` live ranges, of which `range_agreements` equal ours, and `size_count` sizes of
+    values that we know. `differences` lists everything that differs; `padded` lists values for which XLA allocates more
+    bytes than their shape needs.
     """
 
     usage: MemoryUsage
@@ -96,8 +96,8 @@ class MemoryComparison(Described):
 def compare_memory(usage: MemoryUsage, assignment: BufferAssignment) -> MemoryComparison:
     """Compare a module's memory usage with XLA's buffer assignment for it.
 
-    Raises InputError where the assignment is of another module: none, or less than half, of the instructions it names
-    are in this one.
+    Raises InputError if the assignment belongs to another module: none, or less than half, of the instructions that it
+    names exist in this one.
     """
     if not isinstance(usage, MemoryUsage):
         raise wrong("usage", "what hloexec.memory_usage(module) gives", usage)

@@ -1,8 +1,9 @@
-"""Which values there are in a module, and at which places each of them shows.
+"""The values of a module, and the positions at which each of them appears.
 
-A *value* is what an instruction defines at one index of its shape; tuple, get-tuple-element, bitcast and the like show
-values of their operands at further *places*. Where control flow joins, a *phi* stands for one of several values, unless
-they are all the same. Source: XLA, HloDataflowAnalysis in SSA form, in which bitcasts define nothing.
+A *value* is what an instruction defines at one index of its shape; tuple, get-tuple-element, bitcast and similar
+instructions forward values of their operands to further *positions*. Where control flow joins, a *phi* represents one
+of several values, unless they are all the same. Source: XLA, HloDataflowAnalysis in SSA form, in which bitcasts define
+nothing.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class _Analysis:
         return self._dataflow(_resolve(self._merges))
 
     def _show(self, computation: Computation, instruction: Instruction, forwarded: dict[Index, _Shown]) -> None:
-        """Record what shows at an instruction: parts of other instructions, and values of its own elsewhere."""
+        """Record the values visible at an instruction: those forwarded from other instructions, and its own."""
         own_tables = traits_of(instruction).owns_tuple
         shown = self._shown[computation.name, instruction.name] = {}
         for index, shape in subshapes(instruction.shape):

@@ -15,11 +15,11 @@ __all__ = ["load_buffer_assignment"]
 
 
 def load_buffer_assignment(*paths: str | os.PathLike[str]) -> BufferAssignment:
-    """Read a buffer assignment from one file that holds all of it, or from the files that newer XLA writes.
+    """Read a buffer assignment from one file that contains all of it, or from the several files that newer XLA writes.
 
-    Those are `…-buffer-assignment.txt`, `…-buffer-assignment-values.txt`, `…-live-range.txt` and
-    `…-memory-usage-report.txt`; any of them will do. Files may be gzipped; `-` reads standard input. Raises InputError
-    where a file cannot be read or the files do not belong together, and ParseError where one is no buffer assignment.
+    These are `…-buffer-assignment.txt`, `…-buffer-assignment-values.txt`, `…-live-range.txt` and
+    `…-memory-usage-report.txt`; any subset will do. Files may be gzipped; `-` reads standard input. Raises InputError
+    if a file cannot be read or the files do not belong together, and ParseError if one is not a buffer assignment.
     """
     if not paths:
         raise InputError("load_buffer_assignment needs the path of a file, but none was given")

@@ -1,7 +1,7 @@
-"""The schedule of a whole module as one list: where control flow calls computations, theirs stand before the caller.
+"""The schedule of a whole module as one list, in which the instructions of a called computation precede the caller.
 
-A computation that is called from several places is listed once, at the first. Fusions, reducers and comparators are
-part of their instruction and not listed. Source: XLA, HloLiveRange::FlattenSchedule.
+A computation that is called from several instructions is listed once, at the first. Fusions, reducers and comparators
+are part of their instruction and not listed. Source: XLA, HloLiveRange::FlattenSchedule.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""From when to when each value of a module is needed, in positions of its flat schedule, both ends included.
+"""Live ranges of a module's values, in positions of its flattened schedule, both ends inclusive.
 
-A value lives from its definition to its last use; an entry parameter during the whole program, unless an output takes
-its buffer over; what a computation returns, to the end of that computation. The initial value of a loop lives until the
-body begins. Where values share a buffer, each ends at the latest where the next one begins. Source: XLA, HloLiveRange.
+A value is live from its definition to its last use; an entry parameter during the whole program, unless an output
+reuses its buffer; the result of a computation until the computation ends. The initial value of a loop is live until the
+body begins. Where values share a buffer, the range of each ends at the latest where the next one begins. Source: XLA,
+HloLiveRange.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a run of hloexec itself takes, which is not what a compiled program takes.
+"""The memory that a run of hloexec needs, as opposed to that of a compiled program.
 
-hloexec holds every instruction's result, inside fusions too, but no padding; it frees at the last use, and passes
-values that a caller keeps without a copy.
+hloexec stores the result of every instruction, including those inside fusions, but no padding; it frees values after
+their last use, and passes values that a caller keeps without copying them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def run_estimate(module: Module) -> RunEstimate | None:
     Raises VerificationError where the module is not well-formed.
     """
     with warnings.catch_warnings():
-        # What stands for unknown constants matters to a run, not to its size.
+        # The substitutes for unknown constants do not affect the memory of a run.
         warnings.simplefilter("ignore", HloWarning)
         try:
             plan = plan_of(module)

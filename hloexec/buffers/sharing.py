@@ -1,4 +1,4 @@
-"""Which values must share one buffer: those that a loop or a branch hands on, and those that are updated in place.
+"""Which values must share a buffer: those that a loop or a branch passes on, and those that are updated in place.
 
 Source: XLA, HloAliasAnalysis and HloDataflowAnalysis::GetInPlaceInputOutputPairs.
 """

@@ -1,8 +1,8 @@
-"""How many bytes a value takes on the machine that a module was compiled for, from its shape and layout alone.
+"""The number of bytes of a value on the machine that a module was compiled for, from its shape and layout alone.
 
 An array takes its elements as the layout stores them: tiles padded to whole ones, `E(bits)` packed, `L(n)` padded to a
-multiple of n elements, `M(bytes)` in front. An inner node of a tuple is a table of pointers. Source: XLA, "Tiled
-layout"; the widths of pointers are those that XLA's dumps show.
+multiple of n elements, `M(bytes)` as a prefix. An inner node of a tuple is a table of pointers. Source: XLA, "Tiled
+layout"; pointer widths as in XLA's dumps.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How much memory a module's values take while it runs as scheduled: the estimate that needs nothing but the module.
+"""The memory that a module's values need while it runs as scheduled, estimated from the module alone.
 
-Every value has a size, a memory space and a live range; values that share a buffer count once. Nothing is said about
-where buffers lie, so a compiler that packs them needs at least as much, unless it lets a result take over the buffer of
-an operand that dies with it, which the live ranges count as alive together.
+Every value has a size, a memory space and a live range; values that share a buffer count once. Buffers get no
+addresses, so a compiler that packs them needs at least as much, unless it lets a result reuse the buffer of an operand
+that dies with it, which the live ranges count as live at the same time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LiveValue:
 
     `byte_size` is in bytes as the target's layout stores it, a tuple's being that of its table of pointers; `color` is
     its memory space; `start` and `end` are positions in the schedule, both included; values of one `buffer` share
-    memory. A phi stands for one of several values where control flow joins.
+    memory. A phi represents one of several values where control flow joins.
     """
 
     computation: str
@@ -68,7 +68,7 @@ class Peak:
 
 @attrs.frozen(slots=False, repr=False)
 class MemoryUsage(Described):
-    """What `memory_usage` finds. Bytes are those of one device."""
+    """The result of `memory_usage`. Bytes are those of one device."""
 
     module_name: str
     is_scheduled: bool
@@ -116,10 +116,10 @@ class MemoryUsage(Described):
 
 
 def memory_usage(module: Module) -> MemoryUsage:
-    """Live ranges of all values of a module, and the memory they take.
+    """Compute the live ranges of all values of a module, and the memory that they need.
 
-    The order is that of the text where the module is scheduled, else the one hloexec runs in. Raises VerificationError
-    where the module is not well-formed.
+    The order of instructions is that of the text if the module is scheduled, otherwise the order in which hloexec runs
+    them. Raises VerificationError if the module is not well-formed.
     """
     require_module(module)
     verify(module)

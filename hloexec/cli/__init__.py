@@ -1,12 +1,12 @@
 """The command line: `hloexec COMMAND FILE …`. One file per command, each a thin layer over a public function.
 
-Commands are imported when they are called. Whatever goes wrong comes out as one block on standard error, and with
---json as a record on standard output, too.
+Commands are imported on first use. Every error is one block on standard error and, with --json, a record on standard
+output.
 
-The exit code is 0 where a command did what it was asked and everything agreed; 1 where it compared or searched, and
-things differ or something was found; 2 where the command line, a file that it names or a value in one is at fault. A
-run that fails (an unknown library call, too little memory, a deadlock) gives 1, but 2 in commands whose 1 is a verdict:
-they came to none. Ctrl-C gives 130, SIGTERM 143, and a pipe that nobody reads any more 141, all without a traceback.
+The exit code is 0 on success, if everything compared agrees; 1 if a comparison found differences or a search found
+something; 2 if the command line, a file that it names or a value in a file is invalid. A run that fails (an unknown
+library call, too little memory, a deadlock) exits with 1, or with 2 in commands whose exit code 1 is a verdict, because
+they reached none. Ctrl-C exits with 130, SIGTERM with 143, and a closed output pipe with 141, all without a traceback.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ __all__ = ["main"]
 
 _COMMANDS = tuple("run trace nan extract compare diff golden info plan memory fmt ops schema".split())
 _RUNNING = ("run", "trace", "nan", "extract", "diff", "golden")
-"""The commands that run modules, in a process that suits that."""
-_JUDGING = ("nan", "extract", "compare", "diff", "golden", "memory")
+"""Commands that run modules; their process is set up for it."""
+_WITH_VERDICT = ("nan", "extract", "compare", "diff", "golden", "memory")
 """The commands whose exit code 1 is a verdict."""
 _FAULTS = (InputError, ParseError, ShapeError, VerificationError)
-"""What is wrong with what a command was given, and not with how a run went."""
+"""Errors about the input of a command, not about its run."""
 
 
 class _ClosedPipeError(BaseException):
-    """Nobody reads the output any more; click takes BrokenPipeError for a failure."""
+    """The output pipe was closed. Not a BrokenPipeError, which click reports as a failure."""
 
 
 @contextmanager
-def _closed_pipes_told_apart() -> Iterator[None]:
+def _translate_closed_pipes() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
@@ -56,11 +56,11 @@ class _Commands(HelpGroup):
     context_class = HelpContext
 
     def make_context(self, *args: Any, **settings: Any) -> click.Context:
-        with _closed_pipes_told_apart():
+        with _translate_closed_pipes():
             return super().make_context(*args, **settings)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _closed_pipes_told_apart():
+        with _translate_closed_pipes():
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -84,8 +84,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> N
 @click.command(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="FILE may be gzipped; - reads standard input. Exits with 0 where all went well and agrees, with 1 where "
-    "something differs or was found, or a run failed, and with 2 where what was given is wrong.",
+    epilog="FILE may be gzipped; - reads standard input. Exits with 0 on success, with 1 if something differs, was "
+    "found, or failed to run, and with 2 if the input is invalid.",
 )
 @click.option(
     "--version",
@@ -98,7 +98,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> N
 def _hloexec() -> None:
     """Run XLA HLO on NumPy.
 
-    Takes any HLO text dump, from before or after optimization, for CPU, GPU or TPU.
+    Runs any HLO text dump, from before or after optimization, for CPU, GPU or TPU.
     """
 
 
@@ -108,9 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = next((word for word in given if not word.startswith("-")), "")
     if arguments is None and name in _RUNNING:
         from hloexec.cli.allocator import keep_freed_memory
-        from hloexec.cli.kernels import start_over_with_better_kernels
+        from hloexec.cli.kernels import restart_with_better_kernels
 
-        start_over_with_better_kernels()
+        restart_with_better_kernels()
         keep_freed_memory()
     with warnings.catch_warnings():
         warnings.simplefilter("always", HloWarning)
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
     """The exit code of a command; its errors are on standard error and, under --json, on standard output."""
-    is_judging = name in _JUDGING or any(word.partition("=")[0] == "--against" for word in arguments)
+    has_verdict = name in _WITH_VERDICT or any(word.partition("=")[0] == "--against" for word in arguments)
     try:
         result = _hloexec.main(args=list(arguments), prog_name="hloexec", standalone_mode=False, obj=said)
         sys.stdout.flush()
@@ -147,10 +147,10 @@ def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
         kind, message, code = "usage", error.format_message(), error.exit_code
     except HloError as error:
         kind, message = kind_of(error), as_options(str(error))
-        code = 2 if is_judging or isinstance(error, _FAULTS) else 1
+        code = 2 if has_verdict or isinstance(error, _FAULTS) else 1
         show_problem("error", message, "red")
     except MemoryError:
-        kind, message, code = "resource", "there is not enough memory", 2 if is_judging else 1
+        kind, message, code = "resource", "there is not enough memory", 2 if has_verdict else 1
         show_problem("error", message, "red")
     except (click.Abort, KeyboardInterrupt):
         kind, message, code = "interrupted", "interrupted", 130
@@ -162,7 +162,7 @@ def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
 
 
 def _handle_signals() -> None:
-    """SIGTERM ends the process as Ctrl-C does: what is half written is removed."""
+    """SIGTERM ends the process as Ctrl-C does, so that partially written files are removed."""
 
     def end(number: int, _: object) -> None:
         raise SystemExit(128 + number)
@@ -173,7 +173,7 @@ def _handle_signals() -> None:
 
 
 def _discard_output() -> None:
-    """Nothing more can be written; Python would complain again when it flushes at exit."""
+    """Discard further output, so that Python does not report the error again when it flushes at exit."""
     if sys.stdout is not None:
         with suppress(OSError, ValueError):  # a stream that a caller put there may have no file below
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

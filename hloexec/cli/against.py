@@ -1,4 +1,4 @@
-"""`hloexec run --against`: what a result is compared with."""
+"""`hloexec run --against`: comparison of a result with another one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def with_inputs_of(against: str, given: RunOptions) -> RunOptions:
     if _policy_of(against) is not None or against == XLA:
         return given
     if not os.path.exists(against):
-        raise InputError(f"--against: there is no file {against!r}, and no policy of numerics of that name")
+        raise InputError(f"--against: there is no file {against!r}, and no numerics policy of that name")
     if not against.rstrip(os.sep).endswith(SUFFIX):
         return given
     golden = read_golden(against)
@@ -90,7 +90,7 @@ def _expected(
     given: RunOptions,
     options: dict[str, Any],
 ) -> tuple[Value | dict[str, Array], dict[str, Any]]:
-    """What is expected, and the tolerances that come with it."""
+    """The expected result and its tolerances."""
     import hloexec
     from hloexec import literals
     from hloexec.golden.folder import EXPECTED, SUFFIX, read_golden
@@ -112,7 +112,7 @@ def _expected(
 
 
 def _policy_of(against: str) -> NumericsPolicy | None:
-    """The policy that is meant, if one is; UnsupportedError where it is said to be one and does not exist."""
+    """The policy that `against` names, if it names one; UnsupportedError for an unknown `policy:NAME`."""
     from hloexec.ops.policies.policy import POLICIES, numerics_policy
 
     name = against.removeprefix(_POLICY)

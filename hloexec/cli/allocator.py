@@ -1,7 +1,7 @@
-"""Memory that the process keeps.
+"""Keeping freed memory in the process.
 
-Arrays come and go while a module runs. The C library asks the system for each large one and gives it back at once, and
-the system clears every page before it hands it out again: that takes as long as computing with it.
+A run allocates and frees many large arrays. By default the C library maps each of them anew and unmaps it when it is
+freed, and the system clears every page again: that takes as long as computing with it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 
 
 def keep_freed_memory() -> None:
-    """Keep what arrays have freed for those to come, until the process ends.
+    """Reuse the memory of freed arrays for later ones, until the process ends.
 
-    Does nothing where the C library is not glibc, or where the user has set its options.
+    Does nothing if the C library is not glibc, or if the user has set its options.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return

@@ -1,4 +1,4 @@
-"""What the commands do for modules of many devices: inputs for each of them, and rows that say who holds what."""
+"""Modules for several devices: inputs per device, and table rows that name the devices that hold a value."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def inputs_per_device(
     seed: int,
     make: Callable[[str | None, int], list[Value]],
 ) -> list[list[Value]]:
-    """One list of inputs for all devices, or one for each: from as many files, or from other seeds.
+    """One list of inputs for all devices, or one per device: from one file each, or from different seeds.
 
-    `make` gives the inputs of one device, given a file or None and the seed.
+    `make` returns the inputs of one device for a file (or None) and a seed.
     """
     if len(files) not in (0, 1, topology.count):
         raise click.UsageError(
@@ -42,7 +42,7 @@ def labelled_leaves(
 ) -> list[tuple[str, LeafStatistics]]:
     """One row per leaf and class of devices that hold the same array, given one value per device.
 
-    The devices are named where there are several classes.
+    The label names the devices if there are several classes.
     """
     from hloexec.numerics.statistics import statistics
 
@@ -56,7 +56,7 @@ def labelled_leaves(
 def labelled_values(
     values: Sequence[Value], labels: Callable[[tuple[int, ...]], str]
 ) -> Iterator[tuple[str, tuple[int, ...], Value]]:
-    """The label, the place and the value of each leaf and class of devices that hold the same."""
+    """The label, tuple index and value of each leaf, for each class of devices that hold the same array."""
     from hloexec.numerics.statistics import leaves
 
     leaves_by_device = [dict(leaves(value)) for value in values]
@@ -71,7 +71,7 @@ def labelled_values(
 def _classes(
     leaves_by_device: Sequence[dict[tuple[int, ...], Any]],
 ) -> Iterator[tuple[tuple[int, ...], list[list[int]]]]:
-    """For each leaf the devices that hold it, those of one array together."""
+    """For each leaf, the devices grouped by the array that they hold."""
     for index in leaves_by_device[0]:
         classes: dict[int, list[int]] = {}
         for device, its_leaves in enumerate(leaves_by_device):
@@ -86,7 +86,7 @@ def _at(leaf: LeafStatistics, index: tuple[int, ...]) -> LeafStatistics:
 
 
 def named_devices(devices: Sequence[int]) -> str:
-    """Devices for people: `device 3`, `devices 0–3, 8`."""
+    """Device numbers as text: `device 3`, `devices 0–3, 8`."""
     runs: list[list[int]] = []
     for device in devices:
         if runs and device == runs[-1][-1] + 1:

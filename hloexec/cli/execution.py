@@ -1,4 +1,4 @@
-"""Running a module for `hloexec run`: once with progress, then as often as is timed, and what is printed of it."""
+"""Running a module for `hloexec run`: once with progress, then once per timed iteration, and the values to print."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["RESULT", "Execution", "execute", "require_instructions"]
 
 RESULT = "result"
-"""What `--print` calls the result."""
+"""The name of the result in `--print`."""
 
 
 @attrs.frozen(eq=False)
 class Execution:
-    """What a run gave and took."""
+    """The results and the cost of a run."""
 
     results: list[Value]
     """One for each device."""
@@ -35,12 +35,12 @@ class Execution:
     seconds: float
     """Of the first run."""
     warm_seconds: tuple[float, ...] = ()
-    """Of each further one."""
+    """Of each further run."""
     events: tuple[Event, ...] = ()
-    """The first run of each instruction that is printed, once for each value that devices have."""
+    """The first run of each printed instruction, once per distinct value on the devices."""
 
     def printed(self, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """The leaves of what is printed, each with its label, as literals of HLO."""
+        """The printed values, as pairs of label and HLO literal."""
         from hloexec.cli.devices import labelled_values, named_devices
 
         for name in names:
@@ -63,7 +63,7 @@ def execute(
     iterations: int = 0,
     names: Sequence[str] = (),
 ) -> Execution:
-    """Run a module on the inputs of each device, and `iterations` times more without progress."""
+    """Run a module on the inputs of each device, then `iterations` more times without progress."""
     import hloexec
     from hloexec.cli.progress import ProgressBar
     from hloexec.exec.statistics import Statistics
@@ -93,7 +93,7 @@ def execute(
 
 
 def require_instructions(module: Module, names: Sequence[str]) -> None:
-    """InputError where the module has no instruction that is to be printed."""
+    """Raise InputError if the module lacks an instruction named in `--print`."""
     wanted = {name.removeprefix("%") for name in names} - {RESULT}
     known = {instruction.name for computation in module for instruction in computation} if wanted else set()
     for name in sorted(wanted - known):
@@ -101,7 +101,7 @@ def require_instructions(module: Module, names: Sequence[str]) -> None:
 
 
 class _Recorder:
-    """Keeps the first run of some instructions, on every device."""
+    """Records the first run of the given instructions on every device."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = frozenset(names)

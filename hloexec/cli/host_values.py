@@ -1,4 +1,4 @@
-"""Files for what a module exchanges with its host: infeeds, outfeeds, and sends and recvs by their channels."""
+"""Files for the values that a module exchanges with the host: infeeds, outfeeds, and sends and recvs per channel."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["HostValues", "host_values"]
 
 @attrs.define(eq=False)
 class HostValues:
-    """What is given to a run, and where what it hands over is written."""
+    """The values for a run's infeeds and recvs, and the files for its outfeeds and sends."""
 
     _infeed: tuple[Value, ...] | None
     _outfeed: str | None
     _received: dict[int, tuple[Value, ...]]
     _sent: dict[int, str]
     _files: dict[str, list[list[Value]]] = attrs.field(factory=dict, init=False)
-    """What each device hands over, by the file."""
+    """The values that each device sends, by file."""
 
     def on_devices(self, count: int) -> dict[str, object]:
-        """The arguments of `run_devices`; every device is given the same values."""
+        """The arguments of `run_devices`; every device receives the same values."""
         for path in (*self._sent.values(), *([self._outfeed] if self._outfeed else [])):
             self._files[path] = [[] for _ in range(count)]
         transfers = [
@@ -41,7 +41,7 @@ class HostValues:
         }
 
     def save(self) -> None:
-        """Write the files that were asked for; of several devices under the keys 0, 1, … in front."""
+        """Write the requested files; with several devices, keys begin with the device number."""
         for path, devices in self._files.items():
             literals.save(path, tuple(map(tuple, devices)) if len(devices) > 1 else tuple(devices[0]))
 
@@ -49,7 +49,7 @@ class HostValues:
 def host_values(
     infeed: str | None, outfeed: str | None, received: Sequence[tuple[str, str]], sent: Sequence[tuple[str, str]]
 ) -> HostValues:
-    """Read what the module takes; raises InputError and click.BadParameter for what cannot be used."""
+    """Read the values for a run; raises InputError or click.BadParameter if they cannot be used."""
     found: dict[int, tuple[Value, ...]] = {}
     files: dict[int, str] = {}
     for key, path in received:
@@ -64,7 +64,7 @@ def host_values(
 
 
 def _values(path: str, what: str) -> tuple[Value, ...]:
-    """The values in a file, in their order."""
+    """The values in a file, in order."""
     values = literals.load(path)
     if not isinstance(values, tuple):
         raise InputError(f"{path!r} must hold the values for {what} under the keys 0, 1, … (0.0, 0.1, … for a tuple)")
@@ -73,7 +73,7 @@ def _values(path: str, what: str) -> tuple[Value, ...]:
 
 def _channel(key: str, known: Mapping[int, Any], option: str) -> int:
     if not (key.isascii() and key.isdecimal() and len(key) < 19):
-        raise click.BadParameter(f"{key!r} is not the number of a channel", param_hint=option)
+        raise click.BadParameter(f"{key!r} is not a channel number", param_hint=option)
     if int(key) in known:
         raise click.BadParameter(f"channel {int(key)} is given twice", param_hint=option)
     return int(key)
@@ -81,7 +81,9 @@ def _channel(key: str, known: Mapping[int, Any], option: str) -> int:
 
 def _new_file(path: str, known: Iterable[str], option: str) -> str:
     if not path.lower().endswith(".npz"):
-        raise click.BadParameter(f"{path!r} must be a .npz file, which holds any number of values", param_hint=option)
+        raise click.BadParameter(
+            f"{path!r} must be a .npz file, because there may be several values", param_hint=option
+        )
     if path in known:
-        raise click.BadParameter(f"{path!r} is to be written twice", param_hint=option)
+        raise click.BadParameter(f"{path!r} is given twice as an output file", param_hint=option)
     return path

@@ -1,4 +1,4 @@
-"""A module and its inputs, as the options of commands that run one say."""
+"""Loading a module and its inputs as the command-line options say."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Prepared", "computation_named", "given_values", "prepared", "values_
 
 @attrs.frozen(eq=False)
 class Prepared:
-    """A module that can be run, and on what."""
+    """A module that can be run, with its inputs and options."""
 
     module: Module
     inputs: list[list[Value]]
@@ -32,9 +32,9 @@ class Prepared:
     """The keyword arguments of `run_devices`."""
     devices: int
     arguments: tuple[str, ...]
-    """What of the command line says this: the file, and the options that are not as they are without saying."""
+    """The file, and the options that differ from their defaults."""
     recorded_result: Value | None = None
-    """What a snapshot says came out, where it is run on its own inputs."""
+    """The result in a snapshot, if the module runs on the snapshot's inputs."""
 
     def record(self) -> dict[str, object]:
         """What every record says of a run."""
@@ -47,14 +47,15 @@ class Prepared:
         }
 
     def command(self, name: str, *more: str) -> str:
-        """Another command on the same module and inputs, as one types it."""
+        """The command line of another command on the same module and inputs."""
         return shlex.join(["hloexec", name, *self.arguments[:1], *more, *self.arguments[1:]])
 
 
 def prepared(file: str, given: RunOptions) -> Prepared:
-    """Load a module and make or read its inputs; raises what keeps it from running before any input is made.
+    """Load a module, and generate or read its inputs.
 
-    A snapshot is run on the inputs that it holds, unless others are given.
+    Raises before inputs are generated if the module cannot run. A snapshot runs on its own inputs unless others are
+    given.
     """
     from hloexec.cli.memory_advice import memory_advice
     from hloexec.devices.topology import topology_of
@@ -80,7 +81,7 @@ def prepared(file: str, given: RunOptions) -> Prepared:
 def _values_and_result(
     snapshot: Snapshot, topology: Topology, given: RunOptions
 ) -> tuple[list[list[Value]], Value | None]:
-    """The inputs, and the result that a snapshot says they give."""
+    """The inputs, and a snapshot's result for them."""
     from hloexec.cli.snapshots import recorded_inputs
 
     entry = snapshot.module.entry
@@ -98,8 +99,7 @@ def values_per_device(
     *,
     verify: bool = True,
 ) -> list[list[Value]]:
-    """The inputs of a computation, the module's entry without one, as the options say: one list for all devices, or
-    one for each."""
+    """The inputs of a computation (by default the entry), as the options say: one list for all devices, or one each."""
     from hloexec.cli.devices import inputs_per_device
 
     chosen = module.entry if computation is None else computation
@@ -113,19 +113,19 @@ def values_per_device(
 
 
 def computation_named(module: Module, name: str | None) -> Computation:
-    """A computation of the module, the entry without a name; InputError where it has none of that name."""
+    """The computation of that name, or the entry without a name; InputError if there is none."""
     if name is None:
         return module.entry
     found = module.by_name.get(name.removeprefix("%"))
     if found is None:
-        raise InputError(f"module {module.name} has no computation {name!r}; `hloexec fmt` shows those it has")
+        raise InputError(f"module {module.name} has no computation {name!r}; `hloexec fmt` shows those that it has")
     return found
 
 
 def _parameter_values(
     module: Module, computation: Computation, path: str | None, given: RunOptions, seed: int, *, verify: bool
 ) -> list[Value]:
-    """One value per parameter: what single options say, else what the file or the script says, else random."""
+    """One value per parameter: from --input, else from the file or script, else random."""
     import hloexec
     from hloexec import literals
     from hloexec.cli.scripts import is_script, script_inputs
@@ -165,7 +165,7 @@ def _ends(text: str) -> tuple[float, float]:
 
 
 def given_values(computation: Computation, overrides: Sequence[tuple[str, str]]) -> Mapping[int, Value]:
-    """The values of single parameters, by their numbers."""
+    """The values given by --input, by parameter number."""
     from hloexec import literals
 
     values: dict[int, Value] = {}

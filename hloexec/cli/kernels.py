@@ -1,8 +1,8 @@
-"""Matrix kernels that suit the processor.
+"""Choosing BLAS kernels that match the processor.
 
-NumPy's BLAS chooses its kernels once, when it is loaded, by the processor's model. Models that it does not know get the
-kernels of 2013 even where AVX-512 is there, at half the speed. `OPENBLAS_CORETYPE` overrules it, but only before NumPy
-is loaded, so the command starts over with it.
+NumPy's BLAS chooses its kernels once, when it is loaded, by the processor's model. For unknown models it uses Haswell
+kernels even if the processor has AVX-512, at half the speed. `OPENBLAS_CORETYPE` overrides the choice, but only before
+NumPy is loaded, so the command restarts itself with it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hloexec.openblas import openblas_kernels
 
-__all__ = ["is_misjudged", "start_over_with_better_kernels"]
+__all__ = ["lacks_avx512_kernels", "restart_with_better_kernels"]
 
 _VARIABLE = "OPENBLAS_CORETYPE"
 _WITHOUT_AVX512 = frozenset({"haswell", "zen", "sandybridge", "nehalem", "prescott", "generic", "excavator"})
@@ -21,24 +21,24 @@ _NEEDED = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
 """What OpenBLAS's SkylakeX kernels use."""
 
 
-def start_over_with_better_kernels() -> None:
-    """Replace the process by one with other kernels, where NumPy's BLAS has misjudged the processor.
+def restart_with_better_kernels() -> None:
+    """Replace the process by one with better kernels, if NumPy's BLAS has chosen kernels without AVX-512 wrongly.
 
-    Does nothing where the user has chosen, or where anything about it is not as expected. Nothing may have been read
-    from standard input yet.
+    Does nothing if the user has set the variable, or if anything is unexpected. Must be called before standard input
+    is read.
     """
     if _VARIABLE in os.environ or not sys.orig_argv:
         return
     flags = _processor_flags()
-    if not flags >= _NEEDED or not is_misjudged(openblas_kernels(), flags):
+    if not flags >= _NEEDED or not lacks_avx512_kernels(openblas_kernels(), flags):
         return
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _VARIABLE: "SkylakeX"})
 
 
-def is_misjudged(kernels: str, flags: frozenset[str]) -> bool:
-    """Whether kernels without AVX-512, by the name of their processor, were chosen for one that has all of it."""
+def lacks_avx512_kernels(kernels: str, flags: frozenset[str]) -> bool:
+    """Whether BLAS chose kernels without AVX-512 (named by processor) for a processor that supports it."""
     return kernels in _WITHOUT_AVX512 and flags >= _NEEDED
 
 

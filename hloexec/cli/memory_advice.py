@@ -1,4 +1,4 @@
-"""What to type next where a module takes more memory than there is."""
+"""Commands to suggest when a module needs more memory than there is."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MOST_PLANNED = 30
 
 @contextmanager
 def memory_advice(file: str, module: Module, given: RunOptions, options: dict[str, Any]) -> Iterator[None]:
-    """Add the commands that work for this module to a refusal for want of memory.
+    """Add commands that fit into memory to the error about a module that does not.
 
-    `options` are those that a plan is made with.
+    `options` are those that the plan is made with.
     """
     try:
         yield
@@ -41,7 +41,7 @@ def memory_advice(file: str, module: Module, given: RunOptions, options: dict[st
 
 
 def _fitting_computation(module: Module, given: RunOptions, options: dict[str, Any]) -> str | None:
-    """Of the computations that the entry reaches, the one of most instructions that fits into memory by itself."""
+    """The computation with the most instructions, among those that the entry reaches, that fits into memory alone."""
     from hloexec.exec.running import plan_of
     from hloexec.plan.memory import require_memory
     from hloexec.summary import run_counts

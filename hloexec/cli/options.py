@@ -1,4 +1,4 @@
-"""What several commands have in common: the file argument and the types of options."""
+"""Shared by several commands: the file argument, common options and option types."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def file_argument(function: _Function) -> _Function:
 
 
 def strict_option(function: _Function) -> _Function:
-    return click.option("--strict", is_flag=True, help="Refuse what XLA would refuse, instead of warning.")(function)
+    return click.option("--strict", is_flag=True, help="Reject what XLA would reject, instead of warning.")(function)
 
 
 def json_option(function: _Function) -> _Function:

@@ -14,9 +14,9 @@ _PATIENCE_SECONDS = 1.0
 
 
 class ProgressBar:
-    """An observer that shows on standard error how far a run is, where that is a terminal.
+    """An observer that shows a progress bar on standard error, if that is a terminal.
 
-    Nothing appears in the first second, and nothing is left behind at the end.
+    It appears after one second, and is erased at the end.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The options of every command that runs a module: on which inputs, on how many devices, and how."""
+"""The options that every command that runs a module shares: its inputs, devices, numerics and limits."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ def _option(name: str, *, default: object = None, **settings: object) -> Any:
 
 @attrs.frozen
 class RunOptions:
-    """What a command line says about a run."""
+    """The options of a run."""
 
     seed: int = _option(
         "--seed",
         type=click.IntRange(0, 2**64 - 1),
         default=0,
         show_default=True,
-        help="Which random inputs, and which random numbers where the module draws some itself (rng).",
+        help="Seed of the random inputs, and of the random numbers that the module generates itself (rng).",
     )
     distribution: str = _option(
         "--distribution",
         type=click.Choice(("normal", "uniform", "ones", "zeros", "iota", "special", "large")),
         default="normal",
         show_default=True,
-        help="What random inputs look like. Indices stay in bounds in all of them.",
+        help="Distribution of random inputs. Indices stay in bounds with all of them.",
     )
     inputs: tuple[str, ...] = _option(
         "--inputs",
         metavar="FILE",
         multiple=True,
         default=(),
-        help="Read the parameters' values from a .npz file, keyed by number or name, or take those that a function of "
-        "the module returns (FILE.py:FUNCTION). Give it once for all devices, or once for each.",
+        help="Read the parameters' values from a .npz file, keyed by number or name, or call a function with the "
+        "module, and use the values that it returns (FILE.py:FUNCTION). Give once for all devices, or once for each.",
     )
     overrides: tuple[tuple[str, str], ...] = _option(
         "--input",
@@ -58,56 +58,64 @@ class RunOptions:
         type=KeyValue("PARAMETER", "LOW:HIGH"),
         multiple=True,
         default=(),
-        help="Draw one parameter's random values from a range, both ends included. May be repeated.",
+        help="Sample one parameter's random values from a range, both ends included. May be repeated.",
     )
     different_inputs: bool = _option(
-        "--different-inputs", is_flag=True, default=False, help="Draw other random inputs for each device."
+        "--different-inputs", is_flag=True, default=False, help="Generate different random inputs for each device."
     )
     replicas: int | None = _option(
-        "--replicas", type=click.IntRange(1), help="How many replicas there are.  [default: the module's]"
+        "--replicas", type=click.IntRange(1), help="Number of replicas.  [default: as in the module]"
     )
     partitions: int | None = _option(
-        "--partitions", type=click.IntRange(1), help="How many partitions there are.  [default: the module's]"
+        "--partitions", type=click.IntRange(1), help="Number of partitions.  [default: as in the module]"
     )
     numerics: str = _option(
-        "--numerics", metavar="POLICY", default="reference", show_default=True, help="How much is rounded, and where."
+        "--numerics",
+        metavar="POLICY",
+        default="reference",
+        show_default=True,
+        help="Numerics policy: how results are rounded.",
     )
     elided: str = _option(
         "--elided",
         metavar="zeros|random|error|FILE.npz",
         default="zeros",
         show_default=True,
-        help="The values of constants that the text leaves out: synthesized, refused, or read by name.",
+        help="Values of constants that the text elides: generated, refused, or read by name from a file.",
     )
     unknown: str = _option(
         "--unknown",
         type=click.Choice(("error", "zeros", "random")),
         default="error",
         show_default=True,
-        help="What library calls that hloexec does not know give.",
+        help="Results of library calls that hloexec does not know.",
     )
     custom_calls: tuple[tuple[str, str], ...] = _option(
         "--custom-call",
         type=KeyValue("TARGET", "MODULE:FUNCTION"),
         multiple=True,
         default=(),
-        help="Implement a library call by a Python function. May be repeated.",
+        help="Implement a library call with a Python function. May be repeated.",
     )
     memory_limit: int | None = _option(
-        "--memory-limit", type=ByteCount(), help="Refuse to take more, e.g. 8G.  [default: 80 % of what is free]"
+        "--memory-limit",
+        type=ByteCount(),
+        help="Refuse runs that need more memory, e.g. 8G.  [default: 80 % of free memory]",
     )
     max_iterations: int | None = _option(
-        "--max-iterations", type=click.IntRange(1), help="End the run where a loop has more iterations, and say where."
+        "--max-iterations",
+        type=click.IntRange(1),
+        help="Stop the run if a loop exceeds this many iterations, and name the loop.",
     )
     timeout: float | None = _option(
         "--timeout",
         metavar="SECONDS",
         type=click.FloatRange(0),
-        help="End the run where it takes longer, and say where.",
+        help="Stop the run if it takes longer, and say where it was.",
     )
 
     def register_custom_calls(self) -> None:
-        """Let the library calls that were given run the functions that were named."""
+        """Register the functions of --custom-call."""
         if self.custom_calls:
             from hloexec.cli.scripts import imported_function
             from hloexec.custom_calls.user_calls import register_custom_call
@@ -116,9 +124,9 @@ class RunOptions:
                 register_custom_call(target, imported_function(where))
 
     def settings(self) -> dict[str, Any]:
-        """The arguments of `run_devices` that are the same for every module.
+        """The arguments of `run_devices` that do not depend on the module.
 
-        Raises click.BadParameter where one is unknown.
+        Raises click.BadParameter if a value is unknown.
         """
         from hloexec import literals
         from hloexec.ops.policies.policy import numerics_policy
@@ -126,7 +134,7 @@ class RunOptions:
         elided = self.elided
         is_file = elided.lower().endswith((".npz", ".npy"))
         if not is_file and elided not in ("zeros", "random", "error"):
-            message = f"{elided!r} is none of zeros, random, error and FILE.npz"
+            message = f"{elided!r} is not one of zeros, random, error and FILE.npz"
             raise click.BadParameter(message, param_hint="'--elided'")
         try:
             policy = numerics_policy(self.numerics)
@@ -136,13 +144,13 @@ class RunOptions:
         return {"numerics": policy, "elided": constants, "unknown": self.unknown}
 
     def limits(self) -> dict[str, Any]:
-        """The arguments of `run_devices` that end a run which takes too much."""
+        """The arguments of `run_devices` that limit a run."""
         return {"memory_limit": self.memory_limit, "max_iterations": self.max_iterations, "timeout": self.timeout}
 
     def words(self) -> list[str]:
-        """The options that are not as they are without saying, as one types them.
+        """The options that differ from their defaults, as words of a command line.
 
-        Limits are no part of what is run, and left out.
+        Limits are omitted: they do not change what a run computes.
         """
         words, flags = [], []
         for field in attrs.fields(RunOptions):
@@ -158,7 +166,7 @@ class RunOptions:
 
 
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command these options; it gets their values as one argument, `given`, a RunOptions."""
+    """Add these options to a command, which receives their values as the argument `given`, a RunOptions."""
     fields = attrs.fields(RunOptions)
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""Functions of the user's Python files: kernels of library calls, and inputs."""
+"""Functions in users' Python files: kernels of library calls, and inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["imported_function", "is_script", "script_inputs"]
 
 
 def imported_function(where: str) -> Callable[..., Any]:
-    """The function that `module:name` names; modules in the working folder are found, as `python -m` does."""
+    """Import the function `module:name`, also from the working folder, as `python -m` does."""
     module_name, _, name = where.partition(":")
     if not name:
         raise click.UsageError(f"--custom-call expects TARGET=MODULE:FUNCTION, but {where!r} names no function")
@@ -76,7 +76,7 @@ def script_inputs(where: str, module: Module, computation: Computation) -> dict[
 
 
 def _value(given: object, shape: Shape, what: str) -> Value:
-    """What a script gave as a value of a shape; InputError, which calls it `what`, where it is none."""
+    """A value from a script, checked against a shape; InputError, which calls it `what`, if it does not fit."""
     from hloexec.exec.arguments import value_leaves
     from hloexec.plan.trees import map_shape, unflatten
 

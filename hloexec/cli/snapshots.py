@@ -1,4 +1,4 @@
-"""What the commands do with a snapshot: a module with the inputs and the result of an execution."""
+"""Snapshots in commands: a module with the inputs and the result of an execution."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["recorded_inputs"]
 def recorded_inputs(
     snapshot: Snapshot, computation: Computation, given: Mapping[int, Value], count: int
 ) -> list[list[Value]]:
-    """The recorded inputs of all devices together, or of each of `count`, with the `given` ones in their place."""
+    """The recorded inputs, for all devices or for each of `count`, with the `given` values replacing theirs."""
     recorded = snapshot.inputs_per_device
     if len(recorded) not in (1, count):
         raise InputError(f"the snapshot has the inputs of {len(recorded)} devices, but the module runs on {count}")
@@ -26,6 +26,6 @@ def recorded_inputs(
         if len(values) != len(computation.parameters):
             raise InputError(
                 f"the snapshot has {len(values)} inputs, but {computation.name} has {len(computation.parameters)} "
-                f"parameters; --random-inputs makes some up"
+                f"parameters; --random-inputs generates others"
             )
     return [[given.get(number, value) for number, value in enumerate(values)] for values in recorded]

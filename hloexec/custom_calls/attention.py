@@ -1,8 +1,8 @@
-"""Softmax attention of one sequence, forward and backward: what the libraries' fused attention calls have in common.
+"""Softmax attention of one sequence, forward and backward, as used by the libraries' fused attention calls.
 
 Query head h attends to the keys and values of group h // (heads / groups). Scores are computed for a tile of queries at
-a time and never rounded: everything up to the results is done in the accumulation type, and under the exact policy in
-f64, in a fixed order. Source: Dao et al., "FlashAttention" (2022), algorithms 1 and 4.
+a time and never rounded: everything up to the results is computed in the accumulation type and, under the exact policy,
+in f64 in a fixed order. Source: Dao et al., "FlashAttention" (2022), algorithms 1 and 4.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Reading the `backend_config` of library calls.
+"""Parsing the `backend_config` of library calls.
 
-XLA:GPU writes a protocol buffer as JSON: today `{"gemm_backend_config":{…},"operation_queue_id":"0",…}`, in older
-dumps the inner object alone, as a quoted string. Numbers may be strings (protocol buffers write 64-bit integers so),
-words are the names of enumerations (in older dumps their numbers); what is zero is left out.
+XLA:GPU writes a protocol buffer as JSON: currently `{"gemm_backend_config":{…},"operation_queue_id":"0",…}`, in older
+dumps only the inner object, as a quoted string. Numbers may be strings (the JSON form of 64-bit integers), enumerators
+are names (in older dumps, numbers), and zeros are omitted.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Fields:
         if value.isdigit() and int(value) < len(words):
             return words[int(value)]
         if value not in words:
-            raise UnsupportedError(f"{name} of its backend_config is {value!r}; there are {', '.join(words)}")
+            raise UnsupportedError(f"{name} of its backend_config is {value!r}; known are {', '.join(words)}")
         return value
 
     def object(self, name: str, default: Mapping[str, Any] | None = None) -> Fields:

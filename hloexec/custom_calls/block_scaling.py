@@ -1,6 +1,6 @@
-"""Numbers in blocks that share a scale (MXFP8, NVFP4), as JAX hands them to XLA:GPU.
+"""Block-scaled numbers (MXFP8, NVFP4), as JAX passes them to XLA:GPU.
 
-Blocks are neighbours in the last dimension; how long they are follows from the shapes of numbers and scales.
+A block consists of neighbours in the last dimension; its length follows from the shapes of numbers and scales.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CUB's device-wide sorts and prefix sums, into which XLA:GPU turns sorts and scans of simple form."""
+"""CUB's device-wide sorts and prefix sums, to which XLA:GPU rewrites simple sorts and scans."""
 
 from __future__ import annotations
 

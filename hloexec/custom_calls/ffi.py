@@ -1,7 +1,7 @@
-"""Reading the `backend_config` of calls that use XLA's typed foreign function interface.
+"""Parsing the `backend_config` of calls that use XLA's typed foreign function interface.
 
-It is a dictionary attribute of MLIR, `{uplo = 76 : ui8, left = true, k = 3 : i64, recall = 9.5e-01 : f32}`. Letters are
-written as their ASCII numbers. Source: MLIR, builtin dialect (DictionaryAttr); XLA, "Foreign function interface".
+It is an MLIR dictionary attribute, `{uplo = 76 : ui8, left = true, k = 3 : i64, recall = 9.5e-01 : f32}`. Letters are
+written as ASCII codes. Source: MLIR, builtin dialect (DictionaryAttr); XLA, "Foreign function interface".
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def bytes_of_config(backend_config: str | None) -> bytes:
 
 
 def bytes_of_attribute(text: str) -> bytes:
-    """What a string attribute stands for: MLIR writes bytes that it cannot print as a backslash and two hex digits."""
+    """The bytes of a string attribute: MLIR writes bytes that it cannot print as a backslash and two hex digits."""
 
     def unescaped(escape: re.Match[bytes]) -> bytes:
         return bytes.fromhex(escape[1].decode()) if escape[1] else _ESCAPED_LETTERS.get(escape[2], escape[2])

@@ -1,4 +1,4 @@
-"""All libraries: importing this fills the registry, which does so when a target is first looked up."""
+"""Imports all libraries, to fill the registry; imported when a target is first looked up."""
 
 import hloexec.custom_calls.block_scaling
 import hloexec.custom_calls.compiler.annotations

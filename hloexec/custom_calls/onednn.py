@@ -1,7 +1,7 @@
-"""oneDNN: matrix products with what follows them, softmax and layer normalization, as older XLA:CPU called them.
+"""oneDNN: matrix products with fused post-operations, softmax and layer normalization, as older XLA:CPU called them.
 
-Today XLA:CPU keeps the instructions that oneDNN and YNNPACK run, inside fusions of kind custom (`__onednn_fusion`,
-`__ynn_fusion`), which need nothing of this. Source: XLA, service/cpu/onednn_config.proto; oneDNN, Primitives.
+Current XLA:CPU keeps the instructions that oneDNN and YNNPACK run inside fusions of kind custom (`__onednn_fusion`,
+`__ynn_fusion`), which need no special support. Source: XLA, service/cpu/onednn_config.proto; oneDNN, Primitives.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Fusions:
 
 
 def _fusions(fields: Fields) -> _Fusions:
-    """The fused operations; older configs list them as fused_ops beside the rest."""
+    """The fused operations; older configs list them as fused_ops in addition."""
     fusions = fields.object("fusions", {})
     operations = fusions.values.get("ops", fields.values.get("fused_ops", []))
     if not isinstance(operations, list):
@@ -103,7 +103,7 @@ def _product(instruction: Instruction) -> _Product:
     fields = read_fields(instruction, "onednn_matmul_config", _MATMUL_FIELDS)
     config, optimization = fields.values, fields.values.get("optimization_config", {})
     if config.get("weights_prepacked") or (isinstance(optimization, dict) and optimization.get("weights_prepacked")):
-        raise UnsupportedError("its weights lie in an order that oneDNN chose (weights_prepacked)")
+        raise UnsupportedError("its weights are in an order that oneDNN chose (weights_prepacked)")
     return _Product(bool(config.get("transpose_a")), bool(config.get("transpose_b")), _fusions(fields))
 
 
@@ -183,7 +183,7 @@ def _normalization(instruction: Instruction) -> _Normalization:
     # Older configs call it fused_ops.
     rescaling = str(fields.values.get("rescale", fields.values.get("fused_ops", "UNDEFINED")))
     if rescaling not in _RESCALING:
-        raise UnsupportedError(f"it has rescale {rescaling!r}; there are {', '.join(_RESCALING)}")
+        raise UnsupportedError(f"it has rescale {rescaling!r}; known are {', '.join(_RESCALING)}")
     return _Normalization("SCALE" in rescaling, "SHIFT" in rescaling, _float_of_bits(fields, "epsilon_typecast"))
 
 

@@ -1,7 +1,7 @@
 """The registry of library calls: one entry per target of `custom-call`.
 
-An entry holds everything that hloexec knows of a target: what it computes, where that is written down, its kernel, and
-which of its calls it cannot do. Users add their own, which win over the ones that are built in.
+An entry holds everything that hloexec knows about a target: what it computes, the source for that, its kernel, and
+which of its calls are not supported. Users can register their own entries, which override the built-in ones.
 """
 
 from __future__ import annotations

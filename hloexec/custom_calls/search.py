@@ -1,4 +1,4 @@
-"""The first elements by some order: top-k, exact or approximate."""
+"""Top-k search, exact or approximate."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The shapes of a library call's operands and results, and results in the form that a call declares.
 
-A call declares one array, or a tuple of its results and of scratch memory behind them, which holds zeros.
+A call declares one array, or a tuple of its results followed by scratch memory, which is zero here.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def result_shapes(shape: Shape, what: str, count: int = 1) -> list[ArrayShape]:
     """The arrays that a call declares as its results, scratch memory included; ShapeError for fewer than `count`."""
     leaves = parts_of(shape)
     if len(leaves) < count:
-        raise ShapeError(f"{what} has no room for {count} results in {shape}")
+        raise ShapeError(f"{what} has {count} results, which do not fit into {shape}")
     return [array_shape(leaf, f"a result of {what}") for leaf in leaves]
 
 

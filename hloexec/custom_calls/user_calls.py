@@ -1,4 +1,4 @@
-"""Library calls that users give a meaning."""
+"""Library calls that users implement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def register_custom_call(target: str) -> Callable[[_Kernel], _Kernel]: ...
 @overload
 def register_custom_call(target: str, function: _Kernel) -> _Kernel: ...
 def register_custom_call(target: str, function: Any = _UNSET) -> Any:
-    """Let a function or a class stand for the library call `target`, in place of whatever stood for it before.
+    """Implement the library call `target` with a function or a class, replacing any earlier implementation.
 
     Without `function` it is a decorator:
 
@@ -37,18 +37,20 @@ def register_custom_call(target: str, function: Any = _UNSET) -> Any:
         def scale(x, *, backend_config):
             return x * np.float32(json.loads(backend_config)["factor"])
 
-    The function is called with one array per operand (a nested tuple of arrays for a tuple) and returns an array or a
-    tuple, of the dimensions and element types that the instruction declares. It must not modify its operands. Of these
-    it gets, as keyword-only arguments, those that it declares: `attributes` (everything the instruction says),
-    `backend_config` (its text, verbatim, or None), `shape` (the declared `Shape` of the result), `operand_shapes` (a
-    tuple of shapes) and `numerics` (the `NumericsPolicy` of the run).
+    The function is called with one array per operand (a nested tuple of arrays for a tuple), and returns an array or a
+    tuple with the dimensions and element types that the instruction declares. It must not modify its operands. It may
+    declare any of these keyword-only arguments: `attributes` (all attributes of the instruction), `backend_config` (its
+    text, verbatim, or None), `shape` (the declared `Shape` of the result), `operand_shapes` (a tuple of shapes) and
+    `numerics` (the `NumericsPolicy` of the run).
 
-    A class holds it as the static method `evaluate`, and may have two more: `infer(*operand_shapes)`, which returns the
-    `Shape` of the result, or raises `hloexec.ShapeError` where the operands do not suit (it gets the same keyword-only
-    arguments but `numerics`); and `supports(instruction)`, which returns why a call cannot be run, or None.
+    A class has the function as the static method `evaluate`, and may have two more: `infer(*operand_shapes)`, which
+    returns the `Shape` of the result or raises `hloexec.ShapeError` if the operands are invalid (it may declare the
+    same keyword-only arguments except `numerics`); and `supports(instruction)`, which returns why a call cannot be run,
+    or None.
 
-    Returns what it was given. Raises InputError where that is no such function or class. Where a result is not as the
-    instruction declares, or the function raises, the run ends with EvaluationError, which names the instruction.
+    Returns its argument. Raises InputError if that is not such a function or class. If a result does not match the
+    instruction's declared shape, or the function raises, the run ends with an EvaluationError that names the
+    instruction.
     """
     require_text("target", target, "the target of a custom call")
     if function is not _UNSET:
@@ -58,7 +60,7 @@ def register_custom_call(target: str, function: Any = _UNSET) -> Any:
 
 
 def unregister_custom_call(target: str) -> None:
-    """Forget what `register_custom_call` was given for a target, if anything."""
+    """Remove the implementation that `register_custom_call` has set for a target, if any."""
     require_text("target", target, "the target of a custom call")
     USER_CALLS.pop(target, None)
 
@@ -129,7 +131,7 @@ def _adapted(
 
 
 def _refusing(function: Callable[..., Any], rule: str) -> Callable[..., Any]:
-    """What a user's rule raises comes out as ShapeError."""
+    """Exceptions of a user's rule are raised as ShapeError."""
 
     @functools.wraps(function)
     def refusing(*given: object, **keywords: object) -> Any:

@@ -1,6 +1,6 @@
-"""The devices of a run: how many there are, which meet, who holds which part of an array, and values that differ.
+"""The devices of a run: their number, their groups, their tiles of sharded arrays, and values that vary between them.
 
-`topology` numbers devices and groups them for collectives, `transfers` says what moves between a device and its host or
-another device, `varying` holds values of which devices have several. `tiles` reads shardings, by which `sharding` cuts
-arrays and `manual_regions` crosses the boundaries of regions that speak of one device's part.
+`topology` numbers devices and groups them for collectives, `transfers` describes transfers between a device and its
+host or another device, `varying` represents values that differ between devices. `tiles` interprets shardings;
+`sharding` uses it to split arrays, and `manual_regions` to convert values at the boundaries of manual regions.
 """

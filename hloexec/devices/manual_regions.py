@@ -1,14 +1,14 @@
-"""The boundaries of manual regions, in modules that XLA has yet to partition.
+"""The boundaries of manual regions, in modules that XLA has not partitioned yet.
 
-Outside such a region the module speaks of whole arrays, and every device holds the whole; within, each device sees its
-own tile. Where a region begins (GlobalToLocalShape, SPMDFullToShardShape) a device cuts its tile out of the whole that
-it holds; where it ends (LocalToGlobalShape, SPMDShardToFullShape) devices put the tiles that they hold together. Those
-whose tiles belong to one array are a group. Devices that hold copies of a tile are in different groups, so that copies
-which differ stay different, as on XLA.
+Outside a manual region, the module describes whole arrays, and every device holds the whole; inside, each device holds
+its own tile. Where a region begins (GlobalToLocalShape, SPMDFullToShardShape), a device takes its tile of the whole
+that it holds; where it ends (LocalToGlobalShape, SPMDShardToFullShape), devices assemble their tiles. Devices whose
+tiles belong to the same array form a group. Devices that hold copies of a tile are in different groups, so that copies
+which differ stay different, as in XLA.
 
-Two tilings say everything: that of the operand and that of the result, of which one is the whole array's and the other
-says what is known within the region. With o(e) and r(e) for the tiles of partition e in them, and G for the partitions
-that hold the same copy as d in the result's tiling,
+Two tilings define everything: those of the operand and of the result. One of them is the whole array's, the other is
+the one inside the region. With o(e) and r(e) for the tiles of partition e in them, and G for the partitions that hold
+the same copy as d in the result's tiling,
 
     result_d[r(e)] = operand_e[o(e)]   for all e in G;   at the beginning of a region, operand_d[o(e)].
 
@@ -95,7 +95,7 @@ class Crossing:
 
 
 def is_boundary(instruction: Instruction) -> bool:
-    """Whether a custom call is a boundary for which nobody has registered a function of their own."""
+    """Whether a custom call is a boundary for which no user function is registered."""
     target = instruction.attributes.custom_call_target
     return target in _BOUNDARIES and find_custom_call(target) is CUSTOM_CALLS[target]
 

@@ -1,9 +1,9 @@
 """Which partition holds which tile of a sharded array.
 
-All forms of a sharding come to one: an array of partition numbers [t_0, …, t_{r-1}, copies]. Dimension i of the array
-that is sharded is cut into t_i tiles; the partition at [d_0, …, d_{r-1}, c] holds tile (d_0, …, d_{r-1}), as number c
-of those that do. What XLA calls subgroups lies along the last dimension: partitions that differ there hold copies of
-their own (replicated), or know nothing of each other (manual). Source: XLA, HloSharding (tile assignment, subgroups).
+All forms of shardings are converted to one: an array of partition numbers [t_0, …, t_{r-1}, copies]. Dimension i of the
+sharded array is divided into t_i tiles; the partition at [d_0, …, d_{r-1}, c] holds copy c of tile (d_0, …, d_{r-1}).
+XLA's subgroups are along the last dimension: partitions that differ there hold separate copies (replicated), or
+independent values (manual). Source: XLA, HloSharding (tile assignment, subgroups).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Tiles: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 """Partition numbers, by tile and number of the copy."""
 
 MOST_DEVICES = 1 << 16
-"""So many devices a run can have."""
+"""Maximum number of devices of a run."""
 
 _COPIES = frozenset({ShardingType.REPLICATED, ShardingType.MANUAL})
 

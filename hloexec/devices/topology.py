@@ -1,7 +1,7 @@
-"""The devices of a run, and which of them take part in a collective together.
+"""The devices of a run, and their groups in collectives.
 
-A device is one partition of one replica; it has the number replica · partitions + partition. A collective's groups list
-replicas, partitions or devices, according to its attributes (XLA: AllReduce, AllToAll, CollectivePermute).
+A device is one partition of one replica; its number is replica · partitions + partition. A collective's groups list
+replicas, partitions or devices, depending on its attributes (XLA: AllReduce, AllToAll, CollectivePermute).
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _connected(pairs: tuple[tuple[int, int], ...]) -> list[list[int]]:
 def source_target_pairs(computation: Computation, instruction: Instruction) -> tuple[tuple[int, int], ...] | None:
     """The pairs (source, target) between which a send or recv transfers; None where the text does not say.
 
-    They stand in the frontend attribute `_xla_send_recv_source_target_pairs` of the instruction or, for a done, of its
+    They are in the frontend attribute `_xla_send_recv_source_target_pairs` of the instruction or, for a done, of its
     start.
     """
     before = computation.by_name.get(instruction.operands[0]) if instruction.operands else None

@@ -1,8 +1,8 @@
-"""Transfers between a device and its host or another device: which instructions make them, and through which channel.
+"""Transfers between a device and its host or another device: their instructions and channels.
 
-An infeed takes the host's next value, an outfeed hands one over. A send or recv with `is_host_transfer` does the same
-on a channel, any other exchanges data with another device. The data of a send leave at the send, those of a recv arrive
-at the recv-done. A recv's handle holds nothing meanwhile, so it may travel through tuples and loops. Source: XLA,
+An infeed receives the host's next value, an outfeed sends one. A send or recv with `is_host_transfer` does the same on
+a channel; any other exchanges data with another device. The data of a send leave at the send; those of a recv arrive at
+the recv-done. Until then, a recv's handle holds nothing, so it may be part of tuples and loop states. Source: XLA,
 Infeed, Outfeed, Send, Recv.
 """
 
@@ -38,7 +38,7 @@ class FromHost:
 
 @attrs.frozen
 class ToHost:
-    """The first operand is handed to the host."""
+    """The first operand is sent to the host."""
 
     channel: int | None
     """None for the outfeed."""
@@ -50,7 +50,7 @@ class FromDevice:
 
     channel: int | None
     pairs: tuple[tuple[int, int], ...] | None
-    """Who sends to whom; where the text does not say, whoever sends on the channel to whoever receives from it."""
+    """The sender and receiver; if the text does not say, the sender and the receiver on the channel."""
 
 
 @attrs.frozen

@@ -1,8 +1,8 @@
 """Values that differ between devices.
 
-Where all devices of a task agree, a slot holds their one value; where they don't, it holds a `Varying`: a partition of
-the devices into classes, and one value per class. An operation on splits runs once per class of their join. Devices
-stand at positions, counted within their task; classes are numbered as the positions meet them.
+If all devices of a task agree, a slot holds their one value; otherwise it holds a `Varying`: a partition of the devices
+into classes, and one value per class. An operation on varying values runs once per class of their common refinement.
+Devices have positions, numbered within their task; classes are numbered in the order of their first positions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ Classes: TypeAlias = tuple[int, ...]
 """The class of each position."""
 
 _SMALL_BYTES = 64
-"""Values of up to so many bytes are compared, so that devices which compute equal indices or predicates agree again."""
+"""Values of up to this many bytes are compared, so that devices that compute equal indices or predicates agree
+again."""
 
 
 class Varying:

@@ -1,9 +1,8 @@
-"""Two modules on the same inputs: which instruction makes their results differ.
+"""Comparing two modules on the same inputs, to find the instruction that makes their results differ.
 
-Both are run, and everything that either computes is recorded with what it was made of (`graph`). Values of one module
-are found in the other by what they hold (`digests`, `agreement`, `matching`), the second run is gone through once more
-on the first's values (`replay`), and where results differ, wrong values are put right until they do not
-(`localization`).
+Both modules run, and every value is recorded with the values that it was computed from (`graph`). Values of one module
+are matched with equal values of the other (`digests`, `agreement`, `matching`), the second module is replayed on the
+first's values (`replay`), and if the results differ, `localization` corrects single values until they agree.
 """
 
 from hloexec.diffing.dumps import Stage

@@ -1,8 +1,9 @@
-"""Whether two arrays hold the same numbers, but for rounding, in whatever order.
+"""Whether two arrays hold the same numbers up to rounding, in any order.
 
-What rounding may do is read off the instructions that either side computed the value with, from values that both sides
-have; of the two, the one that rounds *less* decides. A module that rounds more than the other, or less, computes
-something else: that is how a lost rounding, products in TF32 or sums in bf16 are told from sums in another order.
+The allowed rounding error is derived from the instructions that computed the value on either side, from values that
+both sides have in common; the side that rounds *less* determines it. A module that rounds more than the other, or less,
+computes something different: this is how a dropped rounding, products in TF32 or sums in bf16 are distinguished from
+sums in another order.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Allowance:
     """In the dimensions of the expected value, besides."""
 
     def of(self, dimensions: tuple[int, ...]) -> Array:
-        """Both, where the elements of both sides stand in one order, row by row."""
+        """Both, if the elements of both sides have the same row-major order."""
         return self.actual if self.expected is None else self.actual + self.expected.reshape(dimensions)
 
 
@@ -93,7 +94,7 @@ def rounds_alike(actual: Array, expected: Array, ours: Chain, counterpart: Chain
     """Whether two values, which agree, can have been rounded alike on the way.
 
     Where one side rounds to a narrow type (unit roundoff 2⁻¹² or more) more often than the other, about half of the
-    elements come out differently. Where both round as often, what is rounded differs by f32's roundings at most, and
+    elements differ. Where both round as often, what is rounded differs by f32's roundings at most, and
     elements differ only where these decide: about one in 2⁻⁹/2⁻²⁴ per term added up. So more than one in twenty are
     taken for a rounding that is missing, or one too many.
     """

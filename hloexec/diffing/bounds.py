@@ -1,17 +1,17 @@
-"""How far rounding may have moved each element of a value, since values that both runs have.
+"""Bounds on the rounding error of each element of a value, relative to values that both runs have in common.
 
-What an instruction adds by itself follows from the operands that it was given, for each element:
+The error that an instruction itself adds follows from its operands, for each element:
 
-- A result that is rounded is off by its own size times u (and functions by a few u more).
-- A sum of n terms is off by γₙ Σ|tᵢ| at most, of which n u Σ|tᵢ| is the first order (Higham, Accuracy and Stability of
-  Numerical Algorithms, section 4.2), and, where errors are independent, by λ √(n/3) u Σ|tᵢ| but for one sum in 1.7
-  million (λ = 5; Higham and Mary, 2019): the smaller of both. Σ|tᵢ| is what the same instruction gives for the absolute
-  values of its operands: one more product, one more sum.
-- Where terms have factors of either sign (transforms), and of library calls, the size of what was added up is measured:
-  by how much results move as operands change, each by the same small part of itself, up or down by chance.
+- A rounded result is off by its own magnitude times u (functions by a few u more).
+- A sum of n terms is off by at most γₙ Σ|tᵢ|, to first order n u Σ|tᵢ| (Higham, Accuracy and Stability of Numerical
+  Algorithms, section 4.2), and, if errors are independent, by λ √(n/3) u Σ|tᵢ| except for one sum in 1.7 million (λ =
+  5; Higham and Mary, 2019); the smaller of both is used. Σ|tᵢ| is the result of the same instruction for the absolute
+  values of its operands, which costs one more product or sum.
+- For terms with factors of either sign (transforms), and for library calls, the magnitude of the terms is measured, by
+  how much results change if each operand element changes by the same small relative amount with a random sign.
 
-What it inherits from operands that may be off themselves passes through it: through sums and products as through those
-of absolute values, through all else as that moves when the operand moves by as much, either way.
+Errors of the operands are propagated: through sums and products as through those of absolute values, through everything
+else by how much the result changes if the operand changes by that much in either direction.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hloexec.values import Array
 __all__ = ["Bounds", "PathBounds", "relative_bound"]
 
 _MOVES = 8.0
-"""How many bounds an operand is moved by, to see what becomes of it: half a last place would be lost in rounding."""
+"""By how many bounds an operand is changed to measure the effect; half an ULP would be lost in rounding."""
 _DRAWS = 4
 
 
@@ -97,7 +97,7 @@ class Bounds:
         rounded = min(chain.linear - in_sums, LAMBDA * math.sqrt(chain.rounding_squares / 3)) * sizes
         if not in_sums:
             return rounded
-        # Σ|tᵢ| of each element, or what stands for it.
+        # Σ|tᵢ| of each element, or its substitute.
         if not self._adds_sizes(node.instance):
             sizes = np.maximum(sizes, self._sensitivity(node, result, values))
         elif (found := self._result(node, _Changed(values, _magnitudes(node.instance, values)))) is not None:
@@ -145,7 +145,7 @@ class Bounds:
         return found
 
     def _passed_on(self, node: Node, result: Array, values: Values, number: int, errors: Array) -> Array:
-        """What becomes of an operand's errors."""
+        """The propagated errors of an operand."""
         if not errors.any():
             return np.zeros(result.shape)
         operand = values[number]

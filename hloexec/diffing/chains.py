@@ -1,4 +1,4 @@
-"""How much each instruction of a module rounds, by itself and along a path."""
+"""The rounding error of each instruction of a module, alone and along a path."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Which way a run went: how often its loops went round, and which branches it took.
+"""Control flow of a run: trip counts of loops, and branches taken.
 
-Values of another branch, or of an iteration too few, differ from what `before` has although nothing that computed them
-is wrong. To blame is what decided: a condition or an index that comes out differently from the same operands; or the
-conditional, where its index is right and another of its branches gives what `before` has.
+Values from another branch, or from a different number of iterations, differ from `before` although no instruction that
+computed them is wrong. The instruction to blame is the one that decided: a condition or an index with the same operands
+but another value; or the conditional itself, if its index is right and another of its branches computes the value of
+`before`.
 """
 
 from __future__ import annotations

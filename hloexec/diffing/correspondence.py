@@ -1,4 +1,4 @@
-"""How the parameters and results of two modules belong together."""
+"""The correspondence between the parameters and results of two modules."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Correspondence:
 def correspondence_of(before: Module, after: Module, topologies: Sequence[Topology]) -> Correspondence:
     """Pair the parameters and the results of two modules.
 
-    Leaves are paired in their order, whether they stand in tuples or not. Where the results' shapes are the same in
+    Leaves are paired in order, however they are nested in tuples. Where the results' shapes are the same in
     another order, and each shape occurs once, they are paired by shape.
 
     Raises InputError where leaves are left over, or differ in element type or dimensions, or the modules are for

@@ -1,8 +1,9 @@
-"""What two arrays have in common, whatever their order: digests of elements, and sums that rounding moves but little.
+"""Digests of arrays for matching values, with or without the order of their elements, and sums that rounding changes
+only slightly.
 
-A digest takes numbers, not bits: a bf16 array and the same numbers in f32 have one digest, both zeros are one, and so
-are all NaNs. `in_order` depends on the row-major order of the elements, but not on dimensions; `in_any_order` on
-neither.
+A digest depends on numbers, not on bits: a bf16 array and the same numbers in f32 have the same digest, both zeros are
+equal, and so are all NaNs. `in_order` depends on the row-major order of the elements, but not on dimensions;
+`in_any_order` depends on neither.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hloexec.values import Array
 __all__ = ["Digest", "digest_of"]
 
 _BLOCK = 1 << 15
-"""Elements looked at at a time: the handful of 64-bit arrays made of them stay in the L2 cache."""
+"""Number of elements processed at a time: the handful of 64-bit arrays made of them stay in the L2 cache."""
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 """The multipliers of SplitMix64's finalizer (Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators,
 2014)."""
@@ -26,7 +27,7 @@ _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 
 @attrs.frozen
 class Digest:
-    """What is kept of an array."""
+    """The digest of an array."""
 
     count: int
     family: str

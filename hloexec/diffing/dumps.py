@@ -1,4 +1,4 @@
-"""What lies in a folder that XLA wrote under `--xla_dump_to`: which file is which module, at which stage.
+"""The files in a folder that XLA wrote with `--xla_dump_to`: the module and the stage of each.
 
 XLA numbers the modules of a process and names files after them:
 
@@ -6,8 +6,8 @@ XLA numbers the modules of a process and names files after them:
     module_0001.jit_f.0006.simplification.after_algsimp.before_simplify-sorts.txt
     module_0001.jit_f.cpu_after_optimizations.txt
 
-The middle one is what `--xla_dump_hlo_pass_re` adds: the pass pipeline `simplification` once its pass `algsimp` has
-changed the module. Passes that change nothing leave no file, but the start of a pipeline does.
+The second is written with `--xla_dump_hlo_pass_re`: the module in the pass pipeline `simplification`, after its pass
+`algsimp` has changed it. Passes that change nothing write no file, but the start of a pipeline does.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Stage:
 
     @property
     def is_pass(self) -> bool:
-        """Whether a pass has given it; else it is what came in, or what came out of all passes."""
+        """Whether it is the output of a pass; otherwise it is the module before or after all passes."""
         return self.pipeline is not None and self.name != _OUTSIDE
 
 

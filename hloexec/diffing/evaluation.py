@@ -1,4 +1,4 @@
-"""Running an instruction again, by itself, on other operands than it had."""
+"""Evaluating a single instruction again, with other operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes out of a diff: the verdict, the instructions to blame, and what both modules have in common."""
+"""The result of a diff: the verdict, the instructions to blame, and the values that both modules have in common."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class InstructionRun:
         return hlo_line(self.of(module))
 
     def source(self, module: Module) -> tuple[str, ...]:
-        """Where it comes from, the innermost call first."""
+        """Its source lines, the innermost call first."""
         return tuple(map(str, source_lines(module, self.of(module))))
 
     def op_name(self, module: Module) -> str | None:
@@ -70,7 +70,7 @@ class Pair:
     is_exact: bool
     """Whether they are the same numbers; else rounding explains the difference."""
     is_in_order: bool
-    """Whether the elements stand in one order; else dimensions are permuted."""
+    """Whether the elements have the same order; otherwise dimensions are permuted."""
 
 
 @attrs.frozen(eq=False, slots=False, repr=False)

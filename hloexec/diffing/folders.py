@@ -1,4 +1,4 @@
-"""Whole dump folders: one pass after the other on the same inputs, or the modules of two folders side by side."""
+"""Comparing dump folders: one pass after the other on the same inputs, or modules of the same name in two folders."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StageDiff:
     """Why it could not, as a sentence."""
 
     def __str__(self) -> str:
-        """What has made `after` of `before`: a pass, or whatever lies between the two."""
+        """The pass that produced `after` from `before`, or the range of passes between them."""
         if self.after.is_pass or str(self.before) == str(self.after):
             return str(self.after)
         return f"{self.before} → {self.after}"
@@ -94,21 +94,21 @@ def diff_folders(
     on_step: Callable[[str, int, int], None] | None = None,
     **options: object,
 ) -> FolderDiff:
-    """Compare what lies in a folder that XLA wrote under `--xla_dump_to`, or the same modules of two such folders.
+    """Compare the modules in a folder that XLA wrote with `--xla_dump_to`, or those of two such folders.
 
-    Of one folder, each module is run at every stage that was dumped, on the same inputs: before optimization, after
-    each pass that changed its text (`--xla_dump_hlo_pass_re=.*`), after optimization. Each is compared with the one
-    before by `diff`; the first step that differs names the pass that changed the result. A stage that cannot be run is
-    stepped over, and says why.
+    For one folder, each module runs at every stage that was dumped, on the same inputs: before optimization, after each
+    pass that changed its text (`--xla_dump_hlo_pass_re=.*`), and after optimization. `diff` compares each stage with
+    the previous one; the first that differs identifies the pass that changed the result. A stage that cannot run is
+    skipped, and its entry says why.
 
-    Of two folders, modules of the same name are compared with each other in their order, as they are after optimization
-    (before it, where one folder has nothing later).
+    For two folders, modules of the same name are compared with each other, in order, after optimization (or before it,
+    if one folder has nothing later).
 
-    `select` are names or patterns of the modules to take. `inputs` are those of `diff`, or a function that gives them
-    for a module; None draws them by `seed`. `options` are those of `diff`. `on_step` is told each stage before it is
-    run, its number and how many there are.
+    `select` are names or patterns of modules. `inputs` are as for `diff`, or a function from a module to its inputs;
+    None generates them from `seed`. `options` are those of `diff`. `on_step` is called before each stage with the
+    stage, its number and the number of stages.
 
-    Raises InputError where a folder cannot be read, holds no dumped module, none that is selected, or nothing to
+    Raises InputError if a folder cannot be read, contains no dumped module, none that is selected, or nothing to
     compare.
     """
     require_path("folder", folder)

@@ -1,8 +1,8 @@
-"""What a run computed: its instructions, each time that they ran, and which values each was made of.
+"""The data flow of a run: every execution of every instruction, and the values that it used.
 
-A `Node` is an array that an instruction gave once (in one iteration, on one device), an `Instance` one run of an
-instruction on one device, from nodes to nodes; devices that agree share the array. What only renames values (tuples,
-parameters of called computations, fusions, loops) makes no nodes, so calls and their boundaries do not show: a graph is
+A `Node` is an array that an instruction computed once (in one iteration, on one device). An `Instance` is one execution
+of an instruction on one device, from nodes to nodes; devices that agree share the array. Instructions that only forward
+values (tuples, parameters of called computations, fusions, loops) have no nodes, so calls are not visible: the graph is
 the data flow of the whole run.
 """
 
@@ -54,7 +54,7 @@ class Node:
 
     @property
     def place(self) -> InstructionRun:
-        """Which run of which instruction gave it."""
+        """The run of the instruction that computed it."""
         instance = self.instance
         return InstructionRun(instance.computation.name, instance.instruction.name, instance.name, instance.device)
 

@@ -1,4 +1,4 @@
-"""Finding the value of one run that a value of another run is, whatever it is called there."""
+"""Matching a value of one run with a value of another, independently of names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Match:
     node: Node
     """Of `before`."""
     is_in_order: bool
-    """Whether the elements stand in one order, row by row; else dimensions are permuted."""
+    """Whether the elements have the same row-major order; otherwise dimensions are permuted."""
     is_exact: bool
     """Whether they are the same numbers; else rounding explains the difference."""
     value: Array

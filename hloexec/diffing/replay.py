@@ -1,9 +1,9 @@
-"""Going through `after` once more, instruction by instruction, on the values of `before` where it has them.
+"""Replaying `after`, instruction by instruction, on the values of `before` where they are known.
 
-Rounding adds up, and what follows from it may be far apart in two runs of which neither is wrong. So a value of `after`
-that agrees with one of `before` is replaced by that one before anything else is computed with it: every instruction is
-judged by what it does itself. A *state* is what such a replay came to; overriding a value gives another state, in which
-only what depends on it was computed again.
+Rounding errors accumulate, so values may be far apart in two runs although neither is wrong. A value of `after` that
+agrees with one of `before` is therefore replaced by it before anything else is computed from it, so that each
+instruction shows only its own error. A *state* is the outcome of such a replay; overriding a value gives another state,
+in which only what depends on it has been recomputed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class State:
     chains: list[Chain]
     """What has rounded on the way from values of `before`."""
     bounds: list[Array | None]
-    """By how much elements may be off for it; None until somebody asks (`Replay.bounds`)."""
+    """The error bounds of its elements; None until first used (`Replay.bounds`)."""
     matched: set[int]
     """The nodes of `before` that `after` has."""
 

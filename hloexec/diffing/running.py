@@ -1,4 +1,4 @@
-"""`diff`: two modules on the same inputs, and the instruction that makes their results differ."""
+"""`diff`: run two modules on the same inputs, and find the instruction that makes their results differ."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = ["diff"]
 
 _PICTURE_ORDER = "█▓·?×"
 _PICTURE_WIDTH = 100
-_NOWHERE = "no instruction is off by more than its roundings explain, this one comes nearest to it"
+_NOWHERE = "no instruction exceeds its rounding bound; this one is closest to it"
 
 
 @attrs.frozen(eq=False)
@@ -86,24 +86,24 @@ def diff(
 ) -> Diff:
     """Run two modules on the same inputs, and find the instruction that makes their results differ.
 
-    `inputs` are those of `before`, as for `run_devices` (see `hloexec.Inputs`); None draws them by `seed`. Both modules
-    must take the same arrays and give the same arrays; tuples may nest otherwise, and results whose shapes differ from
-    one another may come in another order.
+    `inputs` are those of `before`, as for `run_devices` (see `hloexec.Inputs`); None generates them from `seed`. Both
+    modules must have the same arrays as parameters and as results. Tuples may be nested differently, and results with
+    distinct shapes may be in another order.
 
-    Instructions are matched by what they compute, whatever they are called, through fusions, loops and layouts. The
-    verdict is `agree` where the results are the same bits; `rounding only` where each instruction of `after` gives,
-    from values that `before` has, what `before` has but for the roundings of either, and where the results are no
-    further apart than `before`'s own roundings put them, as a few runs show that round at random; and `differ`
-    otherwise. Then `findings` name at most `top` instructions, in data-flow order: their operands are right, and their
-    results are not. Where all are within their own roundings, and the results are not, the one that comes nearest to
-    its bound is named, as uncertain.
+    Instructions are matched by their values, not by their names, through fusions, loops and layouts. The verdict is
+    `agree` if the results have the same bits. It is `rounding only` if each instruction of `after`, evaluated on values
+    of `before`, differs from `before` by no more than the roundings of either explain, and the results are no further
+    apart than the spread of `before` in a few runs with random rounding. Otherwise it is `differ`, and `findings` has
+    at most `top` instructions whose operands are right but whose results are not, in data-flow order. If every
+    instruction is within its own rounding bound but the results are not, the instruction closest to its bound is
+    reported, as uncertain.
 
-    `numerics` is the policy of both, or one for each. Every value of both runs is kept, in `memory_limit` bytes at most
-    (by default 80 % of what is free). The other options are those of `run_devices`, for both; `max_iterations` and
-    `timeout` hold for each of the two runs alone.
+    `numerics` is the policy of both, or a pair. All values of both runs are kept, in at most `memory_limit` bytes (by
+    default 80 % of the free memory). The other options are those of `run_devices`, for both modules; `max_iterations`
+    and `timeout` apply to each of the two runs.
 
-    Raises InputError where parameters or results do not correspond, ResourceError where the values take more than the
-    limit, and what `run_devices` raises.
+    Raises InputError if parameters or results do not correspond, ResourceError if the values take more than the limit,
+    and whatever `run_devices` raises.
     """
     require_module(before, "before")
     require_module(after, "after")

@@ -1,4 +1,4 @@
-"""Execution: the machine that runs plans, observers, and what a run needs."""
+"""Execution: the interpreter of plans, observers, and the environment of a run."""
 
 from hloexec.exec.observers import Event, InstructionObserver, Observer, PathEntry, Progress, ProgressObserver
 from hloexec.exec.running import plan_of, run, run_devices

@@ -1,6 +1,6 @@
-"""Values at the boundary: what a caller may pass in, and what it gets back.
+"""Converting values at the API boundary: what callers may pass, and what they receive.
 
-Nothing is converted in silence: an array must have the parameter's element type and shape. Results never share memory
+Nothing is converted silently: an array must have the parameter's element type and shape. Results never share memory
 with arguments, constants or one another.
 """
 
@@ -217,7 +217,7 @@ def _leaf(value: object, shape: ArrayShape | BufferShape, what: str) -> Any:
     array = _array(value, array_shape, what)
     if not fits(array, array_shape):
         raise InputError(f"{what} must be {_expected(array_shape)}, but {described(value)} was given")
-    # A single element is contiguous whatever its stride, and NumPy's functions go by the stride.
+    # A single element is contiguous whatever its stride, but NumPy's functions look at the stride.
     is_plain = array.flags.c_contiguous and min(array.strides, default=0) >= 0
     view = array.view() if is_plain or lies_in_order(array) else row_major(array)
     view.flags.writeable = False
@@ -255,7 +255,7 @@ def _scalar(value: bool | int | float | complex, element_type: ElementType, what
     kind = element_type.kind
     if type(value) not in _PYTHON_TYPES[kind]:
         names = " or ".join(entry.__name__ for entry in _PYTHON_TYPES[kind])
-        raise InputError(f"{what} must be {element_type}[], for which a Python {names} may stand, but is {value!r}")
+        raise InputError(f"{what} must be {element_type}[] or a Python {names}, but is {value!r}")
     if element_type.is_integral and isinstance(value, int):
         low = -(1 << (element_type.bits - 1)) if kind is Kind.SIGNED else 0
         high = low + (1 << element_type.bits) - 1
@@ -278,7 +278,7 @@ def device_results(plan: Plan, results: Sequence[object], count: int, *, always_
     """The results of `count` devices as the caller gets them; devices that agree on a leaf get the same array.
 
     They are writeable, and none shares memory with anything else. Arguments and constants are read-only in a run, so a
-    writeable array is the run's own: it is handed over as it is, if it shows a whole buffer; anything else is copied.
+    writeable array belongs to the run: it is returned as it is if it is a whole buffer; anything else is copied.
     """
     taken: set[int] = set()
     leaves: list[Any] = [
@@ -295,7 +295,7 @@ def device_results(plan: Plan, results: Sequence[object], count: int, *, always_
 
 
 def _own(value: object, taken: set[int], *, always_copy: bool) -> Any:
-    """A leaf that nobody else holds; `taken` is the set of buffers that other leaves hold."""
+    """A leaf without other references; `taken` is the set of buffers that other leaves hold."""
     if not isinstance(value, (np.ndarray, np.generic)):
         return value
     array = np.asarray(value)

@@ -1,9 +1,9 @@
-"""What devices exchange: collectives at which groups meet, and channels from one device to another.
+"""Communication between devices: collectives of groups, and channels from one device to another.
 
-A task that comes to a collective hands in what its devices hold. A group acts as soon as all of its members have handed
-in; a task goes on when all of its devices have their results, and waits until then. Sends never wait: their data lie in
-a mailbox until the receiver's recv-done, which waits for them. What meets at a collective has the same opcode, the same
-channel or none, and operands of the same shapes; it need not be the same instruction.
+A task that reaches a collective contributes the operands of its devices. A group computes its results as soon as all of
+its members have contributed; a task waits until all of its devices have their results. Sends never wait: their data are
+queued until the receiver's recv-done, which waits for them. Instructions that meet at a collective must have the same
+opcode, the same channel or none, and operands of the same shapes; they need not be the same instruction.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Waiting:
     task: Task
     step: Step
     held: dict[int, Leaves]
-    """What each device has handed in and nobody has used yet."""
+    """Contributions of each device that have not been used yet."""
     results: dict[int, Leaves] = attrs.field(factory=dict)
     """What each device that need not wait any more has got."""
 
@@ -70,7 +70,7 @@ class Communicator:
         self._meetings: dict[Any, dict[int, Waiting]] = {}
         """Who has come to each meeting that is not complete, by device."""
         self._mailboxes: dict[tuple[int | None, int | None], deque[tuple[int, Step, Leaves]]] = {}
-        """What was sent, by channel and receiver (None: whoever receives from the channel), with sender and step."""
+        """Values that were sent, by channel and receiver (None: any receiver on the channel), with sender and step."""
 
     # Collectives
 
@@ -208,9 +208,9 @@ class Communicator:
                 other = pair[1 - end]
                 yield topology.device(topology.replica_of(device), other) if of_partitions else other
 
-    # Those who cannot go on
+    # Deadlocks
 
-    def part(self, waiting: Waiting, make: Callable[[Task, Step, list[list[int]]], list[Task]]) -> Waiting | None:
+    def split(self, waiting: Waiting, make: Callable[[Task, Step, list[list[int]]], list[Task]]) -> Waiting | None:
         """Separate the devices that have their results from those that must wait on; None where there are none."""
         positions = range(len(waiting.task.devices))
         ready = [position for position in positions if waiting.task.devices[position] in waiting.results]
@@ -223,7 +223,7 @@ class Communicator:
         return over
 
     def deadlock(self, done: Sequence[int]) -> DeadlockError:
-        """The report of a run in which nobody can go on; `done` are the devices that have finished."""
+        """The report of a run in which no device can make progress; `done` are the devices that have finished."""
         lines = ["no device can go on:"]
         for waiting in self.waiting[:_LISTED]:
             devices = [device for device in waiting.task.devices if device not in waiting.results]
@@ -255,7 +255,7 @@ class Communicator:
         return f"for {_named(sorted(missing))}"
 
     def require_all_received(self) -> None:
-        """DeadlockError where something was sent that nobody has received: its send would never be done."""
+        """Raise DeadlockError if a send was never received: its send-done would never finish."""
         for (channel, receiver), mailbox in self._mailboxes.items():
             if mailbox:
                 sender, step, _ = mailbox[0]

@@ -1,4 +1,4 @@
-"""What went wrong at a step, with its place: the instruction, the way to it, and where its source is."""
+"""Errors at a step, with their location: the instruction, the call path, and its source line."""
 
 from __future__ import annotations
 

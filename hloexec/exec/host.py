@@ -1,4 +1,4 @@
-"""The host's side of a run: where infeeds and recvs take their values from, and where outfeeds and sends put theirs."""
+"""The host's side of a run: sources of infeeds and recvs, and destinations of outfeeds and sends."""
 
 from __future__ import annotations
 
@@ -29,41 +29,41 @@ Source: TypeAlias = Iterable[Any] | Callable[[], Any]
 """The values that a device takes, in the order in which it asks: an iterable, or a function that gives the next one."""
 
 Sink: TypeAlias = list[Any] | Callable[[Any], Any]
-"""What becomes of the values that a device hands over: a list to append to, or a function of one value."""
+"""Where the values that a device sends go: a list to append to, or a function of one value."""
 
 
 @attrs.define(eq=False)
 class _Values:
     """A source in use."""
 
-    draw: Callable[[], Any]
+    next_value: Callable[[], Any]
     taken: int = 0
 
 
 class Host:
-    """What a run exchanges values with; made by `connect`."""
+    """The host that a run exchanges values with; created by `connect`."""
 
     def __init__(self, sources: Mapping[FromHost, Callable[[], Any]], sinks: Mapping[ToHost, Callable[[Any], Any]]):
-        self._sources = {transfer: _Values(draw) for transfer, draw in sources.items()}
+        self._sources = {transfer: _Values(next_value) for transfer, next_value in sources.items()}
         self._sinks = dict(sinks)
 
     def take(self, transfer: FromHost, shape: Shape) -> list[Any]:
-        """The leaves of the next value, which must be of `shape`: arrays that nobody else holds, and tokens."""
+        """The leaves of the next value, which must be of `shape`: arrays without other references, and tokens."""
         values = self._sources[transfer]
         name = _name(transfer)
         try:
-            value = values.draw()
+            value = values.next_value()
         except StopIteration:
             raise InputError(
                 f"{name} has no value left; {values.taken} were given, and another {shape} is expected"
             ) from None
         leaves = value_leaves(value, shape, f"value {values.taken} of {name}")
         values.taken += 1
-        # Whoever feeds may fill the same array again for the next value.
+        # The caller may reuse the same array for the next value.
         return [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
 
     def give(self, transfer: ToHost, value: object) -> None:
-        """Hand a value over, for the host to keep."""
+        """Send a value to the host."""
         self._sinks[transfer](value)
 
 
@@ -72,8 +72,8 @@ def connect(
 ) -> Host:
     """The host for a run of `plan`.
 
-    Raises InputError where the plan takes values that nobody gives, or something is given that has no use; warns
-    HloWarning where it hands over what nobody takes.
+    Raises InputError if the plan needs values that are not given, or something is given that it does not use; warns
+    HloWarning if it sends values that are not received.
     """
     if host_transfers is not None and not isinstance(host_transfers, Mapping):
         raise wrong("host_transfers", "a mapping from channels to what they carry", host_transfers)
@@ -100,7 +100,7 @@ def connect(
             sinks[transfer] = _put(party, transfer)
     _refuse_surplus(plan, infeed, parties)
     if dropped:
-        warn(f"values that the module hands to its host are dropped: {', '.join(dropped)}")
+        warn(f"values that the module sends to its host are discarded: {', '.join(dropped)}")
     return Host(sources, sinks)
 
 

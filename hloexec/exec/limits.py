@@ -1,4 +1,4 @@
-"""Limits that users set on a run: how many iterations a loop may have, and how long the run may take."""
+"""Limits that users set on a run: loop iterations and time."""
 
 from __future__ import annotations
 

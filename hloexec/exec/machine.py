@@ -1,11 +1,10 @@
-"""The machine that runs plans, on one device or on many in lockstep.
+"""The interpreter of plans, on one device or on many in lockstep.
 
-It keeps its own stacks of frames, one frame per plan that is under way, so programs may nest as deep as they like. A
-frame's steps run in a loop that does nothing but call kernels and drop dead values; control flow and communication
-leave the loop, and the machine decides what goes on. A kernel runs once where all devices hold the same operands, and
-once per class of devices where they don't (`hloexec.exec.per_class`). Devices that control flow takes different ways
-become tasks of their own, which take turns (`hloexec.exec.scheduler`). `hloexec.exec.watching` has the machine for runs
-with observers, checks or counters.
+It keeps its own stacks of frames, one frame per running plan, so programs may be nested to any depth. A frame's steps
+run in a loop that only calls kernels and drops dead values; control flow and communication leave the loop, and the
+interpreter decides how to continue. A kernel runs once if all devices hold the same operands, and otherwise once per
+class of devices (`hloexec.exec.per_class`). Devices for which control flow diverges become separate tasks
+(`hloexec.exec.scheduler`). `hloexec.exec.watching` has the interpreter for runs with observers, checks or counters.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from hloexec.exec.host import CONTEXT, Host, exchanged
 from hloexec.exec.observers import Context
 from hloexec.exec.ownership import is_free
 from hloexec.exec.per_class import EachClass
-from hloexec.exec.per_class_loops import Part, lone_frame, parts_of_loop, side_by_side
+from hloexec.exec.per_class_loops import ClassOperands, lone_frame, parts_of_loop, side_by_side
 from hloexec.exec.scheduler import Scheduler
 from hloexec.exec.tasks import Frame, Loop, Task
 from hloexec.plan.steps import Branch, Conditional, DeviceNumber, Exchange, Invocation, Plan, Step, While
@@ -70,7 +69,7 @@ class Machine(Scheduler):
     def run(self, plan: Plan, arguments: list[Any]) -> list[Any]:
         """The leaves of the plan's result on the leaves of its arguments; either may be split between devices.
 
-        The list of arguments is emptied, so that values which nobody else holds can be freed as soon as they are dead.
+        The list of arguments is emptied, so that values without other references can be freed as soon as they are dead.
         """
         code = self._due_code(plan, arguments)
         if code is not None:
@@ -79,7 +78,7 @@ class Machine(Scheduler):
         self._push(task, plan, arguments, None)
         return self._results(task)
 
-    def _run_alone(self, part: Part, outer: Frame, step: Step) -> list[Any]:
+    def _run_alone(self, part: ClassOperands, outer: Frame, step: Step) -> list[Any]:
         """The results of one step of another machine's frame, for devices that need no others for it."""
         return self._results(Task(part.devices, [lone_frame(outer, step, part.operands)], []))
 
@@ -218,7 +217,7 @@ class Machine(Scheduler):
             if type(selector) is Varying:
                 chosen = [flow.branches.index(flow.select(value)) for value in selector.values]
                 keys = [chosen[number] for number in selector.classes]
-                self._part(task, step, keys, lambda part, positions, key: self._take(part, step, flow.branches[key]))
+                self._diverge(task, step, keys, lambda part, positions, key: self._take(part, step, flow.branches[key]))
                 return None
             return self._take(task, step, flow.select(selector))
         arguments = [slots[slot] for slot in step.operands]
@@ -239,7 +238,7 @@ class Machine(Scheduler):
         arguments = [slots[slot] for slot in step.operands[branch.start : branch.stop]]
         return self._run(task, step, branch.plan, arguments)
 
-    def _run_per_class(self, task: Task, step: Step, classes: Classes, parts: Sequence[Part]) -> Task | None:
+    def _run_per_class(self, task: Task, step: Step, classes: Classes, parts: Sequence[ClassOperands]) -> Task | None:
         """Let each class of devices run a loop by itself."""
         outer = task.frames[-1]
         for part in parts:
@@ -261,7 +260,7 @@ class Machine(Scheduler):
         return self._complete(task, step, found)
 
     def _hold(self, slots: Sequence[int], values: Sequence[object], devices: Sequence[int]) -> None:
-        """Devices hold values that are to lie in these slots."""
+        """Count the values that devices hold for these slots."""
         for value in dict(zip(slots, values, strict=True)).values():
             self._each_class.made(value, devices)
 
@@ -299,8 +298,11 @@ class Machine(Scheduler):
         again = results[0]
         if type(again) is Varying:
             keys = [bool(of_position(again, position)) for position in range(len(task.devices))]
-            self._part(
-                task, step, keys, lambda part, positions, key: self._iterate(part, step, loop.part(positions), key)
+            self._diverge(
+                task,
+                step,
+                keys,
+                lambda part, positions, key: self._iterate(part, step, loop.restricted_to(positions), key),
             )
             return None
         return self._iterate(task, step, loop, again)

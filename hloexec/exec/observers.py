@@ -1,9 +1,9 @@
-"""Observers: the one point at which others watch a run.
+"""Observers: the single interface for watching a run.
 
 An observer is an object with either of two methods. `on_instruction(event)` is called after each instruction of the
-program, those that only rename values and those inside fusions and loops included. `on_progress(progress)` is called
-now and then, for people who wait. A run without observers pays nothing for them, and none of them can change a result:
-the arrays they see are read-only.
+program, including those that only forward values and those inside fusions and loops. `on_progress(progress)` is called
+from time to time, for progress bars. Without observers a run has no overhead for them, and no observer can change a
+result: the arrays that it sees are read-only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PROGRESS_SECONDS = 0.1
 
 @attrs.frozen
 class PathEntry:
-    """One call on the way from the entry computation to an instruction."""
+    """One call on the path from the entry computation to an instruction."""
 
     instruction: Instruction
     """The calling instruction."""
@@ -90,7 +90,8 @@ def _scope_path(scope: Scope) -> list[PathEntry]:
 
 @attrs.frozen(eq=False)
 class Event:
-    """An instruction that has just run: in loops there is one for each iteration, in fusions one for each part."""
+    """An instruction that has just run; in loops there is one event per iteration, in fusions one per instruction
+    inside."""
 
     instruction: Instruction
     value: Value
@@ -107,7 +108,7 @@ class Event:
 
     @property
     def computation(self) -> Computation:
-        """The computation that the instruction stands in."""
+        """The computation that contains the instruction."""
         return self._scope.computation
 
     @property
@@ -140,7 +141,7 @@ class Event:
 
 @attrs.frozen(eq=False)
 class Progress:
-    """How far the entry computation has come."""
+    """The progress of a run through the entry computation."""
 
     index: int
     """Steps of the entry's plan that are done."""
@@ -153,7 +154,7 @@ class Progress:
 
 @runtime_checkable
 class InstructionObserver(Protocol):
-    """Sees each instruction with its value."""
+    """An observer of each instruction and its value."""
 
     def on_instruction(self, event: Event) -> None:
         """Called after the instruction has run, on each run of it; what it raises ends the run."""
@@ -161,7 +162,7 @@ class InstructionObserver(Protocol):
 
 @runtime_checkable
 class ProgressObserver(Protocol):
-    """Is told how far a run is, at most ten times a second."""
+    """An observer of the progress of a run, called at most ten times a second."""
 
     def on_progress(self, progress: Progress) -> None:
         """Called between two steps of the entry computation."""
@@ -197,7 +198,7 @@ class Attached:
         context: Context | None,
         devices: tuple[int, ...],
     ) -> None:
-        """Report a step whose results lie in `slots`; `operands` is None where they are gone."""
+        """Report a step whose results are in `slots`; `operands` is None if they are no longer available."""
         for array in arrays_of(slots[slot] for slot in step.results):
             array.flags.writeable = False
         held = {slot: slots[slot] for slot in step.results}

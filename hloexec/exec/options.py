@@ -1,4 +1,4 @@
-"""The options that every function which runs a module takes, and hands on to `run_devices`."""
+"""The options that every function that runs a module accepts and passes to `run_devices`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["RunOptions", "plan_options", "require_run_options"]
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of `run_devices`, by keyword: `help(hloexec.run)` says what each means."""
+    """Options of `run_devices`, as keyword arguments; `help(hloexec.run)` explains them."""
 
     replicas: int | None
     partitions: int | None

@@ -1,9 +1,9 @@
-"""Who holds an array: a kernel may write its result to an operand's array that nothing else can see.
+"""Ownership of arrays: a kernel may overwrite an operand's array if nothing else refers to it.
 
-References to an array are not worked out from the plan but counted when the step runs. An array is nobody else's if
-only its slot (and the tuple of the step's operands) refers to it, it owns its memory and may be written. Each view of
-it, each other slot, the caller, a constant and an observer would hold a reference. Python counts them exactly; where
-it does not (an interpreter other than CPython, or one without the global lock), nothing is overwritten.
+References to an array are not derived from the plan but counted when the step runs. An array may be overwritten if only
+its slot (and the tuple of the step's operands) refers to it, it owns its memory, and it is writable. A view of it,
+another slot, the caller, a constant or an observer would hold another reference. CPython counts references exactly; in
+other interpreters, or without the global lock, nothing is overwritten.
 """
 
 from __future__ import annotations

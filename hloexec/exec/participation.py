@@ -1,4 +1,4 @@
-"""Whether the devices of a run are those that a plan's collectives and channels are for, found before anything runs."""
+"""Checking before a run that its devices are those that a plan's collectives and channels need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["require_devices"]
 def require_devices(plan: Plan, topology: Topology) -> None:
     """InputError unless a plan's collectives and channels are for these devices; UnsupportedError for a single one.
 
-    A single device can be a group by itself, but has nobody but itself to send to or receive from.
+    A single device can be a group by itself, but can only send to and receive from itself.
     """
     for step in plan.communication:
         try:

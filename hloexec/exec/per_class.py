@@ -1,7 +1,8 @@
-"""Kernels on operands that differ between devices: once per class of the join of the operands' partitions.
+"""Kernels on operands that differ between devices: they run once per class of the common refinement of the operands'
+partitions.
 
-Where a large operand dies with the step, the part of it that the last class needs is freed as soon as that class has
-run, so that the results of all classes need not lie beside all of it.
+If a large operand dies with the step, the value of each class is freed as soon as the last class that needs it has run,
+so that it does not stay allocated together with the results of all classes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class EachClass:
         """The devices for which a kernel runs; none between kernels."""
 
     def run(self, devices: tuple[int, ...], step: Step, operands: Sequence[Any], slots: list[Any]) -> None:
-        """Run a kernel some of whose operands are split between `devices`, and put its results into their slots."""
+        """Run a kernel with operands that differ between `devices`, and store its results in their slots."""
         assert step.function is not None
         places = [place for place, operand in enumerate(operands) if type(operand) is Varying]
         classes, rows = joined(tuple(operands[place].classes for place in places))
@@ -65,7 +66,8 @@ class EachClass:
         slots: list[Any],
         rows: tuple[tuple[int, ...], ...],
     ) -> list[bool] | None:
-        """For each class whether its part of the operand whose array may be reused is nobody else's; None: of none."""
+        """For each class, whether its value of the operand that may be overwritten has no other references; None: for
+        none."""
         if step.reused == NO_SLOT:
             return None
         place = step.operands.index(step.reused)
@@ -77,7 +79,7 @@ class EachClass:
         return [free[row[column]] and alone for row, alone in zip(rows, belongs_to_one(rows)[column], strict=True)]
 
     def _free(self, split: Varying, number: int, devices: tuple[int, ...]) -> None:
-        """Let go of the value of one class, which nobody needs any more."""
+        """Free the value of one class after its last use."""
         self.freed(split.values[number], members(devices, split.classes)[number])
         split.values[number] = None
 
@@ -94,10 +96,10 @@ class EachClass:
     # What others may watch
 
     def made(self, value: object, devices: Sequence[int]) -> None:
-        """A kernel has returned a value for a class of devices, which lies in no slot yet."""
+        """A kernel has returned a value for a class of devices, which is in no slot yet."""
 
     def freed(self, value: object, devices: Sequence[int]) -> None:
-        """The value of a class of devices is needed no more, or lies in its slot now."""
+        """The value of a class of devices is no longer needed, or is now in its slot."""
 
 
 def _operands_of_class(

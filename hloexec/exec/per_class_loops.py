@@ -1,10 +1,9 @@
-"""Loops that each class of devices runs by itself.
+"""Loops that each class of devices runs separately.
 
-In lockstep each class of devices takes a step before any takes the next, and what a class holds has left the cache
-before its turn comes again. A loop in which devices exchange nothing can as well be run by each class for itself, from
-its first iteration to its last, as if there were no others, and by several classes side by side where there are cores
-for them. That pays where nearly all of its work is on values of which each class has its own; what classes have in
-common is computed by each.
+In lockstep, each class of devices executes a step before any executes the next, and the values of a class have left the
+cache before they are used again. A loop in which devices exchange nothing can instead be run for each class from its
+first iteration to its last, and for several classes in parallel if there are enough cores. This pays if nearly all work
+is on values that differ between classes, because values that the classes share are computed once per class.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from hloexec.ops.threads import core_count, in_blocks
 from hloexec.plan.spread import spread_of
 from hloexec.plan.steps import COMMUNICATION, Plan, Step, While, inner_plans
 
-__all__ = ["Part", "lone_frame", "parts_of_loop", "side_by_side"]
+__all__ = ["ClassOperands", "lone_frame", "parts_of_loop", "side_by_side"]
 
 _COMMON_SHARE = 0.1
 """How much of a loop's work may be on values that classes have in common, as a part of the bytes that steps touch."""
 
 
 @attrs.define(eq=False)
-class Part:
+class ClassOperands:
     """A class of devices before a loop."""
 
     devices: tuple[int, ...]
@@ -43,7 +42,7 @@ _verdicts: WeakKeyDictionary[While, dict[tuple[Classes, ...], bool]] = WeakKeyDi
 
 def parts_of_loop(
     plan: Plan, step: Step, devices: tuple[int, ...], operands: Sequence[Any]
-) -> tuple[Classes, list[Part]] | None:
+) -> tuple[Classes, list[ClassOperands]] | None:
     """The classes that run a loop by themselves, and what each holds; None for lockstep.
 
     `operands` are those of the step, of a plan that `devices` run together.
@@ -65,15 +64,15 @@ def parts_of_loop(
         held = list(operands)
         for place, number in zip(places, row, strict=True):
             held[place] = operands[place].values[number]
-        parts.append(Part(holders, held))
+        parts.append(ClassOperands(holders, held))
     return classes, parts
 
 
 def side_by_side(run: Callable[[int], None], count: int) -> None:
     """Call `run` with the number of each of so many parts.
 
-    Where there are as many parts as cores, each core runs parts by itself: what does not divide between threads, or
-    waits for memory, then runs beside something else. Otherwise one part after the other has all cores.
+    If there are at least as many parts as cores, each core runs parts separately: what does not divide between threads,
+    or waits for memory, then overlaps with other work. Otherwise one part after the other has all cores.
     """
     if count < core_count():
         for number in range(count):
@@ -104,8 +103,8 @@ def lone_frame(outer: Frame, step: Step, operands: list[Any]) -> Frame:
 
 
 def _is_for_itself(step: Step) -> bool:
-    """Whether a step does the same whenever and wherever it runs: it neither communicates, nor draws, nor calls users'
-    functions.
+    """Whether a step does the same whenever and wherever it runs: it neither communicates, nor generates random
+    numbers, nor calls users' functions.
     """
     return step.is_pure if step.kernel is not None else not isinstance(step.flow, COMMUNICATION)
 

@@ -1,6 +1,6 @@
-"""`run` and `run_devices`: a module, its inputs, and the options of a run, brought together.
+"""`run` and `run_devices`: running a module on inputs with options.
 
-Plans are kept for as long as their module lives, so a second run of the same module object starts at once.
+Plans are cached for the lifetime of their module, so a second run of the same module object starts at once.
 """
 
 from __future__ import annotations
@@ -87,48 +87,48 @@ def run(
 ) -> Value:
     """Run a module on one device and return its result: an array, or a (nested) tuple of arrays.
 
-    `inputs` are one value per parameter, of exactly the parameter's element type and shape; scalars may be Python
-    numbers. A list of all values, or a mapping from the parameters' names, may stand for them (see `hloexec.Inputs`).
-    They are not modified, and the result shares no memory with them. A module whose devices exchange values needs
+    `inputs` are one value per parameter, with exactly the parameter's element type and shape; scalars may be Python
+    numbers. Instead, a list of all values or a mapping from parameter names may be given (see `hloexec.Inputs`). Inputs
+    are not modified, and the result shares no memory with them. A module whose devices exchange values needs
     `run_devices`.
 
     What is computed:
 
-    - `computation` names the computation to run instead of the entry.
-    - `numerics` says how much is rounded, and where: a `NumericsPolicy` or the name of one, `reference`, `exact`,
+    - `computation` is the name of the computation to run instead of the entry.
+    - `numerics` is a `NumericsPolicy` or the name of one, which says how results are rounded: `reference`, `exact`,
       `ftz`, `xla-cpu`, `tf32`, `bf16` or `random-rounding:SEED`.
-    - `seed` is that of the random numbers which the module draws itself (rng, rng-get-and-update-state).
-    - `elided` says what constants are that the text elides: `zeros`, `random`, `error`, or a mapping from their names
-      to arrays.
-    - `unknown` says what unknown custom calls give: `error`, `zeros` or `random`.
+    - `seed` seeds the random numbers that the module generates itself (rng, rng-get-and-update-state).
+    - `elided` gives the values of constants that the text elides: `zeros`, `random`, `error`, or a mapping from their
+      names to arrays.
+    - `unknown` gives the results of unknown custom calls: `error`, `zeros` or `random`.
 
-    How:
+    How it runs:
 
-    - `memory_limit` is the most that the run may allocate beyond its inputs: a number of bytes, or a text such as
-      `"500M"` or `"8G"`; by default 80 % of what is free.
-    - `max_iterations` is the most that each loop may run, and `timeout` the seconds that the run may take; a run beyond
-      them ends with a ResourceError that names the loop, its iteration and what its condition read. A single kernel is
-      not interrupted. With limits, and where loops nest, loops run more slowly.
-    - `verify=False` runs a module that does not verify, for as long as it goes well.
-    - `planner=False` runs every instruction by itself, with the same bits.
-    - `check` verifies every result's type and shape.
+    - `memory_limit` is the most memory that the run may allocate beyond its inputs: a number of bytes, or a text such
+      as `"500M"` or `"8G"`; by default 80 % of the free memory.
+    - `max_iterations` limits the iterations of each loop, and `timeout` the seconds that the run may take. Beyond them,
+      the run ends with a ResourceError that names the loop, its iteration and the values that its condition read. A
+      single kernel is not interrupted. With limits, nested loops run more slowly.
+    - `verify=False` runs a module without verifying it; it may fail later.
+    - `planner=False` runs every instruction separately, with the same bits.
+    - `check` verifies the type and shape of every result.
 
-    Who looks on:
+    Observation:
 
-    - `observers` are objects with a method `on_instruction(event)`, which is given an `Event` for each instruction, or
-      `on_progress(progress)`, which is given a `Progress` now and then.
-    - `statistics` is filled in with what the run took.
+    - `observers` are objects with a method `on_instruction(event)`, which is called with an `Event` for each
+      instruction, or `on_progress(progress)`, which is called with a `Progress` from time to time.
+    - `statistics` is filled with the cost of the run.
 
-    The host's side:
+    Communication with the host:
 
-    - `infeed` gives the values that infeeds take, in order: an iterable, or a function that returns the next one; each
-      value must be of the shape that its infeed declares without the token.
-    - `outfeed` is a list to which what outfeeds hand over is appended, or a function which is called with it.
-    - `host_transfers` maps the channels of sends and recvs with is_host_transfer to the same; a recv's data arrive at
-      its recv-done. Values left over draw an HloWarning.
+    - `infeed` gives the values for infeeds, in order: an iterable, or a function that returns the next value; each
+      value must have the shape that its infeed declares, without the token.
+    - `outfeed` is a list to which the values of outfeeds are appended, or a function that is called with them.
+    - `host_transfers` maps the channels of sends and recvs with is_host_transfer to such objects; the data of a recv
+      arrive at its recv-done. Values that are left over cause an HloWarning.
 
     Raises VerificationError, UnsupportedError (listing everything that is missing), InputError and ResourceError before
-    it starts, and EvaluationError where an instruction fails; warns HloWarning about values that it invents.
+    the run starts, and EvaluationError if an instruction fails; warns HloWarning about values that it substitutes.
     """
     if not isinstance(module, Module):
         require_module(module)
@@ -181,18 +181,18 @@ def run_devices(
 ) -> list[Value]:
     """Run a module on all of its devices in lockstep; returns one result per device.
 
-    There are `replicas` × `partitions` devices: as many as the module's header says or, where it says nothing, as its
-    collectives name. `inputs` are a list with the inputs of each device, by number, which is replica · partitions +
-    partition; or those of one device, which serve all (see `hloexec.Inputs`); None draws them at random by `seed`, as
-    `random_inputs` does. Work on equal values is done once: devices that are given the same objects agree until
-    something (partition-id, a collective) tells them apart, and devices whose results agree get the same arrays.
+    There are `replicas` × `partitions` devices: as many as the module's header says or, if it does not say, as its
+    collectives mention. `inputs` is a list with the inputs of each device (number replica · partitions + partition), or
+    the inputs of one device, which are used for all (see `hloexec.Inputs`); None generates them from `seed`, as
+    `random_inputs` does. Equal values are computed once: devices with the same input objects share all values until
+    something (partition-id, a collective) makes them differ, and devices whose results agree receive the same arrays.
 
-    `infeed`, `outfeed` and `host_transfers` hold one entry per device; everything else is as for `run`. Reductions
+    `infeed`, `outfeed` and `host_transfers` have one entry per device; everything else is as for `run`. Reductions
     across devices add in the order of their group.
 
-    Raises what `run` raises, InputError where a collective names devices that are not there, and DeadlockError where
-    devices wait for one another in vain: a collective that some never reach, or reach with other shapes or another
-    channel; a recv that nobody sends to; a send that nobody receives.
+    Raises what `run` raises, InputError if a collective names devices that do not exist, and DeadlockError if devices
+    wait for one another forever: at a collective that some never reach, or reach with other shapes or on another
+    channel; at a recv without a send; or at a send that is never received.
     """
     require_module(module)
     return _run(
@@ -345,7 +345,7 @@ def _execute(
 
 
 def _fault(error: BaseException) -> BaseException | None:
-    """The exception behind an error that nobody raised on purpose; None where there is none, or memory ran out."""
+    """The unexpected exception behind an error; None if there is none, or memory ran out."""
     while isinstance(error, (HloError, PartError)) and error.__cause__ is not None:
         error = error.__cause__
     return None if isinstance(error, (HloError, MemoryError)) else error

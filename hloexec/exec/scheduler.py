@@ -1,8 +1,7 @@
-"""The scheduler of tasks: who goes on, who waits, and how those who parted join again.
+"""The scheduler of tasks: which task runs, which waits, and how tasks that have diverged are joined again.
 
-All devices begin as one task (`hloexec.exec.tasks`), which runs until it ends, has to wait for others, or parts into
-several. `hloexec.exec.communication` knows who waits for whom. How a task runs is the business of
-`hloexec.exec.machine`.
+All devices begin as one task (`hloexec.exec.tasks`), which runs until it ends, waits for others, or splits into
+several. `hloexec.exec.communication` knows which task waits for which; `hloexec.exec.machine` runs a task.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ class Scheduler:
         self._topology = topology
         self._ready: deque[Task] = deque()
         self._joins: list[Join] = []
-        """Joins at which somebody waits."""
+        """Joins at which tasks wait."""
         self._ended: list[tuple[Task, list[Any]]] = []
         """The tasks that have finished, with their results."""
 
     @cached_property
     def _communicator(self) -> Communicator:
-        """Who waits for whom; made when somebody first has to do with others."""
+        """Which tasks wait for which; created on the first communication."""
         return Communicator(self._topology)
 
     def _go(self, task: Task | None) -> None:
@@ -42,7 +41,7 @@ class Scheduler:
         raise NotImplementedError
 
     def _results(self, first: Task) -> list[Any]:
-        """Run a task to its end, and all that it parts into."""
+        """Run a task to its end, and all tasks that it splits into."""
         count = len(first.devices)
         self._ready.append(first)
         del first
@@ -65,28 +64,28 @@ class Scheduler:
         order = [(number, position) for _, number, position in places]
         return [merged(values, order) for values in zip(*(results for _, results in ended), strict=True)]
 
-    # Parting
+    # Splitting
 
-    def _part(
+    def _diverge(
         self, task: Task, step: Step, keys: Sequence[object], go_on: Callable[[Task, list[int], Any], Task | None]
     ) -> None:
-        """Part a task at `step` into those of equal keys, by position, each of which goes on by itself."""
+        """Split a task at `step` by the keys of its positions; each of the new tasks continues separately."""
         groups: dict[Any, list[int]] = {}
         for position, key in enumerate(keys):
             groups.setdefault(key, []).append(position)
-        parts = self._parts(task, step, list(groups.values()))
+        parts = self._split_task(task, step, list(groups.values()))
         for part, (key, positions) in zip(parts, groups.items(), strict=True):
             found = go_on(part, positions, key)
             if found is not None:
                 self._ready.append(found)
 
-    def _parts(self, task: Task, step: Step, groups: Sequence[Sequence[int]]) -> list[Task]:
-        return task.parts(step, groups)
+    def _split_task(self, task: Task, step: Step, groups: Sequence[Sequence[int]]) -> list[Task]:
+        return task.split(step, groups)
 
     # Going on
 
     def _complete(self, task: Task, step: Step, results: Sequence[object]) -> Task | None:
-        """Store the results of a step that was no kernel; returns the task that goes on, if one does now."""
+        """Store the results of a step that is not a kernel; returns the task that continues, if any."""
         frame = task.frames[-1]
         for slot, value in zip(step.results, results, strict=True):
             frame.slots[slot] = value
@@ -95,7 +94,7 @@ class Scheduler:
         return self._arrive(task, step)
 
     def _arrive(self, task: Task, step: Step) -> Task | None:
-        """Wait after `step` for those who should join there; returns the task that goes on, if one does now."""
+        """Wait after `step` for the tasks that join there; returns the task that continues, if any."""
         while task.joins:
             join = task.joins[-1]
             if join.step is not step or join.depth != len(task.frames):
@@ -116,7 +115,7 @@ class Scheduler:
         return merged_task(tasks)
 
     def _resume(self, waiting: Waiting, over: Sequence[Waiting]) -> Task | None:
-        """Let those go on who need not wait any more; returns the task of `waiting` where it is one of them."""
+        """Resume tasks that no longer have to wait; returns the task of `waiting` if it is one of them."""
         for other in over:
             if other is not waiting:
                 self._continue(other)
@@ -128,13 +127,13 @@ class Scheduler:
             self._ready.append(task)
 
     def _unblock(self) -> None:
-        """Let somebody go on where all tasks wait.
+        """Let some task continue when all tasks wait.
 
-        Devices that have what they need part from those in their task that have not; then those who wait for others to
-        join go on without them. Where neither helps, DeadlockError says who waits where.
+        Devices that have what they need are split from those of their task that do not; those who wait for others to
+        join continue without them. If neither helps, raises DeadlockError, which says which device waits where.
         """
         for waiting in self._communicator.waiting:
-            over = self._communicator.part(waiting, self._parts)
+            over = self._communicator.split(waiting, self._split_task)
             if over is not None:
                 self._continue(over)
                 return

@@ -1,9 +1,8 @@
-"""How observers are shown the program of a plan while its steps run.
+"""Showing observers the program of a plan while its optimized steps run.
 
-Steps may take several instructions together, in another order, or leave some out whose values nothing needs. An
-observer sees the program all the same: each instruction in its order, as soon as its value is there. A fused region
-hands out the values that it computes within; what no step computes is computed for the observer, from values that are
-there.
+Steps may combine several instructions, reorder them, or omit those whose values are not needed. Observers nevertheless
+see each instruction of the program in order, as soon as its value is available. A fused region also returns its
+intermediate values; a value that no step computes is computed for the observer from values that are available.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run takes, counted while it runs: bytes alive, on all devices and on each, and steps."""
+"""The cost of a run, counted while it runs: live bytes, in total and per device, and steps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Buffers:
 
 @attrs.define(eq=False)
 class Statistics:
-    """What a run took; give one to `run` or `run_devices` to have it filled in."""
+    """The cost of a run; pass one to `run` or `run_devices` to have it filled in."""
 
     steps: int = 0
     """How many instructions ran, loops counted as often as they went round."""
@@ -84,7 +84,7 @@ class Statistics:
         self._devices = {device: _Buffers() for device in devices}
 
     def ran(self, steps: int) -> None:
-        """So many instructions have run."""
+        """Count instructions that have run."""
         with self._lock:
             self.steps += steps
 

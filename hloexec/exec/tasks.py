@@ -1,9 +1,9 @@
-"""Tasks: groups of devices that run in lockstep, and how they part and join.
+"""Tasks: groups of devices that run in lockstep, and how they split and join.
 
-All devices begin as one task. Where control flow takes them different ways, the task parts: each group of devices goes
-on with its own copy of the frames. The groups are to join after the step at which they parted, and wait there for one
-another; but a join is a convenience, not part of the program: where waiting for it would block everyone, those who have
-arrived go on by themselves.
+All devices begin as one task. Where control flow diverges, the task splits: each group of devices continues with its
+own copy of the frames. The groups join after the step at which they split, and wait there for one another. The join is
+an optimization, not part of the program: if waiting for it would block all tasks, the groups that have arrived continue
+separately.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ class Loop:
     read: list[tuple[str, Any]] = attrs.field(factory=list)
     """What the condition last read, by name, where the run has limits."""
 
-    def part(self, positions: Sequence[int]) -> Loop:
+    def restricted_to(self, positions: Sequence[int]) -> Loop:
         """The loop for the devices at some positions."""
         return Loop(self.flow, [restricted(value, positions) for value in self.state], self.iteration, self.in_body)
 
 
 @attrs.define(eq=False)
 class Frame:
-    """A plan under way."""
+    """A running plan."""
 
     plan: Plan
     slots: list[Any]
     remaining: Iterator[Step]
-    """The steps that are still to run; the loop over them stops and goes on with control flow."""
+    """The steps that are still to run; the loop over them stops at control flow and resumes after it."""
     context: Context | None = None
-    """The caller's step that this frame carries out, and the way to it; None for the outermost frame."""
+    """The caller's step that this frame executes, and its call path; None for the outermost frame."""
     loop: Loop | None = None
     begun: int = 0
-    """How many steps have begun, where somebody watches."""
+    """How many steps have begun, if the run is observed."""
     shown: int = 0
     """How many steps of the program have been shown to observers."""
 
-    def part(self, positions: Sequence[int]) -> Frame:
+    def restricted_to(self, positions: Sequence[int]) -> Frame:
         """The frame for the devices at some positions."""
         return Frame(
             self.plan,
             [restricted(value, positions) for value in self.slots],
             copy.copy(self.remaining),
             self.context,
-            None if self.loop is None else self.loop.part(positions),
+            None if self.loop is None else self.loop.restricted_to(positions),
             self.begun,
             self.shown,
         )
@@ -71,7 +71,7 @@ class Frame:
 
 @attrs.define(eq=False)
 class Join:
-    """Where devices that parted come together: after `step`, in the frame at `depth`."""
+    """Where devices that were split are joined: after `step`, in the frame at `depth`."""
 
     step: Step
     depth: int
@@ -79,7 +79,7 @@ class Join:
     """How many devices are expected."""
     arrived: list[Task] = attrs.field(factory=list)
     is_released: bool = False
-    """Whether those who arrive no longer wait."""
+    """Whether arriving devices no longer wait."""
 
 
 @attrs.define(eq=False)
@@ -90,18 +90,18 @@ class Task:
     frames: list[Frame]
     joins: list[Join]
 
-    def part(self, positions: Sequence[int]) -> Task:
+    def restricted_to(self, positions: Sequence[int]) -> Task:
         """The task of the devices at some positions."""
         devices = tuple(self.devices[position] for position in positions)
-        return Task(devices, [frame.part(positions) for frame in self.frames], list(self.joins))
+        return Task(devices, [frame.restricted_to(positions) for frame in self.frames], list(self.joins))
 
-    def parts(self, step: Step, groups: Sequence[Sequence[int]]) -> list[Task]:
-        """The tasks of groups of positions, which part at `step` of the innermost frame and join after it."""
+    def split(self, step: Step, groups: Sequence[Sequence[int]]) -> list[Task]:
+        """The tasks of groups of positions, which split at `step` of the innermost frame and join after it."""
         top = self.joins[-1] if self.joins else None
         depth = len(self.frames)
         if top is None or top.step is not step or top.depth != depth or top.is_released:
             self.joins.append(Join(step, depth, len(self.devices)))
-        return [self.part(positions) for positions in groups]
+        return [self.restricted_to(positions) for positions in groups]
 
 
 def merged_task(tasks: Sequence[Task]) -> Task:

@@ -1,4 +1,4 @@
-"""The machine for runs that somebody watches: observers, checks of every result, counters."""
+"""The interpreter for observed runs: observers, checks of every result, counters."""
 
 from __future__ import annotations
 
@@ -248,8 +248,8 @@ class WatchedMachine(Machine):
         if self._attached.see_instructions:
             self._show(task)
 
-    def _parts(self, task: Task, step: Step, groups: Sequence[Sequence[int]]) -> list[Task]:
-        parts = super()._parts(task, step, groups)
+    def _split_task(self, task: Task, step: Step, groups: Sequence[Sequence[int]]) -> list[Task]:
+        parts = super()._split_task(task, step, groups)
         self._recount(parts, [task])
         return parts
 

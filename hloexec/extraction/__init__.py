@@ -1,7 +1,7 @@
-"""Extracting the part of a module that computes one instruction, with the values that it had.
+"""Extracting the part of a module that computes one instruction, with the values of one run.
 
-`slicing` cuts: a function of text, which runs nothing and serves whoever makes modules smaller. `recording` runs the
-module up to the instruction and keeps the values at the cut. `running.extract` does both.
+`slicing` selects the instructions; it runs nothing, so that other code that reduces modules can use it. `recording`
+runs the module up to the instruction, and records the values that enter the slice. `running.extract` does both.
 """
 
 from hloexec.extraction.running import Extraction, Rerun, extract

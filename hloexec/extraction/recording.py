@@ -1,4 +1,4 @@
-"""Running a module up to one run of an instruction, with the values that it was given there."""
+"""Running a module up to one execution of an instruction, and recording the values that enter the slice there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`extract`: an instruction with everything it needs, as a module of its own."""
+"""`extract`: an instruction and everything it depends on, as a separate module."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Rerun:
 
 @attrs.frozen(eq=False, repr=False)
 class Extraction(Described):
-    """A part of a module, with the values it ran on and what it gave."""
+    """A part of a module, with its input values in one run, and their result."""
 
     module: Module
     inputs: list[list[Value]]
@@ -115,22 +115,22 @@ def extract(
     observers: Sequence[Observer] = (),
     **options: Unpack[RunOptions],
 ) -> Extraction:
-    """The part of a module that computes an instruction, as a module of its own, with the values of one run.
+    """Extract the part of a module that computes an instruction as a separate module, with the input values of one run.
 
-    `instruction` is a name, or the path of one run of it as traces and `find_nan` give it
-    (`loop[2]:body/fusion/add.3`). The slice goes back to the parameters of the instruction's own computation (of the
-    fusion, the loop's body, the branch), or only `depth` steps (1: the instruction alone), or to the instructions
-    `cuts`. The module is run as `run_devices` does (`inputs`, `observers`, `options`: `hloexec.Inputs`,
-    `hloexec.RunOptions`) up to the instruction's first run, or that in the given `iteration` of the innermost loop
-    around it, and what the slice was given there are the new module's inputs. `in_computation` says which is meant
-    where several computations have an instruction of the name.
+    `instruction` is a name, or the path of one run of it, as traces and `find_nan` state it
+    (`loop[2]:body/fusion/add.3`). The slice goes back to the parameters of the instruction's own computation (the
+    fusion, the loop body, the branch), or only `depth` steps (1: the instruction alone), or to the instructions `cuts`.
+    The module runs as with `run_devices` (`inputs`, `observers`, `options`: `hloexec.Inputs`, `hloexec.RunOptions`), up
+    to the instruction's first run, or to its run in the given `iteration` of the innermost enclosing loop. The values
+    that enter the slice in that run are the inputs of the new module. `in_computation` selects the computation if
+    several have an instruction of that name.
 
-    Where the slice has to do with several devices, the new module is for as many, with the values of each; else for
-    one, with those of `device` (by default 0). Where `device` is given, collectives are not part of the slice but cut,
-    and what they gave is an input.
+    If the slice involves several devices, the new module is for the same number of devices, with the values of each;
+    otherwise it is for one, with the values of `device` (by default 0). If `device` is given, the slice ends at
+    collectives, whose results become inputs.
 
-    Raises InputError where there is no such instruction, it does not run (in that iteration, on that device), or runs
-    where nothing can be seen (in a reduction's computation); and what `run_devices` raises.
+    Raises InputError if the instruction does not exist, does not run (in that iteration, on that device), or runs where
+    it cannot be observed (in the computation of a reduction); and whatever `run_devices` raises.
     """
     require_module(module)
     require_run_options("extract", options)

@@ -1,7 +1,7 @@
-"""Cutting a module: the instructions that one of them needs become the entry of a module of its own.
+"""Slicing a module: the instructions that one instruction depends on become the entry of a new module.
 
-A slice has an inside, which the new module computes, and a boundary, whose values it takes as parameters. Names,
-layouts and metadata stay as they are.
+A slice has an interior, which the new module computes, and a boundary, whose values become its parameters. Names,
+layouts and metadata are kept.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def slice_of(
 ) -> Slice:
     """The instructions of `computation` that `target` needs, back to its parameters.
 
-    With `depth`, only so many steps back: 1 is the instruction alone. What stands in `cuts` is given, too, and so is
+    With `depth`, at most this many levels of operands: 1 is the instruction alone. `cuts` are inputs, too, and so is
     whatever would be another value in another run: random numbers from a state, and what comes from a host. Without
     `keep_devices`, what exchanges values with other devices is given as well, unless it is the target. Constants are
     always inside, unless the text elides their values. Of tuples, only the elements in use are given.
@@ -116,7 +116,7 @@ def slice_module(module: Module, slice_: Slice, shapes: Mapping[str, Shape] | No
     """The module that computes a slice: its boundary are the parameters, in order, and its target is the result.
 
     `shapes` are those of boundary values that are not as declared (where float widths are mixed). Called computations
-    come along. Tokens at the boundary are made anew.
+    come along. Tokens at the boundary are created by the new module.
     """
     shapes = shapes or {}
     number = {name: position for position, name in enumerate(slice_.boundary)}

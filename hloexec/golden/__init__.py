@@ -1,6 +1,7 @@
-"""Golden outputs: a module with its inputs and what it should give, in a folder of plain files.
+"""Golden outputs: a module, its inputs and its expected result, in a folder of plain files.
 
-`record_golden` makes such a folder, `check_golden` runs it again. What lies in it: see `hloexec.golden.folder`.
+`record_golden` creates such a folder; `check_golden` runs the module again. `hloexec.golden.folder` documents the
+files.
 """
 
 from hloexec.golden.checking import GoldenCheck, Outcome, check_golden, update_golden

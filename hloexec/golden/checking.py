@@ -36,7 +36,7 @@ class Outcome(enum.Enum):
 
 @attrs.frozen(eq=False, repr=False)
 class GoldenCheck(Described):
-    """What came of running a golden's module again: an outcome, and why."""
+    """The result of running a golden's module again: an outcome, and the reason."""
 
     folder: Path
     outcome: Outcome
@@ -55,14 +55,15 @@ class GoldenCheck(Described):
 
 
 def check_golden(folder: str | os.PathLike[str], *, module: Module | None = None) -> GoldenCheck:
-    """Run a golden's module on its inputs and compare the result with the one that it holds.
+    """Run a golden's module on its inputs, and compare the result with the recorded one.
 
-    Results that hloexec recorded under the `exact` policy must come out in the same bits. All others may be off by what
-    the golden's tolerances say or, where it has none, by what rounding explains (`hloexec.compare`). `module` is run in
-    place of the golden's own, as after a compiler pass; then rounding is always allowed for.
+    Results that hloexec recorded under the policy `exact` must have the same bits. All other results may differ within
+    the golden's tolerances or, if it has none, by as much as rounding explains (`hloexec.compare`). `module` runs
+    instead of the golden's own module, for example the same module after a compiler pass; rounding differences are then
+    always allowed.
 
-    Raises InputError for arguments of other types, and nothing else of hloexec's: what keeps a golden from being
-    checked is an outcome.
+    Raises InputError for arguments of wrong types, and no other HloError: if a golden cannot be checked, the outcome
+    says so.
     """
     require_path("folder", folder)
     if module is not None:
@@ -87,7 +88,7 @@ def update_golden(folder: str | os.PathLike[str]) -> GoldenCheck:
 
 
 def _timed(path: Path, other: Module | None) -> tuple[GoldenCheck, Value]:
-    """The check, and the result that came out."""
+    """The check, and the new result."""
     start = time.perf_counter()
     try:
         found, result = _checked(path, other)

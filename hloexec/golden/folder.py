@@ -1,11 +1,11 @@
-"""The folder of a golden: `NAME.golden` with four plain files, which need nothing outside of it.
+"""The folder of a golden: `NAME.golden`, with four self-contained plain files.
 
 - `module.hlo`: the text of the module.
-- `inputs.npz`: the values of its parameters, keyed as `hloexec run --inputs` reads them; where devices have inputs of
-  their own, one tuple per device.
-- `expected.npz`: the result, keyed as `hloexec run --save` writes it; one per device where there are several.
-- `golden.json`: how it is run (policy of numerics, devices, elided constants), how it is compared (tolerances, if any
-  were given), where inputs and result come from, the SHA-256 of `module.hlo`, and the versions that recorded it.
+- `inputs.npz`: the values of its parameters, keyed as `hloexec run --inputs` reads them; if devices have different
+  inputs, one tuple per device.
+- `expected.npz`: the result, keyed as `hloexec run --save` writes it; one per device if there are several.
+- `golden.json`: how to run the module (numerics policy, devices, elided constants), how to compare results (tolerances,
+  if given), where inputs and result come from, the SHA-256 of `module.hlo`, and the versions that recorded it.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ __all__ = [
 SUFFIX = ".golden"
 RECORD, MODULE, INPUTS, EXPECTED = "golden.json", "module.hlo", "inputs.npz", "expected.npz"
 OURS = "hloexec"
-"""Where a result comes from that hloexec computed."""
+"""The source of a result that hloexec computed."""
 _FORMAT = 1
 _MOST_BYTES = 1 << 20
 
 
 @attrs.frozen(repr=False)
 class Golden(Described):
-    """A golden on disk: what its `golden.json` says of how the module is run and compared."""
+    """A golden on disk: how its `golden.json` says that the module is run and compared."""
 
     folder: Path = attrs.field(converter=Path)
     module_name: str
@@ -65,7 +65,7 @@ class Golden(Described):
     expected_source: str = OURS
     """`hloexec`, or the file it was read from."""
     seed: int = 0
-    """Of the random numbers that the module draws itself."""
+    """The seed of the random numbers that the module generates."""
     elided: str = "zeros"
     unknown: str = "error"
     atol: float | None = None
@@ -79,7 +79,7 @@ class Golden(Described):
 
     @property
     def is_bit_for_bit(self) -> bool:
-        """Whether its result must come out in the same bits: it is hloexec's own under `exact`."""
+        """Whether the result must have the same bits: hloexec computed it under `exact`."""
         return numerics_policy(self.numerics).is_exact and self.expected_source == OURS and not self.has_tolerance
 
     @property
@@ -113,7 +113,7 @@ def module_text(module: Module) -> bytes:
 
 
 def text_hash(data: bytes) -> str:
-    """How a module's text is told from another."""
+    """How a module's text is identified."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -139,7 +139,7 @@ def _no_folder(path: Path) -> str:
     """Why a path is no golden, as a sentence."""
     if path.exists():
         return f"{str(path)!r} is a file; a golden is a folder, which `hloexec golden record` makes"
-    return f"there is no folder {str(path)!r}"
+    return f"there is not a folder {str(path)!r}"
 
 
 def read_golden(folder: str | os.PathLike[str]) -> Golden:
@@ -153,7 +153,7 @@ def read_golden(folder: str | os.PathLike[str]) -> Golden:
         raise InputError(_no_folder(folder))
     for name in (RECORD, MODULE, INPUTS, EXPECTED):
         if not (folder / name).is_file():
-            raise InputError(f"{folder.name} is no whole golden: {name} is missing; record it again")
+            raise InputError(f"{folder.name} is not a complete golden: {name} is missing; record it again")
     with os_errors_named(f"read {str(folder / RECORD)!r}"), open(folder / RECORD, "rb") as file:
         data = file.read(_MOST_BYTES + 1)
     try:
@@ -168,7 +168,7 @@ def _golden(folder: Path, record: object) -> Golden:
         raise InputError(f"{folder.name}: {RECORD} is not that of a golden: it names no format")
     if record["format"] != _FORMAT:
         raise InputError(
-            f"{folder.name}: {RECORD} has format {record['format']}, of which this hloexec knows nothing; it reads "
+            f"{folder.name}: {RECORD} has format {record['format']}, unknown to this version of hloexec; it reads "
             f"format {_FORMAT}"
         )
     values: dict[str, Any] = {}

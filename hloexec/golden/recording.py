@@ -1,4 +1,4 @@
-"""Recording a golden: run a module, or take a result from elsewhere, and write the folder as a whole or not at all."""
+"""Recording a golden: run a module, or take a result from elsewhere, and write the folder atomically."""
 
 from __future__ import annotations
 
@@ -64,16 +64,16 @@ def record_golden(
 ) -> Golden:
     """Write the golden of a module to `folder`, whose name must end in `.golden`.
 
-    `inputs` are as for `run_devices` (see `hloexec.Inputs`); None draws them by `seed`, which is also that of the
-    random numbers that the module draws itself. `expected` is the result, one per device where there are several, or a
-    mapping from leaves' labels to arrays; without it the module is run.
-    `numerics`, `elided` and `unknown` are as for `run`; `atol`, `rtol` and `ulp` are tolerances for `check_golden`, as
-    for `compare`. `inputs_source` and `expected_source` say where values come from, for people. `replace` allows
-    writing over a golden that is there. `memory_limit`, `max_iterations` and `timeout` end runs, as those of
-    `run_devices`; they are not kept.
+    `inputs` are as for `run_devices` (see `hloexec.Inputs`); None generates them from `seed`, which also seeds the
+    random numbers that the module itself generates. `expected` is the result, one per device if there are several, or a
+    mapping from labels of leaves to arrays; without it, the module is run. `numerics`, `elided` and `unknown` are as
+    for `run`; `atol`, `rtol` and `ulp` are tolerances for `check_golden`, as for `compare`. `inputs_source` and
+    `expected_source` describe where the values come from, for readers. `replace` allows an existing golden to be
+    overwritten. `memory_limit`, `max_iterations` and `timeout` limit the runs, as for `run_devices`; they are not
+    stored.
 
-    Raises what `run_devices` raises, and InputError where the folder cannot be written or `expected` is of another
-    shape than the module's result.
+    Raises what `run_devices` raises, and InputError if the folder cannot be written or the shape of `expected` is not
+    that of the module's result.
     """
     require_module(module)
     require_path("folder", folder)
@@ -161,7 +161,9 @@ def nested_value(leaves: Mapping[str, Array]) -> Value:
             raise wrong("each key of expected", "the label of a leaf", label)
         parts = label.split(".")
         if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
-            raise InputError(f"{label!r} is no place in a result; leaves are keyed 0, 1.0, …, or value where it is one")
+            raise InputError(
+                f"{label!r} is not a leaf of the result; keys are 0, 1.0, …, or value if it is not a tuple"
+            )
         level = root
         for part in parts[:-1]:
             level = level.setdefault(int(part), {})
@@ -206,12 +208,12 @@ def _target(folder: str | os.PathLike[str], replace: bool) -> Path:
     if not target.name.endswith(SUFFIX) or target.name == SUFFIX:
         raise InputError(f"a golden's folder is called NAME{SUFFIX}, but this is {str(target)!r}")
     if target.parent.exists() and not target.parent.is_dir():
-        raise InputError(f"cannot write {str(target)!r}: {str(target.parent)!r} is no folder")
+        raise InputError(f"cannot write {str(target)!r}: {str(target.parent)!r} is not a folder")
     if target.exists():
         if not replace:
             raise InputError(f"{str(target)!r} is there already; replace=True records it again")
         if not (target / RECORD).is_file():
-            raise InputError(f"{str(target)!r} is there already, and is no golden: it has no {RECORD}")
+            raise InputError(f"{str(target)!r} exists already, and is not a golden: it has no {RECORD}")
     return target
 
 

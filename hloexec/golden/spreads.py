@@ -1,7 +1,8 @@
-"""`spread.npz`: what rounding does to each element of a golden's result, measured when it was recorded.
+"""`spread.npz`: the rounding error of each element of a golden's result, measured when it was recorded.
 
-For each leaf of floats, in their order, the scales of its elements, and how many samples, degrees of freedom and scales
-to allow `hloexec.numerics.sampling.spread` found. A golden without the file is held to what can be read off its module.
+For each leaf of floats, in order, it has the scales of its elements, and the numbers of samples, degrees of freedom and
+allowed scales from `hloexec.numerics.sampling.spread`. Without this file, the tolerance of a golden is derived from its
+module.
 """
 
 from __future__ import annotations

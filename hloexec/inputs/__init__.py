@@ -38,21 +38,22 @@ def random_inputs(
     ranges: Mapping[int | str, tuple[float, float]] | None = None,
     verify: bool = True,
 ) -> list[Value]:
-    """One value per parameter of the entry computation, or of the one named.
+    """Generate one value per parameter of the entry computation, or of the given one.
 
-    The same seed gives the same values on every machine, and each parameter its own, whatever the others are. `normal`
-    and `uniform` (-1 to 1) keep to what the module needs: indices in bounds, few iterations of loops, positive numbers
-    under roots and logarithms and as divisors, matrices of a size that keeps products of standard deviation 1; other
-    signed integers are 0 to 99, unsigned and 8-bit ones anything. The others serve special purposes: `zeros`, `ones`,
-    `iota` (0, 1, 2, … as far as the type counts), `special` (half of the floats are NaN, infinities, denormals or
-    extremes; integers lie at the ends of their range) and `large`; integers keep in bounds there too, floats do not.
+    The same seed gives the same values on every machine, and the values of a parameter do not depend on the other
+    parameters. `normal` and `uniform` (-1 to 1) respect what the module needs: indices in bounds, loops with few
+    iterations, positive numbers under roots and logarithms and as divisors, and matrices scaled so that products keep a
+    standard deviation of 1; other signed integers are 0 to 99, unsigned and 8-bit ones are arbitrary. The others are
+    for special purposes: `zeros`, `ones`, `iota` (0, 1, 2, … as far as the type can count), `special` (half of the
+    floats are NaN, infinities, denormals or extremes; integers are at the ends of their range) and `large`. With these,
+    too, integers stay in bounds, but floats may not.
 
-    `ranges` gives single parameters, by number or name, the least and the largest number that they hold; they are drawn
-    uniformly, whatever the module asks of them.
+    `ranges` maps parameters, by number or name, to the smallest and largest number to generate; values are uniformly
+    distributed in this range, regardless of what the module needs.
 
-    Raises VerificationError where the module is not well-formed (unless told not to `verify`), InputError for a
-    computation, distribution or seed that does not exist, a range without numbers or an opaque parameter, and
-    ResourceError where the values would not fit into memory.
+    Raises VerificationError if the module is not well-formed (unless `verify` is False), InputError for an unknown
+    computation, distribution or seed, an invalid range or an opaque parameter, and ResourceError if the values would
+    not fit into memory.
     """
     require_module(module)
     require_flags(verify=verify)
@@ -62,7 +63,7 @@ def random_inputs(
     if verify:
         verify_module(module)
     if distribution not in DISTRIBUTIONS:
-        raise InputError(f"there is no distribution {distribution!r}; there are {', '.join(DISTRIBUTIONS)}")
+        raise InputError(f"unknown distribution {distribution!r}; the distributions are {', '.join(DISTRIBUTIONS)}")
     chosen = module.entry if computation is None else named_computation(module, computation)
     require_memory(chosen)
     given = {} if ranges is None else ranges_of(chosen, ranges)

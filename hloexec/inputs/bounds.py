@@ -1,8 +1,8 @@
-"""What is known of every value in a module before it runs: between which bounds its elements lie.
+"""Bounds of every value of a module, known before it runs.
 
-This is interval arithmetic over the IR, from the parameters forward, by the rules that are traits of opcodes; a result
-without a rule is bounded by its element type. Each call of a computation is looked at with what is known of its
-arguments, so a scalar constant that is passed into a fusion stays known there.
+This is interval arithmetic over the IR, forward from the parameters, with the rules that are traits of opcodes; a
+result without a rule is bounded by its element type. Each call of a computation is analysed with the bounds of its
+arguments, so a scalar constant that is passed to a fusion stays known there.
 """
 
 from __future__ import annotations

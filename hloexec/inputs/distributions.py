@@ -112,7 +112,7 @@ def _fill_integers(
 
 
 def integer_range(element_type: ElementType, demand: Demand) -> tuple[int, int]:
-    """The range to draw from: what uses allow, else anything for unsigned and narrow types, else small numbers."""
+    """The range to sample from: what uses allow, else anything for unsigned and narrow types, else small numbers."""
     lowest, highest = element_type.integer_range
     low = None if demand.low < lowest else math.ceil(demand.low)
     high = None if demand.high > highest else math.floor(demand.high)

@@ -30,7 +30,7 @@ class Range:
     """What errors call it."""
 
     def random_array(self, element_type: ElementType, dimensions: tuple[int, ...], key: tuple[int, int]) -> Array:
-        """Elements drawn uniformly from the range; InputError where the type has none in it."""
+        """Elements sampled uniformly from the range; InputError if the type has none in it."""
         if element_type.kind is Kind.PRED:
             raise InputError(f"{self.what} is for numbers, but the parameter holds preds")
         if element_type.is_integral:

@@ -1,8 +1,8 @@
-"""Following what a module needs of its values back to its parameters.
+"""Propagating a module's requirements on values back to its parameters.
 
-The counterpart of `hloexec.inputs.bounds`, backwards: every demand is traced from the instruction that makes it,
-through data movement, arithmetic and tuples, into and out of called computations, by the rules that are traits of
-opcodes. Where two uses contradict each other, the later one in the program wins.
+The backward counterpart of `hloexec.inputs.bounds`: every demand is propagated from the instruction that makes it,
+through data movement, arithmetic and tuples, into and out of called computations, with the rules that are traits of
+opcodes. If two uses contradict each other, the later one in the program wins.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _distribute(demands: Demands, operands: Sequence[Instruction], found: _Deman
 
 
 def _hand_over(instruction: Instruction, operands: Sequence[Instruction], demands: Demands, found: _Demanded) -> bool:
-    """Trace through what hands its operands over, or parts of them; False for anything else."""
+    """Trace through an instruction that forwards its operands, or parts of them; False for anything else."""
     traits = traits_of(instruction)
     match role_of(instruction):
         case Role.GET_TUPLE_ELEMENT:
@@ -171,7 +171,8 @@ def _leaf_at(shape: Shape, index: Index) -> int:
 
 
 def _contraction_demands(use: Use) -> Demanded:
-    """A sum of k products of numbers of size 1 grows to √k; whatever comes from parameters makes up for it."""
+    """A sum of k products of numbers of size 1 grows to √k; values that come from parameters are scaled to
+    compensate."""
     cost = contraction_of(use.instruction, use.shapes)
     if cost is None or cost.contracted_size < 2:
         return []

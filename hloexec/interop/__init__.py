@@ -1,7 +1,7 @@
-"""Modules from elsewhere: XLA's protocol buffers, StableHLO, JAX itself.
+"""Modules in other formats: XLA's protocol buffers, StableHLO, JAX functions.
 
-HLO text is read by `hloexec.text` alone. Every other format goes through jaxlib once, into HLO text, and from there the
-same way; only the values in a snapshot are read without it.
+`hloexec.text` reads HLO text. jaxlib converts every other format to HLO text, which is then read in the same way; only
+the values in a snapshot are read without jaxlib.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OTHERS = {
     Format.ARRAYS: "`hloexec info` shows and hloexec.literals.load reads",
     Format.BUFFER_ASSIGNMENT: "`hloexec memory MODULE --assignment` shows and hloexec.load_buffer_assignment reads",
 }
-"""Files that lie beside modules, and what reads them."""
+"""Related files that are not modules, and what reads them."""
 
 
 @attrs.frozen(eq=False)
@@ -56,7 +56,7 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
         raise InputError(f"{filename} is empty; expected a module")
     form = detect(data)
     if form in _OTHERS:
-        raise InputError(f"{filename} is no module: it holds {form.value}, which {_OTHERS[form]}")
+        raise InputError(f"{filename} is not a module: it holds {form.value}, which {_OTHERS[form]}")
     if form is Format.PROTO:
         return _module(_module_file(data, filename), filename, strict)
     if form is Format.HLO_TEXT:
@@ -107,5 +107,5 @@ def _module(file: ModuleFile, filename: str, strict: bool) -> Module:
 
 
 def _as_text(filename: str) -> str:
-    """How messages call a file whose text nobody has seen."""
+    """The file name in messages about text that has no file."""
     return f"{filename} as HLO text"

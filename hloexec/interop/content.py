@@ -1,4 +1,4 @@
-"""What a file of a module holds shows in its first bytes, not in its name: text, MLIR, protocol buffers, gzip."""
+"""Detecting a file's format by its first bytes, not by its name: text, MLIR, protocol buffers, gzip."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_BYTES = 4 << 30
 
 
 class Format(enum.Enum):
-    """The formats a module may come in, and those of files that lie beside one."""
+    """The formats of modules, and of related files."""
 
     HLO_TEXT = "HLO text"
     MLIR_TEXT = "MLIR text"

@@ -97,7 +97,9 @@ def _elements(literal: Message, storage: _Storage, dimensions: Sequence[int]) ->
         raw = literal.bytes(storage.field)
         size = element_type.byte_size
         if len(raw) % size:
-            raise InputError(f"a literal of {element_type.name} has {len(raw)} bytes, which is no multiple of {size}")
+            raise InputError(
+                f"a literal of {element_type.name} has {len(raw)} bytes, which is not a multiple of {size}"
+            )
         elements = _decoded(raw, element_type)
     if min(dimensions, default=0) < 0 or math.prod(dimensions) != len(elements):
         shape = f"{element_type.name}[{','.join(map(str, dimensions))}]"

@@ -1,4 +1,4 @@
-"""Modules straight from JAX."""
+"""Modules of JAX functions."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["from_jax"]
 
 
 def from_jax(function: Callable[..., Any] | Any, *arguments: object, **keywords: object) -> Module:
-    """The module of a JAX function at these arguments, as it is before optimization.
+    """The module of a JAX function for the given arguments, before optimization.
 
-    `function` is any callable that `jax.jit` takes, or the result of `jax.jit` with options of its own; arguments are
-    arrays, pytrees of them, or `jax.ShapeDtypeStruct`. It may also be what `.lower(…)` or `.compile()` of a jitted
-    function gave (the latter is the module *after* optimization); those take no arguments.
+    `function` is any callable that `jax.jit` accepts, or the result of `jax.jit`; arguments are arrays, pytrees of
+    arrays, or `jax.ShapeDtypeStruct`. It may also be the result of `.lower(…)` or `.compile()` of a jitted function
+    (for the latter, the module *after* optimization); these take no arguments.
 
-    The module's parameters are the leaves of the arguments in `jax.tree.leaves`' order, its result the tuple of the
-    result's leaves, or the only leaf. A function jitted by the caller drops the arguments that it does not use, as
-    `jax.jit` does by default. A typed PRNG key is an array of its words.
+    The module's parameters are the leaves of the arguments in the order of `jax.tree.leaves`; its result is the tuple
+    of the result's leaves, or the only leaf. A function that the caller has jitted drops unused arguments, as `jax.jit`
+    does by default. A typed PRNG key is an array of its words.
 
-    Raises UnsupportedError without JAX, InputError for what has no single module; what the function itself raises while
-    it is traced passes through.
+    Raises UnsupportedError without JAX, InputError for something that has no single module, and whatever the function
+    itself raises during tracing.
     """
     try:
         import jax

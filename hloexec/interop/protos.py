@@ -1,11 +1,11 @@
-"""The messages XLA dumps modules in, told apart by what they hold (xla/service/hlo.proto).
+"""The messages in which XLA dumps modules, distinguished by their contents (xla/service/hlo.proto).
 
     HloModuleProto          name = 1, entry_computation_name = 2, computations = 3, host_program_shape = 4, …
     HloProto                hlo_module = 1, buffer_assignment = 3
     HloSnapshot             hlo (an HloProto) = 1, arguments = 2, result = 3, execution_platform = 4
     HloUnoptimizedSnapshot  hlo_module = 1, partitions = 2 (each: arguments = 1)
 
-Nothing in a file names its type, but each of the others keeps its module inside field 1, at a depth of its own.
+A file does not name its type, but each of the others has its module inside field 1, at a different depth.
 """
 
 from __future__ import annotations

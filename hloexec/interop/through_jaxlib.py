@@ -1,7 +1,7 @@
-"""Modules in formats that only XLA reads itself, turned into HLO text by jaxlib, where that is installed.
+"""Conversion of formats that only XLA reads to HLO text, by jaxlib if it is installed.
 
-The text carries everything that runs: whole constants (NaN payloads and negative zeros included), layouts, metadata and
-configurations.
+The text includes everything that affects a run: whole constants (with NaN payloads and negative zeros), layouts,
+metadata and configurations.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Protocol buffers on the wire, as far as HLO's files need them.
+"""The wire format of protocol buffers, as far as HLO's files need it.
 
-A message is a run of fields; each has a number, a wire type and a payload (protobuf.dev, "Encoding"). `read` splits a
-message into its fields and leaves nested messages as bytes; what a number means is the caller's knowledge. Every byte
-is distrusted: damage raises InputError with the offset.
+A message is a sequence of fields; each has a number, a wire type and a payload (protobuf.dev, "Encoding"). `read`
+splits a message into its fields and leaves nested messages as bytes; callers know what each number means. All input is
+validated: damaged data raise InputError with the offset.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A module run on XLA:CPU, by jaxlib where that is installed: what to compare hloexec's own results with.
+"""Running a module on XLA:CPU with jaxlib, if it is installed, to compare results with hloexec's.
 
-jaxlib compiles StableHLO alone, so that a module goes as text to XLA's own parser, and from there through StableHLO to
-XLA:CPU. What StableHLO cannot say (fusions, most library calls, layouts within a module) is refused by XLA, or ends its
-process: it has one of its own, which is sent the text and the bytes of the inputs, and answers with the result's.
+jaxlib compiles only StableHLO. A module is therefore parsed by XLA, converted to StableHLO and compiled for XLA:CPU.
+What StableHLO cannot express (fusions, most library calls, layouts within a module) is refused by XLA or crashes it.
+XLA therefore runs in a separate process, which receives the text and the bytes of the inputs, and returns those of the
+result.
 """
 
 from __future__ import annotations

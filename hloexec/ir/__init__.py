@@ -1,4 +1,5 @@
-"""What a module is: shapes, literals, instructions, computations, shardings. Data only; no behaviour of opcodes."""
+"""The representation of a module: shapes, literals, instructions, computations and shardings. Data only; the semantics
+of opcodes are in `ops`."""
 
 from hloexec.dtypes import ElementType, Kind
 from hloexec.ir.instruction import Alias, Computation, EntryLayout, Instruction, Module, Span

@@ -1,9 +1,9 @@
-"""What XLA's buffer assignment says: which value lies where in which allocation, and from when to when it lives.
+"""XLA's buffer assignment: the allocation and offset of each value, and its live range.
 
-XLA dumps it in parts, of which a file may hold one or several: the allocations with the values in them, the values with
-their positions and uses, the live ranges over the flattened schedule, and the memory usage report. A part that is
-absent is None. A *value* is what an instruction defines at one index of its shape: the array itself, or, at an inner
-node of a tuple, the table of pointers. Sizes and offsets are in bytes, times are positions in the instruction sequence,
+XLA dumps it in parts, of which a file may contain one or several: the allocations with the values in them, the values
+with their positions and uses, the live ranges over the flattened schedule, and the memory usage report. A part that is
+missing is None. A *value* is what an instruction defines at one index of its shape: the array itself or, at an inner
+node of a tuple, the table of pointers. Sizes and offsets are in bytes; times are positions in the instruction sequence,
 both ends inclusive.
 """
 
@@ -40,7 +40,7 @@ Index = tuple[int, ...]
 class ValueLabel:
     """`<id instruction{index} (phi) @color>`: the name of a value.
 
-    `index` is None where the instruction's shape is no tuple. A phi stands for one of several values, where control
+    `index` is None if the instruction's shape is not a tuple. A phi represents one of several values, where control
     flow joins. `color` is the memory space that the value has to lie in, 0 the usual one.
     """
 

@@ -31,11 +31,11 @@ class Span(NamedTuple):
 class Instruction(Described):
     """`name = shape opcode(operands), attributes…`.
 
-    `attributes` is an instance of the class that the opcode's registry entry names (None where it has no attributes of
-    its own); what any instruction may carry stands beside it. `backend_config` is kept verbatim: as the decoded string
-    where it was quoted, as the text with its braces where it was a dictionary. An opcode that this version does not
-    know keeps the text of its operand list in `unknown_operands` where it is not a list of names, and all its
-    attributes in `unknown_attributes`.
+    `attributes` is an instance of the class that the opcode's registry entry names (None if the opcode has no
+    attributes of its own); attributes that any instruction may have are separate fields. `backend_config` is kept
+    verbatim: as the decoded string if it was quoted, as the text with its braces if it was a dictionary. For an opcode
+    that this version does not know, `unknown_operands` has the text of the operand list if it is not a list of names,
+    and `unknown_attributes` has all attributes.
     """
 
     name: str
@@ -144,8 +144,8 @@ class Alias:
 class Module(Described):
     """A whole HLO module.
 
-    `computations` are in the order of the text, the entry computation among them. `source` is the text it was read
-    from, if it was.
+    `computations` are in the order of the text, including the entry computation. `source` is the text that the module
+    was read from, if any.
     """
 
     name: str

@@ -19,9 +19,9 @@ __all__ = ["Literal"]
 
 @attrs.frozen(eq=False)
 class Literal:
-    """The value of a constant; `value` is None where the text elides it.
+    """The value of a constant; `value` is None if the text elides it.
 
-    An array literal holds a read-only NumPy array of the logical shape in the element type's storage type; a tuple
+    An array literal holds a read-only NumPy array of the logical shape, in the element type's storage type; a tuple
     literal holds a tuple of literals.
     """
 

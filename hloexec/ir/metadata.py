@@ -1,4 +1,4 @@
-"""Where an instruction comes from: names and source positions that frameworks attach."""
+"""The origin of an instruction: names and source positions that frameworks attach."""
 
 from __future__ import annotations
 
@@ -77,6 +77,6 @@ class ResultAccuracy:
 
 @attrs.frozen
 class OriginalValue:
-    """`origin={…}`: which values of the module before optimization this one stands for, verbatim."""
+    """`origin={…}`: the values of the module before optimization that this one corresponds to, verbatim."""
 
     text: str

@@ -1,8 +1,8 @@
 """Shapes and layouts.
 
-A shape is what the text declares: an array of some element type and dimensions, with an optional layout, or a tuple of
-shapes. Tokens and opaque values are arrays without dimensions, as in XLA. The layout says in which physical order the
-logical elements lie; only `bitcast` computes with it.
+A shape is what the text declares: an array with an element type, dimensions and an optional layout, or a tuple of
+shapes. Tokens and opaque values are arrays without dimensions, as in XLA. The layout gives the physical order of the
+logical elements; only `bitcast` computes with it.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Layout:
 class ArrayShape:
     """An array, a token or an opaque value.
 
-    `dynamic_dimensions` is empty for the usual static shape, else one flag per dimension; the size of a dynamic
-    dimension is its upper bound, or `UNBOUNDED`.
+    `dynamic_dimensions` is empty for static shapes, otherwise one flag per dimension; the size of a dynamic dimension
+    is its upper bound, or `UNBOUNDED`.
     """
 
     element_type: ElementType
@@ -140,7 +140,7 @@ class ArrayShape:
 
 @attrs.frozen(eq=False, repr=False)
 class TupleShape:
-    """A tuple of shapes, perhaps empty, perhaps nested, as deep as it likes: nothing here recurses."""
+    """A tuple of shapes, possibly empty or nested to any depth."""
 
     elements: tuple[Shape, ...] = ()
 

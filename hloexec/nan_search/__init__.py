@@ -1,4 +1,4 @@
-"""Finding the instruction at which numbers go bad: NaN, infinities, and what else loses them."""
+"""Finding the instruction that first produces a NaN, an infinity or another loss of accuracy."""
 
 from hloexec.nan_search.findings import Element, Finding, Link, NanSearch, Operand
 from hloexec.nan_search.running import find_nan

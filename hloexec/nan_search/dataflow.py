@@ -1,7 +1,8 @@
-"""Where a value comes from, across calls, fusions, loops and branches, and the chain that led to a bad one.
+"""The sources of a value across calls, fusions, loops and branches, and the chain of instructions that led to a
+nonfinite one.
 
-Instructions that only rename values (tuples, parameters, calls, loops …) have one source, any other the operands that
-it computes with.
+Instructions that only forward values (tuples, parameters, calls, loops …) have one source; all others have their
+operands as sources.
 """
 
 from __future__ import annotations

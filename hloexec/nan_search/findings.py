@@ -1,4 +1,4 @@
-"""What a search for NaN finds."""
+"""The result of a search for NaN."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Element", "Finding", "Link", "NanSearch", "Operand"]
 
 @attrs.frozen
 class Element:
-    """One element that went bad."""
+    """One affected element."""
 
     index: tuple[int, ...]
     value: float | int | complex | bool
@@ -32,7 +32,7 @@ class Operand:
 
 @attrs.frozen
 class Link:
-    """One instruction on the way to a bad element, with the range of what it gave."""
+    """One instruction on the path to an affected element, with the range of its result."""
 
     name: str
     """Path and instruction."""
@@ -44,7 +44,7 @@ class Link:
 
 @attrs.frozen
 class Finding:
-    """An instruction that makes bad numbers out of good ones."""
+    """An instruction that produces NaN, infinities or another symptom."""
 
     kind: str
     """`overflow`, `pole`, `invalid`, `nan`, `saturation`, `underflow` or `cancellation`."""
@@ -62,16 +62,16 @@ class Finding:
     """Its line of HLO."""
     op_name: str | None
     source: tuple[SourceLine, ...]
-    """Where it comes from, the innermost call first."""
+    """Its source lines, the innermost call first."""
     bad: int
-    """How many elements are bad that were not before."""
+    """How many elements have the symptom that its operands do not have."""
     count: int
     """How many elements there are."""
     value: LeafStatistics
     operands: tuple[Operand, ...]
     elements: tuple[Element, ...]
     chain: tuple[Link, ...]
-    """What led to it, from the earliest instruction on to the operand."""
+    """The chain that led to it, from the earliest instruction to the operand."""
 
 
 @attrs.frozen(repr=False)
@@ -80,7 +80,7 @@ class NanSearch(Described):
 
     finding: Finding | None
     later: tuple[Finding, ...]
-    """Others that take part in what went bad, in the order in which they ran."""
+    """Other instructions that contributed, in the order in which they ran."""
     discarded: tuple[Finding, ...]
     """Where NaN or infinities appeared that did not reach the result: a select threw them away, or they turned finite
     again (1/∞); one per instruction, the first run of each."""
@@ -89,7 +89,7 @@ class NanSearch(Described):
     nan_from_inputs: bool
     """Whether NaN of the inputs reach the result, no instruction having made any."""
     events: int
-    """How many instructions were looked at."""
+    """How many instructions were checked."""
 
     def __str__(self) -> str:
         if self.finding is not None:

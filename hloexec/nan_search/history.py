@@ -1,7 +1,7 @@
-"""What a search remembers: the ranges of the latest values at every place, and which findings they owe their NaN to.
+"""The history that a search keeps: the ranges of recent values, and the findings that their NaNs come from.
 
-A *place* is an instruction on a path of calls, and an index into its value. Memory is bounded by the number of places,
-not by trip counts: of each instruction on each path the last few runs are kept.
+Values are identified by an instruction on a call path, and an index into its value. Memory is bounded by their number,
+not by trip counts: only the last few executions of each instruction on each path are kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The range of a value, and whether it is finite: what a search remembers of everything it has seen."""
+"""The range of a value, and whether it is finite: what a search keeps of every value it has seen."""
 
 from __future__ import annotations
 

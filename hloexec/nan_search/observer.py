@@ -1,4 +1,5 @@
-"""The observer of a nan search: it checks every value as it is made, and follows bad ones to see if they matter."""
+"""The observer of a NaN search: it checks every value as it is computed, and follows nonfinite ones to see whether they
+reach the result."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ class NanObserver:
         )
 
     def _is_kept(self, event: Event) -> bool:
-        """Whether the value is what the run gives, or what a loop hands to its next iteration."""
+        """Whether the value is the result of the run, or carried to the next iteration of a loop."""
         if event.instruction.name != event.computation.root_name:
             return False
         if not event.path:
@@ -107,7 +108,7 @@ class NanObserver:
         return role_of(caller) is Role.WHILE and event.path[-1].computation == caller.attributes.body
 
     def _birth(self, event: Event, place: ResultLeaf, ranges: dict[tuple[int, ...], Range | None]) -> int | None:
-        """The number of a new finding, where this instruction made bad numbers."""
+        """The number of a new finding, if this instruction produced nonfinite numbers."""
         role = role_of(event.instruction)
         if role is Role.CONSTANT or (role is Role.PARAMETER and not place.path):
             if role is Role.PARAMETER and any(found is not None and found.has_nan for found in ranges.values()):
@@ -130,7 +131,8 @@ class NanObserver:
     def _out_of_finite_sources(
         self, event: Event, place: ResultLeaf, ranges: dict[tuple[int, ...], Range | None]
     ) -> Symptom | None:
-        """Bad numbers of an instruction whose operands are gone (collectives), or that only renames values.
+        """Nonfinite numbers of an instruction whose operands are not available (collectives), or that only forwards
+        values.
 
         The latter happens where a caller's floats are of another width than the computation's.
         """
@@ -149,7 +151,7 @@ class NanObserver:
         return None
 
     def _causes(self, event: Event, place: ResultLeaf, index: tuple[int, ...], found: Range | None) -> frozenset[int]:
-        """The findings that a bad array owes its bad elements to."""
+        """The findings that the nonfinite elements of an array come from."""
         instruction = event.instruction
         is_exchanged = exchanges(instruction)
         if role_of(instruction) is Role.MACHINE and not is_exchanged:
@@ -201,7 +203,7 @@ class NanObserver:
 
 
 def _is_chosen(event: Event, number: int) -> bool:
-    """Whether a bad element of a select's result is taken from this operand (1 or 2)."""
+    """Whether a nonfinite element of a select's result is taken from this operand (1 or 2)."""
     if number == 0 or len(event.operands) != 3 or not isinstance(event.operands[number], np.ndarray):
         return number != 0
     choice, value = event.operands[0], event.value
@@ -211,7 +213,7 @@ def _is_chosen(event: Event, number: int) -> bool:
 
 
 def _elements(event: Event, value: Array, symptom: Symptom, most: int) -> tuple[Element, ...]:
-    """The first bad elements, with those of the operands at their places."""
+    """The first affected elements, with those of the operands at the same positions."""
     entry = find_opcode(event.instruction.opcode)
     arrays = [operand for operand in event.operands if isinstance(operand, np.ndarray)]
     is_elementwise = (

@@ -1,4 +1,4 @@
-"""`find_nan`: run a module until the instruction is known that made its numbers bad."""
+"""`find_nan`: run a module until the instruction that produced its first relevant NaN or infinity is known."""
 
 from __future__ import annotations
 
@@ -31,22 +31,21 @@ def find_nan(
     observers: Sequence[Observer] = (),
     **options: Unpack[RunOptions],
 ) -> NanSearch:
-    """Run a module, and find the first instruction that makes NaN or infinities out of finite numbers.
+    """Run a module, and find the first instruction that turns finite numbers into NaN or infinities.
 
-    An instruction is to blame for an element where no operand's element at its place is NaN or infinite, or where it
-    makes NaN out of infinities (`hloexec.nan_search.symptoms` has the definitions). Programs make such numbers and
-    throw them away, in branches of a select above all; so the run goes on until one has reached the result, or the next
-    iteration of a loop, and the first of those that it comes from is the finding. With `first` the run stops at the
-    very first one, whatever becomes of it.
+    An instruction is to blame for an element if that element is NaN or infinite and no operand's element at its
+    position is, or if it turns infinities into NaN (`hloexec.nan_search.symptoms` has the definitions). Programs also
+    produce such numbers and discard them, mostly in branches of a select. The run therefore continues until one has
+    reached the result or the next iteration of a loop, and the first of the instructions that it comes from is the
+    finding. With `first`, the run stops at the very first one, whether or not it is used.
 
-    `also` names what else counts, and stops the run where it is met: `overflow` (converts that saturate), `underflow`
-    (results that are zero and should not be), `cancellation` (sums of which no digit is significant); each where at
-    least `share` of an instruction's elements, from 0 to 1, are concerned. `elements` is how many elements the finding
-    lists.
+    `also` names further symptoms that stop the run: `overflow` (converts that saturate), `underflow` (results that are
+    zero and should not be) and `cancellation` (sums without a significant digit), if at least a fraction `share` (0 to
+    1) of an instruction's elements is affected. `elements` is the number of elements that the finding lists.
 
-    `inputs`, `observers` and `options` are those of `run_devices` (`hloexec.Inputs`, `hloexec.RunOptions`). Besides
-    the run's own memory it takes a few numbers per instruction. Raises InputError for wrong options, and what
-    `run_devices` raises.
+    `inputs`, `observers` and `options` are those of `run_devices` (`hloexec.Inputs`, `hloexec.RunOptions`). In addition
+    to the memory of the run, the search needs a few numbers per instruction. Raises InputError for invalid options, and
+    whatever `run_devices` raises.
     """
     require_module(module)
     require_flags(first=first)

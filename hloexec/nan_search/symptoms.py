@@ -1,9 +1,9 @@
-"""What counts as bad: for one run of an instruction, which elements of its result went bad there, and how.
+"""Symptoms: which elements of the result of one run of an instruction lost their value there, and how.
 
 - *overflow*, *pole*, *invalid*: the element is an infinity or NaN, and every operand's element at its place is finite
   (for instructions that are not elementwise: all elements of all operands). A pole is a place where the function itself
   is infinite: x/0, log 0, rsqrt 0; every other infinity is an overflow. Where an operand is infinite already, an
-  infinity is no news: masks and the initial values of reductions are meant.
+  infinity does not count: masks and initial values of reductions are intended.
 - *nan*: the element is NaN, no operand's is, but some are infinite: ∞ − ∞, 0 · ∞, a softmax over nothing but −∞.
 - *saturation*: a convert gives the largest (least) value of its result type for an operand beyond it.
 - *underflow*: the element is zero though what it approximates is not: a convert, reduce-precision, exponential,
@@ -11,7 +11,7 @@
 - *cancellation*: r = a + b or a − b is not zero, but no larger than the rounding errors that a and b may carry:
   |r| ≤ u_a·|a| + u_b·|b|, where u is the unit roundoff 2^(−p) of the operand's type with p bits of significand. An
   operand that was converted from a narrower type has that type's u. By Sterbenz' lemma r is then exact, and all of its
-  bits stem from the bits that rounding left to chance. (a = b gives an exact 0, which is no news: x − max(x).)
+  bits stem from bits that are rounding errors. (a = b gives an exact 0, which does not count: x − max(x).)
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def bad_numbers(event: Event, ranges: Callable[[Array], Range | None]) -> Sympto
 
 
 def _described(instruction: Instruction, event: Event, value: Array, bad: Array) -> tuple[str, str]:
-    """The kind and the reason of elements that went bad with finite operands."""
+    """The kind and the reason for elements that are nonfinite although the operands are finite."""
     traits = traits_of(instruction)
     if not np.isnan(value[bad]).all():
         if traits.pole is not None:

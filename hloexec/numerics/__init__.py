@@ -1,2 +1,2 @@
-"""How far values lie apart, and how far rounding may have carried them: comparison, verdicts, tolerances and their
-derivations (a bound read off the module, or runs that round at random), statistics of a value."""
+"""How far values are apart, and how far rounding may have moved them: comparison, verdicts, statistics of values, and
+tolerances, derived from the module or measured by runs with random rounding."""

@@ -1,4 +1,4 @@
-"""`compare`: how far a value is from another, leaf by leaf, and whether rounding explains it."""
+"""`compare`: compare two values leaf by leaf, and decide whether rounding explains the differences."""
 
 from __future__ import annotations
 
@@ -44,30 +44,29 @@ def compare(
     selects: Mapping[str, object] | None = None,
     spreads: Mapping[str, Spread] | None = None,
 ) -> Comparison:
-    """Compare a value with the one that is expected, leaf by leaf.
+    """Compare a value with the expected one, leaf by leaf.
 
-    A value is an array, a (nested) tuple of values, or a mapping from names to arrays, all of element types that HLO
-    has; numbers count as arrays. Leaves are paired by place or name. They must have the same dimensions; floats,
-    complex numbers and integers may be of different widths, and are compared with each other in the narrower type.
+    A value is an array, a (nested) tuple of values, or a mapping from names to arrays, with element types of HLO;
+    numbers count as arrays. Leaves are paired by position or name. They must have the same dimensions. Floats, complex
+    numbers and integers may differ in width, and are compared in the narrower type.
 
-    An element agrees where |actual − expected| ≤ atol + rtol·|expected|, or where it is `ulp` ULPs off at most; NaN
-    agrees with NaN. `check_error` says which statistic of a leaf's errors, each in units of what is tolerated of its
-    element, is held to that: `max` every one, `mean` their mean, `median` and `p99` that of the rank of 50 and 99 % of
-    the elements; the verdict says which. NaN and infinities must be where they are expected under any of them. Where
-    none of the three is given, floats may be off by what rounding explains. With the `module` that gave the values and
-    its `inputs` (see `hloexec.Inputs`) that is measured, for each element by itself: the module runs a few times with
-    roundings that go up or down by chance (`hloexec.numerics.sampling.spread`); `spreads`, by label, are what was
-    measured before. `numerics` is the policy that the module runs under. Without inputs an element is held to its own
-    size, and to how often the module rounds (`hloexec.numerics.tolerances`); without a module, one contraction of
-    `contraction_length` terms (1024 unless given) is assumed. Integers and preds must be the same.
+    An element agrees if |actual − expected| ≤ atol + rtol·|expected|, or if it is at most `ulp` ULPs off; NaN agrees
+    with NaN. `check_error` selects the statistic of a leaf's errors, each in units of the tolerance of its element,
+    that must meet this: `max` every one, `mean` their mean, `median` and `p99` that of the rank of 50 and 99 % of the
+    elements; the verdict says which. NaN and infinities must be where they are expected under any of them. If none of
+    the three is given, floats may differ by as much as rounding explains. Given the `module` that computed the values
+    and its `inputs` (see `hloexec.Inputs`), this is measured for each element: the module runs a few times with random
+    rounding (`hloexec.numerics.sampling.spread`). `spreads` are results of an earlier measurement, by label. `numerics`
+    is the policy under which the module runs. Without inputs, the tolerance follows from the magnitude of the element
+    and from the number of roundings in the module (`hloexec.numerics.tolerances`); without a module, one contraction of
+    `contraction_length` terms (default 1024) is assumed. Integers and preds must be equal.
 
-    Indices compare by the values that they select, where `module` shows that a leaf holds some (argmax, topk, argsort):
-    they need `inputs`, the module's, or a leaf that holds the values themselves. `selects` says it where no module
-    does: from a leaf's label to the array that it selects from, along its last dimension, or to a pair of the array and
-    the dimension.
+    Indices are compared by the values that they select if `module` shows that a leaf holds indices (argmax, topk,
+    argsort); this needs the module's `inputs`, or a leaf with the values themselves. Without a module, `selects` maps
+    the label of a leaf to the array that it selects from along the last dimension, or to a pair of array and dimension.
 
-    Raises InputError for what is no value, negative tolerances, a `check_error` without a tolerance, and `selects` that
-    do not fit.
+    Raises InputError for arguments that are not values, for negative tolerances, for a `check_error` without a
+    tolerance, and for `selects` that do not fit.
     """
     rows = _rows(module, inputs)
     numerics = numerics_policy(numerics)

@@ -1,4 +1,4 @@
-"""What comes out of a comparison: a verdict, and for each leaf what was counted and measured."""
+"""The result of a comparison: a verdict, and the measurements for each leaf."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Comparison", "LeafComparison", "Verdict", "verdict_of"]
 
 
 class Verdict(enum.Enum):
-    """What a comparison comes to, from the best to the worst."""
+    """The verdict of a comparison, from best to worst."""
 
     EQUAL = "equal"
     """The same bits, NaNs being one; of unlike types, the same numbers with the same signs."""
@@ -44,17 +44,17 @@ _BY_STATISTIC = {"p99": Verdict.P99, "median": Verdict.MEDIAN, "mean": Verdict.M
 
 @attrs.frozen(eq=False)
 class LeafComparison:
-    """One leaf of a value compared with another's.
+    """A comparison of one leaf of two values.
 
-    `unequal` counts elements whose bits differ (NaNs are all one), `mismatches` those beyond the tolerance. Absolute
-    and relative errors are over the elements that are finite on both sides, relative ones over those of them whose
-    expected value is not zero; None where there are none. `ulp_percentiles` are of the distances in `ulp_type`, the
-    narrower of both types (see `hloexec.numerics.ulps`; the 100th is the largest, others are exact up to 64 and to 3 %
-    beyond). `cosine` is of the angle between both as vectors, over their finite elements. `nans` and `infinities`
-    count places: on both sides, only in the actual, only in the expected value; `unlike_zeros` zeros of unlike signs.
-    `mean_severity` is the mean of the errors in units of the tolerance, `infinite_mismatches` counts mismatches that
-    have no finite error.
-    `first` are the first mismatches in logical order, `worst` the largest errors in units of the tolerance.
+    `unequal` counts elements whose bits differ (all NaNs count as equal), `mismatches` those beyond the tolerance.
+    Absolute and relative errors are over the elements that are finite on both sides, relative errors over those whose
+    expected value is not zero; None if there are none. `ulp_percentiles` are of the distances in `ulp_type`, the
+    narrower of both types (see `hloexec.numerics.ulps`; the 100th is the maximum, the others are exact up to 64 and
+    within 3 % beyond). `cosine` is of the angle between both sides as vectors, over their finite elements. `nans` and
+    `infinities` count positions: on both sides, only in the actual, only in the expected value; `unlike_zeros` counts
+    zeros of opposite signs. `mean_severity` is the mean of the errors in units of the tolerance, and
+    `infinite_mismatches` counts mismatches that have no finite error. `first` are the first mismatches in logical
+    order, `worst` the largest errors in units of the tolerance.
     """
 
     label: str
@@ -135,7 +135,7 @@ class LeafComparison:
 
 @attrs.frozen(slots=False, eq=False, repr=False)
 class Comparison(Described):
-    """A value compared with another: one entry per leaf of either."""
+    """A comparison of two values, with one entry per leaf of either."""
 
     leaves: tuple[LeafComparison, ...]
 

@@ -1,20 +1,20 @@
-"""How much rounding lies between a module's inputs and each of its results, read off the module.
+"""The accumulated rounding error from a module's inputs to each of its results, derived from the module.
 
 Each instruction rounds its result, and contributes errors of some relative size:
 
-- u, the unit roundoff of its result's element type; functions (each side has its own) four times that of the type they
-  are computed in besides: f32, or the result's where that is wider.
+- u, the unit roundoff of its result's element type; functions (which each side implements in its own way) contribute in
+  addition four times that of the type they are computed in: f32, or the result's if that is wider.
 - A sum of n terms in a type of unit roundoff v: n errors of size v. Every term passes through fewer than n additions,
   whatever their order (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).
 - A prefix sum may be a tree: its narrow results are rounded at each of log₂ n levels.
-- Under `tf32` and `bf16`, each of a product's two f32 operands: half a unit of what is kept where it is rounded, a
-  whole one where the hardware cuts it off.
-- Products of eight-bit floats: v is 2⁻¹³, since tensor cores may keep 14 bits of what they add up.
+- Under `tf32` and `bf16`, each of a product's two f32 operands: half a unit of the bits that are kept if it is rounded,
+  a whole one if the hardware truncates it.
+- Products of eight-bit floats: v is 2⁻¹³, because tensor cores may accumulate with 14 bits.
 
-A `Chain` is what gathers on the way to a value, along the path where it is most. Of m errors δᵢ, the product of the
-1 + δᵢ is off by Σ|δᵢ| at most and, where they are independent, by λ √(Σ δᵢ²) but for a chance of 2 exp(−λ²/2) (Higham
-and Mary, A New Approach to Probabilistic Rounding Error Analysis, 2019). Sums and products of random numbers keep the
-size of an error relative to their own; what a program magnifies beyond that, by steep functions, no chain shows.
+A `Chain` has the errors along the path to a value on which they are largest. The product of 1 + δᵢ over m errors δᵢ is
+off by at most Σ|δᵢ| and, if they are independent, by λ √(Σ δᵢ²) except with a probability of 2 exp(−λ²/2) (Higham and
+Mary, A New Approach to Probabilistic Rounding Error Analysis, 2019). Sums and products of random numbers preserve
+relative errors; a chain does not show amplification beyond that, by steep functions.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def rounding(*sizes: float) -> Chain:
 
 
 def summing(terms: float, unit: float) -> Chain:
-    """A sum of so many terms in a type of this unit roundoff, before its result is rounded."""
+    """A sum of that many terms in a type of this unit roundoff, before its result is rounded."""
     return Chain(0.0, terms, terms, terms * unit, 0.0, terms * unit * unit)
 
 

@@ -1,4 +1,4 @@
-"""Where the errors lie in an array: a coarse grid over its last two dimensions, with the worst error of each cell."""
+"""The location of errors in an array: a coarse grid over its last two dimensions, with the worst error of each cell."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LIMITS = (0.0, 1.0, 10.0, 100.0, 1000.0)
 class ErrorMap:
     """The worst error in each cell of a grid over an array's last two dimensions, in units of the tolerance.
 
-    0 where all elements of the cell are the same, up to 1 where they are within the tolerance, infinity where one is
-    NaN or infinite, or the tolerance zero. The dimensions in front lie on top of each other. `rows` and `columns` are
-    the sizes of the two dimensions; the grid's are at most 12 and 48.
+    0 if all elements of the cell are equal, up to 1 if they are within the tolerance, infinity if one is NaN or
+    infinite or the tolerance is zero. The leading dimensions are overlaid. `rows` and `columns` are the sizes of the
+    two dimensions; the grid has at most 12 by 48 cells.
     """
 
     rows: int

@@ -1,9 +1,8 @@
 """Comparing leaves of indices by the values that they select (see `hloexec.numerics.selections`).
 
-Two indices agree where the values that they select do, within what rounding does to each of them, as a few runs show
-that round at random. The values come from the caller,
-from a run of the module up to where they are made, or from the result itself, where another leaf holds the values that
-were selected: there an index of the actual value is looked up among the expected ones.
+Two indices agree if the values that they select do, within the spread of each in a few runs with random rounding. The
+values come from the caller, from a run of the module up to where they are computed, or from the result itself, if
+another leaf holds the selected values: an index of the actual value is then looked up among the expected ones.
 """
 
 from __future__ import annotations
@@ -81,11 +80,11 @@ class IndexLeaves:
         for leaf in leaves:
             actual, expected = arrays[leaf.label]
             if leaf.unequal and actual is not None and expected is not None and actual.dtype.kind in "iu":
-                yield self._judged(leaf, actual, expected, arrays)
+                yield self._compared_by_value(leaf, actual, expected, arrays)
             else:
                 yield leaf
 
-    def _judged(
+    def _compared_by_value(
         self, leaf: LeafComparison, actual: Array, expected: Array, arrays: Mapping[str, Any]
     ) -> LeafComparison:
         if leaf.label in self._selects:
@@ -99,12 +98,12 @@ class IndexLeaves:
         if ours is None or theirs is None:
             return leaf
         sources = self._sources(selection)
-        twin = ".".join(map(str, selection.values_leaf or ()))
+        chosen = ".".join(map(str, selection.values_leaf or ()))
         if sources is not None and all(_fits(ours, source, selection.is_reduced) for source in sources):
             agree = _selected_agree(ours, theirs, sources, is_permutation=not selection.is_reduced)
             where = f"what {name} selects from"
-        elif (held := self._held_values(selection, twin, ours.shape, arrays)) is not None:
-            agree, where = _looked_up_agree(ours, theirs, held), f"the values in leaf {twin}"
+        elif (held := self._held_values(selection, chosen, ours.shape, arrays)) is not None:
+            agree, where = _looked_up_agree(ours, theirs, held), f"the values in leaf {chosen}"
         else:
             makes = f"indices that {name} ({selection.instruction.opcode}) makes"
             note = f"{makes}; the module's inputs would tell whether they select values that agree"
@@ -112,14 +111,14 @@ class IndexLeaves:
         return _explained(leaf, actual, expected, _as_leaf(agree, selection, actual), where)
 
     def _held_values(
-        self, selection: Selection, twin: str, dimensions: tuple[int, ...], arrays: Mapping[str, Any]
+        self, selection: Selection, chosen: str, dimensions: tuple[int, ...], arrays: Mapping[str, Any]
     ) -> _Source | None:
-        """The values that indices of these dimensions selected, where the result holds them in the leaf `twin`."""
-        _, expected = arrays.get(twin, (None, None))
+        """The values that indices of these dimensions selected, where the result holds them in the leaf `chosen`."""
+        _, expected = arrays.get(chosen, (None, None))
         values = None if expected is None or selection.is_reduced else apply_steps(expected, selection.steps)
         if values is None or values.shape != dimensions:
             return None
-        spread = self._spreads.get(twin)
+        spread = self._spreads.get(chosen)
         scales = None if spread is None else apply_steps(spread.scales, selection.steps)
         if scales is None or scales.shape != values.shape:
             spread = scales = None
@@ -193,7 +192,7 @@ def _index(label: str) -> tuple[int, ...]:
 
 
 def _fits(leaf: Array, source: _Source, is_reduced: bool) -> bool:
-    """Whether indices lie beside the values that they select from."""
+    """Whether indices and the values that they select from are in the same result."""
     others = (*source.values.shape[: source.dimension], *source.values.shape[source.dimension + 1 :])
     if is_reduced:
         return bool(leaf.shape == others)

@@ -1,4 +1,4 @@
-"""The arrays that a value holds, by their places, and their elements, piece by piece."""
+"""The arrays of a value, by tuple index, and their elements, block by block."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _array(value: object, what: str) -> Array:
         element_type_of(array.dtype)
     except (KeyError, TypeError, ValueError, RuntimeError):
         kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-        raise InputError(f"{what} is no array of an element type that HLO has, but {kind}") from None
+        raise InputError(f"{what} is not an array of an HLO element type, but {kind}") from None
     return array
 
 

@@ -1,7 +1,7 @@
-"""How far two arrays of one shape lie apart, measured block by block: values of gigabytes take megabytes to compare.
+"""Measuring the difference of two arrays of one shape, block by block: values of gigabytes take megabytes to compare.
 
-The first pass finds how large the numbers are, so that no square overflows; the second holds each element of one side
-against the other's. Blocks whose bits agree cost little more than reading them.
+The first pass determines the magnitude of the numbers, so that no square overflows; the second compares the elements.
+Blocks with equal bits cost little more than reading them.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["PERCENTILES", "ElementDifference", "Measured", "elements_at", "measu
 
 PERCENTILES = (50, 90, 99, 100)
 _BLOCK = 1 << 16
-"""Elements looked at at a time: the dozen f64 arrays made of them stay in the L2 cache or near it."""
+"""Number of elements processed at a time: the dozen f64 arrays made of them stay in the L2 cache or near it."""
 _MOST_ELEMENTS = 8
-"""So many of the first and of the worst elements are told of."""
+"""How many of the first and of the worst elements are listed."""
 _SHARES = {"max": 100, "p99": 99, "median": 50}
 """How many of a hundred elements have to be within the tolerance for a statistic, by nearest rank, to be so."""
 _EXACT_BUCKETS = 64
 """Distances below this are counted each by itself, larger ones by octaves."""
 _BUCKETS_PER_OCTAVE = 32
-"""So percentiles come out 3 % too low at most."""
+"""So percentiles are at most 3 % too low."""
 _BUCKETS = _EXACT_BUCKETS + 1 + 60 * _BUCKETS_PER_OCTAVE
 
 _Means: TypeAlias = Callable[[Array], Array] | None
@@ -42,7 +42,7 @@ _Means: TypeAlias = Callable[[Array], Array] | None
 
 @attrs.frozen
 class ElementDifference:
-    """One place where two arrays differ."""
+    """One element at which two arrays differ."""
 
     index: tuple[int, ...]
     actual: Any
@@ -56,7 +56,7 @@ class ElementDifference:
 
 @attrs.frozen
 class Measured:
-    """What `LeafComparison` says of two arrays of one shape; see there."""
+    """The measurements of `LeafComparison` for two arrays of one shape."""
 
     unequal: int
     mismatches: int
@@ -87,12 +87,12 @@ def measure(
     `scales`, of the same dimensions, are what a measured tolerance is in units of; `means` give those of samples
     at flat places.
     """
-    tally = _Accumulator(actual, expected, tolerance, scales, means)
+    accumulator = _Accumulator(actual, expected, tolerance, scales, means)
     start = 0
     for ours, theirs in blocks(_BLOCK, actual, expected):
-        tally.add(ours, theirs, start)
+        accumulator.add(ours, theirs, start)
         start += ours.size
-    return tally.result()
+    return accumulator.result()
 
 
 def _largest(array: Array) -> float:

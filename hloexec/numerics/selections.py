@@ -1,9 +1,9 @@
-"""Results that are places in another value: the indices of argmax, of top-k and of sorts.
+"""Results that are indices into another value: those of argmax, of top-k and of sorts.
 
-Where two elements tie but for rounding, either index is right: what counts is the value that it selects. An integer
-leaf is such an index where the module shows it: a topk's second result, or an iota that a sort or a choosing reduce
-carries along. Copies, calls, fusions, reshapes and transposes on the way to the result are looked through, and undone
-on the leaf before it is used.
+If two elements are equal up to rounding, either index is right; only the selected value counts. An integer leaf is
+recognized as an index by the module: it is the second result of a topk, or an iota that a sort or a selecting reduce
+carries along. Copies, calls, fusions, reshapes and transposes between it and the result are followed, and inverted on
+the leaf before it is used.
 """
 
 from __future__ import annotations

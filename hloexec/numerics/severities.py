@@ -1,4 +1,4 @@
-"""How bad each element's error is, in units of what is tolerated."""
+"""Each element's error in units of its tolerance."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a value looks like in a few numbers: range, mean, spread, NaNs, infinities, and a hash of its bytes.
+"""Summary statistics of a value: range, mean, spread, NaNs, infinities, and a hash of its bytes.
 
-Everything is computed block by block in the logical order, so that a value of gigabytes takes megabytes to look at.
+Everything is computed block by block in logical order, so that a value of gigabytes takes megabytes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from hloexec.values import Array, Token, Value
 __all__ = ["LeafStatistics", "leaves", "statistics"]
 
 _BLOCK = 1 << 18
-"""Elements looked at at a time: their f64 copies stay in the L2 cache."""
+"""Number of elements processed at a time: their f64 copies stay in the L2 cache."""
 
 
 @attrs.frozen
 class LeafStatistics:
-    """One leaf of a value.
+    """Statistics of one leaf of a value.
 
-    `minimum`, `maximum`, `mean` and `standard_deviation` (of the population) are over the finite elements, in f64, None
-    where there are none; `minimum` and `maximum` of integers are exact. Of complex numbers they are over the absolute
-    values, of preds over 0 and 1. `hash` is blake2b, 6 bytes in hexadecimal, of the elements in logical order; it does
+    `minimum`, `maximum`, `mean` and `standard_deviation` (of the population) are over the finite elements, in f64, and
+    None if there are none; `minimum` and `maximum` of integers are exact. For complex numbers they are over absolute
+    values, for preds over 0 and 1. `hash` is blake2b, 6 bytes in hexadecimal, of the elements in logical order; it does
     not depend on layout, strides or dimensions.
     """
 

@@ -42,8 +42,8 @@ _CONTRACTION_LENGTH = 1024
 
 @attrs.frozen
 class Tolerance:
-    """An element agrees where |actual − expected| ≤ atol + rtol·|expected| + factor·(its spread), or where it is `ulp`
-    ULPs off at most; what has no numbers must be the same."""
+    """An element agrees if |actual − expected| ≤ atol + rtol·|expected| + factor·(its spread), or if it is at most
+    `ulp` ULPs off; types without floats must be equal."""
 
     rtol: float = 0.0
     atol: float = 0.0
@@ -51,7 +51,7 @@ class Tolerance:
     is_given: bool = False
     """Whether someone has chosen it; a derived one covers what rounding explains."""
     derivation: str = ""
-    """Where it comes from, in a sentence."""
+    """Its derivation, in a sentence."""
     factor: float = 0.0
     """Measured tolerances only: how many times an element's own spread it may be off besides."""
     check_error: str = "max"

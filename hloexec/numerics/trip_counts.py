@@ -1,7 +1,7 @@
-"""Trip counts of loops whose text shows them: a counter, from one constant to another.
+"""Trip counts of loops with a counter that runs from one constant to another.
 
-Loops whose backend_config states it are known to `hloexec.costs`; modules from before optimization state nothing, but
-scans and counted loops have the form that is looked for here.
+If a loop's backend_config states its trip count, `hloexec.costs` uses that. Modules before optimization state none, but
+scans and counted loops have the form recognized here.
 """
 
 from __future__ import annotations

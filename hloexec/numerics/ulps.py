@@ -1,8 +1,8 @@
-"""Units in the last place: how many representable values lie between two numbers, and which numbers are the same.
+"""Units in the last place: the number of representable values between two numbers.
 
-A unit in the last place (ULP) is the distance from a number to the next one that its element type holds. Two numbers of
-one type are as many ULPs apart as there are steps from one to the other; two numbers of different types are compared in
-the narrower one, to which the wider is rounded first.
+A unit in the last place (ULP) is the distance from a number to the next one that its element type can represent. Two
+numbers of one type are as many ULPs apart as there are steps from one to the other; two numbers of different types are
+compared in the narrower one, to which the wider is rounded first.
 """
 
 from __future__ import annotations

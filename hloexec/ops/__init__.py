@@ -1,4 +1,4 @@
-"""The operations: one entry per opcode, one room per family. Importing this package fills the registry."""
+"""The operations: one entry per opcode, one package per family. Importing this package fills the registry."""
 
 import hloexec.ops.collective.all_reduce
 import hloexec.ops.collective.permute

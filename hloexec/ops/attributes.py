@@ -1,7 +1,7 @@
-"""How attributes are declared: a typed field plus the grammar of its text.
+"""Declaring attributes: a typed field and the grammar of its text.
 
 An opcode's attributes are an attrs class whose fields are made by `attribute(...)`. The grammar is data: the parser and
-the printer each hold one table from grammar to code, so neither knows an opcode, and no opcode knows text.
+the printer each have one table from grammar to code, so neither knows opcodes, and no opcode knows text.
 """
 
 from __future__ import annotations

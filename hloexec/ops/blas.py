@@ -1,9 +1,9 @@
-"""NumPy's BLAS, one thread for each product.
+"""NumPy's BLAS, with one thread per product.
 
-OpenBLAS splits a product over its threads, and rounds differently for each way of splitting. While modules run, its
-threads are switched off: kernels cut large products into blocks themselves, by shapes alone, and hand those to
-hloexec's own threads. So the same product has the same bits however many cores there are; and between two products no
-thread of BLAS waits for the next one and keeps a core busy with that.
+OpenBLAS divides a product among its threads, and rounds differently for each division. While modules run, its threads
+are disabled: kernels divide large products into blocks themselves, by shapes alone, and distribute those to hloexec's
+own threads. The same product therefore has the same bits on any number of cores, and no idle BLAS thread spins between
+two products.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the families of operations share: widening and narrowing of element types, and the usual shape rules.
+"""Shared by the families of operations: widening and narrowing of element types, and common shape rules.
 
-Arrays lie in storage types and compute in compute types (see `hloexec.dtypes`). `widen` is exact; `narrow` rounds, and
-does so once, whatever it comes from.
+Arrays are stored in storage types and computed in compute types (see `hloexec.dtypes`). `widen` is exact; `narrow`
+rounds, once, whatever type the value comes from.
 """
 
 from __future__ import annotations

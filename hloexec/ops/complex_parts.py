@@ -1,4 +1,4 @@
-"""Complex numbers made of their parts, and quotients of them with the infinities that C99 asks for."""
+"""Building complex numbers from their parts, and their quotients with the infinities that C99 requires."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Interval arithmetic: between which bounds elements lie, and in which they should.
+"""Interval arithmetic: the bounds of elements, and the bounds that instructions need.
 
-`Bounds` go forward: what is known of a result where bounds of the operands are. A `Demand` goes backward: what an
-instruction needs of its operands so that its result is of use, as an index within bounds or a number above zero under
-a root. Entries of opcodes refer to the rules here (`hloexec.ops.traits`); rules with attributes of their own stand
-beside them.
+`Bounds` are propagated forward: what is known of a result, given bounds of the operands. A `Demand` is propagated
+backward: what an instruction needs of its operands so that its result is useful, such as an index within bounds or a
+positive number under a root. Entries of opcodes refer to the rules here (`hloexec.ops.traits`); rules that need
+attributes are defined with the opcodes.
 
-A bounds rule gives `UNKNOWN` where it cannot tell, and need not know the element type: where integers may have wrapped,
-what it gives is dropped.
+A bounds rule returns `UNKNOWN` if it cannot tell, and need not know the element type: if integers may have wrapped, its
+result is discarded.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Demand:
         return Demand(low, high, min(self.scale, other.scale), self.is_offset or other.is_offset)
 
     def times(self, factor: float) -> Demand:
-        """The demand on what becomes these elements when it is divided by a positive factor."""
+        """The demand on values that become these elements after division by a positive factor."""
         return Demand(self.low * factor, self.high * factor)
 
 

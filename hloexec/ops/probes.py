@@ -1,8 +1,8 @@
 """Tiny programs, one per opcode, that show which element types its shape rule takes.
 
-An entry has one as `probe` where its rule needs attributes or operands of several shapes. `T` stands for the element
-type that is tried, `U` for the unsigned integer of its width (u64 where there is none), and `C` for the complex type
-whose parts are of it.
+An entry has one as `probe` if its rule needs attributes or operands of several shapes. `T` is replaced by the element
+type that is tried, `U` by the unsigned integer of its width (u64 if there is none), and `C` by the complex type whose
+parts have it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The registry: one entry per opcode.
 
-An entry holds everything particular to an opcode: its attributes, how many operands it takes, its shape rule (`infer`),
-its kernel (`evaluate`) and traits. Parser, printer, verifier, planner and the coverage table read it; they never name
-an opcode themselves.
+An entry holds everything about an opcode: its attributes, its number of operands, its shape rule (`infer`), its kernel
+(`evaluate`) and traits. The parser, printer, verifier, planner and coverage table read it; they never name an opcode
+themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How operations round: the trait of an opcode that says what its result owes to rounding."""
+"""How operations round: the trait of an opcode that classifies the rounding of its result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Rounding(enum.Enum):
     SUM = enum.auto()
     """Terms are added up, in an order that is the implementation's, each partial sum being rounded."""
     UNKNOWN = enum.auto()
-    """Rounds in a way of its own: taken for a sum over the largest dimension of its operands."""
+    """Rounds in an unspecified way: treated as a sum over the largest dimension of its operands."""
 
 
 class Sums(enum.Enum):

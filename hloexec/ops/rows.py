@@ -1,9 +1,9 @@
-"""Kernels by rows: what an opcode says of how it is computed a block of rows at a time.
+"""Kernels by rows: how an opcode is computed a block of rows at a time.
 
-A value of dimensions [d0, d1, …] is seen as R rows where the product of its first dimensions, the *prefix*, is R. An
-instruction is computed by rows where rows i to j of its result need nothing but rows i to j of its operands, operands
-without dimensions aside. Blocks of rows are arrays [rows, dimensions behind the prefix...]. Whether values are computed
-so or whole, their bits are the same.
+A value of dimensions [d0, d1, …] is viewed as R rows, where R is the product of its first dimensions, the *prefix*. An
+instruction can be computed by rows if rows i to j of its result need only rows i to j of its operands, except for
+scalar operands. Blocks of rows are arrays [rows, dimensions behind the prefix...]. Values have the same bits whether
+they are computed by rows or as a whole.
 """
 
 from __future__ import annotations

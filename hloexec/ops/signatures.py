@@ -1,7 +1,7 @@
 """Shape rules that several families share: comparing whole shapes, and signatures of called computations.
 
-Shapes are compared as XLA's verifier compares them: layouts do not count, and floating-point types of different width
-are tolerated, since optimized modules mix them.
+Shapes are compared as in XLA's verifier: layouts are ignored, and floating-point types of different width are
+tolerated, because optimized modules mix them.
 """
 
 from __future__ import annotations

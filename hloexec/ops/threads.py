@@ -1,8 +1,8 @@
-"""Work split over the processor's cores.
+"""Distributing work over the processor's cores.
 
-NumPy releases Python's lock while it computes, so that threads that work on different parts of an array run side by
-side. What is computed never depends on how many there are: a caller cuts its work into blocks by shapes alone, and each
-block writes a part of the result that is its own.
+NumPy releases Python's global interpreter lock while it computes, so threads that work on different parts of an array
+run in parallel. Results never depend on the number of threads: a caller divides its work into blocks by shapes alone,
+and each block writes its own part of the result.
 """
 
 from __future__ import annotations

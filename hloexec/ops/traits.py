@@ -1,6 +1,6 @@
-"""Traits: what analyses of modules know of an opcode, or of a library call, without knowing its name.
+"""Traits: what analyses of modules know about an opcode, or a library call, without knowing its name.
 
-Every trait has a default under which an analysis is right of anything, if less precise: no bounds, no demands.
+Every trait has a default with which analyses are correct for any opcode, if less precise: no bounds, no demands.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Traits:
     """What is known of what an instruction does."""
 
     moves: tuple[int, ...] | None = None
-    """The operands of whose elements the result consists, each element as it was; `ALL_OPERANDS`, or None where
+    """The operands whose elements the result consists of, unchanged; `ALL_OPERANDS`, or None where
     elements are computed."""
     repeats: bool = False
     """Whether an element of what it moves may show at several places."""
@@ -84,7 +84,7 @@ class Traits:
     crosses_devices: bool = False
     """Whether it moves elements of the same operands on other devices."""
     fills: bool = False
-    """Whether some elements of what it moves may be zeros of its own."""
+    """Whether some elements of its result may be zeros that are not in its operands."""
     is_leafwise: bool = False
     """Whether leaf k of the result is made of operand k, and is of its kind and size."""
     aliases: tuple[tuple[Index, Index], ...] = ()
@@ -94,7 +94,7 @@ class Traits:
     opens: bool = False
     """Whether another instruction has to end what it begins."""
     owns_tuple: bool = False
-    """Whether what it begins or hands over lies in a tuple (a table of pointers) of its own."""
+    """Whether what it starts or returns is in a separate tuple (a table of pointers)."""
     in_place: bool = False
     """Whether the result takes over the memory of operand 0, or its leaf k that of operand k."""
     fuses: bool = False
@@ -110,7 +110,7 @@ class Traits:
     sums: Sums | None = None
     """What it adds up for one element of its result."""
     keeps_relative_errors: bool = False
-    """Whether errors of operands, relative to their elements, are no more than so many times as large in the result."""
+    """Whether relative errors of operands are amplified by at most a constant factor in the result."""
     commutes: bool = False
     """Whether the result is the same when the two operands change places."""
     converts: bool = False
@@ -144,7 +144,7 @@ class Traits:
         return self.moves == (0,) and not (self.repeats or self.fills or self.crosses_devices)
 
     def moved_operands(self, count: int) -> tuple[int, ...]:
-        """The numbers of the operands, of `count`, of whose elements the result consists."""
+        """The numbers of the operands, of `count`, whose elements the result consists of."""
         if self.moves is None:
             return ()
         return tuple(number for number in self.moves or range(count) if number < count)

@@ -1,4 +1,4 @@
-"""The geometry of windows that convolution, reduce-window and select-and-scatter share."""
+"""The geometry of windows, which convolution, reduce-window and select-and-scatter share."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Called computations as kernels see them: evaluated on whole arrays.
+"""Called computations as kernels use them: evaluated on whole arrays.
 
 A reducer or comparator is a program on scalars. Here it runs once on arrays that hold many such scalars in *leading*
-dimensions (the batch). Elementwise instructions do not mind; a value that does not depend on the parameters stays
-without the batch until it meets one that has it. Where loops and conditionals decide differently for different elements
-of the batch, each goes on with the elements that chose it. What cannot be done on the whole batch is done element by
-element.
+dimensions (the batch). Elementwise instructions need no change; a value that does not depend on the parameters has no
+batch dimensions until it is combined with one that has. If loops and conditionals take different paths for different
+elements of the batch, each path continues with the elements that took it. What cannot be done on the whole batch is
+done element by element.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Float widths: optimized modules mix them, and every result is nevertheless of the type that its instruction declares.
+"""Mixed float widths: optimized modules mix them, and every result nevertheless has the type that its instruction
+declares.
 
-The verifier tolerates that a value meets a declaration of another float width: a copy, a called computation's parameter
-or result, the state of a loop. Plans convert there, and nowhere else.
+The verifier tolerates a value of one float width where another is declared: in a copy, a called computation's parameter
+or result, the state of a loop. Plans convert at these points, and nowhere else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Kernels of steps: what a step computes, with all that it was bound to before the run.
+"""Kernels of steps: what a step computes, specialized before the run.
 
-A kernel is a function from operand arrays to the result, and the facts from which it was made, so that passes and
-called computations can make others of it. Most are an opcode's or a library call's, bound to attributes, shapes,
-computations and the numerics policy. Fused regions (`hloexec.plan.regions`) are kernels, too.
+A kernel is a function from operand arrays to the result, together with the facts from which it was made, so that passes
+and called computations can derive others from it. Most are those of an opcode or a library call, bound to attributes,
+shapes, computations and the numerics policy. Fused regions (`hloexec.plan.regions`) are kernels, too.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class InstructionKernel(Kernel):
 
     @property
     def product(self) -> MatrixProduct | None:
-        """The product of two matrices that the kernel is, if it is one that BLAS multiplies as it stands."""
+        """The matrix product that the kernel computes, if BLAS can compute it directly."""
         return self.bound if isinstance(self.bound, MatrixProduct) and self.is_bare else None
 
     @property
@@ -177,7 +177,7 @@ def instruction_kernel(
     operands: Sequence[Leaf],
     orders: Sequence[MemoryOrder | None],
 ) -> InstructionKernel:
-    """The kernel of an instruction whose operands' leaves are `operands`, and lie in memory in these `orders`.
+    """The kernel of an instruction whose operands' leaves are `operands`, stored in these memory `orders`.
 
     Elementwise kernels round to the declared type by themselves. Others may give the float width of an operand or of a
     called computation, so that the result is converted where widths differ.
@@ -249,7 +249,7 @@ def _of_declared_shapes(
     if len(leaves) != len(shapes) or not all(map(fits, leaves, shapes)):
         found = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves if isinstance(leaf, np.ndarray))
         declared = ", ".join(map(str, shapes))
-        raise EvaluationError(f"{target} gives {found} on these operands, where the text declares {declared}")
+        raise EvaluationError(f"{target} gives {found} for these operands, but the text declares {declared}")
     return result
 
 
@@ -336,7 +336,7 @@ def _as_declared(convert: Callable[..., Any], kernel: Callable[..., Any], *opera
 def _in_orders(
     kernel: Callable[..., Any], orders: Sequence[MemoryOrder | None], *operands: object, **out: object
 ) -> Any:
-    """A kernel whose bits may depend on how operands lie in memory, on operands that lie as the plan has it."""
+    """A kernel whose bits may depend on memory order, applied to operands in the order that the plan assigned."""
     return kernel(
         *[
             in_order(operand, order) if isinstance(operand, np.ndarray) else operand

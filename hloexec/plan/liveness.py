@@ -1,4 +1,4 @@
-"""Lifetimes: where each value of a plan is needed for the last time; with them, a plan can run."""
+"""Liveness: the last use of each value of a plan, which completes a plan so that it can run."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Lowering: a computation's instructions become the steps of a plan, one by one, in the order in which they run.
 
-Tuples become trees of slots, kernels are bound, calls become steps that run another plan. Control flow and what has to
-do with other devices are lowered in `lowering_flow` and `lowering_exchange`. Nothing here recurses, as chains of
-instructions may be very long.
+Tuples become trees of slots, kernels are bound, calls become steps that run another plan. Control flow, and
+communication with other devices, are lowered in `lowering_flow` and `lowering_exchange`. Nothing here recurses, because
+chains of instructions may be very long.
 
-Lowering also decides in which order of dimensions each value is *held to lie in memory*: row-major, but for views that
-permute dimensions. Kernels whose bits depend on that order get their operands in it, however the arrays lie in memory.
-Parameters are row-major; so what a computation computes depends on it alone, and not on its caller.
+Lowering also assigns a memory order (an order of dimensions) to each value: row-major, except for views that permute
+dimensions. Kernels whose bits depend on that order receive their operands in it, however the arrays are stored.
+Parameters are row-major, so the result of a computation does not depend on its caller.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Lowering:
         self.slot_shapes: list[Leaf] = []
         self.constants: dict[int, Any] = {}
         self.orders: dict[int, MemoryOrder] = {}
-        """The slots whose values are not held to lie row-major."""
+        """The slots whose assigned memory order is not row-major."""
         self.viewed: dict[int, int] = {}
         """Of slots whose values are views, the slots whose memory they show."""
         self.values: dict[str, SlotTree] = {}
@@ -292,7 +292,7 @@ class Lowering:
         return tree
 
     def _copied_bytes(self, kernel: InstructionKernel, slots: Sequence[int]) -> int:
-        """Bytes of the operands that a kernel which goes by the order of memory copies, as broadcasts have no such."""
+        """Bytes of the broadcast operands that a kernel with a required memory order copies."""
         if kernel.orders is None:
             return 0
         sizes = [(self.slot_shapes[slot].byte_size, self.slot_shapes[self.viewed.get(slot, slot)]) for slot in slots]

@@ -1,6 +1,6 @@
-"""Lowering of what has to do with other devices or the host: collectives, transfers, boundaries of manual regions.
+"""Lowering of communication with other devices or the host: collectives, transfers, boundaries of manual regions.
 
-Asynchronous pairs take effect where they start; what ends them hands over a part of what the start gave.
+Asynchronous pairs are executed at their start; the done instruction returns a part of the start's result.
 """
 
 from __future__ import annotations

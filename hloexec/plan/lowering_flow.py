@@ -1,6 +1,6 @@
 """Lowering of control flow: calls, asynchronous or not, loops, and conditionals.
 
-Each becomes a step that runs plans of other computations, once it is known that they take and give what it does.
+Each becomes a step that runs plans of other computations, after checking that their operands and results match.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How much memory a run needs, estimated from declared shapes before it starts.
+"""The memory that a run needs, estimated from declared shapes before it starts.
 
-The estimate walks a plan's steps and adds up the buffers that are alive at each. A value that an opcode usually makes
-as a view of its first operand has no buffer of its own, and keeps its operand's alive. Values that the caller passes in
-and constants that the module holds exist already and do not count.
+The estimate goes through a plan's steps and adds up the buffers that are live at each. A value that an opcode usually
+returns as a view of its first operand has no buffer of its own, and keeps its operand's live. Values that the caller
+passes in, and constants of the module, exist already and do not count.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from hloexec.system_memory import in_units, memory_limit_bytes
 __all__ = ["annotate_peaks_within", "entry_peak_bytes", "require_memory"]
 
 _NEXT_TO_NOTHING = 1 << 20
-"""Asking the system how many bytes are free takes longer than allocating so many."""
+"""Querying the free memory takes longer than allocating this many bytes."""
 _LISTED = 5
 _OWNERSHIP_PATTERNS = 16
-"""For so many choices of dying arguments a callee is estimated anew; further ones count as if none died."""
+"""The memory of a callee is estimated for this many sets of dying arguments; for others, as if none died."""
 
 
 class _Liveness:
@@ -69,7 +69,7 @@ class _Liveness:
             self.drop(slot)
 
     def dying(self, step: Step) -> list[int]:
-        """For each operand of a step that runs plans, how many bytes of this run's they may let go of with it.
+        """For each operand of a step that runs plans, how many bytes of this run they may free with it.
 
         A buffer that is passed several times counts once, and no more of one than the operand shows.
         """
@@ -105,7 +105,7 @@ def _peak(
 ) -> tuple[int, Step | None]:
     """The most bytes alive at once, and at which step: on one device, or with a spread on all of them.
 
-    Where it `is_nested`, plans that its steps run are not estimated anew, as they nest as deep as they like.
+    Where it `is_nested`, plans that its steps run are not estimated again, because they may be nested to any depth.
     """
     liveness = _Liveness(plan, owned, spread)
     counts = [] if spread is None else spread.counts(plan)

@@ -1,6 +1,6 @@
-"""What happens where an optimization fails: the run goes on without it, and says so.
+"""Failures of optimizations: the run continues without the optimization, and warns.
 
-An optimization changes no result, so a fault in one costs time and nothing else. People should hear of it all the same.
+An optimization changes no result, so its failure costs only time; but it should be reported.
 """
 
 from __future__ import annotations

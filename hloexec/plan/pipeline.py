@@ -1,8 +1,8 @@
-"""The passes, in their order: how a lowered computation becomes a plan that runs.
+"""The passes, in order: how a lowered computation becomes a plan that runs.
 
 Inlining and (under `xla-cpu`) fused multiply-adds belong to every plan. The others are optimizations, and change no bit
-of any value. A fault in one of them makes no run fail: the plan stays as it was before, and a warning says so. A pass
-is imported where a plan has something that it could work on: small programs shall not wait for all of them.
+of any value. A fault in one of them does not make a run fail: the plan stays as it was before, with a warning. A pass
+is imported only if a plan has something that it could work on, so that small programs do not wait for all of them.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def run_passes(plan: Plan, options: Options, *, is_scheduled: bool) -> Plan:
         from hloexec.plan.passes.inline import inlined
 
         plan = inlined(plan, is_observed=options.is_observed)
-    if options.numerics.contracts_multiply_add and options.last_pass != "inline":
+    if options.numerics.fuses_multiply_add and options.last_pass != "inline":
         from hloexec.plan.passes.fma import with_fused_multiply_adds
 
         plan = with_fused_multiply_adds(plan, is_scheduled=is_scheduled)

@@ -1,9 +1,8 @@
-"""From a module to the plan of a whole program: which computations get plans, and what stands for values that the text
-does not give.
+"""Planning a whole module: which computations get plans, and which values replace those that the text does not give.
 
-`build` goes through the computations callees first. Those that only calls name are lowered and become part of their
-callers; one that something runs as a whole (a loop, a conditional, a kernel that takes computations, several large
-calls) gets a plan of its own, which is finished by the passes before any caller is looked at.
+`build` goes through the computations callees first. Those that are only called are lowered and inlined into their
+callers. A computation that something runs as a whole (a loop, a conditional, a kernel that takes computations, several
+large calls) gets a plan of its own, to which all passes are applied before any caller is planned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a module needs that this version cannot run, found before anything runs."""
+"""Finding everything in a module that this version cannot run, before anything runs."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Requirement:
 
 
 def called_computation(instruction: Instruction) -> str | None:
-    """The computation that an instruction stands for, where it is a call or a fusion or starts one asynchronously."""
+    """The computation that an instruction calls, if it is a call or a fusion, or starts one asynchronously."""
     entry = find_opcode(instruction.opcode)
     is_call = entry is not None and entry.role is Role.CALL
     return next(computation_names(instruction.attributes), None) if is_call or starts(instruction) else None
 
 
 def starts(instruction: Instruction) -> bool:
-    """Whether an instruction starts a computation that goes on by itself."""
+    """Whether an instruction starts an asynchronous computation."""
     return role_of(instruction) is Role.ASYNC_START
 
 

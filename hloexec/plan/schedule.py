@@ -1,8 +1,8 @@
 """Which instructions of a computation run, and in which order.
 
-Instructions that nothing needs and that have no side effect are left out. Scheduled modules run in the order of their
+Instructions that nothing uses and that have no side effect are omitted. Scheduled modules run in the order of their
 text. The others run in that order or in a depth-first one from the root, whichever is estimated to keep fewer bytes
-alive.
+live.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How many different values the slots of plans hold over all devices, worked out before a run.
+"""How many different values the slots of plans hold over all devices, estimated before a run.
 
-The classes of a run (`hloexec.devices.varying`) are followed through the plans without values. Classes split at
-parameters where devices are given different objects, and at partition-id and replica-id; kernels join their operands'
-classes, and collectives make classes of devices whose groups hold the same. Devices that agree by chance count as
-different, so this is an upper bound. It serves estimates of memory.
+The classes of a run (`hloexec.devices.varying`) are propagated through the plans without values. Classes split at
+parameters for which devices are given different objects, and at partition-id and replica-id; kernels join their
+operands' classes, and collectives form classes of devices whose groups hold the same values. Devices that agree by
+chance count as different, so this is an upper bound. Estimates of memory use it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def spread_of(plan: Plan, arguments: Sequence[Classes | None], topology: Topolog
 
 
 class _Following:
-    """Classes only grow finer, so the plans are gone through until none changes."""
+    """Classes only get finer, so the plans are processed until none changes."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology

@@ -1,12 +1,13 @@
 """Plans as data: steps over numbered slots.
 
-Only leaves (arrays and tokens) live in slots; tuples exist as trees of slots (`hloexec.plan.trees`) and cost nothing
-when a plan runs. A step knows the slots that it reads, the slots that it fills, what it computes, and the slots whose
-values die with it. Plans hold no values but constants, so one plan serves any number of runs and devices.
+Only leaves (arrays and tokens) are stored in slots; tuples exist as trees of slots (`hloexec.plan.trees`) and cost
+nothing when a plan runs. A step states the slots that it reads, the slots that it fills, what it computes, and the
+slots whose values die with it. Plans hold no values except constants, so one plan serves any number of runs and
+devices.
 
-A plan has two lists of steps. Its *program* is the computation as it is written, calls inlined: a step for each
-instruction, those that only rename values included where somebody wants to see them. Its *steps* are what runs: the
-program as the passes leave it. Both speak of the same slots, so that who watches a run can be shown the program.
+A plan has two lists of steps. Its *program* is the computation as written, with calls inlined: a step for each
+instruction, including those that only forward values if an observer needs them. Its *steps* are what runs: the program
+after all passes. Both use the same slots, so that observers can be shown the program.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Invocation:
 
 @attrs.frozen
 class Limit:
-    """A loop goes on while one of its counters is less than a constant, and does not wrap around before."""
+    """A loop continues while one of its counters is less than a constant, and does not wrap around before."""
 
     leaf: int
     increment: int
@@ -101,7 +102,7 @@ class Buffers:
 
     shapes: tuple[Leaf, ...]
     carried: Mapping[int, int]
-    """The carried leaves whose values lie in buffers, and in which as an iteration begins."""
+    """The carried leaves whose values are in buffers, and the buffer of each at the start of an iteration."""
     written: Mapping[int, int]
     """The slots of the body whose values do, and in which."""
     following: tuple[int, ...]
@@ -237,7 +238,7 @@ class Step:
     dead: tuple[int, ...] = attrs.field(default=(), init=False)
     """The slots whose values nothing needs after this step."""
     reused: int = attrs.field(default=NO_SLOT, init=False)
-    """The slot of an operand that dies here, whose array the kernel may write to where nobody else holds it."""
+    """The slot of an operand that dies here, whose array the kernel may overwrite if it has no other references."""
     is_large: bool = attrs.field(default=False, init=False)
     """Whether the result takes so much memory that operands are worth freeing as early as can be."""
 
@@ -283,7 +284,7 @@ class Plan:
     result_tree: SlotTree
     slot_shapes: list[Leaf]
     result_orders: tuple[Any, ...] = ()
-    """In which order of dimensions each leaf of the result lies in memory; None: row-major."""
+    """The memory order of each leaf of the result; None: row-major."""
 
     results: tuple[int, ...] = attrs.field(init=False)
     """The slots of the root's leaves; a slot may occur several times."""
@@ -301,7 +302,7 @@ class Plan:
     peaks_by_ownership: dict[tuple[bool, ...], int] = attrs.field(init=False, factory=dict)
     """Estimated peaks by which of the parameter leaves may die within the plan."""
     entry_peak_bytes: int | None = attrs.field(init=False, default=None)
-    """The same where the arguments belong to the caller and do not count; None until somebody asks."""
+    """The same if the arguments belong to the caller and do not count; None until first used."""
     library_calls: dict[str, Any] = attrs.field(init=False, factory=dict)
     """The registry's entries, by target, that the plan of a whole program was built on."""
     host_transfers: dict[HostTransfer, Step] = attrs.field(init=False, factory=dict)
@@ -309,7 +310,7 @@ class Plan:
     communication: list[Step] = attrs.field(init=False, factory=list)
     """The steps of a whole program at which devices exchange values."""
     has_draws: bool = attrs.field(init=False, default=False)
-    """Whether a whole program draws random numbers."""
+    """Whether a whole program generates random numbers."""
     runs: int = attrs.field(init=False, default=0)
     """How often the plan has run."""
     code: Any = attrs.field(init=False, default=None)

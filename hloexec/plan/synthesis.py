@@ -1,4 +1,4 @@
-"""Synthesized values for what a dump does not say: elided constants, and results of unknown library calls."""
+"""Synthesized values for what a dump does not contain: elided constants, and results of unknown library calls."""
 
 from __future__ import annotations
 

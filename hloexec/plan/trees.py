@@ -1,6 +1,6 @@
-"""Values as trees of slots: plans hold arrays and tokens only, and a tuple is a tree of the slots of its leaves.
+"""Values as trees of slots: plans hold only arrays and tokens, and a tuple is a tree of the slots of its leaves.
 
-Nothing here recurses, as tuples may nest deep.
+Nothing here recurses, because tuples may be nested deeply.
 """
 
 from __future__ import annotations

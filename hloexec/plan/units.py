@@ -1,8 +1,8 @@
-"""Units of steps, and how two become one so that the graph of who needs whose values stays acyclic.
+"""Units of steps, and merging two of them so that the dependence graph stays acyclic.
 
-Units are kept in an order in which each comes behind all that it needs. Two of them become one only where no third one
-lies on a way between them; then the few that stand between them are put in order anew. Source: Pearce and Kelly, "A
-dynamic topological sort algorithm for directed acyclic graphs" (2006); XLA's and TensorFlow's clustering do the same.
+Units are kept in a topological order. Two of them are merged only if no path between them passes through a third; the
+few between them are then reordered. Source: Pearce and Kelly, "A dynamic topological sort algorithm for directed
+acyclic graphs" (2006); XLA's and TensorFlow's clustering do the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class UnitGraph:
 
     def __init__(self) -> None:
         self._rank: list[int] = []
-        """Where each unit stands in the order."""
+        """The position of each unit in the order."""
         self._needs: list[set[int]] = []
         self._feeds: list[set[int]] = []
         self._part_of: list[int] = []
@@ -41,7 +41,7 @@ class UnitGraph:
         return unit
 
     def merge(self, first: int, second: int) -> bool:
-        """Make two units one, if none lies on a way from one to the other; returns whether they are one now."""
+        """Merge two units if no path between them passes through another; returns whether they are merged."""
         first, second = self.find(first), self.find(second)
         if first == second:
             return True

@@ -1,17 +1,17 @@
-"""What holds of every plan between passes, and the check of it.
+"""The invariants of plans between passes, and their check.
 
-1. Each slot is filled once: by a parameter, a constant or one step; and before anything reads it.
-2. Each value that is needed is there: results and operands of all steps.
+1. Each slot is filled once, by a parameter, a constant or one step, before anything reads it.
+2. Each value that is used exists: results, and operands of all steps.
 3. An instruction's kernel has an operand and a result slot for each leaf that the instruction declares, of the same
-   dimensions and, floats aside, the same element type.
-4. A flow has as many operands and results as the plans that it runs take and give; what a loop carries keeps its type
-   and dimensions.
-5. Steps that do more than compute keep the order of the program.
-6. All that the program computes and nothing marks as shown only can be had of the steps: a slot of the program that no
-   step fills is made by a pure step.
-7. What loops are told about themselves (counters, buffers, compared leaves) fits their plans.
+   dimensions and, except for floats, the same element type.
+4. A flow step has as many operands and results as the plans that it runs have; what a loop carries keeps its type and
+   dimensions.
+5. Steps with side effects keep the order of the program.
+6. Everything that the program computes and that is not marked as only shown is available from the steps: a slot of the
+   program that no step fills is computed by a pure step.
+7. The annotations of loops (counters, buffers, compared leaves) fit their plans.
 
-`HLOEXEC_CHECK_PLANS=1` lets every pass be followed by the check; tests run with it.
+With `HLOEXEC_CHECK_PLANS=1` the check runs after every pass; the tests set it.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def _verify_loop(plan: Plan, step: Step, flow: While) -> None:
         fits = _alike(plan.slot_shapes[outer], flow.condition.slot_shapes[inner])
         _require(fits, plan, step, f"slot {outer} is something else in the condition")
     leaves = range(len(body.parameters))
-    _require(set(flow.counters) <= set(leaves), plan, step, "a counter is no carried leaf")
-    _require(set(flow.compared) <= set(leaves), plan, step, "a compared value is no carried leaf")
+    _require(set(flow.counters) <= set(leaves), plan, step, "a counter is not a carried leaf")
+    _require(set(flow.compared) <= set(leaves), plan, step, "a compared value is not a carried leaf")
     _require(flow.limit is None or flow.limit.leaf in flow.counters or not flow.counters, plan, step, "no counter")
     for leaf in flow.sums:
         read = [slot for inner in body.steps for slot in (*inner.operands, inner.result)] + list(body.results)

@@ -1,4 +1,4 @@
-"""Comparisons for people and for programs: the verdict first, a row per leaf that is off, and what is worst."""
+"""Reports of comparisons as text and as records: the verdict, a row per differing leaf, and the worst elements."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _remark_lines(leaf: LeafComparison) -> list[str]:
 
 
 def _details(leaf: LeafComparison) -> RenderableType:
-    """The worst elements of a leaf, the tolerance they are held to, and the map."""
+    """The worst elements of a leaf, their tolerance, and the error map."""
     table = plain_table()
     for name in ("index", "actual", "expected", "error", f"ULP of {leaf.ulp_type}"):
         table.add_column(name, justify="left" if name == "index" else "right", no_wrap=True)

@@ -1,4 +1,4 @@
-"""What `hloexec diff` says: the verdict, the instructions to blame, where both modules agree, and how to go on."""
+"""Reports of `hloexec diff`: the verdict, the instructions to blame, where both modules agree, and the next command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `hloexec extract` says."""
+"""Reports of `hloexec extract`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `hloexec diff` says of dump folders: the pass to blame, each module, each step, and what is off at the first."""
+"""Reports of `hloexec diff` on dump folders: the pass to blame, each module, each step, and the first difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of goldens for people and for programs."""
+"""Reports of golden checks, as text and as records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STYLES = {Outcome.PASSED: "green", Outcome.FAILED: "bold red", Outcome.BROKEN: 
 
 
 def checks_view(checks: Sequence[GoldenCheck], top: int) -> RenderableType:
-    """The verdict on all of them, a line for each, and for each that failed what is off."""
+    """The overall verdict, a line per golden, and details of those that failed."""
     parts: list[RenderableType] = [_headline(checks), Text("")]
     width = max(len(check.folder.name) for check in checks)
     parts += [_line(check, width) for check in checks]

@@ -1,4 +1,4 @@
-"""How reports stand on the screen: tables without lines, titles, commands to type next, and texts that fit.
+"""The layout of reports: tables without rules, titles, suggested commands, and text that fits the terminal.
 
 Nothing outside this package and the command line imports rich.
 """
@@ -67,7 +67,7 @@ def command_text(command: str) -> Text:
 
 
 def next_steps(*commands: str) -> RenderableType:
-    """How to go on."""
+    """Suggested commands."""
     return Group(Text("\nnext:", style="dim"), *map(command_text, commands))
 
 

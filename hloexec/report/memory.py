@@ -1,4 +1,4 @@
-"""What `hloexec memory` says, as tables and as records."""
+"""Reports of `hloexec memory`, as tables and as records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def memory_view(
     parts += _spaces(usage, comparison)
     if comparison is not None:
         parts += _differences("differences", comparison.differences, top)
-        parts += _differences("more room than the shape takes", comparison.padded, top)
+        parts += _differences("more memory than the shape needs", comparison.padded, top)
         parts += _allocations(comparison, top)
         parts += _ranges(comparison, top)
     parts += _alive(usage, comparison, top)

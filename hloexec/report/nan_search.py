@@ -1,4 +1,5 @@
-"""What `hloexec nan` says: the verdict, the instruction with its operands and elements, the chain, how to go on."""
+"""Reports of `hloexec nan`: the verdict, the instruction with its operands and elements, the chain, and the next
+command."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def _where(finding: Finding, devices: int) -> str:
 
 
 def _nothing(search: NanSearch, module: str, command: Callable[..., str]) -> RenderableType:
-    looked = f"{count_text(search.events)} values looked at"
+    looked = f"{count_text(search.events)} values checked"
     if search.nan_from_inputs:
         names = ", ".join(f"%{name}" for name in search.nan_inputs[:8])
         return Group(
@@ -82,11 +83,11 @@ def _nothing(search: NanSearch, module: str, command: Callable[..., str]) -> Ren
         many = plural(len(search.discarded), "instruction")
         first = search.discarded[0]
         parts.append(
-            Text(f"{many} gave NaN or infinities that turned finite again; the first: {first.name}, {first.reason}")
+            Text(f"{many} produced NaN or infinities that became finite again; first: {first.name}, {first.reason}")
         )
         parts.append(next_steps(command("nan", "--first")))
     if search.nan_inputs:
-        parts.append(Text(f"NaN stood in the inputs: {', '.join(search.nan_inputs[:8])}"))
+        parts.append(Text(f"the inputs contain NaN: {', '.join(search.nan_inputs[:8])}"))
     return Group(*parts)
 
 

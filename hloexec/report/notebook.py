@@ -1,4 +1,4 @@
-"""What notebooks show: the views of the command line, as HTML."""
+"""Notebook display: the views of the command line, as HTML."""
 
 from __future__ import annotations
 

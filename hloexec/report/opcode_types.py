@@ -1,4 +1,4 @@
-"""The table of opcodes and the element types that they take, for the terminal."""
+"""The table of opcodes and their element types, for the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same data as the tables show, as what JSON can hold."""
+"""The data of the tables, as JSON values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `hloexec trace` says when it is done."""
+"""Reports of `hloexec trace`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["trace_record", "trace_view"]
 
 
 def trace_view(traced: Traced, folder: str, module: str, command: Callable[..., str]) -> RenderableType:
-    """The verdict, the events that stand out, and how to go on."""
+    """The verdict, the notable events, and the next command."""
     what = f"{count_text(traced.events)} values of {plural(traced.instructions, 'instruction')}"
     size = "statistics only" if traced.trace.information["statistics_only"] else byte_text(traced.value_bytes)
     parts: list[RenderableType] = [Text.assemble(("traced ", "bold"), f"{module}: {what}, {size}, in {folder}")]
@@ -35,7 +35,7 @@ def trace_view(traced: Traced, folder: str, module: str, command: Callable[..., 
 
 def _remarkable(entries: Sequence[Remarkable]) -> RenderableType:
     """One row per event, with its whole path."""
-    table = plain_table("what stands out")
+    table = plain_table("notable values")
     for name in ("shape", "min", "mean", "max", "nan", "inf"):
         table.add_column(name, justify="left" if name == "shape" else "right", no_wrap=True)
     for entry in entries:

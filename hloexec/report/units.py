@@ -1,4 +1,4 @@
-"""Numbers for people: bytes, seconds, operations, counts."""
+"""Formatting bytes, seconds, operations and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HLO text in and out."""
+"""Parsing and printing HLO text."""
 
 from hloexec.text.parser import parse
 from hloexec.text.printer import format, format_instruction, format_shape

@@ -1,7 +1,7 @@
-"""Asynchronous spellings: `add-start`, `add-update`, `add-done` for any opcode.
+"""The asynchronous shorthand: `add-start`, `add-update`, `add-done` for any opcode.
 
-The start stands for an `async-start` that calls a computation holding that one instruction; the text does not spell the
-computation out. An update or done names the opcode again.
+The start is short for an `async-start` that calls a computation with that one instruction, which the text does not
+spell out. An update or done repeats the opcode.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ASYNC_SUFFIXES = {"-start": "async-start", "-update": "async-update", "-done": 
 
 
 def wrapped_opcode(opcode: str) -> tuple[Opcode, Opcode] | None:
-    """The asynchronous opcode and the wrapped one that a spelling such as `add-start` stands for."""
+    """The asynchronous opcode and the wrapped one of a shorthand such as `add-start`."""
     for suffix, asynchronous in _ASYNC_SUFFIXES.items():
         if opcode.endswith(suffix):
             outer, wrapped = find_opcode(asynchronous), find_opcode(opcode.removesuffix(suffix))

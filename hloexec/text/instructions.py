@@ -1,4 +1,4 @@
-"""Instructions: `[ROOT] name = shape opcode(operands), attributes`, and the bodies they stand in."""
+"""Instructions: `[ROOT] name = shape opcode(operands), attributes`, and the bodies of computations."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class InstructionParser:
         """An opcode of a newer XLA: its operands are kept as names where they are names, else verbatim."""
         lexer = self._lexer
         if shape is None or not opcode.replace("-", "").replace("_", "").isalnum() or opcode != opcode.lower():
-            lexer.fail(f"'{opcode}' is no opcode", opcode_start)
+            lexer.fail(f"'{opcode}' is not an opcode", opcode_start)
         self._state.unknown(f"the opcode '{opcode}'", opcode_start, ("those of `hloexec ops`",))
         if not lexer.at("("):
             lexer.fail(f"expected '(' before operands, found {lexer.describe()}")

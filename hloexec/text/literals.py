@@ -393,7 +393,7 @@ def nan_bits(dtype: DType, negative: bool, payload: int | None) -> Any:
 
 
 class _Nesting:
-    """Counts what stands in the braces of a literal, and raises ParseError where its shape has no room for it."""
+    """Counts the elements in the braces of a literal, and raises ParseError if they do not fit its shape."""
 
     def __init__(self, lexer: Lexer, shape: ArrayShape) -> None:
         self._lexer = lexer
@@ -420,7 +420,7 @@ class _Nesting:
 
     def elide(self) -> None:
         if self.depth != 1:
-            self._lexer.fail(f"'...' stands for a whole literal and needs one pair of braces, found {self.depth}")
+            self._lexer.fail(f"'...' replaces a whole literal and needs one pair of braces, found {self.depth}")
         self._seen[0] = self._shape.dimensions[0]
 
     def element(self) -> None:

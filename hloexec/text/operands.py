@@ -143,7 +143,7 @@ class OperandParser:
             if entry is None:
                 entry, wrapped = wrapped_opcode(lexer.value) or (None, None)
             if entry is None:
-                lexer.fail(f"expected an operand, found '{lexer.value}(', which is no opcode")
+                lexer.fail(f"expected an operand, found '{lexer.value}(', which is not an opcode")
             opcode_start = lexer.start
             lexer.advance()
             if entry.role is not Role.PARAMETER and entry.role is not Role.CONSTANT:

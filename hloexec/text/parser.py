@@ -34,7 +34,8 @@ def parse(text: str, *, filename: str = "<string>", strict: bool = False) -> Mod
     """Read a module from HLO text.
 
     The text may be a whole module, computations without the `HloModule` line, or a single instruction, whose operands
-    then become parameters. `filename` only serves messages. Raises ParseError; warns HloWarning about what is unknown.
+    then become parameters. `filename` is used only in messages. Raises ParseError; warns HloWarning about unknown
+    attributes and opcodes.
     """
     require_text("text", text, "HLO text, a str", "hloexec.load(path) reads a file")
     require_text("filename", filename)

@@ -1,7 +1,7 @@
-"""Shapes and layouts in text.
+"""Parsing shapes and layouts.
 
-An array shape is one token; what it means is remembered by its text, so a shape that occurs ten thousand times in a
-dump is parsed once, and equal shapes are mostly one object.
+An array shape is one token, and parsed shapes are cached by their text: a shape that occurs ten thousand times in a
+dump is parsed once, and equal shapes are usually one object.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the parts of the parser share: the computations read so far, and the one that is being read."""
+"""State that the parts of the parser share: the computations read so far, and the current one."""
 
 from __future__ import annotations
 
@@ -109,6 +109,6 @@ class ParserState:
             self.lexer.fail(f"{what} is not known here; known are {', '.join(sorted(known))}", position)
         if what not in self._warned:
             self._warned.add(what)
-            place = self.lexer.error(f"{what} is not known; it is kept as it stands", position)
+            place = self.lexer.error(f"{what} is not known; it is kept verbatim", position)
             message = f"{place.filename}:{place.line}:{place.column}: {place.message}"
             warn(message)

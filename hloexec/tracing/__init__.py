@@ -1,14 +1,14 @@
-"""Traces: what every instruction of a run gave, on disk.
+"""Traces: the result of every instruction of a run, on disk.
 
-A trace is a folder of plain files. `trace.json` says what ran. `events.jsonl` has one line of JSON per instruction that
-ran, in order: its name and path, opcode, computation, loop iteration, devices, source line, and the shape and
-statistics of each array it gave. `values.npy` holds the arrays themselves, one `.npy` record after the other; a line of
-the index says at which offset an array begins, so that
+A trace is a folder of plain files. `trace.json` describes the run. `events.jsonl` has one line of JSON for each
+instruction that ran, in order: its name and path, opcode, computation, loop iteration, devices, source line, and the
+shape and statistics of each array of its result. `values.npy` contains the arrays, one `.npy` record after the other;
+the index states the offset of each array, so that
 
     file = open("values.npy", "rb"); file.seek(offset); numpy.load(file)
 
-reads it. What NumPy has no type for is stored as in `hloexec.literals`: bf16 as its bits in uint16, and so on, which
-the array's shape in the index tells. Arrays of equal bytes that follow one another closely are stored once.
+reads it. Types that NumPy lacks are stored as in `hloexec.literals` (bf16 as its bits in uint16, and so on); the shape
+in the index states the element type. Identical arrays that follow each other closely are stored once.
 """
 
 from hloexec.tracing.reading import ArrayRecord, Trace, TraceEvent, read_trace

@@ -1,7 +1,7 @@
-"""What has been worked out for arrays that come by again.
+"""Caching what has been computed for arrays that occur repeatedly.
 
-The same array object passes through parameters, tuples, fusions and loops, each of which is an event of its own. In a
-run with observers nobody writes to an array that an observer has seen, so what holds for it once holds for good.
+The same array object passes through parameters, tuples, fusions and loops, each of which is an event of its own. In an
+observed run, no array that an observer has seen is overwritten, so cached results stay valid.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading a trace: the index line by line, arrays when they are asked for. Every byte is distrusted."""
+"""Reading a trace: the index line by line, arrays on demand. All input is validated."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class TraceEvent:
 
 
 class Trace(Described):
-    """A trace on disk. Iterating gives its events in the order in which they ran, read from disk as they are needed.
+    """A trace on disk. Iterating gives its events in the order in which they ran, read from disk as needed.
 
-    `information` is what trace.json says: the module's name, the numerics policy, the seed, whether the run came to
-    its end (`is_complete`).
+    `information` is the content of trace.json: the module's name, the numerics policy, the seed, and whether the run
+    finished (`is_complete`).
     """
 
     def __init__(self, folder: str | os.PathLike[str], information: dict[str, object]) -> None:
@@ -115,7 +115,7 @@ class Trace(Described):
                 dimensions, _, dtype = np.lib.format.read_array_header_1_0(file)
                 needed = int(np.prod(dimensions, dtype=object)) * dtype.itemsize
                 if dtype.kind in "OV" or dimensions != record.shape.dimensions or file.tell() + needed > size:
-                    raise InputError(f"{where} is damaged: no whole {record.shape} lies there")
+                    raise InputError(f"{where} is damaged: it has no complete {record.shape} there")
                 file.seek(record.offset)
                 stored = np.lib.format.read_array(file, allow_pickle=False)
         except DAMAGE as error:
@@ -134,15 +134,17 @@ class Trace(Described):
 def read_trace(folder: str | os.PathLike[str]) -> Trace:
     """Open a trace that `hloexec.trace` wrote.
 
-    Raises InputError where the folder is none or of a newer version; warns HloWarning where the run that wrote it did
-    not come to its end.
+    Raises InputError if the folder is not a trace, or is one of a newer version; warns HloWarning if the run that wrote
+    it did not finish.
     """
     require_path("folder", folder)
     path = Path(folder) / "trace.json"
     try:
         information = json.loads(path.read_bytes())
     except OSError as error:
-        raise InputError(f"{os.fspath(folder)!r} is no trace: cannot read its trace.json: {error.strerror}") from error
+        raise InputError(
+            f"{os.fspath(folder)!r} is not a trace: cannot read its trace.json: {error.strerror}"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{os.fspath(path)!r} is damaged: {error}") from error
     if not isinstance(information, dict) or not isinstance(information.get("is_complete"), bool):
@@ -150,7 +152,7 @@ def read_trace(folder: str | os.PathLike[str]) -> Trace:
     if information.get("version") != VERSION:
         raise InputError(f"{os.fspath(path)!r} is of version {information.get('version')}, this reads {VERSION}")
     if not information["is_complete"]:
-        warn(f"the run that wrote the trace {os.fspath(folder)!r} did not come to its end")
+        warn(f"the run that wrote the trace {os.fspath(folder)!r} did not finish")
     return Trace(folder, information)
 
 
@@ -173,7 +175,7 @@ def _event(line: bytes, where: str) -> TraceEvent:
 def _array(fields: dict[str, Any]) -> ArrayRecord:
     match = _SHAPE.fullmatch(_typed(fields["shape"], str))
     if match is None or match[1] not in ELEMENT_TYPES or not ELEMENT_TYPES[match[1]].is_array:
-        raise ValueError(f"{fields['shape']!r} is no shape")
+        raise ValueError(f"{fields['shape']!r} is not a shape")
     shape = ArrayShape(ELEMENT_TYPES[match[1]], tuple(map(int, match[2].split(","))) if match[2] else ())
     offset = _typed(fields["offset"], int, type(None))
     if offset is not None and offset < 0:

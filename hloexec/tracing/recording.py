@@ -1,4 +1,4 @@
-"""The observer that writes a trace, an event at a time; what it holds in memory does not grow with the values."""
+"""The observer that writes a trace, event by event; its memory use does not grow with the values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VERSION = 1
 _RECENT = 65536
 """Stored arrays that a later one of the same bytes may refer to."""
 _ROOM_CHECK_BYTES = 256 << 20
-"""So many bytes may be written before the disk is looked at again."""
+"""Bytes that may be written before free disk space is checked again."""
 _MOST_REMARKABLE = 1000
 ADVICE = "select fewer instructions (select=PATTERN), or record statistics only (statistics_only=True)"
 """To whom a trace takes too much room."""
@@ -39,7 +39,7 @@ ADVICE = "select fewer instructions (select=PATTERN), or record statistics only 
 
 @attrs.frozen
 class Remarkable:
-    """An event whose value stands out."""
+    """A notable event."""
 
     name: str
     devices: tuple[int, ...]
@@ -108,7 +108,7 @@ class Recorder:
     def _stored(self, array: Array, found: LeafStatistics) -> int:
         """The offset at which the array's record begins."""
         assert self._values is not None
-        # A hash of 48 bits alone would some day take one array for another; not with the moments in f64 beside it.
+        # A hash of 48 bits alone would eventually collide; together with the moments in f64 it does not.
         key = attrs.astuple(found, recurse=False)
         known = self._offsets.get(key)
         if known is not None:
@@ -130,7 +130,7 @@ class Recorder:
     def _require_room(self, size: int) -> None:
         if self._limit is not None and self.value_bytes + self._index_bytes + size > self._limit:
             advice = ADVICE if self._values is not None else "select fewer instructions (--select)"
-            raise ResourceError(f"the trace takes more than the {self._limit} bytes that it may; {advice}")
+            raise ResourceError(f"the trace exceeds the limit of {self._limit} bytes; {advice}")
         self._unchecked += size
         if self._unchecked >= _ROOM_CHECK_BYTES:
             if free_bytes(self._folder) < size:

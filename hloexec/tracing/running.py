@@ -1,4 +1,4 @@
-"""`trace`: run a module and write what every instruction gives to a folder."""
+"""`trace`: run a module and write the result of every instruction to a folder."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ def trace(
     observers: Sequence[Observer] = (),
     **options: Unpack[RunOptions],
 ) -> Trace:
-    """Run a module, and write what every instruction gives to a new folder, as it is given.
+    """Run a module, and write the result of every instruction to a new folder, as it is computed.
 
     `inputs`, `observers` and `options` are those of `run_devices` (`hloexec.Inputs`, `hloexec.RunOptions`). `select`
     are patterns for instructions, opcodes or op_names (see `hloexec.tracing.Selection`); without any, all instructions
-    are traced, those in fusions and in each iteration of a loop included. `statistics_only` leaves the arrays
-    themselves out. Memory does not grow with what is written. The format is plain files: see `hloexec.tracing`.
+    are traced, including those in fusions and in each iteration of a loop. `statistics_only` omits the arrays
+    themselves. Memory use does not grow with the size of the trace. The format is documented in `hloexec.tracing`.
 
-    A run that fails leaves the trace of what ran before, if anything did.
+    If the run fails, the trace up to that point is kept, unless it is empty.
 
-    Raises InputError where the folder has something in it or cannot be written, or a pattern selects nothing;
-    ResourceError where the values cannot fit on the disk or into `disk_limit` bytes (a number, or a text such as
-    `"8G"`), as far as that is known before the run; and what `run_devices` raises.
+    Raises InputError if the folder is not empty or cannot be written, or a pattern selects nothing; ResourceError if
+    the values cannot fit on the disk or into `disk_limit` bytes (a number, or a text such as `"8G"`), as far as this is
+    known before the run; and whatever `run_devices` raises.
     """
     given: dict[str, Any] = {"select": select, "statistics_only": statistics_only, "disk_limit": disk_limit}
     return record(module, inputs, folder, observers=observers, **given, **options).trace

@@ -1,4 +1,4 @@
-"""Which instructions are meant: by name, opcode, or the name that a framework gave them."""
+"""Selecting instructions by name, opcode or op_name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Selection:
 
     A pattern with `*`, `?` or `[…]` matches as file names do, any other exactly, against the instruction's name, its
     opcode and its metadata's op_name. `name:`, `opcode:`, `op_name:` in front of it leave the others out. `path:`
-    matches the path of each run of an instruction, such as `loop[2]:body/fusion.1/add.3`; brackets stand for themselves
+    matches the path of each run of an instruction, such as `loop[2]:body/fusion.1/add.3`; brackets are literal
     there.
     """
 
@@ -60,7 +60,7 @@ def _split(pattern: str) -> tuple[str | None, str]:
 def _matches(pattern: str, instruction: Instruction, path: str | None = None) -> bool:
     field, text = _split(pattern)
     if field == "path":
-        # Iterations stand in brackets, which would be a choice of characters.
+        # Iterations are in brackets, which would otherwise be character sets.
         return path is None or fnmatchcase(path, text.replace("[", "[[]"))
     values = {"name": instruction.name, "opcode": instruction.opcode, "op_name": instruction.op_name}
     text = text.removeprefix("%")

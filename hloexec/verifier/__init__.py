@@ -1,8 +1,8 @@
-"""The verifier: is a module a well-formed program?
+"""The verifier: checks that a module is a well-formed program.
 
-Structure is checked in `structure` and `entry`: names, operands, parameters, called computations, aliases. What an
-opcode asks of its operands is its registry entry's business: `shapes` calls `infer` and compares what comes out with
-the declared shape. What is wrong is collected and raised once, with its places in the text and in the program behind.
+`structure` and `entry` check names, operands, parameters, called computations and aliases. The registry entry of each
+opcode states the requirements on its operands: `shapes` calls `infer` and compares the result with the declared shape.
+All errors are collected and raised once, with their positions in the text and in the source program.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["Note", "explained", "verify"]
 
 
 def verify(module: Module, strict: bool = False) -> list[Note]:
-    """Check that a module is a well-formed program; raise VerificationError that lists what is wrong.
+    """Check that a module is a well-formed program; raise VerificationError with everything that is wrong.
 
-    Names are unique and refer to something; operands, control predecessors and calls have no cycles; each computation
-    has a root and parameters 0, 1, …; the header's layouts and aliases fit the entry computation; and every
-    instruction's declared shape is the one its opcode's rule infers, layouts and dynamic flags aside. Shapes that
-    differ only in the width of floating-point types, which optimized modules have, are notes, or errors where
-    `strict`. Opcodes that the registry does not know are taken as they are.
+    Names are unique and defined; operands, control predecessors and calls are acyclic; each computation has a root and
+    parameters 0, 1, …; the header's layouts and aliases fit the entry computation; and every instruction's declared
+    shape is the one that its opcode's rule infers, except for layouts and dynamic flags. Shapes that differ only in the
+    width of floating-point types, which optimized modules have, are returned as notes, or are errors if `strict`.
+    Instructions with unknown opcodes are not checked.
     """
     if not isinstance(module, Module) or strict is not False:
         require_module(module)

@@ -1,4 +1,4 @@
-"""When two shapes count as the same."""
+"""When two shapes are considered equal."""
 
 from __future__ import annotations
 

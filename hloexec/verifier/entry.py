@@ -1,4 +1,4 @@
-"""What a module's header says of its entry computation: layouts, aliases, donated buffers."""
+"""Checks of a module's header against its entry computation: layouts, aliases, donated buffers."""
 
 from __future__ import annotations
 

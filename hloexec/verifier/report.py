@@ -1,4 +1,4 @@
-"""What the verifier has found, and where."""
+"""The findings of the verifier, with their locations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_PROBLEMS = 20
 
 @attrs.frozen
 class Note:
-    """Something odd that XLA tolerates, and where it is."""
+    """A deviation that XLA tolerates, and its location."""
 
     message: str
     place: str

@@ -1,4 +1,4 @@
-"""Declared shapes against inferred ones."""
+"""Comparing declared shapes with inferred ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hloexec.verifier.structure import has_attributes
 __all__ = ["check_shapes"]
 
 _OFFERED = ("attributes", "shape", "operand_shapes", "computations")
-"""What a shape rule may ask for beside the operands' shapes."""
+"""What a shape rule may ask for in addition to the operands' shapes."""
 
 
 def check_shapes(report: Report, programs: Mapping[str, ProgramShape | None]) -> None:
@@ -218,5 +218,5 @@ def _array_fault(shape: ArrayShape) -> str | None:
             return f"dimension {axis} of {shape.element_type} has the negative size {size}"
     if shape.layout is not None and sorted(shape.layout.minor_to_major) != list(range(shape.rank)):
         order = ",".join(map(str, shape.layout.minor_to_major))
-        return f"the layout {{{order}}} of {shape} is no permutation of its {shape.rank} dimensions"
+        return f"the layout {{{order}}} of {shape} is not a permutation of its {shape.rank} dimensions"
     return None

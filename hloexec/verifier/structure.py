@@ -1,4 +1,4 @@
-"""What holds of computations whatever their opcodes: names, references, cycles, parameters, calls."""
+"""Structural rules for computations, independent of opcodes: names, references, cycles, parameters, calls."""
 
 from __future__ import annotations
 

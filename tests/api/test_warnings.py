@@ -76,7 +76,7 @@ def test_the_warning_of_a_trace_that_was_cut_off_points_at_the_caller(tmp_path: 
 
     with pytest.raises(hloexec.HloError):
         hloexec.trace(hloexec.parse(ADD), [[X]], tmp_path / "trace", observers=[Failing()])
-    with pytest.warns(hloexec.HloWarning, match="did not come to its end") as caught:
+    with pytest.warns(hloexec.HloWarning, match="did not finish") as caught:
         hloexec.read_trace(tmp_path / "trace")
     assert caught[0].filename == __file__
 

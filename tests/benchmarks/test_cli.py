@@ -62,7 +62,7 @@ def test_a_dump_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("HLOEXEC_SEEDS", str(tmp_path))
     done = CliRunner().invoke(main, ["modules", "dump-002"])
     assert done.exit_code == 2
-    assert "dump-002 is a dump that is not here" in done.output
+    assert "dump-002 is a dump that is missing" in done.output
 
 
 def test_modules_are_written_and_not_run(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_global_inputs_stand_alone(numbered: str, tmp_path: Path, call: Call) ->
     path = tmp_path / "in.npz"
     literals.save(path, (np.zeros(2, np.uint32),))
     output = call("run", numbered, "--global-inputs", str(path), "--different-inputs", code=2)
-    assert "--global-inputs takes the place of" in output
+    assert "--global-inputs replaces" in output
     literals.save(path, np.zeros(2, np.uint32))
     assert "must hold the values of the parameters" in call("run", numbered, "--global-inputs", str(path), code=2)
 

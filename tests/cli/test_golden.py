@@ -51,7 +51,7 @@ def test_a_check_shows_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert out.startswith("1 different, 1 broken  of 3 goldens\n\nok     dot.golden    equal (reference)")
     assert "FAILED other.golden  different: value: 12 of 12 elements beyond tolerance" in out
-    assert "BROKEN third.golden  third.golden is no whole golden: inputs.npz is missing; record it again" in out
+    assert "BROKEN third.golden  third.golden is not a complete golden: inputs.npz is missing; record it again" in out
     assert "value f32[4,3] different 12 12" in " ".join(out.split())
     assert main(["golden", "check", "goldens/dot.golden", "goldens/other.golden"]) == 1
     out = capsys.readouterr().out
@@ -108,7 +108,11 @@ def test_another_module_in_its_place(capsys: pytest.CaptureFixture[str]) -> None
         (["record", "missing.hlo", "-o", "d"], 2, "cannot read missing.hlo"),
         (["record", "broken.hlo", "-o", "d"], 2, "broken.hlo:3"),
         (["record", "dot.hlo", "-o", "m.golden"], 2, "is there already; --force"),
-        (["record", "dot.hlo", "-o", "dot.hlo/m.golden"], 2, "cannot write 'dot.hlo/m.golden': 'dot.hlo' is no folder"),
+        (
+            ["record", "dot.hlo", "-o", "dot.hlo/m.golden"],
+            2,
+            "cannot write 'dot.hlo/m.golden': 'dot.hlo' is not a folder",
+        ),
         (["record", "dot.hlo", "-o", "/proc/nowhere"], 2, "cannot write '/proc/nowhere/dot.golden'"),
         (["record", "dot.hlo", "-o", "d", "--numerics", "sloppy"], 2, "unknown numerics policy 'sloppy'"),
         (["record", "dot.hlo", "-o", "d", "--inputs", "missing.npz"], 2, "cannot read 'missing.npz'"),
@@ -117,16 +121,16 @@ def test_another_module_in_its_place(capsys: pytest.CaptureFixture[str]) -> None
         (["record", "dot.hlo", "-o", "d", "--expected", "small.npz"], 2, "has dimensions [2], but the module gives"),
         (["record", "dot.hlo", "-o", "d", "--expected", "dot.hlo"], 2, "holds a module, but no result"),
         (["record", "dot.hlo", "-o", "d", "--rtol", "-1"], 2, "rtol must not be negative"),
-        (["record", "dot.hlo", "-o", "d", "--elided", "x.npz"], 2, "zeros, random or refused"),
+        (["record", "dot.hlo", "-o", "d", "--elided", "x.npz"], 2, "must be zeros, random or error for a golden"),
         (["record", "dot.hlo", "-o", "d", "--seed", "first"], 2, "'first' is not a valid integer"),
         (["check"], 2, "Missing argument 'DIR...'"),
-        (["check", "nowhere"], 2, "there is no folder 'nowhere'"),
+        (["check", "nowhere"], 2, "there is not a folder 'nowhere'"),
         (["check", "dot.hlo"], 2, "'dot.hlo' is a file; a golden is a folder"),
         (["check", "empty"], 2, "there is no .golden folder in 'empty'; `hloexec golden record` makes one"),
-        (["check", "nowhere.golden"], 2, "there is no folder 'nowhere.golden'"),
+        (["check", "nowhere.golden"], 2, "there is not a folder 'nowhere.golden'"),
         (["check", "m.golden", "--module", "missing.hlo"], 2, "cannot read missing.hlo"),
-        (["check", "m.golden", "m2.golden", "--module", "dot.hlo"], 2, "in place of one golden's module"),
-        (["check", "m.golden", "--update", "--module", "dot.hlo"], 2, "in place of one golden's module"),
+        (["check", "m.golden", "m2.golden", "--module", "dot.hlo"], 2, "--module takes exactly one golden"),
+        (["check", "m.golden", "--update", "--module", "dot.hlo"], 2, "--module takes exactly one golden"),
         (["check", "given.golden", "--update"], 2, "its result comes from result.npz, and is not replaced"),
         (["chekc"], 2, "No such command 'chekc'"),
     ],

@@ -22,7 +22,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("name", "flags", "is_misjudged"),
+    ("name", "flags", "lacks_avx512_kernels"),
     [
         ("haswell", WIDE, True),
         ("zen", WIDE, True),
@@ -33,9 +33,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, 
     ],
 )
 def test_kernels_without_avx512_are_wrong_for_a_processor_that_has_it(
-    name: str, flags: frozenset[str], is_misjudged: bool
+    name: str, flags: frozenset[str], lacks_avx512_kernels: bool
 ) -> None:
-    assert kernels.is_misjudged(name, flags) is is_misjudged
+    assert kernels.lacks_avx512_kernels(name, flags) is lacks_avx512_kernels
 
 
 def test_a_misjudged_processor_makes_the_command_start_over(
@@ -44,7 +44,7 @@ def test_a_misjudged_processor_makes_the_command_start_over(
     monkeypatch.setattr(kernels, "_processor_flags", lambda: WIDE)
     monkeypatch.setattr(kernels, "openblas_kernels", lambda: "haswell")
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "hloexec", "run", "x.hlo"])
-    kernels.start_over_with_better_kernels()
+    kernels.restart_with_better_kernels()
     ((arguments, environment),) = started
     assert arguments == [sys.executable, "-m", "hloexec", "run", "x.hlo"]
     assert environment["OPENBLAS_CORETYPE"] == "SkylakeX"
@@ -56,5 +56,5 @@ def test_the_users_choice_stands(
     monkeypatch.setattr(kernels, "_processor_flags", lambda: WIDE)
     monkeypatch.setattr(kernels, "openblas_kernels", lambda: "haswell")
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    kernels.start_over_with_better_kernels()
+    kernels.restart_with_better_kernels()
     assert not started

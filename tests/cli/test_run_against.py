@@ -127,14 +127,14 @@ def test_every_device_is_compared_and_so_is_one_computation(capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--against", "nonsense"], "there is no file 'nonsense', and no policy of numerics of that name"),
+        (["--against", "nonsense"], "there is no file 'nonsense', and no numerics policy of that name"),
         (["--against", "policy:nonsense"], "unknown numerics policy 'nonsense'"),
         (["--against", "absent.golden"], "there is no file 'absent.golden'"),
         (["--against", "empty.golden"], "golden.json"),
         (["--against", "bad.hlo"], "bad.hlo:1:8"),
         (["--against", "short.hlo"], "takes 1 inputs"),
         (["--against", "bad.npz"], "neither a .npz nor a .npy file"),
-        (["--against", "exact", "--infeed", "x.npz"], "--against compares results alone"),
+        (["--against", "exact", "--infeed", "x.npz"], "--against compares results only"),
     ],
 )
 def test_wrong_uses_are_named_and_no_verdict(

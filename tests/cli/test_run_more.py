@@ -144,4 +144,4 @@ def test_info_shows_what_lies_beside_modules(capsys: pytest.CaptureFixture[str])
     assert "hloexec memory MODULE --assignment a.txt" in out
     for name, what in (("a.txt", "a buffer assignment, which `hloexec memory"), ("v.npz", "arrays of NumPy, which")):
         assert main(["run", name]) == 2
-        assert f"{name} is no module: it holds {what}" in capsys.readouterr().err
+        assert f"{name} is not a module: it holds {what}" in capsys.readouterr().err

@@ -106,20 +106,24 @@ def test_values_go_through_channels(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["short.pb"], 2, "the snapshot has 1 inputs, but main has 2 parameters; --random-inputs makes some up"),
+        (["short.pb"], 2, "the snapshot has 1 inputs, but main has 2 parameters; --random-inputs generates others"),
         (["wrong.pb"], 2, "must be f32[3]"),
         (["cut.pb"], 2, "cut.pb is neither text nor a whole"),
         (["channels.hlo"], 2, "takes values of shape f32[2] from channel 2"),
         (["channels.hlo", "--recv", "2=no.npz"], 2, "cannot read 'no.npz'"),
-        (["channels.hlo", "--recv", "two=given.npz"], 2, "'two' is not the number of a channel"),
+        (["channels.hlo", "--recv", "two=given.npz"], 2, "'two' is not a channel number"),
         (["channels.hlo", "--recv", "given.npz"], 2, "is not of the form CHANNEL=FILE.npz"),
         (["channels.hlo", "--recv", "7=given.npz"], 2, "channel"),
         (["channels.hlo", "--recv", "2=given.npz", "--recv", "2=given.npz"], 2, "channel 2 is given twice"),
         (["channels.hlo", "--recv", "2=given.npz", "--send", "2=out.npz"], 2, "channel 2 is given twice"),
         (["channels.hlo", "--recv", "2=given.npz", "--send", "1=out.npy"], 2, "must be a .npz file"),
-        (["channels.hlo", "--recv", "2=given.npz", "--send", "1=nowhere/out.npz"], 2, "there is no folder"),
+        (["channels.hlo", "--recv", "2=given.npz", "--send", "1=nowhere/out.npz"], 2, "there is not a folder"),
         (["channels.hlo", "--recv", "2=one.npy"], 2, "must hold the values for recvs through channel 2"),
-        (["channels.hlo", "--recv", "2=given.npz", "--send", "1=o.npz", "--outfeed", "o.npz"], 2, "written twice"),
+        (
+            ["channels.hlo", "--recv", "2=given.npz", "--send", "1=o.npz", "--outfeed", "o.npz"],
+            2,
+            "is given twice as an output file",
+        ),
     ],
 )
 def test_wrong_values_are_refused(

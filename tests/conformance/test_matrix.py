@@ -14,8 +14,8 @@ from conformance import bounds, xla
 from conformance.__main__ import main
 from conformance.cell import EXACT, TYPES, Accumulated, Correct, Example
 from conformance.cells import GENERATORS
+from conformance.checking import check_result, same_bits
 from conformance.corpus import examine, files_of
-from conformance.judging import judge, same_bits
 from conformance.known import KNOWN
 from conformance.matrix import Cell, Status, examples_of, run_matrix
 from conformance.summary import markdown
@@ -61,12 +61,12 @@ def test_wrong_results_are_found() -> None:
     right = np.exp(values.astype(np.float64)).astype(np.float32)
     wrong = right.copy()
     wrong[3] *= np.float32(1 + 2**-19)
-    assert judge(exact, [right], [right], None, None).is_right
-    judgement = judge(exact, [wrong], [right], None, None)
-    assert judgement.wrong[0].tolist() == [number == 3 for number in range(8)]
+    assert check_result(exact, [right], [right], None, None).is_right
+    outcome = check_result(exact, [wrong], [right], None, None)
+    assert outcome.wrong[0].tolist() == [number == 3 for number in range(8)]
     copied = attrs.evolve(exact, check=EXACT)
-    assert not judge(copied, [np.negative(values)], [values], None, None).is_right
-    assert "leaves" in judge(copied, [values, values], [values], None, None).message
+    assert not check_result(copied, [np.negative(values)], [values], None, None).is_right
+    assert "leaves" in check_result(copied, [values, values], [values], None, None).message
 
 
 def test_a_sum_beyond_its_bound_is_found() -> None:
@@ -74,7 +74,7 @@ def test_a_sum_beyond_its_bound_is_found() -> None:
     exact, magnitude = np.array(1.0), np.array(3.0)
     for error, is_right in ((6 * 3 * 2.0**-24, True), (16 * 3 * 2.0**-24, False)):
         value = np.array(1.0 + error, np.float32)
-        assert judge(summed, [value], None, [exact], [magnitude]).is_right == is_right
+        assert check_result(summed, [value], None, [exact], [magnitude]).is_right == is_right
 
 
 @pytest.mark.parametrize("name", ["f32", "f64", "bf16", "f16", "f8e4m3fn", "f8e5m2fnuz", "f4e2m1fn", "f8e8m0fnu"])

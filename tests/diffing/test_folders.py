@@ -169,14 +169,14 @@ def test_the_verdict_names_the_pass_and_the_next_command_works(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["missing"], "missing is no folder; give the module to compare it with, too"),
+        (["missing"], "missing is not a folder; give the module to compare it with, too"),
         (["empty"], "holds no module as XLA dumps them"),
-        (["empty", "missing"], "empty is a folder and missing is none"),
+        (["empty", "missing"], "empty is a folder, but missing is not"),
         (["one"], "there is nothing to compare: module_0000.f is there at one stage only: before_optimizations"),
         (["one", "two"], "there is nothing to compare: f is in 'one' 1 times"),
         (["one", "one", "--module", "g"], "'one' has no module 'g'; there are f"),
         (["one/module_0000.f.before_optimizations.txt"] * 2 + ["--module", "f"], "these are files"),
-        (["one", "--numerics-after", "exact"], "the stages of one folder run under one policy"),
+        (["one", "--numerics-after", "exact"], "all stages of one folder run under one policy"),
         (["one", "--numerics", "sloppy"], "unknown numerics policy 'sloppy'"),
     ],
 )

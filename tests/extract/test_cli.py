@@ -81,7 +81,7 @@ def test_depth_and_cuts_shorten_the_slice(capsys: pytest.CaptureFixture[str]) ->
         (["loop.hlo", "--instruction", "doubled", "--cut", "again", "-o", "s"], 2, "has no instruction 'again'"),
         (["loop.hlo", "--instruction", "loop", "--iteration", "2", "-o", "s"], 2, "ran outside of loops"),
         (["loop.hlo", "--instruction", "doubled", "--device", "3", "-o", "s"], 2, "has no device 3: it runs on one"),
-        (["x.npz", "--instruction", "doubled", "-o", "s"], 2, "x.npz is no module: it holds arrays of NumPy"),
+        (["x.npz", "--instruction", "doubled", "-o", "s"], 2, "x.npz is not a module: it holds arrays of NumPy"),
         (["loop.hlo", "--instruction", "doubled", "-o", "."], 2, "is not empty"),
         (["loop.hlo", "--instruction", "doubled", "-o", "loop.hlo"], 2, "is a file"),
         (["loop.hlo", "--instruction", "doubled", "--inputs", "loop.hlo", "-o", "s"], 2, "neither a .npz nor a .npy"),

@@ -162,7 +162,7 @@ def _save(name: str, *arrays: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_write("golden.json", None), "m.golden is no whole golden: golden.json is missing; record it again"),
+        (_write("golden.json", None), "m.golden is not a complete golden: golden.json is missing; record it again"),
         (_write("expected.npz", None), "expected.npz is missing"),
         (_write("inputs.npz", None), "inputs.npz is missing"),
         (_write("module.hlo", None), "module.hlo is missing"),
@@ -171,16 +171,16 @@ def _save(name: str, *arrays: Any) -> Any:
         (_write("golden.json", b"[" * 100_000), "golden.json is damaged"),
         (_write("golden.json", b"[]"), "is not that of a golden: it names no format"),
         (_write("golden.json", b'{"format": 1}'), "does not say module_name"),
-        (_change("format", 2), "has format 2, of which this hloexec knows nothing; it reads format 1"),
-        (_change("numerics", "sloppy"), "unknown numerics policy 'sloppy'; there are reference, exact"),
+        (_change("format", 2), "has format 2, unknown to this version of hloexec; it reads format 1"),
+        (_change("numerics", "sloppy"), "unknown numerics policy 'sloppy'; the policies are reference, exact"),
         (_change("replicas", "two"), "says replicas is 'two', which it cannot be"),
         (_change("atol", -1), "says atol is '-1'"),
         (_change("elided", "/etc/passwd"), "says elided is"),
         (_change("inputs_per_device", 2), "but 2 were given"),
         (_change("inputs_per_device", 3), "does not hold the inputs of 3 devices"),
         (_write("module.hlo", TUPLE.encode()), "module.hlo is not the module that was recorded"),
-        (_cut("expected.npz"), "is no whole .npz file"),
-        (_cut("inputs.npz"), "is no whole .npz file"),
+        (_cut("expected.npz"), "is not a complete .npz file"),
+        (_cut("inputs.npz"), "is not a complete .npz file"),
         (_write("inputs.npz", b"hello"), "is neither a .npz nor a .npy file"),
         (_save("inputs.npz", np.zeros((4, 49), np.float32), np.zeros((49, 3), np.float32)), "f32[4,49]"),
         (_save("inputs.npz", np.zeros((4, 50), np.float32)), "belongs to no parameter"),
@@ -213,7 +213,7 @@ def _number(*shape: int) -> Any:
         (DOT, "m.golden", {"expected": (_number(4, 3), _number(1))}, "lacks leaf value, .*; it has 0, 1"),
         (TUPLE, "m.golden", {"expected": (_number(3), _number(3))}, r"lacks leaf 2, s32\[\]"),
         (TUPLE, "m.golden", {"expected": {"0": _number(3), "2": _number()}}, "lacks leaf 1, but has later ones"),
-        (TUPLE, "m.golden", {"expected": {"loss": _number(3)}}, "'loss' is no place in a result"),
+        (TUPLE, "m.golden", {"expected": {"loss": _number(3)}}, "'loss' is not a leaf of the result"),
         (DOT, "m.golden", {"inputs": [_number(4, 50)]}, "takes 2 inputs .*, but 1 were given"),
         (DOT, "m.golden", {"inputs": [[_number(4, 50), _number(50, 3)]] * 2}, "one list of inputs per device, 1"),
         (DOT, "nowhere/\0/m.golden", {}, "cannot write"),
@@ -252,6 +252,6 @@ def test_nothing_is_replaced_unless_it_is_a_golden_and_meant(tmp_path: Path) -> 
     _recorded(tmp_path, numerics="exact", replace=True)
     assert read_golden(folder).numerics == "exact"
     (folder / "golden.json").unlink()
-    with pytest.raises(hloexec.InputError, match=r"is there already, and is no golden"):
+    with pytest.raises(hloexec.InputError, match=r"exists already, and is not a golden"):
         _recorded(tmp_path, replace=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.golden"]

@@ -50,7 +50,7 @@ def test_folders_are_collected_and_reported(goldens: Path) -> None:
     out = _pytest(goldens, "--hlo-goldens", "--junit-xml=report.xml", code=1)
     assert "1 passed" in out and "2 failed" in out
     assert "different: value: 3 of 3 elements beyond tolerance" in out
-    assert "broken.golden is no whole golden: inputs.npz is missing" in out
+    assert "broken.golden is not a complete golden: inputs.npz is missing" in out
     assert "Traceback" not in out
     suite = ElementTree.parse(goldens / "report.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures")) == ("3", "2")

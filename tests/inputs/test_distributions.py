@@ -181,7 +181,7 @@ def test_another_computation_can_be_given_inputs() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"distribution": "gauss"}, "no distribution 'gauss'; there are normal, uniform"),
+        ({"distribution": "gauss"}, "unknown distribution 'gauss'; the distributions are normal, uniform"),
         ({"seed": -1}, "seed must be an integer from 0 to 2.*64 - 1, but is -1"),
         ({"seed": 2**64}, "seed must be an integer"),
         ({"computation": "none"}, "has no computation none; there are "),

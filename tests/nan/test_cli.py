@@ -68,7 +68,7 @@ ENTRY e { x = f32[2] parameter(0)
     out = capsys.readouterr().out
     assert (
         out.startswith("nothing found")
-        and "1 instruction gave NaN or infinities that turned finite again; the first: l, logarithm of a" in out
+        and "1 instruction produced NaN or infinities that became finite again; first: l, logarithm of a" in out
     )
     (command,) = [line for line in out.splitlines() if line.startswith("  hloexec nan")]
     assert main(shlex.split(command)[1:]) == 1
@@ -97,13 +97,13 @@ def test_top_limits_the_elements(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["missing.hlo"], 2, "cannot read"),
         (["train.hlo", "--also", "nonsense"], 2, "'nonsense' is not one of"),
         (["train.hlo", "--share", "2", "--also", "underflow"], 2, "is not in the range"),
-        (["train.hlo", "--share", "0.5"], 2, "--share says how much --also has to concern"),
+        (["train.hlo", "--share", "0.5"], 2, "--share applies to --also"),
         (["train.hlo", "--top", "-1"], 2, "is not in the range"),
         (["train.hlo", "--inputs", "missing.npz"], 2, "cannot read 'missing.npz'"),
         (["train.hlo", "--inputs", "wrong.npz"], 2, "belongs to no parameter"),
         (["train.hlo", "--inputs", "train.hlo"], 2, "neither a .npz nor a .npy file"),
         (["train.hlo", "--numerics", "best"], 2, "unknown numerics policy"),
-        (["train.hlo", "--elided", "ones"], 2, "is none of zeros, random, error"),
+        (["train.hlo", "--elided", "ones"], 2, "is not one of zeros, random, error"),
         (["train.hlo", "--memory-limit", "1"], 2, "the limit that was given"),
         (["train.hlo", "--nonsense"], 2, "No such option"),
         (["wrong.npz"], 2, "error:"),

@@ -238,7 +238,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 
 
 def test_what_is_no_array_is_refused() -> None:
-    with pytest.raises(hloexec.InputError, match="is no array of an element type that HLO has"):
+    with pytest.raises(hloexec.InputError, match="is not an array of an HLO element type"):
         hloexec.compare(np.array(["a"]), np.array(["a"]))
 
 

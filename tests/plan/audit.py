@@ -242,7 +242,7 @@ class Audit:
 
         Products of f32 numbers are exact in f64; denormal numbers are zeros under these policies.
         """
-        if not numerics_policy(self.numerics).contracts_multiply_add or instruction.opcode not in ("add", "subtract"):
+        if not numerics_policy(self.numerics).fuses_multiply_add or instruction.opcode not in ("add", "subtract"):
             return False
         operands = [self.seen[prefix + name, device] for name in instruction.operands]
         if found.dtype != np.float32:

@@ -120,7 +120,7 @@ FAULTS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     ),
     "a counter that is not carried": (
         lambda plan: _with_loop(plan, lambda flow: attrs.evolve(flow, counters={7: Counter(1, False)}, limit=None)),
-        "counter is no carried leaf",
+        "counter is not a carried leaf",
     ),
     "a limit for what is no counter": (
         lambda plan: _with_loop(plan, lambda flow: attrs.evolve(flow, limit=Limit(1, 1, 40))),
@@ -128,7 +128,7 @@ FAULTS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     ),
     "a compared value that is not carried": (
         lambda plan: _with_loop(plan, lambda flow: attrs.evolve(flow, compared=(9,))),
-        "compared value is no carried leaf",
+        "compared value is not a carried leaf",
     ),
     "a sum that something else reads": (
         lambda plan: _with_loop(plan, lambda flow: attrs.evolve(flow, sums={1: 100})),

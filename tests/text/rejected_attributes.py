@@ -258,7 +258,7 @@ ATTRIBUTES: dict[str, str] = {
     "aliasing of operands of a word": _binary(
         'f32[2] custom-call(a, b), custom_call_target="x", output_to_operand_aliasing={{}: (§a§, {})}'
     ),
-    "outfeed_shape that is no shape": op("token[] outfeed(a, t), outfeed_shape=§x", a=_F2, t="token[]"),
+    "outfeed_shape that is not a shape": op("token[] outfeed(a, t), outfeed_shape=§x", a=_F2, t="token[]"),
     "infeed of an array": op("§f32[2] §infeed§(t)§", t="token[]"),
     "channel of recv-done differs": module(
         "t = token[] after-all()\nr = (f32[2], u32[], token[]) recv(t), channel_id=1\n"

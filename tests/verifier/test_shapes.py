@@ -87,7 +87,7 @@ def test_floats_are_no_integers() -> None:
 
 def test_layouts_are_permutations() -> None:
     broken = edited(CHAIN, "b", shape=attrs.evolve(F2, layout=ir.Layout(minor_to_major=(1,))))
-    assert "the layout {1} of f32[2] is no permutation of its 1 dimensions" in fault(broken)
+    assert "the layout {1} of f32[2] is not a permutation of its 1 dimensions" in fault(broken)
 
 
 def test_sizes_are_not_negative() -> None:

@@ -1,4 +1,4 @@
-"""`hloexec compare`: how far a result is from another, and whether rounding explains it."""
+"""`hloexec compare`: compare two results, and decide whether rounding explains the difference."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ["command"]
 )
 @click.argument("actual", type=click.Path())
 @click.argument("expected", type=click.Path())
-@click.option("--atol", type=float, help="The absolute error that is tolerated.")
-@click.option("--rtol", type=float, help="The error that is tolerated, relative to the expected value.")
-@click.option("--ulp", type=float, help="The error that is tolerated, in units in the last place.")
+@click.option("--atol", type=float, help="Absolute tolerance.")
+@click.option("--rtol", type=float, help="Tolerance relative to the expected value.")
+@click.option("--ulp", type=float, help="Tolerance in units in the last place.")
 @click.option(
     "--check-error",
     type=click.Choice(("max", "p99", "median", "mean")),
@@ -40,20 +40,22 @@ __all__ = ["command"]
     "--module",
     "module_file",
     metavar="FILE",
-    help="The module that gave the results: how much it rounds says how far they may be apart.",
+    help="The module that computed the results; the tolerance is derived from its roundings.",
 )
 @click.option(
     "--inputs",
     metavar="FILE.npz",
-    help="The module's inputs, to measure what rounding does to each element, and to compare indices by the values "
+    help="The module's inputs, to measure the rounding error of each element, and to compare indices by the values "
     "that they select.",
 )
-@click.option("--numerics", metavar="POLICY", default="reference", show_default=True, help="What either side rounded.")
+@click.option(
+    "--numerics", metavar="POLICY", default="reference", show_default=True, help="Numerics policy of the results."
+)
 @click.option(
     "--contraction-length",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Without a module: how many terms the longest contraction adds up.  [default: 1024]",
+    help="Without a module: number of terms of the longest contraction.  [default: 1024]",
 )
 @click.option(
     "--selects",
@@ -62,7 +64,9 @@ __all__ = ["command"]
     help="Leaf LEAF holds indices along the last dimension of the array in FILE.npy; they are compared by the values "
     "that they select. May be repeated.",
 )
-@click.option("--top", type=click.IntRange(min=0), default=10, help="Rows of the table, 0 for all (default 10).")
+@click.option(
+    "--top", type=click.IntRange(min=0), default=10, help="Number of rows in the table, 0 for all (default 10)."
+)
 @json_option
 def command(
     actual: str,
@@ -81,9 +85,9 @@ def command(
 ) -> int:
     """Compare the result ACTUAL with EXPECTED: .npz or .npy files, or snapshots.
 
-    Prints one of `equal`, `rounding only`, `within tolerance` and `different`, and what is off. Where no tolerance is
-    given, it follows from the element types and from what the module adds up and rounds. Exits with 0 where both agree,
-    1 where they differ, 2 where they cannot be compared.
+    Prints one of `equal`, `rounding only`, `within tolerance` and `different`, and shows the differences. If no
+    tolerance is given, it is derived from the element types and the module. Exits with 0 if both agree, 1 if they
+    differ, 2 if they cannot be compared.
     """
     tolerances = {"atol": atol, "rtol": rtol, "ulp": ulp, "check_error": check_error}
     module, comparison = _compared(
@@ -131,9 +135,9 @@ def _compared(
     except UnsupportedError as error:
         raise click.BadParameter(error.message, param_hint="'--numerics'") from error
     if inputs is not None and module_file is None:
-        raise click.UsageError("--inputs are those of a module; give it by --module")
+        raise click.UsageError("--inputs needs --module")
     if contraction_length is not None and module_file is not None:
-        raise click.UsageError("--contraction-length stands in for a module; leave one of the two out")
+        raise click.UsageError("--contraction-length and --module cannot be combined")
     module = None if module_file is None else hloexec.load(module_file)
     shapes = {} if module is None else result_shapes(module)
     ours = read_result(actual, shapes)
@@ -165,7 +169,7 @@ def _hints(
     module: Module | None,
     inputs: str | None,
 ) -> list[str]:
-    """The commands to go on with."""
+    """Commands for the next step."""
     import shlex
 
     if comparison.agrees:
@@ -174,7 +178,10 @@ def _hints(
     if any(leaf.measured is None for leaf in comparison.leaves):
         return []
     if module_file is None:
-        return ["the module says how much rounding explains:", f"  {command} --module MODULE"]
+        return ["with the module, the tolerance follows from its roundings:", f"  {command} --module MODULE"]
     if inputs is None and any(leaf.note for leaf in comparison.different):
-        return ["a run on the inputs tells more:", f"  {command} --module {module_file} --inputs FILE"]
+        return [
+            "with the inputs, the rounding error of each element is measured:",
+            f"  {command} --module {module_file} --inputs FILE",
+        ]
     return []

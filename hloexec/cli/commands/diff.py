@@ -1,4 +1,4 @@
-"""`hloexec diff`: the instruction that makes two modules differ."""
+"""`hloexec diff`: find the instruction that makes two modules differ."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["command"]
 )
 @click.argument("before", type=click.Path())
 @click.argument("after", type=click.Path(), required=False)
-@click.option("--numerics-before", metavar="POLICY", help="The policy of BEFORE alone.  [default: --numerics]")
-@click.option("--numerics-after", metavar="POLICY", help="The policy of AFTER alone.  [default: --numerics]")
+@click.option("--numerics-before", metavar="POLICY", help="Numerics policy of BEFORE.  [default: --numerics]")
+@click.option("--numerics-after", metavar="POLICY", help="Numerics policy of AFTER.  [default: --numerics]")
 @click.option(
-    "--module", "select", metavar="NAME", multiple=True, help="Of folders: take these modules only. May be repeated."
+    "--module", "select", metavar="NAME", multiple=True, help="For folders: compare only this module. May be repeated."
 )
-@click.option("--top", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many findings at most.")
+@click.option("--top", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of findings.")
 @run_options
 @json_option
 def command(
@@ -44,14 +44,14 @@ def command(
 ) -> int:
     """Run the modules BEFORE and AFTER on the same inputs, and find the instruction that makes their results differ.
 
-    A folder that XLA wrote under --xla_dump_to is taken whole: given alone, each of its modules before optimization,
-    after each pass (--xla_dump_hlo_pass_re=.*) and after optimization, which names the pass that changed the result;
-    given two, modules of the same name.
+    BEFORE and AFTER may be folders that XLA wrote with --xla_dump_to. For one folder, each module is compared before
+    optimization, after each pass (--xla_dump_hlo_pass_re=.*) and after optimization, to find the pass that changed the
+    result. For two folders, modules of the same name are compared.
 
-    Instructions are matched by what they compute, whatever they are called, through fusions, loops and layouts. Prints
-    `agree` where the results are the same bits, `rounding only` where only the order of sums and the like differs, else
-    the instructions of AFTER whose operands are as in BEFORE and whose results are not, in data-flow order. Exits with
-    0 where the modules agree but for rounding, with 1 where they differ, with 2 where they cannot be compared.
+    Instructions are matched by their values, not by their names, through fusions, loops and layouts. Prints `agree` if
+    the results have the same bits, `rounding only` if rounding explains the difference, and otherwise the instructions
+    of AFTER whose operands are as in BEFORE but whose results are not, in data-flow order. Exits with 0 if the modules
+    agree or differ by rounding only, with 1 if they differ, with 2 if they cannot be compared.
     """
     from hloexec.cli.progress import ProgressBar
     from hloexec.diffing import diff
@@ -66,14 +66,16 @@ def command(
             raise click.BadParameter(error.message, param_hint=f"'{option if name else '--numerics'}'") from error
     if os.path.isdir(before):
         if after is not None and not os.path.isdir(after):
-            raise click.UsageError(f"{before} is a folder and {after} is none; give two folders, one, or two modules")
+            raise click.UsageError(
+                f"{before} is a folder, but {after} is not; give one folder, two folders, or two modules"
+            )
         from hloexec.cli.commands.diff_folders import diff_dumps
 
         return diff_dumps(before, after, select, (policies[0], policies[1]), top, as_json, given)
     if after is None:
-        raise click.UsageError(f"{before} is no folder; give the module to compare it with, too")
+        raise click.UsageError(f"{before} is not a folder; give the module to compare it with, too")
     if select:
-        raise click.UsageError("--module says which modules of folders; these are files")
+        raise click.UsageError("--module selects modules of folders, but these are files")
     run = prepared(before, given)
     other = load(after)
     options = {key: value for key, value in run.options.items() if key != "numerics"}

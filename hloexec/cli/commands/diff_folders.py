@@ -32,13 +32,13 @@ def diff_dumps(
     as_json: bool,
     given: RunOptions,
 ) -> int:
-    """Compare the modules of one dump folder or two, show what came of it, and return the exit code."""
+    """Compare the modules of one or two dump folders, show the result, and return the exit code."""
     from hloexec.cli.progress import ProgressBar
     from hloexec.devices.topology import topology_of
     from hloexec.diffing.folders import diff_folders
 
     if other is None and policies[0] != policies[1]:
-        raise click.UsageError("the stages of one folder run under one policy; give --numerics")
+        raise click.UsageError("all stages of one folder run under one policy; give --numerics alone")
 
     def inputs(module: Module) -> list[list[Value]]:
         topology = topology_of(module, given.replicas, given.partitions)

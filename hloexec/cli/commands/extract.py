@@ -1,4 +1,4 @@
-"""`hloexec extract`: an instruction with everything it needs, as a module of its own."""
+"""`hloexec extract`: extract an instruction and everything it depends on as a separate module."""
 
 from __future__ import annotations
 
@@ -18,14 +18,25 @@ __all__ = ["command"]
 @click.command("extract", epilog=examples("hloexec extract module.hlo -o slice \\\n  --instruction exp.1"))
 @file_argument
 @click.option("--instruction", metavar="NAME", required=True, help="The instruction, or the path of one run of it.")
-@click.option("--in", "in_computation", metavar="COMPUTATION", help="Which computation's, where several have one.")
 @click.option(
-    "--iteration", type=click.IntRange(0), help="In which iteration of the innermost loop.  [default: the first]"
+    "--in",
+    "in_computation",
+    metavar="COMPUTATION",
+    help="The computation of the instruction, if several have one of that name.",
 )
-@click.option("--depth", type=click.IntRange(1), help="Go back so many steps only; 1 is the instruction alone.")
-@click.option("--cut", "cuts", metavar="NAME", multiple=True, help="Go back to this instruction only. May be repeated.")
+@click.option("--iteration", type=click.IntRange(0), help="The iteration of the innermost loop.  [default: the first]")
 @click.option(
-    "--device", type=click.IntRange(0), help="Take this device's values, and those that collectives gave, as inputs."
+    "--depth", type=click.IntRange(1), help="Include at most this many levels of operands; 1 is the instruction alone."
+)
+@click.option(
+    "--cut",
+    "cuts",
+    metavar="NAME",
+    multiple=True,
+    help="Make this instruction an input, and do not go beyond it. May be repeated.",
+)
+@click.option(
+    "--device", type=click.IntRange(0), help="Use this device's values; the results of collectives become inputs."
 )
 @click.option("-o", "--output", "folder", metavar="DIR", required=True, help="The folder to write; it must be new.")
 @run_options
@@ -42,11 +53,11 @@ def command(
     as_json: bool,
     given: RunOptions,
 ) -> int:
-    """Write the part of a module that computes an instruction to DIR, with the values that it ran on.
+    """Extract the part of a module that computes one instruction, with its input values, to DIR.
 
-    DIR/module.hlo computes it from the parameters of its own computation (the entry, a fusion, a loop's body),
-    DIR/inputs.npz holds their values in that run, DIR/expected.npz what it gave. The new module is run once: exits with
-    0 where it gives the same bits, with 1 where it does not.
+    DIR/module.hlo computes the instruction from the parameters of its own computation (the entry, a fusion, a loop
+    body). DIR/inputs.npz has the values of these parameters in the run, DIR/expected.npz the result. The new module is
+    run once: exits with 0 if it gives the same bits, with 1 if it does not.
     """
     from hloexec.cli.progress import ProgressBar
     from hloexec.extraction import extract

@@ -1,4 +1,4 @@
-"""`hloexec fmt`: a module as canonical text."""
+"""`hloexec fmt`: print a module as canonical text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["command"]
 @click.command("fmt", epilog=examples("hloexec fmt module.hlo --no-metadata"))
 @file_argument
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write to this file instead of standard output.")
-@click.option("--no-metadata", is_flag=True, help="Leave out metadata and the tables it refers to.")
-@click.option("--no-layouts", is_flag=True, help="Leave out layouts.")
-@click.option("--no-backend-config", is_flag=True, help="Leave out backend configs.")
+@click.option("--no-metadata", is_flag=True, help="Omit metadata and the tables that it refers to.")
+@click.option("--no-layouts", is_flag=True, help="Omit layouts.")
+@click.option("--no-backend-config", is_flag=True, help="Omit backend configs.")
 @strict_option
 def command(
     file: str, output: str | None, no_metadata: bool, no_layouts: bool, no_backend_config: bool, strict: bool
 ) -> None:
     """Print a module as canonical HLO text.
 
-    What is printed reads back as the same module, but for what was left out.
+    The output parses to the same module, except for what the options omit.
     """
     import hloexec
 

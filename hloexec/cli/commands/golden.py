@@ -1,4 +1,4 @@
-"""`hloexec golden`: keep what a module gives, and see whether it still does."""
+"""`hloexec golden`: record a module's result, and check later that it has not changed."""
 
 from __future__ import annotations
 
@@ -35,18 +35,20 @@ def command() -> None:
 
 @command.command("record", epilog=examples(_RECORD))
 @file_argument
-@click.option("-o", "--output", required=True, metavar="DIR", help="Where NAME.golden is put; or that folder itself.")
+@click.option(
+    "-o", "--output", required=True, metavar="DIR", help="The folder to create NAME.golden in, or NAME.golden itself."
+)
 @run_options
 @click.option(
     "--expected",
     metavar="FILE",
-    help="Take the result from a .npz or .npy file or a snapshot, as of another backend, instead of a run.",
+    help="Read the result from a .npz or .npy file or a snapshot, e.g. from another backend, instead of running.",
 )
-@click.option("--atol", type=float, help="The absolute error that checks tolerate.")
-@click.option("--rtol", type=float, help="The error that checks tolerate, relative to the expected value.")
-@click.option("--ulp", type=float, help="The error that checks tolerate, in units in the last place.")
-@click.option("--name", help="What to call it.  [default: as the file]")
-@click.option("--force", is_flag=True, help="Replace a golden that is there.")
+@click.option("--atol", type=float, help="Absolute tolerance of checks.")
+@click.option("--rtol", type=float, help="Tolerance of checks, relative to the expected value.")
+@click.option("--ulp", type=float, help="Tolerance of checks, in units in the last place.")
+@click.option("--name", help="Name of the golden.  [default: the name of the file]")
+@click.option("--force", is_flag=True, help="Replace an existing golden.")
 @json_option
 def record(
     file: str,
@@ -62,8 +64,8 @@ def record(
 ) -> None:
     """Record a golden: the module, its inputs and its result, in a folder of plain files.
 
-    A snapshot is recorded with the inputs and the result that it holds. Under --numerics exact the result is the same
-    on every machine, bit for bit, and checks insist on it; else they allow for rounding.
+    A snapshot is recorded with its own inputs and result. With --numerics exact, the result has the same bits on every
+    machine, and checks compare every bit; otherwise they allow for rounding.
     """
     import hloexec
     from hloexec.golden.folder import SUFFIX
@@ -71,7 +73,7 @@ def record(
     from hloexec.results import read_result, result_shapes
 
     if given.elided not in ("zeros", "random", "error"):
-        raise click.BadParameter("a golden's constants are zeros, random or refused (error)", param_hint="'--elided'")
+        raise click.BadParameter("must be zeros, random or error for a golden", param_hint="'--elided'")
     given_tolerance(atol, rtol, ulp)
     ready = prepared(file, given)
     folder = Path(output)
@@ -117,15 +119,17 @@ def record(
 
 @command.command("check", epilog=examples(_CHECK))
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path())
-@click.option("--module", "module_file", metavar="FILE", help="Run this module in place of the golden's own.")
-@click.option("--update", is_flag=True, help="Where the result is another one, keep it as the one expected.")
-@click.option("--top", type=click.IntRange(min=0), default=3, help="Failures shown in detail, 0 for all (default 3).")
+@click.option("--module", "module_file", metavar="FILE", help="Run this module instead of the golden's own.")
+@click.option("--update", is_flag=True, help="If the result has changed, record it as the expected result.")
+@click.option(
+    "--top", type=click.IntRange(min=0), default=3, help="Number of failures to show in detail, 0 for all (default 3)."
+)
 @json_option
 def check(folders: tuple[str, ...], module_file: str | None, update: bool, top: int, as_json: bool) -> int:
-    """Check goldens: each DIR is one, or holds some at any depth.
+    """Check goldens: each DIR is a golden, or a folder that contains some at any depth.
 
-    Runs each golden's module on its inputs and compares. Exits with 0 where all agree, 1 where one differs, 2 where one
-    cannot be checked.
+    Runs each golden's module on its inputs, and compares the results. Exits with 0 if all agree, 1 if one differs, 2 if
+    one cannot be checked.
     """
     import hloexec
     from hloexec.golden import find_goldens, update_golden
@@ -136,7 +140,7 @@ def check(folders: tuple[str, ...], module_file: str | None, update: bool, top: 
     found = list(dict.fromkeys(path for folder in folders for path in find_goldens(folder)))
     module = None if module_file is None else hloexec.load(module_file)
     if module is not None and (len(found) > 1 or update):
-        raise click.UsageError("--module is run in place of one golden's module, and updates none")
+        raise click.UsageError("--module takes exactly one golden, and cannot be combined with --update")
     checks: list[GoldenCheck] = [
         update_golden(path) if update else hloexec.check_golden(path, module=module) for path in found
     ]

@@ -1,4 +1,4 @@
-"""`hloexec info`: what a file holds, above all a module."""
+"""`hloexec info`: describe a file, usually a module."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["command"]
 @strict_option
 @json_option
 def command(file: str, computations: bool, strict: bool, as_json: bool) -> None:
-    """Show what a module is made of.
+    """Describe a module without running it.
 
-    Computations, parameters, opcodes, library calls, element types, devices, the cost of its contractions, and what of
-    it hloexec does not run yet. Nothing is run.
+    Shows computations, parameters, opcodes, library calls, element types, devices, the cost of contractions, and what
+    hloexec cannot run.
 
-    Of a .npz or .npy file it shows the arrays, of a buffer assignment how much it allocates.
+    For a .npz or .npy file it shows the arrays, for a buffer assignment the allocations.
     """
     from hloexec.interop.content import Format
 
@@ -41,7 +41,7 @@ def command(file: str, computations: bool, strict: bool, as_json: bool) -> None:
 
 
 def _format(file: str) -> object:
-    """What a file holds, as far as its beginning shows; None where it cannot be read before a module is."""
+    """The kind of a file, by its first bytes; None if they do not tell."""
     from hloexec.interop.content import detect
 
     try:

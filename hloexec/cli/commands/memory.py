@@ -1,4 +1,4 @@
-"""`hloexec memory`: what a module's values take, and how that compares with XLA's buffer assignment."""
+"""`hloexec memory`: memory usage of a module, and its comparison with XLA's buffer assignment."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ __all__ = ["command"]
     type=click.Path(allow_dash=True),
     multiple=True,
     metavar="FILE",
-    help="XLA's buffer assignment for the module; again for each further file where XLA wrote several.",
+    help="XLA's buffer assignment for the module. May be repeated if XLA wrote several files.",
 )
-@click.option("--top", type=click.IntRange(min=0), default=10, help="Rows of each table, 0 for all (default 10).")
+@click.option(
+    "--top", type=click.IntRange(min=0), default=10, help="Number of rows in each table, 0 for all (default 10)."
+)
 @json_option
 def command(file: str, assignments: tuple[str, ...], top: int, as_json: bool) -> int:
-    """Show when a module's values live and what they take.
+    """Show the live ranges and sizes of a module's values, and the peak memory.
 
-    With --assignment, beside what XLA says: live ranges, sizes, allocations and the peak, with every difference. XLA
-    writes that under --xla_dump_to, to …-buffer-assignment.txt, …-live-range.txt and the like. Exits with 1 where the
-    two differ.
+    With --assignment, compares live ranges, sizes, allocations and the peak with XLA's buffer assignment, which XLA
+    writes with --xla_dump_to to …-buffer-assignment.txt, …-live-range.txt and similar files. Exits with 1 if the two
+    differ.
     """
     import hloexec
 

@@ -1,4 +1,4 @@
-"""`hloexec nan`: the instruction at which numbers go bad."""
+"""`hloexec nan`: find the instruction that produces a NaN or an infinity."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["command"]
 
 @click.command("nan", epilog=examples("hloexec nan module.hlo", "hloexec nan module.hlo --first"))
 @file_argument
-@click.option("--first", is_flag=True, help="Stop at the very first NaN or infinity, whether anything uses it or not.")
+@click.option("--first", is_flag=True, help="Stop at the very first NaN or infinity, whether or not it is used.")
 @click.option(
     "--also",
     type=click.Choice(("overflow", "underflow", "cancellation")),
     multiple=True,
-    help="Look for converts that saturate, results that underflow to zero, or sums without significant digits, too.",
+    help="Also look for converts that saturate, results that underflow to zero, or sums without significant digits.",
 )
 @click.option(
     "--share",
     type=click.FloatRange(0, 1),
     default=0.0,
     show_default=True,
-    help="The share of an instruction's elements that --also has to concern.",
+    help="The fraction of an instruction's elements that must be affected for --also to report it.",
 )
 @click.option("--top", type=click.IntRange(0, 1000), default=5, show_default=True, help="Rows of each table.")
 @run_options
@@ -34,17 +34,17 @@ __all__ = ["command"]
 def command(
     file: str, first: bool, also: tuple[str, ...], share: float, top: int, as_json: bool, given: RunOptions
 ) -> int:
-    """Find the first instruction that turns finite numbers into NaN or infinities which reach the result.
+    """Find the first instruction that turns finite numbers into NaNs or infinities that reach the result.
 
-    Shows the instruction and its source line, its operands, the elements that went bad, and the chain of instructions
-    that led to them. NaN that a select throws away again, and infinities that masks and reductions begin with, do not
-    count. Exits with 0 where nothing was found, with 1 where something was.
+    Shows the instruction and its source line, its operands, the affected elements, and the chain of instructions that
+    led to them. NaNs that a select discards, and infinities in masks and initial values of reductions, do not count.
+    Exits with 0 if nothing was found, with 1 if something was.
     """
     from hloexec.cli.progress import ProgressBar
     from hloexec.nan_search import find_nan
 
     if share and not also:
-        raise click.UsageError("--share says how much --also has to concern; without --also it means nothing")
+        raise click.UsageError("--share applies to --also; give --also, too")
     run = prepared(file, given)
     with ProgressBar() as progress:
         search = find_nan(

@@ -1,4 +1,4 @@
-"""`hloexec ops`: the opcodes there are."""
+"""`hloexec ops`: list the opcodes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["command"]
 
 
 @click.command("ops", epilog=examples("hloexec ops --types"))
-@click.option("--unsupported", is_flag=True, help="Only those that do not run yet.")
-@click.option("--types", is_flag=True, help="Which element types each of them takes.")
+@click.option("--unsupported", is_flag=True, help="List only opcodes that cannot run yet.")
+@click.option("--types", is_flag=True, help="Show which element types each opcode accepts.")
 @json_option
 def command(unsupported: bool, types: bool, as_json: bool) -> None:
-    """List the opcodes that hloexec knows, and which of them run."""
+    """List the opcodes that hloexec knows, and whether it can run them."""
     import hloexec.ops  # noqa: F401 - fills the registry
     from hloexec.ops.registry import OPCODES
 

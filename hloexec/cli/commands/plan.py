@@ -1,4 +1,4 @@
-"""`hloexec plan`: how a module would be run."""
+"""`hloexec plan`: show how a module would run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ __all__ = ["command"]
 @click.command("plan", epilog=examples("hloexec plan module.hlo", "hloexec plan module.hlo --after fma"))
 @file_argument
 @click.option("--computation", metavar="NAME", help="Plan this computation instead of the entry.")
-@click.option(
-    "--numerics", metavar="POLICY", default="reference", show_default=True, help="How much is rounded, and where."
-)
-@click.option("--after", metavar="PASS", help="Stop after this pass; a wrong name lists them all.")
+@click.option("--numerics", metavar="POLICY", default="reference", show_default=True, help="Numerics policy.")
+@click.option("--after", metavar="PASS", help="Show the plan after this pass; an unknown name lists all passes.")
 @strict_option
 @json_option
 def command(file: str, computation: str | None, numerics: str, after: str | None, strict: bool, as_json: bool) -> None:
     """Show how a module would be run: its plan, as Python.
 
-    One line per step, with the shape of what it gives. Values are let go of where nothing needs them any more; what a
-    loop would compute anew in each iteration stands before it. Nothing is run.
+    Each step is a line, with the shape of its result. Values are deleted after their last use, and loop-invariant steps
+    are hoisted out of loops. Nothing is run.
     """
     import hloexec
     from hloexec.exec.code.code import sources
@@ -40,7 +38,7 @@ def command(file: str, computation: str | None, numerics: str, after: str | None
     except UnsupportedError as error:
         raise click.BadParameter(error.message, param_hint="'--numerics'") from error
     if after is not None and after not in PASS_NAMES:
-        raise click.BadParameter(f"there are the passes {', '.join(PASS_NAMES)}", param_hint="'--after'")
+        raise click.BadParameter(f"the passes are {', '.join(PASS_NAMES)}", param_hint="'--after'")
     module = hloexec.load(file, strict=strict)
     plan = plan_of(module, computation=computation, numerics=policy, unknown="zeros", last_pass=after)
     code = code_of(plan)

@@ -1,4 +1,4 @@
-"""`hloexec run`: run a module on random or given inputs, and show what comes out."""
+"""`hloexec run`: run a module on random or given inputs, and show the result."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ __all__ = ["command"]
 @click.option(
     "--global-inputs",
     metavar="FILE.npz",
-    help="Read whole arrays, of which each device gets its shard as the parameters' shardings say; the result is put "
-    "together again.",
+    help="Read whole arrays, and split them into the devices' shards according to the parameters' shardings; the "
+    "result is reassembled.",
 )
 @click.option(
-    "--random-inputs", is_flag=True, help="Draw random inputs even where FILE is a snapshot, which has its own."
+    "--random-inputs", is_flag=True, help="Generate random inputs even if FILE is a snapshot, which has its own."
 )
-@click.option("--infeed", metavar="FILE.npz", help="Read the values that infeeds take, keyed 0, 1, … in their order.")
-@click.option("--outfeed", metavar="FILE.npz", help="Write the values that outfeeds hand over, keyed 0, 1, …")
+@click.option("--infeed", metavar="FILE.npz", help="Read the values for infeeds, keyed 0, 1, … in order.")
+@click.option("--outfeed", metavar="FILE.npz", help="Write the values of outfeeds, keyed 0, 1, …")
 @click.option(
     "--recv",
     "received",
     type=KeyValue("CHANNEL", "FILE.npz"),
     multiple=True,
-    help="Read the values that recvs take from their host through a channel, keyed 0, 1, … May be repeated.",
+    help="Read the values that recvs receive from the host on a channel, keyed 0, 1, … May be repeated.",
 )
 @click.option(
     "--send",
     "sent",
     type=KeyValue("CHANNEL", "FILE.npz"),
     multiple=True,
-    help="Write the values that sends hand to their host through a channel, keyed 0, 1, … May be repeated.",
+    help="Write the values that sends send to the host on a channel, keyed 0, 1, … May be repeated.",
 )
-@click.option("--save", metavar="FILE.npz", help="Write the result, in files that numpy.load opens.")
-@click.option("--save-inputs", metavar="FILE.npz", help="Write the inputs, to be read by --inputs.")
+@click.option("--save", metavar="FILE.npz", help="Write the result to a file that numpy.load can read.")
+@click.option("--save-inputs", metavar="FILE.npz", help="Write the inputs to a file that --inputs can read.")
 @click.option(
     "--print",
     "printed",
@@ -66,31 +66,33 @@ __all__ = ["command"]
     is_flag=False,
     flag_value="result",
     multiple=True,
-    help="Print the value of an instruction, where it runs first, or without a name the result, as literals of HLO. "
+    help="Print the value of an instruction the first time it runs (without a name, the result), as an HLO literal. "
     "May be repeated.",
 )
-@click.option("--iterations", type=click.IntRange(0), default=0, help="Run so many times more, and show the times.")
+@click.option("--iterations", type=click.IntRange(0), default=0, help="Run this many more times, and show the times.")
 @click.option(
     "--against",
     metavar="xla-cpu|POLICY|FILE",
     help="Compare the result with that of XLA:CPU (through jaxlib), of another policy, of another module on the same "
-    "inputs, or with a golden or a .npz file; exits with 1 where they differ.",
+    "inputs, or with a golden or a .npz file; exits with 1 if they differ.",
 )
 @click.option("--computation", metavar="NAME", help="Run this computation instead of the entry.")
-@click.option("--no-plan", is_flag=True, help="Run every instruction by itself. Results are the same; this shows it.")
-@click.option("--no-verify", is_flag=True, help="Run a module even if its shapes or structure are wrong.")
+@click.option(
+    "--no-plan", is_flag=True, help="Run every instruction separately, without optimizations. The results are the same."
+)
+@click.option("--no-verify", is_flag=True, help="Run the module even if its shapes or structure are invalid.")
 @strict_option
 @json_option
 def command(file: str, given: RunOptions, strict: bool, as_json: bool, **more: Any) -> int:
     """Run a module, and show its inputs and its result.
 
-    Parameters get random values that suit their use (the same ones on every machine), unless --inputs or --input give
-    them, or FILE is a snapshot, which has its own. The result is shown as a table, one row per array, with a hash of
-    its bytes; where a snapshot has a result, it is shown how far the two differ.
+    Parameters get random values that suit their use (the same values on every machine), unless --inputs or --input set
+    them or FILE is a snapshot, which has its own. The result is shown as a table with one row per array, with a hash
+    of its bytes. If a snapshot contains a result, the two are compared.
 
-    A module for several devices runs on all of them at once. They are given the same inputs unless the options say
-    otherwise; where they do not agree, rows say which devices hold what, and files hold the devices' values under the
-    keys 0, 1, … in front of those of a single device.
+    A module for several devices runs on all of them at once, with the same inputs unless the options say otherwise.
+    If the devices' values differ, the rows name the devices that hold each value, and in files the keys of a value
+    begin with the number of its device.
     """
     import hloexec
     from hloexec import literals
@@ -101,28 +103,30 @@ def command(file: str, given: RunOptions, strict: bool, as_json: bool, **more: A
     own = _Options(**more)
     if own.against is not None:
         if own.infeed or own.outfeed or own.received or own.sent:
-            raise click.UsageError("--against compares results alone; leave out what is exchanged with the host")
+            raise click.UsageError(
+                "--against compares results only; it cannot be combined with --infeed, --outfeed, --recv or --send"
+            )
         given = with_inputs_of(own.against, given)
-    ready = _made_ready(file, given, own, strict=strict)
-    module, topology = ready.snapshot.module, ready.topology
-    view = _JsonView(file, given.seed, ready.options["numerics"].name) if as_json else _TerminalView()
+    loaded = _load_inputs(file, given, own, strict=strict)
+    module, topology = loaded.snapshot.module, loaded.topology
+    view = _JsonView(file, given.seed, loaded.options["numerics"].name) if as_json else _TerminalView()
     view.module(module, topology.count)
-    names = [parameter.name for parameter in ready.computation.parameters]
-    arguments = [tuple(values) for values in ready.values]
+    names = [parameter.name for parameter in loaded.computation.parameters]
+    arguments = [tuple(values) for values in loaded.values]
     view.inputs(labelled_leaves(arguments, lambda index: _input_label(index, names)))
-    ran = execute(module, ready.values, topology, given, ready.options, own.iterations, own.printed)
+    ran = execute(module, loaded.values, topology, given, loaded.options, own.iterations, own.printed)
     results = ran.results
     if own.global_inputs is not None:
         results = [hloexec.unshard_outputs(module, results, replicas=topology.replicas, partitions=topology.partitions)]
     if own.against is not None:
-        view.comparison = compared(own.against, module, ready.values, ran.results, topology, given, ready.options)
+        view.comparison = compared(own.against, module, loaded.values, ran.results, topology, given, loaded.options)
         view.against = own.against
-    elif ready.expected is not None:
-        view.comparison = hloexec.compare(results[0], ready.expected, module=module, numerics=given.numerics)
+    elif loaded.expected is not None:
+        view.comparison = hloexec.compare(results[0], loaded.expected, module=module, numerics=given.numerics)
     view.result(labelled_leaves(results, lambda index: ".".join(map(str, index)) or "value"), ran, own.printed)
     if own.save is not None:
         literals.save(own.save, tuple(results) if len(results) > 1 else results[0])
-    ready.host.save()
+    loaded.host.save()
     view.close()
     return 1 if own.against is not None and view.comparison is not None and not view.comparison.agrees else 0
 
@@ -148,8 +152,8 @@ class _Options:
 
 
 @attrs.frozen(eq=False)
-class _Ready:
-    """What is run: a module on values, after all that could keep it from running has been looked at."""
+class _Loaded:
+    """A module and its inputs, after checking that it can run."""
 
     snapshot: Snapshot
     computation: Computation
@@ -159,10 +163,10 @@ class _Ready:
     options: dict[str, Any]
     host: HostValues
     expected: Value | None
-    """What a snapshot says comes out, where it is run on its own inputs."""
+    """The result in a snapshot, if the module runs on the snapshot's inputs."""
 
 
-def _made_ready(file: str, given: RunOptions, own: _Options, *, strict: bool) -> _Ready:
+def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -> _Loaded:
     import hloexec
     from hloexec import literals
     from hloexec.cli.execution import require_instructions
@@ -191,11 +195,11 @@ def _made_ready(file: str, given: RunOptions, own: _Options, *, strict: bool) ->
         literals.save(own.save_inputs, tuple(map(tuple, values)) if len(values) > 1 else tuple(values[0]))
     options |= host.on_devices(topology.count)
     expected = snapshot.result if source.is_recorded(snapshot) and not given.overrides else None
-    return _Ready(snapshot, chosen, topology, values, options, host, expected)
+    return _Loaded(snapshot, chosen, topology, values, options, host, expected)
 
 
 def _topology(module: Module, given: RunOptions, options: dict[str, Any]) -> Topology:
-    """The devices; whatever keeps the module from running on them is said before gigabytes of inputs are made."""
+    """The devices; raises if the module cannot run on them, before gigabytes of inputs are generated."""
     from hloexec.devices.topology import topology_of
     from hloexec.exec.participation import require_devices
     from hloexec.exec.running import plan_of
@@ -215,10 +219,10 @@ class _Inputs:
     given: RunOptions
     global_file: str | None
     is_random: bool
-    """Whether they are random even where a snapshot has its own."""
+    """Whether they are random even if the snapshot has inputs."""
 
     def is_recorded(self, snapshot: Snapshot) -> bool:
-        """Whether they are those of the snapshot."""
+        """Whether they come from the snapshot."""
         return bool(snapshot.inputs_per_device) and not (self.is_random or self.given.inputs or self.global_file)
 
     def values(self, snapshot: Snapshot, chosen: Computation, topology: Topology, *, verify: bool) -> list[list[Value]]:
@@ -229,7 +233,9 @@ class _Inputs:
         given = self.given
         if self.global_file is not None:
             if given.inputs or given.overrides or given.different_inputs or chosen is not snapshot.module.entry:
-                raise click.UsageError("--global-inputs takes the place of --inputs, --input, --different-inputs")
+                raise click.UsageError(
+                    "--global-inputs replaces --inputs, --input and --different-inputs, and runs the entry computation"
+                )
             whole = _whole_values(self.global_file)
             return hloexec.shard_inputs(
                 snapshot.module, whole, replicas=topology.replicas, partitions=topology.partitions
@@ -240,7 +246,7 @@ class _Inputs:
 
 
 def _whole_values(path: str) -> tuple[Value, ...]:
-    """The values of the parameters in a file, in their order."""
+    """The values of the parameters in a file, in order."""
     from hloexec import literals
 
     values = literals.load(path)
@@ -250,7 +256,7 @@ def _whole_values(path: str) -> tuple[Value, ...]:
 
 
 def _input_label(index: Sequence[int], names: Sequence[str]) -> str:
-    """The place of an input's leaf, and the name of its parameter."""
+    """The tuple index of an input's leaf, and the name of its parameter."""
     return ".".join(map(str, index)) + f" {names[index[0]]}"
 
 
@@ -260,10 +266,10 @@ def _spread(seconds: Sequence[float]) -> tuple[float, float, float]:
 
 
 class _TerminalView:
-    """Shows each part when it is known."""
+    """Shows each part as soon as it is known."""
 
     comparison: Comparison | None = None
-    """Between the result and a snapshot's, or that of what it is run against."""
+    """With the snapshot's result, or with the result given by --against."""
     against: str | None = None
 
     def module(self, module: Module, devices: int) -> None:

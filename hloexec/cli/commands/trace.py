@@ -1,4 +1,4 @@
-"""`hloexec trace`: what every instruction gives, on disk."""
+"""`hloexec trace`: write the result of every instruction to disk."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ __all__ = ["command"]
     multiple=True,
     help="Only instructions whose name, opcode or op_name matches, e.g. 'add*', dot, '*attention*'. May be repeated.",
 )
-@click.option("--stats-only", is_flag=True, help="Leave the values out; write their statistics.")
+@click.option("--stats-only", is_flag=True, help="Write only statistics, not the values.")
 @click.option(
-    "--disk-limit", type=ByteCount(), help="Write no more values than this, e.g. 8G.  [default: what is free]"
+    "--disk-limit", type=ByteCount(), help="Refuse to write more than this, e.g. 8G.  [default: free disk space]"
 )
 @click.option(
-    "--top", type=click.IntRange(0, 1000), default=10, show_default=True, help="Rows of the table of what stands out."
+    "--top",
+    type=click.IntRange(0, 1000),
+    default=10,
+    show_default=True,
+    help="Number of rows in the table of notable values.",
 )
 @run_options
 @json_option
@@ -40,11 +44,11 @@ def command(
     as_json: bool,
     given: RunOptions,
 ) -> None:
-    """Write what every instruction of a run gives to DIR, with statistics, path, loop iteration and devices.
+    """Write the result of every instruction to DIR, with statistics, path, loop iteration and devices.
 
     Instructions in fusions, branches and every iteration of loops are included. DIR/events.jsonl has one line of JSON
-    for each; DIR/values.npy the arrays, which hloexec.read_trace or NumPy reads. The table shows the first values that
-    are not finite, then the largest ones.
+    for each; DIR/values.npy has the arrays, for hloexec.read_trace or NumPy. The table shows the first values that are
+    not finite, then the largest ones.
     """
     from hloexec.cli.progress import ProgressBar
     from hloexec.folders import require_new_folder

@@ -1,1 +1,1 @@
-"""What compilers put into modules that computes nothing: annotations, hints, rewrites; and calls that are refused."""
+"""Calls that compilers insert and that compute nothing (annotations, hints, rewrites), and calls that are refused."""

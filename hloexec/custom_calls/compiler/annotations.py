@@ -1,6 +1,6 @@
-"""Calls that compute nothing: shardings, layouts, memory placement, buffers, promises, assertions, orders of effects.
+"""Calls that compute nothing: shardings, layouts, memory placement, buffers, promises, assertions, ordering of effects.
 
-They hand on their operands, or make something whose contents nobody may rely on: zeros here.
+They return their operands, or values whose contents are unspecified, here zeros.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Pin:
 class ShardBorder:
     """The operands, where a region in which devices see their own shards begins or ends.
 
-    Where the whole array is every device's shard, nothing happens; elsewhere devices cut their shards out of it, or put
-    it together (`hloexec.devices.manual_regions`). Source: XLA, SPMD partitioner; Shardy, round trip through HLO.
+    If every device's shard is the whole array, nothing changes; otherwise devices take their shards of it, or
+    reassemble it (`hloexec.devices.manual_regions`). Source: XLA, SPMD partitioner; Shardy, round trip through HLO.
     """
 
     @staticmethod
@@ -72,10 +72,10 @@ class ShardBorder:
 
 @custom_call("AllocateBuffer", "CreateBuffer", "NopReturnToken", "xla.sdy.ShardingGroup", is_reproducible=True)
 class Nothing:
-    """Zeros of the declared shape, tokens where it has tokens: memory that was reserved and not written.
+    """Zeros of the declared shape, tokens where it has tokens: memory that was allocated but not written.
 
-    XLA puts AllocateBuffer and NopReturnToken in the place of collectives and of transfers when it flattens control
-    flow for measurements; ShardingGroup gives an empty tuple. Source: XLA, collective_ops_utils; Shardy.
+    XLA replaces collectives and transfers by AllocateBuffer and NopReturnToken when it flattens control flow for
+    measurements; ShardingGroup gives an empty tuple. Source: XLA, collective_ops_utils; Shardy.
     """
 
     @staticmethod
@@ -96,7 +96,7 @@ class IndicesInBound:
 
 @custom_call("stablehlo.shape_refinement_operand_wrapper", is_reproducible=True)
 class ShapeRefinementOperand:
-    """The first operand, whose shape the second one tells: a mark that refinement leaves and takes away.
+    """The first operand; the second one gives its shape. Shape refinement inserts and removes these calls.
 
     Source: StableHLO, stablehlo/transforms/StablehloRefineArguments.cpp.
     """

@@ -1,4 +1,4 @@
-"""Calls of what a dump does not hold, refused by name: callbacks, kernels of other compilers, unrefined shapes."""
+"""Calls whose code is not in the dump, refused by name: callbacks, kernels of other compilers, unrefined shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ refuse_custom_calls(
     reason="it calls back a Python function of the program that made the module, which the text does not hold; give it "
     "a function with hloexec.register_custom_call(target, function)",
     documentation="""
-    What a Python function gives: `jax.pure_callback`, `jax.experimental.io_callback`, `jax.debug.print`.
+    The result of a Python function: `jax.pure_callback`, `jax.experimental.io_callback`, `jax.debug.print`.
 
     The backend_config is the address or the number of the function in the process that compiled the module. Source:
     jaxlib, callback custom calls.
@@ -28,7 +28,7 @@ refuse_custom_calls(
     reason="it runs a program on the host that the text does not hold; give it a function with "
     "hloexec.register_custom_call(target, function)",
     documentation="""
-    What another program gives that runs on the host: a computation compiled apart, or a TensorFlow function.
+    The result of another program that runs on the host: a separately compiled computation, or a TensorFlow function.
 
     Source: XLA, host offloading; JAX, jax2tf.call_tf.
     """,
@@ -38,9 +38,9 @@ refuse_custom_calls(
     reason="a Python function of the program that made the module says how it is partitioned; take the module after "
     "XLA's SPMD partitioner, which puts the computation in its place",
     documentation="""
-    A computation of which Python functions say how it is partitioned (`jax.experimental.custom_partitioning`).
+    A computation that Python functions partition (`jax.experimental.custom_partitioning`).
 
-    Its body is in the backend_config of the process that made the module; XLA's partitioner puts it in place. Source:
+    Its body is in the backend_config of the process that made the module; XLA's partitioner inlines it. Source:
     JAX, custom_partitioning; XLA, custom_call_sharding_helper.
     """,
 )
@@ -51,10 +51,10 @@ refuse_custom_calls(
     "stablehlo.dynamic_top_k",
     "stablehlo.dynamic_approx_top_k",
     "dynamic_ducc_fft",
-    reason="it stands for an operation whose sizes are values, which is replaced once they are known: export the "
+    reason="it represents an operation whose sizes are values, which is replaced once they are known: export the "
     "function at shapes that are, or refine the shapes of the module before XLA reads it, as jax.export's call does",
     documentation="""
-    The operation of that name, with sizes that are operands. Refused.
+    The operation of that name, with sizes as operands. Refused.
 
     Source: StableHLO, stablehlo/transforms/StablehloRefineShapes.cpp; JAX, jax2tf shape polymorphism.
     """,

@@ -1,4 +1,4 @@
-"""Calls that XLA's own passes put into a module: halves of 64-bit numbers, dynamic shapes, and sliced transfers."""
+"""Calls that XLA's own passes insert: halves of 64-bit numbers, dynamic shapes, and sliced transfers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class X64Combine:
 
 @custom_call("PadToStatic", is_reproducible=True)
 class PadToStatic:
-    """(the array at its bound's size, the extent of each dimension …): what lies beyond the extents is zero here.
+    """(the array at its bound's size, the extent of each dimension …): elements beyond the extents are zero.
 
     Source: XLA, dynamic padder.
     """

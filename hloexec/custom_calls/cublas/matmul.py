@@ -1,8 +1,8 @@
 """cuBLAS and cuBLASLt: matrix products with a scaled addend, a bias and an activation.
 
-XLA:GPU's gemm rewriter turns a dot and what surrounds it into these calls; on ROCm, rocBLAS and hipBLASLt answer to the
-same names. Operands and results are logical arrays here, so neither their layouts nor strides between batches matter.
-Source: XLA, GemmBackendConfig; cuBLAS, cublasLtMatmul and cublasLtEpilogue_t.
+XLA:GPU's gemm rewriter replaces a dot and surrounding instructions by these calls; on ROCm, rocBLAS and hipBLASLt have
+the same targets. Operands and results are logical arrays here, so neither their layouts nor strides between batches
+matter. Source: XLA, GemmBackendConfig; cuBLAS, cublasLtMatmul and cublasLtEpilogue_t.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def read_gemm_config(fields: Fields) -> GemmConfig:
             raise UnsupportedError(f"its backend_config lacks {name}")
     epilogue = str(fields.values.get("epilogue", "DEFAULT"))
     if epilogue not in _EPILOGUES:
-        raise UnsupportedError(f"it has epilogue {epilogue!r}; there are {', '.join(_EPILOGUES)}")
+        raise UnsupportedError(f"it has epilogue {epilogue!r}; known are {', '.join(_EPILOGUES)}")
     numbers, precision = fields.values["dot_dimension_numbers"], fields.values.get("precision_config", {})
     if not isinstance(numbers, dict) or not isinstance(precision, dict):
         raise UnsupportedError("dot_dimension_numbers and precision_config of its backend_config must be objects")
@@ -251,7 +251,7 @@ def _require_count(operands: Sequence[object], config: GemmConfig, error: type[H
 def _dimension_numbers(numbers: Fields, precision: Mapping[str, object]) -> DotAttributes:
     algorithm = str(precision.get("algorithm", "ALG_UNSET")).removeprefix("ALG_").lower()
     if algorithm not in DOT_ALGORITHMS:
-        raise UnsupportedError(f"it has the algorithm {algorithm}; there are {', '.join(DOT_ALGORITHMS)}")
+        raise UnsupportedError(f"it has the algorithm {algorithm}; known are {', '.join(DOT_ALGORITHMS)}")
     words = precision.get("operand_precision") or []
     if not isinstance(words, list):
         raise UnsupportedError("operand_precision of its backend_config must be a list of words")

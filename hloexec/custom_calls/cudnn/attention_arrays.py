@@ -1,4 +1,4 @@
-"""cuDNN's attention: its operands by name, and its results, among which scratch memory lies (u8, zeros), somewhere."""
+"""cuDNN's attention: its operands by name, and its results, one of which is scratch memory (u8, zeros)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the targets and configs of cuDNN's attention say: which operands there are, which dimensions play which role.
+"""Targets and configs of cuDNN's attention: which operands a call has, and the role of each dimension.
 
-The dimension numbers of the matrix products inside tell how queries, keys and values lie; all become [batch, heads,
-rows, columns] here. Products of one batch dimension have heads of their own, of size 1. Source: XLA,
+The dimension numbers of the inner matrix products give the layouts of queries, keys and values; all are converted to
+[batch, heads, rows, columns]. Products with one batch dimension get a heads dimension of size 1. Source: XLA,
 CudnnfMHABackendConfig; JAX, fused_attention_stablehlo.py.
 """
 
@@ -151,7 +151,7 @@ def attention_config(instruction: Instruction) -> AttentionConfig:
             "is_flash_attention"
         )
     if is_flash and (kind.has_mask or not kind.has_softmax):
-        raise UnsupportedError(f"{target} is no flash attention, but has is_flash_attention")
+        raise UnsupportedError(f"{target} is not flash attention, but has is_flash_attention")
     if kind.has_bias and segments > 1:
         raise UnsupportedError(f"it has a bias together with max_seg_per_batch of {segments}")
     if is_paged and (kind.is_backward or segments > 1):

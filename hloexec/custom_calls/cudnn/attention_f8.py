@@ -1,8 +1,8 @@
 """cuDNN's fused attention in 8-bit floats, forward and backward.
 
-Every 8-bit array stands for itself times its descale factor; what the call itself makes 8-bit, probabilities included,
-is multiplied by a scale factor, saturated and rounded. Source: JAX, fused_attention_stablehlo.py (…fp8…); cuDNN
-frontend, Attention (SDPA FP8).
+Every 8-bit array represents its values times its descale factor. Values that the call itself converts to 8 bits,
+including probabilities, are multiplied by a scale factor, saturated and rounded. Source: JAX,
+fused_attention_stablehlo.py (…fp8…); cuDNN frontend, Attention (SDPA FP8).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The sequences of cuDNN's flash attention: padded to one length, packed several to a row, or with keys in pages.
 
-Whatever its form, the input is taken as tokens [tokens, heads, depth], row after row, and a sequence is a stretch of
-query tokens with a stretch of key tokens. Source: JAX, fused_attention_stablehlo.py; cuDNN frontend, Attention.
+In each form, the input is treated as tokens [tokens, heads, depth], row by row, and a sequence is a range of query
+tokens with a range of key tokens. Source: JAX, fused_attention_stablehlo.py; cuDNN frontend, Attention.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from hloexec.values import Array
 _BLOCKS = {"f8e8m0fnu": 32, "f8e4m3fn": 16}
 """How many elements share a scale of cuDNN's, by the scale's type."""
 _ROWS, _COLUMNS = 128, 4
-"""cuDNN's scales come in tiles of so many rows and blocks."""
+"""Rows and blocks of the tiles of cuDNN's scales."""
 
 
 def _numbers(rank: int) -> DotAttributes:

@@ -1,7 +1,7 @@
-"""cuDNN's forward convolution with a graph of pointwise operations behind it, as XLA:GPU writes it for 8-bit floats.
+"""cuDNN's forward convolution followed by a graph of pointwise operations, as XLA:GPU writes it for 8-bit floats.
 
 The graph is a string, one operation after another, the convolution first: `identifier:[type]name(identifiers);`.
-Operands that the graph does not produce are left out of it: they are the call's operands after x and w, in order.
+Operands that the graph does not produce are omitted from it: they are the call's operands after x and w, in order.
 Source: XLA, cudnn_fused_conv_rewriter.cc (GraphString), cuda_dnn.cc (GetGenericCudnnOperationGraph).
 """
 
@@ -95,7 +95,9 @@ def _graph(text: str) -> tuple[_Operation, ...]:
                 f"{' or '.join(map(str, allowed))} earlier operations, but takes {', '.join(found) or 'none'}"
             )
         if type_name not in ELEMENT_TYPES or not ELEMENT_TYPES[type_name].is_floating:
-            raise UnsupportedError(f"its serialized_graph has the type {type_name!r}, which is no floating-point type")
+            raise UnsupportedError(
+                f"its serialized_graph has the type {type_name!r}, which is not a floating-point type"
+            )
         operations.append(_Operation(identifier, name, ELEMENT_TYPES[type_name], found))
         place = match.end()
     if not operations:

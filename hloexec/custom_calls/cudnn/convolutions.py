@@ -1,7 +1,7 @@
 """cuDNN's convolutions: forward, the two gradients, and forward with bias, side input and activation.
 
-The window, dim_labels and feature_group_count stand on the call and always describe the forward convolution, whose
-input, filter and output are x, w and y; a gradient's call takes y's gradient and gives that of x or of w. Source: XLA,
+The window, dim_labels and feature_group_count of the call always describe the forward convolution, whose input, filter
+and output are x, w and y; a gradient call takes y's gradient and returns that of x or of w. Source: XLA,
 conv_rewriter.cc and cudnn_fused_conv_rewriter.h; cuDNN, cudnnConvolutionBiasActivationForward.
 """
 

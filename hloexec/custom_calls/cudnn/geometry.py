@@ -130,7 +130,7 @@ def geometry(attributes: CustomCallAttributes) -> Geometry:
     """The convolution of a call; UnsupportedError or ShapeError where its attributes do not describe one."""
     labels = attributes.dim_labels
     if labels is None:
-        raise UnsupportedError("it has no dim_labels, without which it is no convolution")
+        raise UnsupportedError("it has no dim_labels, which a convolution needs")
     if attributes.batch_group_count != 1:
         raise UnsupportedError(f"it has batch_group_count={attributes.batch_group_count}, which cuDNN does not have")
     found = sides(labels)

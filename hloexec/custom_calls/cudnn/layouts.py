@@ -1,7 +1,7 @@
-"""cuDNN's orders of data: vectorized features (NCHW_VECT_C) and the reordered filters of int8x32 convolutions.
+"""cuDNN's data layouts: vectorized features (NCHW_VECT_C) and the reordered filters of int8x32 convolutions.
 
 A dimension without a role (`?` in dim_labels) holds 4 or 32 neighbouring features; the feature dimension counts such
-vectors. Merging the two gives the ordinary convolution. A reordered filter is that filter, shuffled for the tensor
+vectors. Merging the two gives the ordinary convolution. A reordered filter is the same filter, permuted for the tensor
 cores of one generation of GPUs. Source: XLA, cudnn_support_utils.h (CudnnInferTransposeForFilterReordering).
 """
 
@@ -66,7 +66,7 @@ class Side:
         feature, size = self.feature - (self.vector < self.feature), sizes[self.vector]
         require(
             size > 0 and merged.dimensions[feature] % size == 0,
-            f"the {merged.dimensions[feature]} features of the {self.name} are no multiple of vectors of {size}",
+            f"the {self.name} has {merged.dimensions[feature]} features, not a multiple of the vector size {size}",
         )
         split = list(merged.dimensions)
         split[feature] //= size

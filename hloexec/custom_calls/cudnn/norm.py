@@ -1,7 +1,7 @@
 """cuDNN's layer normalization, forward and backward.
 
-XLA:GPU brings what is normalized into the form [n, d...]: every one of n parts is normalized over all of its elements,
-and scale and bias are [1, d...]. Source: XLA, cudnn_norm_rewriter.h, CudnnNormBackendConfig.
+XLA:GPU reshapes the operand to [n, d...]: each of the n parts is normalized over all of its elements, and scale and
+bias are [1, d...]. Source: XLA, cudnn_norm_rewriter.h, CudnnNormBackendConfig.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""cuSOLVER's dense routines and their siblings in other libraries, by way of LAPACK's.
+"""cuSOLVER's dense routines and their equivalents in other libraries, implemented with LAPACK's.
 
-Values are what LAPACK gives: factors that are unique but for signs, phases or the bases of equal eigenvalues may differ
-from a GPU's in just that. `info` is LAPACK's: 0 where all went well. What a library destroys is zero here. Source:
-jaxlib, gpu/solver_kernels_ffi, gpu/hybrid_kernels, gpu/blas_kernels; NVIDIA, cuSOLVER and cuBLAS; AMD, hipSOLVER.
+Values are those of LAPACK; factors that are unique only up to signs, phases or the bases of equal eigenvalues may
+differ from a GPU's accordingly. `info` is LAPACK's: 0 on success. Operands that a library overwrites are returned as
+zeros. Source: jaxlib, gpu/solver_kernels_ffi, gpu/hybrid_kernels, gpu/blas_kernels; NVIDIA, cuSOLVER and cuBLAS; AMD,
+hipSOLVER.
 """
 
 from __future__ import annotations

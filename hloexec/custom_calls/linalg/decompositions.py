@@ -1,7 +1,7 @@
-"""XLA's own matrix decompositions, which TPUs run, and what JAX calls beside LAPACK and cuSOLVER.
+"""XLA's own matrix decompositions, which TPUs run, and those that JAX calls in addition to LAPACK and cuSOLVER.
 
-XLA defines the former as calls until a backend expands them; here they are their definitions, on whole batches of
-matrices. Source: XLA, hlo/builder/lib (self_adjoint_eig, qr, lu_decomposition); JAX, jax.lax.linalg.
+XLA represents the former as calls until a backend expands them; here they are computed by their definitions, on whole
+batches of matrices. Source: XLA, hlo/builder/lib (self_adjoint_eig, qr, lu_decomposition); JAX, jax.lax.linalg.
 """
 
 from __future__ import annotations

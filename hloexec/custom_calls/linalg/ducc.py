@@ -1,4 +1,4 @@
-"""Fourier transforms that older JAX had DUCC do on CPUs."""
+"""Fourier transforms by DUCC, which older versions of JAX called on CPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear algebra on GPUs that is not a routine of LAPACK's: XLA's own calls, and symmetric updates."""
+"""Linear algebra on GPUs that is not a LAPACK routine: XLA's own calls, and symmetric updates."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""LAPACK's factorizations and the systems of equations that they solve, as XLA:CPU calls them.
+"""LAPACK's factorizations, and the linear systems that they solve, as XLA:CPU calls them.
 
-Values are what LAPACK gives (SciPy's), element by element: what it leaves unspecified or destroys is zero here. `info`
-is LAPACK's: 0 where all went well. Source: LAPACK Users' Guide, 3rd edition; jaxlib, jaxlib/lapack.py.
+Values are those of LAPACK (through SciPy), element by element; what it leaves unspecified or overwrites is zero here.
+`info` is LAPACK's: 0 on success. Source: LAPACK Users' Guide, 3rd edition; jaxlib, jaxlib/lapack.py.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def geqrf(call: Call, a: Array) -> Results:
 def geqp3(call: Call, a: Array, fixed: Array) -> Results:
     """a P = Q R with column pivoting, stored as geqrf does; column jpvt[j] of a, from 1, became column j.
 
-    The jpvt operand marks columns that must come first; none may be here.
+    The jpvt operand marks columns that must come first, which is not supported.
     """
     if fixed.any():
         raise EvaluationError("geqp3 with columns that must come first (jpvt other than zero) is not supported")

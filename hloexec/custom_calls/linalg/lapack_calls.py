@@ -1,8 +1,8 @@
-"""How a LAPACK routine becomes the entries of its custom-call targets on CPUs.
+"""Registration of a LAPACK routine under its custom-call targets on CPUs.
 
-jaxlib's CPU calls come in two spellings. The typed one, `lapack_sgetrf_ffi`, takes arrays and says the rest in
-attributes; the older one, `lapack_sgetrf`, takes sizes, flags and letters as scalar operands before the arrays, and has
-workspaces among its results. Either is brought to one function of one matrix (see matrix_routines).
+jaxlib's CPU calls exist in two forms. The typed one, `lapack_sgetrf_ffi`, takes arrays, and has parameters as
+attributes; the older one, `lapack_sgetrf`, takes sizes, flags and letters as scalar operands before the arrays, and
+returns workspaces among its results. Both are mapped to one function of one matrix (see matrix_routines).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """LAPACK's singular values, eigenvalues, and the reductions that precede them, as XLA:CPU calls them.
 
-Vectors are unique but for their signs (phases, and bases where values coincide): compare with care. Source: LAPACK
-Users' Guide, 3rd edition; jaxlib, jaxlib/lapack.py.
+Vectors are unique only up to signs (phases, and bases of equal eigenvalues), which matters when results are compared.
+Source: LAPACK Users' Guide, 3rd edition; jaxlib, jaxlib/lapack.py.
 """
 
 from __future__ import annotations

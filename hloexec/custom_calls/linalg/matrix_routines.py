@@ -1,7 +1,7 @@
-"""A LAPACK routine of one matrix, run over a batch of them, with the results that a custom call declares.
+"""Running a LAPACK routine for one matrix over a batch, and returning the results that a custom call declares.
 
-Libraries for CPUs and GPUs name the same routines in different ways; here is how one is run, in the precisions that
-LAPACK has, by SciPy's bindings. Matrices are logical: that XLA lays them out by columns does not matter.
+Libraries for CPUs and GPUs name the same routines differently; this module runs them in the precisions that LAPACK has,
+with SciPy's bindings. Matrices are logical arrays; XLA's column-major layouts do not matter.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How a matrix routine becomes the entries of its custom-call targets on GPUs.
+"""Registration of a matrix routine under its custom-call targets on GPUs.
 
-jaxlib's GPU calls come in two spellings. The typed one, `cusolver_getrf_ffi`, says what it wants in attributes. The
-older one, `cusolver_getrf`, says it in a C structure, byte by byte in the backend_config, and has workspaces among its
-results. One name serves all element types. AMD's (`hipsolver_…`) and Intel's (`oneapisolver_…`) libraries have the
-same calls by other names, and their own numbers for the same enumerations.
+jaxlib's GPU calls exist in two forms. The typed one, `cusolver_getrf_ffi`, has parameters as attributes. The older one,
+`cusolver_getrf`, has them in a C structure, the bytes of the backend_config, and returns workspaces among its results.
+One target serves all element types. AMD's (`hipsolver_…`) and Intel's (`oneapisolver_…`) libraries have the same calls
+under other names, with their own numbers for the same enumerations.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def reason_against_layouts(instruction: Instruction, by_columns: bool) -> str | 
             continue
         if array.layout.minor_to_major[:1] not in ((), (rank - 1 - by_columns,)):
             order = "columns" if by_columns else "rows"
-            return f"its library goes by {order}, but {array} does not lie so in memory"
+            return f"its library expects {order}, but {array} is stored in another order"
     return None
 
 

@@ -1,1 +1,1 @@
-"""Calls that only TPU dumps hold."""
+"""Calls that occur only in TPU dumps."""

@@ -1,7 +1,8 @@
-"""What TPUs make of asynchronous collectives: fusions that begin one, go on with it beside other work, and end it.
+"""Asynchronous collectives as TPUs represent them: fusions that start one, continue it alongside other work, and finish
+it.
 
-Each of these fusions repeats the collective. The one that begins it wraps the collective in `AsyncCollectiveStart`, the
-one that ends it takes what that gave and wraps the collective in `AsyncCollectiveDone`.
+Each of these fusions repeats the collective. The first wraps it in `AsyncCollectiveStart`; the last takes the result of
+the first, and wraps the collective in `AsyncCollectiveDone`.
 """
 
 from __future__ import annotations

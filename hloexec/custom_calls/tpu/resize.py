@@ -1,4 +1,4 @@
-"""Resizing of images, `[batch, height, width, channels]`, as TensorFlow and PyTorch have TPUs do it."""
+"""Resizing of images, `[batch, height, width, channels]`, as TensorFlow and PyTorch call it on TPUs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,8 @@ class _WeightedResize:
 
 @custom_call("ResizeBilinear", config=_flags, is_reproducible=True)
 class ResizeBilinear(_WeightedResize):
-    """out[b, y, x, c] = linear interpolation of the operand at the coordinates (y', x'), which are cut to its borders.
+    """out[b, y, x, c] = linear interpolation of the operand at the coordinates (y', x'), which are clamped to its
+    edges.
 
     backend_config is two digits: align_corners and half_pixel_centers. y' = (y + h)·s − h, where h is ½ with half pixel
     centers, else 0, and s is the ratio of the heights, of the heights less 1 with aligned corners; computed in f32.

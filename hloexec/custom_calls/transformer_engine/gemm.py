@@ -43,7 +43,7 @@ def _config(instruction: Instruction) -> _Config:
             attributes.truth("fuse_gelu"),
         )
         if attributes.truth("grad", False) and (config.has_bias or config.has_gelu):
-            raise UnsupportedError("it asks for gradients of a bias or of gelu beside the product (grad)")
+            raise UnsupportedError("it asks for gradients of a bias or of gelu in addition to the product (grad)")
         if config.scaling != "none" and config.transposed != (False, True):
             raise UnsupportedError(
                 "its operands have eight bits (scaling_mode) and lhs_transposed, rhs_transposed other than false, "

@@ -1,6 +1,6 @@
 """Transformer Engine's normalizations over the last dimension: layer norm and RMS norm, forward and backward.
 
-The calls differ in which operands and results they have; their names stand in tables. Source: TransformerEngine,
+The calls differ in their operands and results, which tables list by name. Source: TransformerEngine,
 jax/csrc/extensions/normalization.cpp.
 """
 

@@ -1,8 +1,9 @@
-"""Transformer Engine's rounding to eight bits: with a scale for a whole array, or for each block of 32 elements.
+"""Transformer Engine's conversion to 8 bits, with a scale for the whole array or for each block of 32 elements.
 
-An array is taken for a matrix whose rows are the dimensions before an axis and whose columns are the others. Beside the
-rounded matrix there may be one for products along the other dimension: the transpose, or for blocks the same matrix
-with blocks along its columns. Source: TransformerEngine, jax/csrc/extensions/quantization.cpp, common/cast.
+An array is treated as a matrix whose rows are the dimensions before an axis and whose columns are the others. In
+addition to the converted matrix, a call may return one for products along the other dimension: the transpose or, for
+block scaling, the same matrix with blocks along its columns. Source: TransformerEngine,
+jax/csrc/extensions/quantization.cpp, common/cast.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What Transformer Engine's fused attention is asked for, and the sequences it is asked for.
+"""Options and sequences of Transformer Engine's fused attention.
 
-A call brings a batch of sequences of one length (BSHD), of which a padding mask uses the first so many elements, or
-rows into which sequences of several lengths are packed (THD), each with an offset. Either way it is a list of
-stretches of the flattened queries and keys, and each is one `Sequence`. Source: TransformerEngine,
+A call has a batch of sequences of one length (BSHD), of which a padding mask uses a prefix, or rows into which
+sequences of several lengths are packed (THD), each with an offset. Either way, each sequence is a range of the
+flattened queries and a range of the flattened keys, a `Sequence`. Source: TransformerEngine,
 jax/csrc/extensions/attention.cpp, jax/cpp_extensions/attention.py, common/include/transformer_engine/fused_attn.h.
 """
 
@@ -57,7 +57,7 @@ class AttentionConfig:
     softmax: str
     scale: float
     segments: int
-    """At most so many sequences are packed into a row."""
+    """Maximum number of sequences packed into a row."""
     has_softmax_offset: bool
     """Whether the offset is an operand (and its gradient a result): newer versions."""
     has_largest: bool

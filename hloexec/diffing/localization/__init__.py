@@ -1,5 +1,5 @@
-"""Where a difference begins: values of `after` are put right, one by one, until its results are those of `before`.
+"""Localizing a difference: values of `after` are replaced one at a time until its results are those of `before`.
 
-`blaming` leads the search. `frontier` and `counterparts` say what could stand in a value's place, `patch_search` tries
-it, and `backward` goes from a replacement that helps back to the earliest one.
+`blaming` runs the search. `frontier` and `counterparts` propose replacements for a value, `patch_search` tries them,
+and `backward` goes from a replacement that corrects the results to the earliest one that does.
 """

@@ -1,7 +1,8 @@
-"""From a replacement that puts the results right, back to the earliest that does.
+"""From a replacement that corrects the results, back to the earliest that does.
 
-What is replaced first may only pass on what is wrong. So its operands are compared with those of the value that
-took its place, their operands in turn, and wherever two that correspond differ, the replacement is tried there.
+The first replacement found may be of a value that only propagates an error. Its operands are therefore compared with
+those of the value that replaced it, then their operands, and so on; wherever two corresponding operands differ, that
+replacement is tried.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def earliest_patch(search: PatchSearch, state: State, patch: Patch, wrong: Pairs
 def _operand_pairs(state: State, ours: Node, counterpart: Node) -> list[tuple[Node, Node]]:
     """Which operands of two values may correspond and differ; what only moves elements is passed over.
 
-    Operands go by their places, where both instructions are of one opcode; those that are the same in any place
+    Operands are paired by position if both instructions have the same opcode; those that are the same in any place
     belong together. Of unlike instructions, what is left may go with each that is left.
     """
     if ours.instance.is_movement and ours.instance.inputs:
@@ -112,7 +113,8 @@ def _operands(instance: Instance) -> list[Node]:
 
 
 def _is_own(user: Node, operand: Node) -> bool:
-    """Whether an operand is a constant of one number that no loop hands on, so that it belongs to the user."""
+    """Whether an operand is a scalar constant that no loop carries, so that it belongs to the instruction that uses
+    it."""
     source = operand
     while source.instance.inputs:
         traits = traits_of(source.instance.instruction)

@@ -1,11 +1,11 @@
 """Which instruction of `after` makes its result differ.
 
-A value is to blame if the results come right once it is replaced by what it should be. So values that `before` does
-not have, on the way to a result that differs, are replaced one by one, the earliest first, by values that `before`
-does have, and what follows is computed again. The first replacement after which the results are as in `before` names
-the instruction: all that it was given is right, or harmless, since what follows comes right without changing it.
+A value is to blame if replacing it by the right value corrects the results. Values that `before` does not have, on the
+path to a result that differs, are replaced one at a time, the earliest first, by values of `before`, and everything
+that depends on them is recomputed. The first replacement after which the results are those of `before` identifies the
+instruction: its operands are right, or harmless, because the results become right without changing them.
 
-First of all, values that `after` lacks are put in the place of what was made of the same operands (see `frontier`).
+Before that, values that `after` lacks are tried in place of values with the same operands (see `frontier`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from hloexec.values import Array
 __all__ = ["Blame", "Blamed"]
 
 _MOST_SUSPECTS = 400
-"""Only so many are replaced, the earliest: a bound on time. To blame is one of the first six in the whole bug farm."""
+"""Maximum number of replacements, the earliest first: a bound on time. In all of the bug farm, one of the first six is
+to blame."""
 _NEAR = 0.02
 """The relative error, as a whole, up to which a value is a less precise one, not a wrong one: ten roundings to bf16,
 of 2⁻⁹ each."""
@@ -73,7 +74,7 @@ class Blame:
         return found
 
     def nearest(self, state: State) -> list[Blamed]:
-        """The value that comes nearest to what rounding may make of it, where none exceeds that; or nothing."""
+        """The value that is closest to its rounding bound, if none exceeds it; or nothing."""
         worst, found = 0.0, []
         for node, match in zip(self._replay.graph.nodes, state.matches, strict=True):
             if match is None or match.is_exact or match.value.shape != state.raw[node.number].shape:

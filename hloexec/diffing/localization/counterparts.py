@@ -1,4 +1,4 @@
-"""What a value of `after` should have been: the values of `before` that may stand in its place."""
+"""The values of `before` that a value of `after` may correspond to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GOOD = 4.0
 
 
 def counterparts_of(index: Index, node: Node, state: State, good_only: bool) -> Iterator[tuple[Node | None, Array]]:
-    """The values that could stand in a node's place, the likeliest first, arranged as its own; with `good_only`
+    """The values that could replace a node's, the most likely first, arranged as its own; with `good_only`
     those that are likely by what they are made of, else the others.
     """
     raw = state.raw[node.number]
@@ -130,7 +130,7 @@ class Repair:
 
 def equal_nodes_of(graph: Graph, node: Node) -> list[Node]:
     """The nodes that other instructions of the same opcode gave, outside of loops, with the same numbers; compilers
-    compute a cheap value anew in each fusion that takes it, and make the same mistake there."""
+    recompute a cheap value in each fusion that uses it, and make the same mistake there."""
     return [
         entry
         for entry in graph.nodes
@@ -165,7 +165,7 @@ def _later_runs(graph: Graph, node: Node) -> tuple[dict[int, list[Instance]], in
 
 
 def arranged(value: Array, like: Array) -> Iterator[Array]:
-    """The ways in which an array may stand in the place of another."""
+    """The ways in which an array may replace another."""
     for candidate in aligned(value, like.shape):
         yield candidate if candidate.dtype == like.dtype else candidate.astype(like.dtype)
 

@@ -1,8 +1,8 @@
-"""Where `before` and `after` part, seen from `before`: what `after` lacks, though it has all that it is made of.
+"""The first values of `before` that `after` lacks although it has all their operands.
 
-A wrong instruction may give, by chance, what `before` has elsewhere: another slice, the sine in place of the cosine, a
-division by ones. Then nothing about its value is wrong. But the right value is missing, its operands are there, and
-some instruction of `after` takes the same operands: in its place, the right value makes the results right.
+A wrong instruction may compute, by chance, a value that `before` has elsewhere: another slice, a sine instead of a
+cosine, a division by ones. Its own value then looks right. But the right value is missing, its operands exist, and some
+instruction of `after` uses the same operands; replacing the value of that instruction corrects the results.
 """
 
 from __future__ import annotations

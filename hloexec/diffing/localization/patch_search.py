@@ -1,4 +1,4 @@
-"""Replacements, tried one by one: does the result come right once a value is what it should be?"""
+"""Trying replacements one at a time: does the result become right if a value is replaced?"""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class PatchSearch:
     def patch(
         self, state: State, node: Node, counterpart: Node | None, value: Array, wrong: Pairs, *, is_limited: bool = True
     ) -> Patch | None:
-        """A replacement, if it puts the results right, by itself or with all that gave the same wrong value.
+        """A replacement, if it corrects the results, alone or together with all nodes that had the same wrong value.
 
-        It has to put right all those of `wrong` that it changes, and at least one. What is not limited is tried after
+        It has to correct all those of `wrong` that it changes, and at least one. What is not limited is tried after
         whatever else was, and to its end.
         """
         if is_limited and self._tries >= _MOST_TRIES:

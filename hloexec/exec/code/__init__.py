@@ -1,5 +1,5 @@
-"""Plans as Python: straight-line functions that do what the machine does, without its loop over steps.
+"""Plans as Python: straight-line functions that do what the interpreter does, without its loop over steps.
 
-`code` is what such a function is, and how an error in it is traced to its step; `writer` writes plans, `loop_writer`
-loops. `compiling` says when a plan becomes one. What is computed is said by the plan alone.
+`code` represents such a function, and traces errors in it to their steps; `writer` generates code for plans,
+`loop_writer` for loops. `compiling` decides when a plan is compiled. The plan alone determines what is computed.
 """

@@ -1,8 +1,9 @@
-"""What a plan is as Python, and how an error in it is traced to its step: by the line that it came from.
+"""Generated Python code of a plan; errors in it are traced to their step by line number.
 
 Each slot becomes a local variable, named after the instruction that fills it, and each step a line that calls its
-kernel. A plan is a function from the list of its arguments, which it empties, to the list of its results; a loop is a
-function of its carried values, with the steps of its condition and body between them. `hloexec plan` prints the code.
+kernel. A plan becomes a function from the list of its arguments, which it empties, to the list of its results; a loop
+becomes a function of its carried values, with the steps of its condition and body inside. `hloexec plan` prints the
+code.
 """
 
 from __future__ import annotations

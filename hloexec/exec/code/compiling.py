@@ -1,8 +1,8 @@
-"""When plans and loops are made into Python, and the functions that are made.
+"""When plans and loops are compiled to Python functions, and the cache of these functions.
 
-Nothing that exchanges values with other devices or the host can be part of it, nor can values that differ between
-devices: the machine walks the steps then. Nor can what could not be written, for whatever reason. What writes code is
-imported when there is something to write, as most runs of a new process are over before.
+Steps that exchange values with other devices or the host, and values that differ between devices, are not compiled; the
+interpreter runs them, and anything for which code generation failed. The code generator is imported on first use,
+because most runs in a new process end before they need it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["RUNS_BEFORE_CODE", "can_be_code", "code_of", "is_long", "loop_code_of"]
 
 RUNS_BEFORE_CODE = 16
-"""So often a plan, or a loop's body, is walked first: making code of it costs about as much as so many runs save."""
+"""A plan, or a loop's body, is interpreted this many times before it is compiled: that many compiled runs save about
+what compiling costs."""
 
 _DEEPEST = 64
 """Plans that nest deeper are walked, so that Python's stack does not limit them."""
@@ -40,7 +41,7 @@ def can_be_code(what: Plan | While, arguments: Sequence[object]) -> bool:
 
 
 def is_long(flow: While, state: Sequence[object]) -> bool:
-    """Whether a loop that begins with `state` will certainly have so many iterations that it is worth being code."""
+    """Whether a loop that begins with `state` certainly has enough iterations to be worth compiling."""
     if flow.limit is None:
         return False
     start = state[flow.limit.leaf]
@@ -62,7 +63,7 @@ def code_of(plan: Plan) -> Code | None:
 def loop_code_of(step: Step) -> Code | None:
     """The code of a loop: a function (state, iteration, until) → (state, iteration, whether the loop is over).
 
-    It goes on from the number of an iteration to another, or for ever where that is -1.
+    It runs from one iteration number to another, or without limit if that is -1.
     """
     flow = step.flow
     assert isinstance(flow, While)

@@ -1,9 +1,9 @@
-"""Loops as Python functions, with what passes have found out about them.
+"""Generating Python functions for loops, using what the passes have found out about them.
 
-A counter is a Python number; values that lie in buffers are written to arrays that the loop keeps; products that are
-added to a sum wait until several of them can be. Where a loop may come back to values that it has had, the carried
-values are compared after 2 and 16 iterations in turns: where they are, bit for bit, those of the look before, all that
-is left are the iterations beyond a multiple of 2 or 16.
+A counter is a Python number; values with buffers are written to arrays that the loop keeps; products that are added to
+a sum are collected until several can be added at once. In a loop whose carried values may repeat, they are compared
+after 2 and 16 iterations, alternately, with those at the previous check. If they have the same bits, the remaining
+iterations are reduced modulo 2 or 16.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class LoopWriter(Writer):
         return self._in_buffers().union(*((step.operands[2], step.result) for step in self._sums.values()))
 
     def _in_buffers(self) -> set[int]:
-        """The slots of the body whose values lie in buffers."""
+        """The slots of the body whose values are in buffers."""
         buffers, body = self._flow.buffers, self._flow.body
         return set() if buffers is None else {*buffers.written, *(body.parameters[leaf] for leaf in buffers.carried)}
 
@@ -209,7 +209,8 @@ class LoopWriter(Writer):
     # Cycles
 
     def _begin_looks(self) -> Callable[[], None]:
-        """Write what is needed to look at carried values; returns what writes the look at the end of an iteration."""
+        """Write the setup for comparing carried values; returns a function that writes the comparison at the end of an
+        iteration."""
         compared = [self._names[leaf] for leaf in self._flow.compared]
         limit = self._flow.limit
         if limit is None or not compared:

@@ -1,4 +1,4 @@
-"""Writing a plan as a Python function: one line for each step, one variable for each slot."""
+"""Generating a Python function for a plan: one line per step, one variable per slot."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Writer:
     # Steps
 
     def step(self, values: Values, step: Step) -> None:
-        """Write a step, and let go of what dies with it."""
+        """Write a step, and delete the values that die with it."""
         first = len(self.lines)
         flow = step.flow
         if step.function is not None:
@@ -109,7 +109,7 @@ class Writer:
         elif isinstance(flow, Conditional):
             self._conditional(values, step, flow)
         else:
-            # For people only: a plan that communicates is walked.
+            # Only for display: plans that communicate are run by the interpreter.
             given = ", ".join(self.value(values, slot) for slot in step.operands)
             call = f"{self.known_as(step.instruction.opcode, flow)}({given})"
             self._drop_operands(values, step)
@@ -174,11 +174,11 @@ class Writer:
         self.drop(values, [slot for slot in step.dead if slot not in step.results])
 
     def drop(self, values: Values, slots: Sequence[int]) -> None:
-        """Let go of the values of slots."""
+        """Delete the values of slots."""
         self.clear(values.names[slot] for slot in slots if slot not in values.kept)
 
     def clear(self, names: Iterable[str]) -> None:
-        """Let go of the values of variables."""
+        """Delete the values of variables."""
         found = " = ".join(dict.fromkeys(names))
         if found:
             self.write(f"{found} = None")

@@ -1,2 +1,2 @@
-"""What rounding does to a module's results, measured by runs that round at random: the runs, what is kept of them, and
-the scale and the tolerance that follow for each element."""
+"""Measuring the rounding error of a module's results with runs that round at random: the runs, the statistics that are
+kept, and the resulting scale and tolerance of each element."""

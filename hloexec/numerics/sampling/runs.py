@@ -1,4 +1,4 @@
-"""What rounding does to a module's results: a few runs whose roundings go up or down by chance."""
+"""Running a module a few times with random rounding."""
 
 from __future__ import annotations
 

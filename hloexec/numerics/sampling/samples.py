@@ -1,4 +1,4 @@
-"""The moments of a leaf's samples: what is kept of runs that round at random."""
+"""The moments of the samples of a leaf, from runs with random rounding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_FACTOR = 6.5
 _MOST_FACTOR_BY_MEANS = 5.5
 """The same where both sides are compared with the samples' mean, too."""
 _PART = 1 << 17
-"""So many elements are looked at together: their samples are one fit, and take no memory but what is kept of them."""
+"""Number of elements processed together: their samples are one fit, and only the results are kept in memory."""
 _FULL = 127
 """A share of 1, in eight bits."""
 
@@ -36,7 +36,7 @@ class Samples:
     """The first and second moments of a leaf's samples, about the first of them."""
 
     def __init__(self, first: Array) -> None:
-        """The array is kept: it must not change any more."""
+        """The array is kept, and must not be modified."""
         self.count = 1
         self._moments = _Moments.of(first)
 

@@ -48,7 +48,7 @@ _MOST_PRIOR = 4.0
 """So many times as much as its own samples the others may count for an element: one that rounding moves ten times as
 much as its fit says is then held to no less than half of its scale."""
 _FAR = 3.0
-"""So many times the width of the middle half away from it, an element is of another kind than the rest."""
+"""An element is an outlier if it is this many interquartile ranges away from the middle half."""
 _UNLIKELY = 4.0
 """An element whose samples vary so many times more than the others make of it is held to what they show: of six samples
 of the others' scale, that happens to one in a thousand."""
@@ -56,7 +56,7 @@ of the others' scale, that happens to one in a thousand."""
 
 @attrs.frozen(eq=False)
 class Spread:
-    """What rounding does to the elements of one leaf."""
+    """The rounding errors of the elements of one leaf."""
 
     scales: Array
     """ŝ of each element, in the leaf's dimensions: 0 where nothing says that any sample might differ, infinite where
@@ -109,7 +109,7 @@ def _usual(residuals: Array, variance: float) -> Array:
 
 
 def _fit(logs: Array, sizes: Array) -> Array:
-    """What size, and places along each of several dimensions, say of each element; NaN stands for what is not known."""
+    """What size, and places along each of several dimensions, say of each element; NaN means unknown."""
     fit = np.zeros_like(logs)
     effects = _effects(logs.shape)
     bins = _bins(sizes, ~np.isnan(logs))

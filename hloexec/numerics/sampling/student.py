@@ -1,4 +1,4 @@
-"""Student's distribution, and what the spread of a spread follows: the few functions of statistics that are needed."""
+"""Student's t distribution, and the distribution of sample variances: the few statistical functions that are needed."""
 
 from __future__ import annotations
 

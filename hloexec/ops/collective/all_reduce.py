@@ -161,7 +161,7 @@ class AllReduceDone:
 
 @collective("reduce-scatter", attributes=ReduceScatterAttributes)
 class ReduceScatter:
-    """An all-reduce, of which each device keeps its part along `dimensions` (XLA: ReduceScatter)."""
+    """An all-reduce, whose result is divided among the devices along `dimensions` (XLA: ReduceScatter)."""
 
     sums = Sums.FOLDED
     well_formed = AllReduce.well_formed

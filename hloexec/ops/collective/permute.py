@@ -182,7 +182,7 @@ class CollectiveBroadcast:
 
 @collective("collective-permute", attributes=CollectivePermuteAttributes, moves=(0,), fills=True, crosses_devices=True)
 class CollectivePermute:
-    """Sends each source's value to its target; zeros on devices that are no target (XLA: CollectivePermute)."""
+    """Sends each source's value to its target; zeros on devices that are not targets (XLA: CollectivePermute)."""
 
     @staticmethod
     def infer(*operands: Shape, attributes: CollectivePermuteAttributes) -> Shape:

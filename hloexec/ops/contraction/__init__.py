@@ -1,1 +1,1 @@
-"""Sums of products: dot, scaled-dot, ragged-dot, and the matrix products that they come down to."""
+"""Sums of products: dot, scaled-dot, ragged-dot, and the matrix products that implement them."""

@@ -1,8 +1,8 @@
-"""What the `algorithm` of a dot means: what its operands are rounded to, and what their products add up in.
+"""The `algorithm` of a dot: the type that its operands are rounded to, and the type in which products are accumulated.
 
-A name is `dot_<lhs>_<rhs>_<accumulation>`. An operand that holds more than one rounding keeps is split: x3, x6 and x9
-count the products of parts (high, middle, low) that are added up, the small ones first. Source: StableHLO, dot_general,
-"algorithm"; XLA, PrecisionConfig.Algorithm.
+A name is `dot_<lhs>_<rhs>_<accumulation>`. An operand with more precision than one rounding keeps is split: x3, x6 and
+x9 are the numbers of products of parts (high, middle, low) that are added, the small ones first. Source: StableHLO,
+dot_general, "algorithm"; XLA, PrecisionConfig.Algorithm.
 """
 
 from __future__ import annotations

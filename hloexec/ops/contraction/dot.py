@@ -1,8 +1,8 @@
 """Contractions: dot and scaled-dot, and what the others of the family build on.
 
 A contraction sorts the dimensions of its operands into batch, free and contracting ones, views both as stacks of
-matrices and multiplies those; `matrix_product` has the numerics. The result's dimensions are the batch dimensions, then
-the free ones of lhs, then those of rhs.
+matrices, and multiplies those; `matrix_product` defines the numerics. The result's dimensions are the batch dimensions,
+then the free ones of lhs, then those of rhs.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class MatrixProduct:
 class ScaledDot:
     """dot(lhs · lhs_scale, rhs · rhs_scale), each scale's element covering a block of its operand.
 
-    Along every dimension the size of a scale divides that of its operand, and the quotient is how long a block is. The
-    scaled operands are f32, exactly so for the 4- and 8-bit types with power-of-two scales. XLA: ScaledDot.
+    Along every dimension the size of a scale divides that of its operand, and the quotient is the length of a block.
+    The scaled operands are f32, exactly so for the 4- and 8-bit types with power-of-two scales. XLA: ScaledDot.
     """
 
     probe = Probe(

@@ -1,7 +1,7 @@
-"""Multipliers of integers: exact modulo the width of the result, by BLAS where that is faster.
+"""Multipliers of integers: exact modulo the width of the result, with BLAS where that is faster.
 
-BLAS multiplies floats, which hold a sum of products exactly while it is small enough; wider integers are multiplied as
-digits. What a multiplier is, is said in `hloexec.ops.contraction.matrix_product`.
+BLAS multiplies floats, which represent a sum of products exactly while it is small enough; wider integers are
+multiplied digit by digit. `hloexec.ops.contraction.matrix_product` defines multipliers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hloexec.values import Array
 __all__ = ["integer_multiplier"]
 
 _DIRECT_INTEGER_PRODUCTS = 1 << 15
-"""Up to so many multiplications, NumPy's own integer loop beats preparing operands for BLAS."""
+"""Up to this many multiplications, NumPy's own integer loop is faster than preparing operands for BLAS."""
 _LIMB_BITS = 16
 
 _F32 = np.dtype(np.float32)

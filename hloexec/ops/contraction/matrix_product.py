@@ -1,9 +1,9 @@
 """The numerics of contractions: how two stacks of matrices are multiplied, and how often the result is rounded.
 
-Everything here works on `[batch..., m, k]` times `[batch..., k, n]`. A `Multiplier` says how: it prepares each operand
-(widens it, rounds it, splits it into parts that BLAS multiplies as wanted) and multiplies prepared operands. Operands
-that need preparing are prepared block by block, so that a bf16 weight is never widened whole; which blocks depends on
-shapes and element types alone.
+Everything here computes `[batch..., m, k]` times `[batch..., k, n]`. A `Multiplier` defines how: it prepares each
+operand (widens it, rounds it, splits it into parts that BLAS multiplies as needed) and multiplies prepared operands.
+Operands are prepared block by block, so that a bf16 weight is never widened as a whole; the blocks depend on shapes and
+element types alone.
 """
 
 from __future__ import annotations

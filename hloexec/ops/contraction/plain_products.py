@@ -1,8 +1,8 @@
-"""Matrix products that BLAS computes as they stand, in the ways that are fastest for OpenBLAS.
+"""Matrix products that BLAS computes directly, in the forms that are fastest for OpenBLAS.
 
-OpenBLAS copies both operands of a product into an order of its own, block by block, before it multiplies. Where one of
-them has few rows, copying the other takes longer than everything else. With its AVX-512 kernels OpenBLAS leaves the
-copy out for small products.
+OpenBLAS copies both operands of a product into its own order, block by block, before it multiplies. If one of them has
+few rows, copying the other takes longer than everything else. With its AVX-512 kernels, OpenBLAS skips the copy for
+small products.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TURNED_ELEMENTS = 1 << 16
 
 _COPYLESS_KERNELS = frozenset({"skylakex", "cooperlake", "sapphirerapids"})
 _COPYLESS_PRODUCTS = 1_000_000
-"""So many multiplications these kernels do without a copy."""
+"""Number of multiplications that these kernels do without a copy."""
 _COPYLESS_TURNED_ELEMENTS, _COPYLESS_TURNED_LENGTH = 1200, 64
 """Where rhs is transposed, only for results of at most so many elements; sums of fewer terms make too many slabs."""
 _SLAB_PRODUCTS = 3 << 19
@@ -39,7 +39,7 @@ _TILES = 4
 _TILED_ELEMENTS = 1 << 20
 """Smaller matrices stay in the cache."""
 _SEVERAL = 8
-"""So many items of a stack keep cores busy that each multiply one of them."""
+"""Number of items of a stack that keep all cores busy with one item each."""
 
 
 def plain_matrix_product(lhs: Array, rhs: Array, out: Array | None = None) -> Array:

@@ -1,8 +1,8 @@
-"""How products of matrices are cut into blocks that cores compute side by side.
+"""Dividing matrix products into blocks that cores compute in parallel.
 
-A product's bits depend on the blocks that BLAS is given, as its kernels round rows and columns at a block's edge
-differently. So blocks follow from shapes alone, and whatever computes the same product in another way (adding it to a
-matrix, say) cuts it alike. Never is the sum cut.
+The bits of a product depend on the blocks that BLAS is given, because its kernels round rows and columns at the edge of
+a block differently. Blocks are therefore determined by shapes alone, and any other way of computing the same product
+(adding it to a matrix, for example) uses the same blocks. The sum itself is never divided.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["FEW_TERMS", "LEAST_SHARED", "Blocks", "batch_blocks", "blocks_of", "
 _BATCH_BYTES = 1 << 20
 """What the matrices of one block of a batch take: handing less to another thread takes longer than multiplying it."""
 _LEAST_PRODUCTS = 1 << 22
-"""So many multiplications are worth handing to another thread."""
+"""Number of multiplications worth another thread."""
 LEAST_SHARED = 2 * _LEAST_PRODUCTS
 """Products of fewer multiplications are one block."""
 _BLOCK_SIZE = 512
-"""So many rows or columns BLAS multiplies about as fast, each, as it does many more."""
+"""Number of rows or columns from which BLAS is about as fast, per row, as for many more."""
 _LEAST_SIZE = 64
 _ALIGNMENT = 16
 _MOST_LINES = 2048
-"""Of the other dimension, so many rows or columns make a block: with more than a few blocks all cores have one."""
+"""Number of rows or columns of a block in the other dimension: with more than a few blocks, all cores have one."""
 FEW_TERMS = 32
 """Products of so few terms take less time than their results take to go through memory."""
 _FEW_TERMS_COLUMNS, _FEW_TERMS_PRODUCTS = 256, 1_000_000

@@ -1,7 +1,7 @@
 """Matrices to which products are added, one after the other.
 
-A product of few terms takes less time to compute than its sum takes to come from memory and go back. So products may
-wait until several of them can be added, in their order, to one block of the sum after the other.
+Computing a product of few terms takes less time than reading and writing its sum. Products are therefore collected
+until several of them can be added, in order, to one block of the sum after the other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ragged-dot: a dot of groups of different sizes, as mixtures of experts need it."""
+"""ragged-dot: a dot of groups of different sizes, as used by mixtures of experts."""
 
 from __future__ import annotations
 

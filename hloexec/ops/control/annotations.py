@@ -1,6 +1,7 @@
-"""Custom calls that only say something of their operand, which is their value.
+"""Custom calls that only annotate their operand, which is their value.
 
-They stand wherever values do, reducers included, so that whoever recognises what a computation does looks through them.
+They can occur wherever values do, including reducers, so code that recognizes the function of a computation ignores
+them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Asynchronous pairs, and transfers between device, device and host.
 
-An operation split in two takes effect at its start and hands its result over at its done; in between its value is a
-tuple that holds operands, results and whatever else the backend keeps.
+An operation that is split in two is executed at its start and returns its result at its done; in between, its value is
+a tuple that holds operands, results and other state of the backend.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class CopyDone:
 
 @opcode("send", operands=2, attributes=TransferAttributes, role=Role.MACHINE, aliases=(((0,), ()),), opens=True)
 class Send:
-    """Sends the first operand through a channel, after the token; the value is (data, context, token) (XLA: Send)."""
+    """Sends the first operand on a channel, after the token; the value is (data, context, token) (XLA: Send)."""
 
     @staticmethod
     def infer(data: Shape, token: Shape) -> Shape:
@@ -176,7 +176,7 @@ class SendDone:
 
 @opcode("recv", operands=1, attributes=TransferAttributes, role=Role.MACHINE, opens=True)
 class Recv:
-    """Asks for data from a channel, after the token; the value is (data, context, token) (XLA: Recv)."""
+    """Requests data on a channel, after the token; the value is (data, context, token) (XLA: Recv)."""
 
     @staticmethod
     def infer(token: Shape, *, shape: Shape) -> Shape:
@@ -197,7 +197,7 @@ class RecvDone:
 
 @opcode("infeed", operands=1, attributes=InfeedAttributes, role=Role.MACHINE)
 class Infeed:
-    """(data, token): the next value that the host feeds (XLA: Infeed)."""
+    """(data, token): the next value that the host sends (XLA: Infeed)."""
 
     @staticmethod
     def well_formed(*operands: Shape, attributes: InfeedAttributes, shape: Shape) -> None:
@@ -213,7 +213,7 @@ class Infeed:
 
 @opcode("outfeed", operands=2, attributes=OutfeedAttributes, role=Role.MACHINE)
 class Outfeed:
-    """Hands the first operand to the host, after the token (XLA: Outfeed)."""
+    """Sends the first operand to the host, after the token (XLA: Outfeed)."""
 
     @staticmethod
     def infer(data: Shape, token: Shape, *, attributes: OutfeedAttributes) -> Shape:

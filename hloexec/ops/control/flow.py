@@ -1,7 +1,7 @@
 """Control flow, tuples and the other opcodes that a plan treats by role rather than by kernel.
 
-`parameter` and `constant` carry their number and literal in the place of operands, so those attributes have no grammar:
-the parser and the printer know them by role.
+`parameter` and `constant` have their number and literal in place of operands, so those attributes have no grammar: the
+parser and the printer know them by role.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class GetTupleElementAttributes:
 
 @attrs.frozen
 class CallAttributes:
-    """`is_composite` marks a call that stands for an operation of a framework; it changes no value."""
+    """`is_composite` marks a call that represents an operation of a framework; it changes no value."""
 
     to_apply: str = attribute(Grammar.COMPUTATION)
     is_composite: bool = attribute(Grammar.BOOL, default=False)

@@ -1,1 +1,1 @@
-"""Convolution, in the forms that shapes and strides allow."""
+"""Convolution, with several algorithms that are chosen by shapes and strides."""

@@ -1,7 +1,7 @@
-"""Convolution with few features per group, of which depthwise convolution has one: elementwise products, added up.
+"""Convolution with few features per group, such as depthwise convolution: elementwise products, added up.
 
-A block of the result stays in a core's own cache while all taps are added to it. Padding is skipped, not multiplied.
-Arrays of one image are seen as `[spatial..., group, feature]`, in whichever order they lie in memory.
+A block of the result stays in a core's private cache while all taps are added to it. Padding is skipped, not
+multiplied. Arrays of one image are viewed as `[spatial..., group, feature]`, whatever their order in memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["by_channel", "kernel_gradient_by_channel"]
 _BLOCK_BYTES = 128 << 10
 """The sums of a block; its inputs, and products on their way to the sums, take as much each."""
 _LONG_LOOP = 512
-"""With so many elements, NumPy's innermost loop is long enough."""
+"""Number of elements from which NumPy's innermost loop is long enough."""
 
 
 def by_channel(work: ConvolutionViews) -> None:

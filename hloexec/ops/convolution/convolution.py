@@ -1,7 +1,7 @@
 """Convolution.
 
-Whatever the dimension labels and groups say, work is done on views `[group, batch, spatial..., feature]` of the input
-and the result and `[group, window..., feature in, feature out]` of the kernel; `forms` says how.
+For any dimension labels and groups, the computation is done on views `[group, batch, spatial..., feature]` of the input
+and the result and `[group, window..., feature in, feature out]` of the kernel; `forms` has the algorithms.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST_PAIRS = 1 << 24
 
 @attrs.frozen
 class ConvolutionAttributes:
-    """`convolution_kind` names what a convolution stands for in training; it changes no value."""
+    """`convolution_kind` names the role of a convolution in training; it changes no value."""
 
     window: Window = attribute(Grammar.WINDOW, default=Window())
     dim_labels: ConvolutionDimensionNumbers = attribute(Grammar.CONVOLUTION_DIMENSIONS)
@@ -49,9 +49,9 @@ class ConvolutionAttributes:
 class Convolution:
     """out[b, x, o] = sum over t, i of lhs[b, x * stride + t * window_dilation - padding_low, i] * rhs[t, i, o]
 
-    over taps t and input features i; lhs is dilated by base_dilation and zero outside. Reversed windows turn rhs. With
-    feature groups, the outputs of group g see the inputs of group g only; with batch groups, the outputs of group g are
-    those of batch group g. Narrow floats accumulate in f32 and round once; integers wrap; of pred, sums are
+    over taps t and input features i; lhs is dilated by base_dilation and zero outside. Reversed windows reverse rhs.
+    With feature groups, the outputs of group g depend only on the inputs of group g; with batch groups, the outputs of
+    group g are those of batch group g. Narrow floats accumulate in f32 and round once; integers wrap; of pred, sums are
     disjunctions. Source: XLA, Conv.
     """
 

@@ -1,8 +1,9 @@
-"""The forms of a convolution, and which one it takes.
+"""The algorithms for convolution, and the choice between them.
 
-A form is chosen by shapes, strides and element types alone. Most convolutions become products of matrices whose rows
-are patches: what a window sees, all taps side by side. Patches are copied for a block of outputs at a time, so that
-they stay in the cache until they are multiplied, and not at all where they lie side by side already (one tap).
+The choice depends on shapes, strides and element types alone. Most convolutions become products of matrices whose rows
+are patches: the elements that a window covers, all taps side by side. Patches are copied for a block of outputs at a
+time, so that they stay in the cache until they are multiplied; they are not copied if they are contiguous already (one
+tap).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _BLOCK_ROWS = 192
 _BLOCK_COLUMNS = 256
 """Columns that do, where there are too few rows for several blocks."""
 _LARGE_KERNEL = 1 << 20
-"""A kernel of so many elements is copied in no time that counts only if that is done for many outputs at once."""
+"""Kernels with this many elements are copied at negligible cost only if it is done for many outputs at once."""
 _STORAGE_BLOCK_BYTES = 32 << 20
 """Patches of one block that are prepared for multiplication only afterwards."""
 

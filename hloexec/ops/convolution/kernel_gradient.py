@@ -1,8 +1,8 @@
-"""Convolution with a window larger than the result: the gradient of a kernel, as training steps write it.
+"""Convolution with a window larger than the result: the gradient of a kernel in training steps.
 
-The window is an image then, and most of the sum runs over its places. Blocks of places are multiplied one after the
-other and added up, so that neither operand is ever copied whole. Which products are added up in which order follows
-from shapes and strides alone.
+The window is an image, and most of the sum is over its positions. Blocks of positions are multiplied one after the
+other and added, so that neither operand is ever copied as a whole. Shapes and strides alone determine which products
+are added in which order.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["kernel_gradient"]
 _BLOCK_BYTES = 512 << 10
 """What windows see of one block of the sum: it stays in a core's own cache."""
 _BLOCK_TERMS = 512
-"""Terms of one block that make adding up cheap beside multiplying, even if they take more."""
+"""Terms of one block that make adding cheap compared with multiplying, even if they take more."""
 _PARTIAL_BYTES = 2 << 20
 """Results up to this size are added up from several partial sums, made at the same time."""
 _PARTIAL_SUMS = 8
 _PART_ROWS = 256
-"""Larger results fall into parts of so many rows."""
+"""Number of rows of the parts into which larger results are divided."""
 
 
 def kernel_gradient(work: ConvolutionViews) -> None:

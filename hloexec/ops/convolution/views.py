@@ -1,8 +1,8 @@
-"""What the forms of convolution share: views of the operands, and what windows see of the input.
+"""Shared by the convolution algorithms: views of the operands, and the patches of the input.
 
-Every form works on views in one order of dimensions, and writes to one of the result. Padding is stored for a block at
-a time, dilation of the input never: a convolution on a dilated input falls into convolutions on the input as it is, one
-per phase of the dilation, each with the taps that meet elements.
+Every algorithm works on views with one order of dimensions, and writes to a view of the result. Padding is stored for a
+block at a time, dilation of the input never: a convolution on a dilated input is split into convolutions on the
+original input, one per phase of the dilation, each with the taps that meet elements.
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""Operations that compute each element from the elements at its place: arithmetic, functions, conversion, selection."""
+"""Operations that compute each element from the elements at the same position: arithmetic, functions, conversion,
+selection."""

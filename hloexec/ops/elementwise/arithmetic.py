@@ -52,7 +52,7 @@ def _power(base: Array, exponent: Array) -> Array:
     """base to the power exponent, squares rounded once.
 
     NumPy has other formulas for an exponent that is repeated by strides of 0, which are right for squares alone (√x is
-    not x to the power ½ at −0 and −∞), and round otherwise than its general one. Here each element goes by its own.
+    not x to the power ½ at −0 and −∞), and round otherwise than its general one. Here each element uses its own.
     """
     if exponent.size and not any(exponent.strides):
         if exponent.item(0) == 2:

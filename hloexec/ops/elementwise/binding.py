@@ -1,7 +1,7 @@
-"""Elementwise kernels for operands whose element types and shapes are known: all that can be decided is decided once.
+"""Elementwise kernels for operands of known element types and shapes: all decisions are made once.
 
-What is left to do on each call is the formula and the conversions that it needs: for f32, f64 and most integers that is
-the bare NumPy function. The caller has NumPy's warnings off. Results have the bits that `evaluate` gives.
+Each call only runs the formula and the conversions that it needs; for f32, f64 and most integers that is a single NumPy
+function. The caller has disabled NumPy's warnings. Results have the bits of `evaluate`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _narrowed(element_type: ElementType, array: Array) -> Array:
 
 
 def _chained(formula: Function, types: Sequence[ElementType], narrowing: Function | None) -> Function:
-    """The formula of operands of these types once they are widened, and what becomes of its result."""
+    """The formula of operands of these types once they are widened, and the conversion of its result."""
     widenings = [_widening(entry) for entry in types]
     narrowed = narrowing or same
     if not any(widenings):

@@ -1,7 +1,7 @@
-"""Choosing between two arrays element by element.
+"""Selecting between two arrays element by element.
 
-NumPy's `where` branches at each element, which costs up to twenty times as much where the processor cannot foresee the
-choice as selecting bits does: on_false ^ ((on_true ^ on_false) & mask).
+NumPy's `where` branches at each element, which takes up to twenty times as long as selecting bits if the processor
+cannot predict the branch: on_false ^ ((on_true ^ on_false) & mask).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Operations that make or split complex numbers, and the formulas of complex arithmetic that NumPy lacks.
+"""Operations that create or split complex numbers, and formulas of complex arithmetic that NumPy lacks.
 
-Special values follow C99's Annex G, as NumPy's functions do; XLA gives NaN for some of them. c64 is computed in c128
-and rounded once when it is narrowed (`in_double`), so only c128 depends on the care a formula takes.
+Special values follow C99's Annex G, as in NumPy's functions; XLA gives NaN for some of them. c64 is computed in c128
+and rounded once when it is narrowed (`in_double`), so only c128 depends on the accuracy of the formula.
 """
 
 from __future__ import annotations

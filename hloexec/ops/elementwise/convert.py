@@ -1,7 +1,8 @@
 """Conversion between element types: convert, reduce-precision, stochastic-convert.
 
-Every conversion rounds once. NumPy's and ml_dtypes' own are used where they are right: f64 → bf16 by ml_dtypes rounds
-twice, an int64 does so on its way through f64, and a float beyond an integer's range is undefined in NumPy.
+Every conversion rounds once. NumPy's and ml_dtypes' own conversions are used where they are right; ml_dtypes' f64 →
+bf16 rounds twice, an int64 is rounded twice when it is converted through f64, and NumPy leaves conversion of a float
+beyond an integer's range undefined.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""How elementwise operations are declared: a formula on compute types, the element types it takes, a shape rule.
+"""Declaring elementwise operations: a formula on compute types, the element types it accepts, a shape rule.
 
-`elementwise(...)` turns a formula into an entry of the registry. The kernel around every formula is the same: widen
-the operands to their compute types, apply the formula, narrow the result to the declared element type, with NumPy's
-warnings off. A formula may be chained with others without that kernel, provided each result is narrowed before the next
-one.
+`elementwise(...)` creates a registry entry from a formula. The kernel around every formula is the same: widen the
+operands to their compute types, apply the formula, narrow the result to the declared element type, with NumPy's
+warnings disabled. Formulas may be chained without that kernel, provided each result is narrowed before the next one.
 
-A formula takes arrays of at least one dimension, and, as keyword-only arguments and only where it declares them, the
+A formula receives arrays of at least one dimension and, as keyword-only arguments if it declares them, the
 `attributes`, `shape` and `operand_shapes` of the instruction (a few depend on widths that the compute type hides).
 """
 

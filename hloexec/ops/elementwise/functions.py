@@ -1,7 +1,7 @@
-"""Mathematical functions of one operand, and rounding to whole numbers.
+"""Mathematical functions of one operand, and rounding to integers.
 
-NumPy's functions are within 4 ULP in f32 and f64 (the tests measure it); what it lacks stands here with its derivation.
-c64 is computed in c128, see `complex_numbers`.
+NumPy's functions are within 4 ULP in f32 and f64 (the tests measure it); those that it lacks are defined here with
+their derivation. c64 is computed in c128, see `complex_numbers`.
 """
 
 from __future__ import annotations
@@ -236,13 +236,13 @@ _rounding("floor", np.floor, "⌊x⌋ (XLA: Floor).", bounds=lambda _, x: Bounds
 _rounding(
     "round-nearest-afz",
     lambda operand: in_pieces(_rounded_away_from_zero, operand.dtype, operand),
-    "The nearest whole number, ties away from zero (XLA: Round).",
+    "The nearest integer, ties away from zero (XLA: Round).",
     bounds=ranges.nearest_bounds,
 )
 _rounding(
     "round-nearest-even",
     np.rint,
-    "The nearest whole number, ties to even (XLA: RoundNearestEven).",
+    "The nearest integer, ties to even (XLA: RoundNearestEven).",
     bounds=ranges.nearest_bounds,
 )
 

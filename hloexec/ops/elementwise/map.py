@@ -1,4 +1,4 @@
-"""map: a computation of scalars, applied to the elements at each place."""
+"""map: a computation of scalars, applied to the elements at each position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison, and what chooses between values: select and clamp."""
+"""Comparison, and selection between values: select and clamp."""
 
 from __future__ import annotations
 

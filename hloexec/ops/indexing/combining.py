@@ -1,6 +1,5 @@
-"""How scatter combines updates with rows of its targets: by whole-array operations where the combiner is a usual one,
-else by rounds, each of which gives every row its next update.
-"""
+"""How scatter combines updates with rows of its targets: with whole-array operations if the combiner is a common one,
+otherwise in rounds, each of which applies the next update of every row."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ class DynamicSliceAttributes:
 class DynamicSlice:
     """out[i...] = operand[clamp(0, start, size - dynamic_slice_size) + i...]   (XLA: DynamicSlice)
 
-    The starts are one scalar per dimension, or one array of rank 1 that holds them all. A dynamic operand counts with
-    its bound, and is zero beyond its extents.
+    The starts are one scalar per dimension, or one array of rank 1 that holds them all. A dynamic operand is treated as
+    having its bound, with zeros beyond its extents.
     """
 
     states_shape = True

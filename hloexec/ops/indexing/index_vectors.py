@@ -1,8 +1,8 @@
-"""Index vectors: what gather and scatter have in common.
+"""Index vectors, which gather and scatter share.
 
-Both take an integer array in which dimension `index_vector_dim` (an implicit one of size 1 where it equals the rank)
-holds vectors of start positions, component k for operand dimension `index_map[k]`; the other dimensions are batch
-dimensions. Batching dimensions pair an operand dimension with a batch dimension, whose own position then is the start.
+Both take an integer array in which dimension `index_vector_dim` (an implicit one of size 1 if it equals the rank) holds
+vectors of start positions, component k for operand dimension `index_map[k]`; the other dimensions are batch
+dimensions. Batching dimensions pair an operand dimension with a batch dimension, whose index is then the start.
 """
 
 from __future__ import annotations

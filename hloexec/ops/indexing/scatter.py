@@ -1,7 +1,7 @@
 """scatter: combining windows of updates into operands at computed positions.
 
-All windows are rows: the operand is transposed so that the dimensions in which windows start at different places come
-first and become one, and each window is cut into the pieces that fall into one row each. What is left is `table[key] =
+All windows are treated as rows: the operand is transposed so that the dimensions in which windows have different starts
+come first and are merged, and each window is divided into pieces within one row each. What remains is `table[key] =
 f(table[key], piece)` for a list of keys and pieces, in order. Source: XLA, "Operation semantics", Scatter.
 """
 

@@ -1,1 +1,1 @@
-"""Operations that move elements and compute nothing: views by strides, concatenation, padding, bitcasts."""
+"""Operations that move elements and compute nothing: views with strides, concatenation, padding, bitcasts."""

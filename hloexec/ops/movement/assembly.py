@@ -1,8 +1,8 @@
-"""Arrays put together anew: concatenate, pad, iota.
+"""Assembling new arrays: concatenate, pad, iota.
 
-Strides over one operand cannot express these, a pad that only crops aside, so their results are new arrays. Sizes come
-from the arrays themselves, not from declared shapes, so that bounded-dynamic operands (arrays of their runtime extents)
-are put together like any others. Source of the rules: XLA, "Operation semantics".
+Strides over one operand cannot express these, except for a pad that only crops, so their results are new arrays. Sizes
+come from the arrays themselves, not from declared shapes, so that bounded-dynamic operands (arrays of their runtime
+extents) work like any others. Source of the rules: XLA, "Operation semantics".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""bitcast and bitcast-convert: the same bits, seen as another shape.
+"""bitcast and bitcast-convert: the same bits, interpreted as another shape.
 
-`bitcast` is the one operation that computes with layouts. The physical order of an array is its dimensions from major
-to minor; each tile then splits the minor dimensions into blocks, padding them to whole ones: `[m, n]` with tile `(t,
+`bitcast` is the only operation that computes with layouts. The physical order of an array is its dimensions from major
+to minor; each tile then divides the minor dimensions into blocks, padding them to whole ones: `[m, n]` with tile `(t,
 u)` is stored as `[⌈m/t⌉, ⌈n/u⌉, t, u]`. Source: XLA, "Shapes and layout", "Tiled layout".
 """
 
@@ -37,8 +37,9 @@ _COMBINED = -1
 class Bitcast:
     """The operand's elements in physical order, as the physical elements of the result   (XLA: "Shapes and layout")
 
-    Layouts left out are row-major. The result may be smaller than the operand: it is the front of it then. Tiles count
-    only where both sides have as many elements with padding; otherwise both are read without.
+    Omitted layouts are row-major. The result may be smaller than the operand: it then consists of its first elements.
+    Tiles are used only if both sides have the same number of elements including padding; otherwise both are read
+    without tiles.
     """
 
     states_shape = True

@@ -1,7 +1,7 @@
 """Copies in row-major order.
 
-NumPy copies along the result's last dimension. Where the source lies the other way round, each of its cache lines is
-read once per element that way, and is gone from the cache before its next element is wanted.
+NumPy copies along the result's last dimension. If the source is stored in the opposite order, each of its cache lines
+is read once per element, and has left the cache before its next element is needed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ _SMALLEST_COLUMN = 512
 _CACHE_SPAN = 1 << 16
 _CACHE_WAYS = 16
 _LINE = 64
-"""A second-level cache holds so many lines at addresses that are equal modulo its span, in bytes."""
+"""Associativity of a second-level cache, and the distance in bytes of addresses in the same set."""
 _TRANSLATED_PAGES = 2048
 _PAGE = 4096
-"""A processor remembers the addresses of so many pages."""
+"""Number of pages in a processor's TLB."""
 _THREAD_ELEMENTS = 1 << 18
-"""So many elements are worth another thread."""
+"""Number of elements worth another thread."""
 _FILLED_ELEMENTS = 1 << 20
-"""So many equal elements are."""
+"""Number of equal elements worth another thread."""
 _ZEROED_BYTES = 1 << 26
-"""Of more zeros much may never be read, and the system has memory full of them at hand, which takes room once it is."""
+"""Larger blocks of zeros are left to the operating system, which allocates zero pages lazily: many may never be
+read."""
 
 
 def row_major(array: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Dimensions whose size is known at run time only: get-dimension-size, set-dimension-size, dynamic-reshape.
+"""Dimensions whose size is known only at run time: get-dimension-size, set-dimension-size, dynamic-reshape.
 
 A bounded-dynamic value is an array of its runtime extents; its declared shape gives the bounds.
 """

@@ -1,8 +1,8 @@
-"""Bounded-dynamic dimensions, as the shape rules and kernels of data movement meet them.
+"""Bounded-dynamic dimensions in the shape rules and kernels of data movement.
 
-A bounded-dynamic value is an array of its runtime extents: what a declared shape gives is only an upper bound. Kernels
-that read sizes off their arrays need nothing from here. The others complete an array to its bound with zeros, or work
-out which extents a reshape leaves.
+A bounded-dynamic value is an array of its runtime extents; its declared shape is only an upper bound. Kernels that take
+sizes from their arrays need nothing from here. The others pad an array with zeros to its bound, or compute the extents
+of the result of a reshape.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ class BroadcastAttributes:
 class Broadcast:
     """out[i...] = operand[i[dimensions[0]], i[dimensions[1]], ...]   (XLA: Broadcast, the in-dimensions form)
 
-    The result's dimensions that `dimensions` does not name are new, and of any size. `dimensions` need not be sorted:
-    the operand is transposed by it then, as in XLA's evaluator.
+    Dimensions of the result that `dimensions` does not name are new, and have any size. If `dimensions` is not sorted,
+    the operand is transposed accordingly, as in XLA's evaluator.
     """
 
     probe = Probe("T[3,2] broadcast(a0), dimensions={1}", ("T[2]",))
@@ -218,8 +218,8 @@ class SliceAttributes:
 class Slice:
     """out[i...] = operand[start + i * stride...]   (XLA: Slice)
 
-    Of a dynamic dimension the result keeps what lies within the runtime extent; a slice of one element is static, and
-    zero where that element lies beyond it.
+    For a dynamic dimension, the result keeps the elements within the runtime extent; a slice of one element is static,
+    and zero if that element is beyond it.
     """
 
     states_shape = True
@@ -305,7 +305,7 @@ class Reverse:
 
 @opcode("copy", operands=1, may_be_view=True, moves=(0,), keeps_all=True, keeps_order=True)
 class Copy:
-    """out = operand, perhaps in another layout, which is no part of a value   (XLA: Copy)"""
+    """out = operand, possibly in another layout; layouts are not part of values   (XLA: Copy)"""
 
     probe = Probe("T[2] copy(a0)", ("T[2]",))
 

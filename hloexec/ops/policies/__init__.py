@@ -1,1 +1,1 @@
-"""Numerics policies, and the arithmetic that each brings along."""
+"""Numerics policies, and the arithmetic of each."""

@@ -1,4 +1,4 @@
-"""Rounding by chance, a hash of what is rounded, and errors of sums as walks: see `policies.random_rounding`."""
+"""Random rounding, a hash of the rounded values, and random-walk errors of sums: see `policies.random_rounding`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ compute: on two cores, a chain of 17 calls on 64 MB takes 3.0 s in blocks of 2¹
 """
 F64 = ELEMENT_TYPES["f64"]
 _PIECE = 1 << 16
-"""So many terms of a long sum are looked at together. Other numbers give other bits."""
+"""Number of terms of a long sum processed together. Other numbers give other bits."""
 _WORD = (1 << 64) - 1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _KEY_FACTOR = 0xD6E8FEB86659FD93

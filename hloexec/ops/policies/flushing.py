@@ -1,9 +1,9 @@
-"""The `ftz` policy: denormal numbers count as zeros of their sign, as on XLA:CPU.
+"""The `ftz` policy: denormal numbers are treated as zeros of the same sign, as on XLA:CPU.
 
-XLA:CPU sets the processor's modes that flush denormal operands and results, so what decides is which machine
-instruction an operation becomes. Those of f16 never flush; operations on bits (negate, abs, copies, conversions between
-f32 and bf16) and functions that return small arguments as they are (sine, tanh, exponential-minus-one, remainder) keep
-denormals. Source: measured, XLA:CPU of jaxlib 0.10.
+XLA:CPU sets the processor's modes that flush denormal operands and results, so the effect depends on the machine
+instruction that an operation is compiled to. Instructions on f16 never flush; operations on bits (negate, abs, copies,
+conversions between f32 and bf16) and functions that return small arguments unchanged (sine, tanh,
+exponential-minus-one, remainder) keep denormals. Source: measured, XLA:CPU of jaxlib 0.10.
 """
 
 from __future__ import annotations

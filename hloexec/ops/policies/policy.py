@@ -1,9 +1,9 @@
-"""Numerics policies: how much rounding a run does, and where.
+"""Numerics policies: how a run rounds.
 
-`reference` is what the HLO text says; `exact` says the same with as little rounding as the result types allow, and in
-the same bits on any processor, whatever its BLAS and its number of threads. `random-rounding:SEED` shows by a few runs
-what rounding can do to a result. The others model what some backends do instead, so that a difference between two
-backends can be explained by trying them.
+`reference` rounds as the HLO text says; `exact` computes the same with as little rounding as the result types allow,
+and gives the same bits on any processor, with any BLAS and number of threads. `random-rounding:SEED` shows with a few
+runs what rounding can do to a result. The others reproduce what some backends do instead, so that a difference between
+two backends can be explained by trying them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class NumericsPolicy:
     """Whether results are the same bits on every machine and within 0.5 + 2⁻²⁰ ULP: see `policies.exact`."""
     flushes_denormals: bool = False
     """Whether denormal numbers count as zeros: see `hloexec.ops.policies.flushing`."""
-    contracts_multiply_add: bool = False
+    fuses_multiply_add: bool = False
     """Whether a sum of a product is rounded once: see `hloexec.plan.passes.fma`."""
     has_xla_cpu_functions: bool = False
     """Whether functions of f32 are XLA:CPU's own approximations: see `hloexec.ops.policies.xla_cpu`."""
     ignores_algorithms: bool = False
     """Whether a dot multiplies as its types say, whatever its `algorithm`, as XLA:CPU does."""
     rounding_seed: int | None = None
-    """Where set, what is rounded goes up or down by chance: see `hloexec.ops.policies.random_rounding`."""
+    """If set, results are rounded up or down at random: see `hloexec.ops.policies.random_rounding`."""
 
     @property
     def replaces_formulas(self) -> bool:
@@ -43,12 +43,13 @@ class NumericsPolicy:
 
     @property
     def changes_results(self) -> bool:
-        """Whether what a kernel gives is changed, so that no kernel may stand for several instructions."""
+        """Whether results of kernels are changed, so that no kernel may combine several instructions."""
         return self.flushes_denormals or self.rounding_seed is not None
 
     @property
     def computes_by_rows(self) -> bool:
-        """Whether instructions may be computed a block of rows at a time; sums that round by chance know their rows."""
+        """Whether instructions may be computed a block of rows at a time; randomly rounded sums depend on whole
+        rows."""
         return not (self.is_exact or self.flushes_denormals or self.has_xla_cpu_functions)
 
 
@@ -66,7 +67,7 @@ POLICIES = {
         NumericsPolicy(
             "xla-cpu",
             flushes_denormals=True,
-            contracts_multiply_add=True,
+            fuses_multiply_add=True,
             has_xla_cpu_functions=True,
             ignores_algorithms=True,
         ),
@@ -91,5 +92,5 @@ def numerics_policy(name: object) -> NumericsPolicy:
     found = POLICIES.get(name)
     if found is None:
         known = ", ".join((*POLICIES, f"{RANDOM_ROUNDING}:SEED"))
-        raise UnsupportedError(f"unknown numerics policy {name!r}; there are {known}")
+        raise UnsupportedError(f"unknown numerics policy {name!r}; the policies are {known}")
     return found

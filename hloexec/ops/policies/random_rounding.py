@@ -1,28 +1,28 @@
-"""The `random-rounding:SEED` policy: every result that is rounded goes up or down by chance, in proportion.
+"""The `random-rounding:SEED` policy: every rounded result goes up or down at random.
 
-A result that lies between two numbers of its type becomes one of them, the nearer one the more likely, so that its
-expectation is the exact result; a result that its type holds stays as it is. The spread of a few such runs is what
-rounding does to each element, measured (D. S. Parker, "Monte Carlo Arithmetic", 1997; Connolly, Higham and Mary,
-"Stochastic rounding and its probabilistic backward error analysis", 2021).
+A result between two numbers of its type becomes one of them, with probabilities such that its expectation is the exact
+result; a result that its type can represent is unchanged. The spread of a few such runs measures the rounding error of
+each element (D. S. Parker, "Monte Carlo Arithmetic", 1997; Connolly, Higham and Mary, "Stochastic rounding and its
+probabilistic backward error analysis", 2021).
 
-Chance is a hash of the seed, the opcode and the bits of the exact result: neither the order of execution nor other
-elements, other devices or the number of the run have a part in it. So equal results are rounded alike wherever they
-stand, as they are on any machine, and their errors add up as they do there. So do the sums of equal rows of terms; the
-errors of other rows have nothing in common, as a row's own hash is part of all of its terms'. (Where the operands of
-products hold nothing but small whole numbers, their sums have no errors; so much such an element owes to others.)
+The random choice is a hash of the seed, the opcode and the bits of the exact result; it does not depend on the order of
+execution, on other elements, on other devices or on the number of the run. Equal results are therefore rounded equally
+wherever they occur, as on any machine, and their errors add up as they do there. So do sums of equal rows of terms. The
+errors of different rows are independent, because a row's own hash is part of the hash of each of its terms. (If the
+operands of products contain only small integers, their sums have no errors.)
 
-What implementations are free to do is drawn as well. Functions get an error of up to `_FUNCTION_ERROR` units besides.
-Sums are added in an order that nobody promises: the error of adding t₁ … tₙ one after the other, with relative errors
-δⱼ of the partial sums, is Σ tₖ (δₖ + … + δₙ), so that each term is multiplied by 1 plus a random walk that begins at
-the end, with a step for each term that is not zero. Where terms are no products of elements along some dimensions (in
-windows, transforms, library calls), operands and result get independent errors of the same size: with n terms, the sum
-of squares of partial sums in random order is n S²/3 + n Σtₖ²/6.
+Choices that are up to the implementation are random as well. Functions get an additional error of up to
+`_FUNCTION_ERROR` units. Sums are added in an unspecified order: the error of adding t₁ … tₙ one after the other, with
+relative errors δⱼ of the partial sums, is Σ tₖ (δₖ + … + δₙ), so each term is multiplied by 1 plus a random walk that
+begins at the end, with a step for each term that is not zero. If terms are not products of elements along some
+dimensions (in windows, transforms, library calls), operands and result get independent errors of the same size: with n
+terms, the sum of squares of partial sums in random order is n S²/3 + n Σtₖ²/6.
 
-What is narrow may be rounded more often than the text says, or less. Sums may be rounded at each step, and rounding to
-nearest then has a direction: what is less than half a last place of the sum so far is lost, term by term, which no
-errors by chance would show. And what elementwise instructions hand to one another may stay as wide as it was computed
-(XLA's excess precision), which differs from the nearest number where rounding by chance would hardly ever leave it.
-Odd seeds do both.
+Narrow values may be rounded more often than the text says, or less often. Sums may be rounded at each step, and
+rounding to nearest then has a bias: a term smaller than half a unit in the last place of the partial sum is lost, which
+random errors would not show. And values passed between elementwise instructions may keep the precision in which they
+were computed (XLA's excess precision), which differs from the nearest number where random rounding would almost never
+leave it. Odd seeds do both.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ __all__ = ["RandomRounding", "cut_by_chance", "random_rounding"]
 _FUNCTION_ERROR = 4.0
 """Errors of functions, in units of roundoff of the type they are computed in; see `hloexec.numerics.error_budget`."""
 _STEPS = 32
-"""So many terms XLA:CPU adds one after the other; more of them in blocks."""
+"""Number of terms that XLA:CPU adds one after the other; it adds more in blocks."""
 _EVEN = 4
-"""Where one operand of a product is so many times larger than the other, the errors of sums stand in the smaller."""
+"""If one operand of a product is this many times larger than the other, errors of sums are applied to the smaller."""
 _LARGEST_WHOLE = 2.0**24
 """Whole numbers that are smaller are added without errors, in every type that sums are accumulated in."""
 

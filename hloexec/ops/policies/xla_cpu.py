@@ -2,13 +2,13 @@
 
 The `xla-cpu` policy runs on these instead of NumPy's functions. Source: measured, XLA:CPU of jaxlib 0.10 on x86-64.
 
-Compilers contract a · b + c to a product and a sum with one rounding; NumPy has nothing like it. The product of two f32
-is exact in f64, so that f64 arithmetic gets there in two roundings, of which the first matters only where it lands on a
-tie of the second.
+Compilers emit a · b + c as a fused multiply-add with one rounding, which NumPy lacks. The product of two f32 numbers is
+exact in f64, so f64 arithmetic takes two roundings, of which the first matters only if its result is a tie of the
+second.
 
 The functions are polynomials and rational functions on a reduced argument. Coefficients are those of S. Moshier's
 Cephes library (expf, logf, log1p) and of Eigen (tanh, erf), rounded to f32. The order of operations matters: every
-product that has a sum as its only user is contracted into it, as the compiler does.
+product that has a sum as its only user is fused with it, as in the compiler.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ _EXP_POLYNOMIAL = (
 
 
 def exponential(operand: Array) -> Array:
-    """eˣ = 2ⁿ eʳ for x = n ln 2 + r, x held to [−87.8, 88.8] and n to [−127, 127]; eʳ = 1 + r + r² P(r)."""
+    """eˣ = 2ⁿ eʳ for x = n ln 2 + r, x clamped to [−87.8, 88.8] and n to [−127, 127]; eʳ = 1 + r + r² P(r)."""
     held = np.clip(operand, _f32(-87.8), _f32(88.8))
     whole = np.clip(np.floor(multiply_add(held, _f32(1.44269504088896341), _f32(0.5))), _f32(-127), _f32(127))
     rest = multiply_add(-_LN_2_LOW, whole, multiply_add(-_LN_2_HIGH, whole, held))
@@ -147,7 +147,7 @@ _TANH_DENOMINATOR = (1.19825839466702e-06, 1.18534705686654e-04, 2.2684346324390
 
 
 def tanh(operand: Array) -> Array:
-    """x P(x²)/Q(x²) with x held to ±7.9988; x itself where |x| < 0.0004, ±1 from 20 on."""
+    """x P(x²)/Q(x²) with x clamped to ±7.9988; x itself where |x| < 0.0004, ±1 from 20 on."""
     magnitude = np.abs(operand)
     held = np.clip(operand, -_TANH_BOUND, _TANH_BOUND)
     square = held * held

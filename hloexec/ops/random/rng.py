@@ -1,8 +1,8 @@
 """Random numbers.
 
-`rng-bit-generator` is a pure function of its state, bit for bit as XLA's. `rng` and `rng-get-and-update-state` draw
-from a generator that lives as long as a run: what they give is reproducible for a seed, but is not what a backend
-gives, since XLA leaves that to each backend.
+`rng-bit-generator` is a pure function of its state, bit for bit as XLA's. `rng` and `rng-get-and-update-state` use a
+generator that belongs to the run: their results are reproducible for a seed, but differ from a backend's, because XLA
+leaves them to each backend.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ _generator: ContextVar[_RunGenerator] = ContextVar("generator", default=_RunGene
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Within, `rng` and `rng-get-and-update-state` draw from a new generator with this seed.
+    """Within this context, `rng` and `rng-get-and-update-state` use a new generator with this seed.
 
-    Two runs with one seed draw the same numbers, on all devices alike. Outside they share one generator, which goes on
-    from run to run.
+    Two runs with one seed generate the same numbers, equal on all devices. Outside they share one generator, which goes
+    on from run to run.
     """
     token = _generator.set(_RunGenerator(seed & _MASK64))
     try:
@@ -166,8 +166,8 @@ class RngGetAndUpdateState:
 class Rng:
     """Samples of a uniform distribution over [a, b), or of a normal one with mean a and standard deviation b.
 
-    a and b are scalars of the result's type: any float; for the uniform distribution also integers. See `seeded` for
-    where the numbers come from. Source: XLA, RngUniform and RngNormal.
+    a and b are scalars of the result's type: any float; for the uniform distribution also integers. `seeded` defines
+    the generator. Source: XLA, RngUniform and RngNormal.
     """
 
     states_shape = True
@@ -186,7 +186,7 @@ class Rng:
         allows_integers = attributes.distribution == "rng_uniform"
         require(
             result.element_type.is_floating or (allows_integers and result.element_type.is_integral),
-            f"rng cannot draw numbers of type {result.element_type} with {attributes.distribution}",
+            f"rng cannot generate numbers of type {result.element_type} with {attributes.distribution}",
         )
         return result
 
@@ -279,7 +279,7 @@ def _uniform_integers(a: Array, b: Array, shape: ArrayShape, generator: _RunGene
     """Integers in [a, b): random bits modulo the size of the range."""
     low, high = (int(np.asarray(widen(np.asarray(bound)))) for bound in (a, b))
     if low >= high:
-        raise UnsupportedError(f"rng over the integers from {low} up to {high} has nothing to draw from")
+        raise UnsupportedError(f"rng over the integers from {low} up to {high}: the range is empty")
     values = generator.bits(shape.element_count, 64) % np.uint64(high - low) + np.uint64(low & _MASK64)
     wide = values.astype(shape.element_type.compute).reshape(shape.dimensions)
     return narrow(wide, shape.element_type)

@@ -1,1 +1,1 @@
-"""Folds of many elements into one: reduce, reduce-window, scan, select-and-scatter, batch normalization."""
+"""Reductions: reduce, reduce-window, scan, select-and-scatter, batch normalization."""

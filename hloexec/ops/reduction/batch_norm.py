@@ -1,4 +1,4 @@
-"""Batch normalization: every feature is brought to mean 0 and variance 1 over all other dimensions.
+"""Batch normalization: every feature is normalized to mean 0 and variance 1 over all other dimensions.
 
 Under `exact` every result is rounded once.
 """

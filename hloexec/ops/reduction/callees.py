@@ -1,4 +1,4 @@
-"""What operations that call a reducer share: the shapes that it takes, and what it amounts to."""
+"""Shared by operations that call a reducer: the shapes it accepts, and the operation that it computes."""
 
 from __future__ import annotations
 

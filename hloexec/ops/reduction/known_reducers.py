@@ -27,11 +27,11 @@ from hloexec.values import Array
 __all__ = ["KNOWN_REDUCERS", "UFUNCS", "KnownReducer", "accumulation_dtype", "reduce_axis", "reduce_known"]
 
 _CHUNK_ELEMENTS = 1 << 20
-"""Narrow arrays are widened so many elements at a time."""
+"""Number of elements of narrow arrays that are widened at a time."""
 _SEQUENTIAL_TERMS = 256
-"""Up to so many terms, adding one after the other is accurate enough."""
+"""Up to this many terms, adding one after the other is accurate enough."""
 _NEIGHBOURS = 256
-"""So many neighbours are added by one loop, which has several sums at a time in a register, and adds these."""
+"""Number of neighbours added by one loop, which keeps several partial sums in a register, and adds those."""
 _SHORT_ROW = 8
 """Reducing so few neighbours, NumPy spends more on each row than on its elements."""
 

@@ -1,7 +1,8 @@
-"""The gradient of max and min pooling: each source element is added where its window's extremum lies.
+"""The gradient of max and min pooling: each source element is added at the position of its window's extremum.
 
-Windows are taken a block at a time. First, tap by tap, each finds the tap at its extremum; then, tap by tap again, the
-source elements that belong to a tap are added to the elements it reads, and a zero that changes nothing for all others.
+Windows are processed a block at a time. First, tap by tap, the tap at the extremum of each window is found; then, tap
+by tap again, the source elements that belong to a tap are added to the elements that it reads, and for all others a
+zero that changes nothing.
 """
 
 from __future__ import annotations

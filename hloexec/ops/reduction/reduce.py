@@ -1,7 +1,7 @@
 """reduce.
 
-A reducer that is one usual operation (`reducers.recognise`) is applied to whole arrays by `known_reducers`. Every other
-one is called: on whole arrays too, but one element of the reduced extent after the other.
+A reducer that is one common operation (`reducers.recognise`) is applied to whole arrays by `known_reducers`. Any other
+is called, also on whole arrays, once per element of the reduced extent.
 """
 
 from __future__ import annotations

@@ -47,10 +47,10 @@ class ReduceWindowAttributes:
 
 @opcode("reduce-window", operands=(2, ANY), attributes=ReduceWindowAttributes, rounding=Rounding.SUM)
 class ReduceWindow:
-    """out[o...] = init_value combined with all operand[...] under the window that stands at o
+    """out[o...] = init_value combined with all operand[...] under the window at o
 
     Along each dimension tap t of the window at place o lies at o·stride + t·window_dilation − padding_low of the
-    operand dilated by base_dilation. What lies in padding or between dilated elements is skipped. N operands and N
+    operand dilated by base_dilation. Padding and the gaps between dilated elements are skipped. N operands and N
     initial values as for reduce. XLA: ReduceWindow.
     """
 

@@ -1,8 +1,8 @@
-"""Recognising what a called computation does, by its structure.
+"""Recognizing what a called computation does, by its structure.
 
-Reductions, scatters and collectives call a computation that combines two values. The usual ones are a single binary
+Reductions, scatters and collectives call a computation that combines two values. The common ones are a single binary
 operation of the two parameters; kernels that know which one can work on whole arrays instead of step by step. Names are
-never looked at: XLA calls an addition `region_3.17`.
+not used: XLA calls an addition `region_3.17`.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def _recognised_fold(computation: Computation, operands: tuple[Array, ...]) -> n
 
 
 _LONG_SLICE = 64
-"""By measurement: so many elements are worth a call of NumPy's of their own."""
+"""Number of elements worth a separate NumPy call, as measured."""
 
 
 def _cumulative(

@@ -37,7 +37,7 @@ class SelectAndScatter:
     """Scatters each source element to the place in its window of the operand that `select` prefers.
 
     In row-major order of the window, an element replaces the one held so far where not select(held, element); padding
-    takes no part. The result starts as init_value, and in row-major order of the source becomes scatter(result, source)
+    is ignored. The result starts as init_value, and in row-major order of the source becomes scatter(result, source)
     at the places found, each step rounded to the result's type; under `exact` a sum is rounded once. Source: XLA,
     SelectAndScatter.
     """

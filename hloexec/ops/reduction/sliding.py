@@ -1,9 +1,9 @@
 """Windows that slide along one dimension of an array, each reduced with an associative and commutative operation.
 
-Two forms, chosen by sizes alone: tap by tap, in order; and windows put together from windows of 1, 2, 4, … taps, of
-which cumulative windows, which see all elements up to their place, are the usual case: rounding errors of their sums
-grow with the logarithm of the length only. Nothing is ever taken away again: a sliding sum by subtraction loses what
-it once added to something larger.
+Two algorithms, chosen by sizes alone: tap by tap, in order; and windows composed of windows of 1, 2, 4, … taps, mostly
+for cumulative windows, which contain all elements up to their position: rounding errors of their sums grow only with
+the logarithm of the length. Nothing is ever subtracted: a sliding sum by subtraction loses small terms that were once
+added to something larger.
 """
 
 from __future__ import annotations

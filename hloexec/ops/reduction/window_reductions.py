@@ -1,8 +1,8 @@
 """reduce-window's kernels.
 
-The taps of a window are visited one after the other (`windows.visits`): for all places of the window at once a tap is
-one slice of the operand and one of the result, and padding is never stored. An associative and commutative operation
-goes dimension by dimension instead (`sliding`), a block of the result at a time, on all cores.
+The taps of a window are processed one after the other (`windows.visits`): for all positions of the window at once, a
+tap is one slice of the operand and one of the result, and padding is never stored. An associative and commutative
+operation is instead applied dimension by dimension (`sliding`), a block of the result at a time, on all cores.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["reduce_windows_exactly", "reduce_windows_known", "reduce_windows_ste
 _BLOCK_BYTES = 256 << 10
 """A block of the operand or the result, whichever is larger."""
 _LONG_LOOP = 64
-"""With so many elements, NumPy's innermost loop is long enough."""
+"""Number of elements from which NumPy's innermost loop is long enough."""
 _PAIRS = KnownReducer(
     combine=lambda x, y: np.stack(add_pairs((x[0], x[1]), (y[0], y[1]))), ufunc=None, identity=lambda dtype: -0.0
 )

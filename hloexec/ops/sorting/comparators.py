@@ -1,9 +1,9 @@
-"""Turning a sort's comparator into keys.
+"""Converting a sort's comparator to keys.
 
 Almost every comparator is lexicographic: it compares some quantity computed from the left elements with the same
-quantity computed from the right ones, then another. Such a comparator is found out without knowing how it is spelled:
-its comparisons of left with right quantities (its *atoms*) are replaced by every possible outcome, and what it answers
-in each case is looked at. The quantities, evaluated on the whole arrays, become integer keys.
+quantity computed from the right ones, then another. Such a comparator is recognized independently of how it is written:
+its comparisons of left with right quantities (its *atoms*) are replaced by every possible outcome, and its result is
+evaluated in each case. The quantities, evaluated on the whole arrays, become integer keys.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """sort and topk.
 
-Both run on integer keys (see `comparators`): a sort whose comparator is no lexicographic order of keys is a
-merge sort that asks the comparator about whole arrays of pairs at once.
+Both run on integer keys (see `comparators`). A sort whose comparator is not a lexicographic order of keys is a merge
+sort that evaluates the comparator on whole arrays of pairs at once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TopKAttributes:
 class Sort:
     """Sorts the operands together along a dimension: element a comes before b where to_apply(a0, b0, a1, b1, …).
 
-    Always stable, which an unstable sort may be. A comparator that is no strict weak order gives some permutation.
+    Always stable, even if `is_stable` is false. A comparator that is not a strict weak order gives some permutation.
     Source: XLA, Sort.
     """
 

@@ -1,8 +1,8 @@
-"""Accumulation: a product of matrices that is added to a carried matrix is added where that lies.
+"""Accumulation: a matrix product that is added to a carried matrix is added in place.
 
-Gradients of weights are added up so, in the loop that goes back through a sequence. By themselves, product and sum read
-and write a matrix three times; together once, a block at a time, with the same two roundings. Where nothing else in the
-loop reads the sum, several products may wait and be added at a time (`hloexec.ops.contraction.product_sums`).
+Gradients of weights are accumulated like this, in the backward loop over a sequence. Separately, product and sum read
+and write a matrix three times; combined, once, a block at a time, with the same two roundings. If nothing else in the
+loop reads the sum, several products are added at a time (`hloexec.ops.contraction.product_sums`).
 """
 
 from __future__ import annotations

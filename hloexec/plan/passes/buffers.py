@@ -1,7 +1,7 @@
-"""Buffers: values of a loop's body that lie in arrays of the loop's own, so that no iteration allocates them.
+"""Buffers: values of a loop's body get arrays that belong to the loop, so that iterations do not allocate them.
 
-They are results of NumPy's own functions, which write where they are told. Only such functions, and a few others that
-keep no reference to their operands, read them; so a buffer is free again once its value is dead.
+They are results of NumPy functions, which accept an output array. Only such functions, and a few others that keep no
+reference to their operands, read them; a buffer is therefore free again once its value is dead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEAVE_NOTHING = frozenset({"dot"})
 
 
 def with_buffers(plan: Plan) -> Plan:
-    """The plan, whose loops know which values lie in buffers."""
+    """The plan, with buffers assigned in its loops."""
     return attrs.evolve(plan, steps=[_with_buffers(step) for step in plan.steps])
 
 

@@ -1,7 +1,7 @@
-"""Cycles: loops that may come back to values that they have had, as Newton's method does once it has converged.
+"""Cycles: loops whose carried values may repeat, as in Newton's method once it has converged.
 
-A loop that counts its iterations, and does not compute with their number, repeats itself from then on; all that is left
-to do are the iterations beyond a multiple of the cycle's length.
+A loop that counts its iterations, and does not compute with the count, repeats from then on; the remaining iterations
+can be reduced modulo the length of the cycle.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Fused multiply-adds: where XLA:CPU computes a product and a sum in one instruction, with one rounding.
 
-XLA:CPU puts chains of elementwise instructions into one loop, and LLVM contracts within it: an addition or subtraction
-one of whose operands is a product, or a negated product, that nothing else uses; where both are, the left one (of sums,
-LLVM sorts the operands before, by how it computes them; that is not imitated). Moving a product to other places on the
-way (a reshape, a slice) does not matter, as a loop reads each element where it is.
+XLA:CPU emits chains of elementwise instructions as one loop, in which LLVM forms fused multiply-adds: from an addition
+or subtraction with an operand that is a product, or a negated product, without other uses; if both operands are, from
+the left one. (LLVM first sorts the operands of sums by how it computes them; that is not reproduced.) Data movement
+between the product and the sum (a reshape, a slice) does not matter, because a loop reads each element where it is.
 
-No optimization of ours: a part of the `xla-cpu` policy, in all of its runs.
+This is not an optimization, but part of the `xla-cpu` policy, in all of its runs.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def with_fused_multiply_adds(plan: Plan, *, is_scheduled: bool) -> Plan:
 
 
 def _product(step: Step, loop: Scope | None, operand: _Product | None) -> _Product | None:
-    """What product the value of a step is, of whose operands one may be a product."""
+    """The product that a step computes, possibly negated or moved, if any; `operand` is that of its operand."""
     if step.instruction.opcode == "multiply":
         return _Product(step.operands, loop, frozenset({step.result}))
     if step.instruction.opcode == "negate" and operand is not None:

@@ -1,12 +1,12 @@
-"""Fusion: steps that are taken together, one block of rows after the other.
+"""Fusion: combining steps that can be computed together, one block of rows after the other.
 
-A region is a set of steps that can all be taken by the same number of rows (`hloexec.plan.regions.row_forms`): chains
-of elementwise instructions, with their broadcasts and with reductions behind the prefix, as softmax and layer norm have
-them. It becomes one step, whose kernel runs block by block on all cores and has the same values to the last bit. What
-is needed of it outside is its result; everything else never exists as a whole.
+A region is a set of steps that can all be computed by the same number of rows (`hloexec.plan.regions.row_forms`):
+chains of elementwise instructions, with their broadcasts and with reductions over the dimensions behind the prefix, as
+in softmax and layer norm. It becomes one step, whose kernel runs block by block on all cores and has the same values to
+the last bit. Its results are the values that are used outside; all others never exist as whole arrays.
 
-Steps and regions are units of a graph that stays acyclic (`hloexec.plan.units`): a step joins a region only where
-nothing else lies on a way between them.
+Steps and regions are nodes of a graph that stays acyclic (`hloexec.plan.units`): a step joins a region only if no path
+between them passes through another node.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class _Assembly:
         self._regions = regions
         region_at = {position: region for region in regions.values() for position in region.parts}
         self._readers: dict[int, set[_Open | None]] = {slot: {None} for slot in plan.results}
-        """Which regions read a slot; None stands for all that is outside of regions."""
+        """The regions that read a slot; None represents everything outside regions."""
         for position, step in enumerate(plan.steps):
             region = region_at.get(position)
             for slot in step.operands if region is None else region.parts[position].step.operands:

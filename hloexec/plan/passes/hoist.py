@@ -1,7 +1,7 @@
-"""Hoisting: what a loop would compute anew in each iteration, from values that do not change, stands before it.
+"""Hoisting: loop-invariant steps move out of loops.
 
-The loop carries what was computed as one more leaf, which no iteration changes. A broadcast that is hoisted is laid out
-in full, as NumPy is faster on memory without steps of 0.
+The loop carries the hoisted value as one more leaf, which no iteration changes. A hoisted broadcast is materialized,
+because NumPy is faster on memory without zero strides.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOISTED_BYTES = 1 << 20
 """What iterations have in common is kept from one to the next if it takes no more memory than this."""
 
 _CONTIGUOUS_BYTES = 1 << 16
-"""Broadcasts of up to so many bytes are laid out in full."""
+"""Broadcasts of up to this many bytes are materialized."""
 
 
 def with_invariants_hoisted(plan: Plan, *, is_observed: bool) -> Plan:
@@ -72,7 +72,7 @@ class _Hoisting:
     def _without_invariants(
         self, plan: Plan, body: Plan, loop: Step, before: list[Step]
     ) -> tuple[Plan, dict[int, int]]:
-        """A loop's body or condition without what is moved before the loop, and where the values of its slots are then.
+        """A loop's body or condition without the hoisted steps, and the new slots of its values.
 
         Only those that its other steps (or observers) need are told.
         """
@@ -96,7 +96,7 @@ class _Hoisting:
         return attrs.evolve(plan, steps=rest), {slot: new for slot, new in moved.items() if slot in needed}
 
     def _moved(self, step: Step, plan: Plan, loop: Step, outside: dict[int, int]) -> Step:
-        """The step as it stands before the loop."""
+        """The hoisted step."""
         operands = tuple(outside[slot] if slot in outside else self._constant(plan, slot) for slot in step.operands)
         kernel = step.kernel
         assert kernel is not None
@@ -113,7 +113,7 @@ class _Hoisting:
         return len(self.slot_shapes) - 1
 
     def _constant(self, plan: Plan, slot: int) -> int:
-        """Where a constant of the loop lies outside of it."""
+        """The slot outside the loop of a constant of the loop."""
         value = plan.constants[slot]
         if id(value) not in self._slot_of_constant:
             new = self._slot_of_constant[id(value)] = self._new_slot(plan.slot_shapes[slot])

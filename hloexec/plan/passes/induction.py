@@ -1,6 +1,6 @@
-"""Induction variables: carried integers that each iteration increases by a constant, and loops that only ask for one.
+"""Induction variables: carried integers that each iteration increases by a constant, and loops that only test one.
 
-Written as Python, such a loop counts with Python's numbers. Source: Muchnick, "Advanced Compiler Design and
+In generated Python, such a loop counts with Python's integers. Source: Muchnick, "Advanced Compiler Design and
 Implementation" (1997), 14.1.
 """
 

@@ -1,8 +1,8 @@
-"""Inlining: the steps of called computations stand in the place of calls.
+"""Inlining: calls are replaced by the steps of the called computations.
 
-Calls and fusions cost nothing then, and what they compute can be taken together with what stands around them. Each step
-remembers through its scope which calls lead to it. Kernels were bound where the computation was lowered, so that they
-read their operands in the order that was decided there, whoever calls.
+Calls and fusions then cost nothing, and their steps can be fused with those of the caller. Each step records in its
+scope which calls lead to it. Kernels were bound when the computation was lowered, and read their operands in the memory
+order that was assigned there, whoever the caller is.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _is_inlined(step: Step) -> bool:
 
 
 @attrs.define(eq=False)
-class _Frame:
+class _InlinedCall:
     """A plan whose program is being copied, and how far it has come."""
 
     plan: Plan
@@ -41,7 +41,7 @@ class _Frame:
     scope: Scope | None
     """What takes the place of its outermost scope; None for that itself."""
     slots: dict[int, int]
-    """Where the values of its slots lie."""
+    """The slots of its values in the copy."""
     scopes: dict[int, Scope] = attrs.field(factory=dict)
     call: Step | None = None
     """The step that calls it, as the caller has it."""
@@ -61,7 +61,7 @@ class Inliner:
         self._slot_shapes: list[Leaf] = []
         self._constants: dict[int, Any] = {}
         self._slot_of_constant: dict[int, int] = {}
-        self._outer = _Frame(plan, iter(()), None, {})
+        self._outer = _InlinedCall(plan, iter(()), None, {})
         for slot in plan.parameters:
             self._slot_of(self._outer, slot)
 
@@ -76,7 +76,7 @@ class Inliner:
         self.replace(step, self.inline(callee, self.values_of(step.operands), scope))
 
     def values_of(self, slots: Sequence[int]) -> list[int]:
-        """Where the values of slots of the plan lie in the copy."""
+        """The slots in the copy for the values of slots of the plan."""
         return [self._slot_of(self._outer, slot) for slot in slots]
 
     def replace(self, step: Step, tree: SlotTree) -> None:
@@ -84,11 +84,11 @@ class Inliner:
         self._replace(self._outer, step, tree)
 
     def inline(self, plan: Plan, arguments: Sequence[int], scope: Scope, *, is_shown_only: bool = False) -> SlotTree:
-        """Copy the program of a plan whose parameter leaves lie in these slots of the copy; returns its result's tree.
+        """Copy the program of a plan whose parameter leaves are in these slots of the copy; returns its result's tree.
 
         `scope` takes the place of the plan's outermost one. `is_shown_only`: the results are known without the steps.
         """
-        frames = [_Frame(plan, iter(plan.program), scope, dict(zip(plan.parameters, arguments, strict=True)))]
+        frames = [_InlinedCall(plan, iter(plan.program), scope, dict(zip(plan.parameters, arguments, strict=True)))]
         while True:
             frame = frames[-1]
             for step in frame.remaining:
@@ -115,15 +115,15 @@ class Inliner:
             result_tree=self._tree_of(self._outer, self._plan.result_tree),
         )
 
-    def _entered(self, frame: _Frame, call: Step) -> _Frame:
+    def _entered(self, frame: _InlinedCall, call: Step) -> _InlinedCall:
         assert isinstance(call.flow, Invocation)
         callee = call.flow.plan
         scope = Scope(callee.computation, call.instruction, frame.scope_of(call.scope))
         arguments = (self._slot_of(frame, slot) for slot in call.operands)
         slots = dict(zip(callee.parameters, arguments, strict=True))
-        return _Frame(callee, iter(callee.program), scope, slots, call=call)
+        return _InlinedCall(callee, iter(callee.program), scope, slots, call=call)
 
-    def _copy(self, frame: _Frame, step: Step, *, is_shown_only: bool = False) -> None:
+    def _copy(self, frame: _InlinedCall, step: Step, *, is_shown_only: bool = False) -> None:
         self._program.append(
             Step(
                 step.instruction,
@@ -138,19 +138,19 @@ class Inliner:
             )
         )
 
-    def _replace(self, frame: _Frame, step: Step, tree: SlotTree) -> None:
+    def _replace(self, frame: _InlinedCall, step: Step, tree: SlotTree) -> None:
         frame.slots.update(zip(step.results, leaves(tree), strict=True))
         if self._is_observed and not step.is_silent:
             scope = frame.scope_of(step.scope)
             self._program.append(Step(step.instruction, scope, (), tree, None, Mark.MARK, is_shown_only=True))
 
-    def _tree_of(self, frame: _Frame, tree: SlotTree) -> SlotTree:
+    def _tree_of(self, frame: _InlinedCall, tree: SlotTree) -> SlotTree:
         if isinstance(tree, int):
             return self._slot_of(frame, tree)
         return map_tree(tree, lambda slot: self._slot_of(frame, slot))  # type: ignore[no-any-return]
 
-    def _slot_of(self, frame: _Frame, old: int) -> int:
-        """Where a slot's value lies; equal constants share a slot."""
+    def _slot_of(self, frame: _InlinedCall, old: int) -> int:
+        """The slot of a slot's value in the copy; equal constants share a slot."""
         new = frame.slots.get(old)
         if new is not None:
             return new

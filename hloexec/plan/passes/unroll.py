@@ -1,7 +1,8 @@
-"""Unrolling: loops of few iterations that only compute by rows become a chain of steps, so that one region takes it.
+"""Unrolling: loops with few iterations that can be computed by rows become a chain of steps, which fuse into one
+region.
 
-A loop of five iterations reads and writes its carried arrays five times. As a chain, what one iteration hands
-to the next stays in the cache.
+A loop of five iterations reads and writes its carried arrays five times. In a fused chain, the values that one
+iteration passes to the next stay in the cache.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MOST_ITERATIONS = 8
 _MOST_STEPS = 512
 """More than these would make the plan long; few large regions are as good as one."""
 _FEW_BYTES = 1 << 12
-"""Steps whose results take no more than this cost little wherever they stand."""
+"""Steps whose results are no larger than this cost little wherever they run."""
 
 
 def unrolled(plan: Plan, *, is_observed: bool) -> Plan:

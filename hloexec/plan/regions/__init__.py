@@ -1,8 +1,8 @@
 """Regions: several instructions that run on one block of rows after the other, on all cores, as one kernel.
 
-`row_forms` says which instructions can be taken by rows, and how; `block_program` turns those of a region into calls on
-the numbered places of a block (`places`), in an order that keeps few of them alive (`part_order`); `region` runs that.
-Which steps make up a region is decided by the pass `hloexec.plan.passes.fuse`.
+`row_forms` decides which instructions can be computed by rows, and how; `block_program` compiles those of a region to
+calls on the numbered places of a block (`places`), in an order that keeps few of them live (`part_order`); `region`
+runs them. The pass `hloexec.plan.passes.fuse` decides which steps form a region.
 """
 
 __all__ = ["LEAST_BYTES"]

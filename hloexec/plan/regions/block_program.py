@@ -1,7 +1,7 @@
-"""Programs of blocks: what a region's instructions become, as calls on numbered places.
+"""Block programs: the instructions of a region as calls on numbered places.
 
-A value of bf16 has up to two places, its own and one as f32, so that it is widened once; one of pred has others for the
-masks by which it chooses.
+A bf16 value has up to two places, its own and one as f32, so that it is widened only once; a pred has further ones for
+the masks with which it selects.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class BlockProgram:
             return
         place = self._computed(step, function, operands, given, form)
         if slot in self._copied:
-            # What comes after reads what is still in the cache.
+            # The next instructions read it while it is still in the cache.
             self._call(step, _copy_into, [place], self._outputs[slot], has_out=True)
         elif target is not None:
             place = self._call(step, _copy_into, [place], target, has_out=True)

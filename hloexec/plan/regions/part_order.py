@@ -1,8 +1,8 @@
-"""The order in which a region's instructions run, so that few of their values lie in the cache at a time.
+"""The order in which a region's instructions run, chosen so that few of their values are in the cache at a time.
 
 Modules often list instructions long before they are used: the nine coefficients of a polynomial, each a select, and
-then its nine steps. Here what an instruction needs is computed right before it, and of its operands first the one
-whose computation takes the most room beyond what it leaves behind (Sethi and Ullman's rule for registers, by bytes).
+then its nine steps. Here the operands of an instruction are computed immediately before it, and first the one whose
+computation needs the most memory beyond its result (Sethi and Ullman's rule for registers, by bytes).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The places of a block: what its calls read and write, and the scratch that they share.
+"""The places of a block: the arrays that its calls read and write, and the scratch memory that they share.
 
-A place holds an array: rows of an input or output, scratch, or what a function has made, or shows the memory of another
-place. Scratch is used again once what lies there is needed no more.
+A place is an array: rows of an input or output, scratch, the result of a function, or a view of another place. Scratch
+is reused once its contents are dead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Operation", "Places", "Value"]
 
 @attrs.frozen
 class Value:
-    """What lies in one place."""
+    """The contents of a place."""
 
     row: tuple[int, ...]
     dtype: DType
@@ -64,10 +64,10 @@ class Places:
         self.buffers: list[int] = []
         """What a row of each buffer of scratch takes."""
         self.in_buffers: list[tuple[int, int, Value]] = []
-        """The places that lie in scratch, and in which buffer."""
+        """The places in scratch memory, and the buffer of each."""
 
     def add(self, value: Any) -> int:
-        """A place for an input or an output, or for what is known before there are blocks."""
+        """A place for an input, an output, or a value that is known before the blocks run."""
         self.values.append(value)
         return len(self.values) - 1
 
@@ -116,7 +116,7 @@ class Places:
 
         for number, operation in enumerate(operations):
             ending = {root for root in map(self.root, operation.operands) if last[root] == number and root in buffer_of}
-            # Elementwise, a result may take the place of an operand that is read as it lies there.
+            # An elementwise result may overwrite an operand that is read in place.
             early = {
                 root
                 for root in ending

@@ -1,7 +1,8 @@
 """Running a region: several instructions on one block of rows after the other, on all cores.
 
-Within a block each instruction writes to a scratch buffer that the next ones read while it is still in the processor's
-cache; what is needed outside goes to rows of whole arrays. `hloexec.exec.block_programs` says which calls those are.
+Within a block, each instruction writes to a scratch buffer that the next ones read while it is still in the processor's
+cache; values that are used outside go to rows of whole arrays. `hloexec.plan.regions.block_program` generates the
+calls.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ that the threads wait for Python's lock more than they compute: on two cores, a 
 in pieces of 128 kB, 55 ms in pieces of 256 kB, 48 ms in pieces of 512 kB and 54 ms in pieces of 1 MB.
 """
 _BLOCKS = 8
-"""So many blocks at least, where there is enough to do, share out the work evenly."""
+"""Minimum number of blocks, if there is enough work, for an even distribution."""
 _SMALL_BLOCK_BYTES = 1 << 19
 """What such a block takes in one array."""
 _LITTLE_WORK = 1 << 22
-"""Where all parts together make no more bytes, handing blocks to other threads takes longer than doing them."""
+"""Where all parts together make no more bytes, dispatching blocks to other threads takes longer than computing them."""
 _ROUNDING = 4
 """How many times as long an instruction takes whose result is rounded to bf16, at least."""
 
@@ -143,7 +144,7 @@ class Region:
         return results[0] if len(results) == 1 else tuple(results)
 
     def template(self, operands: Sequence[Array]) -> list[Any]:
-        """What lies in the places of a block that is the same for all blocks, scratch aside."""
+        """The contents of places that are the same for all blocks, except scratch."""
         values: list[Any] = [None] * self._count
         for place, (operand, is_whole) in enumerate(zip(operands, self._is_whole, strict=True)):
             if is_whole:
@@ -177,7 +178,7 @@ class Region:
             step = part.step
             assert step.function is not None
             try:
-                # Where all operands of an instruction have its shape, a scalar may stand for its broadcast.
+                # Where all operands of an instruction have its shape, a scalar may replace its broadcast.
                 given = (values[slot] for slot in step.operands)
                 if part.form.is_elementwise:
                     sizes = self._slot_shapes[step.result].dimensions

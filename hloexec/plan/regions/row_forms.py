@@ -1,4 +1,4 @@
-"""Which instructions are computed by rows, and how: what their opcodes say, or that they are elementwise."""
+"""Which instructions are computed by rows, and how: as their opcodes declare, or because they are elementwise."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _type(shape: Shape) -> ElementType | None:
 
 
 def _sums_at_random(form: RowForm, rounding: RandomRounding, operand: ArrayShape) -> RowForm | None:
-    """Sums that draw the errors of their terms, which are the same for blocks of rows where terms are neighbours."""
+    """Sums with random errors of their terms, which are the same for blocks of rows where terms are neighbours."""
     dimensions = rounding.summation.along[0] if rounding.summation.along else ()
     are_last = dimensions == tuple(range(operand.rank - len(dimensions), operand.rank))
     if not dimensions or not are_last or operand.element_type.is_narrow:

@@ -1,1 +1,1 @@
-"""Attributes in text, in and out: a module for each kind of grammar."""
+"""Parsing and printing attributes: a module for each kind of grammar."""

@@ -1,4 +1,4 @@
-"""What any instruction may carry, in text: metadata, statistics, origins, frontend attributes, accuracy."""
+"""Attributes that any instruction may have: metadata, statistics, origins, frontend attributes, accuracy."""
 
 from __future__ import annotations
 

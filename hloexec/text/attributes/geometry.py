@@ -1,4 +1,4 @@
-"""Geometry in text: windows, padding, slices, dimension labels. Each has a grammar of its own."""
+"""Windows, padding, slices and dimension labels, each with its own grammar."""
 
 from __future__ import annotations
 

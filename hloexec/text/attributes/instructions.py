@@ -1,8 +1,8 @@
 """Attributes of instructions: `, name=value` after the operands.
 
-One table leads from the grammars that opcodes declare to the methods that read them, another from the names that any
-instruction may carry. Most values are plain (a number, a word, a flat list in braces) and most of them repeat: what a
-plain value means is remembered by its text.
+One table maps the grammars that opcodes declare to the methods that parse them, another the names that any instruction
+may have. Most values are simple (a number, a word, a flat list in braces), and most of them repeat: parsed values of
+simple attributes are cached by their text.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class InstructionAttributeParser:
         literals: LiteralParser,
         called: Callable[[str], str],
     ) -> None:
-        """`called` reads the name of a called computation, or the body that may stand in its place."""
+        """`called` reads the name of a called computation, or the body that may be given in its place."""
         self._state = state
         self._lexer = state.lexer
         self._shapes = shapes

@@ -1,4 +1,4 @@
-"""Values of attributes as text: one function per grammar."""
+"""Printing attribute values: one function per grammar."""
 
 from __future__ import annotations
 

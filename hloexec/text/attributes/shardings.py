@@ -268,7 +268,7 @@ class ShardingParser:
         return self._attributes.items("{", "}", what, partial(self._axis, mesh))
 
     def _axis(self, mesh: Mesh) -> AxisRef:
-        """name [':(' int ')' int]; a number that is no name stands for the axis at that place."""
+        """name [':(' int ')' int]; a number that is not a name is the position of an axis."""
         lexer = self._lexer
         start = lexer.start
         name = self._axis_name()

@@ -1,1 +1,1 @@
-"""Dumps that XLA writes beside HLO: buffer assignments and memory usage reports, in and out."""
+"""Other dumps that XLA writes: parsing and printing buffer assignments and memory usage reports."""

@@ -1,7 +1,7 @@
-"""XLA's dump of a buffer assignment to its model: a recursive-descent parser over lines.
+"""Parsing XLA's dump of a buffer assignment: a recursive-descent parser over lines.
 
-Every line is read into the model or is an error with its place. Both forms are read: that of one file with everything,
-and that of newer XLA, which writes allocations, values and live ranges into files of their own.
+Every line is parsed into the model or is an error with its position. Both forms are read: a single file with
+everything, and that of newer XLA, which writes allocations, values and live ranges to separate files.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ _Item = TypeVar("_Item")
 
 
 def parse_buffer_assignment(text: str, *, filename: str = "<string>") -> BufferAssignment:
-    """Read what XLA dumps of a buffer assignment.
+    """Parse XLA's dump of a buffer assignment.
 
     The text is a whole dump, or one of the files that newer XLA writes (`…-buffer-assignment.txt`,
-    `…-buffer-assignment-values.txt`, `…-live-range.txt`, `…-memory-usage-report.txt`); `merge_buffer_assignments` puts
-    those together. Raises ParseError; warns HloWarning about flags of a newer XLA, which are kept.
+    `…-buffer-assignment-values.txt`, `…-live-range.txt`, `…-memory-usage-report.txt`); `merge_buffer_assignments`
+    combines those. Raises ParseError; warns HloWarning about flags of a newer XLA, which are kept.
     """
     advice = "hloexec.load_buffer_assignment(path) reads a file"
     require_text("text", text, "the text of a buffer assignment, a str", advice)
@@ -224,7 +224,7 @@ class _Parser:
             return "output_shape", lines.shape(flag, "output")
         if flag["word"] in _WORDS:
             return _WORDS[flag["word"]], True
-        message = f"the flag '{flag['word']}' of an allocation is not known; it is kept as it stands"
+        message = f"the flag '{flag['word']}' of an allocation is not known; it is kept verbatim"
         warn(message)
         return None, None
 

@@ -1,4 +1,4 @@
-"""The model of a buffer assignment as the text that XLA writes: `format_buffer_assignment(parse(text)) == text`."""
+"""Printing a buffer assignment as XLA does: `format_buffer_assignment(parse(text)) == text`."""
 
 from __future__ import annotations
 

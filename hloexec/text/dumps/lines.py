@@ -1,4 +1,4 @@
-"""Lines of XLA's dumps that are no HLO: one line at a time, matched as a whole, every error at its place."""
+"""Lines of XLA's dumps that are not HLO, matched as a whole, with the position of every error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""XLA's memory usage report to its model and back: per memory space, what lies at each offset of each allocation."""
+"""Parsing and printing XLA's memory usage report: per memory space, the contents of each allocation by offset."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def test_algorithm_precision_and_policy_reach_the_product():
         (today(dot_dimension_numbers=3), "must be objects"),
         (today(dot_dimension_numbers=NUMBERS | {"lhs_contracting_dimensions": ["x"]}), "list of whole numbers"),
         (today(dot_dimension_numbers=NUMBERS | {"lhs_contracting_dimensions": 3}), "list of whole numbers"),
-        (today(epilogue="SWISH"), "epilogue 'SWISH'; there are DEFAULT"),
+        (today(epilogue="SWISH"), "epilogue 'SWISH'; known are DEFAULT"),
         (today(epilogue=["RELU"]), "epilogue"),
         (today(precision_config={"algorithm": "ALG_DOT_F1"}), "algorithm dot_f1"),
         (today(precision_config={"operand_precision": 3}), "operand_precision"),

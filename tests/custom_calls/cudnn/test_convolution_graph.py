@@ -150,7 +150,7 @@ def test_every_operation_rounds_to_its_own_type():
         ({"serialized_graph": "1:[f32]conv();2:[f32]relu(3);"}, "earlier operations"),
         ({"serialized_graph": "1:[f32]conv();1:[f32]relu(1);"}, "must be new"),
         ({"serialized_graph": "1:[f32]conv();2:[f32]relu();"}, "takes none"),
-        ({"serialized_graph": "1:[s32]conv();"}, "'s32', which is no floating-point type"),
+        ({"serialized_graph": "1:[s32]conv();"}, "'s32', which is not a floating-point type"),
         ({"serialized_graph": "1:[f31]conv();"}, "'f31'"),
         ({"conv_result_scale": 2}, "conv_result_scale is 2"),
         ({"side_input_scale": 1}, "side_input_scale is 1"),

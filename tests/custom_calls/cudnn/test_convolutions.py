@@ -357,7 +357,7 @@ def test_nan_passes_through_relu():
         ("convBackwardInput", {"reordered_int8_nchw_vect": True}, "reordered_int8_nchw_vect"),
         ("convBackwardFilter", {"conv_result_scale": 0.5}, "conv_result_scale is 0.5"),
         ("convBiasActivationForward", {"activation_mode": "kTanh"}, "activation_mode is kTanh"),
-        ("convBiasActivationForward", {"activation_mode": "kSwish"}, "'kSwish'; there are kNone"),
+        ("convBiasActivationForward", {"activation_mode": "kSwish"}, "'kSwish'; known are kNone"),
         ("convBiasActivationForward", {"reordered_int8_nchw_vect": 1}, "must be true or false"),
     ],
 )

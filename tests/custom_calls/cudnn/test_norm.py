@@ -135,7 +135,7 @@ def test_the_exact_policy_rounds_the_f64_result():
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"kind": "BATCH_FWD"}, "'BATCH_FWD'; there are LAYER_FWD_INFER"),
+        ({"kind": "BATCH_FWD"}, "'BATCH_FWD'; known are LAYER_FWD_INFER"),
         ({"epsilon": "small"}, "epsilon of its backend_config must be a number"),
         ({"momentum": 0.1}, "the field momentum"),
     ],

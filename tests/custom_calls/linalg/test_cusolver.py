@@ -496,7 +496,7 @@ ENTRY e {
 }
 """
     hloexec.run(hloexec.parse(text.replace("LAYOUT", "0,1")), A)
-    with pytest.raises(UnsupportedError, match="goes by columns"):
+    with pytest.raises(UnsupportedError, match="expects columns"):
         hloexec.run(hloexec.parse(text.replace("LAYOUT", "1,0")), A)
 
 

@@ -211,7 +211,7 @@ def test_matrices_that_are_none_are_refused(operands, error, message):
 def test_more_elements_than_there_is_room_for_are_an_error():
     results = [(np.float32, (1,)), (np.int32, (1,)), (np.int32, (1,)), (np.int8, (1,))]
     descriptor = sparse_descriptor(1, 2, 2)
-    with pytest.raises(EvaluationError, match="2 elements that are not zero, but there is room for 1"):
+    with pytest.raises(EvaluationError, match="2 elements that are not zero, but the result has space for 1"):
         product(
             np.eye(2, dtype=np.float32), target="cusparse_coo_fromdense_ffi", results=results, descriptor=descriptor
         )

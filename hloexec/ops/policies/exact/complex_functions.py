@@ -288,14 +288,14 @@ def atan2(a: Array, b: Array, c: Array, d: Array) -> Parts:
     return np.where(finite, by_arctan[0], by_log[0]), np.where(finite, by_arctan[1], by_log[1])
 
 
-def _turned(function: _Function) -> _Function:
+def _rotated(function: _Function) -> _Function:
     """f(z) = −i g(iz) of g, as sin z is of sinh z."""
 
-    def turned(x: Array, y: Array) -> Parts:
+    def rotated(x: Array, y: Array) -> Parts:
         real, imag = function(-y, x)
         return imag, -real
 
-    return turned
+    return rotated
 
 
 hyperbolic_sine = partial(_hyperbolic, sinh, cosh)
@@ -305,7 +305,7 @@ COMPLEX_FUNCTIONS: dict[str, _Function] = {
     "acos": acos,
     "acosh": acosh,
     "asin": asin,
-    "asinh": _turned(asin),
+    "asinh": _rotated(asin),
     "atan2": atan2,
     "atanh": atanh,
     "cosh": hyperbolic_cosine,
@@ -320,10 +320,10 @@ COMPLEX_FUNCTIONS: dict[str, _Function] = {
     "power": power,
     "rsqrt": rsqrt,
     "sign": sign,
-    "sine": _turned(hyperbolic_sine),
+    "sine": _rotated(hyperbolic_sine),
     "sinh": hyperbolic_sine,
     "sqrt": square_root,
-    "tan": _turned(hyperbolic_tangent),
+    "tan": _rotated(hyperbolic_tangent),
     "tanh": hyperbolic_tangent,
 }
 """By opcode."""

@@ -161,7 +161,7 @@ def _by_convolution(points: Points) -> Points:
     size = points[0].shape[-2]
     length = 1 << (2 * size - 2).bit_length()
     chirp = _each(_roots(2 * size), lambda part: part[:, np.arange(size) ** 2 % (2 * size)])
-    kernel = _transform(_each(_conjugate(chirp), lambda part: _around(part, length)))
+    kernel = _transform(_each(_conjugate(chirp), lambda part: _wrapped_around(part, length)))
     padding = [(0, 0)] * (points[0].ndim - 1) + [(0, length - size)]
     along = _times(_each(points, lambda part: part.swapaxes(-1, -2)), chirp)
     product = _times(_transform(_each(along, lambda part: np.pad(part, padding))), kernel)
@@ -170,8 +170,8 @@ def _by_convolution(points: Points) -> Points:
     return _each(result, lambda part: part.swapaxes(-1, -2))
 
 
-def _around(part: Array, length: int) -> Array:
-    """`[2, n]` at the places 0 … n − 1 and, mirrored, at −1, −2, … of a circle."""
+def _wrapped_around(part: Array, length: int) -> Array:
+    """A periodic array with `[2, n]` at the indices 0 … n − 1 and, mirrored, at −1, −2, …, modulo `length`."""
     result = np.zeros((2, length))
     result[:, : part.shape[1]] = part
     result[:, length - part.shape[1] + 1 :] = part[:, :0:-1]

@@ -12,11 +12,11 @@ from conformance import bounds
 from conformance.cell import Accumulated, Array, Correct, Equal, Example, Normwise, Within
 from hloexec.dtypes import ElementType, Kind, element_type_of
 
-__all__ = ["Judgement", "judge", "same_bits"]
+__all__ = ["Outcome", "check_result", "same_bits"]
 
 
 @attrs.frozen(eq=False)
-class Judgement:
+class Outcome:
     """What is wrong with hloexec's result and with XLA's, as one mask per leaf, and how far both are off at most."""
 
     wrong: tuple[Array, ...]
@@ -31,22 +31,22 @@ class Judgement:
         return not self.message and not any(mask.any() for mask in self.wrong)
 
 
-def judge(
+def check_result(
     example: Example,
     ours: Sequence[Array],
     xla: Sequence[Array] | None,
     wide: Sequence[Array] | None,
     magnitude: Sequence[Array] | None,
-) -> Judgement:
+) -> Outcome:
     """`wide` and `magnitude` are XLA's f64 results for the operands and for their absolute values."""
     other = xla if xla is not None else wide
     if other is not None:
         message = _unlike(ours, other, xla is not None)
         if message:
-            return Judgement(tuple(np.ones(np.shape(leaf), bool) for leaf in ours), message=message)
+            return Outcome(tuple(np.ones(np.shape(leaf), bool) for leaf in ours), message=message)
     match example.check:
         case Within(low, high):
-            return Judgement(tuple(_outside(leaf, low, high) for leaf in ours))
+            return Outcome(tuple(_outside(leaf, low, high) for leaf in ours))
         case Correct():
             return _against_reference(example, example.check, ours, xla)
         case Accumulated() | Normwise() if wide is not None and element_type_of(ours[0].dtype).is_floating:
@@ -55,8 +55,8 @@ def judge(
             return _within_bound(example.check, ours, xla, wide, magnitude)
         case Equal() | Accumulated() | Normwise():
             if xla is None:
-                return Judgement(tuple(np.zeros(leaf.shape, bool) for leaf in ours))
-            return Judgement(tuple(~same_bits(own, theirs) for own, theirs in zip(ours, xla, strict=True)))
+                return Outcome(tuple(np.zeros(leaf.shape, bool) for leaf in ours))
+            return Outcome(tuple(~same_bits(own, theirs) for own, theirs in zip(ours, xla, strict=True)))
     raise AssertionError(example.check)
 
 
@@ -92,15 +92,13 @@ def _outside(leaf: Array, low: float, high: float) -> Array:
     return np.asarray(~((wide >= low) & (wide <= high)))
 
 
-def _against_reference(
-    example: Example, check: Correct, ours: Sequence[Array], xla: Sequence[Array] | None
-) -> Judgement:
+def _against_reference(example: Example, check: Correct, ours: Sequence[Array], xla: Sequence[Array] | None) -> Outcome:
     (own,) = ours
     entry = element_type_of(own.dtype)
     if not entry.is_floating and not entry.is_complex:
         expected = _wrapped(check.reference(*map(_whole, example.operands)), entry)
         its_wrong = () if xla is None else (~same_bits(xla[0], expected.reshape(own.shape)),)
-        return Judgement((~same_bits(own, expected.reshape(own.shape)),), its_wrong)
+        return Outcome((~same_bits(own, expected.reshape(own.shape)),), its_wrong)
     with np.errstate(all="ignore"):
         wide = [
             operand.astype(np.complex128 if operand.dtype.kind == "c" else np.float64) for operand in example.operands
@@ -112,14 +110,14 @@ def _against_reference(
             # It has neither zero nor smaller numbers than 2^-127; what becomes of them is nobody's rule.
             off = np.where(np.isnan(exact.astype(np.float64)) | (exact.astype(np.float64) <= 2.0**-127), 0.0, off)
         if xla is None:
-            return Judgement((off > allowed,), worst=_largest(off))
+            return Outcome((off > allowed,), worst=_largest(off))
         its_off = bounds.steps(xla[0], exact)
         # XLA:CPU flushes results that are denormal in the type it computes in.
         tiny = np.abs(exact.astype(np.complex128)) < bounds.smallest_normal(element_type_of(entry.compute)) * 2
         its_off = np.where(tiny, 0.0, its_off)
         if entry.name == "f8e8m0fnu":
             its_off = np.where(np.isnan(exact.astype(np.float64)), 0.0, its_off)
-    return Judgement((off > allowed,), (its_off > allowed,), _largest(off), _largest(its_off))
+    return Outcome((off > allowed,), (its_off > allowed,), _largest(off), _largest(its_off))
 
 
 def _whole(operand: Array) -> Array:
@@ -148,7 +146,7 @@ def _within_bound(
     xla: Sequence[Array] | None,
     wide: Sequence[Array],
     magnitude: Sequence[Array] | None,
-) -> Judgement:
+) -> Outcome:
     wrong, its_wrong, worst, its_worst = [], [], 0.0, 0.0
     for number, (own, exact) in enumerate(zip(ours, wide, strict=True)):
         entry = element_type_of(own.dtype)
@@ -167,7 +165,7 @@ def _within_bound(
                 worst = max(worst, largest)
             else:
                 its_worst = max(its_worst, largest)
-    return Judgement(tuple(wrong), tuple(its_wrong), worst, its_worst)
+    return Outcome(tuple(wrong), tuple(its_wrong), worst, its_worst)
 
 
 def _ratio(check: Accumulated | Normwise, values: Array, exact: Array, magnitude: Array | None) -> Array:
