@@ -13,7 +13,6 @@ from hloexec.errors import InputError
 
 if TYPE_CHECKING:
     from hloexec.cli.run_options import RunOptions
-    from hloexec.devices.topology import Topology
     from hloexec.ir import Module
     from hloexec.numerics.comparison import Comparison
     from hloexec.ops.policies.policy import NumericsPolicy
@@ -53,13 +52,12 @@ def compared(
     module: Module,
     values: list[list[Value]],
     results: Sequence[Value],
-    topology: Topology,
-    given: RunOptions,
     options: dict[str, Any],
 ) -> Comparison:
     """The results of a run, compared with what `against` says: XLA:CPU, a policy, a module, a golden, or a file.
 
-    What rounding explains is measured on the module that was run, under its policy.
+    `options` are the keyword arguments of `hloexec.run_devices` that gave them. What rounding explains is measured on
+    the module that was run, under its policy.
     """
     import hloexec
     from hloexec.results import labelled_arrays
@@ -68,9 +66,8 @@ def compared(
     entry = options["computation"]
     if entry is not None:
         module = attrs.evolve(module, entry_name=entry.removeprefix("%"), entry_computation_layout=None)
-    module = attrs.evolve(module, replica_count=topology.replicas, num_partitions=topology.partitions)
-    options = {**options, "computation": None}
-    expected, tolerances = _expected(against, module, values, topology, given, options)
+    module = attrs.evolve(module, replica_count=options["replicas"], num_partitions=options["partitions"])
+    expected, tolerances = _expected(against, module, values, {**options, "computation": None})
     actual: Value = tuple(results) if len(results) > 1 else results[0]
     return hloexec.compare(
         labelled_arrays(actual) if isinstance(expected, dict) else actual,
@@ -83,12 +80,7 @@ def compared(
 
 
 def _expected(
-    against: str,
-    module: Module,
-    values: list[list[Value]],
-    topology: Topology,
-    given: RunOptions,
-    options: dict[str, Any],
+    against: str, module: Module, values: list[list[Value]], options: dict[str, Any]
 ) -> tuple[Value | dict[str, Array], dict[str, Any]]:
     """The expected result and its tolerances."""
     import hloexec
@@ -100,7 +92,7 @@ def _expected(
         return _on_xla_cpu(module, values), {}
     policy = _policy_of(against)
     if policy is not None:
-        return _run(module, values, topology, given, {**options, "numerics": policy}), {}
+        return _run(module, values, {**options, "numerics": policy}), {}
     if against.rstrip(os.sep).endswith(SUFFIX):
         golden = read_golden(against)
         tolerances = {"atol": golden.atol, "rtol": golden.rtol, "ulp": golden.ulp}
@@ -108,7 +100,7 @@ def _expected(
     if against.lower().endswith((".npz", ".npy")):
         return read_result(against, result_shapes(module)), {}
     constants = options["elided"] if isinstance(options["elided"], str) else "zeros"
-    return _run(hloexec.load(against), values, topology, given, {**options, "elided": constants}), {}
+    return _run(hloexec.load(against), values, {**options, "elided": constants}), {}
 
 
 def _policy_of(against: str) -> NumericsPolicy | None:
@@ -119,20 +111,10 @@ def _policy_of(against: str) -> NumericsPolicy | None:
     return numerics_policy(name) if name != against or (name in POLICIES and name != XLA) else None
 
 
-def _run(
-    module: Module, values: list[list[Value]], topology: Topology, given: RunOptions, options: dict[str, Any]
-) -> Value:
+def _run(module: Module, values: list[list[Value]], options: dict[str, Any]) -> Value:
     import hloexec
 
-    results = hloexec.run_devices(
-        module,
-        values,
-        replicas=topology.replicas,
-        partitions=topology.partitions,
-        seed=given.seed,
-        **given.limits(),
-        **options,
-    )
+    results = hloexec.run_devices(module, values, **options)
     return tuple(results) if len(results) > 1 else results[0]
 
 

@@ -12,8 +12,6 @@ import attrs
 from hloexec.errors import InputError
 
 if TYPE_CHECKING:
-    from hloexec.cli.run_options import RunOptions
-    from hloexec.devices.topology import Topology
     from hloexec.exec.observers import Event
     from hloexec.exec.statistics import Statistics
     from hloexec.ir import Module
@@ -57,13 +55,14 @@ class Execution:
 def execute(
     module: Module,
     values: list[list[Value]],
-    topology: Topology,
-    given: RunOptions,
     options: dict[str, Any],
     iterations: int = 0,
     names: Sequence[str] = (),
 ) -> Execution:
-    """Run a module on the inputs of each device, then `iterations` more times without progress."""
+    """Run a module on the inputs of each device, then `iterations` more times without progress.
+
+    `options` are keyword arguments of `hloexec.run_devices`.
+    """
     import hloexec
     from hloexec.cli.progress import ProgressBar
     from hloexec.exec.statistics import Statistics
@@ -72,16 +71,7 @@ def execute(
 
     def run(**more: Any) -> tuple[list[Value], float]:
         start = time.perf_counter()
-        results = hloexec.run_devices(
-            module,
-            values,
-            replicas=topology.replicas,
-            partitions=topology.partitions,
-            seed=given.seed,
-            **given.limits(),
-            **options,
-            **more,
-        )
+        results = hloexec.run_devices(module, values, **options, **more)
         return results, time.perf_counter() - start
 
     taken, recorder = Statistics(), _Recorder(wanted)

@@ -114,12 +114,12 @@ def command(file: str, given: RunOptions, strict: bool, as_json: bool, **more: A
     names = [parameter.name for parameter in loaded.computation.parameters]
     arguments = [tuple(values) for values in loaded.values]
     view.inputs(labelled_leaves(arguments, lambda index: _input_label(index, names)))
-    ran = execute(module, loaded.values, topology, given, loaded.options, own.iterations, own.printed)
+    ran = execute(module, loaded.values, loaded.options, own.iterations, own.printed)
     results = ran.results
     if own.global_inputs is not None:
         results = [hloexec.unshard_outputs(module, results, replicas=topology.replicas, partitions=topology.partitions)]
     if own.against is not None:
-        view.comparison = compared(own.against, module, loaded.values, ran.results, topology, given, loaded.options)
+        view.comparison = compared(own.against, module, loaded.values, ran.results, loaded.options)
         view.against = own.against
     elif loaded.expected is not None:
         view.comparison = hloexec.compare(results[0], loaded.expected, module=module, numerics=given.numerics)
@@ -193,7 +193,8 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
         values = source.values(snapshot, chosen, topology, verify=verify)
     if own.save_inputs is not None:
         literals.save(own.save_inputs, tuple(map(tuple, values)) if len(values) > 1 else tuple(values[0]))
-    options |= host.on_devices(topology.count)
+    options |= {"replicas": topology.replicas, "partitions": topology.partitions, "seed": given.seed}
+    options |= {**given.limits(), **host.on_devices(topology.count)}
     expected = snapshot.result if source.is_recorded(snapshot) and not given.overrides else None
     return _Loaded(snapshot, chosen, topology, values, options, host, expected)
 
