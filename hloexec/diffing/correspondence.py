@@ -11,7 +11,7 @@ from hloexec.devices.topology import Topology
 from hloexec.diffing.graph import Node
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, Module, Shape, TupleShape, leaf_shapes
-from hloexec.values import TOKEN, Array, Value, flat
+from hloexec.values import TOKEN, Array, Value, flat, rebuilt
 
 __all__ = ["Correspondence", "correspondence_of", "nested"]
 
@@ -126,6 +126,9 @@ def _by_shape(ours: Sequence[Shape], counterpart: Sequence[Shape]) -> tuple[int,
 
 def nested(shape: Shape, leaves: Iterator[Any]) -> Value:
     """The value of a shape whose arrays are the next of `leaves`."""
-    if isinstance(shape, TupleShape):
-        return tuple(nested(element, leaves) for element in shape.elements)
-    return next(leaves) if shape.is_array else TOKEN
+    found: Value = rebuilt(
+        shape,
+        lambda node: node.elements if isinstance(node, TupleShape) else None,
+        lambda leaf: next(leaves) if leaf.is_array else TOKEN,
+    )
+    return found

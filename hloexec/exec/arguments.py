@@ -185,9 +185,18 @@ def require_inputs(computation: Computation, inputs: Sequence[object]) -> None:
         )
 
 
-def _identity(value: object) -> Any:
-    """Equal for values made of the same objects."""
-    return tuple(map(_identity, value)) if isinstance(value, (tuple, list)) else id(value)
+def _identity(value: object) -> tuple[int, ...]:
+    """Equal for values made of the same objects: their ids, and for a tuple its length below zero in front of them."""
+    found: list[int] = []
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if isinstance(current, (tuple, list)):
+            found.append(-1 - len(current))
+            stack.extend(reversed(current))
+        else:
+            found.append(id(current))
+    return tuple(found)
 
 
 def value_leaves(value: object, shape: Shape, what: str) -> list[Any]:

@@ -39,17 +39,20 @@ U32_SHAPE = ArrayShape(ELEMENT_TYPES["u32"])
 
 def same_shape(first: Shape, second: Shape) -> bool:
     """Whether two shapes are equal but for layouts, the width of floats, and which dimensions are dynamic."""
-    if isinstance(first, TupleShape):
-        return (
-            isinstance(second, TupleShape)
-            and len(first.elements) == len(second.elements)
-            and all(map(same_shape, first.elements, second.elements))
-        )
-    if isinstance(first, BufferShape):
-        return isinstance(second, BufferShape) and same_shape(first.element, second.element)
-    if not isinstance(second, ArrayShape) or first.dimensions != second.dimensions:
-        return False
-    return same_type(first.element_type, second.element_type)
+    stack: list[tuple[Shape, Shape]] = [(first, second)]
+    while stack:
+        one, other = stack.pop()
+        if isinstance(one, TupleShape) and isinstance(other, TupleShape) and len(one.elements) == len(other.elements):
+            stack += zip(one.elements, other.elements, strict=True)
+        elif isinstance(one, BufferShape) and isinstance(other, BufferShape):
+            stack.append((one.element, other.element))
+        elif not (isinstance(one, ArrayShape) and isinstance(other, ArrayShape) and _same_array(one, other)):
+            return False
+    return True
+
+
+def _same_array(first: ArrayShape, second: ArrayShape) -> bool:
+    return first.dimensions == second.dimensions and same_type(first.element_type, second.element_type)
 
 
 def same_type(first: ElementType, second: ElementType) -> bool:

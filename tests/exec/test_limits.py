@@ -157,3 +157,40 @@ def test_tools_and_commands_take_limits(tmp_path: Path, capsys: pytest.CaptureFi
         options = ["--inputs", str(tmp_path / "inputs.npz"), "--max-iterations", "20"]
         assert main([command, str(path), *options]) == (1 if command == "run" else 2)
         assert "which has run 20 iterations" in capsys.readouterr().err
+
+
+DEEP = "(" * 3000 + "f32[]" + ")" * 3000
+DEEP_TUPLE = f"HloModule m\nENTRY e {{\n  p = {DEEP} parameter(0)\n  ROOT r = ({DEEP}) tuple(p)\n}}\n"
+DEEP_LOOP = f"""HloModule m
+c {{
+  s = {DEEP} parameter(0)
+  ROOT no = pred[] constant(false)
+}}
+b {{
+  ROOT s = {DEEP} parameter(0)
+}}
+ENTRY e {{
+  p = {DEEP} parameter(0)
+  ROOT r = {DEEP} while(p), condition=c, body=b
+}}
+"""
+
+
+@pytest.mark.parametrize("text", [DEEP_TUPLE, DEEP_LOOP], ids=["tuple", "loop"])
+def test_tuples_nest_as_deep_as_they_like(text: str, tmp_path: Path) -> None:
+    module = hloexec.parse(text)
+    inputs = hloexec.random_inputs(module)
+    result = hloexec.run(module, *inputs)
+    leaf, depth = result, 0
+    while isinstance(leaf, tuple):
+        (leaf,) = leaf
+        depth += 1
+    assert depth == 3000 + (text is DEEP_TUPLE)
+    assert hloexec.compare(result, result).agrees
+    assert hloexec.diff(module, module, inputs).agrees
+    assert hloexec.find_nan(module, inputs).finding is None
+    assert hloexec.memory_usage(module).peak.bytes >= 4
+    hloexec.record_golden(module, inputs, tmp_path / "m.golden")
+    assert hloexec.check_golden(tmp_path / "m.golden").passed
+    hloexec.trace(module, inputs, tmp_path / "trace")
+    assert hloexec.extract(module, inputs, "r").check().has_same_bits
