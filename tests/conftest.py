@@ -1,15 +1,40 @@
-"""How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others), and that each
-pass over a plan is checked.
+"""How Hypothesis draws (the same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for others), that each
+pass over a plan is checked, and that tests which need JAX are skipped where it is not installed.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 
 import hypothesis
+import pytest
 
 os.environ.setdefault("HLOEXEC_CHECK_PLANS", "1")
 
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.register_profile("explore", print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, None, None]:
+    with _skipped_without_jax():
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    with _skipped_without_jax():
+        yield
+
+
+@contextmanager
+def _skipped_without_jax() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("jax", "jaxlib"):
+            raise
+        pytest.skip(f"{error.name} is not installed, and XLA is what the test compares with")

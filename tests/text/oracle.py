@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 __all__ = ["canonical_text", "parse", "verdicts", "with_signed_zeros"]
@@ -62,6 +63,7 @@ def with_signed_zeros(text: str) -> str:
 
 def verdicts(texts: Sequence[str]) -> list[str | None]:
     """For each text None where XLA accepts it, else its error; "aborted: …" where XLA's process dies of it."""
+    import_module("jaxlib")  # says at once where it is not installed
     answers: list[str | None] = []
     while len(answers) < len(texts):
         done = subprocess.run(

@@ -32,7 +32,7 @@ def test_a_single_value_that_xla_refuses(shape: str, scalar: str) -> None:
     text = f"HloModule m\nENTRY e {{ ROOT c = {shape} constant({scalar}) }}"
     with pytest.raises(ParseError):
         hloexec.parse(text)
-    with pytest.raises(Exception, match="Syntax error"):
+    with pytest.raises(RuntimeError, match="Syntax error"):
         oracle.parse(text)
 
 
