@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.pipeline.modules import modules
 from tests.plan.random_programs import random_program
 from tests.text.cases import ACCEPTED
 
@@ -21,5 +22,6 @@ def corpus(folders: Sequence[Path] = ()) -> list[str]:
     ]
     texts = [path.read_text(encoding="utf-8", errors="surrogateescape") for path in sorted(paths)]
     texts += ACCEPTED.values()
+    texts += modules()
     texts += (random_program(seed, length=6).text for seed in range(60))
     return [text for text in texts if len(text) <= _LONGEST]

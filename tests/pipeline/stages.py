@@ -18,7 +18,7 @@ from hloexec.values import flat
 
 __all__ = ["outcome"]
 
-_LIMITS = {"memory_limit": "1G", "max_iterations": 300, "timeout": 3.0, "unknown": "zeros"}
+_LIMITS = {"memory_limit": "1G", "max_iterations": 300, "timeout": 60.0, "unknown": "zeros"}
 _MOST_INPUT_BYTES = 1 << 27
 """Drawing more takes seconds."""
 _COMMANDS = (

@@ -7,7 +7,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.pipeline.corpus import corpus
+from tests.pipeline.modules import modules
 from tests.pipeline.stages import outcome
 from tests.pipeline.trying import mutant_of
 
@@ -23,6 +26,11 @@ def test_mutants_give_results_or_hlo_errors(tmp_path: Path) -> None:
         if time.monotonic() - started > 20:
             break
     assert {*counts} >= {"unread", "invalid", "run"}
+
+
+@pytest.mark.parametrize("text", list(modules()))
+def test_each_module_runs(text: str, tmp_path: Path) -> None:
+    assert outcome(text, tmp_path) == "run"
 
 
 def test_what_mutants_are_made_of_goes_through(tmp_path: Path) -> None:
