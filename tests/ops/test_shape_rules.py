@@ -24,6 +24,9 @@ less {
   x = f32[4] parameter(0)
   ROOT z = pred[] constant(false)
 }
+never {
+  ROOT z = pred[] constant(false)
+}
 count {
   x = f32[4] parameter(0)
   ROOT z = s32[] constant(1)
@@ -106,6 +109,7 @@ WRONG = [
     (["a = f32[4] call(p, p), to_apply=twice"], "takes 1 parameters, but 2 operands"),
     (["a = f32[4] fusion(index), kind=kLoop, calls=twice"], "parameter 0 of the computation of fusion"),
     (["a = f32[4] while(p), condition=count, body=twice"], "condition of while must return pred"),
+    (["a = f32[4] while(p), condition=never, body=twice"], "condition of while takes 0 parameters"),
     (["a = f32[4] while(p), condition=less, body=less"], "the result of body of while has shape pred"),
     (["a = f32[4] conditional(index, p, p), true_computation=twice, false_computation=twice"], r"must be pred\[\]"),
     (["a = f32[4] conditional(yes, p), branch_computations={twice}"], r"must be s32\[\]"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import re
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -255,6 +256,35 @@ ENTRY e {{ x = f32[8] parameter(0)
 def test_literals_may_not_be_larger_than_an_array_can_be() -> None:
     with pytest.raises(ParseError, match="larger than an array can be"):
         run_text("HloModule m\nENTRY e { ROOT c = f32[0,9223372036854775807] constant({}) }")
+
+
+@pytest.mark.parametrize("use", [plan_of, run])
+def test_elided_constants_may_not_be_larger_than_an_array_can_be(use: Callable[..., object]) -> None:
+    module = parsed("HloModule m\nENTRY e { ROOT c = s32[9223372036854775807] constant({...}) }")
+    with pytest.raises(ResourceError, match=r"%c is .* larger than an array can be"):
+        use(module)
+
+
+@pytest.mark.parametrize(
+    "call", ['custom-call(x), custom_call_target="TopK", called_computations={greater}', "topk(x), k=3, largest=true"]
+)
+def test_the_best_of_more_elements_than_memory_holds_are_refused(call: str) -> None:
+    text = f"""HloModule m
+greater {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  i = s32[] parameter(2)
+  j = s32[] parameter(3)
+  ROOT g = pred[] compare(a, b), direction=GT
+}}
+ENTRY e {{
+  x = f32[9223372036854775807] iota(), iota_dimension=0
+  ROOT r = (f32[3], s32[3]) {call}
+}}
+"""
+    plan_of(parsed(text))
+    with pytest.raises(ResourceError, match=r"would take about 36893\.5 PB"):
+        run(parsed(text))
 
 
 def test_results_in_place_of_unknown_calls_may_not_be_larger_than_an_array_can_be() -> None:

@@ -168,6 +168,9 @@ STRUCTURE: dict[str, str] = {
     "shape left out of what cannot be inferred": op("§add§(a, b)§", a="f32[2]", b="f32[3]"),
     "shape left out of a call of nothing": op("§call§(a), to_apply=§nosuch", a="f32[2]"),
     "shape left out of a reduce by nothing": op("§reduce§(a, z), dimensions={0}, to_apply=§nosuch", a="f32[2]", z="f32[]"),
+    "shape left out of a reduce-window by nothing": op(
+        "§reduce-window§(a, z), window={size=1}, to_apply=§nosuch", a="f32[2]", z="f32[]"
+    ),
     "nested instruction with attributes": module(
         "a = f32[2,3] parameter(0)\nROOT b = f32[3,2] negate(f32[3,2] §transpose§(§a)§, dimensions={1,0})"
     ),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hloexec
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import EvaluationError, ShapeError
 from hloexec.ir import ArrayShape
@@ -123,6 +124,12 @@ def test_a_reshape_that_no_extents_fit_is_an_error() -> None:
 def test_a_static_slice_beyond_the_extent_is_zero() -> None:
     text = "HloModule m\nENTRY main {\n p = s32[<=6] parameter(0)\n ROOT r = s32[1] slice(p), slice={[5:6]}\n}"
     assert evaluate(text, np.array([1, 2, 3], np.int32)).tolist() == [0]
+
+
+def test_the_size_of_a_dimension_is_of_its_type() -> None:
+    text = "HloModule m\nENTRY main {\n p = f32[<=4] parameter(0)\n ROOT s = s32[] get-dimension-size(p), dimensions={0}\n}"
+    found = hloexec.run(hloexec.parse(text), np.zeros(3, np.float32), check=True)
+    assert (found.dtype, found.shape, int(found)) == (np.int32, (), 3)
 
 
 def test_enlarging_a_dimension_yields_zeros() -> None:
