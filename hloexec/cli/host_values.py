@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -57,9 +57,9 @@ def host_values(
         found[channel] = _values(path, f"recvs through channel {key}")
     for key, path in sent:
         channel = _channel(key, found | files, "'--send'")
-        files[channel] = _new_file(path, files.values(), "'--send'")
+        files[channel] = _archive(path, "'--send'")
     if outfeed is not None:
-        _new_file(outfeed, files.values(), "'--outfeed'")
+        _archive(outfeed, "'--outfeed'")
     return HostValues(None if infeed is None else _values(infeed, "infeeds"), outfeed, found, files)
 
 
@@ -79,11 +79,9 @@ def _channel(key: str, known: Mapping[int, Any], option: str) -> int:
     return int(key)
 
 
-def _new_file(path: str, known: Iterable[str], option: str) -> str:
+def _archive(path: str, option: str) -> str:
     if not path.lower().endswith(".npz"):
         raise click.BadParameter(
             f"{path!r} must be a .npz file, because there may be several values", param_hint=option
         )
-    if path in known:
-        raise click.BadParameter(f"{path!r} is given twice as an output file", param_hint=option)
     return path

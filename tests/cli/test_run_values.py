@@ -119,11 +119,8 @@ def test_values_go_through_channels(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["channels.hlo", "--recv", "2=given.npz", "--send", "1=out.npy"], 2, "must be a .npz file"),
         (["channels.hlo", "--recv", "2=given.npz", "--send", "1=nowhere/out.npz"], 2, "there is not a folder"),
         (["channels.hlo", "--recv", "2=one.npy"], 2, "must hold the values for recvs through channel 2"),
-        (
-            ["channels.hlo", "--recv", "2=given.npz", "--send", "1=o.npz", "--outfeed", "o.npz"],
-            2,
-            "is given twice as an output file",
-        ),
+        (["channels.hlo", "--recv", "2=given.npz", "--send", "1=o.npz", "--outfeed", "o.npz"], 2, "written twice"),
+        (["channels.hlo", "--recv", "2=given.npz", "--save", "o.npz", "--save-inputs", "./o.npz"], 2, "written twice"),
     ],
 )
 def test_wrong_values_are_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +151,18 @@ class _Options:
     no_plan: bool
     no_verify: bool
 
+    def require_destinations(self) -> None:
+        """LiteralError where a file cannot be written; click.UsageError where two of them are the same."""
+        from hloexec.literals import require_writable
+
+        written = set()
+        for path in (self.save, self.save_inputs, self.outfeed, *(path for _, path in self.sent)):
+            if path is not None:
+                require_writable(path)
+                if os.path.realpath(path) in written:
+                    raise click.UsageError(f"{path!r} is to be written twice")
+                written.add(os.path.realpath(path))
+
 
 @attrs.frozen(eq=False)
 class _Loaded:
@@ -175,9 +188,7 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
     from hloexec.loading import load_with_values
 
     settings = given.settings()
-    for destination in (own.save, own.save_inputs, own.outfeed, *(path for _, path in own.sent)):
-        if destination is not None:
-            literals.require_writable(destination)
+    own.require_destinations()
     host = host_values(own.infeed, own.outfeed, own.received, own.sent)
     snapshot = load_with_values(file, strict=strict)
     verify = not own.no_verify
