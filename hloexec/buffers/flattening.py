@@ -46,7 +46,7 @@ def listed_callees(instruction: Instruction) -> tuple[str, ...]:
 
 
 def flatten(module: Module) -> FlatSchedule:
-    """The flat schedule of a module: the order of the text where it is scheduled, else the one hloexec runs in.
+    """The flat schedule of a module: the order of the text where that is a schedule, else the one hloexec runs in.
 
     Raises VerificationError where a computation calls itself, or names what is not there.
     """
@@ -59,7 +59,7 @@ def flatten(module: Module) -> FlatSchedule:
     asynchronous: dict[str, tuple[Computation, Instruction]] = {}
 
     def instructions(computation: Computation) -> Sequence[Instruction]:
-        if module.is_scheduled:
+        if module.is_scheduled and _defines_before_it_uses(computation):
             return computation.instructions
         order = schedule(computation, effectful, is_scheduled=False)
         needed = {instruction.name for instruction in order}
@@ -87,3 +87,13 @@ def flatten(module: Module) -> FlatSchedule:
         else:
             stack.append(steps(callee))
     return FlatSchedule(tuple(sequence), times, spans, asynchronous)
+
+
+def _defines_before_it_uses(computation: Computation) -> bool:
+    """Whether the text is in an order that can run; a module may call itself scheduled without."""
+    defined: set[str] = set()
+    for instruction in computation.instructions:
+        if not defined.issuperset(instruction.operands):
+            return False
+        defined.add(instruction.name)
+    return True

@@ -143,6 +143,18 @@ def test_an_unscheduled_module_is_listed_in_the_order_it_runs_in_with_arguments_
     assert usage.peak.bytes == 64 + 64 + 200
 
 
+def test_a_module_that_calls_itself_scheduled_but_uses_before_it_defines_is_listed_in_the_order_it_runs_in() -> None:
+    lines = ["  b = f32[4] negate(a)", "  a = f32[4] exponential(p)", "  ROOT r = f32[4] add(a, b)"]
+    usages = [
+        memory_usage(
+            hloexec.parse("\n".join([f"HloModule m{header}", "ENTRY e {", "  p = f32[4] parameter(0)", *body, "}"]))
+        )
+        for header, body in ((", is_scheduled=true", lines), (", is_scheduled=true", [lines[1], lines[0], lines[2]]))
+    ]
+    assert usages[0].sequence == usages[1].sequence == tuple(("e", name) for name in "pabr")
+    assert usages[0].peak == usages[1].peak
+
+
 def test_memory_spaces_have_peaks_of_their_own() -> None:
     usage = usage_of("""ENTRY e { p = f32[16]{0} parameter(0)
  a = f32[16]{0:S(1)} sine(p)
