@@ -143,9 +143,9 @@ class Opcode:
     kernels of `any_order` and what is no kernel not at all; others in ways unknown."""
     infer: Callable[..., Shape] | None = None
     infer_needs: frozenset[str] = _keywords_of("infer")
-    unstated: Callable[..., Shape] | None = None
+    unstated: Callable[..., Shape | None] | None = None
     """From the operands' shapes, and `attributes` by keyword, the shape of a result whose text leaves it out, where
-    XLA's parser has a rule for that beside the one of `infer`."""
+    XLA's parser has a rule for that beside the one of `infer`; ShapeError where it has none, None where it is that."""
     well_formed: Callable[..., None] | None = None
     """What XLA's parser demands of an instruction beyond its grammar: from the operands' shapes, and `attributes` and
     `shape` by keyword, it raises ShapeError. Asked where `strict`; `infer` tolerates what dumps of other versions have.

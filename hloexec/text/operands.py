@@ -265,7 +265,9 @@ class OperandParser:
             shapes.append(scope.by_name[name].shape)
         try:
             if entry.unstated is not None:
-                return entry.unstated(*shapes, attributes=attributes)
+                unstated = entry.unstated(*shapes, attributes=attributes)
+                if unstated is not None:
+                    return unstated
             if entry.is_elementwise and len(shapes) == 2:
                 shapes = implicitly_broadcast(shapes)
             keywords: dict[str, Any] = {}

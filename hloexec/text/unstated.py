@@ -36,10 +36,16 @@ def implicitly_broadcast(shapes: Sequence[Shape]) -> list[Shape]:
 
 
 def _enlarged(shape: ArrayShape, other: ArrayShape) -> ArrayShape:
-    """The shape with the other's sizes for dimensions of size 1."""
-    pairs = zip(shape.dimensions, other.dimensions, strict=True)
-    sizes = tuple(theirs if ours == 1 else ours for ours, theirs in pairs)
-    return ArrayShape(shape.element_type, sizes, dynamic_dimensions=shape.dynamic_dimensions)
+    """The shape with the other's dimensions in the place of those of size 1."""
+    static = (False,) * shape.rank
+    ours, theirs = (
+        list(zip(each.dimensions, each.dynamic_dimensions or static, strict=True)) for each in (shape, other)
+    )
+    chosen = [there if here[0] == 1 != there[0] else here for here, there in zip(ours, theirs, strict=True)]
+    dynamic = tuple(flag for _, flag in chosen)
+    return ArrayShape(
+        shape.element_type, tuple(size for size, _ in chosen), dynamic_dimensions=dynamic if any(dynamic) else ()
+    )
 
 
 def with_operand_layout(entry: Opcode, attributes: object, operands: Sequence[Shape], result: Shape) -> Shape:

@@ -35,6 +35,12 @@ SHAPES: dict[str, str] = {
     "sum of an array and a scalar": op("add(a, b)", a=_M, b="f32[]"),
     "sum of a scalar and an array": op("add(b, a)", a=_M, b="f32[]"),
     "sum along a dimension of size 1": op("add(b, a)", a=_M, b="f32[2,1]"),
+    "dynamic dimensions of a sum along a dimension of size 1": op("add(a, b)", a="f32[2,3]", b="f32[<=1,3]"),
+    "dynamic dimensions of topk": op("topk(a), k=3, largest=true", a="f32[<=2,<=3]"),
+    "scaled-dot whose third operand counts": op(
+        "scaled-dot(a, s, b, t), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        a="f8e4m3fn[4,2]", s="f32[1]", b="f8e5m2[2,3]", t="f32[1]",
+    ),
     "shift of an array by a scalar": op("shift-left(a, b)", a="s32[2,3]{0,1}", b="s32[]"),
     "layout of a comparison": op("compare(a, a), direction=LT", a=_TILED),
     "layout of a comparison of packed integers": op("compare(a, a), direction=LT", a=_PACKED),

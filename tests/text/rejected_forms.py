@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.text.building import ADD, module, op
+from tests.text.building import ADD, ADD2, module, op
 
 __all__ = ["FORMS"]
 
@@ -70,6 +70,9 @@ FORMS: dict[str, str] = {
     "nested instruction of an unknown opcode": op("f32[2] add(a, f32[2] §frobnicate(a))", a="f32[2]"),
     "nested instruction of an unknown operand": op("f32[2] add(a, f32[2] negate(§b))", a="f32[2]"),
     "nested instruction with a name": op("f32[2] add(a, f32[2] §n §negate(a))", a="f32[2]"),
+    "shape left out of a reduce-window of two arrays": op(
+        "§reduce-window(a, b, z, y), window={size=2}, to_apply=add_two", ADD2, a="f32[4]", b="s32[4]", z="f32[]", y="s32[]"
+    ),
     "sum of sizes that do not broadcast": op("§add(a, b)", a="f32[2,3]", b="f32[3]"),
     "broadcast to a negative size without a shape": op("§broadcast(a), dimensions={-1}", a="f32[3]"),
     "types on operands of another bound": module("a = f32[<=2] parameter(0)\nROOT b = f32[<=2] negate(§f32[<=3] §a)"),

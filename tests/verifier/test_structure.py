@@ -8,7 +8,10 @@ import attrs
 import pytest
 
 from hloexec import ir
+from hloexec.errors import VerificationError
+from hloexec.text import parse
 from hloexec.verifier import verify
+from tests.text import oracle
 from tests.text.building import module, op
 from tests.verifier.broken import CALLED, CHAIN, F2, edited, fault, parsed, with_instructions
 
@@ -198,3 +201,12 @@ def test_a_buffer_is_donated_or_aliased() -> None:
         parsed(module(_ALIASED)), buffer_donor=((0, ()),), input_output_alias=(ir.Alias((0,), 0, ()),)
     )
     assert "gives to an output already" in fault(broken)
+
+
+def test_a_channel_that_the_start_lacks_is_an_error_where_strict() -> None:
+    body = "t = token[] after-all()\nr = (f32[2], u32[], token[]) recv(t)\n"
+    text = module(body + "ROOT d = (f32[2], token[]) recv-done(r), channel_id=1")
+    assert oracle.verdicts([text])[0] is not None
+    verify(parse(text))
+    with pytest.raises(VerificationError, match="channel_id is 1, but that of its start 'r' is None"):
+        verify(parse(text), strict=True)

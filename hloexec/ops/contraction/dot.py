@@ -19,7 +19,7 @@ from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape
 from hloexec.ops.attributes import Grammar, attribute, operand_precision
 from hloexec.ops.blas import matmul
-from hloexec.ops.common import array_shape, flags, require, shape_of, widen
+from hloexec.ops.common import array_shape, flags, higher_precision, require, shape_of, widen
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS, algorithm_multiplier
 from hloexec.ops.contraction.matrix_product import (
     Multiplier,
@@ -159,6 +159,12 @@ class ScaledDot:
         "f32[2,2] scaled-dot(a0, a1, a2, a3), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
         ("T[2,4]", "T[4,2]", "f8e8m0fnu[2,2]", "f8e8m0fnu[2,2]"),
     )
+
+    @staticmethod
+    def unstated(lhs: Shape, rhs: Shape, lhs_scale: Shape, rhs_scale: Shape, *, attributes: DotAttributes) -> Shape:
+        """XLA's parser takes the third operand for the right one."""
+        first, third = array_shape(lhs, "lhs of scaled-dot"), array_shape(lhs_scale, "the scale of lhs of scaled-dot")
+        return contraction_shape(first, third, attributes, higher_precision(first.element_type, third.element_type))
 
     @staticmethod
     def infer(

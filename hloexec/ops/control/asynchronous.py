@@ -228,7 +228,7 @@ def start_of(instruction: Instruction, by_name: Mapping[str, Instruction]) -> In
     seen = set()
     while instruction.opcode in ("async-update", "async-done") and instruction.name not in seen:
         seen.add(instruction.name)  # an update of itself has no start
-        before = by_name.get(instruction.operands[0])
+        before = by_name.get(next(iter(instruction.operands), ""))
         if before is None or before.opcode == "async-done":
             return None
         instruction = before

@@ -60,6 +60,10 @@ class ReduceWindow:
     demands_for = reduced_demands
 
     @staticmethod
+    def unstated(*operands: Shape, attributes: ReduceWindowAttributes) -> None:
+        require(len(operands) == 2, "XLA infers the shape of a reduce-window of one array only")
+
+    @staticmethod
     def infer(
         *operands: Shape, attributes: ReduceWindowAttributes, shape: Shape, computations: Sequence[ProgramShape]
     ) -> Shape:

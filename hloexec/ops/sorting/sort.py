@@ -105,7 +105,8 @@ class TopK:
         extent, k = array.dimensions[-1], attributes.k
         require(0 <= k <= extent, f"k of topk must be between 0 and the last dimension's size, {extent}, but is {k}")
         sizes = (*array.dimensions[:-1], k)
-        values = ArrayShape(array.element_type, sizes, dynamic_dimensions=array.dynamic_dimensions)
+        dynamic = (*array.dynamic_dimensions[:-1], False) if array.is_dynamic else ()
+        values = ArrayShape(array.element_type, sizes, dynamic_dimensions=dynamic if any(dynamic) else ())
         return TupleShape((values, values.with_element_type(ELEMENT_TYPES["s32"])))
 
     @staticmethod
