@@ -78,13 +78,15 @@ class Conversion(Kernel):
     """By leaf; None for leaves that are no floats."""
 
     @classmethod
-    def to(cls, types: Sequence[ElementType | None]) -> Conversion:
-        return cls(partial(_converted_leaves, tuple(types)), types=tuple(types))
+    def to(cls, types: Sequence[ElementType | None], is_tuple: bool = False) -> Conversion:
+        """To these types; `is_tuple` where the value is a tuple though it has a single leaf."""
+        is_array = len(types) == 1 and not is_tuple
+        return cls(partial(_converted_leaves, tuple(types), is_array), types=tuple(types))
 
 
-def _converted_leaves(types: tuple[ElementType | None, ...], *leaves: object) -> Any:
+def _converted_leaves(types: tuple[ElementType | None, ...], is_array: bool, *leaves: object) -> Any:
     found = tuple(map(converted, leaves, types))
-    return found if len(found) != 1 else found[0]
+    return found[0] if is_array else found
 
 
 @attrs.frozen(eq=False)

@@ -214,7 +214,7 @@ class Lowering:
             return self.new_slot(shape if entry is None else with_type(shape, entry))
 
         result: SlotTree = map_tree(tree, slot)
-        self.add(instruction, (tree,), result, Conversion.to(types), is_silent=is_silent)
+        self.add(instruction, (tree,), result, Conversion.to(types, isinstance(result, tuple)), is_silent=is_silent)
         return result
 
     # One method per role

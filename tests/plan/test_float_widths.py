@@ -349,3 +349,20 @@ ENTRY e {{ x = f32[4] parameter(0)
         results = hloexec.run(hloexec.parse(text), x, planner=planner)
         for result, dtype in zip(results, (np.float32, ml_dtypes.bfloat16, np.float32, np.float16), strict=True):
             np.testing.assert_array_equal(result, (x + x).astype(dtype), strict=True)
+
+
+def test_a_tuple_of_one_element_rounds_to_the_declared_type():
+    text = "HloModule m\nENTRY e {\n  x = f32[2,2] parameter(0)\n  ROOT t = (bf16[2,2]) tuple(x)\n}\n"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (result,) = hloexec.run(hloexec.parse(text), X)
+    np.testing.assert_array_equal(result, rounded(X, "bf16"))
+
+
+@pytest.mark.parametrize("opcode", ["maximum", "minimum"])
+def test_extrema_of_zeros_of_other_widths_keep_the_sign(opcode):
+    text = f"HloModule m\nENTRY e {{\n  x = f32[3] parameter(0)\n  y = f64[3] parameter(1)\n  ROOT r = f64[3] {opcode}(x, y)\n}}\n"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = hloexec.run(hloexec.parse(text), np.array([-0.0, 1, -0.0], np.float32), np.array([0.0, 1, -0.0]))
+    assert list(np.signbit(result)) == [opcode == "minimum", False, True]

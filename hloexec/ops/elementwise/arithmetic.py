@@ -44,7 +44,8 @@ def _extremum(lhs: Array, rhs: Array, select: Any, combine: Any) -> Array:
         ties = lhs == rhs
         if ties.any():
             bits = f"u{result.dtype.itemsize}"
-            combine(lhs.view(bits), rhs.view(bits), out=result.view(bits), where=ties)
+            left, right = (operand.astype(result.dtype, copy=False).view(bits) for operand in (lhs, rhs))
+            combine(left, right, out=result.view(bits), where=ties)
     return result
 
 
