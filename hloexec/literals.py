@@ -45,7 +45,7 @@ def require_writable(path: str | os.PathLike[str]) -> None:
     _format_of(filename)
     folder = os.path.dirname(os.path.realpath(filename))
     if not os.path.isdir(folder):
-        raise LiteralError(f"cannot write {filename!r}: there is not a folder {folder!r}")
+        raise LiteralError(f"cannot write {filename!r}: there is no folder {folder!r}")
     if os.path.isdir(filename) or not os.access(folder, os.W_OK):
         raise LiteralError(f"cannot write {filename!r}")
 

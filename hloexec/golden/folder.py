@@ -139,7 +139,7 @@ def _no_folder(path: Path) -> str:
     """Why a path is no golden, as a sentence."""
     if path.exists():
         return f"{str(path)!r} is a file; a golden is a folder, which `hloexec golden record` makes"
-    return f"there is not a folder {str(path)!r}"
+    return f"there is no folder {str(path)!r}"
 
 
 def read_golden(folder: str | os.PathLike[str]) -> Golden:

@@ -117,7 +117,7 @@ def test_values_go_through_channels(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["channels.hlo", "--recv", "2=given.npz", "--recv", "2=given.npz"], 2, "channel 2 is given twice"),
         (["channels.hlo", "--recv", "2=given.npz", "--send", "2=out.npz"], 2, "channel 2 is given twice"),
         (["channels.hlo", "--recv", "2=given.npz", "--send", "1=out.npy"], 2, "must be a .npz file"),
-        (["channels.hlo", "--recv", "2=given.npz", "--send", "1=nowhere/out.npz"], 2, "there is not a folder"),
+        (["channels.hlo", "--recv", "2=given.npz", "--send", "1=nowhere/out.npz"], 2, "there is no folder"),
         (["channels.hlo", "--recv", "2=one.npy"], 2, "must hold the values for recvs through channel 2"),
         (["channels.hlo", "--recv", "2=given.npz", "--send", "1=o.npz", "--outfeed", "o.npz"], 2, "written twice"),
         (["channels.hlo", "--recv", "2=given.npz", "--save", "o.npz", "--save-inputs", "./o.npz"], 2, "written twice"),
