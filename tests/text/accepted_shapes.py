@@ -14,7 +14,7 @@ _DOT = "dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
 _NEGATED = "inner {\n x = f32[2] parameter(0)\n ROOT r = f32[2]{0:S(4)} negate(x)\n}\n"
 _LOOP = """condition {
   x = (f32[2,3]) parameter(0)
-  ROOT r = pred[] constant(true)
+  ROOT r = pred[] constant(false)
 }
 body {
   ROOT x = (f32[2,3]{1,0:S(3)}) parameter(0)
