@@ -1,4 +1,4 @@
-"""Borders of manual regions: against XLA:CPU on eight devices through JAX, and against slices written out."""
+"""Boundaries of manual regions: against XLA:CPU on eight devices through JAX, and against slices written out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def quoted(text: str) -> str:
 def shardy(
     line: str, dimensions: str, *, axes: str = '"x", "y"', begins: bool = True, meshes: str = MESH, more: str = ""
 ) -> hloexec.ir.Module:
-    """One border of a module, after `line`, on operand a; a sharding per operand."""
+    """One boundary of a module, after `line`, on operand a; a sharding per operand."""
     key, target = ("in_shardings", "GlobalToLocalShape") if begins else ("out_shardings", "LocalToGlobalShape")
     attributes = [
         f"xla.sdy.{key}={quoted(f'#sdy.sharding_per_value<[{dimensions}]>')}",
@@ -224,7 +224,7 @@ def test_several_arrays_cross_at_once_each_its_own_way() -> None:
     assert sorted(seen) == list(range(8))
 
 
-def test_replicas_have_borders_of_their_own() -> None:
+def test_replicas_have_boundaries_of_their_own() -> None:
     meshes = '{mesh = #sdy.mesh<["y"=4]>}'
     module = shardy(entry("s32[2]", "s32[8]"), '<@mesh, [{"y"}]>', axes='"y"', begins=False, meshes=meshes)
     blocks = [[np.full(2, device, np.int32)] for device in range(8)]
@@ -306,7 +306,7 @@ def test_one_device_needs_all_of_them_where_arrays_are_divided() -> None:
         hloexec.run(module, A)
 
 
-def test_one_device_crosses_borders_where_nothing_is_divided() -> None:
+def test_one_device_crosses_boundaries_where_nothing_is_divided() -> None:
     for module in (
         shardy(entry("s32[8,16]", "s32[8,16]"), "<@mesh, [{}, {}]>"),
         gspmd("s32[8,16]", "{replicated}", "s32[8,16]", "{manual}"),
@@ -379,7 +379,7 @@ def test_another_number_of_partitions_is_an_input_error() -> None:
         hloexec.run_devices(shardy(ROW, HALF), [[A]], partitions=4)
 
 
-def test_a_function_of_the_user_stands_for_a_border() -> None:
+def test_a_function_of_the_user_replaces_a_boundary() -> None:
     module = gspmd("s32[8]", "{devices=[4]<=[4]}", "s32[2]", "{manual}")
     hloexec.register_custom_call("SPMDFullToShardShape", lambda operand: operand[:2])
     try:

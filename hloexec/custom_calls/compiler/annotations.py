@@ -58,7 +58,7 @@ class Pin:
     "xla.sdy.LocalToGlobalShape",
     is_reproducible=True,
 )
-class ShardBorder:
+class ShardBoundary:
     """The operands, where a region in which devices see their own shards begins or ends.
 
     If every device's shard is the whole array, nothing changes; otherwise devices take their shards of it, or
@@ -91,7 +91,7 @@ class IndicesInBound:
     """
 
     infer = staticmethod(Annotation.infer)
-    forwards = staticmethod(ShardBorder.forwards)
+    forwards = staticmethod(ShardBoundary.forwards)
 
 
 @custom_call("stablehlo.shape_refinement_operand_wrapper", is_reproducible=True)

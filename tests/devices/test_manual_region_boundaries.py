@@ -1,4 +1,4 @@
-"""Borders of manual regions: random meshes, axes and divisions, as Shardy writes them and as GSPMD does.
+"""Boundaries of manual regions: random meshes, axes and divisions, as Shardy writes them and as GSPMD does.
 
 Every device holds an array of its own, so that it shows from whom each element comes. At the beginning of a region a
 device keeps the block at its place along the manual axes that divide a dimension; at the end a device's whole array is
@@ -216,7 +216,7 @@ ENTRY main {
         (r"#sdy.sharding_per_value<[<@m, [{}]>]>", r"#sdy<manual_axes{\"a\"}>", "s32[4]"),
     ],
 )
-def test_borders_that_make_no_sense_are_refused(sharding: str, manual: str, what: str) -> None:
+def test_boundaries_that_make_no_sense_are_refused(sharding: str, manual: str, what: str) -> None:
     text = f"""HloModule m, num_partitions=2, frontend_attributes={{xla.sdy.meshes={{m = #sdy.mesh<["a"=2]>}}}}
 ENTRY main {{
   x = s32[4] parameter(0)

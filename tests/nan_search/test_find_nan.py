@@ -11,7 +11,7 @@ import pytest
 
 import hloexec
 from hloexec.errors import InputError
-from tests.nan.programs import OVERFLOWING_LINE, batches, found, lowered, training_loop
+from tests.nan_search.programs import OVERFLOWING_LINE, batches, found, lowered, training_loop
 from tests.text.building import module, op
 
 jax = pytest.importorskip("jax", reason="JAX lowers the programs")
@@ -25,7 +25,7 @@ def test_the_overflow_in_iteration_7_of_a_training_loop_is_found_with_its_source
     search = found(training_loop(optimized=optimized), *batches(7))
     finding = search.finding
     assert finding.kind == "overflow" and finding.opcode == "multiply" and finding.iteration == 7
-    assert finding.source[0].file.endswith("nan/programs.py") and finding.source[0].line == OVERFLOWING_LINE
+    assert finding.source[0].file.endswith("nan_search/programs.py") and finding.source[0].line == OVERFLOWING_LINE
     assert finding.source[0].function == "loss"
     assert (finding.bad, finding.count) == (1, 8)
     (element,) = finding.elements

@@ -10,7 +10,7 @@ import pytest
 
 from hloexec import literals
 from hloexec.cli import main
-from tests.nan.programs import OVERFLOWING_LINE, batches, train
+from tests.nan_search.programs import OVERFLOWING_LINE, batches, train
 from tests.records import read_record
 from tests.text.building import op
 

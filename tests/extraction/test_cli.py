@@ -11,7 +11,7 @@ import pytest
 
 from hloexec.cli import main
 from tests.exec.programs import COUNTING_LOOP
-from tests.extract.test_extract import SUMMED
+from tests.extraction.test_extract import SUMMED
 from tests.records import read_record
 
 
