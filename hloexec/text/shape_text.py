@@ -133,7 +133,7 @@ def _words(flat: Array) -> list[str]:
         return ["true" if value else "false" for value in flat.tolist()]
     if dtype.kind == "c":
         part = np.dtype(np.float32 if dtype.itemsize == 8 else np.float64)
-        parts = _words(flat.view(part))
+        parts = [_LARGEST_PARTS.get(word, word) for word in _words(flat.view(part))]
         return [f"({real}, {imaginary})" for real, imaginary in zip(parts[::2], parts[1::2], strict=True)]
     if dtype.kind in "iu" or dtype in _SMALL_INTEGERS:
         return list(
@@ -151,6 +151,8 @@ def _words(flat: Array) -> list[str]:
     return words
 
 
+_LARGEST_PARTS = {f"{sign}3.4028235e+38": f"{sign}3.4028234663852886e+38" for sign in ("", "-")}
+"""XLA rejects parts of c64 that are larger than the largest f32 before they are rounded."""
 _SMALL_INTEGERS = {np.dtype(getattr(ml_dtypes, f"{sign}int{bits}")) for sign in ("", "u") for bits in (1, 2, 4)}
 
 

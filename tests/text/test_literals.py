@@ -61,3 +61,12 @@ def test_a_large_literal_takes_little_more_than_its_text(element_type: str) -> N
         tracemalloc.stop()
     assert hloexec.run(module).sum(dtype=np.int64) == 200 * (1000 * 1_000_000 + 499_500)
     assert peak < 3 * len(text)
+
+
+def test_the_largest_parts_of_complex_numbers_are_printed_so_that_xla_reads_them() -> None:
+    largest = np.finfo(np.float32).max
+    module = hloexec.parse("HloModule m\nENTRY e { ROOT c = c64[] constant((3.4028234663852886e+38, -3.4028235e+38)) }")
+    assert hloexec.run(module) == np.complex64(complex(largest, -largest))
+    printed = hloexec.format(module)
+    assert hloexec.parse(printed) == module
+    oracle.parse(printed)
