@@ -227,7 +227,7 @@ def test_resizing_without_its_config_or_to_integers_is_refused():
 
 def test_results_that_are_not_as_declared_are_refused():
     x = values(3, 50)
-    with pytest.raises(hloexec.EvaluationError, match=r"TopK gives float32\[3, 7\], int32\[3, 7\] on these operands"):
+    with pytest.raises(hloexec.EvaluationError, match=r"TopK gives float32\[3, 7\], int32\[3, 7\] for these operands"):
         run(
             GREATER,
             """x = f32[3,50] parameter(0)

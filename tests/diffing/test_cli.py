@@ -93,7 +93,7 @@ def test_json_holds_the_findings_and_what_matches(files: dict[str, str], capsys:
         ("right", ["--numerics", "f16"], "'--numerics'"),
         ("right", ["--top", "0"], "'--top'"),
         ("right", ["--inputs", "missing.npz"], "missing.npz"),
-        ("right", ["--module", "x"], "--module says which modules of folders"),
+        ("right", ["--module", "x"], "--module selects modules of folders"),
         ("right", ["--memory-limit", "100"], "100 B"),
         ("missing", [], "missing.hlo"),
     ],

@@ -272,7 +272,7 @@ def _from_dense(members: _Members, kind: _Format, operands: Sequence[Array], inf
     rows, columns = np.nonzero(dense)
     if len(rows) > members["nnz"]:
         raise EvaluationError(
-            f"a matrix has {len(rows)} elements that are not zero, but there is room for {members['nnz']}"
+            f"a matrix has {len(rows)} elements that are not zero, but the result has space for {members['nnz']}"
         )
     assert isinstance(inferred, TupleShape)
     data, first, second = zeros(inferred.elements[:3])
