@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hloexec import testing
 from hloexec.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape
@@ -30,7 +31,7 @@ def _text(name: str, shape: Any) -> str:
 
 
 def _array(draw: Any, name: str, shape: Any) -> Any:
-    return random_array(draw(st.integers(0, 2**20)), shape, ELEMENT_TYPES[name].storage)
+    return draw(testing.arrays(f"{name}[{','.join(map(str, shape))}]"))
 
 
 def _indices(draw: Any, shape: Any) -> Any:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hloexec import testing
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
 from hloexec.ir import ArrayShape, PaddingDimension, SliceDimension
@@ -49,7 +50,7 @@ def _braces(numbers: Any) -> str:
 
 
 def _array(draw: Any, name: str, shape: Any) -> Any:
-    return random_array(draw(st.integers(0, 2**20)), shape, ELEMENT_TYPES[name].storage)
+    return draw(testing.arrays(f"{name}[{','.join(map(str, shape))}]"))
 
 
 @st.composite
