@@ -10,7 +10,6 @@ Names are imported on first use, so that `import hloexec` and the command line s
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from hloexec.errors import (
     DeadlockError,
@@ -27,7 +26,10 @@ from hloexec.errors import (
     VerificationError,
 )
 
+TYPE_CHECKING = False  # importing it from typing would take most of the time of `import hloexec`
 if TYPE_CHECKING:
+    from typing import Any
+
     from hloexec import buffers, diffing, extraction, golden, ir, literals, nan_search, tracing
     from hloexec.buffers import (
         BufferAssignment,
