@@ -162,7 +162,12 @@ def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
 
 
 def _handle_signals() -> None:
-    """SIGTERM ends the process as Ctrl-C does, so that partially written files are removed."""
+    """SIGTERM ends the process as Ctrl-C does, so that partially written files are removed.
+
+    NumPy turns a Ctrl-C that interrupts its import into an ImportError, so it is imported while Ctrl-C still ends the
+    process at once.
+    """
+    import numpy  # noqa: F401
 
     def end(number: int, _: object) -> None:
         raise SystemExit(128 + number)

@@ -113,6 +113,29 @@ print("numpy" in sys.modules, main())
     assert done.stdout == "False True\n"
 
 
+def test_ctrl_c_while_numpy_is_imported_ends_the_process_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text(
+        """
+import os, signal, time
+try:
+    signal.raise_signal(signal.SIGINT)
+    time.sleep(5)
+except KeyboardInterrupt as error:
+    raise ImportError("what NumPy makes of it") from error
+"""
+    )
+    code = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.insert(0, sys.argv.pop())
+from hloexec.__main__ import main
+main()
+"""
+    words = [sys.executable, "-c", code, "fmt", "examples/attention.hlo", str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 @pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="files have names from the start on this system")
 def test_of_a_killed_process_nothing_stays(tmp_path: Path) -> None:
     code = f"""
