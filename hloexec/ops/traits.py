@@ -125,9 +125,10 @@ class Traits:
     nonzero: Callable[..., Array] | None = None
     """From the operands' elements, where the exact result is a number other than zero."""
 
-    layout_of: int | None = None
+    layout_of: tuple[int, ...] = ()
     """The operand whose layout the result has, or its first element, where a text leaves the shape of the result out;
-    None where that is row-major. Of elementwise ones it is the first operand, unless they say otherwise."""
+    of several the first that is no scalar. Row-major where there is none, but for elementwise operations, where it is
+    the first operand then."""
     states_shape: bool = False
     """Whether texts state the shape of the result though a rule would tell it, beyond roles of which all do."""
     probe: Probe | None = None

@@ -71,7 +71,7 @@ def wrap(
     if not isinstance(shape, TupleShape) or len(shape.elements) < 2 or not isinstance(shape.elements[0], TupleShape):
         lexer.fail("the shape of an asynchronous start is ((operands), result, …)", start)
     declared = shape.elements[0].elements
-    if len(declared) != len(operands):
+    if len(declared) != len(operands) and not all(operand in scope.by_name for operand in operands):
         lexer.fail(f"the shape of the start holds {len(declared)} operands, found {len(operands)}", start)
     inner = Scope(state.computation_name("async_wrapped"))
     for number, operand in enumerate(operands):

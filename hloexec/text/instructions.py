@@ -246,7 +246,7 @@ class InstructionParser:
             own = {field.field for field in attribute_fields(outer.attributes).values()}
             inner = {field.field for field in attribute_fields(wrapped.attributes).values()}
             wrapped_fields = {key: value for key, value in fields.items() if key in inner}
-            fields = {key: value for key, value in fields.items() if key in own}
+            fields = {key: value for key, value in fields.items() if key in own - inner}
             fields["calls"] = wrap(
                 self._operands, self._state, scope, shape, wrapped, operands, wrapped_fields, common, start
             )

@@ -19,7 +19,7 @@ from hloexec.text.lexer import NAME, NAME_PATTERN, SHAPE, Lexer
 from hloexec.text.literals import LiteralParser
 from hloexec.text.shapes import ARRAY_PATTERN, ShapeParser
 from hloexec.text.state import ParserState, Scope
-from hloexec.text.unstated import implicitly_broadcast, with_operand_layout
+from hloexec.text.unstated import implicitly_broadcast, shape_as_operand, with_operand_layout
 
 __all__ = ["OperandParser", "is_name_list"]
 
@@ -262,7 +262,7 @@ class OperandParser:
         for name in operands:
             if name not in scope.by_name:
                 lexer.fail(f"the shape of this {entry.name} depends on '{name}', which is not defined yet", start)
-            shapes.append(scope.by_name[name].shape)
+            shapes.append(shape_as_operand(scope.by_name[name]))
         try:
             if entry.unstated is not None:
                 unstated = entry.unstated(*shapes, attributes=attributes)

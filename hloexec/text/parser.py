@@ -58,7 +58,7 @@ class _ModuleParser:
     def __init__(self, text: str, filename: str, *, strict: bool) -> None:
         self._lexer = Lexer(text, filename)
         self._state = ParserState(self._lexer, strict=strict)
-        self._shapes = ShapeParser(self._lexer)
+        self._shapes = ShapeParser(self._lexer, strict=strict)
         self._attributes = AttributeParser(self._lexer, self._shapes)
         self._annotations = AnnotationParser(self._state, self._attributes)
         self._instructions = InstructionParser(self._state, self._shapes, self._attributes, self._annotations)
@@ -246,14 +246,14 @@ class _ModuleParser:
             declared = self._shapes.shape()
         scope = Scope(name)
         self._instructions.body(scope)
-        thread = "main"
+        thread = None
         while lexer.take(","):
             position = lexer.start
             attribute = lexer.attribute_name("an attribute of the computation")
-            if attribute != "execution_thread":
-                lexer.fail(f"a computation has the attribute execution_thread, found '{attribute}'", position)
+            if attribute != "execution_thread" or thread is not None:
+                lexer.fail(f"a computation has one attribute, execution_thread, found '{attribute}'", position)
             thread = lexer.string("the execution thread")
-        computation = self._state.finish(scope, thread, start, lexer.start)
+        computation = self._state.finish(scope, "main" if thread is None else thread, start, lexer.start)
         if declared is not None and not declared.compatible(computation.result_shape):
             lexer.fail(
                 f"the computation '{name}' is declared to give {declared}, but its root "

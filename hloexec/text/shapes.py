@@ -36,10 +36,11 @@ def parse_shape(text: str) -> Shape:
 class ShapeParser:
     """Reads shapes from a lexer."""
 
-    __slots__ = ("_known", "_layout_fields", "_lexer")
+    __slots__ = ("_known", "_layout_fields", "_lexer", "_strict")
 
-    def __init__(self, lexer: Lexer) -> None:
+    def __init__(self, lexer: Lexer, *, strict: bool = False) -> None:
         self._lexer = lexer
+        self._strict = strict
         self._known: dict[str, ArrayShape] = {}
         number, unsigned = self._number, self._unsigned_type
         self._layout_fields: tuple[tuple[str, str, Callable[[], object]], ...] = (
@@ -194,6 +195,8 @@ class ShapeParser:
                 lexer.fail("a layout names every dimension once", layout_start)
             if layout == Layout(()):  # says nothing: {:S(0)} of a scalar
                 layout = None
+            elif self._strict and not element_type.is_array:
+                lexer.fail(f"a {element_type.name} has no layout", layout_start)
         return ArrayShape(element_type, tuple(dimensions), layout, tuple(dynamic) if any(dynamic) else ())
 
     def _element_type(self, what: str) -> ElementType:

@@ -9,13 +9,22 @@ from collections.abc import Sequence
 
 import attrs
 
-from hloexec.dtypes import ElementType, Kind
-from hloexec.ir import ArrayShape, Layout, Shape, TupleShape
-from hloexec.ops.registry import Opcode
+from hloexec.dtypes import Kind
+from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.ops.registry import Opcode, Role, role_of
 
-__all__ = ["implicitly_broadcast", "with_operand_layout"]
+__all__ = ["implicitly_broadcast", "shape_as_operand", "with_operand_layout"]
 
 _WHOLE_BYTES = 8
+
+
+def shape_as_operand(instruction: Instruction) -> Shape:
+    """The shape that inference sees: XLA's constants keep neither dynamic dimensions nor `E(…)` of their layouts."""
+    shape = instruction.shape
+    if role_of(instruction) is not Role.CONSTANT or not isinstance(shape, ArrayShape):
+        return shape
+    layout = shape.layout and attrs.evolve(shape.layout, element_size_in_bits=0)
+    return ArrayShape(shape.element_type, shape.dimensions, layout)
 
 
 def implicitly_broadcast(shapes: Sequence[Shape]) -> list[Shape]:
@@ -50,48 +59,36 @@ def _enlarged(shape: ArrayShape, other: ArrayShape) -> ArrayShape:
 
 def with_operand_layout(entry: Opcode, attributes: object, operands: Sequence[Shape], result: Shape) -> Shape:
     """The inferred result, or its first element, with the layout of the operand from which XLA's inference takes it."""
-    number = entry.traits.layout_of
-    if number is None:
-        number = 0 if entry.is_elementwise else None
-    if number is None or number >= len(operands):
-        return result
     if isinstance(result, TupleShape):
-        if not result.elements:
+        if not result.elements or not entry.traits.layout_of:
             return result
-        return TupleShape((_with_layout(entry, attributes, operands[number], result.elements[0]), *result.elements[1:]))
-    # The predicate of a select may be a scalar; the operand behind it then has the layout.
-    sources = [shape for shape in operands[number:] if isinstance(shape, ArrayShape) and _same_rank(shape, result)]
-    return _with_layout(entry, attributes, sources[0], result) if sources else result
-
-
-def _same_rank(shape: ArrayShape, result: Shape) -> bool:
-    return isinstance(result, ArrayShape) and shape.rank == result.rank
-
-
-def _with_layout(entry: Opcode, attributes: object, source: Shape, result: Shape) -> Shape:
-    if not isinstance(source, ArrayShape) or not isinstance(result, ArrayShape) or source.rank != result.rank:
+        first, *others = result.elements
+        return TupleShape((with_operand_layout(entry, attributes, operands, first), *others))
+    numbers = entry.traits.layout_of or ((0,) if entry.is_elementwise else ())
+    sources = [operands[number] for number in numbers]
+    arrays = [source for source in sources if isinstance(source, ArrayShape)]
+    if not arrays or not isinstance(result, ArrayShape):
+        return result
+    source = next((array for array in arrays if array.rank > 0), arrays[-1])
+    if source.rank != result.rank:
         return result
     layout = source.layout
     if entry.memory_order is not None:
         layout = source.stated_layout
-        order = entry.memory_order(
-            tuple(reversed(layout.minor_to_major)), attributes=attributes, shape=result, operand_shapes=(source,)
-        )
+        order = tuple(reversed(layout.minor_to_major))
+        order = entry.memory_order(order, attributes=attributes, shape=result, operand_shapes=(source,))
         layout = attrs.evolve(layout, minor_to_major=tuple(reversed(order)))
-    if layout is None:
+    size = _element_size(entry, arrays[-1], result)
+    if layout is None and not size:
         return result
-    layout = attrs.evolve(layout, dim_level_types=(), element_size_in_bits=_element_size(layout, source, result))
-    return attrs.evolve(
-        result, layout=None if layout == ArrayShape(result.element_type, result.dimensions).stated_layout else layout
-    )
+    layout = attrs.evolve(layout or source.stated_layout, dim_level_types=(), element_size_in_bits=size)
+    return result if layout == result.stated_layout else attrs.evolve(result, layout=layout)
 
 
-def _element_size(layout: Layout, source: ArrayShape, result: ArrayShape) -> int:
-    """What `E(…)` says of the result: the width of a type of less than a byte, where the element type changes."""
-    if source.element_type is result.element_type:
-        return layout.element_size_in_bits
-    return result.element_type.bits if _is_packed(result.element_type) else 0
-
-
-def _is_packed(element_type: ElementType) -> bool:
-    return element_type.bits < _WHOLE_BYTES and element_type.kind is not Kind.PRED
+def _element_size(entry: Opcode, source: ArrayShape, result: ArrayShape) -> int:
+    """What `E(…)` says of the result: operations on two operands and changes of the type count the bits anew."""
+    is_packed = result.element_type.bits < _WHOLE_BYTES and result.element_type.kind is not Kind.PRED
+    if source.element_type is not result.element_type:
+        return result.element_type.bits if is_packed else 0
+    is_kept = is_packed or not entry.is_elementwise or entry.operands != 2
+    return source.layout.element_size_in_bits if is_kept and source.layout is not None else 0

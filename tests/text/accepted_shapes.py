@@ -42,6 +42,12 @@ SHAPES: dict[str, str] = {
         a="f8e4m3fn[4,2]", s="f32[1]", b="f8e5m2[2,3]", t="f32[1]",
     ),
     "shift of an array by a scalar": op("shift-left(a, b)", a="s32[2,3]{0,1}", b="s32[]"),
+    "element size of a sum of floats": op("add(a, a)", a="f32[2]{0:E(4)}"),
+    "element size of a negation of floats": op("negate(a)", a="f32[2]{0:E(4)}"),
+    "element size of a selection is the first choice's": op("select(p, a, a)", p="pred[2]{0:E(8)}", a="f32[2]{0:E(4)}"),
+    "layout of a selection of scalars is the first choice's": op("select(p, a, a)", p="pred[]{:S(1)}", a="f32[]{:S(2)}"),
+    "layout of a constant as operand": module("c = s4[2]{0:E(4)S(1)} constant({1, 2})\nROOT t = tuple(c)"),
+    "constant with a dynamic dimension as operand": module("c = f32[<=2] constant({1, 2})\nROOT t = tuple(c)"),
     "layout of a comparison": op("compare(a, a), direction=LT", a=_TILED),
     "layout of a comparison of packed integers": op("compare(a, a), direction=LT", a=_PACKED),
     "layout of is-finite": op("is-finite(a)", a="f4e2m1fn[2,3]{0,1:E(4)}"),
@@ -75,6 +81,10 @@ SHAPES: dict[str, str] = {
     "type of a convolution of two widths": op(
         "convolution(a, k), window={size=3}, dim_labels=b0f_0io->b0f", a="bf16[1,6,4]{0,1,2}", k="f32[3,4,8]"
     ),
+    "dynamic dimension of a convolution": op(
+        "convolution(a, k), window={size=3}, dim_labels=b0f_0io->b0f", a="f32[1,6,4]", k="f32[<=3,4,8]"
+    ),
+    "dynamic features of batch-norm-training": op("batch-norm-training(a, s, s), epsilon=1, feature_index=1", a="f32[2,<=3]", s="f32[3]"),
     "layout of set-dimension-size": op("set-dimension-size(a, n), dimensions={0}", a="f32[2,3]{0,1:S(1)}", n="s32[]"),
     "layouts of a tuple": op("tuple(a, b)", a=_TILED, b="s4[2]{0:E(4)}"),
     "layouts of a copied tuple": op("copy(a)", a=f"({_TILED})"),
@@ -109,6 +119,11 @@ SHAPES: dict[str, str] = {
         "async_param = f32[2] parameter(0)\nnegate = f32[2] abs(async_param)\n"
         "s = ((f32[2]), f32[2], u32[]) negate-start(negate)\nROOT d = f32[2] negate-done(s)"
     ),
+    "aliases of an asynchronous custom-call": op(
+        '((f32[4]), f32[4], s32[]) custom-call-start(a), custom_call_target="t", output_to_operand_aliasing={{}: (0, {})}',
+        a="f32[4]",
+    ),
+    "asynchronous opcode whose shape holds more operands": op("((f32[4], f32[4]), f32[4], s32[]) negate-start(a)", a="f32[4]"),
     "nested asynchronous instructions": module(
         "a = f32[2] parameter(0)\nnegate = f32[2] copy(a)\n"
         "ROOT r = f32[2] add(negate, f32[2] negate-done(((f32[2]), f32[2], s32[]) negate-start(a)))"

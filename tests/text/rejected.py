@@ -30,6 +30,7 @@ TOLERATED = (
     "global device numbers without a channel of a start",
     "global device numbers without a channel of reduce-scatter",
     "layout constraint of another width",
+    "token with a layout",
 )
 """Names of rejected texts that the default mode reads: what is merely unknown, what other versions of XLA wrote, and what
 XLA prints but cannot read."""

@@ -75,5 +75,7 @@ FORMS: dict[str, str] = {
     ),
     "sum of sizes that do not broadcast": op("§add(a, b)", a="f32[2,3]", b="f32[3]"),
     "broadcast to a negative size without a shape": op("§broadcast(a), dimensions={-1}", a="f32[3]"),
+    "thread of a computation twice": module("ROOT a = f32[] parameter(0)").rstrip()
+    + ', execution_thread="x", §execution_thread="x"',
     "types on operands of another bound": module("a = f32[<=2] parameter(0)\nROOT b = f32[<=2] negate(§f32[<=3] §a)"),
 }  # fmt: skip

@@ -182,5 +182,6 @@ STRUCTURE: dict[str, str] = {
     "single instruction of an operand called as a type": "r = f32[2] add(f32[2] §f32, f32[2] y)",
     "single instruction of its own result": "r = f32[2] add(f32[2] x, §f32[2] §r)",
     "single instruction with something behind": "r = f32[2] negate(f32[2] x)\n§s = f32[2] negate(r)",
+    "token with a layout": op("token[] after-all(a)", a="token[]§{:S(1)}"),
     "opcode in upper case": _unary("f32[2] §Negate(a)"),
 }  # fmt: skip

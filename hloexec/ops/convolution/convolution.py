@@ -161,11 +161,12 @@ def _infer(lhs: ArrayShape, rhs: ArrayShape, attributes: ConvolutionAttributes, 
 
 def _dynamic_dimensions(lhs: ArrayShape, rhs: ArrayShape, labels: ConvolutionDimensionNumbers) -> tuple[bool, ...]:
     """Which dimensions of the result are dynamic."""
-    dynamic, ours = [False] * lhs.rank, flags(lhs)
+    dynamic, ours, theirs = [False] * lhs.rank, flags(lhs), flags(rhs)
     dynamic[labels.output_batch_dimension] = ours[labels.input_batch_dimension]
-    dynamic[labels.output_feature_dimension] = flags(rhs)[labels.kernel_output_feature_dimension]
-    for target, source in zip(labels.output_spatial_dimensions, labels.input_spatial_dimensions, strict=True):
-        dynamic[target] = ours[source]
+    dynamic[labels.output_feature_dimension] = theirs[labels.kernel_output_feature_dimension]
+    spatial = (labels.output_spatial_dimensions, labels.input_spatial_dimensions, labels.kernel_spatial_dimensions)
+    for target, source, kernel in zip(*spatial, strict=True):
+        dynamic[target] = ours[source] or theirs[kernel]
     return tuple(dynamic)
 
 

@@ -115,13 +115,13 @@ elementwise(
     kinds=ANY_TYPE,
     infer=_infer_clamp,
     rounding=Rounding.NONE,
-    layout_of=1,
+    layout_of=(1,),
     bounds=ranges.rising(lambda low, x, high: min(max(x, low), high)),
     demands_for=lambda _, demand: [(1, Demand(demand.low, demand.high))],
 )
 
 
-@opcode("select", operands=3, is_elementwise=True, rounding=Rounding.NONE, moves=(1, 2))
+@opcode("select", operands=3, is_elementwise=True, rounding=Rounding.NONE, moves=(1, 2), layout_of=(0, 1))
 class Select:
     """on_true where pred, else on_false; a scalar pred chooses the whole array. Any element type (XLA: Select)."""
 

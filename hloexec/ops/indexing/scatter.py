@@ -86,7 +86,7 @@ class Scatter:
     sums are rounded once. (XLA: Scatter)
     """
 
-    layout_of = 0
+    layout_of = (0,)
     sums = Sums.SCATTERED
     probe = Probe(
         "T[3] scatter(a0, a1, a2), update_window_dims={}, inserted_window_dims={0}, "

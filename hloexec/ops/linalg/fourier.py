@@ -52,7 +52,7 @@ class Fft:
     Source: XLA, Fft.
     """
 
-    layout_of = 0
+    layout_of = (0,)
     sums = Sums.LINES
     probe = Probe(
         "T[2] fft(a0), fft_type=FFT, fft_length={2}",

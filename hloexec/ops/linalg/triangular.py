@@ -50,7 +50,7 @@ class Cholesky:
     `hloexec.ops.policies.exact.triangular` for the bound). Source: XLA, Cholesky.
     """
 
-    layout_of = 0
+    layout_of = (0,)
     sums = Sums.PRODUCTS
     probe = Probe("T[2,2] cholesky(a0), lower=true", ("T[2,2]",))
 
@@ -78,7 +78,7 @@ class TriangularSolve:
     narrower compute in f64 (see `hloexec.ops.policies.exact.triangular` for the bound). Source: XLA, TriangularSolve.
     """
 
-    layout_of = 1
+    layout_of = (1,)
     sums = Sums.PRODUCTS
     probe = Probe("T[2,1] triangular-solve(a0, a1), left_side=true, transpose_a=NO_TRANSPOSE", ("T[2,2]", "T[2,1]"))
 

@@ -61,7 +61,7 @@ class GetDimensionSize:
 class SetDimensionSize:
     """out = the operand with `dimension` cut to an s32 size, or enlarged to it with zeros   (XLA: SetDimensionSize)"""
 
-    layout_of = 0
+    layout_of = (0,)
     probe = Probe("T[<=2] set-dimension-size(a0, a1), dimensions={0}", ("T[2]", "s32[]"))
 
     @staticmethod

@@ -182,7 +182,7 @@ class TransposeAttributes:
 class Transpose:
     """out[i[dimensions[0]], i[dimensions[1]], ...] = operand[i...]   (XLA: Transpose)"""
 
-    layout_of = 0
+    layout_of = (0,)
     probe = Probe("T[3,2] transpose(a0), dimensions={1,0}", ("T[2,3]",))
 
     @staticmethod
@@ -285,7 +285,7 @@ class ReverseAttributes:
 class Reverse:
     """out[..., i, ...] = operand[..., size - 1 - i, ...] for each of `dimensions`   (XLA: Rev)"""
 
-    layout_of = 0
+    layout_of = (0,)
     probe = Probe("T[2] reverse(a0), dimensions={0}", ("T[2]",))
 
     @staticmethod

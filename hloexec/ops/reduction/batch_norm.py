@@ -14,7 +14,7 @@ import numpy as np
 from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Shape, TupleShape
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, narrow, require, same_type_ignoring_float_width, widen
+from hloexec.ops.common import array_shape, flags, narrow, require, same_type_ignoring_float_width, shape_of, widen
 from hloexec.ops.intervals import demand
 from hloexec.ops.policies.exact.doubled import Pair
 from hloexec.ops.policies.exact.normalization import gradients, mean_and_variance, normalized, pair
@@ -40,7 +40,7 @@ class BatchNormTraining:
     BatchNormTraining.
     """
 
-    layout_of = 0
+    layout_of = (0,)
     probe = Probe(
         "(T[2,3], T[3], T[3]) batch-norm-training(a0, a1, a2), epsilon=0, feature_index=1",
         ("T[2,3]", "T[3]", "T[3]"),
@@ -79,7 +79,7 @@ class BatchNormTraining:
 class BatchNormInference:
     """scale · (operand - mean) / sqrt(variance + epsilon) + offset   (XLA: BatchNormInference)"""
 
-    layout_of = 0
+    layout_of = (0,)
     probe = Probe(
         "T[2,3] batch-norm-inference(a0, a1, a2, a3, a4), epsilon=0, feature_index=1",
         ("T[2,3]", "T[3]", "T[3]", "T[3]", "T[3]"),
@@ -121,7 +121,7 @@ class BatchNormGrad:
     grad_operand = scale / sqrt(variance + epsilon) · (g - mean(g) - x̂ · mean(g · x̂)). Source: XLA, BatchNormGrad.
     """
 
-    layout_of = 0
+    layout_of = (0,)
     probe = Probe(
         "(T[2,3], T[3], T[3]) batch-norm-grad(a0, a1, a2, a3, a4), epsilon=0, feature_index=1",
         ("T[2,3]", "T[3]", "T[3]", "T[3]", "T[2,3]"),
@@ -202,7 +202,8 @@ def _require_features(
 
 def _three_results(array: ArrayShape, attributes: BatchNormAttributes) -> TupleShape:
     """The operand's shape, and twice one element for each of its features."""
-    features = ArrayShape(array.element_type, (array.dimensions[attributes.feature_index],))
+    index = attributes.feature_index
+    features = shape_of(array.element_type, (array.dimensions[index],), flags(array)[index : index + 1])
     return TupleShape((array, features, features))
 
 

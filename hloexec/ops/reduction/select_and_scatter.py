@@ -42,7 +42,7 @@ class SelectAndScatter:
     SelectAndScatter.
     """
 
-    layout_of = 0
+    layout_of = (0,)
     sums = Sums.SCATTERED
     probe = Probe(
         "T[2] select-and-scatter(a0, a1, a2), window={size=1}, select=s, scatter=c",
