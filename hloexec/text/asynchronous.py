@@ -70,6 +70,7 @@ def wrap(
     lexer = state.lexer
     if not isinstance(shape, TupleShape) or len(shape.elements) < 2 or not isinstance(shape.elements[0], TupleShape):
         lexer.fail("the shape of an asynchronous start is ((operands), result, …)", start)
+    operand_parser.check_operand_count(wrapped, len(operands), start)
     declared = shape.elements[0].elements
     if len(declared) != len(operands) and not all(operand in scope.by_name for operand in operands):
         lexer.fail(f"the shape of the start holds {len(declared)} operands, found {len(operands)}", start)

@@ -60,7 +60,7 @@ class OperandParser:
             except KeyError:
                 pass  # one is not defined yet
             else:
-                self._check_operand_count(entry, len(found), start)
+                self.check_operand_count(entry, len(found), start)
                 return found, position + len(names) + len("()")
         self._lexer.move_to(position)
         return self.operands(scope, entry, start), self._lexer.start
@@ -123,7 +123,7 @@ class OperandParser:
                     break
                 lexer.expect(")", "after operands")
             else:
-                self._check_operand_count(entry, len(operands), start)
+                self.check_operand_count(entry, len(operands), start)
                 return tuple(operands)
 
     def _slow_operand(self, scope: Scope, operands: list[str]) -> _Head | None:
@@ -175,7 +175,8 @@ class OperandParser:
         else:
             scope.pending.append((name, shape, position))
 
-    def _check_operand_count(self, entry: Opcode | None, count: int, start: int) -> None:
+    def check_operand_count(self, entry: Opcode | None, count: int, start: int) -> None:
+        """ParseError unless an opcode takes so many operands."""
         if entry is None:
             return
         low, high = entry.minimum_operands, entry.maximum_operands
@@ -218,7 +219,7 @@ class OperandParser:
     def _add_nested(self, scope: Scope, head: _Head, operands: tuple[str, ...]) -> str:
         """Add an instruction that stood as an operand; it has a name of our making and no attributes."""
         entry, wrapped, shape, start = head
-        self._check_operand_count(entry, len(operands), start)
+        self.check_operand_count(entry, len(operands), start)
         fields: dict[str, Any] = {}
         if wrapped is not None and entry.attributes is AsyncStartAttributes:
             fields["calls"] = wrap(self, self._state, scope, shape, wrapped, operands, {}, {}, start)
