@@ -137,7 +137,8 @@ def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
     """The exit code of a command; its errors are on standard error and, under --json, on standard output."""
     has_verdict = name in _WITH_VERDICT or any(word.partition("=")[0] == "--against" for word in arguments)
     try:
-        result = _hloexec.main(args=list(arguments), prog_name="hloexec", standalone_mode=False, obj=said)
+        with _unwrapped_signals():
+            result = _hloexec.main(args=list(arguments), prog_name="hloexec", standalone_mode=False, obj=said)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as stop:
@@ -159,6 +160,17 @@ def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
         echo_error(kind, message, said)
         sys.stdout.flush()
     return code
+
+
+@contextmanager
+def _unwrapped_signals() -> Iterator[None]:
+    """Python 3.11 wraps what a signal raises while a class is being made; let it through as it is."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__cause__, (KeyboardInterrupt, SystemExit)):
+            raise error.__cause__ from None
+        raise
 
 
 def _handle_signals() -> None:

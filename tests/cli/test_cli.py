@@ -461,6 +461,21 @@ def test_an_interrupt_exits_with_130(
     assert capsys.readouterr().err.strip() == "interrupted"
 
 
+@pytest.mark.parametrize(("cause", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)], ids=str)
+def test_a_signal_while_a_class_is_made_ends_the_command(
+    cause: BaseException, code: int, add: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Error calling __set_name__") from cause  # as Python 3.11 does
+
+    monkeypatch.setattr("hloexec.loading.load_with_values", interrupted)
+    try:
+        found = main(["run", add])
+    except SystemExit as stop:
+        found = int(str(stop.code))
+    assert found == code
+
+
 def test_a_reader_that_goes_away_is_no_error(add: str) -> None:
     command = f"{sys.executable} -m hloexec ops | head -1"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
