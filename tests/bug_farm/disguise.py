@@ -19,7 +19,7 @@ from tests.bug_farm.editing import Draft
 from tests.bug_farm.naming import renamed, uniquely_named
 from tests.bug_farm.rewriting import rewrite_exactly, rewrite_sums
 
-__all__ = ["Disguised", "disguise"]
+__all__ = ["Disguised", "disguise", "shuffle_names"]
 
 
 @attrs.frozen
@@ -60,6 +60,19 @@ def disguise(module: Module, seed: int, *, reorders: bool = False, unrolls: bool
     refusing.outline(draft, random, 0.2, as_calls=True)
     _change_metadata(draft, random)
     draft.clean()
+    return _in_new_names(draft, origins, random)
+
+
+def shuffle_names(module: Module, seed: int) -> Disguised:
+    """The module with other names and metadata, in another order of its text; nothing else changes."""
+    random = Random(seed)
+    module, origins = _numbered(uniquely_named(module))
+    draft = Draft(module)
+    _change_metadata(draft, random)
+    return _in_new_names(draft, origins, random)
+
+
+def _in_new_names(draft: Draft, origins: Mapping[str, str], random: Random) -> Disguised:
     disguised, names = _named_anew(draft.module(random.random), random)
     known = {new: origins.get(refusing.base(old)) for new, old in names.items()}
     return Disguised(disguised, {new: old for new, old in known.items() if old is not None})

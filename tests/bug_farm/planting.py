@@ -35,6 +35,7 @@ __all__ = [
     "swapped",
     "taken_from",
     "with_attributes",
+    "without_calls",
 ]
 
 Fault = Callable[[Draft], None]
@@ -51,14 +52,14 @@ class Planted:
 
 def plant(module: Module, fault: Fault) -> Planted:
     """Plant a fault in a module; LookupError where it has no place for it."""
-    draft = Draft(_without_calls(module))
+    draft = Draft(without_calls(module))
     fault(draft)
     draft.clean()
     assert draft.touched, "the fault has altered nothing"
     return Planted(draft.module(), frozenset(draft.touched | _holders(draft)))
 
 
-def _without_calls(module: Module) -> Module:
+def without_calls(module: Module) -> Module:
     """The module with its calls dissolved, as every compiler begins; names are unique in it."""
     draft = Draft(uniquely_named(module))
     inline_calls(draft, Random(0), 1, opcodes=("call",))

@@ -1,0 +1,24 @@
+"""Programs in the style of real ones, lowered by JAX and compiled by XLA:CPU, in which faults are planted at random.
+
+The modules here hold the programs; `HELD` says which of them are not looked at while `diff` is worked on, so that what
+is measured on them is measured once.
+"""
+
+from tests.bug_farm.programs import devices, learning, loops, numeric, sequences, vision
+from tests.bug_farm.programs.program import Program
+
+__all__ = ["HELD", "PROGRAMS", "Program"]
+
+PROGRAMS: dict[str, Program] = {
+    program.name: program
+    for module in (learning, sequences, vision, numeric, loops, devices)
+    for program in module.PROGRAMS
+}
+"""All of them by name."""
+
+HELD = frozenset(
+    "adam_bf16 lstm vit_block_bf16 kalman_filter ppo_loss ray_marching conjugate_gradient "
+    "sampling_loop collatz quantized_matmul associative_scan gaussian_process top_k_sampling "
+    "contrastive_bf16 line_search expert_parallel sharded_train_step graph_network".split()
+)
+"""The programs of the held half; all others are of the seen one."""
