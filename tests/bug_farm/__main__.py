@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -13,7 +12,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
+from queue import Queue
 from statistics import median, quantiles
+from subprocess import PIPE, Popen
+from tempfile import TemporaryFile
+from threading import Timer
 from typing import Any
 
 from tests.bug_farm.drawing import Pair, pairs
@@ -21,8 +24,10 @@ from tests.bug_farm.lowering import ENVIRONMENT
 
 __all__ = ["chosen", "measure"]
 
-_SECONDS = 300
+_SECONDS = 150
 """What a process may take for one pair, drawing it included."""
+_MEMORY = {"PYTHONMALLOC": "malloc", "MALLOC_ARENA_MAX": "1"}
+"""Without pools of Python's own, what is freed goes back to the system, and the peak of each run can be told."""
 Record = dict[str, Any]
 
 
@@ -41,40 +46,40 @@ def chosen(
 
 
 def measure(wanted: Sequence[Pair], jobs: int = 1) -> Iterator[Record]:
-    """What is found of each pair; the pairs of a program share a process."""
-    chunks = [[pair.name for pair in chunk] for _, chunk in groupby(wanted, lambda pair: pair.program)]
+    """What is found of each pair, as it comes; the pairs of a program share a process."""
+    chunks = [list(chunk) for _, chunk in groupby(wanted, lambda pair: pair.program)]
+    records: Queue[Record] = Queue()
     with ThreadPoolExecutor(jobs) as pool:
-        for records in pool.map(_chunk, chunks):
-            yield from records
+        for chunk in chunks:
+            pool.submit(_measure_chunk, chunk, records)
+        for _ in wanted:
+            yield records.get()
 
 
-def _chunk(names: Sequence[str]) -> list[Record]:
+def _measure_chunk(left: list[Pair], records: Queue[Record]) -> None:
     """Measure pairs in a process; if it dies, the pair that it died of has failed, and another process goes on."""
-    found: list[Record] = []
-    known = {pair.name: pair for pair in pairs()}
-    while len(found) < len(names):
-        left = names[len(found) :]
-        command = [sys.executable, "-m", "tests.bug_farm.measuring", *left]
-        try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                env=os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path)},
-                timeout=_SECONDS * len(left),
-                check=False,
-            )
-            output, reason = done.stdout, done.stderr.strip().splitlines()[-1:]
-        except subprocess.TimeoutExpired as expired:
-            output, reason = expired.stdout or "", ["the process took too long"]
-        text = output.decode() if isinstance(output, bytes) else output
-        records = [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
-        found += records
-        if len(records) < len(left):
-            pair = known[left[len(records)]]
+    environment = os.environ | ENVIRONMENT | _MEMORY | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    while left:
+        command = [sys.executable, "-m", "tests.bug_farm.measuring", *(pair.name for pair in left)]
+        with (
+            TemporaryFile() as complaints,
+            Popen(command, stdout=PIPE, stderr=complaints, text=True, env=environment) as process,
+        ):
+            assert process.stdout is not None
+            watch = Timer(_SECONDS * len(left), process.kill)
+            watch.start()
+            for line in process.stdout:
+                if line.startswith("{"):
+                    records.put(json.loads(line))
+                    left = left[1:]
+            process.wait()
+            watch.cancel()
+            complaints.seek(0)
+            reason = complaints.read().decode(errors="replace").strip().splitlines()[-1:]
+        if left:
+            pair, *left = left
             failure = f"the process died: {''.join(reason)}"[:500]
-            found.append({"name": pair.name, "half": pair.half, "is_clean": pair.is_clean, "failure": failure})
-    return found
+            records.put({"name": pair.name, "half": pair.half, "is_clean": pair.is_clean, "failure": failure})
 
 
 def _is_counted(record: Record) -> bool:

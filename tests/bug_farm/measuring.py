@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import os
 import signal
 import sys
 import time
@@ -15,7 +16,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Any
+
+import attrs
 
 import hloexec
 from hloexec.ir import Module
@@ -27,12 +31,13 @@ __all__ = ["LIMIT_SECONDS", "measured"]
 LIMIT_SECONDS = 60
 """For one diff."""
 _LEAST_BYTES = 2**20
-"""What a plain run is taken to need at least."""
+"""What a run is taken to need at least."""
+Record = dict[str, Any]
 
 
-def measured(pair: Pair) -> dict[str, Any]:
+def measured(pair: Pair) -> Record:
     """What `diff` says of a pair, and what it costs."""
-    record: dict[str, Any] = {"name": pair.name, "half": pair.half, "form": pair.form, "is_clean": pair.is_clean}
+    record: Record = {"name": pair.name, "half": pair.half, "form": pair.form, "is_clean": pair.is_clean}
     start = time.perf_counter()
     try:
         drawn = draw(pair)
@@ -45,51 +50,49 @@ def measured(pair: Pair) -> dict[str, Any]:
         "instructions": drawn.after.module.instruction_count,
         "drawing_seconds": time.perf_counter() - start,
     }
-    plain_seconds, plain_bytes, _ = _cost(drawn, _run_both)
-    try:
-        with _limited(LIMIT_SECONDS):
-            seconds, peak, found = _cost(drawn, _diff)
-    except _OutOfTime:
-        return record | {"failure": f"diff took more than {LIMIT_SECONDS} s"}
-    except Exception as error:
-        return record | {"failure": f"diff raised {type(error).__name__}: {error}"[:500]}
-    judgement = judge(drawn, found)
-    return record | {
-        "verdict": judgement.verdict,
-        "first": judgement.first,
-        "rank": judgement.rank,
-        "findings": len(found.findings),
-        "named": judgement.named,
-        "planted": judgement.planted,
-        "plain_seconds": plain_seconds,
-        "seconds": seconds,
-        "plain_bytes": plain_bytes,
-        "bytes": peak,
-        "cost": seconds / plain_seconds,
-        "memory": max(peak, _LEAST_BYTES) / max(plain_bytes, _LEAST_BYTES),
-    }
+    plain = _in_a_child(lambda: _plain_run(drawn))
+    diff = _in_a_child(lambda: _diffed(drawn))
+    if "failure" in plain or "failure" in diff:
+        return record | {"failure": plain.get("failure") or diff["failure"]}
+    record |= diff
+    record |= {f"plain_{name}": figure for name, figure in plain.items()}
+    record["cost"] = diff["seconds"] / plain["seconds"]
+    record["memory"] = max(diff["bytes"], _LEAST_BYTES) / max(plain["bytes"], _LEAST_BYTES)
+    return record
 
 
-def _run_both(before: Module, after: Module, drawn: Drawn) -> None:
-    for module in (before, after):
-        hloexec.run_devices(module, drawn.inputs_per_device)
+def _plain_run(drawn: Drawn) -> Record:
+    """The cost of a run of both modules."""
+    modules = _afresh(drawn)
+    with _measured() as cost:
+        for module in modules:
+            hloexec.run_devices(module, drawn.inputs_per_device)
+    return cost
 
 
-def _diff(before: Module, after: Module, drawn: Drawn) -> hloexec.Diff:
-    return hloexec.diff(before, after, drawn.inputs_per_device)
+def _diffed(drawn: Drawn) -> Record:
+    """The cost of a diff, and what it says."""
+    modules = _afresh(drawn)
+    with _measured() as cost:
+        found = hloexec.diff(*modules, drawn.inputs_per_device)
+    return cost | attrs.asdict(judge(drawn, found)) | {"findings": len(found.findings)}
 
 
-def _cost(drawn: Drawn, work: Callable[[Module, Module, Drawn], Any]) -> tuple[float, int, Any]:
-    """Seconds, bytes at the peak, and the result of some work on modules that have not run yet."""
-    before, after = (hloexec.parse(hloexec.format(each)) for each in (drawn.before, drawn.after.module))
+def _afresh(drawn: Drawn) -> list[Module]:
+    """The modules as they are when nothing has been run, nor found out about them."""
+    return [hloexec.parse(hloexec.format(each)) for each in (drawn.before, drawn.after.module)]
+
+
+@contextmanager
+def _measured() -> Iterator[Record]:
+    """Gives seconds, and bytes at the peak."""
+    cost: Record = {}
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
-    held = _status("VmRSS")
-    start = time.perf_counter()
-    result = work(before, after, drawn)
-    seconds = time.perf_counter() - start
-    return seconds, _status("VmHWM") - held, result
+    held, start = _status("VmRSS"), time.perf_counter()
+    yield cost
+    cost |= {"seconds": time.perf_counter() - start, "bytes": _status("VmHWM") - held}
 
 
 def _status(name: str) -> int:
@@ -98,21 +101,32 @@ def _status(name: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-class _OutOfTime(BaseException):
-    """The limit has passed; no `except Exception` on the way catches this."""
-
-
-@contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    def stop(*_: object) -> None:
-        raise _OutOfTime
-
-    signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+def _in_a_child(work: Callable[[], Record]) -> Record:
+    """What some work finds in a process of its own, so that none leaves anything behind for the next."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        try:
+            found = work()
+        except Exception as error:
+            found = {"failure": f"{type(error).__name__}: {error}"[:500]}
+        with os.fdopen(writing, "w") as pipe:
+            json.dump(found, pipe)
+        os._exit(0)
+    os.close(writing)
+    watch = Timer(LIMIT_SECONDS, os.kill, (child, signal.SIGKILL))
+    watch.start()
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    watch.cancel()
+    _, status = os.waitpid(child, 0)
+    if not text:
+        is_late = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        return {"failure": f"diff took more than {LIMIT_SECONDS} s" if is_late else f"diff died: status {status}"}
+    found = json.loads(text)
+    assert isinstance(found, dict)
+    return found
 
 
 def main() -> None:
