@@ -24,7 +24,7 @@ from tests.bug_farm.lowering import ENVIRONMENT
 
 __all__ = ["chosen", "measure"]
 
-_SECONDS = 150
+_SECONDS = 300
 """What a process may take for one pair, drawing it included."""
 _MEMORY = {"PYTHONMALLOC": "malloc", "MALLOC_ARENA_MAX": "1"}
 """Without pools of Python's own, what is freed goes back to the system, and the peak of each run can be told."""

@@ -31,7 +31,16 @@ _SITES = 4
 _MOST_KINDS = 8
 _LIMITS = {"max_iterations": 500, "timeout": 20}
 _FIRST = frozenset(kind.name for kind in (*flow.KINDS, *places.KINDS))
-"""Kinds that few programs have a place for."""
+"""Kinds that some programs have no place for."""
+_SCARCE = frozenset(
+    (
+        "another combiner, another comparator, another device, another rounding, bound of a clamp, branches exchanged, "
+        "convolution dilated otherwise, convolution padded otherwise, denormals flushed, integer in fewer bits, "
+        "kernel reversed, limit of a loop, not exchanged, other groups, other routes, "
+        "padded on the other side, rounded instead of cut, the other transform"
+    ).split(", ")
+)
+"""Kinds that few have a place for, so that those try them first."""
 
 
 @attrs.frozen
@@ -136,8 +145,9 @@ def _kinds(pair: Pair) -> Iterator[Kind]:
     draft = Draft(_base(pair.program, is_optimized))
     fitting = [kind for kind in KINDS if any(True for _ in kind.sites(draft))]
     Random(f"{pair.program} {is_optimized}").shuffle(fitting)
-    rare = [kind for kind in fitting if kind.name in _FIRST]
-    common = [kind for kind in fitting if kind.name not in _FIRST]
+    fitting.sort(key=lambda kind: kind.name not in _SCARCE)
+    rare = [kind for kind in fitting if kind.name in _FIRST | _SCARCE]
+    common = [kind for kind in fitting if kind.name not in _FIRST | _SCARCE]
     stride = _FAULTS_OF_A_PROGRAM // (1 if PROGRAMS[pair.program].is_bf16 else 2)
     slot = pair.number if stride == _FAULTS_OF_A_PROGRAM else pair.number // 2
     groups = (rare, common) if slot % 2 else (common, rare)

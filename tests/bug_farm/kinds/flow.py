@@ -8,7 +8,7 @@ from random import Random
 from hloexec.ir import Instruction, ReplicaGroups
 from hloexec.ops.attributes import computation_names
 from tests.bug_farm.editing import Draft
-from tests.bug_farm.kinds.kind import Kind, array_of, named, of, same, where
+from tests.bug_farm.kinds.kind import Kind, array_of, is_float, named, of, same, where
 from tests.bug_farm.planting import Fault, becomes, dropped, roots_become, shifted_index, with_attributes
 
 __all__ = ["KINDS"]
@@ -46,15 +46,7 @@ def _bound(draft: Draft, site: Instruction, random: Random) -> Fault:
 
 def _limits(draft: Draft) -> list[Instruction]:
     """Comparisons of floats in conditions."""
-    floats = ("f32", "bf16")
-    found = [each for each in _conditions(draft) if each.opcode == "compare"]
-    return [each for each in found if getattr(draft.operand(each).shape, "element_type", None) in _types(floats)]
-
-
-def _types(names: tuple[str, ...]) -> list[object]:
-    from hloexec.dtypes import ELEMENT_TYPES
-
-    return [ELEMENT_TYPES[name] for name in names]
+    return [each for each in _conditions(draft) if each.opcode == "compare" and is_float(draft.operand(each))]
 
 
 def _limit(draft: Draft, site: Instruction, random: Random) -> Fault:

@@ -34,24 +34,15 @@ _KEPT = {"select": (1, 2), "clamp": (1,)}
 _MOVEMENT = tuple("reverse transpose dynamic-update-slice reduce-window".split())
 
 
-def _differ(draft: Draft, instruction: Instruction, first: int, second: int) -> bool:
-    one, other = draft.operand(instruction, first), draft.operand(instruction, second)
-    return same(one, other)
-
-
-def _swapping(first: int, second: int, *opcodes: str) -> Kind:
+def _swapping(name: str, first: int, second: int, *opcodes: str) -> Kind:
     def fault(draft: Draft, site: Instruction, random: Random) -> Fault:
         return swapped(site.opcode, where=named(site.name), first=first, second=second)
 
-    return Kind(
-        "",
-        where(lambda d, i: i.opcode in opcodes and len(i.operands) > second and _differ(d, i, first, second)),
-        fault,
-    )
+    def holds(draft: Draft, instruction: Instruction) -> bool:
+        has_both = instruction.opcode in opcodes and len(instruction.operands) > second
+        return has_both and same(draft.operand(instruction, first), draft.operand(instruction, second))
 
-
-def _renamed(kind: Kind, name: str) -> Kind:
-    return Kind(name, kind.sites, kind.fault)
+    return Kind(name, where(holds), fault)
 
 
 def _becoming(name: str, table: dict[str, str]) -> Kind:
@@ -142,7 +133,7 @@ def _negated(draft: Draft, site: Instruction, random: Random) -> Fault:
 
 
 def _table(text: str) -> dict[str, str]:
-    return dict(entry.split() for entry in text.split(", "))  # type: ignore[misc]
+    return dict(zip(text.replace(",", "").split()[::2], text.replace(",", "").split()[1::2], strict=True))
 
 
 def _is_signed(draft: Draft, instruction: Instruction) -> bool:
@@ -157,10 +148,10 @@ def _takes_predicate(draft: Draft, instruction: Instruction) -> bool:
 
 
 KINDS = (
-    _renamed(_swapping(0, 1, *_NOT_COMMUTATIVE), "operands exchanged"),
-    _renamed(_swapping(1, 2, "select"), "branches of a select exchanged"),
-    _renamed(_swapping(0, 1, "concatenate"), "concatenated in another order"),
-    _renamed(_swapping(1, 2, "dynamic-slice"), "indices exchanged"),
+    _swapping("operands exchanged", 0, 1, *_NOT_COMMUTATIVE),
+    _swapping("branches of a select exchanged", 1, 2, "select"),
+    _swapping("concatenated in another order", 0, 1, "concatenate"),
+    _swapping("indices exchanged", 1, 2, "dynamic-slice"),
     *(_becoming(name, _table(text)) for name, text in _OPCODES.items()),
     _turned("strictness of a comparison", _DIRECTIONS),
     _turned("direction of a comparison", _REVERSED),

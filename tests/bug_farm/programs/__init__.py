@@ -19,6 +19,6 @@ PROGRAMS: dict[str, Program] = {
 HELD = frozenset(
     "adam_bf16 lstm vit_block_bf16 kalman_filter ppo_loss ray_marching conjugate_gradient "
     "sampling_loop collatz quantized_matmul associative_scan gaussian_process top_k_sampling "
-    "contrastive_bf16 line_search expert_parallel sharded_train_step graph_network".split()
+    "contrastive_bf16 line_search expert_parallel sharded_train_step graph_network event_machine".split()
 )
 """The programs of the held half; all others are of the seen one."""

@@ -209,3 +209,49 @@ def _graph_network(jax: Any) -> Any:
     edges = np.concatenate([np.arange(12, dtype=np.int32), integers(4, 12, 24)])
     receivers = np.concatenate([np.roll(np.arange(12, dtype=np.int32), 1), integers(5, 12, 24)])
     return graph_network, (normal(1, 12, 8), normal(2, 16, 8), normal(3, 16, 8), edges, receivers)
+
+
+@_program
+def _decoder_training(jax: Any) -> Any:
+    """Two blocks of a decoder with causal attention, tied embeddings and dropout by a mask; a step of Adam."""
+    jnp = jax.numpy
+
+    def normed(x: Any, scale: Any) -> Any:
+        return x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale
+
+    def attention(x: Any, block: Any) -> Any:
+        q, k, v = jnp.split(x @ block["qkv"], 3, -1)
+        q, k, v = (each.reshape(2, 6, 2, 6).transpose(0, 2, 1, 3) for each in (q, k, v))
+        scores = q @ k.swapaxes(2, 3) / np.sqrt(6)
+        scores = jnp.where(jnp.tril(jnp.ones((6, 6), bool)), scores, -1e30)
+        return (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(2, 6, 12) @ block["out"]
+
+    def decoder_training(parameters: Any, moments: Any, tokens: Any, kept: Any, step: Any) -> Any:
+        def loss(parameters: Any) -> Any:
+            x = parameters["table"][tokens[:, :-1]] * np.sqrt(12) + parameters["places"]
+            for block, mask in zip(parameters["blocks"], kept, strict=True):
+                x = x + attention(normed(x, block["scale"]), block) * mask / 0.9
+                gate, value = jnp.split(normed(x, block["scale"]) @ block["up"], 2, -1)
+                x = x + (jax.nn.silu(gate) * value) @ block["down"]
+            logits = x @ parameters["table"].T
+            top = jax.nn.logsumexp(logits, -1)
+            chosen = jnp.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0]
+            counted = tokens[:, 1:] > 0
+            total = jnp.where(counted, top - chosen + 1e-3 * top**2, 0.0).sum()
+            return total / jnp.maximum(counted.sum(), 1)
+
+        value, gradients = jax.value_and_grad(loss)(parameters)
+        return value, *adam(jax, parameters, gradients, moments, step)
+
+    def block(seed: int) -> Any:
+        shapes = {"qkv": (12, 36), "out": (12, 12), "up": (12, 32), "down": (16, 12)}
+        made = {name: normal(seed + n, *shape) for n, (name, shape) in enumerate(shapes.items())}
+        return made | {"scale": 1 + 0.1 * normal(seed + 9, 12)}
+
+    parameters = {"table": normal(1, 14, 12), "places": normal(2, 6, 12), "blocks": [block(10), block(30)]}
+    moments = (
+        jax.tree.map(lambda each: 0.1 * normal(6, *each.shape), parameters),
+        jax.tree.map(lambda each: 0.1 * positive(7, *each.shape), parameters),
+    )
+    kept = (np.random.default_rng(8).random((2, 2, 6, 12)) < 0.9).astype(np.float32)
+    return decoder_training, (parameters, moments, integers(3, 14, 2, 7), kept, np.int32(4))

@@ -307,3 +307,68 @@ def _sinkhorn(jax: Any) -> Any:
         return plan, (plan * costs).sum(), count
 
     return sinkhorn, (normal(1, 9, 2), normal(2, 8, 2), positive(3, 9), positive(4, 8))
+
+
+@_program
+def _chosen_solver(jax: Any) -> Any:
+    """Each system of a batch goes to one of three solvers, and another step is taken only if it is needed."""
+    jnp, lax = jax.numpy, jax.lax
+
+    def jacobi(matrix: Any, right: Any, x: Any) -> Any:
+        diagonal = jnp.diagonal(matrix)
+        return x + (right - matrix @ x) / diagonal
+
+    def richardson(matrix: Any, right: Any, x: Any) -> Any:
+        return x + 0.1 * (right - matrix @ x)
+
+    def steepest(matrix: Any, right: Any, x: Any) -> Any:
+        residual = right - matrix @ x
+        return x + residual * (residual @ residual) / (residual @ (matrix @ residual) + 1e-12)
+
+    def chosen_solver(matrices: Any, rights: Any, ways: Any) -> Any:
+        def solve(total: Any, given: Any) -> Any:
+            matrix, right, way = given
+
+            def body(state: Any) -> Any:
+                x, _, count = state
+                x = lax.switch(way, [jacobi, richardson, steepest], matrix, right, x)
+                return x, jnp.sqrt(((right - matrix @ x) ** 2).sum()), count + 1
+
+            state = (jnp.zeros_like(right), jnp.float32(1e3), 0)
+            x, residual, count = lax.while_loop(lambda s: (s[1] > 1e-2) & (s[2] < 12), body, state)
+            x = lax.cond(residual > 1e-3, lambda x: steepest(matrix, right, x), lambda x: 1.0 * x, x)
+            return total + x, (x, residual, count)
+
+        return lax.scan(solve, jnp.zeros(6), (matrices, rights, ways))
+
+    half = normal(1, 5, 6, 6)
+    matrices = half @ half.swapaxes(1, 2) + 2 * np.eye(6, dtype=np.float32)
+    return chosen_solver, (matrices, normal(2, 5, 6), np.array([0, 2, 1, 2, 0], np.int32))
+
+
+@_program
+def _event_machine(jax: Any) -> Any:
+    """A machine with a few instructions, a stack and a counter; it runs until it halts, and is all integers."""
+    jnp, lax = jax.numpy, jax.lax
+
+    def event_machine(program: Any, memory: Any) -> Any:
+        def body(state: Any) -> Any:
+            place, stack, top, memory, count = state
+            opcode, argument = program[place, 0], program[place, 1]
+            last, under = stack[top - 1], stack[top - 2]
+            cases = [
+                lambda: (stack.at[top].set(memory[argument]), top + 1, memory, place + 1),
+                lambda: (stack.at[top - 2].set(under + last), top - 1, memory, place + 1),
+                lambda: (stack.at[top - 2].set(under * last % 101), top - 1, memory, place + 1),
+                lambda: (stack, top - 1, memory.at[argument].set(last), place + 1),
+                lambda: (stack, top - 1, memory, jnp.where(last > 0, argument, place + 1)),
+                lambda: (stack.at[top].set(argument), top + 1, memory, place + 1),
+            ]
+            stack, top, memory, place = lax.switch(opcode, cases)
+            return place, stack, top, memory, count + 1
+
+        state = (0, jnp.zeros(8, jnp.int32), 0, memory, 0)
+        return lax.while_loop(lambda s: (s[0] < program.shape[0]) & (s[4] < 80), body, state)
+
+    steps = [(0, 0), (0, 1), (2, 0), (5, 3), (1, 0), (3, 0), (0, 2), (5, -1), (1, 0), (3, 2), (0, 2), (4, 0), (0, 0)]
+    return event_machine, (np.array(steps, np.int32), np.array([7, 5, 4, 9], np.int32))

@@ -147,3 +147,20 @@ def _hashed_bloom(jax: Any) -> Any:
         return member, checksum, bits, average, order, jnp.cumsum(words[order] % 1000)
 
     return hashed_bloom, (integers(1, 2**30, 12), integers(1, 2**30, 20), integers(3, 4000, 6, 5) - 2000)
+
+
+@_program(keeps=[0, 1, 2])
+def _tiny_likelihoods(jax: Any) -> Any:
+    """Products of likelihoods below the smallest normal number, scaled up again, and missing values passed on."""
+    jnp = jax.numpy
+
+    def tiny_likelihoods(first: Any, second: Any, prior: Any, measured: Any) -> Any:
+        joint = first * second * prior
+        posterior = joint * np.float32(1e30)
+        weights = jnp.exp(-0.5 * measured**2 - 88.0) * jnp.maximum(measured, -1.0)
+        largest = jnp.maximum(jnp.abs(measured), 0.5)
+        return posterior / posterior.sum(-1, keepdims=True), joint, weights * np.float32(1e30), largest, largest.max(0)
+
+    exponents = np.random.default_rng(1).uniform(-20, -17, (2, 6, 8))
+    likelihoods = (10**exponents).astype(np.float32)
+    return tiny_likelihoods, (*likelihoods, positive(2, 8), normal(3, 6, 8) * 3)

@@ -1,0 +1,85 @@
+"""A sample of the drawn pairs; `python -m tests.bug_farm` measures all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+import hloexec
+from tests.bug_farm.__main__ import chosen, measure
+from tests.bug_farm.dataflow import DataFlow
+from tests.bug_farm.drawing import Pair, pairs
+from tests.bug_farm.programs import HELD, PROGRAMS
+
+pytest.importorskip("jax")
+
+_SAMPLE = [
+    *(f"{program}/0{number}" for number, program in enumerate(("fourier_filter", "page_rank", "associative_scan"))),
+    *("vit_block_bf16/04", "expert_parallel/02", "hashed_bloom/03", "residual_net/08", "u_net/04"),
+    *("rope_cache_bf16/clean00", "kalman_filter/clean01", "graph_network/clean02", "conjugate_gradient/clean00"),
+]
+"""Pairs on which a diff takes a second at most."""
+_RIGHT = 0.7
+"""The share of them that must be right."""
+
+_LOOP = """HloModule loop
+
+body {
+  state = (s32[], f32[4]) parameter(0)
+  count = s32[] get-tuple-element(state), index=0
+  vector = f32[4] get-tuple-element(state), index=1
+  one = s32[] constant(1)
+  next = s32[] add(count, one)
+  turned = f32[4] negate(vector)
+  ROOT end = (s32[], f32[4]) tuple(next, turned)
+}
+
+condition {
+  given = (s32[], f32[4]) parameter(0)
+  number = s32[] get-tuple-element(given), index=0
+  three = s32[] constant(3)
+  ROOT goes_on = pred[] compare(number, three), direction=LT
+}
+
+ENTRY main {
+  zero = s32[] constant(0)
+  x = f32[4] parameter(0)
+  sine = f32[4] sine(x)
+  start = (s32[], f32[4]) tuple(zero, sine)
+  loop = (s32[], f32[4]) while(start), condition=condition, body=body
+  found = f32[4] get-tuple-element(loop), index=1
+  ROOT result = f32[4] cosine(found)
+}
+"""
+
+
+def test_most_of_a_sample_is_right_and_nothing_fails() -> None:
+    known = {pair.name: pair for pair in pairs()}
+    records = list(measure([known[name] for name in _SAMPLE], jobs=2))
+    failed = [record for record in records if "failure" in record]
+    assert not failed, failed
+    wrong = [record["name"] for record in records if not record["first"]]
+    print(f"wrong: {wrong}")
+    assert not [name for name in wrong if "clean" in name]
+    assert len(records) - len(wrong) >= _RIGHT * len(records)
+
+
+def test_there_are_enough_pairs_and_both_halves_have_as_many() -> None:
+    assert sum(not pair.is_clean for pair in pairs()) >= 400
+    assert sum(pair.is_clean for pair in pairs()) >= 200
+    assert 0.4 < len(HELD & PROGRAMS.keys()) / len(PROGRAMS) < 0.6
+    assert not HELD - PROGRAMS.keys()
+    assert sum(program.is_bf16 for program in PROGRAMS.values()) >= 5
+    assert sum(program.devices == 8 for program in PROGRAMS.values()) >= 4
+
+
+def test_a_limit_takes_pairs_of_all_programs() -> None:
+    assert {pair.program for pair in chosen(limit=len(PROGRAMS), clean=False)} == PROGRAMS.keys()
+    assert chosen(only="u_net/03") == [Pair("u_net", 3)]
+
+
+def test_neighbours_are_found_through_the_state_of_a_loop() -> None:
+    flow = DataFlow(hloexec.parse(_LOOP))
+    assert flow.neighbours(["turned"], {}) == {"sine", "turned", "result"}
+    assert flow.neighbours(["goes_on"], {}) == {"zero", "next", "three", "loop"}
+    assert flow.neighbours(["end"], {"end": {0}}) == {"next", "count", "number", "goes_on"}
+    assert flow.sources("found") == {"sine", "turned"}
