@@ -45,7 +45,7 @@ def judge(drawn: Drawn, found: hloexec.Diff) -> Judgement:
     near = flow.neighbours(drawn.planted, drawn.elements)
     levels = [_level(drawn, flow, near, finding) for finding in found.findings]
     rank = next((number for number, level in enumerate(levels, 1) if level), None)
-    lines = {each.name: hloexec_line(drawn, each.name) for c in drawn.after.module for each in c}
+    lines = {each.name: _line(drawn, each.name) for c in drawn.after.module for each in c}
     return Judgement(
         found.verdict,
         levels[0] if levels and found.verdict == "differ" else "",
@@ -55,7 +55,7 @@ def judge(drawn: Drawn, found: hloexec.Diff) -> Judgement:
     )
 
 
-def hloexec_line(drawn: Drawn, name: str) -> str:
+def _line(drawn: Drawn, name: str) -> str:
     """An instruction as text, without metadata and layouts."""
     (instruction,) = (c.by_name[name] for c in drawn.after.module if name in c.by_name)
     operands = ", ".join(instruction.operands)
@@ -68,7 +68,7 @@ def _shape(shape: Any) -> str:
 
 
 def _described(drawn: Drawn, run: Any) -> str:
-    return f"{run.path} [{hloexec_line(drawn, run.instruction)}]"
+    return f"{run.path} [{_line(drawn, run.instruction)}]"
 
 
 def _level(drawn: Drawn, flow: DataFlow, near: set[str], finding: Any) -> str:

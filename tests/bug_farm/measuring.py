@@ -45,7 +45,7 @@ def measured(pair: Pair) -> Record:
     try:
         drawn = draw(pair)
     except LookupError as reason:
-        return record | {"kind": "", "failure": str(reason)}
+        return record | {"kind": "", "is_drawn": False, "failure": str(reason)}
     record |= {
         "kind": drawn.kind,
         "inputs": drawn.variant,

@@ -4,14 +4,14 @@ The modules here hold the programs; `HELD` says which of them are not looked at 
 is measured on them is measured once.
 """
 
-from tests.bug_farm.programs import devices, learning, loops, numeric, sequences, vision
+from tests.bug_farm.programs import decisions, devices, learning, loops, numeric, sequences, vision
 from tests.bug_farm.programs.program import Program
 
 __all__ = ["HELD", "PROGRAMS", "Program"]
 
 PROGRAMS: dict[str, Program] = {
     program.name: program
-    for module in (learning, sequences, vision, numeric, loops, devices)
+    for module in (learning, sequences, vision, numeric, loops, decisions, devices)
     for program in module.PROGRAMS
 }
 """All of them by name."""
