@@ -54,13 +54,14 @@ def measured(pair: Pair) -> Record:
         "drawing_seconds": time.perf_counter() - start,
     }
     plain = _in_a_child(lambda: _plain_run(drawn))
+    if "failure" in plain:
+        return record | plain
     diff = _in_a_child(lambda: _diffed(drawn))
-    if "failure" in plain or "failure" in diff:
-        return record | {"failure": plain.get("failure") or diff["failure"]}
-    record |= diff
-    record |= {f"plain_{name}": figure for name, figure in plain.items()}
-    record["cost"] = diff["seconds"] / plain["seconds"]
-    record["memory"] = max(diff["bytes"], _LEAST_BYTES) / max(plain["bytes"], _LEAST_BYTES)
+    record |= {f"plain_{name}": figure for name, figure in plain.items()} | diff
+    if "seconds" in diff:
+        record["cost"] = diff["seconds"] / plain["seconds"]
+    if "bytes" in diff:
+        record["memory"] = max(diff["bytes"], _LEAST_BYTES) / max(plain["bytes"], _LEAST_BYTES)
     return record
 
 
@@ -127,7 +128,9 @@ def _in_a_child(work: Callable[[], Record]) -> Record:
     _, status = os.waitpid(child, 0)
     if not text:
         is_late = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGKILL, signal.SIGXCPU)
-        return {"failure": f"diff took more than {LIMIT_SECONDS} s" if is_late else f"diff died: status {status}"}
+        if not is_late:
+            return {"failure": f"it died: status {status}"}
+        return {"failure": f"it took more than {LIMIT_SECONDS} s", "seconds": LIMIT_SECONDS}
     found = json.loads(text)
     assert isinstance(found, dict)
     return found
