@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from textwrap import shorten
 from typing import Any
 
 import attrs
 
 import hloexec
+from hloexec.origins import hlo_line
 from tests.bug_farm.dataflow import DataFlow
 from tests.bug_farm.drawing import Drawn
 
@@ -15,6 +17,7 @@ __all__ = ["Judgement", "judge"]
 _LARGEST_REGION = 5
 _LARGEST_TUPLE = 5
 """A tuple that a value is put into says where the value goes only if it is no larger."""
+_WIDTH = 200
 
 
 @attrs.frozen
@@ -45,26 +48,19 @@ def judge(drawn: Drawn, found: hloexec.Diff) -> Judgement:
     near = flow.neighbours(drawn.planted, drawn.elements)
     levels = [_level(drawn, flow, near, finding) for finding in found.findings]
     rank = next((number for number, level in enumerate(levels, 1) if level), None)
-    lines = {each.name: _line(drawn, each.name) for c in drawn.after.module for each in c}
     return Judgement(
         found.verdict,
         levels[0] if levels and found.verdict == "differ" else "",
         rank,
         tuple(_described(drawn, finding.after) for finding in found.findings[:3]),
-        tuple(lines[name] for name in sorted(drawn.planted)),
+        tuple(_line(drawn, name) for name in sorted(drawn.planted)),
     )
 
 
 def _line(drawn: Drawn, name: str) -> str:
-    """An instruction as text, without metadata and layouts."""
+    """An instruction as text, without its metadata, shortened."""
     (instruction,) = (c.by_name[name] for c in drawn.after.module if name in c.by_name)
-    operands = ", ".join(instruction.operands)
-    return f"{name} = {_shape(instruction.shape)} {instruction.opcode}({operands})"
-
-
-def _shape(shape: Any) -> str:
-    text = str(shape)
-    return text if len(text) < 60 else f"{text[:57]}…"
+    return shorten(hlo_line(instruction), _WIDTH)
 
 
 def _described(drawn: Drawn, run: Any) -> str:
