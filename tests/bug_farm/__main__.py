@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 from queue import Queue
+from random import Random
 from statistics import median, quantiles
 from subprocess import PIPE, Popen
 from tempfile import TemporaryFile
@@ -21,6 +22,7 @@ from typing import Any
 
 from tests.bug_farm.drawing import Pair, pairs
 from tests.bug_farm.lowering import ENVIRONMENT
+from tests.bug_farm.programs import PROGRAMS
 
 __all__ = ["chosen", "measure"]
 
@@ -40,14 +42,21 @@ def chosen(
         for pair in pairs()
         if only in pair.name and half in ("", pair.half) and (clean if pair.is_clean else faults)
     ]
-    if limit is None or limit >= len(found):
+    if limit is None:
         return found
-    return [found[number * len(found) // limit] for number in range(limit)]
+    ranks: dict[Pair, tuple[int, str]] = {}
+    for program, group in groupby(found, lambda pair: pair.program):
+        mixed = list(group)
+        Random(program).shuffle(mixed)
+        ranks |= {pair: (rank, program) for rank, pair in enumerate(mixed)}
+    kept = set(sorted(found, key=ranks.__getitem__)[:limit])
+    return [pair for pair in found if pair in kept]
 
 
 def measure(wanted: Sequence[Pair], jobs: int = 1) -> Iterator[Record]:
     """What is found of each pair, as it comes; the pairs of a program share a process."""
-    chunks = [list(chunk) for _, chunk in groupby(wanted, lambda pair: pair.program)]
+    in_order = sorted(wanted, key=lambda pair: list(PROGRAMS).index(pair.program))
+    chunks = [list(chunk) for _, chunk in groupby(in_order, lambda pair: pair.program)]
     records: Queue[Record] = Queue()
     with ThreadPoolExecutor(jobs) as pool:
         for chunk in chunks:

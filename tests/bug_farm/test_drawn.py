@@ -12,13 +12,13 @@ from tests.bug_farm.programs import HELD, PROGRAMS
 
 pytest.importorskip("jax")
 
-_SAMPLE = [
-    *(f"{program}/0{number}" for number, program in enumerate(("fourier_filter", "page_rank", "associative_scan"))),
-    *("vit_block_bf16/04", "expert_parallel/02", "hashed_bloom/03", "residual_net/08", "u_net/04"),
-    *("rope_cache_bf16/clean00", "kalman_filter/clean01", "graph_network/clean02", "conjugate_gradient/clean00"),
-]
-"""Pairs on which a diff takes a second at most."""
-_RIGHT = 0.7
+_SAMPLE = (
+    "fourier_filter/06 fourier_filter/02 hashed_bloom/03 page_rank/00 page_rank/clean00 residual_net/06 "
+    "rope_cache_bf16/00 rope_cache_bf16/clean00 random_field/06 tiny_likelihoods/06 gru_bf16/clean02 "
+    "ring_attention/clean01"
+).split()
+"""Pairs on which a diff takes a second at most, of the seen half."""
+_RIGHT = 0.8
 """The share of them that must be right."""
 
 _LOOP = """HloModule loop
