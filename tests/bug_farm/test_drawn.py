@@ -13,11 +13,10 @@ from tests.bug_farm.programs import HELD, PROGRAMS
 pytest.importorskip("jax")
 
 _SAMPLE = (
-    "fourier_filter/06 fourier_filter/02 hashed_bloom/03 page_rank/00 page_rank/clean00 residual_net/06 "
-    "rope_cache_bf16/00 rope_cache_bf16/clean00 random_field/06 tiny_likelihoods/06 gru_bf16/clean02 "
-    "ring_attention/clean01"
+    "fourier_filter/00 fourier_filter/02 fourier_filter/06 hashed_bloom/00 hashed_bloom/03 hashed_bloom/06 "
+    "rope_cache_bf16/00 rope_cache_bf16/06 rope_cache_bf16/clean00 tiny_likelihoods/06 ring_attention/clean01"
 ).split()
-"""Pairs on which a diff takes a second at most, of the seen half."""
+"""Pairs on which a diff takes a second at most, of the seen half and of few programs: lowering takes longest."""
 _RIGHT = 0.8
 """The share of them that must be right."""
 
