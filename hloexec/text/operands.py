@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from hloexec.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
-from hloexec.ir import ArrayShape, Instruction, Literal, Shape, TupleShape
+from hloexec.ir import ArrayShape, Instruction, Literal, Shape, TupleShape, leaf_shapes
 from hloexec.ops.attributes import attribute_fields, computation_names
 from hloexec.ops.common import higher_precision
 from hloexec.ops.control.asynchronous import AsyncDoneAttributes, AsyncStartAttributes
@@ -17,7 +17,7 @@ from hloexec.ops.registry import Opcode, ProgramShape, Role, find_opcode
 from hloexec.text.asynchronous import check_continued, wrap, wrapped_opcode
 from hloexec.text.lexer import NAME, NAME_PATTERN, SHAPE, Lexer
 from hloexec.text.literals import LiteralParser
-from hloexec.text.shapes import ARRAY_PATTERN, ShapeParser
+from hloexec.text.shapes import ARRAY_PATTERN, MAXIMUM_SIZE, ShapeParser
 from hloexec.text.state import ParserState, Scope
 from hloexec.text.unstated import implicitly_broadcast, shape_as_operand, with_operand_layout
 
@@ -280,7 +280,11 @@ class OperandParser:
                 keywords["shape"] = ArrayShape(reduce(higher_precision, types)) if types else TupleShape()
             if "computations" in entry.infer_needs:
                 keywords["computations"] = tuple(self._called(entry, attributes, start))
-            return with_operand_layout(entry, attributes, shapes, entry.infer(*shapes, **keywords))
+            inferred = with_operand_layout(entry, attributes, shapes, entry.infer(*shapes, **keywords))
+            arrays = (leaf for _, leaf in leaf_shapes(inferred) if isinstance(leaf, ArrayShape))
+            if any(size > MAXIMUM_SIZE for leaf in arrays for size in leaf.dimensions):
+                raise ShapeError("a dimension is larger than 2^63 - 1")
+            return inferred
         except ShapeError as error:
             lexer.fail(f"the shape of this {entry.name} cannot be inferred: {error.message}", start)
 

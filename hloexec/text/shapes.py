@@ -13,7 +13,7 @@ from hloexec.dtypes import ELEMENT_TYPES, ElementType, Kind
 from hloexec.ir import UNBOUNDED, ArrayShape, BufferShape, Layout, Shape, SplitConfig, TupleShape
 from hloexec.text.lexer import END, NAME, NUMBER, SHAPE, Lexer
 
-__all__ = ["ARRAY_PATTERN", "ShapeParser", "parse_shape"]
+__all__ = ["ARRAY_PATTERN", "MAXIMUM_SIZE", "ShapeParser", "parse_shape"]
 
 ARRAY_PATTERN = r"[a-z][a-z0-9]*\[[0-9,]*+\](?:\{[^{}\"/]*+\})?"
 """What the usual array shape looks like; `ShapeParser.known` says whether a text is one."""
@@ -21,7 +21,8 @@ ARRAY_PATTERN = r"[a-z][a-z0-9]*\[[0-9,]*+\](?:\{[^{}\"/]*+\})?"
 _SIMPLE = re.compile(r"(\w+)\[((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\](?:\{([0-9]{1,3}(?:,[0-9]{1,3})*)\})?")
 _LAYOUT_START = re.compile(r"\s*[0-9:]")
 _DIM_LEVEL_TYPES = ("D", "C", "S", "H")
-_MAXIMUM_SIZE = (1 << 63) - 1
+MAXIMUM_SIZE = (1 << 63) - 1
+"""Of a dimension."""
 
 
 def parse_shape(text: str) -> Shape:
@@ -151,7 +152,7 @@ class ShapeParser:
             if sorted(layout.minor_to_major) != list(range(len(dimensions))):
                 return None
         element_type = ELEMENT_TYPES[match[1]]
-        if max(dimensions, default=0) > _MAXIMUM_SIZE or (dimensions and not element_type.is_array):
+        if max(dimensions, default=0) > MAXIMUM_SIZE or (dimensions and not element_type.is_array):
             return None
         shape = self._known[text] = ArrayShape(element_type, dimensions, layout)
         return shape

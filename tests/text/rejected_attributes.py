@@ -26,6 +26,9 @@ def _all_reduce(groups: str) -> str:
 
 
 ATTRIBUTES: dict[str, str] = {
+    "padding beyond the largest size": module(
+        "a = f32[2] parameter(0)\nz = f32[] constant(0)\nROOT root = §pad(a, z), padding=9223372036854775807_1§"
+    ),
     "attribute twice": _unary("f32[2,2] broadcast(a), dimensions={0}, §dimensions={0}"),
     "attribute without a value": _unary("f32[2,2] broadcast(a), dimensions=§"),
     "attribute without equals": _unary("f32[2,2] broadcast(a), §dimensions"),
