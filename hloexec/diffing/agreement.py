@@ -25,7 +25,17 @@ from hloexec.ops.common import wide
 from hloexec.precision import unit_roundoff
 from hloexec.values import Array
 
-__all__ = ["LOCAL", "Allowance", "agrees", "aligned", "could_agree", "is_varied", "rearranged", "rounds_alike"]
+__all__ = [
+    "LOCAL",
+    "Allowance",
+    "agrees",
+    "aligned",
+    "arranged",
+    "could_agree",
+    "is_varied",
+    "rearranged",
+    "rounds_alike",
+]
 
 LOCAL = Tolerance(
     factor=1.0, derivation="what rounding does to each element, for the operands that it was computed from"
@@ -33,6 +43,9 @@ LOCAL = Tolerance(
 """Of values whose elements' bounds are known (`hloexec.diffing.bounds`)."""
 
 _MOST_PERMUTATIONS = 24
+_SHARE = 0.05
+"""Of a value that came right, so many elements may be off: those in which cancellation amplifies roundings."""
+_ROUNDINGS = 64.0
 _COARSE_SQUARE = 2.0**-24
 """The square of the unit roundoff from which on a type counts as narrow: f16 has 2⁻¹¹, bf16 2⁻⁸."""
 _MORE = 1.3
@@ -55,19 +68,20 @@ class Allowance:
         return self.actual if self.expected is None else self.actual + self.expected.reshape(dimensions)
 
 
-def could_agree(first: Digest, sums: Array, relative: float) -> Array:
+def could_agree(first: Digest, sums: Array, relative: Array) -> Array:
     """Which of several digests, given by rows (total, magnitude, squares), are worth a look: values of which most
-    elements may be those of the first, with errors of a part of their own size or of the root mean square.
+    elements may be those of the first, with errors of a part (for each digest) of their own size or of the root mean
+    square.
 
     With errors of at most t = r (|x| + s), Σx and Σ|x| are off by r (Σ|x| + n s), Σx² by 2 r (Σx² + s Σ|x|) +
     2 r² (Σx² + n s²). The sums themselves are off by n 2⁻⁵² Σ|x| at most.
     """
     n, size = first.count, first.root_mean_square
-    relative += 2.0**-52 * min(n, 1 << 16)
+    relative = relative + 2.0**-52 * min(n, 1 << 16)
     linear = relative * (first.magnitude + n * size)
     square = 2 * relative * (first.squares + size * first.magnitude) + 2 * relative**2 * (first.squares + n * size**2)
     ours = np.array([first.total, first.magnitude, first.squares])
-    return np.asarray((np.abs(sums - ours) <= np.array([linear, linear, square]) * (1 + 1e-9)).all(axis=1))
+    return np.asarray((np.abs(sums - ours) <= np.stack([linear, linear, square], axis=-1) * (1 + 1e-9)).all(axis=1))
 
 
 def agrees(actual: Array, expected: Array, allowed: Array | None) -> bool:
@@ -96,12 +110,13 @@ def rounds_alike(actual: Array, expected: Array, ours: Chain, counterpart: Chain
     Where one side rounds to a narrow type (unit roundoff 2⁻¹² or more) more often than the other, about half of the
     elements differ. Where both round as often, what is rounded differs by f32's roundings at most, and
     elements differ only where these decide: about one in 2⁻⁹/2⁻²⁴ per term added up. So more than one in twenty are
-    taken for a rounding that is missing, or one too many.
+    taken for a rounding that is missing, or one too many. What one side has yet to round is rounded first.
     """
     fewer, more = sorted((ours.rounding_squares, counterpart.rounding_squares))
     if more < _COARSE_SQUARE or more < _MORE * fewer:
         return True
-    first, second = wide(actual), wide(expected)
+    narrow = narrower(element_type_of(actual.dtype), element_type_of(expected.dtype))
+    first, second = (wide(_as(array, narrow)) for array in (actual, expected))
     unequal = np.count_nonzero((first != second) & ~(np.isnan(first) & np.isnan(second)))
     return bool(unequal <= max(1, actual.size // 20))
 
@@ -130,6 +145,12 @@ def aligned(value: Array, dimensions: tuple[int, ...]) -> Iterator[Array]:
             return
 
 
+def arranged(value: Array, like: Array) -> Iterator[Array]:
+    """The ways in which an array may replace another, in its dimensions and its element type."""
+    for candidate in aligned(value, like.shape):
+        yield candidate if candidate.dtype == like.dtype else candidate.astype(like.dtype)
+
+
 def rearranged(actual: Array, expected: Array, allowed: Allowance | None) -> Array | None:
     """`expected` with its dimensions permuted so that `actual` agrees with it; None where none does.
 
@@ -156,3 +177,15 @@ def is_varied(array: Array) -> bool:
         return False
     part = np.ravel(array)[:_SAMPLE] if array.flags.c_contiguous else array.flat[:_SAMPLE]
     return len(np.unique(wide(part))) >= _FEW
+
+
+def is_near(actual: Array, expected: Array) -> bool:
+    """Whether all but a few elements agree to within some roundings."""
+    first, second = element_type_of(actual.dtype), element_type_of(expected.dtype)
+    if not first.is_inexact or not second.is_inexact:
+        return bool(np.array_equal(wide(actual), wide(expected)))
+    part = _ROUNDINGS * max(unit_roundoff(first), unit_roundoff(second))
+    x, y = wide(actual), wide(expected)
+    with np.errstate(all="ignore"):
+        off = ~((np.abs(x - y) <= part * np.abs(y)) | (x == y) | (np.isnan(x) & np.isnan(y)))
+    return bool(np.count_nonzero(off) <= _SHARE * off.size)

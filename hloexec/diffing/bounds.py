@@ -23,7 +23,7 @@ import attrs
 import numpy as np
 
 from hloexec.diffing.chains import InstructionChains, on_the_way
-from hloexec.diffing.evaluation import Evaluator, Values
+from hloexec.diffing.evaluation import Evaluator, Overlay, Values
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.dtypes import element_type_of
 from hloexec.ir import Computation
@@ -39,18 +39,6 @@ __all__ = ["Bounds", "PathBounds", "relative_bound"]
 _MOVES = 8.0
 """By how many bounds an operand is changed to measure the effect; half an ULP would be lost in rounding."""
 _DRAWS = 4
-
-
-@attrs.frozen(eq=False)
-class _Changed:
-    """The values of a run, some of them replaced."""
-
-    values: Values
-    changes: Mapping[int, Array]
-
-    def __getitem__(self, number: int, /) -> Array:
-        found = self.changes.get(number)
-        return self.values[number] if found is None else found
 
 
 @attrs.frozen
@@ -100,7 +88,7 @@ class Bounds:
         # Σ|tᵢ| of each element, or its substitute.
         if not self._adds_sizes(node.instance):
             sizes = np.maximum(sizes, self._sensitivity(node, result, values))
-        elif (found := self._result(node, _Changed(values, _magnitudes(node.instance, values)))) is not None:
+        elif (found := self._result(node, Overlay(values, _magnitudes(node.instance, values)))) is not None:
             sizes = np.maximum(sizes, _sizes(found))
         return rounded + min(in_sums, LAMBDA * math.sqrt(chain.sum_squares / 3)) * sizes
 
@@ -139,7 +127,7 @@ class Bounds:
                 operand = wide(values[number])
                 signs = random.integers(0, 2, operand.shape) * 2 - 1
                 changes[number] = _as(operand * (1 + part * signs), values[number])
-            moved = self._result(node, _Changed(values, changes))
+            moved = self._result(node, Overlay(values, changes))
             if moved is not None:
                 found = np.maximum(found, _distance(moved, result) / part)
         return found
@@ -153,7 +141,7 @@ class Bounds:
         if occurrences == 1 and not node.instance.others and self._adds_sizes(node.instance):
             sizes = _magnitudes(node.instance, values)
             most, least = (
-                self._result(node, _Changed(values, {**sizes, number: _as(value, operand)}))
+                self._result(node, Overlay(values, {**sizes, number: _as(value, operand)}))
                 for value in (errors, np.zeros_like(errors))
             )
             if most is not None and least is not None:
@@ -161,7 +149,7 @@ class Bounds:
         found = np.zeros(result.shape)
         step = _MOVES * errors * (math.sqrt(0.5) * (1 + 1j) if operand.dtype.kind == "c" else 1.0)
         for sign in (1, -1):
-            moved = self._result(node, _Changed(values, {number: _as(wide(operand) + sign * step, operand)}))
+            moved = self._result(node, Overlay(values, {number: _as(wide(operand) + sign * step, operand)}))
             if moved is None:
                 # It cannot be run again: as an elementwise operation at its steepest would be taken.
                 return errors if errors.shape == result.shape else np.full(result.shape, errors.max())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -18,13 +18,25 @@ from hloexec.ir import ArrayShape, Module, leaf_shapes
 from hloexec.ops.registry import find_opcode
 from hloexec.values import Array, Value
 
-__all__ = ["Evaluator", "Values"]
+__all__ = ["Evaluator", "Overlay", "Values"]
 
 
 class Values(Protocol):
     """Arrays by the numbers of their nodes."""
 
     def __getitem__(self, number: int, /) -> Array: ...
+
+
+@attrs.frozen(eq=False)
+class Overlay:
+    """The values of a run, some of them replaced."""
+
+    values: Values
+    changes: Mapping[int, Array]
+
+    def __getitem__(self, number: int, /) -> Array:
+        found = self.changes.get(number)
+        return self.values[number] if found is None else found
 
 
 class Evaluator:

@@ -57,8 +57,8 @@ class Finding:
     """Whether the result is right once this instruction's value is replaced by its counterpart's."""
     reason: str = ""
     """What distinguishes it, in a few words."""
-    times: int = 1
-    """How often it ran and gave something wrong, iterations and devices counted."""
+    region: tuple[InstructionRun, ...] = ()
+    """What `after` computed since values that are right, where no single instruction can be told; else empty."""
 
 
 @attrs.frozen
@@ -103,6 +103,11 @@ class Diff(Described):
         first = self.findings[0]
         blame = "is to blame" if first.is_certain else "is where it begins"
         return f"{self.verdict}: %{first.after.instruction} in {first.after.computation} {blame}"
+
+    @property
+    def region(self) -> tuple[InstructionRun, ...]:
+        """That of the first finding."""
+        return self.findings[0].region if self.findings else ()
 
     @property
     def matched_share(self) -> float:

@@ -49,6 +49,14 @@ class Node:
     digest: Digest
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.value.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.value.dtype
+
+    @property
     def device(self) -> int:
         return self.instance.device
 

@@ -14,7 +14,9 @@ from hloexec.diffing.bounds import PathBounds, relative_bound
 from hloexec.diffing.chains import InstructionChains, path_chain
 from hloexec.diffing.digests import Digest
 from hloexec.diffing.graph import Graph, Node
+from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain
+from hloexec.precision import unit_roundoff
 from hloexec.values import Array
 
 __all__ = ["Index", "Match"]
@@ -148,9 +150,19 @@ class Index:
             return []
         sums = self._sums.get(key)
         if sums is None:
-            rows = [(node.digest.total, node.digest.magnitude, node.digest.squares) for node in nodes]
+            rows = [
+                (
+                    node.digest.total,
+                    node.digest.magnitude,
+                    node.digest.squares,
+                    unit_roundoff(element_type_of(node.dtype)),
+                )
+                for node in nodes
+            ]
             sums = self._sums[key] = np.array(rows)
-        places = np.flatnonzero(could_agree(digest, sums, 2 * relative_bound(chain)))
+        units, sums = sums[:, 3], sums[:, :3]
+        relative = 2 * relative_bound(chain) + np.where(units > unit_roundoff(element_type_of(like.dtype)), units, 0)
+        places = np.flatnonzero(could_agree(digest, sums, relative))
         distances = np.abs(sums[places, 0] - digest.total) + np.abs(sums[places, 1] - digest.magnitude)
         order = places[np.argsort(distances, kind="stable")]
         found = [nodes[place] for place in order if nodes[place].digest.nonfinite == digest.nonfinite]

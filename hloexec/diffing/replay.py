@@ -8,12 +8,13 @@ in which only what depends on it has been recomputed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import copy
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
+import numpy as np
 
 from hloexec.diffing.agreement import agrees, rounds_alike
 from hloexec.diffing.bounds import Bounds
@@ -25,7 +26,7 @@ from hloexec.diffing.matching import Index, Match
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain, worst
 from hloexec.operations import traits_of
-from hloexec.precision import unit_roundoff
+from hloexec.precision import largest_number, unit_roundoff
 from hloexec.tracing.known import KnownArrays
 from hloexec.values import Array
 
@@ -69,7 +70,7 @@ class Replay:
     ) -> None:
         self.graph = graph
         self.index = index
-        self._evaluator = evaluator
+        self.evaluator = evaluator
         self._own_chains = chains
         self._bounds = bounds
         self._digest: KnownArrays[Digest] = KnownArrays(digest_of)
@@ -82,13 +83,15 @@ class Replay:
         """The array that the node had in the run, where another one of its shape holds the same numbers."""
         return node.value if self.digest(node, array).in_order == node.digest.in_order else array
 
-    def start(self) -> State:
-        """The state without overrides."""
+    def start(self, is_over: Callable[[], bool]) -> State:
+        """The state without overrides; of what is not reached before `is_over`, as it was recorded, unmatched."""
         recorded = [node.value for node in self.graph.nodes]
         count = len(recorded)
         state = State(list(recorded), list(recorded), [None] * count, [NO_CHAIN] * count, [None] * count, set())
         self.index.matched = state.matched
         for instance in self.graph.instances:
+            if is_over():
+                break
             self._take(state, instance)
         return state
 
@@ -143,7 +146,7 @@ class Replay:
         """Compute an instance on the values that hold, and replace what it gives by what `before` has."""
         arrays = None
         if any(state.values[node.number] is not node.value for node in instance.inputs):
-            arrays = self._evaluator.results(instance, state.values)
+            arrays = self.evaluator.results(instance, state.values)
         if arrays is None:
             arrays = [node.value for node in instance.results]
         carried = worst(self._carried(state, node) for node in instance.inputs)
@@ -176,13 +179,18 @@ class Replay:
             if not stack:
                 return found
 
-    def wrong_outputs(self, state: State) -> list[tuple[Node, Node]]:
-        """The results that differ: the node of `after`, and what `before` has in its place."""
+    def wrong_outputs(self, state: State, known: Collection[tuple[int, int]] = ()) -> list[tuple[Node, Node]]:
+        """The results that differ: the node of `after`, and what `before` has in its place.
+
+        Those in `known`, pairs of the nodes' numbers, do as long as they are not computed from something else.
+        """
         pairs = {}
         for device, nodes in self.graph.outputs.items():
             for ours, counterpart in zip(nodes, self.index.graph.outputs[device], strict=True):
-                if (ours.number, counterpart.number) not in pairs and not self.is_right(state, ours, counterpart):
-                    pairs[ours.number, counterpart.number] = (ours, counterpart)
+                numbers = (ours.number, counterpart.number)
+                is_known = numbers in known and state.raw[ours.number] is ours.value
+                if numbers not in pairs and (is_known or not self.is_right(state, ours, counterpart)):
+                    pairs[numbers] = (ours, counterpart)
         return list(pairs.values())
 
     def is_right(self, state: State, ours: Node, counterpart: Node) -> bool:
@@ -227,14 +235,23 @@ class Replay:
         state.bounds[number] = None
         bounds = partial(self.bounds, state, node)
         match = self.index.find(array, self.digest(node, array), chain, node, made_of, bounds)
+        if match is not None and not match.is_exact and match.value is not array:
+            # What `after` has not rounded, or not yet, is taken as `before` has rounded it.
+            if _holds(array.dtype, match.value.dtype):
+                match = attrs.evolve(match, value=match.value.astype(array.dtype))
+            array = match.value if match.value.dtype == array.dtype else array
         state.matches[number] = match
-        is_replaced = (
-            match is not None and not match.is_exact and match.value is not array and match.value.dtype == array.dtype
-        )
-        state.values[number] = self._recorded(node, match.value if match is not None and is_replaced else array)
-        # What is wider than `before`'s value has yet to be rounded to it.
+        state.values[number] = self._recorded(node, array)
         if match is not None and match.is_in_order and (match.is_exact or match.value.dtype == array.dtype):
             self.index.note(match.node)
+
+
+def _holds(wide: np.dtype[Any], narrow: np.dtype[Any]) -> bool:
+    """Whether a type of floats has all numbers of another, narrower one."""
+    first, second = element_type_of(wide), element_type_of(narrow)
+    if not (first.is_floating and second.is_floating) or first is second:
+        return False
+    return unit_roundoff(first) < unit_roundoff(second) and largest_number(first) >= largest_number(second)
 
 
 def source_of(node: Node) -> Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -9,12 +10,12 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.arguments import byte_count, listed, require_integer, require_module, require_seed
+from hloexec.arguments import byte_count, listed, require_integer, require_module, require_number, require_seed
 from hloexec.devices.topology import Topology, topology_of
 from hloexec.diffing.agreement import LOCAL
 from hloexec.diffing.bounds import Bounds, PathBounds
 from hloexec.diffing.chains import InstructionChains
-from hloexec.diffing.control import ControlRecorder, Holds, control_findings
+from hloexec.diffing.control import ControlRecorder, Decisions
 from hloexec.diffing.correspondence import Correspondence, correspondence_of
 from hloexec.diffing.evaluation import Evaluator
 from hloexec.diffing.findings import Diff, Finding, Pair, Verdict
@@ -31,6 +32,7 @@ from hloexec.inputs import random_inputs
 from hloexec.ir import ArrayShape, Module
 from hloexec.numerics.comparing import compare
 from hloexec.numerics.comparison import Comparison, LeafComparison, verdict_of
+from hloexec.numerics.comparison import Verdict as Outcome
 from hloexec.numerics.measuring import measure
 from hloexec.numerics.sampling.runs import sampled
 from hloexec.numerics.sampling.spread import Spread
@@ -83,6 +85,7 @@ def diff(
     planner: bool = True,
     observers: Sequence[Observer] = (),
     top: int = 20,
+    budget: float | None = 60.0,
 ) -> Diff:
     """Run two modules on the same inputs, and find the instruction that makes their results differ.
 
@@ -102,6 +105,9 @@ def diff(
     default 80 % of the free memory). The other options are those of `run_devices`, for both modules; `max_iterations`
     and `timeout` apply to each of the two runs.
 
+    The search for what is to blame ends `budget` seconds after the runs (None: never), or at Ctrl-C; the result is then
+    the best that was found, and a note says so.
+
     Raises InputError if parameters or results do not correspond, ResourceError if the values take more than the limit,
     and whatever `run_devices` raises.
     """
@@ -109,6 +115,8 @@ def diff(
     require_module(after, "after")
     policies = _policies(numerics)
     require_integer("top", top, 1)
+    if budget is not None:
+        require_number("budget", budget)
     require_seed(seed)
     watchers = listed("observers", observers, "observers")
     limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
@@ -121,30 +129,49 @@ def diff(
     given = (values, [pairing.inputs(entry) for entry in values])
     sides = [_Side(*entries) for entries in zip((before, after), given, topologies, policies, strict=True)]
     limits = {"memory_limit": limit, "max_iterations": max_iterations, "timeout": timeout}
-    graphs, runs = _recorded(sides, watchers, room, {**alone, **limits, "verify": verify})
+    graphs, decisions = _recorded(
+        sides, watchers, room, {**alone, **limits, "verify": verify}, {**alone, "verify": False}
+    )
+    start = time.monotonic()
     theirs, ours = graphs
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
-    replay = _replay(sides, graphs, {**alone, "verify": False, "memory_limit": room})
-    state = replay.start()
-    blame = Blame(replay)
-    blamed = blame.find(state, top)
-    match_through_rounding(ours, state)
-    findings = [_finding(entry) for entry in blamed]
-    if blamed:
-        deciding = {**alone, "numerics": policies[1], "verify": False}
-        findings = control_findings(after, state, replay.index, findings[0].after, runs, deciding) + findings
     is_equal = _is_equal(ours, theirs)
     spreads = {} if is_equal else sampled(before, given[0], **sides[0].options, **alone, memory_limit=limit).spreads
     comparison = _outputs(ours, theirs, pairing, policies[0], spreads)
-    is_different = blamed or not comparison.agrees
-    verdict: Verdict = "differ" if is_different else "agree" if is_equal else "rounding only"
-    if not findings and verdict == "differ":
-        findings = [_finding(entry, _NOWHERE) for entry in blame.nearest(state)]
+    replay = _replay(sides, graphs, {**alone, "verify": False, "memory_limit": room})
+    different = _different(ours, theirs, pairing, comparison)
+    found = _searched(replay, Blame(replay, (decisions[1], decisions[0]), different, start, budget), comparison, top)
+    is_different = found.findings or not comparison.agrees
+    verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
     counted = [node for node in ours.nodes if _tells_something(node)]
-    matched = sum(state.matches[node.number] is not None for node in counted)
-    pairs, picture = tuple(_pairs(ours, state)), _picture(counted, state, blamed)
-    found = tuple(findings[:top])
-    return Diff(before, after, verdict, found, comparison, pairs, len(counted), matched, picture, pairing.notes)
+    matched = sum(found.state.matches[node.number] is not None for node in counted)
+    pairs, picture = tuple(_pairs(ours, found.state)), _picture(counted, found.state, found.blamed)
+    notes = (*pairing.notes, *found.notes)
+    return Diff(before, after, verdict, found.findings, comparison, pairs, len(counted), matched, picture, notes)
+
+
+@attrs.frozen(eq=False)
+class _Search:
+    """What was found out about why results differ."""
+
+    state: State
+    blamed: Sequence[Blamed]
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+
+
+def _searched(replay: Replay, blame: Blame, comparison: Comparison, top: int) -> _Search:
+    state = replay.start(blame.is_over)
+    blamed = blame.find(state, top) if any(leaf.unequal for leaf in comparison.leaves) else []
+    notes = [blame.end] if blame.end else []
+    if comparison.agrees and all(entry.is_more_precise for entry in blamed):
+        notes += map(_more_precise, blamed)
+        blamed = []
+    match_through_rounding(replay.graph, state)
+    findings = [_finding(entry) for entry in blamed]
+    if not findings and not comparison.agrees:
+        findings = [_finding(entry, _NOWHERE) for entry in blame.nearest(state)]
+    return _Search(state, blamed, tuple(findings[:top]), tuple(notes))
 
 
 def _policies(numerics: object) -> tuple[NumericsPolicy, NumericsPolicy]:
@@ -156,19 +183,23 @@ def _policies(numerics: object) -> tuple[NumericsPolicy, NumericsPolicy]:
 
 
 def _recorded(
-    sides: Sequence[_Side], watchers: Sequence[Observer], room: int | None, options: dict[str, Any]
-) -> tuple[list[Graph], list[tuple[ControlRecorder, Module, Holds]]]:
+    sides: Sequence[_Side],
+    watchers: Sequence[Observer],
+    room: int | None,
+    options: dict[str, Any],
+    alone: dict[str, Any],
+) -> tuple[list[Graph], list[Decisions]]:
     """What either side computes, in `room` bytes together, and which way it goes."""
     graphs: list[Graph] = []
-    runs: list[tuple[ControlRecorder, Module, Holds]] = []
+    decisions: list[Decisions] = []
     for side in sides:
         left = None if room is None else room - sum(graph.byte_size for graph in graphs)
         recorder, controls = GraphRecorder(side.module, left), ControlRecorder()
         observers = [recorder, controls, *watchers]
         found = run_devices(side.module, side.inputs, observers=observers, **side.options, **options)
         graphs.append(recorder.finish(found))
-        runs.append((controls, side.module, recorder.held))
-    return graphs, runs
+        decisions.append(Decisions(controls, side.module, recorder.held, alone | {"numerics": side.policy}))
+    return graphs, decisions
 
 
 def _replay(sides: Sequence[_Side], graphs: Sequence[Graph], options: dict[str, object]) -> Replay:
@@ -186,6 +217,19 @@ def _is_equal(ours: Graph, theirs: Graph) -> bool:
         bool(same_bits(one.value, other.value).all())
         for device in ours.outputs
         for one, other in zip(ours.outputs[device], theirs.outputs[device], strict=True)
+    )
+
+
+def _different(
+    ours: Graph, theirs: Graph, pairing: Correspondence, comparison: Comparison
+) -> frozenset[tuple[int, int]]:
+    """The numbers of the nodes that are results which rounding does not explain."""
+    count = len(pairing.result_order)
+    return frozenset(
+        (one.number, other.number)
+        for row, device in enumerate(sorted(ours.outputs))
+        for place, one, other in zip(pairing.result_order, ours.outputs[device], theirs.outputs[device], strict=True)
+        if comparison.leaves[row * count + place].verdict is Outcome.DIFFERENT
     )
 
 
@@ -240,9 +284,14 @@ def _picture(nodes: Sequence[Node], state: State, blamed: Sequence[Blamed]) -> s
     return "".join(max(characters[start:stop], key=_PICTURE_ORDER.index) for start, stop in pairwise(edges))
 
 
+def _more_precise(blamed: Blamed) -> str:
+    """A note on a value that keeps more bits."""
+    return f"%{blamed.node.instance.instruction.name}: {blamed.reason}; the results do not show it"
+
+
 def _finding(blamed: Blamed, doubt: str = "") -> Finding:
     comparison = None
-    if blamed.counterpart is not None:
+    if blamed.counterpart is not None and blamed.value is not None:
         tolerance = Tolerance(derivation="nothing rounds on the way") if blamed.allowed is None else LOCAL
         measured = measure(blamed.raw, np.ascontiguousarray(blamed.value), tolerance, blamed.allowed)
         ours, its = (str(ArrayShape(element_type_of(array.dtype), array.shape)) for array in (blamed.raw, blamed.value))
@@ -250,4 +299,8 @@ def _finding(blamed: Blamed, doubt: str = "") -> Finding:
         leaf = LeafComparison("value", verdict_of(measured), ours, its, blamed.raw.size, name, measured)
         comparison = Comparison((leaf,))
     before = None if blamed.counterpart is None else blamed.counterpart.place
-    return Finding(blamed.node.place, before, comparison, is_certain=not doubt, reason=doubt)
+    region = tuple(node.place for node in blamed.region)
+    is_certain = blamed.is_certain and not doubt
+    return Finding(
+        blamed.place or blamed.node.place, before, comparison, is_certain, doubt or blamed.reason, region=region
+    )

@@ -62,10 +62,10 @@ def _share(found: Diff) -> str:
 
 def _summary(finding: Finding) -> str:
     if finding.comparison is None:
-        return finding.reason or "its operands are right, and nothing in the other module corresponds to its result"
+        return finding.reason or "nothing behind it was found to differ"
     (leaf,) = finding.comparison.leaves
     many = f"{count_text(leaf.mismatches or leaf.unequal)} of {plural(leaf.count, 'element')} off"
-    return f"{many}, with operands that are right" + (f"; {finding.reason}" if finding.reason else "")
+    return f"{many}; {finding.reason or 'its operands are right'}"
 
 
 def _details(finding: Finding, found: Diff) -> list[RenderableType]:
@@ -80,6 +80,9 @@ def _details(finding: Finding, found: Diff) -> list[RenderableType]:
         if place.op_name(module):
             lines.append(Text(f"       op_name {place.op_name(module)}", style="dim"))
         lines += [Text(f"       from {line}", style="cyan") for line in place.source(module)[:1]]
+    if finding.region:
+        lines += [Text(""), Text("It is one of these, which compute what is wrong from values that are right:")]
+        lines += [Text(f"  {place.line(found.after)}") for place in finding.region]
     if finding.comparison is not None:
         lines += [Text(""), comparison_view(finding.comparison)]
     return lines
@@ -160,7 +163,7 @@ def _finding_record(finding: Finding, found: Diff) -> dict[str, object]:
         "comparison": None if finding.comparison is None else comparison_record(finding.comparison),
         "is_certain": finding.is_certain,
         "reason": finding.reason,
-        "run_count": finding.times,
+        "region": [_place_record(place) for place in finding.region],
     }
 
 

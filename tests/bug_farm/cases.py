@@ -23,6 +23,7 @@ from tests.bug_farm.regrouping import (
     sums_from_the_other_end,
     sums_over_devices_in_two_steps,
 )
+from tests.bug_farm.rounding import rounding_lost
 
 __all__ = ["CLEAN", "FAULTY", "Case"]
 
@@ -80,6 +81,8 @@ _ROUNDING: tuple[tuple[str, str, Fault], ...] = (
     ("divided by a constant as multiplied by its inverse", "attention", reciprocals),
     ("products of bf16 in f32, rounded once", "mlp_train_step", products_in_f32),
     ("products of bf16 in f32, rounded once", "mixed_precision", products_in_f32),
+    ("stored in bf16 no more", "mixed_precision", rounding_lost("convert")),
+    ("exponential in f32", "gated_mlp_of_002", rounding_lost("exponential")),
     ("sums from the other end", "markov_chain", sums_from_the_other_end),
     ("sums from the other end", "layer_norm", sums_from_the_other_end),
     ("one sum over devices in two steps", "data_parallel_step", sums_over_devices_in_two_steps),

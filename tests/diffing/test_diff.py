@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 import hloexec
-from hloexec.diffing.localization import patch_search
+from hloexec.diffing.localization import blaming, patches
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -37,11 +38,11 @@ def test_diff_names_the_planted_instruction(file: str, right: str, wrong: str, i
     assert _planted(file, right, wrong)[1] == instruction
 
 
-@pytest.mark.parametrize("limit", ["_MOST_TRIES", "_PATIENCE"])
+@pytest.mark.parametrize(("module", "limit"), [(blaming, "_MOST_TRIES"), (patches, "_PATIENCE")])
 def test_results_that_differ_are_said_to_even_where_the_search_is_given_up(
-    limit: str, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patch_search, limit, 0)
+    monkeypatch.setattr(module, limit, 0)
     found, _ = _planted("attention.hlo", "dot(w_qkv.1, mul.61)", "dot(w_qkv.1, mul.57)")
     assert found.outputs.leaves[0].mismatches
 

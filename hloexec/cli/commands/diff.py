@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import attrs
 import click
@@ -12,6 +13,9 @@ from hloexec.cli.inputs import prepared
 from hloexec.cli.options import echo_json, json_option
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from hloexec.ops.policies.policy import NumericsPolicy
 
 __all__ = ["command"]
 
@@ -30,6 +34,14 @@ __all__ = ["command"]
     "--module", "select", metavar="NAME", multiple=True, help="For folders: compare only this module. May be repeated."
 )
 @click.option("--top", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of findings.")
+@click.option(
+    "--budget",
+    metavar="SECONDS",
+    type=click.FloatRange(0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="End the search of a pair of modules after this time, and show the best that was found; so does Ctrl-C.",
+)
 @run_options
 @json_option
 def command(
@@ -39,6 +51,7 @@ def command(
     numerics_after: str | None,
     select: tuple[str, ...],
     top: int,
+    budget: float,
     as_json: bool,
     given: RunOptions,
 ) -> int:
@@ -53,9 +66,6 @@ def command(
     of AFTER whose operands are as in BEFORE but whose results are not, in data-flow order. Exits with 0 if the modules
     agree or differ by rounding only, with 1 if they differ, with 2 if they cannot be compared.
     """
-    from hloexec.cli.progress import ProgressBar
-    from hloexec.diffing import diff
-    from hloexec.loading import load
     from hloexec.ops.policies.policy import numerics_policy
 
     policies = []
@@ -71,11 +81,28 @@ def command(
             )
         from hloexec.cli.commands.diff_folders import diff_dumps
 
-        return diff_dumps(before, after, select, (policies[0], policies[1]), top, as_json, given)
+        return diff_dumps(before, after, select, (policies[0], policies[1]), top, budget, as_json, given)
     if after is None:
         raise click.UsageError(f"{before} is not a folder; give the module to compare it with, too")
     if select:
         raise click.UsageError("--module selects modules of folders, but these are files")
+    return _diff_files(before, after, (policies[0], policies[1]), top, budget, as_json, given)
+
+
+def _diff_files(
+    before: str,
+    after: str,
+    policies: tuple[NumericsPolicy, NumericsPolicy],
+    top: int,
+    budget: float,
+    as_json: bool,
+    given: RunOptions,
+) -> int:
+    """The exit code of a diff of two modules, once it is shown."""
+    from hloexec.cli.progress import ProgressBar
+    from hloexec.diffing import diff
+    from hloexec.loading import load
+
     run = prepared(before, given)
     other = load(after)
     options = {key: value for key, value in run.options.items() if key != "numerics"}
@@ -86,8 +113,9 @@ def command(
             run.module,
             other,
             run.inputs,
-            numerics=(policies[0], policies[1]),
+            numerics=policies,
             top=top,
+            budget=budget,
             observers=[progress],
             **options,
         )

@@ -29,6 +29,7 @@ def diff_dumps(
     select: Sequence[str],
     policies: tuple[NumericsPolicy, NumericsPolicy],
     top: int,
+    budget: float,
     as_json: bool,
     given: RunOptions,
 ) -> int:
@@ -52,6 +53,7 @@ def diff_dumps(
             inputs,
             select=select,
             top=top,
+            budget=budget,
             observers=[progress],
             replicas=given.replicas,
             partitions=given.partitions,

@@ -1,38 +1,37 @@
-"""Which instruction of `after` makes its result differ.
+"""Which instruction of `after` makes its results differ.
 
-A value is to blame if replacing it by the right value corrects the results. Values that `before` does not have, on the
-path to a result that differs, are replaced one at a time, the earliest first, by values of `before`, and everything
-that depends on them is recomputed. The first replacement after which the results are those of `before` identifies the
-instruction: its operands are right, or harmless, because the results become right without changing them.
-
-Before that, values that `after` lacks are tried in place of values with the same operands (see `frontier`).
+`causes` proposes suspects. The first one is to blame that makes the results right when its value is replaced by the
+one that it should be, and everything that depends on it is computed again. If results still differ, the search goes on
+from there: several instructions may be wrong.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Collection, Sequence
-from itertools import islice
 
 import attrs
 import numpy as np
 
+from hloexec.diffing.agreement import arranged
+from hloexec.diffing.control import Decisions
+from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Node
-from hloexec.diffing.localization.backward import earliest_patch
-from hloexec.diffing.localization.counterparts import Repair, arranged, counterparts_like, counterparts_of
-from hloexec.diffing.localization.frontier import divergence_frontier
-from hloexec.diffing.localization.patch_search import Pairs, Patch, PatchSearch
+from hloexec.diffing.localization.causes import Causes, Suspect
+from hloexec.diffing.localization.patches import Patch, patched, replaced
+from hloexec.diffing.localization.regions import Regions
+from hloexec.diffing.localization.relations import NodePair, Relations
 from hloexec.diffing.replay import Replay, State
+from hloexec.dtypes import element_type_of
 from hloexec.ops.common import wide
+from hloexec.precision import unit_roundoff
 from hloexec.values import Array
 
 __all__ = ["Blame", "Blamed"]
 
-_MOST_SUSPECTS = 400
-"""Maximum number of replacements, the earliest first: a bound on time. In all of the bug farm, one of the first six is
-to blame."""
-_NEAR = 0.02
-"""The relative error, as a whole, up to which a value is a less precise one, not a wrong one: ten roundings to bf16,
-of 2⁻⁹ each."""
+_MOST_TRIES = 24
+"""More suspects than this are not tried for one fault."""
 
 
 @attrs.frozen(eq=False)
@@ -41,7 +40,7 @@ class Blamed:
 
     node: Node
     counterpart: Node | None
-    value: Array
+    value: Array | None
     """What it should have given, arranged as its own value."""
     raw: Array
     """What it gave, on `before`'s operands."""
@@ -49,29 +48,80 @@ class Blamed:
     """By how much rounding may put its elements off; None where nothing rounds."""
     wrong: frozenset[int]
     """The nodes on the way from it to the results that differ."""
+    reason: str = ""
+    place: InstructionRun | None = None
+    """What is to blame, where it computes no value of its own."""
+    is_certain: bool = True
+    region: tuple[Node, ...] = ()
+    is_more_precise: bool = False
+    """Whether it is right, and has only not been rounded as `before` rounds it."""
 
 
 class Blame:
     """The search, from a replay on."""
 
-    def __init__(self, replay: Replay) -> None:
+    def __init__(
+        self,
+        replay: Replay,
+        decisions: tuple[Decisions, Decisions],
+        different: Collection[tuple[int, int]],
+        start: float,
+        budget: float | None,
+    ) -> None:
         self._replay = replay
-        self._search = PatchSearch(replay)
+        self._different = different
+        self._decisions = decisions
+        self._end = math.inf if budget is None else start + budget
+        self._budget = budget
+        self.end = ""
+        """Why the search ended before it was done; empty where it was."""
+        nodes = replay.graph.nodes
+        self._counted = [node for node in nodes if not (node.instance.is_movement or node.digest.is_uniform)]
+
+    def is_over(self) -> bool:
+        """Whether the time for the search is over."""
+        if time.monotonic() < self._end:
+            return False
+        self.end = f"the search ended after {self._budget:g} s, its budget; this is the best that it had found"
+        return True
 
     def find(self, state: State, top: int) -> list[Blamed]:
         """What is to blame, in data-flow order; at most `top`."""
         found: list[Blamed] = []
-        while len(found) < top and (wrong := self._replay.wrong_outputs(state)):
-            suspects = self._suspects(state, wrong, found)
-            patch = self._next(state, wrong, suspects)
+        try:
+            self._find(state, top, found)
+            return self._only_one(state, found) or found
+        except KeyboardInterrupt:
+            self.end = "the search was interrupted; this is the best that it had found"
+            return found
+
+    def _find(self, state: State, top: int, found: list[Blamed]) -> None:
+        while len(found) < top and (not found or not self.is_over()) and (wrong := self._wrong(state)):
+            suspect, patch = self._next(state, wrong, {entry.node.instance.static for entry in found})
+            if suspect is None:
+                break
+            found.append(self._blamed(state, suspect, patch, wrong))
             if patch is None:
                 break
-            node, theirs, raw = patch.node, patch.counterpart, state.raw[patch.node.number]
-            allowed = None if theirs is None else list(self._replay.allowed(state, node, theirs))[-1]
-            passed = frozenset(suspect.number for suspect in suspects)
-            found.append(Blamed(node, theirs, patch.value, raw, allowed, passed))
             state = self._replay.adopt(patch.after)
-        return found
+
+    def _only_one(self, start: State, found: Sequence[Blamed]) -> list[Blamed]:
+        """The first one that puts all right alone; none where it takes several, or there is one anyway."""
+        if len(found) < 2:
+            return []
+        self._replay.adopt(start)
+        wrong, relations = self._wrong(start), Relations(self._replay, start)
+        for entry in sorted(found, key=lambda entry: entry.node.number):
+            if entry.counterpart is not None and not self.is_over():
+                pair = NodePair(entry.node, entry.counterpart)
+                operands = relations.operand_pairs(pair.ours, pair.theirs) or []
+                if any(relations.differ(operand.ours, operand.theirs) for operand in operands):
+                    continue
+                patch = patched(self._replay, start, pair, wrong, self.is_over)
+                if patch is not None and not self._wrong(self._replay.adopt(patch.after)):
+                    return [entry]
+                self._replay.adopt(start)
+        return []
 
     def nearest(self, state: State) -> list[Blamed]:
         """The value that is closest to its rounding bound, if none exceeds it; or nothing."""
@@ -80,7 +130,7 @@ class Blame:
             if match is None or match.is_exact or match.value.shape != state.raw[node.number].shape:
                 continue
             raw = state.raw[node.number]
-            allowed = list(self._replay.allowed(state, node, match.node))[-1]
+            allowed = self._allowed(state, node, match.node)
             if allowed is None or allowed.shape != raw.shape:
                 continue
             with np.errstate(all="ignore"):
@@ -90,91 +140,92 @@ class Blame:
                 found = [Blamed(node, match.node, match.value, raw, allowed, frozenset())]
         return found
 
-    def _next(self, state: State, wrong: Pairs, suspects: Sequence[Node]) -> Patch | None:
-        for node, lacked, value in divergence_frontier(state, self._replay.index.graph, self._replay.graph):
-            patch = self._search.patch(state, node, lacked, value, wrong)
-            if patch is not None:
-                return patch
-        if one_of_many := self._one_of_many(state, wrong, suspects):
-            return one_of_many
-        for good_only in (True, False):
-            for node in islice(suspects, _MOST_SUSPECTS):
-                for theirs, value in counterparts_of(self._replay.index, node, state, good_only):
-                    patch = self._search.patch(state, node, theirs, value, wrong)
-                    if patch is not None:
-                        return earliest_patch(self._search, state, patch, wrong)
-        return self._from_results(state, wrong)
+    def _wrong(self, state: State) -> list[NodePair]:
+        return [NodePair(*entry) for entry in self._replay.wrong_outputs(state, self._different)]
 
-    def _one_of_many(self, state: State, wrong: Pairs, suspects: Sequence[Node]) -> Patch | None:
-        """The first suspect that computes from the same operands by the same opcode as a value that `after` lacks,
-        where putting it right makes more values right after it, if not the results: others may be wrong as well."""
-        for node in islice(suspects, _MOST_SUSPECTS):
-            inputs = node.instance.inputs
-            if any(state.matches[entry.number] is None and not entry.digest.is_uniform for entry in inputs):
+    def _next(
+        self, state: State, wrong: Sequence[NodePair], known: set[tuple[str, str]]
+    ) -> tuple[Suspect | None, Patch | None]:
+        """The next instruction to blame, and the patch that proves it, if there is one."""
+        relations = Relations(self._replay, state)
+        graphs = self._replay.graph, self._replay.index.graph
+        causes = Causes(relations, Regions(self._replay, relations), graphs, self._decisions)
+        suspects = (suspect for suspect in causes.of(wrong) if suspect.pair.ours.instance.static not in known)
+        first, evident, narrowed = None, None, None
+        tried: set[tuple[int, int]] = set()
+        for suspect in suspects:
+            first = first or suspect
+            if narrowed is None and _is_narrower(suspect.pair):
+                # What was lost in rounding is lost, even if the right value is put in its place, as long as its type
+                # is the same.
+                narrowed = suspect
+            if suspect.has_wrong_operands:
+                # Putting it right would show only that the culprit lies behind it.
                 continue
-            for theirs, value in counterparts_like(self._replay.index, node, state):
-                patch = self._search.patch(state, node, theirs, value, wrong)
-                if patch is not None:
-                    return earliest_patch(self._search, state, patch, wrong)
-                repair = Repair(self._replay, node, theirs, value)
-                after = self._replay.override(state, repair.first, repair.given)
-                if after is None:
-                    continue
-                # What comes close to the right value by the same way is less precise, and meant to be the same.
-                if self._gain(state, after, repair.given_to) > 0 or _are_near(state.raw[node.number], value):
-                    return Patch(node, theirs, value, after)
+            evident = evident or suspect
+            if suspect.decides:
+                # Values cannot show it: replayed, a loop goes round as often as it did.
+                return suspect, None
+            trial = suspect.trial or suspect.pair
+            if trial.numbers in tried:
+                continue
+            if len(tried) >= _MOST_TRIES or self.is_over():
+                break
+            tried.add(trial.numbers)
+            patch = patched(self._replay, state, trial, wrong, self.is_over)
+            if patch is not None:
+                return narrowed or suspect, patch
+        found = narrowed or evident or first
+        if found is None or found.decides:
+            return found, None
+        return found, self._partly(state, found.trial or found.pair)
+
+    def _partly(self, state: State, pair: NodePair) -> Patch | None:
+        """A replacement that makes more values right behind it, if not the results: others may be wrong as well."""
+        for value in arranged(pair.theirs.value, state.raw[pair.ours.number]):
+            after = replaced(self._replay, state, pair, value, self.is_over)
+            if after is not None and sum(map(after.has, self._counted)) > sum(map(state.has, self._counted)):
+                return Patch(pair, value, after, is_proof=False)
         return None
 
-    def _gain(self, state: State, after: State, given: Collection[int]) -> int:
-        """How many more values are right after a replacement, those aside that were given."""
-        gain = 0
-        for entry in self._replay.graph.nodes[min(given) :]:
-            if entry.number in given or entry.instance.is_movement or entry.digest.is_uniform:
-                continue
-            gain += after.has(entry) - state.has(entry)
-        return gain
+    def _blamed(self, state: State, suspect: Suspect, patch: Patch | None, wrong: Sequence[NodePair]) -> Blamed:
+        node, theirs = suspect.pair.ours, suspect.pair.theirs
+        raw = state.raw[node.number]
+        value, allowed = None, None
+        if patch is not None and patch.pair == suspect.pair:
+            value, allowed = patch.value, self._allowed(state, node, theirs)
+        is_certain = suspect.decides or (patch is not None and patch.is_proof)
+        between = self._between(state, wrong)
+        return Blamed(
+            node,
+            theirs,
+            value,
+            raw,
+            allowed,
+            between,
+            suspect.reason,
+            suspect.place,
+            is_certain,
+            suspect.region,
+            suspect.is_more_precise,
+        )
 
-    def _suspects(self, state: State, wrong: Pairs, found: Sequence[Blamed]) -> list[Node]:
-        """The nodes on the way to a wrong result that `before` does not have, the earliest first; each instruction
-        once."""
-        stack = [ours for ours, _ in wrong]
+    def _allowed(self, state: State, node: Node, theirs: Node) -> Array | None:
+        return list(self._replay.allowed(state, node, theirs))[-1]
+
+    def _between(self, state: State, wrong: Sequence[NodePair]) -> frozenset[int]:
+        """The nodes on the way to wrong results that `before` does not have."""
+        stack = [pair.ours for pair in wrong]
         seen = {node.number for node in stack}
         while stack:
-            node = stack.pop()
-            for entry in node.instance.inputs:
+            for entry in stack.pop().instance.inputs:
                 if entry.number not in seen and not state.has(entry):
                     seen.add(entry.number)
                     stack.append(entry)
-        blamed = {entry.node.instance.static for entry in found}
-        suspects = []
-        known = set()
-        for number in sorted(seen):
-            node = self._replay.graph.nodes[number]
-            key = (*node.instance.static, node.leaf)
-            is_constant = node.instance.is_constant and node.digest.is_uniform
-            if key not in known and node.instance.static not in blamed and not is_constant:
-                known.add(key)
-                suspects.append(node)
-        return suspects
-
-    def _from_results(self, state: State, wrong: Pairs) -> Patch | None:
-        """Where no replacement puts everything right: from a result that is replaced itself, backwards.
-
-        This is tried however much was tried before: results that differ always leave something to blame.
-        """
-        for ours, theirs in wrong:
-            pair = [(ours, theirs)]
-            for value in islice(arranged(theirs.value, state.raw[ours.number]), 1):
-                patch = self._search.patch(state, ours, theirs, value, pair, is_limited=False)
-                if patch is not None:
-                    return earliest_patch(self._search, state, patch, pair)
-        return None
+        return frozenset(seen)
 
 
-def _are_near(actual: Array, expected: Array) -> bool:
-    """Whether two arrays of floats differ, but by little on the whole."""
-    first, second = wide(actual), wide(expected)
-    if first.dtype.kind not in "fc" or first.shape != second.shape:
-        return False
-    with np.errstate(all="ignore"):
-        return bool(0 < np.linalg.norm(np.ravel(first - second)) <= _NEAR * np.linalg.norm(np.ravel(second)))
+def _is_narrower(pair: NodePair) -> bool:
+    """Whether a value of floats has fewer bits than the one that it should be."""
+    ours, theirs = (element_type_of(node.value.dtype) for node in (pair.ours, pair.theirs))
+    return ours.is_floating and theirs.is_floating and unit_roundoff(ours) > unit_roundoff(theirs)

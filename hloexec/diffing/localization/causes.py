@@ -1,0 +1,320 @@
+"""The candidates for blame: from a result that is wrong, back to where its wrong value comes from.
+
+A result of `after` and the one of `before` that it should be are a pair of values that differ. Their operands are
+paired in turn. Where a pair of operands differs, the cause lies behind it; where none does, the instruction is to
+blame. Only values on the way from the wrong result are looked at, each beside the one that it should be.
+
+- What only moves or converts elements is looked through.
+- An operand that evidently is another value of `before`, computed from the same operands as that, is right in itself;
+  what uses it in the wrong place is to blame.
+- A value that leaves a loop or a conditional depends on what decided how it ran, too (`hloexec.diffing.control`).
+- In loops, the search goes on from the first iteration in which the pair differs.
+- Where two values are computed by different steps, `regions` finds values in these steps that correspond.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+import attrs
+
+from hloexec.diffing.control import Decisions, exits
+from hloexec.diffing.findings import InstructionRun
+from hloexec.diffing.graph import Graph, Instance, Node
+from hloexec.diffing.localization.regions import Regions, could_be
+from hloexec.diffing.localization.relations import NodePair, Relation, Relations, constant_of, transparent_chain
+from hloexec.dtypes import element_type_of
+from hloexec.operations import traits_of
+from hloexec.ops.registry import Role, role_of
+from hloexec.precision import unit_roundoff
+
+__all__ = ["Causes", "Suspect"]
+
+_ITERATION = re.compile(r"\[(\d+)\]")
+
+
+@attrs.frozen(eq=False)
+class Suspect:
+    """An instruction that may be to blame."""
+
+    pair: NodePair
+    reason: str = ""
+    trial: NodePair | None = None
+    """What to put right to see whether the results come right, where it is not the pair itself."""
+    region: tuple[Node, ...] = ()
+    """What was computed since values that are right, where it is more than the one instruction."""
+    is_more_precise: bool = False
+    """Whether it is right, and has only not been rounded as `before` rounds it."""
+    has_wrong_operands: bool = False
+    """Whether some of its operands are wrong themselves."""
+    decides: bool = False
+    """Whether it is to blame for how a loop or a conditional ran."""
+    place: InstructionRun | None = None
+    """The conditional that is to blame, where it is one."""
+
+
+@attrs.frozen
+class _Cause:
+    """A pair that differs, and behind which the cause may lie."""
+
+    pair: NodePair
+    decides: bool = False
+    """Whether it decided how a loop or a conditional ran."""
+
+
+@attrs.frozen(eq=False)
+class _Explanation:
+    """Why a pair differs."""
+
+    suspects: tuple[Suspect, ...] = ()
+    """What is to blame whatever lies behind."""
+    causes: tuple[_Cause, ...] = ()
+    """The pairs behind it that differ, the earliest first."""
+    otherwise: Suspect | None = None
+    """What is to blame if nothing behind it is."""
+
+
+class Causes:
+    """The search back from pairs that differ."""
+
+    def __init__(
+        self,
+        relations: Relations,
+        regions: Regions,
+        graphs: tuple[Graph, Graph],
+        decisions: tuple[Decisions, Decisions],
+    ) -> None:
+        self._relations = relations
+        self._regions = regions
+        self._graphs = graphs
+        self._ours, self._theirs = decisions
+        self._known_runs: dict[tuple[int, tuple[str, str], int, str], dict[tuple[str, ...], Instance]] = {}
+
+    def of(self, results: Sequence[NodePair]) -> Iterator[Suspect]:
+        """What may be to blame for results that differ, the likeliest first, each pair once."""
+        seen: set[tuple[int, int]] = set()
+        causes = [cause for pair in results for cause in self._behind("", "", pair)]
+        stack: list[_Cause | Suspect] = [*reversed(causes)]
+        while stack:
+            entry = stack.pop()
+            if isinstance(entry, Suspect):
+                yield entry
+                continue
+            pair = self._first_of_its_kind(entry.pair)
+            if pair.numbers in seen:
+                continue
+            seen.add(pair.numbers)
+            if (place := self._ours.elsewhere(pair.ours, pair.theirs.digest)) is not None:
+                yield Suspect(pair, "another branch gives what it should", decides=True, place=place)
+            found = self._explained(pair)
+            yield from (attrs.evolve(suspect, decides=entry.decides) for suspect in found.suspects)
+            if found.otherwise is not None:
+                stack.append(found.otherwise)
+            stack += [
+                _Cause(cause.pair, cause.decides or entry.decides)
+                for cause in reversed(found.causes)
+                if cause.pair.numbers not in seen
+            ]
+
+    def _explained(self, pair: NodePair) -> _Explanation:
+        ours, theirs = transparent_chain(pair.ours), transparent_chain(pair.theirs)
+        if pair.ours.instance.is_source and role_of(pair.ours.instance.instruction) not in (Role.CONSTANT, Role.KERNEL):
+            return _Explanation(otherwise=Suspect(pair, has_wrong_operands=True))
+        if len(ours) > 1 or len(theirs) > 1:
+            return self._moved(pair, ours, theirs)
+        operands = self._relations.operand_pairs(pair.ours, pair.theirs)
+        repeated = NodePair(_unrepeated(pair.ours), _unrepeated(pair.theirs))
+        is_repeated = repeated.ours is not pair.ours and could_be(repeated.ours, repeated.theirs)
+        if is_repeated and self._relations.differ(repeated.ours, repeated.theirs):
+            causes = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, repeated)
+            return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
+        if operands is None:
+            return self._restructured(pair)
+        different = [entry for entry in operands if self._relations.differ(entry.ours, entry.theirs)]
+        if not different:
+            return self._alone(pair, operands)
+        if any(not could_be(entry.ours, entry.theirs) for entry in different):
+            return self._restructured(pair)
+        known = [entry for entry in different if self._relations.place_of(entry.ours) is not None]
+        others = [(entry, self._relations.is_another(entry.ours, entry.theirs)) for entry in known]
+        is_misplaced = any(other is not None and self._is_misplaced(entry, other) for entry, other in others)
+        if (len(different) > 1 or known) and not is_misplaced:
+            inner = self._regions.inside(pair)
+            if inner:
+                return _Explanation(causes=tuple(map(_Cause, inner)), otherwise=Suspect(pair, has_wrong_operands=True))
+        return self._from_operands(pair, different)
+
+    def _from_operands(self, pair: NodePair, different: Sequence[NodePair]) -> _Explanation:
+        """Why a pair differs some of whose operands do."""
+        suspects = []
+        causes: list[_Cause] = []
+        otherwise = Suspect(pair, has_wrong_operands=True)
+        for entry in sorted(different, key=lambda entry: entry.ours.number):
+            if (reason := _other_constant(pair, entry)) is not None:
+                suspects.append(Suspect(pair, reason))
+                continue
+            if (other := self._relations.is_another(entry.ours, entry.theirs)) is not None:
+                misplaced = self._misplaced(pair, entry, other)
+                if self._is_misplaced(entry, other):
+                    suspects.append(misplaced)
+                else:
+                    otherwise = misplaced
+            causes += self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
+        return _Explanation(tuple(suspects), tuple(causes), otherwise)
+
+    def _misplaced(self, pair: NodePair, operand: NodePair, other: Node) -> Suspect:
+        """What uses another value of `before` than it should: the pair, or what moves the operand for it."""
+        node = pair.ours if len(transparent_chain(operand.ours)) == 1 else operand.ours
+        reason = f"it takes %{_name(other)} where before has %{_name(operand.theirs)}"
+        return Suspect(NodePair(node, pair.theirs), reason, pair)
+
+    def _is_misplaced(self, operand: NodePair, other: Node) -> bool:
+        """Whether an operand that is another value of `before` is so because it is used in the wrong place.
+
+        If `after` has that value elsewhere as well, or if both are given by one instruction, in one iteration, it is
+        rather computed wrong.
+        """
+        ours, theirs = transparent_chain(operand.ours)[-1], transparent_chain(operand.theirs)[-1]
+        if (
+            not (ours.instance.is_source or self._relations.is_evidence(ours))
+            or len(self._relations.holders(other)) > 1
+        ):
+            return False
+        is_aligned = other.instance.static == theirs.instance.static and _iterations(ours) == _iterations(theirs)
+        return not is_aligned
+
+    def _alone(self, pair: NodePair, operands: Sequence[NodePair]) -> _Explanation:
+        """The operands of a pair are the same: what is to blame is the instruction, or the order of an operand."""
+        rearranged = [
+            _Cause(entry) for entry in operands if self._relations.of(entry.ours, entry.theirs) is not Relation.EQUAL
+        ]
+        if rearranged:
+            return _Explanation(causes=tuple(rearranged), otherwise=Suspect(pair))
+        return _Explanation((Suspect(pair),))
+
+    def _moved(self, pair: NodePair, ours: Sequence[Node], theirs: Sequence[Node]) -> _Explanation:
+        """Why values differ that other ones were moved or converted to."""
+        source = NodePair(ours[-1], theirs[-1])
+        relation = self._relations.of(source.ours, source.theirs)
+        causes = []
+        if relation is not Relation.EQUAL:
+            causes = self._behind(ours[0].instance.scope, theirs[0].instance.scope, source)
+        if relation is Relation.DIFFERENT:
+            other = self._relations.is_another(source.ours, source.theirs) if len(ours) > 1 else None
+            if other is None:
+                return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
+            reason = f"it takes %{_name(other)} where before has %{_name(source.theirs)}"
+            misplaced = Suspect(pair, reason)
+            if self._is_misplaced(source, other):
+                return _Explanation((misplaced,), tuple(causes), Suspect(pair, has_wrong_operands=True))
+            return _Explanation(causes=tuple(causes), otherwise=misplaced)
+        for node in reversed(ours):
+            if all(self._relations.of(node, other) is not Relation.EQUAL for other in theirs):
+                guilty = Suspect(NodePair(node, pair.theirs), trial=pair)
+                return _Explanation(causes=tuple(causes), otherwise=guilty) if causes else _Explanation((guilty,))
+        if (lost := _lost_rounding(ours, theirs)) is not None:
+            return _Explanation((Suspect(pair, lost, is_more_precise=True),))
+        # It is what `before` has not moved yet: what uses it so is to blame.
+        return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
+
+    def _restructured(self, pair: NodePair) -> _Explanation:
+        """Why values differ that different steps computed."""
+        region = self._regions.of(pair)
+        suspects = tuple(Suspect(entry.pair, entry.reason, pair, entry.nodes) for entry in region.blamed)
+        causes: list[_Cause] = []
+        for entry in region.causes:
+            causes += self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
+        return _Explanation(suspects, tuple(causes), Suspect(pair, region=region.nodes))
+
+    def _behind(self, ours: str, theirs: str, pair: NodePair) -> list[_Cause]:
+        """A pair of operands used in these scopes, or what decided another way in a loop or a conditional that both
+        leave."""
+        found = []
+        sources = transparent_chain(pair.ours)[-1], transparent_chain(pair.theirs)[-1]
+        left = exits(ours, sources[0]), exits(theirs, sources[1])
+        for name, other in zip_longest(*left):
+            # What a loop hands on that never went round, or carries unchanged, has not left it.
+            first = self._ours.of(name or self._ours.like(other, self._theirs, pair.ours.device), pair.ours.device)
+            second = self._theirs.of(
+                other or self._theirs.like(name, self._ours, pair.theirs.device), pair.theirs.device
+            )
+            for node, counterpart in zip(first, second, strict=False):
+                if self._relations.differ(node, counterpart):
+                    found.append(_Cause(NodePair(node, counterpart), decides=True))
+                    break
+        # What runs another way gives other values, whether or not what computes them is right.
+        return found or [_Cause(pair)]
+
+    def _first_of_its_kind(self, pair: NodePair) -> NodePair:
+        """The first pair that differs of those that the same two instructions gave in the same loops."""
+        ours = self._runs(0, pair.ours.instance)
+        theirs = self._runs(1, pair.theirs.instance)
+        if len(ours) == 1 or len(theirs) == 1 or _iterations(pair.ours) != _iterations(pair.theirs):
+            return pair
+        for iterations, one in ours.items():
+            if one.number >= pair.ours.instance.number:
+                break
+            other = theirs.get(iterations)
+            if other is not None and len(one.results) > pair.ours.leaf and len(other.results) > pair.theirs.leaf:
+                first = NodePair(one.results[pair.ours.leaf], other.results[pair.theirs.leaf])
+                if self._relations.differ(first.ours, first.theirs):
+                    return first
+        return pair
+
+    def _runs(self, side: int, instance: Instance) -> dict[tuple[str, ...], Instance]:
+        """The runs of an instruction on a device in the same loops, by their iterations, in the order of the run."""
+        loops = _ITERATION.sub("", instance.scope)
+        key = (side, instance.static, instance.device, loops)
+        if key not in self._known_runs:
+            self._known_runs[key] = {
+                tuple(_ITERATION.findall(entry.scope)): entry
+                for entry in self._graphs[side].runs[instance.static]
+                if entry.device == instance.device and _ITERATION.sub("", entry.scope) == loops
+            }
+        return self._known_runs[key]
+
+
+def _unrepeated(node: Node) -> Node:
+    """What a value repeats, if it does nothing else."""
+    while len(node.instance.inputs) == 1:
+        traits = traits_of(node.instance.instruction)
+        if not (traits.converts or (traits.moves == (0,) and (traits.repeats or node.instance.is_movement))):
+            break
+        node = node.instance.inputs[0]
+    return node
+
+
+def _iterations(node: Node) -> list[str]:
+    """The iterations of the loops around it in which a value was computed."""
+    return _ITERATION.findall(node.instance.scope)
+
+
+def _name(node: Node) -> str:
+    return node.instance.instruction.name
+
+
+def _other_constant(user: NodePair, operand: NodePair) -> str | None:
+    """What is wrong with an operand that is a constant, unless a loop carries it from elsewhere."""
+    ours, theirs = constant_of(operand.ours), constant_of(operand.theirs)
+    if ours is None or (theirs is not None and _iterations(ours) != _iterations(user.ours)):
+        return None
+    wanted = f"%{_name(operand.theirs)}" if theirs is None else _number(theirs)
+    return f"it takes {_number(ours)} where before takes {wanted}"
+
+
+def _lost_rounding(ours: Sequence[Node], theirs: Sequence[Node]) -> str | None:
+    """What `before` does with a value that `after` leaves out, where that only rounds."""
+    types = [[element_type_of(node.dtype) for node in chain] for chain in (ours, theirs)]
+    if not all(entry.is_floating for side in types for entry in side):
+        return None
+    coarsest = [max(side, key=unit_roundoff) for side in types]
+    if unit_roundoff(coarsest[0]) >= unit_roundoff(coarsest[1]):
+        return None
+    return f"before rounds it to {coarsest[1].name}, and after does not"
+
+
+def _number(node: Node) -> str:
+    """The number that a constant is filled with."""
+    return str(node.value.reshape(-1)[0]) if node.value.size else "nothing"

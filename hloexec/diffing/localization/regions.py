@@ -1,0 +1,264 @@
+"""Values that correspond where two modules compute one value in different steps.
+
+The steps of either side are those since values that both have. A value among `after`'s steps corresponds to one among
+`before`'s if what follows it gives the right value once it is replaced by that one. If it differs from it, the cause
+lies there, or behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+import attrs
+
+from hloexec.diffing.agreement import arranged, is_near
+from hloexec.diffing.evaluation import Overlay
+from hloexec.diffing.graph import Node
+from hloexec.diffing.localization.relations import NodePair, Relations, is_filled, transparent_chain
+from hloexec.diffing.replay import Replay
+from hloexec.values import Array
+
+__all__ = ["Region", "Regions", "could_be"]
+
+_MOST_STEPS = 40
+"""More steps than this are not looked at on either side."""
+_MOST_TRIES = 32
+_MOST_GUESSES = 8
+_LARGEST = 5
+"""A region of more instructions than this tells little."""
+_Key = tuple[int, int]
+
+
+@attrs.frozen(eq=False)
+class Blamed:
+    """What is to blame in a region, and why."""
+
+    pair: NodePair
+    reason: str
+    nodes: tuple[Node, ...] = ()
+
+
+@attrs.frozen(eq=False)
+class Region:
+    """The steps from values that are right to one that is wrong."""
+
+    nodes: tuple[Node, ...] = ()
+    """Those of `after`; none if they are too many."""
+    causes: tuple[NodePair, ...] = ()
+    blamed: tuple[Blamed, ...] = ()
+
+
+@attrs.frozen(eq=False)
+class _Steps:
+    """What one side computes a value by, since values that both have."""
+
+    nodes: tuple[Node, ...]
+    """In data-flow order, the value itself last."""
+    nodes_beyond: tuple[Node, ...]
+    """These, and some more of what they are computed from, though both sides have it."""
+    distance: dict[int, int]
+    """How many of these are nearer to the value."""
+    leaves: dict[int, frozenset[_Key]]
+    """The values that both have, constants aside, from which each node is computed; in terms of `before`."""
+
+
+class Regions:
+    """The regions of one state of a replay."""
+
+    def __init__(self, replay: Replay, relations: Relations) -> None:
+        self._replay = replay
+        self._relations = relations
+        self._state = relations.state
+
+    def of(self, pair: NodePair) -> Region:
+        """The region in which a pair differs that different steps computed."""
+        ours, theirs = self._steps(pair)
+        nodes = self._around(ours.nodes) if len(ours.nodes) <= _LARGEST else ()
+        corresponding = list(islice(self._corresponding(pair, ours, theirs), 1))
+        if corresponding:
+            return Region(nodes, tuple(corresponding))
+        blamed = tuple(self._misplaced(pair, ours, theirs)) if nodes else ()
+        guesses = [*_in_place(pair, self._relations), *islice(self._frontier(pair), _MOST_GUESSES)]
+        return Region(nodes, tuple(guesses), blamed)
+
+    def _around(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
+        """Some nodes, and what they are computed from, as far as it may be right by accident, in the largest region."""
+        found = {node.number: node for node in nodes}
+        pending = list(nodes)
+        for node in pending:
+            for entry in node.instance.inputs:
+                is_open = not (entry.instance.is_source or is_filled(entry) or self._relations.is_confirmed(entry))
+                if is_open and entry.number not in found and len(found) < _LARGEST:
+                    found[entry.number] = entry
+                    pending.append(entry)
+        return tuple(found[number] for number in sorted(found))
+
+    def inside(self, pair: NodePair) -> list[NodePair]:
+        """Values behind a pair that correspond and differ, where it is computed from the same values in other steps."""
+        ours, theirs = self._steps(pair)
+        leaves = ours.leaves[pair.ours.number], theirs.leaves[pair.theirs.number]
+        if leaves[0] != leaves[1] and not any(self._key_of(entry) in leaves[1] for entry in pair.ours.instance.inputs):
+            return []
+        return list(islice(self._corresponding(pair, ours, theirs), 1))
+
+    def _steps(self, pair: NodePair) -> tuple[_Steps, _Steps]:
+        def known(node: Node) -> _Key | None:
+            place = self._relations.place_of(node)
+            return None if place is None else _key(place)
+
+        matched = self._state.matched
+        ours = _steps_of(pair.ours, known)
+        theirs = _steps_of(
+            pair.theirs,
+            lambda node: _key(node) if node.number in matched and not node.digest.is_uniform else None,
+        )
+        return ours, theirs
+
+    def _corresponding(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> Iterator[NodePair]:
+        """Pairs of steps that differ, of which the first one, put right, makes the value right."""
+        tries = 0
+        for candidate in self._candidates(pair, ours, theirs):
+            for value in arranged(candidate.theirs.value, self._state.raw[candidate.ours.number]):
+                tries += 1
+                if tries > _MOST_TRIES:
+                    return
+                if self._comes_right(pair, ours, candidate.ours, value):
+                    yield candidate
+                    break
+
+    def _frontier(self, pair: NodePair) -> list[NodePair]:
+        """Pairs of the first values behind a pair that the other side does not have, though it has what they are
+        computed from; the likeliest first."""
+        state, relations = self._state, self._relations
+        ours = _first_ones(pair.ours, lambda node: relations.place_of(node) is not None or is_filled(node))
+        theirs = _first_ones(
+            pair.theirs, lambda node: (node.number in state.matched and not node.digest.is_uniform) or is_filled(node)
+        )
+        found = []
+        for node in ours:
+            places = {_key(place) for entry in node.instance.inputs if (place := relations.place_of(entry)) is not None}
+            for other in theirs:
+                if not could_be(node, other) or not relations.differ(node, other):
+                    continue
+                keys = {_key(entry) for entry in other.instance.inputs if not is_filled(entry)}
+                common = len(places & keys) / max(1, len(places | keys))
+                is_alike = node.instance.opcode == other.instance.opcode
+                if common or is_alike:
+                    found.append((-common - is_alike, node.number, NodePair(node, other)))
+        return [entry for *_, entry in sorted(found, key=lambda entry: entry[:2])]
+
+    def _candidates(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> list[NodePair]:
+        found = [
+            NodePair(node, other)
+            for node in ours.nodes_beyond[:-1]
+            for other in theirs.nodes_beyond[:-1]
+            if could_be(node, other) and self._relations.differ(node, other)
+        ]
+
+        def likelihood(entry: NodePair) -> tuple[bool, bool, bool, int]:
+            is_known = entry.ours.number not in ours.leaves or entry.theirs.number not in theirs.leaves
+            is_alike = entry.ours.instance.opcode == entry.theirs.instance.opcode
+            known = ours.leaves.get(entry.ours.number), theirs.leaves.get(entry.theirs.number)
+            same = known[0] is not None and known[0] == known[1]
+            distance = ours.distance[entry.ours.number] + theirs.distance[entry.theirs.number]
+            return not (is_alike and same), is_known, not (is_alike or same), distance
+
+        return sorted(found, key=likelihood)
+
+    def _comes_right(self, pair: NodePair, ours: _Steps, node: Node, value: Array) -> bool:
+        changes = {node.number: value}
+        values = Overlay(self._state.values, changes)
+        for step in ours.nodes_beyond:
+            if step.number == node.number or all(entry.number not in changes for entry in step.instance.inputs):
+                continue
+            arrays = self._replay.evaluator.results(step.instance, values)
+            if arrays is None:
+                return False
+            changes |= {entry.number: array for entry, array in zip(step.instance.results, arrays, strict=True)}
+        now = changes.get(pair.ours.number)
+        if now is None:
+            return False
+        before = self._state.raw[pair.ours.number]
+        return any(is_near(now, other) and not is_near(before, other) for other in arranged(pair.theirs.value, now))
+
+    def _misplaced(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> Iterator[Blamed]:
+        """Steps that compute from another value of `before` than they should, take a step too many, or one too few."""
+        extra = ours.leaves[pair.ours.number] - theirs.leaves[pair.theirs.number]
+        for node in ours.nodes:
+            wrong = [entry for entry in node.instance.inputs if self._key_of(entry) in extra]
+            if wrong:
+                name = wrong[0].instance.instruction.name
+                yield Blamed(NodePair(node, pair.theirs), f"it computes from %{name}, which before does not", (node,))
+        right = [node for node in ours.nodes[:-1] if not self._relations.differ(node, pair.theirs)]
+        right += [node for node in pair.ours.instance.inputs if not self._relations.differ(node, pair.theirs)]
+        if right and not is_filled(right[0]):
+            yield Blamed(pair, f"its operand %{right[0].instance.instruction.name} is what it should be")
+
+    def _key_of(self, node: Node) -> _Key | None:
+        place = self._relations.place_of(node)
+        return None if place is None or is_filled(node) else _key(place)
+
+
+def could_be(ours: Node, theirs: Node) -> bool:
+    """Whether one value could be the other, by its size and the kind of its numbers."""
+    return ours.digest.count == theirs.digest.count and ours.digest.family == theirs.digest.family
+
+
+def _in_place(pair: NodePair, relations: Relations) -> Iterator[NodePair]:
+    """Operands in the same place that one opcode gave and that differ."""
+    for ours, theirs in zip(pair.ours.instance.inputs, pair.theirs.instance.inputs, strict=False):
+        first, second = transparent_chain(ours)[-1], transparent_chain(theirs)[-1]
+        if (
+            first.instance.opcode == second.instance.opcode
+            and could_be(first, second)
+            and relations.differ(first, second)
+        ):
+            yield NodePair(first, second)
+
+
+def _first_ones(node: Node, is_known: Callable[[Node], bool]) -> list[Node]:
+    """The values behind one that are not known, but computed from known ones alone."""
+    found = []
+    seen = {node.number}
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        inputs = [entry for entry in current.instance.inputs if not is_known(entry)]
+        if not inputs:
+            found.append(current)
+        pending += [entry for entry in inputs if entry.number not in seen]
+        seen.update(entry.number for entry in inputs)
+    return sorted(found, key=lambda entry: entry.number)
+
+
+def _key(node: Node) -> _Key:
+    return node.device, node.digest.in_any_order
+
+
+def _steps_of(node: Node, known: Callable[[Node], _Key | None]) -> _Steps:
+    found = {node.number: node}
+    keys: dict[int, _Key] = {}
+    beyond: dict[int, Node] = {}
+    pending = [node]
+    for current in pending:
+        is_inside = current.number in found
+        for entry in current.instance.inputs:
+            if entry.number in found or entry.number in beyond or is_filled(entry):
+                continue
+            key = known(entry)
+            is_step = not entry.instance.is_source and len(pending) < _MOST_STEPS
+            if is_inside and (key is not None or not is_step):
+                keys[entry.number] = _key(entry) if key is None else key
+            if is_step:
+                (found if is_inside and key is None else beyond)[entry.number] = entry
+                pending.append(entry)
+    leaves: dict[int, frozenset[_Key]] = {}
+    nodes = [found[number] for number in sorted(found)]
+    for current in nodes:
+        own = {keys[entry.number] for entry in current.instance.inputs if entry.number in keys}
+        inner = (leaves.get(entry.number, frozenset()) for entry in current.instance.inputs)
+        leaves[current.number] = frozenset(own.union(*inner))
+    beyond |= found
+    distance = {entry.number: place for place, entry in enumerate(pending)}
+    return _Steps(tuple(nodes), tuple(beyond[number] for number in sorted(beyond)), distance, leaves)

@@ -1,0 +1,239 @@
+"""Whether a value of `after` is what a particular value of `before` is.
+
+A value of `after` may equal some value of `before` by accident: zeros, a slice of another iteration, a bound that a
+clamp reached. What counts here is therefore always a pair, a value and the one that it should be.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from enum import Enum
+
+import attrs
+
+from hloexec.diffing.agreement import aligned, is_near
+from hloexec.diffing.graph import Instance, Node
+from hloexec.diffing.replay import Replay, State
+from hloexec.operations import traits_of
+
+__all__ = ["NodePair", "Relation", "Relations", "constant_of", "is_filled", "transparent_chain"]
+
+_FEW = 5
+"""Arrays of fewer elements, of integers or of one number are easily equal by accident."""
+_DEPTH = 3
+
+
+class Relation(Enum):
+    """What a value is to the one that it should be."""
+
+    EQUAL = "equal"
+    REARRANGED = "rearranged"
+    """The same, up to rounding, with dimensions permuted."""
+    SHUFFLED = "shuffled"
+    """The same numbers, up to rounding, in some other order."""
+    DIFFERENT = "different"
+
+
+@attrs.frozen
+class NodePair:
+    """A value of `after`, and the one of `before` that it should be."""
+
+    ours: Node
+    theirs: Node
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        return self.ours.number, self.theirs.number
+
+
+class Relations:
+    """The relations of one state of a replay."""
+
+    def __init__(self, replay: Replay, state: State) -> None:
+        self._replay = replay
+        self.state = state
+        self._permuted: dict[tuple[int, int], bool] = {}
+        self._holders: dict[tuple[int, int], set[tuple[str, str]]] | None = None
+
+    def of(self, ours: Node, theirs: Node) -> Relation:
+        """What a value of `after`, computed from values of `before` as far as both have them, is to one of `before`."""
+        digest, other = self._replay.digest(ours, self.state.raw[ours.number]), theirs.digest
+        if digest.count != other.count or digest.family != other.family:
+            return Relation.DIFFERENT
+        if digest.in_order == other.in_order:
+            return Relation.EQUAL
+        match = self.state.matches[ours.number]
+        if match is not None and match.is_in_order and match.node.digest.in_order == other.in_order:
+            return Relation.EQUAL
+        known = digest.in_any_order if match is None else match.node.digest.in_any_order
+        if other.is_uniform or other.in_any_order not in (digest.in_any_order, known):
+            return Relation.DIFFERENT
+        key = (ours.number, theirs.number)
+        if key not in self._permuted:
+            raw = self.state.raw[ours.number]
+            self._permuted[key] = any(is_near(raw, value) for value in aligned(theirs.value, raw.shape))
+        return Relation.REARRANGED if self._permuted[key] else Relation.SHUFFLED
+
+    def differ(self, ours: Node, theirs: Node) -> bool:
+        """Whether the numbers are others."""
+        return self.of(ours, theirs) is Relation.DIFFERENT
+
+    def _are_same(self, ours: Node, theirs: Node) -> bool:
+        """Whether a value is what it should be, its dimensions perhaps permuted."""
+        return self.of(ours, theirs) in (Relation.EQUAL, Relation.REARRANGED)
+
+    def place_of(self, ours: Node) -> Node | None:
+        """The node of `before` that a node of `after` is, so that no accident explains it; None where there is none.
+
+        Where equal numbers are little evidence, their operands have to correspond, too.
+        """
+        match = self.state.matches[ours.number]
+        if match is None:
+            return None
+        is_evident = self.is_evidence(ours) and match.is_in_order
+        if is_evident or self._corresponds(ours, match.node, _DEPTH):
+            return match.node
+        return None
+
+    def is_confirmed(self, ours: Node) -> bool:
+        """Whether `before` computes what a value of `after` is from operands that are the same."""
+        match = self.state.matches[ours.number]
+        return match is not None and self._corresponds(ours, match.node, 1)
+
+    def is_another(self, ours: Node, theirs: Node) -> Node | None:
+        """The node of `before` that a value of `after` evidently is, computed as that is, if it is not `theirs`."""
+        source = transparent_chain(ours)[-1]
+        match = self.state.matches[source.number]
+        if match is None or source.instance.is_constant:
+            return None
+        is_meant = match.node.digest.in_any_order == theirs.digest.in_any_order
+        return match.node if not is_meant and self._corresponds(source, match.node, 1) else None
+
+    def holders(self, theirs: Node) -> set[tuple[str, str]]:
+        """The instructions of `after` that compute a value of `before`; what only passes it on aside."""
+        if self._holders is None:
+            self._holders = defaultdict(set)
+            for node, match in zip(self._replay.graph.nodes, self.state.matches, strict=True):
+                if match is not None and not _passes_on(node.instance):
+                    self._holders[match.node.device, match.node.digest.in_any_order].add(node.instance.static)
+        return self._holders[theirs.device, theirs.digest.in_any_order]
+
+    def operand_pairs(self, ours: Node, theirs: Node) -> list[NodePair] | None:
+        """The operands of two values by one opcode, pair by pair; None where they do not pair up.
+
+        The last two operands change places if that makes more pairs alike: operands of what commutes, the sides of a
+        comparison or of a product, and the branches of a select whose predicate is negated.
+        """
+        one, other = ours.instance, theirs.instance
+        if one.opcode != other.opcode or (ours.leaf != theirs.leaf and not _is_leafwise(one)):
+            return None
+        first, second = _operands_of(one, ours.leaf), _operands_of(other, theirs.leaf)
+        if len(first) != len(second):
+            return None
+        if len(first) in (2, 3) and not one.others and self._is_crossed(one, first[-2:], second[-2:]):
+            second[-2:] = second[:-3:-1]
+            if len(first) == 3:
+                first[0], second[0] = _without_negation(first[0], second[0])
+        return [NodePair(*entry) for entry in zip(first, second, strict=True)]
+
+    def _is_crossed(self, instance: Instance, first: list[Node], second: list[Node]) -> bool:
+        """Whether more of two operands are those of the other side where these change places."""
+        straight = sum(not self.differ(*pair) for pair in zip(first, second, strict=True))
+        crossed = sum(not self.differ(*pair) for pair in zip(first, reversed(second), strict=True))
+        if crossed == straight and traits_of(instance.instruction).commutes:
+            # Equal by accident, or wrong both: what looks alike belongs together.
+            return sum(map(self._likeness, first, reversed(second))) > sum(map(self._likeness, first, second))
+        return crossed > straight
+
+    def _likeness(self, ours: Node, theirs: Node) -> int:
+        """How much two values look as if they were computed alike."""
+        ours, theirs = transparent_chain(ours)[-1], transparent_chain(theirs)[-1]
+        if ours.instance.opcode != theirs.instance.opcode or ours.shape != theirs.shape:
+            return 0
+        pairs = list(zip(ours.instance.inputs, theirs.instance.inputs, strict=False))
+        return 1 + sum((one.dtype == other.dtype) + (not self.differ(one, other)) for one, other in pairs)
+
+    def is_evidence(self, node: Node) -> bool:
+        digest = self._replay.digest(node, self.state.raw[node.number])
+        if traits_of(node.instance.instruction).moves is not None and not _passes_on(node.instance):
+            # Of a value that chooses among others, all elements are in `before`, if perhaps not the right ones.
+            return False
+        return digest.count >= _FEW and not digest.is_uniform and digest.family not in ("integer", "pred")
+
+    def _corresponds(self, ours: Node, theirs: Node, depth: int) -> bool:
+        """Whether two values are computed alike, from operands that are the same."""
+        ours, theirs = transparent_chain(ours)[-1], transparent_chain(theirs)[-1]
+        if not self._are_same(ours, theirs):
+            return False
+        one, other = ours.instance, theirs.instance
+        if one.is_source or other.is_source:
+            return one.opcode == other.opcode and (one.is_constant or ours.digest.in_order == theirs.digest.in_order)
+        pairs = self.operand_pairs(ours, theirs)
+        if pairs is None:
+            return False
+        return all(
+            self._are_same(pair.ours, pair.theirs)
+            and (depth <= 1 or self.is_evidence(pair.ours) or self._corresponds(pair.ours, pair.theirs, depth - 1))
+            for pair in pairs
+        )
+
+
+def _without_negation(ours: Node, theirs: Node) -> tuple[Node, Node]:
+    """Two predicates of which one is the other's negation, both without it."""
+    sides = [transparent_chain(node)[-1] for node in (ours, theirs)]
+    for place, node in enumerate(sides):
+        if traits_of(node.instance.instruction).is_involution:
+            sides[place] = node.instance.inputs[0]
+            return sides[0], sides[1]
+    return ours, theirs
+
+
+def _operands_of(instance: Instance, leaf: int) -> list[Node]:
+    """The arrays that a leaf of an instance's result is computed from, in their order; of what exchanges values, those
+    of every device."""
+    devices = (
+        [instance.others[device] for device in sorted(instance.others)] if instance.others else [instance.operands]
+    )
+    if _is_leafwise(instance):
+        return [operands[leaf][0] for operands in devices]
+    return [node for operands in devices for part in operands for node in part]
+
+
+def _is_leafwise(instance: Instance) -> bool:
+    """Whether leaf k of the result is made of operand k."""
+    parts = [len(part) for part in instance.operands]
+    return traits_of(instance.instruction).is_leafwise and parts == [1] * len(instance.results)
+
+
+def _passes_on(instance: Instance) -> bool:
+    """Whether the result is the operand's elements, perhaps in another order or in another format."""
+    if not instance.inputs:
+        return False
+    return instance.is_movement or (
+        traits_of(instance.instruction).converts
+        and len(instance.operands) == 1
+        and instance.inputs[0].digest.family == instance.results[0].digest.family
+    )
+
+
+def transparent_chain(node: Node) -> list[Node]:
+    """A node, and those before it whose elements it passes on, back to where they were computed."""
+    found = [node]
+    while _passes_on(found[-1].instance):
+        found.append(found[-1].instance.inputs[0])
+    return found
+
+
+def constant_of(node: Node) -> Node | None:
+    """The constant that a value is, repeated or converted; None where it is none."""
+    while node.instance.inputs:
+        traits = traits_of(node.instance.instruction)
+        if len(node.instance.inputs) != 1 or not (traits.converts or traits.moves == (0,)):
+            return None
+        node = node.instance.inputs[0]
+    return node if node.instance.is_constant else None
+
+
+def is_filled(node: Node) -> bool:
+    """Whether a value is a constant, perhaps repeated or converted."""
+    return constant_of(node) is not None
