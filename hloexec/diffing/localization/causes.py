@@ -120,10 +120,10 @@ class Causes:
 
     def _explained(self, pair: NodePair) -> _Explanation:
         ours, theirs = transparent_chain(pair.ours), transparent_chain(pair.theirs)
-        if pair.ours.instance.is_source and role_of(pair.ours.instance.instruction) not in (Role.CONSTANT, Role.KERNEL):
-            return _Explanation(otherwise=Suspect(pair, has_wrong_operands=True))
         if len(ours) > 1 or len(theirs) > 1:
             return self._moved(pair, ours, theirs)
+        if pair.ours.instance.is_source and role_of(pair.ours.instance.instruction) not in (Role.CONSTANT, Role.KERNEL):
+            return _Explanation(otherwise=Suspect(pair, has_wrong_operands=True))
         operands = self._relations.operand_pairs(pair.ours, pair.theirs)
         repeated = NodePair(_unrepeated(pair.ours), _unrepeated(pair.theirs))
         is_repeated = repeated.ours is not pair.ours and could_be(repeated.ours, repeated.theirs)
@@ -143,7 +143,9 @@ class Causes:
         if (len(different) > 1 or known) and not is_misplaced:
             inner = self._regions.inside(pair)
             if inner:
-                return _Explanation(causes=tuple(map(_Cause, inner)), otherwise=Suspect(pair, has_wrong_operands=True))
+                scopes = pair.ours.instance.scope, pair.theirs.instance.scope
+                causes = [cause for entry in inner for cause in self._behind(*scopes, entry)]
+                return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
         return self._from_operands(pair, different)
 
     def _from_operands(self, pair: NodePair, different: Sequence[NodePair]) -> _Explanation:
@@ -155,13 +157,16 @@ class Causes:
             if (reason := _other_constant(pair, entry)) is not None:
                 suspects.append(Suspect(pair, reason))
                 continue
-            if (other := self._relations.is_another(entry.ours, entry.theirs)) is not None:
-                misplaced = self._misplaced(pair, entry, other)
-                if self._is_misplaced(entry, other):
-                    suspects.append(misplaced)
-                else:
-                    otherwise = misplaced
-            causes += self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
+            behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
+            causes += behind
+            other = self._relations.is_another(entry.ours, entry.theirs)
+            if other is None or any(cause.decides for cause in behind):
+                continue
+            misplaced = self._misplaced(pair, entry, other)
+            if self._is_misplaced(entry, other):
+                suspects.append(misplaced)
+            else:
+                otherwise = misplaced
         return _Explanation(tuple(suspects), tuple(causes), otherwise)
 
     def _misplaced(self, pair: NodePair, operand: NodePair, other: Node) -> Suspect:
@@ -203,7 +208,7 @@ class Causes:
             causes = self._behind(ours[0].instance.scope, theirs[0].instance.scope, source)
         if relation is Relation.DIFFERENT:
             other = self._relations.is_another(source.ours, source.theirs) if len(ours) > 1 else None
-            if other is None:
+            if other is None or any(cause.decides for cause in causes):
                 return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
             reason = f"it takes %{_name(other)} where before has %{_name(source.theirs)}"
             misplaced = Suspect(pair, reason)

@@ -1,0 +1,162 @@
+"""The search back from results that differ: what it looks through, and where it stops."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec.diffing.localization import blaming
+
+_X = np.linspace(-1.5, 2.0, 24, dtype=np.float32).reshape(4, 6)
+
+_SATURATED = """HloModule m
+
+ENTRY main {
+  x = f32[4,6] parameter(0)
+  low = f32[] constant(-1)
+  high = f32[] constant(1)
+  tops = f32[4,6] broadcast(high), dimensions={}
+  kept = f32[4,6] clamp(low, x, high)
+  s = f32[4,6] sine(kept)
+  other = f32[4,6] multiply(tops, x)
+  ROOT r = (f32[4,6], f32[4,6]) tuple(s, other)
+}
+"""
+
+_SEARCH = """HloModule m
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b)
+}
+
+or {
+  a = pred[] parameter(0)
+  b = pred[] parameter(1)
+  ROOT s = pred[] or(a, b)
+}
+
+body {
+  state = (s32[], f32[6]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  v = f32[6] get-tuple-element(state), index=1
+  half = f32[] constant(0.5)
+  halves = f32[6] broadcast(half), dimensions={}
+  w = f32[6] multiply(v, halves)
+  ROOT t = (s32[], f32[6]) tuple(next, w)
+}
+
+condition {
+  state = (s32[], f32[6]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  most = s32[] constant(40)
+  below = pred[] compare(i, most), direction=LT
+  v = f32[6] get-tuple-element(state), index=1
+  size = f32[6] abs(v)
+  limit = f32[] constant(0.01)
+  limits = f32[6] broadcast(limit), dimensions={}
+  above = pred[6] compare(size, limits), direction=GT
+  no = pred[] constant(false)
+  any = pred[] reduce(above, no), dimensions={0}, to_apply=or
+  ROOT go = pred[] and(below, any)
+}
+
+ENTRY main {
+  x = f32[6] parameter(0)
+  zero = s32[] constant(0)
+  state = (s32[], f32[6]) tuple(zero, x)
+  end = (s32[], f32[6]) while(state), condition=condition, body=body
+  v = f32[6] get-tuple-element(end), index=1
+  ROOT r = f32[6] cosine(v)
+}
+"""
+
+
+def _named(before: str, right: str, wrong: str, *inputs: Any, **options: Any) -> hloexec.Diff:
+    assert right in before
+    return hloexec.diff(hloexec.parse(before), hloexec.parse(before.replace(right, wrong, 1)), inputs, **options)
+
+
+def _first(found: hloexec.Diff) -> str:
+    return found.findings[0].after.instruction
+
+
+def test_a_value_that_equals_another_one_by_accident_does_not_stop_the_search() -> None:
+    found = _named(_SATURATED, "kept = f32[4,6] clamp(low, x, high)", "kept = f32[4,6] maximum(tops, tops)", _X)
+    assert _first(found) == "kept"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "instruction"),
+    [
+        ("limit = f32[] constant(0.01)", "limit = f32[] constant(0.2)", "above"),
+        ("no), dimensions={0}, to_apply=or", "no), dimensions={0}, to_apply=and", "any"),
+        ("size = f32[6] abs(v)", "size = f32[6] negate(v)", "size"),
+        ("ROOT go = pred[] and(below, any)", "ROOT go = pred[] or(below, any)", "go"),
+        ("half = f32[] constant(0.5)", "half = f32[] constant(0.9)", "w"),
+    ],
+)
+def test_what_a_loop_s_condition_is_made_of_is_searched(right: str, wrong: str, instruction: str) -> None:
+    text = _SEARCH.replace(
+        "add {",
+        "and {\n  a = pred[] parameter(0)\n  b = pred[] parameter(1)\n  ROOT s = pred[] and(a, b)\n}\n\nadd {",
+        1,
+    )
+    found = _named(text, right, wrong, np.linspace(0.3, 2, 6, dtype=np.float32))
+    assert found.verdict == "differ"
+    assert _first(found) == instruction
+
+
+def test_constants_are_said() -> None:
+    found = _named(_SEARCH, "constant(0.01)", "constant(0.2)", np.linspace(0.3, 2, 6, dtype=np.float32))
+    assert "0.2" in found.findings[0].reason
+    assert "0.01" in found.findings[0].reason
+
+
+def test_a_rounding_that_is_left_out_is_no_fault_where_results_do_not_show_it() -> None:
+    before = """HloModule m
+
+ENTRY main {
+  x = f32[64] parameter(0)
+  narrow = bf16[64] convert(x)
+  wide = f32[64] convert(narrow)
+  y = f32[64] multiply(wide, wide)
+  ROOT r = bf16[64] convert(y)
+}
+"""
+    after = before.replace("multiply(wide, wide)", "multiply(x, x)")
+    x = np.linspace(0.1, 3, 64, dtype=np.float32)
+    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), [x])
+    assert (found.verdict, found.findings) == ("rounding only", ())
+    assert any("rounds it to bf16, and after does not" in note for note in found.notes)
+
+
+def test_the_search_ends_with_its_budget_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0.0, 5.0)
+    monkeypatch.setattr(blaming.time, "monotonic", lambda: next(clock))
+    found = _named(_SATURATED, "sine(kept)", "cosine(kept)", _X, budget=1.0)
+    assert found.verdict == "differ"
+    assert found.notes == ("the search ended after 1 s, its budget; this is the best that it had found",)
+
+
+def test_ctrl_c_ends_the_search_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(blaming, "patched", interrupted)
+    found = _named(_SATURATED, "sine(kept)", "cosine(kept)", _X)
+    assert found.verdict == "differ"
+    assert found.notes == ("the search was interrupted; this is the best that it had found",)
+
+
+@pytest.mark.parametrize("budget", [-1.0, "a minute", float("nan")])
+def test_a_budget_is_a_number(budget: object) -> None:
+    with pytest.raises(hloexec.InputError, match="budget"):
+        _named(_SATURATED, "sine(kept)", "cosine(kept)", _X, budget=budget)
