@@ -32,6 +32,8 @@ from hloexec.precision import unit_roundoff
 
 __all__ = ["Causes", "Suspect"]
 
+_FEW_STEPS = 12
+"""Behind more values than this no step is looked for that is missing, or one too many."""
 _ITERATION = re.compile(r"\[(\d+)\]")
 
 
@@ -162,6 +164,9 @@ class Causes:
             other = self._relations.is_another(entry.ours, entry.theirs)
             if other is None or any(cause.decides for cause in behind):
                 continue
+            if len(different) > 1 and (_is_made_of(entry.theirs, other) or _is_made_of(other, entry.theirs)):
+                # `after` takes its steps in another order.
+                continue
             misplaced = self._misplaced(pair, entry, other)
             if self._is_misplaced(entry, other):
                 suspects.append(misplaced)
@@ -227,11 +232,12 @@ class Causes:
     def _restructured(self, pair: NodePair) -> _Explanation:
         """Why values differ that different steps computed."""
         region = self._regions.of(pair)
-        suspects = tuple(Suspect(entry.pair, entry.reason, pair, entry.nodes) for entry in region.blamed)
+        suspects = tuple(Suspect(entry.pair, entry.reason, pair, region.nodes) for entry in region.blamed)
         causes: list[_Cause] = []
         for entry in region.causes:
             causes += self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
-        return _Explanation(suspects, tuple(causes), Suspect(pair, region=region.nodes))
+        otherwise = Suspect(pair, region=region.nodes, has_wrong_operands=bool(causes))
+        return _Explanation(suspects, tuple(causes), otherwise)
 
     def _behind(self, ours: str, theirs: str, pair: NodePair) -> list[_Cause]:
         """A pair of operands used in these scopes, or what decided another way in a loop or a conditional that both
@@ -289,6 +295,18 @@ def _unrepeated(node: Node) -> Node:
             break
         node = node.instance.inputs[0]
     return node
+
+
+def _is_made_of(node: Node, other: Node) -> bool:
+    """Whether a value is computed from another one in a few steps."""
+    pending = [node]
+    for current in pending:
+        for entry in current.instance.inputs:
+            if entry.digest.in_any_order == other.digest.in_any_order and entry.device == other.device:
+                return True
+            if len(pending) < _FEW_STEPS and entry not in pending:
+                pending.append(entry)
+    return False
 
 
 def _iterations(node: Node) -> list[str]:

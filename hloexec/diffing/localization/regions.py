@@ -36,7 +36,6 @@ class Blamed:
 
     pair: NodePair
     reason: str
-    nodes: tuple[Node, ...] = ()
 
 
 @attrs.frozen(eq=False)
@@ -189,7 +188,7 @@ class Regions:
             wrong = [entry for entry in node.instance.inputs if self._key_of(entry) in extra]
             if wrong:
                 name = wrong[0].instance.instruction.name
-                yield Blamed(NodePair(node, pair.theirs), f"it computes from %{name}, which before does not", (node,))
+                yield Blamed(NodePair(node, pair.theirs), f"it computes from %{name}, which before does not")
         right = [node for node in ours.nodes[:-1] if not self._relations.differ(node, pair.theirs)]
         right += [node for node in pair.ours.instance.inputs if not self._relations.differ(node, pair.theirs)]
         if right and not is_filled(right[0]):
