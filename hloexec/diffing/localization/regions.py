@@ -79,7 +79,7 @@ class Regions:
             return Region(nodes, tuple(corresponding))
         blamed = tuple(self._misplaced(pair, ours, theirs)) if nodes else ()
         guesses = [*_in_place(pair, self._relations), *islice(self._frontier(pair), _MOST_GUESSES)]
-        return Region(nodes, tuple(guesses), blamed)
+        return Region(nodes, tuple(entry for entry in guesses if entry.numbers != pair.numbers), blamed)
 
     def _around(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         """Some nodes, and what they are computed from, as far as it may be right by accident, in the largest region."""
