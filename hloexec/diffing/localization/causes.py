@@ -23,7 +23,7 @@ import attrs
 from hloexec.diffing.control import Decisions, exits
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Graph, Instance, Node
-from hloexec.diffing.localization.regions import Regions, could_be
+from hloexec.diffing.localization.regions import LARGEST_REGION, Regions, could_be
 from hloexec.diffing.localization.relations import NodePair, Relation, Relations, constant_of, transparent_chain
 from hloexec.dtypes import element_type_of
 from hloexec.operations import traits_of
@@ -157,7 +157,7 @@ class Causes:
         otherwise = Suspect(pair, has_wrong_operands=True)
         for entry in sorted(different, key=lambda entry: entry.ours.number):
             if (reason := _other_constant(pair, entry)) is not None:
-                suspects.append(Suspect(pair, reason))
+                suspects.append(Suspect(pair, reason, region=_way_of(pair.ours, entry.ours)))
                 continue
             behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
             causes += behind
@@ -336,6 +336,15 @@ def _lost_rounding(ours: Sequence[Node], theirs: Sequence[Node]) -> str | None:
     if unit_roundoff(coarsest[0]) >= unit_roundoff(coarsest[1]):
         return None
     return f"before rounds it to {coarsest[1].name}, and after does not"
+
+
+def _way_of(user: Node, operand: Node) -> tuple[Node, ...]:
+    """What repeats, moves or converts a constant on the way to what uses it, and that; nothing if that is much."""
+    found = [user]
+    while operand.instance.inputs:
+        found.append(operand)
+        operand = operand.instance.inputs[0]
+    return tuple(reversed(found)) if 2 < len(found) <= LARGEST_REGION else ()
 
 
 def _number(node: Node) -> str:

@@ -19,13 +19,13 @@ from hloexec.diffing.localization.relations import NodePair, Relations, is_fille
 from hloexec.diffing.replay import Replay
 from hloexec.values import Array
 
-__all__ = ["Region", "Regions", "could_be"]
+__all__ = ["LARGEST_REGION", "Region", "Regions", "could_be"]
 
 _MOST_STEPS = 40
 """More steps than this are not looked at on either side."""
 _MOST_TRIES = 32
 _MOST_GUESSES = 8
-_LARGEST = 5
+LARGEST_REGION = 5
 """A region of more instructions than this tells little."""
 _Key = tuple[int, int]
 
@@ -73,7 +73,7 @@ class Regions:
     def of(self, pair: NodePair) -> Region:
         """The region in which a pair differs that different steps computed."""
         ours, theirs = self._steps(pair)
-        nodes = self._around(ours.nodes) if len(ours.nodes) <= _LARGEST else ()
+        nodes = self._around(ours.nodes) if len(ours.nodes) <= LARGEST_REGION else ()
         corresponding = list(islice(self._corresponding(pair, ours, theirs), 1))
         if corresponding:
             return Region(nodes, tuple(corresponding))
@@ -88,7 +88,7 @@ class Regions:
         for node in pending:
             for entry in node.instance.inputs:
                 is_open = not (entry.instance.is_source or is_filled(entry) or self._relations.is_confirmed(entry))
-                if is_open and entry.number not in found and len(found) < _LARGEST:
+                if is_open and entry.number not in found and len(found) < LARGEST_REGION:
                     found[entry.number] = entry
                     pending.append(entry)
         return tuple(found[number] for number in sorted(found))
