@@ -12,7 +12,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.precision import unit_roundoff
 
-__all__ = ["NO_CHAIN", "InstructionChains", "on_the_way", "path_chain"]
+__all__ = ["NO_CHAIN", "InstructionChains", "on_the_way", "path_chain", "steps_from"]
 
 NO_CHAIN = Chain()
 _MOST_STEPS = 500
@@ -65,6 +65,20 @@ def _coarsest(computation: Computation) -> float:
     shapes = [leaf for instruction in computation for _, leaf in leaf_shapes(instruction.shape)]
     types = [leaf.element_type for leaf in shapes if isinstance(leaf, ArrayShape)]
     return max((unit_roundoff(entry) for entry in types if entry.is_floating), default=0.0)
+
+
+def steps_from(node: Node, ends: set[int], most: int) -> int:
+    """How many nodes lie between those in `ends` and a node, that one included; more than `most` are not counted."""
+    seen = {node.number}
+    pending = [node]
+    for current in pending:
+        for entry in current.instance.inputs:
+            if entry.number not in ends and entry.number not in seen:
+                seen.add(entry.number)
+                pending.append(entry)
+        if len(seen) > most:
+            break
+    return len(seen)
 
 
 def path_chain(node: Node, ends: set[int], chains: InstructionChains) -> Chain:

@@ -11,7 +11,7 @@ import numpy as np
 
 from hloexec.diffing.agreement import Allowance, agrees, could_agree, is_varied, rearranged, rounds_alike
 from hloexec.diffing.bounds import PathBounds, relative_bound
-from hloexec.diffing.chains import InstructionChains, path_chain
+from hloexec.diffing.chains import InstructionChains, path_chain, steps_from
 from hloexec.diffing.digests import Digest
 from hloexec.diffing.graph import Graph, Node
 from hloexec.dtypes import element_type_of
@@ -22,6 +22,9 @@ from hloexec.values import Array
 __all__ = ["Index", "Match"]
 
 _MOST_CANDIDATES = 16
+_MOST_STEPS = 32
+"""A value more steps behind all that `after` has is not what comes next there; bounds on its error would take long,
+and allow much."""
 _MOST_EQUAL = 64
 _ROUND = re.compile(r"\[(\d+)\]")
 
@@ -115,8 +118,10 @@ class Index:
             return None
         for node in self._candidates(digest, chain, like, made_of):
             # Where `after` has this one, too, it may compute it a second time, in other steps.
+            if node.device != like.device or steps_from(node, self.matched, _MOST_STEPS) > _MOST_STEPS:
+                continue
             other = path_chain(node, self.matched, self.chains)
-            if not other.linear or node.device != like.device:
+            if not other.linear:
                 continue
             for allowed in self.allowances(chain, bounds(), other, node):
                 if in_order:

@@ -85,7 +85,7 @@ def diff(
     planner: bool = True,
     observers: Sequence[Observer] = (),
     top: int = 20,
-    budget: float | None = 60.0,
+    budget: float | None = 30.0,
 ) -> Diff:
     """Run two modules on the same inputs, and find the instruction that makes their results differ.
 

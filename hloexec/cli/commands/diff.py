@@ -38,7 +38,7 @@ __all__ = ["command"]
     "--budget",
     metavar="SECONDS",
     type=click.FloatRange(0, min_open=True),
-    default=60.0,
+    default=30.0,
     show_default=True,
     help="End the search of a pair of modules after this time, and show the best that was found; so does Ctrl-C.",
 )
