@@ -12,7 +12,8 @@ The commands of a page are run one after the other in one shell and one folder, 
 command is said to end with another exit code than 0 by a comment: `$ hloexec compare a.npz b.npz  # exits with 1`.
 Lines of output must be those of the page; a line `…` stands for any number of lines (what follows the last command of a
 block may be left out as a whole), `…` within a line for any text, and numbers with a unit of time for any such.
-Blocks fenced as `python` with a first line `# FILE` are files that are written before the next command is run.
+Blocks with a first line `# FILE` (as `python`) or `// FILE` (as `hlo`) are files that are written before the next
+command is run.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```(console|\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EXITS = re.compile(r"\s+# exits with (\d+)$")
-_FILE = re.compile(r"# ([\w./-]+\.\w+)\n")
+_FILE = re.compile(r"(?:#|//) ([\w./-]+\.\w+)\n")
 _SECONDS = re.compile(r"\b[\d.]+ ?(?:µs|ms|s|min)\b")
 _SHELL_TIMEOUT = 300
 

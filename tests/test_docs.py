@@ -66,6 +66,12 @@ def test_files_are_written_in_their_place(tmp_path: Path) -> None:
     assert [command.file for command in commands_of(tmp_path / "page.md")] == ["made.py", None]
 
 
+def test_files_of_hlo_are_written_too(tmp_path: Path) -> None:
+    text = "```hlo\n// m.hlo\nHloModule m\n```\n\n```hlo\n// not a file\n```\n\n```console\n$ cat m.hlo\n// m.hlo\nHloModule m\n```\n"
+    _run(tmp_path, text)
+    assert [command.file for command in commands_of(tmp_path / "page.md")] == ["m.hlo", None]
+
+
 def test_a_page_without_commands_is_no_walk_through(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="has no commands"):
         _run(tmp_path, "```python\nx = 1\n```\n")
