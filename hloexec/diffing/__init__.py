@@ -1,8 +1,9 @@
 """Comparing two modules on the same inputs, to find the instruction that makes their results differ.
 
-Both modules run, and every value is recorded with the values that it was computed from (`graph`). Values of one module
-are matched with equal values of the other (`digests`, `agreement`, `matching`), the second module is replayed on the
-first's values (`replay`), and if the results differ, `localization` corrects single values until they agree.
+Both modules run, and every value is recorded with the values that it was computed from (`graph`), and every loop and
+conditional with what decided how it ran (`control`). Values of one module are matched with equal values of the other
+(`digests`, `agreement`, `matching`), and the second module is replayed on the first's values (`replay`). If results
+differ, `localization` goes back from them to the instruction whose operands are right but whose result is not.
 """
 
 from hloexec.diffing.dumps import Stage

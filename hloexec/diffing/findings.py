@@ -95,7 +95,8 @@ class Diff(Described):
     are the same numbers, `▓` but for rounding, `·` is not in `before` but harmless, `?` not in `before` and on the way
     to a result that differs, `×` to blame."""
     notes: tuple[str, ...] = ()
-    """What else there is to say: tuples that were flattened, results in another order, values that did not fit."""
+    """What else there is to say: tuples that were flattened, results in another order, roundings that `after` leaves
+    out, a search that ended early."""
 
     def __str__(self) -> str:
         if not self.findings:

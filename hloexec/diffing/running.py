@@ -99,7 +99,7 @@ def diff(
     apart than the spread of `before` in a few runs with random rounding. Otherwise it is `differ`, and `findings` has
     at most `top` instructions whose operands are right but whose results are not, in data-flow order. If every
     instruction is within its own rounding bound but the results are not, the instruction closest to its bound is
-    reported, as uncertain.
+    reported, as uncertain. A rounding that `after` leaves out is only a note if the results are within their tolerance.
 
     `numerics` is the policy of both, or a pair. All values of both runs are kept, in at most `memory_limit` bytes (by
     default 80 % of the free memory). The other options are those of `run_devices`, for both modules; `max_iterations`

@@ -63,8 +63,9 @@ def command(
 
     Instructions are matched by their values, not by their names, through fusions, loops and layouts. Prints `agree` if
     the results have the same bits, `rounding only` if rounding explains the difference, and otherwise the instructions
-    of AFTER whose operands are as in BEFORE but whose results are not, in data-flow order. Exits with 0 if the modules
-    agree or differ by rounding only, with 1 if they differ, with 2 if they cannot be compared.
+    of AFTER whose operands are as in BEFORE but whose results are not, in data-flow order. They are found by a search
+    back from the results that differ; each is replaced by its counterpart to see whether the results come right. Exits
+    with 0 if the modules agree or differ by rounding only, with 1 if they differ, with 2 if they cannot be compared.
     """
     from hloexec.ops.policies.policy import numerics_policy
 

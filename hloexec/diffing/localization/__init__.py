@@ -1,5 +1,6 @@
-"""Localizing a difference: values of `after` are replaced one at a time until its results are those of `before`.
+"""Localizing a difference: from results that differ, back to the instruction that makes them differ.
 
-`blaming` runs the search. `frontier` and `counterparts` propose replacements for a value, `patch_search` tries them,
-and `backward` goes from a replacement that corrects the results to the earliest one that does.
+`relations` says whether a value of `after` is the one of `before` that it should be. `causes` goes back through pairs
+of such values and names suspects; `regions` helps where the two modules compute a value in different steps. `patches`
+tries whether the results come right once a suspect's value is replaced. `blaming` runs the search.
 """
