@@ -74,6 +74,8 @@ class Replay:
         self._own_chains = chains
         self._bounds = bounds
         self._digest: KnownArrays[Digest] = KnownArrays(digest_of)
+        self.was_interrupted = False
+        """Whether Ctrl-C ended its start."""
         self._by_input: list[list[Instance]] = graph.users()
 
     def digest(self, node: Node, value: Array) -> Digest:
@@ -89,10 +91,13 @@ class Replay:
         count = len(recorded)
         state = State(list(recorded), list(recorded), [None] * count, [NO_CHAIN] * count, [None] * count, set())
         self.index.matched = state.matched
-        for instance in self.graph.instances:
-            if is_over():
-                break
-            self._take(state, instance)
+        try:
+            for instance in self.graph.instances:
+                if is_over():
+                    break
+                self._take(state, instance)
+        except KeyboardInterrupt:
+            self.was_interrupted = True
         return state
 
     def override(

@@ -299,7 +299,7 @@ def _finding(blamed: Blamed, doubt: str = "") -> Finding:
         leaf = LeafComparison("value", verdict_of(measured), ours, its, blamed.raw.size, name, measured)
         comparison = Comparison((leaf,))
     before = None if blamed.counterpart is None else blamed.counterpart.place
-    region = tuple(node.place for node in blamed.region)
+    region = tuple(node.place for node in blamed.region) if len(blamed.region) > 1 else ()
     is_certain = blamed.is_certain and not doubt
     return Finding(
         blamed.place or blamed.node.place, before, comparison, is_certain, doubt or blamed.reason, region=region

@@ -89,11 +89,13 @@ class Blame:
         """What is to blame, in data-flow order; at most `top`."""
         found: list[Blamed] = []
         try:
+            if self._replay.was_interrupted:
+                raise KeyboardInterrupt
             self._find(state, top, found)
-            return self._only_one(state, found) or found
+            found = self._only_one(state, found) or found
         except KeyboardInterrupt:
             self.end = "the search was interrupted; this is the best that it had found"
-            return found
+        return sorted(found, key=lambda entry: entry.node.number)
 
     def _find(self, state: State, top: int, found: list[Blamed]) -> None:
         while len(found) < top and (not found or not self.is_over()) and (wrong := self._wrong(state)):
@@ -196,9 +198,10 @@ class Blame:
             value, allowed = patch.value, self._allowed(state, node, theirs)
         is_certain = suspect.decides or (patch is not None and patch.is_proof)
         between = self._between(state, wrong)
+        is_counterpart = suspect.trial is None or suspect.trial.ours is node
         return Blamed(
             node,
-            theirs,
+            theirs if is_counterpart else None,
             value,
             raw,
             allowed,
