@@ -59,6 +59,7 @@ RIGHT: dict[str, str] = {
     "atol": "None 5 2.5",
     "backend_config": "True",
     "before": "",
+    "budget": "None 5 2.5",
     "check": "True",
     "check_error": "",
     "computation": "None",

@@ -226,8 +226,8 @@ class Causes:
                 return _Explanation(causes=tuple(causes), otherwise=guilty) if causes else _Explanation((guilty,))
         if (lost := _lost_rounding(ours, theirs)) is not None:
             return _Explanation((Suspect(pair, lost, is_more_precise=True),))
-        # It is what `before` has not moved yet: what uses it so is to blame.
-        return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
+        # It is what `before` has not moved yet: to blame is what moves it another way, or uses it so.
+        return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=len(ours) == 1))
 
     def _restructured(self, pair: NodePair) -> _Explanation:
         """Why values differ that different steps computed."""
