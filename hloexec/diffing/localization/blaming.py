@@ -30,7 +30,7 @@ from hloexec.values import Array
 
 __all__ = ["Blame", "Blamed"]
 
-_MOST_TRIES = 12
+_MOST_TRIES = 20
 """More suspects than this are not tried for one fault."""
 
 

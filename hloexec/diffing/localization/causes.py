@@ -97,7 +97,13 @@ class Causes:
     def of(self, results: Sequence[NodePair]) -> Iterator[Suspect]:
         """What may be to blame for results that differ, the likeliest first, each pair once."""
         seen: set[tuple[int, int]] = set()
-        causes = [cause for pair in results for cause in self._behind("", "", pair)]
+        yield from self._found([cause for pair in results for cause in self._behind("", "", pair)], seen)
+        # Where the way back ends among steps that do not correspond: from the other end, the first that differ.
+        for pair in results:
+            yield from self._found(list(map(_Cause, self._regions.frontier(pair))), seen)
+
+    def _found(self, causes: Sequence[_Cause], seen: set[tuple[int, int]]) -> Iterator[Suspect]:
+        """What may be to blame for some causes, and what lies behind them."""
         stack: list[_Cause | Suspect] = [*reversed(causes)]
         while stack:
             entry = stack.pop()
@@ -236,7 +242,8 @@ class Causes:
         causes: list[_Cause] = []
         for entry in region.causes:
             causes += self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
-        otherwise = Suspect(pair, region=region.nodes, has_wrong_operands=bool(causes))
+        is_open = bool(causes) or not region.nodes
+        otherwise = Suspect(pair, region=region.nodes, has_wrong_operands=is_open)
         return _Explanation(suspects, tuple(causes), otherwise)
 
     def _behind(self, ours: str, theirs: str, pair: NodePair) -> list[_Cause]:

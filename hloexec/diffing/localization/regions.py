@@ -78,7 +78,7 @@ class Regions:
         if corresponding:
             return Region(nodes, tuple(corresponding))
         blamed = tuple(self._misplaced(pair, ours, theirs)) if nodes else ()
-        guesses = [*_in_place(pair, self._relations), *islice(self._frontier(pair), _MOST_GUESSES)]
+        guesses = [*_in_place(pair, self._relations), *self.frontier(pair)[:_MOST_GUESSES]]
         return Region(nodes, tuple(entry for entry in guesses if entry.numbers != pair.numbers), blamed)
 
     def _around(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
@@ -126,7 +126,7 @@ class Regions:
                     yield candidate
                     break
 
-    def _frontier(self, pair: NodePair) -> list[NodePair]:
+    def frontier(self, pair: NodePair) -> list[NodePair]:
         """Pairs of the first values behind a pair that the other side does not have, though it has what they are
         computed from; the likeliest first."""
         state, relations = self._state, self._relations
