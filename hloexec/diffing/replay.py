@@ -30,7 +30,7 @@ from hloexec.precision import largest_number, unit_roundoff
 from hloexec.tracing.known import KnownArrays
 from hloexec.values import Array
 
-__all__ = ["Given", "Replay", "State", "match_through_rounding", "moved_from", "source_of"]
+__all__ = ["Given", "Replay", "State", "match_through_rounding"]
 
 
 @attrs.define(eq=False)
@@ -76,6 +76,8 @@ class Replay:
         self._digest: KnownArrays[Digest] = KnownArrays(digest_of)
         self.was_interrupted = False
         """Whether Ctrl-C ended its start."""
+        self.is_complete = False
+        """Whether its start has reached every instruction."""
         self._by_input: list[list[Instance]] = graph.users()
 
     def digest(self, node: Node, value: Array) -> Digest:
@@ -94,8 +96,9 @@ class Replay:
         try:
             for instance in self.graph.instances:
                 if is_over():
-                    break
+                    return state
                 self._take(state, instance)
+            self.is_complete = True
         except KeyboardInterrupt:
             self.was_interrupted = True
         return state
@@ -257,20 +260,6 @@ def _holds(wide: np.dtype[Any], narrow: np.dtype[Any]) -> bool:
     if not (first.is_floating and second.is_floating) or first is second:
         return False
     return unit_roundoff(first) < unit_roundoff(second) and largest_number(first) >= largest_number(second)
-
-
-def source_of(node: Node) -> Node:
-    """The node whose elements another one has moved."""
-    *_, source = moved_from(node)
-    return source
-
-
-def moved_from(node: Node) -> Iterator[Node]:
-    """A node, and before it those whose elements it only moves, back to where they were computed."""
-    yield node
-    while node.instance.is_movement and node.instance.inputs:
-        node = node.instance.inputs[0]
-        yield node
 
 
 def match_through_rounding(graph: Graph, state: State) -> None:

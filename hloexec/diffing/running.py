@@ -164,6 +164,10 @@ def _searched(replay: Replay, blame: Blame, comparison: Comparison, top: int) ->
     state = replay.start(blame.is_over)
     blamed = blame.find(state, top) if any(leaf.unequal for leaf in comparison.leaves) else []
     notes = [blame.end] if blame.end else []
+    if comparison.agrees and not replay.is_complete:
+        # What has not been replayed is unmatched, and proves nothing.
+        blamed = []
+        notes.append("not every instruction was replayed; that rounding explains the results is all that is known")
     if comparison.agrees and all(entry.is_more_precise for entry in blamed):
         notes += map(_more_precise, blamed)
         blamed = []

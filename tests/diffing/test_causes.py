@@ -146,6 +146,21 @@ def test_the_search_ends_with_its_budget_and_says_so(monkeypatch: pytest.MonkeyP
     assert found.notes == ("the search ended after 1 s, its budget; this is the best that it had found",)
 
 
+def test_what_was_not_replayed_is_no_evidence_against_results_that_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = "HloModule m\nENTRY e {\n  x = f32[64] parameter(0)\n  y = f32[64] exponential(x)\n  ROOT r = f32[64] multiply(y, y)\n}\n"
+    after = before.replace("y = f32[64] exponential(x)", "d = f32[64] add(x, x)").replace(
+        "multiply(y, y)", "exponential(d)"
+    )
+    clock = itertools.count(0.0, 5.0)
+    monkeypatch.setattr(blaming.time, "monotonic", lambda: next(clock))
+    found = hloexec.diff(
+        hloexec.parse(before), hloexec.parse(after), [np.linspace(0.1, 1, 64, dtype=np.float32)], budget=1
+    )
+    assert found.outputs.leaves[0].unequal
+    assert (found.verdict, found.findings) == ("rounding only", ())
+    assert "not every instruction was replayed" in found.notes[-1]
+
+
 def test_ctrl_c_ends_the_search_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

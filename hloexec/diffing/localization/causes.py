@@ -238,7 +238,7 @@ class Causes:
     def _restructured(self, pair: NodePair) -> _Explanation:
         """Why values differ that different steps computed."""
         region = self._regions.of(pair)
-        suspects = tuple(Suspect(entry.pair, entry.reason, pair, region.nodes) for entry in region.blamed)
+        suspects = tuple(Suspect(entry.pair, entry.reason, pair, region.nodes) for entry in region.misuses)
         causes: list[_Cause] = []
         for entry in region.causes:
             causes += self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)

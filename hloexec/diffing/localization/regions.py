@@ -31,8 +31,8 @@ _Key = tuple[int, int]
 
 
 @attrs.frozen(eq=False)
-class Blamed:
-    """What is to blame in a region, and why."""
+class Misuse:
+    """What computes from a wrong value in a region, and how."""
 
     pair: NodePair
     reason: str
@@ -45,7 +45,7 @@ class Region:
     nodes: tuple[Node, ...] = ()
     """Those of `after`; none if they are too many."""
     causes: tuple[NodePair, ...] = ()
-    blamed: tuple[Blamed, ...] = ()
+    misuses: tuple[Misuse, ...] = ()
 
 
 @attrs.frozen(eq=False)
@@ -77,9 +77,9 @@ class Regions:
         corresponding = list(islice(self._corresponding(pair, ours, theirs), 1))
         if corresponding:
             return Region(nodes, tuple(corresponding))
-        blamed = tuple(self._misplaced(pair, ours, theirs)) if nodes else ()
+        misuses = tuple(self._misplaced(pair, ours, theirs)) if nodes else ()
         guesses = [*_in_place(pair, self._relations), *self.frontier(pair)[:_MOST_GUESSES]]
-        return Region(nodes, tuple(entry for entry in guesses if entry.numbers != pair.numbers), blamed)
+        return Region(nodes, tuple(entry for entry in guesses if entry.numbers != pair.numbers), misuses)
 
     def _around(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         """Some nodes, and what they are computed from, as far as it may be right by accident, in the largest region."""
@@ -181,18 +181,18 @@ class Regions:
         before = self._state.raw[pair.ours.number]
         return any(is_near(now, other) and not is_near(before, other) for other in arranged(pair.theirs.value, now))
 
-    def _misplaced(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> Iterator[Blamed]:
+    def _misplaced(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> Iterator[Misuse]:
         """Steps that compute from another value of `before` than they should, take a step too many, or one too few."""
         extra = ours.leaves[pair.ours.number] - theirs.leaves[pair.theirs.number]
         for node in ours.nodes:
             wrong = [entry for entry in node.instance.inputs if self._key_of(entry) in extra]
             if wrong:
                 name = wrong[0].instance.instruction.name
-                yield Blamed(NodePair(node, pair.theirs), f"it computes from %{name}, which before does not")
+                yield Misuse(NodePair(node, pair.theirs), f"it computes from %{name}, which before does not")
         right = [node for node in ours.nodes[:-1] if not self._relations.differ(node, pair.theirs)]
         right += [node for node in pair.ours.instance.inputs if not self._relations.differ(node, pair.theirs)]
         if right and not is_filled(right[0]):
-            yield Blamed(pair, f"its operand %{right[0].instance.instruction.name} is what it should be")
+            yield Misuse(pair, f"its operand %{right[0].instance.instruction.name} is what it should be")
 
     def _key_of(self, node: Node) -> _Key | None:
         place = self._relations.place_of(node)
