@@ -31,7 +31,10 @@ __all__ = [
     "agrees",
     "aligned",
     "arranged",
+    "comes_near",
     "could_agree",
+    "is_near",
+    "is_same",
     "is_varied",
     "rearranged",
     "rounds_alike",
@@ -45,6 +48,8 @@ LOCAL = Tolerance(
 _MOST_PERMUTATIONS = 24
 _SHARE = 0.05
 """Of a value that came right, so many elements may be off: those in which cancellation amplifies roundings."""
+_LEFT = 0.25
+"""Of the elements that were off, no more may still be where a value has come right."""
 _ROUNDINGS = 64.0
 _COARSE_SQUARE = 2.0**-24
 """The square of the unit roundoff from which on a type counts as narrow: f16 has 2⁻¹¹, bf16 2⁻⁸."""
@@ -181,11 +186,27 @@ def is_varied(array: Array) -> bool:
 
 def is_near(actual: Array, expected: Array) -> bool:
     """Whether all but a few elements agree to within some roundings."""
+    return _count_off(actual, expected) <= _SHARE * expected.size
+
+
+def comes_near(now: Array, before: Array, expected: Array, share: float = _SHARE) -> bool:
+    """Whether a value that was off what is expected has come near it: few of the elements that were off still are, and
+    at most a part of all."""
+    off = _count_off(now, expected)
+    return off <= share * expected.size and off <= _LEFT * _count_off(before, expected) and not is_same(now, before)
+
+
+def is_same(first: Array, second: Array) -> bool:
+    """Whether two arrays hold the same numbers."""
+    return bool(np.array_equal(wide(first), wide(second), equal_nan=True))
+
+
+def _count_off(actual: Array, expected: Array) -> int:
+    """How many elements do not agree to within some roundings."""
     first, second = element_type_of(actual.dtype), element_type_of(expected.dtype)
-    if not first.is_inexact or not second.is_inexact:
-        return bool(np.array_equal(wide(actual), wide(expected)))
-    part = _ROUNDINGS * max(unit_roundoff(first), unit_roundoff(second))
     x, y = wide(actual), wide(expected)
+    if not first.is_inexact or not second.is_inexact:
+        return int(np.count_nonzero(x != y))
+    part = _ROUNDINGS * max(unit_roundoff(first), unit_roundoff(second))
     with np.errstate(all="ignore"):
-        off = ~((np.abs(x - y) <= part * np.abs(y)) | (x == y) | (np.isnan(x) & np.isnan(y)))
-    return bool(np.count_nonzero(off) <= _SHARE * off.size)
+        return int(np.count_nonzero(~((np.abs(x - y) <= part * np.abs(y)) | (x == y) | (np.isnan(x) & np.isnan(y)))))

@@ -51,9 +51,7 @@ class Evaluator:
 
     def results(self, instance: Instance, values: Values) -> list[Array] | None:
         """What an instance gives where node n has the value values[n]; None where it cannot be run again."""
-        operands = [instance.operands]
-        if instance.others:
-            operands = [instance.others[device] for device in range(self._topology.count) if device in instance.others]
+        operands = self._operands(instance)
         topology = self._topology_of(instance)
         if instance.is_source or len(operands) < topology.count:
             return None
@@ -64,19 +62,36 @@ class Evaluator:
         module = self._modules[key]
         if module is None:
             return None
+        found = self.results_of(module, instance, values)
+        if found is None:
+            # A slice that cannot stand alone; what it gave in the whole run is all there is.
+            self._modules[key] = None
+        return found
+
+    def alone(self, instance: Instance, values: Values) -> Module | None:
+        """The module whose entry computes an instance and nothing else; None where it cannot stand alone."""
+        return self._alone(instance, self._operands(instance)[0], values)
+
+    def results_of(self, module: Module, instance: Instance, values: Values) -> list[Array] | None:
+        """What a module, that of an instance alone or one like it, gives in its place; None where it cannot run."""
+        topology = self._topology_of(instance)
         try:
             outputs = run_devices(
                 module,
-                [_arguments(instance, given, values) for given in operands],
+                [_arguments(instance, given, values) for given in self._operands(instance)],
                 replicas=topology.replicas,
                 partitions=topology.partitions,
                 **self._options,
             )
         except HloError:
-            # A slice that cannot stand alone; what it gave in the whole run is all there is.
-            self._modules[key] = None
             return None
         return arrays_of(outputs[instance.device if instance.others else 0])
+
+    def _operands(self, instance: Instance) -> list[tuple[tuple[Node, ...], ...]]:
+        """Of what exchanges values, those of every device."""
+        if not instance.others:
+            return [instance.operands]
+        return [instance.others[device] for device in range(self._topology.count) if device in instance.others]
 
     def _topology_of(self, instance: Instance) -> Topology:
         """The devices that run an instance: all where it exchanges values, else one."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.diffing.localization import blaming
+from hloexec.diffing.localization import blaming, trials
 
 _X = np.linspace(-1.5, 2.0, 24, dtype=np.float32).reshape(4, 6)
 
@@ -165,7 +165,7 @@ def test_ctrl_c_ends_the_search_with_the_best_so_far(monkeypatch: pytest.MonkeyP
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(blaming, "patched", interrupted)
+    monkeypatch.setattr(trials, "patched", interrupted)
     found = _named(_SATURATED, "sine(kept)", "cosine(kept)", _X)
     assert found.verdict == "differ"
     assert found.notes == ("the search was interrupted; this is the best that it had found",)
@@ -175,3 +175,50 @@ def test_ctrl_c_ends_the_search_with_the_best_so_far(monkeypatch: pytest.MonkeyP
 def test_a_budget_is_a_number(budget: object) -> None:
     with pytest.raises(hloexec.InputError, match="budget"):
         _named(_SATURATED, "sine(kept)", "cosine(kept)", _X, budget=budget)
+
+
+_CUMULATIVE = """HloModule m
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b)
+}
+
+ENTRY main {
+  x = f32[4,16] parameter(0)
+  zero = f32[] constant(0)
+  WAY
+}
+"""
+_AT_ONCE = "ROOT r = f32[4,16] reduce-window(x, zero), window={size=1x16 pad=0_0x15_0}, to_apply=add"
+_IN_BLOCKS = """blocks = f32[4,4,4] reshape(x)
+  inner = f32[4,4,4] reduce-window(blocks, zero), window={size=1x1x4 pad=0_0x0_0x3_0}, to_apply=add
+  last = f32[4,4,1] slice(inner), slice={[0:4], [0:4], [3:4]}
+  ends = f32[4,4] reshape(last)
+  outer = f32[4,5] reduce-window(ends, zero), window={size=1x4 pad=0_0x4_0}, to_apply=add
+  starts = f32[4,4] slice(outer), slice={[0:4], [0:4]}
+  all = f32[4,4,4] broadcast(starts), dimensions={0,1}
+  sums = f32[4,4,4] add(inner, all)
+  ROOT r = f32[4,16] reshape(sums)"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "name", "remedy"),
+    [
+        ("[3:4]", "[2:3]", "last", "slice(%inner), slice={[0:4], [0:4], [3:4]}"),
+        ("add(inner, all)", "subtract(inner, all)", "sums", "add(%inner, %all)"),
+        ("[0:4], [0:4]}\n  all", "[0:4], [1:5]}\n  all", "starts", "slice={[0:4], [0:4]}"),
+    ],
+)
+def test_a_step_without_counterpart_is_named_by_what_makes_the_value_right(
+    right: str, wrong: str, name: str, remedy: str
+) -> None:
+    before = hloexec.parse(_CUMULATIVE.replace("WAY", _AT_ONCE))
+    text = _CUMULATIVE.replace("WAY", _IN_BLOCKS)
+    assert right in text
+    inputs = [np.random.default_rng(0).random((4, 16), dtype=np.float32)]
+    assert hloexec.diff(before, hloexec.parse(text), inputs).verdict != "differ"
+    found = hloexec.diff(before, hloexec.parse(text.replace(right, wrong)), inputs)
+    assert (found.findings[0].after.instruction, found.findings[0].is_certain) == (name, True)
+    assert remedy in found.findings[0].reason

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.diffing.localization import blaming, patches
+from hloexec.diffing.localization import patches, trials
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -38,7 +38,7 @@ def test_diff_names_the_planted_instruction(file: str, right: str, wrong: str, i
     assert _planted(file, right, wrong)[1] == instruction
 
 
-@pytest.mark.parametrize(("module", "limit"), [(blaming, "_MOST_TRIES"), (patches, "_PATIENCE")])
+@pytest.mark.parametrize(("module", "limit"), [(trials, "_MOST_TRIES"), (patches, "_PATIENCE")])
 def test_results_that_differ_are_said_to_even_where_the_search_is_given_up(
     module: ModuleType, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,24 +14,18 @@ from collections.abc import Collection, Sequence
 import attrs
 import numpy as np
 
-from hloexec.diffing.agreement import arranged
 from hloexec.diffing.control import Decisions
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Node
-from hloexec.diffing.localization.causes import Causes, Suspect
-from hloexec.diffing.localization.patches import Patch, patched, replaced
-from hloexec.diffing.localization.regions import Regions
+from hloexec.diffing.localization.causes import Suspect
+from hloexec.diffing.localization.patches import Patch, patched
 from hloexec.diffing.localization.relations import NodePair, Relations
+from hloexec.diffing.localization.trials import Trials
 from hloexec.diffing.replay import Replay, State
-from hloexec.dtypes import element_type_of
 from hloexec.ops.common import wide
-from hloexec.precision import unit_roundoff
 from hloexec.values import Array
 
 __all__ = ["Blame", "Blamed"]
-
-_MOST_TRIES = 20
-"""More suspects than this are not tried for one fault."""
 
 
 @attrs.frozen(eq=False)
@@ -75,8 +69,6 @@ class Blame:
         self._budget = budget
         self.end = ""
         """Why the search ended before it was done; empty where it was."""
-        nodes = replay.graph.nodes
-        self._counted = [node for node in nodes if not (node.instance.is_movement or node.digest.is_uniform)]
 
     def is_over(self) -> bool:
         """Whether the time for the search is over."""
@@ -99,10 +91,11 @@ class Blame:
 
     def _find(self, state: State, top: int, found: list[Blamed]) -> None:
         while len(found) < top and (not found or not self.is_over()) and (wrong := self._wrong(state)):
-            suspect, patch = self._next(state, wrong, {entry.node.instance.static for entry in found})
+            suspect, patch = self._trials(state, wrong).next({entry.node.instance.static for entry in found})
             if suspect is None:
                 break
-            found.append(self._blamed(state, suspect, patch, wrong))
+            if suspect.pair.ours.instance.static not in {entry.node.instance.static for entry in found}:
+                found.append(self._blamed(state, suspect, patch, wrong))
             if patch is None:
                 break
             state = self._replay.adopt(patch.after)
@@ -145,50 +138,8 @@ class Blame:
     def _wrong(self, state: State) -> list[NodePair]:
         return [NodePair(*entry) for entry in self._replay.wrong_outputs(state, self._different)]
 
-    def _next(
-        self, state: State, wrong: Sequence[NodePair], known: set[tuple[str, str]]
-    ) -> tuple[Suspect | None, Patch | None]:
-        """The next instruction to blame, and the patch that proves it, if there is one."""
-        relations = Relations(self._replay, state)
-        graphs = self._replay.graph, self._replay.index.graph
-        causes = Causes(relations, Regions(self._replay, relations), graphs, self._decisions)
-        suspects = (suspect for suspect in causes.of(wrong) if suspect.pair.ours.instance.static not in known)
-        first, evident, narrowed = None, None, None
-        tried: set[tuple[int, int]] = set()
-        for suspect in suspects:
-            first = first or suspect
-            if narrowed is None and _is_narrower(suspect.pair):
-                # What was lost in rounding is lost, even if the right value is put in its place, as long as its type
-                # is the same.
-                narrowed = suspect
-            if suspect.has_wrong_operands:
-                # Putting it right would show only that the culprit lies behind it.
-                continue
-            evident = evident or suspect
-            if suspect.decides:
-                # Values cannot show it: replayed, a loop goes round as often as it did.
-                return suspect, None
-            trial = suspect.trial or suspect.pair
-            if trial.numbers in tried:
-                continue
-            if len(tried) >= _MOST_TRIES or self.is_over():
-                break
-            tried.add(trial.numbers)
-            patch = patched(self._replay, state, trial, wrong, self.is_over)
-            if patch is not None:
-                return narrowed or suspect, patch
-        found = narrowed or evident or first
-        if found is None or found.decides:
-            return found, None
-        return found, self._partly(state, found.trial or found.pair)
-
-    def _partly(self, state: State, pair: NodePair) -> Patch | None:
-        """A replacement that makes more values right behind it, if not the results: others may be wrong as well."""
-        for value in arranged(pair.theirs.value, state.raw[pair.ours.number]):
-            after = replaced(self._replay, state, pair, value, self.is_over)
-            if after is not None and sum(map(after.has, self._counted)) > sum(map(state.has, self._counted)):
-                return Patch(pair, value, after, is_proof=False)
-        return None
+    def _trials(self, state: State, wrong: Sequence[NodePair]) -> Trials:
+        return Trials(self._replay, state, wrong, self._decisions, self.is_over)
 
     def _blamed(self, state: State, suspect: Suspect, patch: Patch | None, wrong: Sequence[NodePair]) -> Blamed:
         node, theirs = suspect.pair.ours, suspect.pair.theirs
@@ -226,9 +177,3 @@ class Blame:
                     seen.add(entry.number)
                     stack.append(entry)
         return frozenset(seen)
-
-
-def _is_narrower(pair: NodePair) -> bool:
-    """Whether a value of floats has fewer bits than the one that it should be."""
-    ours, theirs = (element_type_of(node.value.dtype) for node in (pair.ours, pair.theirs))
-    return ours.is_floating and theirs.is_floating and unit_roundoff(ours) > unit_roundoff(theirs)

@@ -55,6 +55,8 @@ class Suspect:
     """Whether it is to blame for how a loop or a conditional ran."""
     place: InstructionRun | None = None
     """The conditional that is to blame, where it is one."""
+    is_restructured: bool = False
+    """Whether it was found among steps that do not correspond."""
 
 
 @attrs.frozen
@@ -64,6 +66,12 @@ class _Cause:
     pair: NodePair
     decides: bool = False
     """Whether it decided how a loop or a conditional ran."""
+    is_guessed: bool = False
+    """Whether nothing but its place says that it is a pair."""
+
+    def marked(self, suspect: Suspect) -> Suspect:
+        """A suspect that was found behind it."""
+        return attrs.evolve(suspect, is_restructured=True) if self.is_guessed else suspect
 
 
 @attrs.frozen(eq=False)
@@ -93,16 +101,22 @@ class Causes:
         self._graphs = graphs
         self._ours, self._theirs = decisions
         self._known_runs: dict[tuple[int, tuple[str, str], int, str], dict[tuple[str, ...], Instance]] = {}
+        self._seen: set[tuple[int, int]] = set()
+        self.pairs: list[NodePair] = []
+        """Those that were found to differ, results first."""
 
     def of(self, results: Sequence[NodePair]) -> Iterator[Suspect]:
         """What may be to blame for results that differ, the likeliest first, each pair once."""
-        seen: set[tuple[int, int]] = set()
-        yield from self._found([cause for pair in results for cause in self._behind("", "", pair)], seen)
+        yield from self._found([cause for pair in results for cause in self._behind("", "", pair)])
         # Where the way back ends among steps that do not correspond: from the other end, the first that differ.
         for pair in results:
-            yield from self._found(list(map(_Cause, self._regions.frontier(pair))), seen)
+            yield from self._found([_Cause(entry, is_guessed=True) for entry in self._regions.frontier(pair)])
 
-    def _found(self, causes: Sequence[_Cause], seen: set[tuple[int, int]]) -> Iterator[Suspect]:
+    def behind(self, pair: NodePair) -> Iterator[Suspect]:
+        """What may be to blame for a pair that differs."""
+        yield from self._found([_Cause(pair)])
+
+    def _found(self, causes: Sequence[_Cause]) -> Iterator[Suspect]:
         """What may be to blame for some causes, and what lies behind them."""
         stack: list[_Cause | Suspect] = [*reversed(causes)]
         while stack:
@@ -111,19 +125,20 @@ class Causes:
                 yield entry
                 continue
             pair = self._first_of_its_kind(entry.pair)
-            if pair.numbers in seen:
+            if pair.numbers in self._seen:
                 continue
-            seen.add(pair.numbers)
+            self._seen.add(pair.numbers)
+            self.pairs.append(pair)
             if (place := self._ours.elsewhere(pair.ours, pair.theirs.digest)) is not None:
                 yield Suspect(pair, "another branch gives what it should", decides=True, place=place)
             found = self._explained(pair)
-            yield from (attrs.evolve(suspect, decides=entry.decides) for suspect in found.suspects)
+            yield from (attrs.evolve(entry.marked(suspect), decides=entry.decides) for suspect in found.suspects)
             if found.otherwise is not None:
-                stack.append(found.otherwise)
+                stack.append(entry.marked(found.otherwise))
             stack += [
-                _Cause(cause.pair, cause.decides or entry.decides)
+                _Cause(cause.pair, cause.decides or entry.decides, cause.is_guessed or entry.is_guessed)
                 for cause in reversed(found.causes)
-                if cause.pair.numbers not in seen
+                if cause.pair.numbers not in self._seen
             ]
 
     def _explained(self, pair: NodePair) -> _Explanation:
@@ -150,9 +165,8 @@ class Causes:
         is_misplaced = any(other is not None and self._is_misplaced(entry, other) for entry, other in others)
         if (len(different) > 1 or known) and not is_misplaced:
             inner = self._regions.inside(pair)
-            if inner:
-                scopes = pair.ours.instance.scope, pair.theirs.instance.scope
-                causes = [cause for entry in inner for cause in self._behind(*scopes, entry)]
+            if inner is not None:
+                causes = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, inner)
                 return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
         return self._from_operands(pair, different)
 
@@ -228,7 +242,7 @@ class Causes:
             return _Explanation(causes=tuple(causes), otherwise=misplaced)
         for node in reversed(ours):
             if all(self._relations.of(node, other) is not Relation.EQUAL for other in theirs):
-                guilty = Suspect(NodePair(node, pair.theirs), trial=pair)
+                guilty = Suspect(NodePair(node, pair.theirs), trial=pair, is_restructured=node is ours[-1])
                 return _Explanation(causes=tuple(causes), otherwise=guilty) if causes else _Explanation((guilty,))
         if (lost := _lost_rounding(ours, theirs)) is not None:
             return _Explanation((Suspect(pair, lost, is_more_precise=True),))
@@ -238,12 +252,15 @@ class Causes:
     def _restructured(self, pair: NodePair) -> _Explanation:
         """Why values differ that different steps computed."""
         region = self._regions.of(pair)
-        suspects = tuple(Suspect(entry.pair, entry.reason, pair, region.nodes) for entry in region.misuses)
+        suspects = tuple(
+            Suspect(entry.pair, entry.reason, pair, region.nodes, is_restructured=True) for entry in region.misuses
+        )
         causes: list[_Cause] = []
         for entry in region.causes:
-            causes += self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
+            behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
+            causes += (attrs.evolve(cause, is_guessed=region.is_guessed) for cause in behind)
         is_open = bool(causes) or not region.nodes
-        otherwise = Suspect(pair, region=region.nodes, has_wrong_operands=is_open)
+        otherwise = Suspect(pair, region=region.nodes, has_wrong_operands=is_open, is_restructured=True)
         return _Explanation(suspects, tuple(causes), otherwise)
 
     def _behind(self, ours: str, theirs: str, pair: NodePair) -> list[_Cause]:

@@ -12,11 +12,12 @@ from itertools import islice
 
 import attrs
 
-from hloexec.diffing.agreement import arranged, is_near
-from hloexec.diffing.evaluation import Overlay
+from hloexec.diffing.agreement import arranged, comes_near
 from hloexec.diffing.graph import Node
 from hloexec.diffing.localization.relations import NodePair, Relations, is_filled, transparent_chain
+from hloexec.diffing.localization.rerun import Rerun
 from hloexec.diffing.replay import Replay
+from hloexec.ops.registry import Role, role_of
 from hloexec.values import Array
 
 __all__ = ["LARGEST_REGION", "Region", "Regions", "could_be"]
@@ -45,6 +46,8 @@ class Region:
     nodes: tuple[Node, ...] = ()
     """Those of `after`; none if they are too many."""
     causes: tuple[NodePair, ...] = ()
+    is_guessed: bool = False
+    """Whether nothing but the place of the causes says that they are pairs."""
     misuses: tuple[Misuse, ...] = ()
 
 
@@ -74,12 +77,12 @@ class Regions:
         """The region in which a pair differs that different steps computed."""
         ours, theirs = self._steps(pair)
         nodes = self._around(ours.nodes) if len(ours.nodes) <= LARGEST_REGION else ()
-        corresponding = list(islice(self._corresponding(pair, ours, theirs), 1))
-        if corresponding:
-            return Region(nodes, tuple(corresponding))
+        corresponding = self._corresponding(pair, ours, theirs)
+        if corresponding is not None:
+            return Region(nodes, (corresponding,))
         misuses = tuple(self._misplaced(pair, ours, theirs)) if nodes else ()
         guesses = [*_in_place(pair, self._relations), *self.frontier(pair)[:_MOST_GUESSES]]
-        return Region(nodes, tuple(entry for entry in guesses if entry.numbers != pair.numbers), misuses)
+        return Region(nodes, tuple(entry for entry in guesses if entry.numbers != pair.numbers), True, misuses)
 
     def _around(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         """Some nodes, and what they are computed from, as far as it may be right by accident, in the largest region."""
@@ -93,13 +96,26 @@ class Regions:
                     pending.append(entry)
         return tuple(found[number] for number in sorted(found))
 
-    def inside(self, pair: NodePair) -> list[NodePair]:
+    def inside(self, pair: NodePair) -> NodePair | None:
         """Values behind a pair that correspond and differ, where it is computed from the same values in other steps."""
         ours, theirs = self._steps(pair)
         leaves = ours.leaves[pair.ours.number], theirs.leaves[pair.theirs.number]
         if leaves[0] != leaves[1] and not any(self._key_of(entry) in leaves[1] for entry in pair.ours.instance.inputs):
-            return []
-        return list(islice(self._corresponding(pair, ours, theirs), 1))
+            return None
+        return self._corresponding(pair, ours, theirs)
+
+    def corresponding(self, pair: NodePair) -> NodePair | None:
+        """Values behind a pair that correspond and differ."""
+        return self._corresponding(pair, *self._steps(pair))
+
+    def steps(self, pair: NodePair) -> tuple[list[Node], list[Node]]:
+        """What `after` computes a pair by, since values that both have and some steps more, the nearest first; and the
+        values that `before` computes it from."""
+        ours, theirs = self._steps(pair)
+        found = sorted(ours.nodes_beyond, key=lambda node: ours.distance[node.number])
+        counted = [entry for node in found for entry in node.instance.inputs if _is_computed_from_nothing(entry)]
+        given = [entry for node in theirs.nodes for entry in node.instance.inputs if entry.number not in theirs.leaves]
+        return list(dict.fromkeys([*found, *counted])), list(dict.fromkeys(given))
 
     def _steps(self, pair: NodePair) -> tuple[_Steps, _Steps]:
         def known(node: Node) -> _Key | None:
@@ -114,17 +130,27 @@ class Regions:
         )
         return ours, theirs
 
-    def _corresponding(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> Iterator[NodePair]:
-        """Pairs of steps that differ, of which the first one, put right, makes the value right."""
-        tries = 0
+    def _corresponding(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> NodePair | None:
+        """A pair of steps that differ, of which the first one, put right, makes the value right; if none does so in
+        all of its elements, the first that does in most."""
+        partly = None
+        rerun = Rerun(self._replay, self._state, pair.ours)
+        before = self._state.raw[pair.ours.number]
+        for candidate, value in islice(self._replacements(pair, ours, theirs), _MOST_TRIES):
+            now = rerun.value({candidate.ours.number: value})
+            if now is None:
+                continue
+            for other in arranged(pair.theirs.value, now):
+                if comes_near(now, before, other, 0.0):
+                    return candidate
+                if partly is None and comes_near(now, before, other):
+                    partly = candidate
+        return partly
+
+    def _replacements(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> Iterator[tuple[NodePair, Array]]:
         for candidate in self._candidates(pair, ours, theirs):
             for value in arranged(candidate.theirs.value, self._state.raw[candidate.ours.number]):
-                tries += 1
-                if tries > _MOST_TRIES:
-                    return
-                if self._comes_right(pair, ours, candidate.ours, value):
-                    yield candidate
-                    break
+                yield candidate, value
 
     def frontier(self, pair: NodePair) -> list[NodePair]:
         """Pairs of the first values behind a pair that the other side does not have, though it has what they are
@@ -165,22 +191,6 @@ class Regions:
 
         return sorted(found, key=likelihood)
 
-    def _comes_right(self, pair: NodePair, ours: _Steps, node: Node, value: Array) -> bool:
-        changes = {node.number: value}
-        values = Overlay(self._state.values, changes)
-        for step in ours.nodes_beyond:
-            if step.number == node.number or all(entry.number not in changes for entry in step.instance.inputs):
-                continue
-            arrays = self._replay.evaluator.results(step.instance, values)
-            if arrays is None:
-                return False
-            changes |= {entry.number: array for entry, array in zip(step.instance.results, arrays, strict=True)}
-        now = changes.get(pair.ours.number)
-        if now is None:
-            return False
-        before = self._state.raw[pair.ours.number]
-        return any(is_near(now, other) and not is_near(before, other) for other in arranged(pair.theirs.value, now))
-
     def _misplaced(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> Iterator[Misuse]:
         """Steps that compute from another value of `before` than they should, take a step too many, or one too few."""
         extra = ours.leaves[pair.ours.number] - theirs.leaves[pair.theirs.number]
@@ -202,6 +212,11 @@ class Regions:
 def could_be(ours: Node, theirs: Node) -> bool:
     """Whether one value could be the other, by its size and the kind of its numbers."""
     return ours.digest.count == theirs.digest.count and ours.digest.family == theirs.digest.family
+
+
+def _is_computed_from_nothing(node: Node) -> bool:
+    """Whether a value is an iota or the like."""
+    return node.instance.is_source and role_of(node.instance.instruction) is Role.KERNEL
 
 
 def _in_place(pair: NodePair, relations: Relations) -> Iterator[NodePair]:

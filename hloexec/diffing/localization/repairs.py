@@ -1,0 +1,135 @@
+"""Which one change of one instruction makes a value right that different steps computed.
+
+Where a wrong value is computed in several steps that have no counterparts, replacing values cannot tell which of them
+is wrong. But the steps can be computed with one of them changed: with another attribute, opcode or order of operands
+(`edits`), without the step, with another constant, or on another value. If the value is right then, that step is to
+blame, and what it should have been is known, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from hloexec.diffing.agreement import arranged, comes_near, is_same
+from hloexec.diffing.evaluation import Overlay
+from hloexec.diffing.graph import Node
+from hloexec.diffing.localization.edits import Edit, edits_of
+from hloexec.diffing.localization.relations import NodePair, constant_of
+from hloexec.diffing.localization.rerun import Rerun
+from hloexec.diffing.replay import Replay, State
+from hloexec.values import Array
+
+__all__ = ["Repair", "Repairs"]
+
+_FEWEST_FLAGS = 16
+_FEWEST_INTEGERS = 4
+"""A value of fewer preds, or fewer integers, is easily right by accident."""
+_MOST_EDITS = 500
+
+
+@attrs.frozen(eq=False)
+class Repair:
+    """An instruction, and the change that makes a value right."""
+
+    node: Node
+    text: str
+
+
+class Repairs:
+    """The repairs of one state of a replay."""
+
+    def __init__(self, replay: Replay, state: State, is_over: Callable[[], bool]) -> None:
+        self._replay = replay
+        self._state = state
+        self._is_over = is_over
+        self._tried = 0
+
+    def of(self, pair: NodePair, steps: Sequence[Node], others: Sequence[Node]) -> Repair | None:
+        """The change of one of some steps that makes a pair right, the specific ones first; `others` are the values
+        from which `before` computes it."""
+        if not _is_evidence(pair.theirs):
+            return None
+        rerun = Rerun(self._replay, self._state, pair.ours)
+        before = self._state.raw[pair.ours.number]
+        for kind in (self._edited, self._left_out, self._with_constants, self._from_others):
+            for node, array, text in kind(steps, others):
+                self._tried += 1
+                if self._tried > _MOST_EDITS or self._is_over():
+                    return None
+                now = rerun.value({node.number: array})
+                if now is not None and any(
+                    comes_near(now, before, value) for value in arranged(pair.theirs.value, now)
+                ):
+                    return Repair(node, text)
+        return None
+
+    def _edited(self, steps: Sequence[Node], _: Sequence[Node]) -> Iterator[tuple[Node, Array, str]]:
+        """Other attributes, operands in another order, other opcodes."""
+        edits = [(node, edit) for node in steps for edit in self._edits_of(node)]
+        for node, edit in sorted(edits, key=lambda entry: entry[1].is_called):
+            arrays = self._replay.evaluator.results_of(edit.module, node.instance, self._state.values)
+            if arrays is not None and not is_same(arrays[node.leaf], self._state.raw[node.number]):
+                yield node, arrays[node.leaf], f"it would be right as {edit.text}"
+
+    def _edits_of(self, node: Node) -> Iterator[Edit]:
+        module = self._replay.evaluator.alone(node.instance, self._state.values)
+        if module is not None and len(node.instance.results) == 1:
+            yield from edits_of(module)
+
+    def _left_out(self, steps: Sequence[Node], _: Sequence[Node]) -> Iterator[tuple[Node, Array, str]]:
+        """An operand in the place of a result of its shape."""
+        for node in steps:
+            raw = self._state.raw[node.number]
+            for entry in node.instance.inputs:
+                value = self._state.values[entry.number]
+                is_alike = value.shape == raw.shape and entry.digest.family == node.digest.family
+                if is_alike and not constant_of(entry) and not is_same(value, raw):
+                    yield node, value, "it would be right without it"
+
+    def _with_constants(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[tuple[Node, Array, str]]:
+        """A constant of `before` in the place of one."""
+        theirs = {
+            (str(entry.dtype), entry.value.reshape(-1)[0].item()): entry
+            for entry in others
+            if constant_of(entry) and entry.digest.is_uniform
+        }
+        for node in steps:
+            for entry in node.instance.inputs:
+                if not constant_of(entry) or not entry.digest.is_uniform:
+                    continue
+                for (kind, number), other in theirs.items():
+                    if kind != str(entry.dtype):
+                        continue
+                    changed = np.full(entry.shape, other.value.reshape(-1)[0], entry.dtype)
+                    array = self._on(node, {entry.number: changed})
+                    if array is not None:
+                        yield node, array, f"it would be right with {number} for %{entry.instance.instruction.name}"
+
+    def _from_others(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[tuple[Node, Array, str]]:
+        """A value that `before` uses in the place of an operand."""
+        for node in steps:
+            for entry in node.instance.inputs:
+                for other in others:
+                    is_alike = other.shape == entry.shape and other.dtype == entry.dtype
+                    if not is_alike or constant_of(other) or other.digest == entry.digest:
+                        continue
+                    array = self._on(node, {entry.number: other.value})
+                    if array is not None:
+                        ours, theirs = (each.instance.instruction.name for each in (entry, other))
+                        yield node, array, f"it would be right on %{theirs} of before in the place of %{ours}"
+
+    def _on(self, node: Node, changes: dict[int, Array]) -> Array | None:
+        arrays = self._replay.evaluator.results(node.instance, Overlay(self._state.values, changes))
+        if arrays is None or is_same(arrays[node.leaf], self._state.raw[node.number]):
+            return None
+        return arrays[node.leaf]
+
+
+def _is_evidence(node: Node) -> bool:
+    """Whether having the right value is no accident."""
+    digest = node.digest
+    fewest = {"pred": _FEWEST_FLAGS, "integer": _FEWEST_INTEGERS}.get(digest.family, 1)
+    return digest.count >= fewest and (digest.count == 1 or not digest.is_uniform)

@@ -1,0 +1,179 @@
+"""Trying suspects: the first one that proves to be to blame for the results of one state that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import attrs
+
+from hloexec.diffing.agreement import arranged
+from hloexec.diffing.control import Decisions
+from hloexec.diffing.graph import Node
+from hloexec.diffing.localization.causes import Causes, Suspect
+from hloexec.diffing.localization.patches import Patch, patched, replaced
+from hloexec.diffing.localization.regions import Regions
+from hloexec.diffing.localization.relations import NodePair, Relations
+from hloexec.diffing.localization.repairs import Repair, Repairs
+from hloexec.diffing.replay import Replay, State
+from hloexec.dtypes import element_type_of
+from hloexec.precision import unit_roundoff
+
+__all__ = ["Trials"]
+
+_MOST_TRIES = 20
+"""More suspects than this are not tried for one fault, nor more pairs behind which no suspect was proven."""
+
+
+@attrs.define(eq=False)
+class _Seen:
+    """What is left of suspects that nothing has proven."""
+
+    first: Suspect | None = None
+    evident: Suspect | None = None
+    """The first one whose operands are right."""
+    apparent: Suspect | None = None
+    """The first one of these that was not found among steps that do not correspond."""
+    narrowed: Suspect | None = None
+    """The first one that has too few bits for what it should be: what was lost in rounding is lost, even if the right
+    value is put in its place, as long as its type is the same."""
+
+    def note(self, suspect: Suspect) -> None:
+        self.first = self.first or suspect
+        if self.narrowed is None and _is_narrower(suspect.pair):
+            self.narrowed = suspect
+        if not suspect.has_wrong_operands:
+            self.evident = self.evident or suspect
+            if not suspect.is_restructured:
+                self.apparent = self.apparent or suspect
+
+
+class Trials:
+    """The search for one instruction to blame."""
+
+    def __init__(
+        self,
+        replay: Replay,
+        state: State,
+        wrong: Sequence[NodePair],
+        decisions: tuple[Decisions, Decisions],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._replay = replay
+        self._state = state
+        self._wrong = wrong
+        self._is_over = is_over
+        relations = Relations(replay, state)
+        self._regions = Regions(replay, relations)
+        self._causes = Causes(relations, self._regions, (replay.graph, replay.index.graph), decisions)
+        self._repairs = Repairs(replay, state, is_over)
+        self._tried: set[tuple[int, int]] = set()
+        self._seen = _Seen()
+        self._around: list[NodePair] = []
+        """The pairs that are proven, each behind the one before it."""
+
+    def next(self, known: Collection[tuple[str, str]]) -> tuple[Suspect | None, Patch | None]:
+        """The instruction to blame, but for those that are known to be, and the patch that proves it, if there is
+        one."""
+        found = self._proven(self._causes.of(self._wrong), known) or self._apparent()
+        if found is None and self._seen.narrowed is None:
+            found = self._deepest(known, 0)
+        if found is not None:
+            return found
+        suspect = self._seen.narrowed or self._seen.evident or self._seen.first
+        if suspect is None:
+            return None, None
+        return suspect, self._partly(suspect.trial or suspect.pair)
+
+    def _proven(
+        self, suspects: Iterable[Suspect], known: Collection[tuple[str, str]]
+    ) -> tuple[Suspect, Patch | None] | None:
+        """The first of some suspects that is proven, or needs no proof."""
+        for suspect in suspects:
+            if suspect.pair.ours.instance.static in known:
+                continue
+            self._seen.note(suspect)
+            if suspect.has_wrong_operands:
+                # Putting it right would show only that the culprit lies behind it.
+                continue
+            if suspect.decides:
+                # Values cannot show it: replayed, a loop goes round as often as it did.
+                return suspect, None
+            trial = suspect.trial or suspect.pair
+            if trial.numbers in self._tried:
+                continue
+            if len(self._tried) >= _MOST_TRIES or self._is_over():
+                break
+            patch = self._patched(trial)
+            if patch is not None:
+                if self._seen.narrowed is not None:
+                    return self._seen.narrowed, patch
+                return (suspect.is_restructured and self._inside(trial, patch, known)) or (suspect, patch)
+        return None
+
+    def _apparent(self) -> tuple[Suspect, Patch | None] | None:
+        """The first suspect of which the operands are right, step by step, if what follows it comes right with it, too:
+        where several instructions are wrong, none puts results right alone."""
+        suspect = self._seen.apparent
+        patch = None if suspect is None else self._partly(suspect.trial or suspect.pair)
+        return None if suspect is None or patch is None else (suspect, patch)
+
+    def _deepest(self, known: Collection[tuple[str, str]], start: int) -> tuple[Suspect, Patch | None] | None:
+        """What is to blame among the steps behind the last value that is proven, where no suspect is: of the pairs from
+        number `start` on."""
+        pairs = [pair for pair in reversed(self._causes.pairs[start:]) if pair.numbers not in self._tried]
+        for pair in pairs[:_MOST_TRIES]:
+            if self._is_over():
+                break
+            patch = self._patched(pair)
+            if patch is not None:
+                region = Suspect(pair, region=self._regions.of(pair).nodes)
+                return self._inside(pair, patch, known) or (region, patch)
+        return None
+
+    def _inside(
+        self, pair: NodePair, patch: Patch, known: Collection[tuple[str, str]]
+    ) -> tuple[Suspect, Patch | None] | None:
+        """What is to blame among the steps behind a pair that is proven."""
+        self._around.append(pair)
+        inner = self._regions.corresponding(pair)
+        behind = self._causes.pairs.index(pair) + 1 if pair in self._causes.pairs else len(self._causes.pairs)
+        found = None if inner is None else self._proven(self._causes.behind(inner), known)
+        found = found or self._deepest(known, behind)
+        if found is not None:
+            self._around.pop()
+            return found
+        repair = self._repaired(pair)
+        self._around.pop()
+        return None if repair is None else (Suspect(NodePair(repair.node, pair.theirs), repair.text, pair), patch)
+
+    def _repaired(self, pair: NodePair) -> Repair | None:
+        """A change of one of the steps behind a pair that makes it right, or a value around it that is proven, too: the
+        pair may differ where that does not matter."""
+        steps = self._regions.steps(pair)
+        return next(filter(None, (self._repairs.of(entry, *steps) for entry in reversed(self._around))), None)
+
+    def _patched(self, pair: NodePair) -> Patch | None:
+        self._tried.add(pair.numbers)
+        return patched(self._replay, self._state, pair, self._wrong, self._is_over)
+
+    def _partly(self, pair: NodePair) -> Patch | None:
+        """A replacement that makes more values right behind it, if not the results: others may be wrong as well."""
+        state = self._state
+        for value in arranged(pair.theirs.value, state.raw[pair.ours.number]):
+            after = replaced(self._replay, state, pair, value, self._is_over)
+            if after is not None and sum(map(after.has, self._counted)) > sum(map(state.has, self._counted)):
+                return Patch(pair, value, after, is_proof=False)
+        return None
+
+    @property
+    def _counted(self) -> list[Node]:
+        nodes = self._replay.graph.nodes
+        return [node for node in nodes if not (node.instance.is_movement or node.digest.is_uniform)]
+
+
+def _is_narrower(pair: NodePair) -> bool:
+    """Whether a value has fewer bits than the one that it should be."""
+    ours, theirs = (element_type_of(node.dtype) for node in (pair.ours, pair.theirs))
+    if ours.is_floating and theirs.is_floating:
+        return unit_roundoff(ours) > unit_roundoff(theirs)
+    return ours.is_integral and theirs.is_integral and ours.bits < theirs.bits
