@@ -190,10 +190,15 @@ def is_near(actual: Array, expected: Array) -> bool:
 
 
 def comes_near(now: Array, before: Array, expected: Array, share: float = _SHARE) -> bool:
-    """Whether a value that was off what is expected has come near it: few of the elements that were off still are, and
-    at most a part of all."""
-    off = _count_off(now, expected)
-    return off <= share * expected.size and off <= _LEFT * _count_off(before, expected) and not is_same(now, before)
+    """Whether a value that was off what is expected, in any arrangement of its dimensions, has come near it: few of the
+    elements that were off still are, and at most a part of all."""
+    if is_same(now, before):
+        return False
+    for candidate in aligned(expected, now.shape):
+        off = _count_off(now, candidate)
+        if off <= share * candidate.size and off <= _LEFT * _count_off(before, candidate):
+            return True
+    return False
 
 
 def is_same(first: Array, second: Array) -> bool:

@@ -22,7 +22,7 @@ from hloexec.exec.running import run_devices
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.ops.registry import Role, role_of
 
-__all__ = ["Control", "ControlRecorder", "Decisions", "exits"]
+__all__ = ["Control", "ControlRecorder", "Decisions", "carrying_loop", "exits"]
 
 _MOST = 8
 """The other branches of more conditionals than this are not run."""
@@ -111,6 +111,14 @@ class Decisions:
                 continue
             yield from (digest for digest in map(digest_of, arrays_of(output)) if digest not in own)
 
+    def handed_on(self, name: str, iteration: int, device: int) -> InstructionRun | None:
+        """The root of a loop's body, which hands values on to the next iteration; None where no such loop ran."""
+        control = self._controls.get((name, device))
+        if control is None or not control.is_loop:
+            return None
+        body = self._module.by_name[control.instruction.attributes.body]
+        return InstructionRun(body.name, body.root_name, f"{name}[{iteration}]:{body.name}/{body.root_name}", device)
+
     def like(self, name: str, other: Decisions, device: int) -> str:
         """The loop or conditional outside of others that is one of another run by its place in it, if both ran as many;
         else an empty string."""
@@ -146,3 +154,20 @@ def exits(scope: str, node: Node) -> list[str]:
         if not scope.startswith(name + (bracket or ":")):
             found.append(name)
     return found
+
+
+def carrying_loop(scope: str, node: Node) -> tuple[str, int] | None:
+    """The loop that carries a value into the iteration in which it is used in `scope`, by its name, and the iteration
+    that hands it on; None where it is computed in the same iteration, or comes from before the first."""
+    own = node.instance.scope.split("/")
+    components = scope.split("/")
+    for place, component in enumerate(components):
+        other = own[place] if place < len(own) else ""
+        head, _, _ = component.partition(":")
+        loop, bracket, number = head.partition("[")
+        if bracket and other.partition(":")[0] != head:
+            iteration = int(number.rstrip("]"))
+            return ("/".join([*components[:place], loop]), iteration - 1) if iteration else None
+        if other != component:
+            return None
+    return None

@@ -203,8 +203,10 @@ class GraphRecorder:
         self._keep(array)
         self.graph.nodes.append(node)
         instance.results.append(node)
-        # Arrays that a graph holds stay alive, and so their identities stay theirs.
-        self._by_identity[id(array), instance.device] = node
+        # Arrays that a graph holds stay alive, and so their identities stay theirs. Constants may share one; a loop
+        # that has one inside was given the other before.
+        if not (instance.is_constant and (id(array), instance.device) in self._by_identity):
+            self._by_identity[id(array), instance.device] = node
         return node
 
     def _keep(self, array: Array) -> None:

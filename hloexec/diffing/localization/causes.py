@@ -20,11 +20,18 @@ from itertools import zip_longest
 
 import attrs
 
-from hloexec.diffing.control import Decisions, exits
+from hloexec.diffing.control import Decisions, carrying_loop, exits
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.localization.regions import LARGEST_REGION, Regions, could_be
-from hloexec.diffing.localization.relations import NodePair, Relation, Relations, constant_of, transparent_chain
+from hloexec.diffing.localization.relations import (
+    NodePair,
+    Relation,
+    Relations,
+    constant_of,
+    is_filled,
+    transparent_chain,
+)
 from hloexec.dtypes import element_type_of
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
@@ -32,6 +39,7 @@ from hloexec.precision import unit_roundoff
 
 __all__ = ["Causes", "Suspect"]
 
+_FEW_RUNS = 3
 _FEW_STEPS = 12
 """Behind more values than this no step is looked for that is missing, or one too many."""
 _ITERATION = re.compile(r"\[(\d+)\]")
@@ -154,7 +162,10 @@ class Causes:
             causes = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, repeated)
             return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
         if operands is None:
-            return self._restructured(pair)
+            found = self._restructured(pair)
+            if self._has_same_operands(pair.ours.instance, pair.theirs.instance):
+                return attrs.evolve(found, suspects=(Suspect(pair), *found.suspects))
+            return found
         different = [entry for entry in operands if self._relations.differ(entry.ours, entry.theirs)]
         if not different:
             return self._alone(pair, operands)
@@ -170,14 +181,38 @@ class Causes:
                 return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
         return self._from_operands(pair, different)
 
+    def _has_same_operands(self, ours: Instance, theirs: Instance) -> bool:
+        """Whether two instructions of other opcodes have the same operands, in some order, in so many iterations or so
+        many elements that it is no accident."""
+        if not self._equal_operands(ours, theirs):
+            return False
+        if any(map(self._relations.is_evidence, ours.inputs)):
+            return True
+        runs = self._runs(0, ours), self._runs(1, theirs)
+        common = [(one, runs[1][key]) for key, one in runs[0].items() if key in runs[1] and one.number <= ours.number]
+        return len(common) >= _FEW_RUNS and all(self._equal_operands(*entry) for entry in common)
+
+    def _equal_operands(self, ours: Instance, theirs: Instance) -> bool:
+        first, second = ours.inputs, theirs.inputs
+        if ours.others or theirs.others or len(first) != len(second) or len(ours.results) != len(theirs.results):
+            return False
+        return bool(first) and any(
+            all(self._relations.of(*pair) is Relation.EQUAL for pair in zip(first, order, strict=True))
+            for order in (second, second[::-1])
+        )
+
     def _from_operands(self, pair: NodePair, different: Sequence[NodePair]) -> _Explanation:
         """Why a pair differs some of whose operands do."""
         suspects = []
         causes: list[_Cause] = []
         otherwise = Suspect(pair, has_wrong_operands=True)
         for entry in sorted(different, key=lambda entry: entry.ours.number):
+            if self._is_already(entry, pair):
+                suspects.append(Suspect(pair, f"its operand %{_name(entry.ours)} is what it should be"))
             if (reason := _other_constant(pair, entry)) is not None:
-                suspects.append(Suspect(pair, reason, region=_way_of(pair.ours, entry.ours)))
+                place = self._carrier(pair, entry)
+                region = () if place else _way_of(pair.ours, entry.ours)
+                suspects.append(Suspect(pair, reason, region=region, place=place))
                 continue
             behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
             causes += behind
@@ -198,7 +233,29 @@ class Causes:
         """What uses another value of `before` than it should: the pair, or what moves the operand for it."""
         node = pair.ours if len(transparent_chain(operand.ours)) == 1 else operand.ours
         reason = f"it takes %{_name(other)} where before has %{_name(operand.theirs)}"
-        return Suspect(NodePair(node, pair.theirs), reason, pair)
+        return Suspect(NodePair(node, pair.theirs), reason, pair, place=self._carrier(pair, operand))
+
+    def _carrier(self, user: NodePair, operand: NodePair) -> InstructionRun | None:
+        """What hands an operand on to the iteration in which it is used, if a loop carries it, and what it should be,
+        too: in the first iteration, the user was right."""
+        sources = [transparent_chain(node)[-1] for node in (operand.ours, operand.theirs)]
+        loops = [
+            carrying_loop(node.instance.scope, source)
+            for node, source in zip((user.ours, user.theirs), sources, strict=True)
+        ]
+        if loops[0] is None or loops[1] is None:
+            return None
+        is_inside = any(
+            source.instance.scope.startswith(f"{loop[0]}[")
+            for source, loop in zip(sources, loops, strict=True)
+            if loop is not None
+        )
+        return self._ours.handed_on(*loops[0], user.ours.device) if is_inside else None
+
+    def _is_already(self, operand: NodePair, pair: NodePair) -> bool:
+        """Whether an operand is what the pair should be, and no accident explains it."""
+        is_alike = self._relations.of(operand.ours, pair.theirs) is Relation.EQUAL
+        return is_alike and self._relations.is_evidence(operand.ours)
 
     def _is_misplaced(self, operand: NodePair, other: Node) -> bool:
         """Whether an operand that is another value of `before` is so because it is used in the wrong place.
@@ -222,7 +279,8 @@ class Causes:
         ]
         if rearranged:
             return _Explanation(causes=tuple(rearranged), otherwise=Suspect(pair))
-        return _Explanation((Suspect(pair),))
+        moved = self._regions.rearranged(pair, operands)
+        return _Explanation((Suspect(pair) if moved is None else Suspect(NodePair(moved, pair.theirs), trial=pair),))
 
     def _moved(self, pair: NodePair, ours: Sequence[Node], theirs: Sequence[Node]) -> _Explanation:
         """Why values differ that other ones were moved or converted to."""
@@ -259,7 +317,8 @@ class Causes:
         for entry in region.causes:
             behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
             causes += (attrs.evolve(cause, is_guessed=region.is_guessed) for cause in behind)
-        is_open = bool(causes) or not region.nodes
+        is_constant = is_filled(pair.ours) and not is_filled(pair.theirs)
+        is_open = bool(causes) or not region.nodes or is_constant
         otherwise = Suspect(pair, region=region.nodes, has_wrong_operands=is_open, is_restructured=True)
         return _Explanation(suspects, tuple(causes), otherwise)
 
@@ -363,11 +422,11 @@ def _lost_rounding(ours: Sequence[Node], theirs: Sequence[Node]) -> str | None:
 
 
 def _way_of(user: Node, operand: Node) -> tuple[Node, ...]:
-    """What repeats, moves or converts a constant on the way to what uses it, and that; nothing if that is much."""
-    found = [user]
-    while operand.instance.inputs:
-        found.append(operand)
-        operand = operand.instance.inputs[0]
+    """A constant, what repeats, moves or converts it on the way to what uses it, and that; nothing if that is much, or
+    only the constant."""
+    found = [user, operand]
+    while found[-1].instance.inputs:
+        found.append(found[-1].instance.inputs[0])
     return tuple(reversed(found)) if 2 < len(found) <= LARGEST_REGION else ()
 
 

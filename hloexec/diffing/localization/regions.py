@@ -26,6 +26,7 @@ _MOST_STEPS = 40
 """More steps than this are not looked at on either side."""
 _MOST_TRIES = 32
 _MOST_GUESSES = 8
+_FEWEST_DIMENSIONS = 2
 LARGEST_REGION = 5
 """A region of more instructions than this tells little."""
 _Key = tuple[int, int]
@@ -108,6 +109,22 @@ class Regions:
         """Values behind a pair that correspond and differ."""
         return self._corresponding(pair, *self._steps(pair))
 
+    def rearranged(self, pair: NodePair, operands: Sequence[NodePair]) -> Node | None:
+        """What moves an operand into another order than it should, if the pair is right where it has another one: the
+        numbers of the operand are those of its counterpart, but the instructions read their dimensions otherwise."""
+        rerun = Rerun(self._replay, self._state, pair.ours)
+        before = self._state.raw[pair.ours.number]
+        for operand in operands:
+            chain = transparent_chain(operand.ours)
+            value = self._state.values[operand.ours.number]
+            if len(chain) == 1 or value.ndim < _FEWEST_DIMENSIONS:
+                continue
+            for other in islice(arranged(operand.theirs.value, value), 1, None):
+                now = rerun.value({operand.ours.number: other})
+                if now is not None and comes_near(now, before, pair.theirs.value):
+                    return next(node for node in reversed(chain[:-1]) if node.shape == operand.ours.shape)
+        return None
+
     def steps(self, pair: NodePair) -> tuple[list[Node], list[Node]]:
         """What `after` computes a pair by, since values that both have and some steps more, the nearest first; and the
         values that `before` computes it from."""
@@ -140,11 +157,10 @@ class Regions:
             now = rerun.value({candidate.ours.number: value})
             if now is None:
                 continue
-            for other in arranged(pair.theirs.value, now):
-                if comes_near(now, before, other, 0.0):
-                    return candidate
-                if partly is None and comes_near(now, before, other):
-                    partly = candidate
+            if comes_near(now, before, pair.theirs.value, 0.0):
+                return candidate
+            if partly is None and comes_near(now, before, pair.theirs.value):
+                partly = candidate
         return partly
 
     def _replacements(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> Iterator[tuple[NodePair, Array]]:

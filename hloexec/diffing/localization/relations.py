@@ -151,7 +151,8 @@ class Relations:
         if ours.instance.opcode != theirs.instance.opcode or ours.shape != theirs.shape:
             return 0
         pairs = list(zip(ours.instance.inputs, theirs.instance.inputs, strict=False))
-        return 1 + sum((one.dtype == other.dtype) + (not self.differ(one, other)) for one, other in pairs)
+        is_as_deep = ours.instance.scope.count("[") == theirs.instance.scope.count("[")
+        return 1 + is_as_deep + sum((one.dtype == other.dtype) + (not self.differ(one, other)) for one, other in pairs)
 
     def is_evidence(self, node: Node) -> bool:
         digest = self._replay.digest(node, self.state.raw[node.number])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import numpy as np
 
-from hloexec.diffing.agreement import arranged, comes_near, is_same
+from hloexec.diffing.agreement import comes_near, is_same
 from hloexec.diffing.evaluation import Overlay
 from hloexec.diffing.graph import Node
 from hloexec.diffing.localization.edits import Edit, edits_of
@@ -60,9 +60,7 @@ class Repairs:
                 if self._tried > _MOST_EDITS or self._is_over():
                     return None
                 now = rerun.value({node.number: array})
-                if now is not None and any(
-                    comes_near(now, before, value) for value in arranged(pair.theirs.value, now)
-                ):
+                if now is not None and comes_near(now, before, pair.theirs.value):
                     return Repair(node, text)
         return None
 
