@@ -110,6 +110,7 @@ class Causes:
         self._ours, self._theirs = decisions
         self._known_runs: dict[tuple[int, tuple[str, str], int, str], dict[tuple[str, ...], Instance]] = {}
         self._seen: set[tuple[int, int]] = set()
+        self._guessed: set[tuple[int, int]] = set()
         self.pairs: list[NodePair] = []
         """Those that were found to differ, results first."""
 
@@ -119,6 +120,11 @@ class Causes:
         # Where the way back ends among steps that do not correspond: from the other end, the first that differ.
         for pair in results:
             yield from self._found([_Cause(entry, is_guessed=True) for entry in self._regions.frontier(pair)])
+
+    def order(self, pair: NodePair) -> tuple[bool, int]:
+        """By which pairs are sorted in the order of data flow, those last of which nothing but the place says that they
+        are."""
+        return pair.numbers in self._guessed, pair.ours.number
 
     def behind(self, pair: NodePair) -> Iterator[Suspect]:
         """What may be to blame for a pair that differs."""
@@ -137,6 +143,8 @@ class Causes:
                 continue
             self._seen.add(pair.numbers)
             self.pairs.append(pair)
+            if entry.is_guessed:
+                self._guessed.add(pair.numbers)
             if (place := self._ours.elsewhere(pair.ours, pair.theirs.digest)) is not None:
                 yield Suspect(pair, "another branch gives what it should", decides=True, place=place)
             found = self._explained(pair)

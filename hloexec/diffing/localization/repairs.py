@@ -69,7 +69,8 @@ class Repairs:
         edits = [(node, edit) for node in steps for edit in self._edits_of(node)]
         for node, edit in sorted(edits, key=lambda entry: entry[1].is_called):
             arrays = self._replay.evaluator.results_of(edit.module, node.instance, self._state.values)
-            if arrays is not None and not is_same(arrays[node.leaf], self._state.raw[node.number]):
+            same = [self._state.raw[node.number], *(self._state.values[entry.number] for entry in node.instance.inputs)]
+            if arrays is not None and not any(is_same(arrays[node.leaf], array) for array in same):
                 yield node, arrays[node.leaf], f"it would be right as {edit.text}"
 
     def _edits_of(self, node: Node) -> Iterator[Edit]:

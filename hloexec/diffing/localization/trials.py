@@ -67,6 +67,7 @@ class Trials:
         self._causes = Causes(relations, self._regions, (replay.graph, replay.index.graph), decisions)
         self._repairs = Repairs(replay, state, is_over)
         self._tried: set[tuple[int, int]] = set()
+        self._left = _MOST_TRIES
         self._seen = _Seen()
         self._around: list[NodePair] = []
         """The pairs that are proven, each behind the one before it."""
@@ -76,7 +77,7 @@ class Trials:
         one."""
         found = self._proven(self._causes.of(self._wrong), known) or self._apparent()
         if found is None and self._seen.narrowed is None:
-            found = self._deepest(known, 0)
+            found = self._deepest(known)
         if found is not None:
             return found
         suspect = self._seen.narrowed or self._seen.evident or self._seen.first
@@ -117,13 +118,18 @@ class Trials:
         patch = None if suspect is None else self._partly(suspect.trial or suspect.pair)
         return None if suspect is None or patch is None else (suspect, patch)
 
-    def _deepest(self, known: Collection[tuple[str, str]], start: int) -> tuple[Suspect, Patch | None] | None:
-        """What is to blame among the steps behind the last value that is proven, where no suspect is: of the pairs from
-        number `start` on."""
-        pairs = [pair for pair in reversed(self._causes.pairs[start:]) if pair.numbers not in self._tried]
-        for pair in pairs[:_MOST_TRIES]:
-            if self._is_over():
+    def _deepest(
+        self, known: Collection[tuple[str, str]], end: NodePair | None = None
+    ) -> tuple[Suspect, Patch | None] | None:
+        """What is to blame among the steps behind the first value that is proven, where no suspect is; of the values
+        before `end`, if it is given."""
+        for pair in sorted(self._causes.pairs, key=self._causes.order):
+            is_behind = end is None or pair.ours.number < end.ours.number
+            if pair.numbers in self._tried or not is_behind:
+                continue
+            if self._left == 0 or self._is_over():
                 break
+            self._left -= 1
             patch = self._patched(pair)
             if patch is not None:
                 region = Suspect(pair, region=self._regions.of(pair).nodes)
@@ -136,9 +142,8 @@ class Trials:
         """What is to blame among the steps behind a pair that is proven."""
         self._around.append(pair)
         inner = self._regions.corresponding(pair)
-        behind = self._causes.pairs.index(pair) + 1 if pair in self._causes.pairs else len(self._causes.pairs)
         found = None if inner is None else self._proven(self._causes.behind(inner), known)
-        found = found or self._deepest(known, behind)
+        found = found or self._deepest(known, pair)
         if found is not None:
             self._around.pop()
             return found
