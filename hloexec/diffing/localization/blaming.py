@@ -17,9 +17,9 @@ import numpy as np
 from hloexec.diffing.control import Decisions
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Node
-from hloexec.diffing.localization.causes import Suspect
 from hloexec.diffing.localization.patches import Patch, patched
 from hloexec.diffing.localization.relations import NodePair, Relations
+from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.localization.trials import Trials
 from hloexec.diffing.replay import Replay, State
 from hloexec.ops.common import wide

@@ -20,51 +20,27 @@ from itertools import zip_longest
 
 import attrs
 
-from hloexec.diffing.control import Decisions, carrying_loop, exits
-from hloexec.diffing.findings import InstructionRun
+from hloexec.diffing.control import Decisions, exits
 from hloexec.diffing.graph import Graph, Instance, Node
-from hloexec.diffing.localization.regions import LARGEST_REGION, Regions, could_be
+from hloexec.diffing.localization.misuses import Misuses, is_made_of, iterations_of
+from hloexec.diffing.localization.regions import Regions, could_be
 from hloexec.diffing.localization.relations import (
     NodePair,
     Relation,
     Relations,
-    constant_of,
     is_filled,
     transparent_chain,
 )
+from hloexec.diffing.localization.suspects import Suspect
 from hloexec.dtypes import element_type_of
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.precision import unit_roundoff
 
-__all__ = ["Causes", "Suspect"]
+__all__ = ["Causes"]
 
 _FEW_RUNS = 3
-_FEW_STEPS = 12
-"""Behind more values than this no step is looked for that is missing, or one too many."""
 _ITERATION = re.compile(r"\[(\d+)\]")
-
-
-@attrs.frozen(eq=False)
-class Suspect:
-    """An instruction that may be to blame."""
-
-    pair: NodePair
-    reason: str = ""
-    trial: NodePair | None = None
-    """What to put right to see whether the results come right, where it is not the pair itself."""
-    region: tuple[Node, ...] = ()
-    """What was computed since values that are right, where it is more than the one instruction."""
-    is_more_precise: bool = False
-    """Whether it is right, and has only not been rounded as `before` rounds it."""
-    has_wrong_operands: bool = False
-    """Whether some of its operands are wrong themselves."""
-    decides: bool = False
-    """Whether it is to blame for how a loop or a conditional ran."""
-    place: InstructionRun | None = None
-    """The conditional that is to blame, where it is one."""
-    is_restructured: bool = False
-    """Whether it was found among steps that do not correspond."""
 
 
 @attrs.frozen
@@ -108,6 +84,7 @@ class Causes:
         self._regions = regions
         self._graphs = graphs
         self._ours, self._theirs = decisions
+        self._misuses = Misuses(relations, self._ours)
         self._known_runs: dict[tuple[int, tuple[str, str], int, str], dict[tuple[str, ...], Instance]] = {}
         self._seen: set[tuple[int, int]] = set()
         self._guessed: set[tuple[int, int]] = set()
@@ -180,8 +157,8 @@ class Causes:
         if any(not could_be(entry.ours, entry.theirs) for entry in different):
             return self._restructured(pair)
         known = [entry for entry in different if self._relations.place_of(entry.ours) is not None]
-        others = [(entry, self._relations.is_another(entry.ours, entry.theirs)) for entry in known]
-        is_misplaced = any(other is not None and self._is_misplaced(entry, other) for entry, other in others)
+        others = [(entry, self._misuses.other(entry)) for entry in known]
+        is_misplaced = any(other is not None and self._misuses.is_evident(entry, other) for entry, other in others)
         if (len(different) > 1 or known) and not is_misplaced:
             inner = self._regions.inside(pair)
             if inner is not None:
@@ -215,70 +192,25 @@ class Causes:
         causes: list[_Cause] = []
         otherwise = Suspect(pair, has_wrong_operands=True)
         for entry in sorted(different, key=lambda entry: entry.ours.number):
-            if self._is_already(entry, pair):
-                suspects.append(Suspect(pair, f"its operand %{_name(entry.ours)} is what it should be"))
-            if (reason := _other_constant(pair, entry)) is not None:
-                place = self._carrier(pair, entry)
-                region = () if place else _way_of(pair.ours, entry.ours)
-                suspects.append(Suspect(pair, reason, region=region, place=place))
+            if (suspect := self._misuses.already(pair, entry)) is not None:
+                suspects.append(suspect)
+            if (suspect := self._misuses.constant(pair, entry)) is not None:
+                suspects.append(suspect)
                 continue
             behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
             causes += behind
-            other = self._relations.is_another(entry.ours, entry.theirs)
+            other = self._misuses.other(entry)
             if other is None or any(cause.decides for cause in behind):
                 continue
-            if len(different) > 1 and (_is_made_of(entry.theirs, other) or _is_made_of(other, entry.theirs)):
+            if len(different) > 1 and (is_made_of(entry.theirs, other) or is_made_of(other, entry.theirs)):
                 # `after` takes its steps in another order.
                 continue
-            misplaced = self._misplaced(pair, entry, other)
-            if self._is_misplaced(entry, other):
+            misplaced = self._misuses.misplaced(pair, entry, other)
+            if self._misuses.is_evident(entry, other):
                 suspects.append(misplaced)
             else:
                 otherwise = misplaced
         return _Explanation(tuple(suspects), tuple(causes), otherwise)
-
-    def _misplaced(self, pair: NodePair, operand: NodePair, other: Node) -> Suspect:
-        """What uses another value of `before` than it should: the pair, or what moves the operand for it."""
-        node = pair.ours if len(transparent_chain(operand.ours)) == 1 else operand.ours
-        reason = f"it takes %{_name(other)} where before has %{_name(operand.theirs)}"
-        return Suspect(NodePair(node, pair.theirs), reason, pair, place=self._carrier(pair, operand))
-
-    def _carrier(self, user: NodePair, operand: NodePair) -> InstructionRun | None:
-        """What hands an operand on to the iteration in which it is used, if a loop carries it, and what it should be,
-        too: in the first iteration, the user was right."""
-        sources = [transparent_chain(node)[-1] for node in (operand.ours, operand.theirs)]
-        loops = [
-            carrying_loop(node.instance.scope, source)
-            for node, source in zip((user.ours, user.theirs), sources, strict=True)
-        ]
-        if loops[0] is None or loops[1] is None:
-            return None
-        is_inside = any(
-            source.instance.scope.startswith(f"{loop[0]}[")
-            for source, loop in zip(sources, loops, strict=True)
-            if loop is not None
-        )
-        return self._ours.handed_on(*loops[0], user.ours.device) if is_inside else None
-
-    def _is_already(self, operand: NodePair, pair: NodePair) -> bool:
-        """Whether an operand is what the pair should be, and no accident explains it."""
-        is_alike = self._relations.of(operand.ours, pair.theirs) is Relation.EQUAL
-        return is_alike and self._relations.is_evidence(operand.ours)
-
-    def _is_misplaced(self, operand: NodePair, other: Node) -> bool:
-        """Whether an operand that is another value of `before` is so because it is used in the wrong place.
-
-        If `after` has that value elsewhere as well, or if both are given by one instruction, in one iteration, it is
-        rather computed wrong.
-        """
-        ours, theirs = transparent_chain(operand.ours)[-1], transparent_chain(operand.theirs)[-1]
-        if (
-            not (ours.instance.is_source or self._relations.is_evidence(ours))
-            or len(self._relations.holders(other)) > 1
-        ):
-            return False
-        is_aligned = other.instance.static == theirs.instance.static and _iterations(ours) == _iterations(theirs)
-        return not is_aligned
 
     def _alone(self, pair: NodePair, operands: Sequence[NodePair]) -> _Explanation:
         """The operands of a pair are the same: what is to blame is the instruction, or the order of an operand."""
@@ -298,12 +230,11 @@ class Causes:
         if relation is not Relation.EQUAL:
             causes = self._behind(ours[0].instance.scope, theirs[0].instance.scope, source)
         if relation is Relation.DIFFERENT:
-            other = self._relations.is_another(source.ours, source.theirs) if len(ours) > 1 else None
+            other = self._misuses.other(source) if len(ours) > 1 else None
             if other is None or any(cause.decides for cause in causes):
                 return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
-            reason = f"it takes %{_name(other)} where before has %{_name(source.theirs)}"
-            misplaced = Suspect(pair, reason)
-            if self._is_misplaced(source, other):
+            misplaced = self._misuses.misplaced(pair, source, other)
+            if self._misuses.is_evident(source, other):
                 return _Explanation((misplaced,), tuple(causes), Suspect(pair, has_wrong_operands=True))
             return _Explanation(causes=tuple(causes), otherwise=misplaced)
         for node in reversed(ours):
@@ -353,7 +284,7 @@ class Causes:
         """The first pair that differs of those that the same two instructions gave in the same loops."""
         ours = self._runs(0, pair.ours.instance)
         theirs = self._runs(1, pair.theirs.instance)
-        if len(ours) == 1 or len(theirs) == 1 or _iterations(pair.ours) != _iterations(pair.theirs):
+        if len(ours) == 1 or len(theirs) == 1 or iterations_of(pair.ours) != iterations_of(pair.theirs):
             return pair
         for iterations, one in ours.items():
             if one.number >= pair.ours.instance.number:
@@ -388,36 +319,6 @@ def _unrepeated(node: Node) -> Node:
     return node
 
 
-def _is_made_of(node: Node, other: Node) -> bool:
-    """Whether a value is computed from another one in a few steps."""
-    pending = [node]
-    for current in pending:
-        for entry in current.instance.inputs:
-            if entry.digest.in_any_order == other.digest.in_any_order and entry.device == other.device:
-                return True
-            if len(pending) < _FEW_STEPS and entry not in pending:
-                pending.append(entry)
-    return False
-
-
-def _iterations(node: Node) -> list[str]:
-    """The iterations of the loops around it in which a value was computed."""
-    return _ITERATION.findall(node.instance.scope)
-
-
-def _name(node: Node) -> str:
-    return node.instance.instruction.name
-
-
-def _other_constant(user: NodePair, operand: NodePair) -> str | None:
-    """What is wrong with an operand that is a constant, unless a loop carries it from elsewhere."""
-    ours, theirs = constant_of(operand.ours), constant_of(operand.theirs)
-    if ours is None or (theirs is not None and _iterations(ours) != _iterations(user.ours)):
-        return None
-    wanted = f"%{_name(operand.theirs)}" if theirs is None else _number(theirs)
-    return f"it takes {_number(ours)} where before takes {wanted}"
-
-
 def _lost_rounding(ours: Sequence[Node], theirs: Sequence[Node]) -> str | None:
     """What `before` does with a value that `after` leaves out, where that only rounds."""
     types = [[element_type_of(node.dtype) for node in chain] for chain in (ours, theirs)]
@@ -427,17 +328,3 @@ def _lost_rounding(ours: Sequence[Node], theirs: Sequence[Node]) -> str | None:
     if unit_roundoff(coarsest[0]) >= unit_roundoff(coarsest[1]):
         return None
     return f"before rounds it to {coarsest[1].name}, and after does not"
-
-
-def _way_of(user: Node, operand: Node) -> tuple[Node, ...]:
-    """A constant, what repeats, moves or converts it on the way to what uses it, and that; nothing if that is much, or
-    only the constant."""
-    found = [user, operand]
-    while found[-1].instance.inputs:
-        found.append(found[-1].instance.inputs[0])
-    return tuple(reversed(found)) if 2 < len(found) <= LARGEST_REGION else ()
-
-
-def _number(node: Node) -> str:
-    """The number that a constant is filled with."""
-    return str(node.value.reshape(-1)[0]) if node.value.size else "nothing"

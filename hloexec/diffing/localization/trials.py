@@ -9,11 +9,12 @@ import attrs
 from hloexec.diffing.agreement import arranged
 from hloexec.diffing.control import Decisions
 from hloexec.diffing.graph import Node
-from hloexec.diffing.localization.causes import Causes, Suspect
+from hloexec.diffing.localization.causes import Causes
 from hloexec.diffing.localization.patches import Patch, patched, replaced
 from hloexec.diffing.localization.regions import Regions
 from hloexec.diffing.localization.relations import NodePair, Relations
 from hloexec.diffing.localization.repairs import Repair, Repairs
+from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.replay import Replay, State
 from hloexec.dtypes import element_type_of
 from hloexec.precision import unit_roundoff
@@ -33,6 +34,8 @@ class _Seen:
     """The first one whose operands are right."""
     apparent: Suspect | None = None
     """The first one of these that was not found among steps that do not correspond."""
+    carried: Suspect | None = None
+    """The first one that blames what a loop hands on: exchanged values show only if both are put right."""
     narrowed: Suspect | None = None
     """The first one that has too few bits for what it should be: what was lost in rounding is lost, even if the right
     value is put in its place, as long as its type is the same."""
@@ -43,6 +46,8 @@ class _Seen:
             self.narrowed = suspect
         if not suspect.has_wrong_operands:
             self.evident = self.evident or suspect
+            if suspect.place is not None:
+                self.carried = self.carried or suspect
             if not suspect.is_restructured:
                 self.apparent = self.apparent or suspect
 
@@ -114,6 +119,8 @@ class Trials:
     def _apparent(self) -> tuple[Suspect, Patch | None] | None:
         """The first suspect of which the operands are right, step by step, if what follows it comes right with it, too:
         where several instructions are wrong, none puts results right alone."""
+        if self._seen.carried is not None:
+            return self._seen.carried, None
         suspect = self._seen.apparent
         patch = None if suspect is None else self._partly(suspect.trial or suspect.pair)
         return None if suspect is None or patch is None else (suspect, patch)

@@ -1,0 +1,137 @@
+"""Instructions that compute from another value than they should, though that is right in itself."""
+
+from __future__ import annotations
+
+import re
+
+from hloexec.diffing.control import Decisions, carrying_loop
+from hloexec.diffing.findings import InstructionRun
+from hloexec.diffing.graph import Node
+from hloexec.diffing.localization.regions import LARGEST_REGION
+from hloexec.diffing.localization.relations import NodePair, Relation, Relations, constant_of, transparent_chain
+from hloexec.diffing.localization.suspects import Suspect
+
+__all__ = ["Misuses", "is_made_of", "iterations_of"]
+
+_ITERATION = re.compile(r"\[(\d+)\]")
+_FEW_STEPS = 12
+"""Behind more values than this no step is looked for that is missing, or one too many."""
+
+
+class Misuses:
+    """The misuses of one state of a replay; `decisions` are those of `after`."""
+
+    def __init__(self, relations: Relations, decisions: Decisions) -> None:
+        self._relations = relations
+        self._decisions = decisions
+
+    def already(self, user: NodePair, operand: NodePair) -> Suspect | None:
+        """The user, if its operand is what the user should be, and no accident explains it."""
+        is_alike = self._relations.of(operand.ours, user.theirs) is Relation.EQUAL
+        if not is_alike or not self._relations.is_evidence(operand.ours):
+            return None
+        return Suspect(user, f"its operand %{_name(operand.ours)} is what it should be")
+
+    def constant(self, user: NodePair, operand: NodePair) -> Suspect | None:
+        """The user of a constant that is another one than it should be, unless a loop carries that from elsewhere."""
+        ours, theirs = constant_of(operand.ours), constant_of(operand.theirs)
+        if ours is None or (theirs is not None and iterations_of(ours) != iterations_of(user.ours)):
+            return None
+        wanted = f"%{_name(operand.theirs)}" if theirs is None else _number(theirs)
+        place = self._carrier(user, operand)
+        region = () if place else _way_of(user.ours, operand.ours)
+        return Suspect(user, _reason(place, _number(ours), wanted), region=region, place=place)
+
+    def other(self, operand: NodePair) -> Node | None:
+        """The value of `before` that an operand evidently is, if it is not the one that it should be."""
+        return self._relations.is_another(operand.ours, operand.theirs)
+
+    def misplaced(self, user: NodePair, operand: NodePair, other: Node) -> Suspect:
+        """What uses another value of `before` than it should: the user, or what moves the operand for it.
+
+        If one instruction gave both in `before`, in another iteration, what says which iteration it is may be wrong:
+        its operands then.
+        """
+        node = user.ours
+        if operand.ours in node.instance.inputs and len(transparent_chain(operand.ours)) > 1:
+            node = operand.ours
+        place = self._carrier(user, operand)
+        is_same_step = other.instance.static == transparent_chain(operand.theirs)[-1].instance.static
+        return Suspect(
+            NodePair(node, user.theirs),
+            _reason(place, f"%{_name(other)}", f"%{_name(operand.theirs)}"),
+            user,
+            has_wrong_operands=is_same_step and place is None and not self.is_evident(operand, other),
+            place=place,
+        )
+
+    def is_evident(self, operand: NodePair, other: Node) -> bool:
+        """Whether an operand that is another value of `before` is so because it is used in the wrong place.
+
+        If `after` has that value elsewhere as well, or if both are given by one instruction, in one iteration, it is
+        rather computed wrong.
+        """
+        ours, theirs = transparent_chain(operand.ours)[-1], transparent_chain(operand.theirs)[-1]
+        is_evidence = ours.instance.is_source or self._relations.is_evidence(ours)
+        if not is_evidence or len(self._relations.holders(other)) > 1:
+            return False
+        return other.instance.static != theirs.instance.static or iterations_of(ours) != iterations_of(theirs)
+
+    def _carrier(self, user: NodePair, operand: NodePair) -> InstructionRun | None:
+        """What hands an operand on to the iteration in which it is used, if loops carry both it and what it should be:
+        in the first iteration, the user was right."""
+        ours, theirs = transparent_chain(operand.ours)[-1], transparent_chain(operand.theirs)[-1]
+        loop = carrying_loop(user.ours.instance.scope, ours)
+        if loop is None:
+            return None
+        if user.theirs is operand.theirs:
+            # What moves the operand in `after` has no counterpart.
+            is_carried = iterations_of(ours) == iterations_of(theirs)
+        else:
+            other = carrying_loop(user.theirs.instance.scope, theirs)
+            is_carried = other is not None and (_is_inside(ours, loop[0]) or _is_inside(theirs, other[0]))
+        return self._decisions.handed_on(*loop, user.ours.device) if is_carried else None
+
+
+def iterations_of(node: Node) -> list[str]:
+    """The iterations of the loops around it in which a value was computed."""
+    return _ITERATION.findall(node.instance.scope)
+
+
+def is_made_of(node: Node, other: Node) -> bool:
+    """Whether a value is computed from another one in a few steps."""
+    pending = [node]
+    for current in pending:
+        for entry in current.instance.inputs:
+            if entry.digest.in_any_order == other.digest.in_any_order and entry.device == other.device:
+                return True
+            if len(pending) < _FEW_STEPS and entry not in pending:
+                pending.append(entry)
+    return False
+
+
+def _is_inside(node: Node, loop: str) -> bool:
+    return node.instance.scope.startswith(f"{loop}[")
+
+
+def _reason(place: InstructionRun | None, ours: str, theirs: str) -> str:
+    verb = "takes" if place is None else "hands on"
+    return f"it {verb} {ours} where before {verb} {theirs}"
+
+
+def _name(node: Node) -> str:
+    return node.instance.instruction.name
+
+
+def _way_of(user: Node, operand: Node) -> tuple[Node, ...]:
+    """A constant, what repeats, moves or converts it on the way to what uses it, and that; nothing if that is much, or
+    only the constant."""
+    found = [user, operand]
+    while found[-1].instance.inputs:
+        found.append(found[-1].instance.inputs[0])
+    return tuple(reversed(found)) if 2 < len(found) <= LARGEST_REGION else ()
+
+
+def _number(node: Node) -> str:
+    """The number that a constant is filled with."""
+    return str(node.value.reshape(-1)[0]) if node.value.size else "nothing"

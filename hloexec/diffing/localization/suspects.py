@@ -1,0 +1,33 @@
+"""What may be to blame for a difference."""
+
+from __future__ import annotations
+
+import attrs
+
+from hloexec.diffing.findings import InstructionRun
+from hloexec.diffing.graph import Node
+from hloexec.diffing.localization.relations import NodePair
+
+__all__ = ["Suspect"]
+
+
+@attrs.frozen(eq=False)
+class Suspect:
+    """An instruction that may be to blame."""
+
+    pair: NodePair
+    reason: str = ""
+    trial: NodePair | None = None
+    """What to put right to see whether the results come right, where it is not the pair itself."""
+    region: tuple[Node, ...] = ()
+    """What was computed since values that are right, where it is more than the one instruction."""
+    is_more_precise: bool = False
+    """Whether it is right, and has only not been rounded as `before` rounds it."""
+    has_wrong_operands: bool = False
+    """Whether some of its operands are wrong themselves."""
+    decides: bool = False
+    """Whether it is to blame for how a loop or a conditional ran."""
+    place: InstructionRun | None = None
+    """What is to blame where it computes no value of its own: a conditional, or what hands on the values of a loop."""
+    is_restructured: bool = False
+    """Whether it was found among steps that do not correspond."""
