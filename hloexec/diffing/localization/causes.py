@@ -218,7 +218,7 @@ class Causes:
             _Cause(entry) for entry in operands if self._relations.of(entry.ours, entry.theirs) is not Relation.EQUAL
         ]
         if rearranged:
-            return _Explanation(causes=tuple(rearranged), otherwise=Suspect(pair, is_restructured=True))
+            return _Explanation(causes=tuple(rearranged), otherwise=Suspect(pair))
         moved = self._regions.rearranged(pair, operands)
         return _Explanation((Suspect(pair) if moved is None else Suspect(NodePair(moved, pair.theirs), trial=pair),))
 
@@ -237,10 +237,6 @@ class Causes:
             if self._misuses.is_evident(source, other):
                 return _Explanation((misplaced,), tuple(causes), Suspect(pair, has_wrong_operands=True))
             return _Explanation(causes=tuple(causes), otherwise=misplaced)
-        for node in reversed(ours):
-            if all(self._relations.of(node, other) is Relation.SHUFFLED for other in theirs):
-                # Before it, elements are where they should be, if perhaps with dimensions permuted.
-                return _Explanation((Suspect(NodePair(node, pair.theirs), trial=pair),), tuple(causes))
         for node in reversed(ours):
             if all(self._relations.of(node, other) is not Relation.EQUAL for other in theirs):
                 guilty = Suspect(NodePair(node, pair.theirs), trial=pair, is_restructured=node is ours[-1])
