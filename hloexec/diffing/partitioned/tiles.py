@@ -174,6 +174,25 @@ class Tiles:
         self.wholes[node.number] = (whole, key)
         return node
 
+    def add_number(self, like: Node, value: Array) -> Node:
+        """A number that `before` has nowhere, but that something on the way to one of its values should be."""
+        source = like.instance
+        made = TileInstance(
+            len(self._graph.instances),
+            source.instruction,
+            source.computation,
+            source.name,
+            like.device,
+            (),
+            key=((), ((-1, len(self._graph.nodes), Division(1, ())),)),
+        )
+        self._graph.instances.append(made)
+        node = Node(len(self._graph.nodes), value, made, 0, digest_of(value))
+        self._graph.nodes.append(node)
+        made.results.append(node)
+        self._graph.runs[made.static].append(made)
+        return node
+
     def _in_tiles(
         self, source: Instance, key: Key, operands: Sequence[Sequence[Node]], value: Array
     ) -> tuple[Instruction, Computation]:
