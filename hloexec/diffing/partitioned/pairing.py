@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import attrs
+
 from hloexec.diffing.agreement import arranged
 from hloexec.diffing.digests import Digest
 from hloexec.diffing.evaluation import Evaluator, Overlay, Values
@@ -25,8 +27,21 @@ __all__ = ["TiledIndex"]
 _MOST_EQUAL = 8
 _MOST_SOURCES = 24
 _MOST_LEVELS = 4
+_MOST_FAILURES = 3
 _Parts = dict[int, Node]
 """Parts of a whole value, by the numbers of the nodes in whose place they are."""
+_Source = tuple[tuple[str, str], int, Key]
+"""The instruction, the leaf and the part."""
+
+
+@attrs.define
+class _Way:
+    """From which part of which value steps give what they should on any device."""
+
+    source: _Source | None = None
+    """None where it is not known, or there are several."""
+    failures: int = 0
+    """On how many devices nothing did."""
 
 
 class TiledIndex(Index):
@@ -39,6 +54,9 @@ class TiledIndex(Index):
         self._nodes = nodes
         """Both of `after`."""
         self._known: dict[object, list[_Parts]] = {}
+        self._ways: dict[object, _Way] = {}
+        self._with_starts: set[tuple[str, tuple[str, str]]] = set()
+        self._on_devices = {(node.instance.name, node.leaf, node.device): node for node in nodes}
         self._starts = Starts(tiles, evaluator, nodes)
         self._alike: dict[tuple[int, int], bool] = {}
 
@@ -130,7 +148,19 @@ class TiledIndex(Index):
             return None
         steps, parts = likeliest
         pairs = [(self._nodes[number], part) for number, part in parts.items()]
-        return pairs + self._starts.pairs(steps, parts, theirs, values)
+        starts = self._starts.pairs(steps, parts, theirs, values)
+        if starts and (key := (ours.instance.name, theirs.instance.static)) not in self._with_starts:
+            # One fault may show on all devices; what corrects it has to know of them all.
+            self._with_starts.add(key)
+            whole, part = self._tiles.whole_of(theirs)
+            for device in self._tiles.peers[whole.instance.name, whole.leaf]:
+                peer, counterpart = (
+                    self._on_devices.get((*key[:1], ours.leaf, device)),
+                    self._tiles.part(whole, part, device),
+                )
+                if peer is not None and counterpart is not None and peer is not ours:
+                    self._through(peer, counterpart, values)
+        return pairs + starts
 
     def _likeliest_parts(
         self, theirs: Node, wholes: Sequence[Node], steps: Steps, values: Values
@@ -138,7 +168,7 @@ class TiledIndex(Index):
         """The parts that most of some values are, and whether they all are."""
         best: _Parts | None = None
         most = (0, 0)
-        for parts in islice(self._sources(theirs, wholes, steps), _MOST_SOURCES):
+        for _, parts in islice(self._sources(theirs, wholes, steps), _MOST_SOURCES):
             pairs = [(values[number], part.value) for number, part in parts.items()]
             equal = sum(holds_same(*pair) for pair in pairs), sum(holds_same(*pair, in_order=True) for pair in pairs)
             if equal > most:
@@ -149,10 +179,10 @@ class TiledIndex(Index):
         """The parts from which steps give what a value should be; of several, those computed from what `after`
         computes its own from."""
         given = tuple(id(values[number]) for number in sorted(steps.given))
-        key = (steps.result.number, theirs.number, tuple(node.number for node in steps.ends), given)
+        ends = tuple(node.number for node in steps.ends)
+        key = (steps.result.number, theirs.number, ends, given)
         if key not in self._known:
-            sources = islice(self._sources(theirs, wholes, steps), _MOST_SOURCES)
-            self._known[key] = [parts for parts in sources if self._gives(theirs, steps, parts, values)]
+            self._known[key] = self._all_giving(theirs, wholes, steps, values)
         end = steps.ends[0]
 
         def common(parts: _Parts) -> int:
@@ -161,14 +191,31 @@ class TiledIndex(Index):
 
         return max(self._known[key], key=common, default=None)
 
-    def _sources(self, theirs: Node, wholes: Sequence[Node], steps: Steps) -> Iterator[_Parts]:
+    def _all_giving(self, theirs: Node, wholes: Sequence[Node], steps: Steps, values: Values) -> list[_Parts]:
+        """All such parts; what it is on one device is tried first on others, where it is enough."""
+        whole, key = self._tiles.whole_of(theirs)
+        statics = steps.result.instance.static, steps.ends[0].instance.static, whole.instance.static
+        way = self._ways.setdefault((statics, steps.result.leaf, whole.leaf, key), _Way())
+        sources = list(islice(self._sources(theirs, wholes, steps), _MOST_SOURCES))
+        for source, parts in sources:
+            if source == way.source and self._gives(theirs, steps, parts, values):
+                return [parts]
+        if way.failures == _MOST_FAILURES:
+            return []
+        found = [(source, parts) for source, parts in sources if self._gives(theirs, steps, parts, values)]
+        if len(found) == 1:
+            way.source = found[0][0]
+        way.failures += not found
+        return [parts for _, parts in found]
+
+    def _sources(self, theirs: Node, wholes: Sequence[Node], steps: Steps) -> Iterator[tuple[_Source, _Parts]]:
         """Parts of whole values, one for each value from which steps begin, of their sizes."""
         for whole in wholes:
             for key in self._parts_like(whole, steps.ends[0]):
                 parts = {node.number: self._tiles.part(whole, key, node.device) for node in steps.ends}
                 known = {number: part for number, part in parts.items() if part is not None and part is not theirs}
                 if len(known) == len(steps.ends):
-                    yield known
+                    yield (whole.instance.static, whole.leaf, key), known
 
     def _parts_like(self, whole: Node, like: Node) -> list[Key]:
         """The parts of a value that have the size of another."""

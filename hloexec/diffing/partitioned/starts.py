@@ -66,7 +66,7 @@ class Starts:
         """A node of `before` that holds what a start should be."""
         key = (ours.number, place)
         if key not in self._expected:
-            self._expected[key] = self._tiles.add_number(theirs, _scalar(place, ours.value))
+            self._expected[key] = self._tiles.add_number(theirs, _scalar(place, ours.value), ours.instance.name)
         return self._expected[key]
 
 

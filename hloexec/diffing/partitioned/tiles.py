@@ -52,9 +52,12 @@ class TileInstance(Instance):
     cut: tuple[slice, ...] | None = None
     """The tile's place in the result, where the operands are whole."""
 
+    stands_for: str = ""
+    """Of a number that `before` has nowhere, the path of what `after` has in its place."""
+
     @property
     def static(self) -> tuple[str, str]:
-        return self.computation.name, f"{self.instruction.name} {hash(self.key)}"
+        return self.computation.name, f"{self.instruction.name} {self.stands_for or hash(self.key)}"
 
 
 class TileEvaluator(Evaluator):
@@ -174,19 +177,20 @@ class Tiles:
         self.wholes[node.number] = (whole, key)
         return node
 
-    def add_number(self, like: Node, value: Array) -> Node:
-        """A number that `before` has nowhere, but that something on the way to one of its values should be."""
+    def add_number(self, like: Node, value: Array, name: str) -> Node:
+        """A number that `before` has nowhere, but that something on the way to one of its values should be; those of
+        one name count as what one instruction gives on several devices."""
         source = like.instance
         made = TileInstance(
-            len(self._graph.instances),
+            -1,  # None of them comes after another.
             source.instruction,
             source.computation,
             source.name,
             like.device,
             (),
-            key=((), ((-1, len(self._graph.nodes), Division(1, ())),)),
+            key=((), ()),
+            stands_for=name,
         )
-        self._graph.instances.append(made)
         node = Node(len(self._graph.nodes), value, made, 0, digest_of(value))
         self._graph.nodes.append(node)
         made.results.append(node)
