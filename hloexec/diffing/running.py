@@ -94,7 +94,8 @@ def diff(
 
     `inputs` are those of `before`, as for `run_devices` (see `hloexec.Inputs`); None generates them from `seed`. Both
     modules must have the same arrays as parameters and as results. Tuples may be nested differently, and results with
-    distinct shapes may be in another order.
+    distinct shapes may be in another order. Or `after` is what SPMD partitioning made of `before`, whose shardings say
+    how arrays are divided.
 
     Instructions are matched by their values, not by their names, through fusions, loops and layouts. The verdict is
     `agree` if the results have the same bits. It is `rounding only` if each instruction of `after`, evaluated on values

@@ -113,8 +113,8 @@ def partitioning_of(before: Module, after: Module, topologies: Sequence[Topology
         for number, (pair, sharding) in enumerate(zip(pairs[0] or (), _of_results(before), strict=True))
     ]
     note = (
-        f"{after.name} is {before.name} partitioned over {topology.partitions} devices; its values are compared with "
-        "shards"
+        f"after is partitioned over {topology.partitions} devices, and before is not: its arrays, whole or cut into "
+        "shards by their shardings, are compared with those of each device"
     )
     order = tuple(range(len(results)))
     return Partitioning(before, after, order, (note,), topology, tuple(divisions), tuple(parameters), tuple(results))
