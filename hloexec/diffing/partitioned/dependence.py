@@ -17,6 +17,7 @@ from hloexec.diffing.agreement import is_near
 from hloexec.diffing.evaluation import Evaluator, Overlay
 from hloexec.diffing.graph import Instance
 from hloexec.dtypes import element_type_of
+from hloexec.operations import traits_of
 from hloexec.ops.common import wide
 from hloexec.ops.registry import find_opcode
 from hloexec.values import Array
@@ -61,13 +62,19 @@ class Dependence:
         self._evaluator = evaluator
         self._nodes = [part[0] if len(part) == 1 else None for part in instance.operands]
         entry = find_opcode(instance.opcode)
-        self._is_elementwise = entry is not None and entry.is_elementwise
         self.shape = instance.results[0].shape
+        is_passed = traits_of(instance.instruction).moves == (0,) and self._is_unchanged()
+        self._is_elementwise = is_passed or (entry is not None and entry.is_elementwise)
         self._known: dict[tuple[int, int, int, int], bool] = {}
         self._sums: dict[tuple[int, int, int], Sum | None] = {}
         self._base: list[Array] | None = None
         self._result: Array | None = None
         self._is_run = False
+
+    def _is_unchanged(self) -> bool:
+        """Whether the result is the first operand, row by row in the same dimensions."""
+        result, operand = self._instance.results[0], self._nodes[0] if self._nodes else None
+        return operand is not None and operand.shape == result.shape and operand.digest == result.digest
 
     def shape_of(self, operand: int) -> tuple[int, ...] | None:
         node = self._nodes[operand]
