@@ -117,7 +117,10 @@ class TiledIndex(Index):
     def _likeliest(self, ours: Node, theirs: Node, values: Values) -> Node:
         """The part of a whole value that has the size of a value of `after`, and perhaps its numbers."""
         whole, _ = self._tiles.whole_of(theirs)
-        parts = [part for part in self._all_parts(whole) if _is_alike(ours, part)]
+        parts = sorted(
+            (part for part in self._all_parts(whole) if _is_alike(ours, part)),
+            key=lambda part: not _is_shaped_alike(ours, part),
+        )
         equal = [part for part in parts if holds_same(values[ours.number], part.value)]
         return next(iter([*equal, *parts]), theirs)
 
@@ -167,12 +170,14 @@ class TiledIndex(Index):
     ) -> tuple[_Parts | None, bool]:
         """The parts that most of some values are, and whether they all are."""
         best: _Parts | None = None
-        most = (0, 0)
+        most = (0, 0, 0)
         for _, parts in islice(self._sources(theirs, wholes, steps), _MOST_SOURCES):
             pairs = [(values[number], part.value) for number, part in parts.items()]
-            equal = sum(holds_same(*pair) for pair in pairs), sum(holds_same(*pair, in_order=True) for pair in pairs)
-            if equal > most:
-                best, most = parts, equal
+            equal = sum(holds_same(*pair) for pair in pairs)
+            in_order = sum(holds_same(*pair, in_order=True) for pair in pairs)
+            shaped = sum(_is_shaped_alike(self._nodes[number], part) for number, part in parts.items())
+            if equal and (equal, in_order, shaped) > most:
+                best, most = parts, (equal, in_order, shaped)
         return best, most[0] == len(steps.ends)
 
     def _giving(self, theirs: Node, wholes: Sequence[Node], steps: Steps, values: Values) -> _Parts | None:
@@ -185,9 +190,11 @@ class TiledIndex(Index):
             self._known[key] = self._all_giving(theirs, wholes, steps, values)
         end = steps.ends[0]
 
-        def common(parts: _Parts) -> int:
-            pairs = zip(end.instance.inputs, parts[end.number].instance.inputs, strict=False)
-            return sum(holds_same(values[node.number], part.value) for node, part in pairs)
+        def common(parts: _Parts) -> tuple[int, int]:
+            part = parts[end.number]
+            pairs = list(zip(end.instance.inputs, part.instance.inputs, strict=False))
+            equal = sum(holds_same(values[node.number], other.value) for node, other in pairs)
+            return equal, sum(_is_shaped_alike(*pair) for pair in [(end, part), *pairs])
 
         return max(self._known[key], key=common, default=None)
 
@@ -259,3 +266,8 @@ def _are_alike(one: Instance, other: Instance) -> bool:
 
 def _is_alike(ours: Node, theirs: Node) -> bool:
     return ours.digest.count == theirs.digest.count and ours.digest.family == theirs.digest.family
+
+
+def _is_shaped_alike(ours: Node, theirs: Node) -> bool:
+    """Whether two values have the same dimensions, those of one element aside."""
+    return [size for size in ours.shape if size > 1] == [size for size in theirs.shape if size > 1]
