@@ -100,3 +100,18 @@ def test_planted_faults_are_found(folder: Path) -> None:
     print(f"{total} faults", *failures, sep="\n")
     assert total >= 60
     assert len(failures) <= (1 - _FOUND) * total
+
+
+@pytest.mark.slow
+def test_a_dump_is_compared_through_the_partitioner(folder: Path, tmp_path: Path) -> None:
+    stages = {
+        "before": "before_optimizations",
+        "after": "0001.spmd.after_spmd-partitioning",
+        "optimized": "cpu_after_optimizations",
+    }
+    for stage, name in stages.items():
+        (tmp_path / f"module_0000.jit_recurrence.{name}.txt").write_text(
+            (folder / f"recurrence.{stage}.hlo").read_text()
+        )
+    (module,) = hloexec.diff_folders(tmp_path).modules
+    assert len(module.steps) == 2 and {step.outcome for step in module.steps} <= {"agree", "rounding only"}
