@@ -38,7 +38,7 @@ from hloexec.text.attributes.shardings import parse_sharding
 from hloexec.text.shapes import parse_shape
 from hloexec.values import Array, Inputs, Value, rebuilt
 
-__all__ = ["shard_inputs", "unshard_outputs"]
+__all__ = ["leaf_shardings", "result_shardings", "shard_inputs", "unshard_outputs"]
 
 _LeafSharding: TypeAlias = TileSharding | NamedSharding | None
 _Leaf: TypeAlias = ArrayShape | BufferShape
@@ -68,7 +68,7 @@ def shard_inputs(
     columns = []
     for number, (parameter, value) in enumerate(zip(module.entry.parameters, values, strict=True)):
         what = f"parameter {number} ({parameter.name})"
-        shardings = iter(_by_leaf(parameter.sharding, parameter.shape, what))
+        shardings = iter(leaf_shardings(parameter.sharding, parameter.shape, what))
         # Each leaf becomes the list of its shards.
         tree = _mapped(value, parameter.shape, what, _cutting(shardings, what, topology))
         columns.append([_entry_of(tree, partition) for partition in range(topology.partitions)])
@@ -157,10 +157,10 @@ def unshard_outputs(
         shape = source.entry.result_shape
     shapes = _whole_shapes(parse_shape(shape) if isinstance(shape, str) else shape, declared)
     if sharding is None:
-        shardings = _result_shardings(source.entry)
+        shardings = result_shardings(source.entry)
     else:
         given = parse_sharding(sharding) if isinstance(sharding, str) else sharding
-        shardings = _by_leaf(given, declared, "the result")
+        shardings = leaf_shardings(given, declared, "the result")
     if len(shardings) != len(shapes):
         raise InputError(f"the result has {len(shapes)} arrays, but {len(shardings)} before partitioning")
     rows = [_leaves(output, declared, f"the output of device {device}") for device, output in enumerate(outputs)]
@@ -239,16 +239,16 @@ def _index(place: Sequence[int], tile: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(number * size, (number + 1) * size) for number, size in zip(place, tile, strict=True))
 
 
-def _result_shardings(computation: Computation) -> list[_LeafSharding]:
+def result_shardings(computation: Computation) -> list[_LeafSharding]:
     """The sharding of each leaf of the result, as far as the text says it."""
     root = computation.root
     if root.sharding is None and root.opcode == "tuple":
         operands = computation.operands_of(root)
-        return [leaf for operand in operands for leaf in _by_leaf(operand.sharding, operand.shape, "the result")]
-    return _by_leaf(root.sharding, root.shape, "the result")
+        return [leaf for operand in operands for leaf in leaf_shardings(operand.sharding, operand.shape, "the result")]
+    return leaf_shardings(root.sharding, root.shape, "the result")
 
 
-def _by_leaf(sharding: Sharding | None, shape: Shape, what: str) -> list[_LeafSharding]:
+def leaf_shardings(sharding: Sharding | None, shape: Shape, what: str) -> list[_LeafSharding]:
     """The sharding of each leaf of a shape; one that is no tuple's is that of all leaves."""
     count = sum(1 for _ in leaf_shapes(shape))
     if not isinstance(sharding, TupleSharding):

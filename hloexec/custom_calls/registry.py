@@ -166,19 +166,22 @@ _Entry = TypeVar("_Entry", bound=type)
 
 
 def custom_call(
-    *targets: str, config: Callable[[Instruction], Any] | None = None, is_reproducible: bool = False
+    *targets: str,
+    config: Callable[[Instruction], Any] | None = None,
+    is_reproducible: bool = False,
+    traits: Traits = NO_TRAITS,
 ) -> Callable[[_Entry], _Entry]:
     """Register the decorated class as the entry of `targets`.
 
     The class's docstring gives the formula and its source; its static methods `evaluate` or `forwards` and (optional)
     `infer`, `supports`, `bind` and the rules of its traits (`hloexec.ops.traits`) are what they are called, and so is
-    `config`. `is_reproducible` says that the `exact` policy may run it.
+    `config`. `is_reproducible` says that the `exact` policy may run it, and `traits` are those that are not rules.
     """
 
     def decorate(cls: _Entry) -> _Entry:
         names = ("evaluate", "infer", "supports", "forwards", "bind")
         rules: dict[str, Any] = {name: getattr(cls, name) for name in names if hasattr(cls, name)}
-        rules["traits"] = traits_with_rules(NO_TRAITS, cls)
+        rules["traits"] = traits_with_rules(traits, cls)
         rules["is_reproducible"] = is_reproducible or "forwards" in rules
         for target in targets:
             documentation = inspect.cleandoc(cls.__doc__ or "")

@@ -186,7 +186,8 @@ def is_varied(array: Array) -> bool:
 
 def is_near(actual: Array, expected: Array) -> bool:
     """Whether all but a few elements agree to within some roundings."""
-    return _count_off(actual, expected) <= _SHARE * expected.size
+    few = int(expected.size >= _FEW and element_type_of(expected.dtype).is_inexact)
+    return _count_off(actual, expected) <= max(few, _SHARE * expected.size)
 
 
 def comes_near(now: Array, before: Array, expected: Array, share: float = _SHARE) -> bool:

@@ -31,6 +31,10 @@ class Correspondence:
         leaves: Iterator[Any] = iter([leaf for leaf in flat(tuple(values)) if leaf is not TOKEN])
         return [nested(shape, leaves) for shape in self.after.entry.parameter_shapes]
 
+    def inputs_by_device(self, values: Sequence[Sequence[Value]]) -> list[list[Value]]:
+        """The same on each device."""
+        return [self.inputs(entry) for entry in values]
+
     def result(self, arrays: Sequence[Array]) -> Value:
         """`before`'s result out of arrays in the order of `after`'s."""
         places = dict(zip(self.result_order, arrays, strict=True))

@@ -13,10 +13,13 @@ from typing import Any, Literal, TypeAlias
 import attrs
 
 from hloexec.arguments import require_path, require_seed, texts, wrong
+from hloexec.devices.topology import topology_of
 from hloexec.diffing.dumps import DumpedModule, Stage, dumped_modules
 from hloexec.diffing.findings import Diff
+from hloexec.diffing.partitioned.correspondence import partitioning_of
 from hloexec.diffing.running import diff
 from hloexec.errors import HloError, InputError
+from hloexec.exec.arguments import listed_inputs
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
 from hloexec.loading import load
@@ -173,6 +176,7 @@ def _steps(
         try:
             module = load(stage.path)
             found = diff(last_module, module, values, **options)
+            values = _for_stage(module, last_module, values, options)
         except HloError as error:
             steps.append(StageDiff(last, stage, "not compared", reason=f"{stage}: {error}"))
             continue
@@ -187,6 +191,13 @@ def _text(stage: Stage) -> bytes:
         return gzip.decompress(data) if stage.path.suffix == ".gz" else data
     except (OSError, EOFError) as error:
         raise InputError(f"cannot read {os.fspath(stage.path)!r}: {error}") from error
+
+
+def _for_stage(module: Module, before: Module, values: Inputs, options: Mapping[str, Any]) -> Inputs:
+    """The inputs of a module, out of those of the one before it: shards of them if it has been partitioned since."""
+    counts = options.get("replicas"), options.get("partitions")
+    partitioning = partitioning_of(before, module, [topology_of(entry, *counts) for entry in (before, module)])
+    return values if partitioning is None else partitioning.inputs_by_device(listed_inputs(before.entry, values))
 
 
 def _selected(folder: str | os.PathLike[str], select: Sequence[str]) -> list[DumpedModule]:

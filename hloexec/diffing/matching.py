@@ -13,6 +13,7 @@ from hloexec.diffing.agreement import Allowance, agrees, could_agree, is_varied,
 from hloexec.diffing.bounds import PathBounds, relative_bound
 from hloexec.diffing.chains import InstructionChains, path_chain, steps_from
 from hloexec.diffing.digests import Digest
+from hloexec.diffing.evaluation import Values
 from hloexec.diffing.graph import Graph, Node
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain
@@ -72,6 +73,11 @@ class Index:
         digest = node.digest
         equal = self._in_order[digest.count, digest.family, digest.in_order]
         self.matched.update(entry.number for entry in equal if entry.device == node.device)
+
+    def operands(self, ours: Node, theirs: Node, values: Values) -> list[tuple[Node, Node]] | None:
+        """Pairs of the operands of a value of `after`, which holds `values`, and what they should be; None where those
+        of the instruction that computed `theirs` are."""
+        return None
 
     def find(
         self,

@@ -22,6 +22,9 @@ from hloexec.diffing.findings import Diff, Finding, Pair, Verdict
 from hloexec.diffing.graph import Graph, GraphRecorder, Node
 from hloexec.diffing.localization.blaming import Blame, Blamed
 from hloexec.diffing.matching import Index
+from hloexec.diffing.partitioned.correspondence import Partitioning, partitioning_of
+from hloexec.diffing.partitioned.pairing import TiledIndex
+from hloexec.diffing.partitioned.tiles import TileEvaluator, Tiles
 from hloexec.diffing.replay import Replay, State, match_through_rounding
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
@@ -91,7 +94,8 @@ def diff(
 
     `inputs` are those of `before`, as for `run_devices` (see `hloexec.Inputs`); None generates them from `seed`. Both
     modules must have the same arrays as parameters and as results. Tuples may be nested differently, and results with
-    distinct shapes may be in another order.
+    distinct shapes may be in another order. Or `after` is what SPMD partitioning made of `before`, whose shardings say
+    how arrays are divided.
 
     Instructions are matched by their values, not by their names, through fusions, loops and layouts. The verdict is
     `agree` if the results have the same bits. It is `rounding only` if each instruction of `after`, evaluated on values
@@ -120,25 +124,27 @@ def diff(
     require_seed(seed)
     watchers = listed("observers", observers, "observers")
     limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
-    topologies = [topology_of(module, replicas, partitions) for module in (before, after)]
-    pairing = correspondence_of(before, after, topologies)
+    pairing, topologies = _paired(before, after, replicas, partitions)
     values = [random_inputs(before, seed)] if inputs is None else listed_inputs(before.entry, inputs)
     device_arguments(before.entry, values, topologies[0].count)  # so that what is wrong with them is said of `before`
     alone: dict[str, Any] = {"elided": elided, "unknown": unknown, "seed": seed, "planner": planner}
     room = memory_limit_bytes(limit)
-    given = (values, [pairing.inputs(entry) for entry in values])
-    sides = [_Side(*entries) for entries in zip((before, after), given, topologies, policies, strict=True)]
+    given = (values, pairing.inputs_by_device(values))
+    sides = list(map(_Side, (before, after), given, topologies, policies))
     limits = {"memory_limit": limit, "max_iterations": max_iterations, "timeout": timeout}
     graphs, decisions = _recorded(
         sides, watchers, room, {**alone, **limits, "verify": verify}, {**alone, "verify": False}
     )
-    start = time.monotonic()
     theirs, ours = graphs
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
+    evaluators = _evaluators(sides, {**alone, "verify": False, "memory_limit": room})
+    tiles = pairing.tiled(ours, theirs, evaluators[0]) if isinstance(pairing, Partitioning) else None
+    start = time.monotonic()
     is_equal = _is_equal(ours, theirs)
     spreads = {} if is_equal else sampled(before, given[0], **sides[0].options, **alone, memory_limit=limit).spreads
+    spreads = spreads if tiles is None else tiles.spreads_of(spreads)
     comparison = _outputs(ours, theirs, pairing, policies[0], spreads)
-    replay = _replay(sides, graphs, {**alone, "verify": False, "memory_limit": room})
+    replay = _replay(sides, graphs, evaluators, tiles)
     different = _different(ours, theirs, pairing, comparison)
     found = _searched(replay, Blame(replay, (decisions[1], decisions[0]), different, start, budget), comparison, top)
     is_different = found.findings or not comparison.agrees
@@ -178,6 +184,18 @@ def _searched(replay: Replay, blame: Blame, comparison: Comparison, top: int) ->
     return _Search(state, blamed, tuple(findings[:top]), tuple(notes))
 
 
+def _paired(
+    before: Module, after: Module, replicas: int | None, partitions: int | None
+) -> tuple[Correspondence, list[Topology]]:
+    """The correspondence of two modules, and the devices that each runs on: what has yet to be partitioned runs on as
+    many as what has been."""
+    topologies = [topology_of(module, replicas, partitions) for module in (before, after)]
+    partitioning = partitioning_of(before, after, topologies)
+    if partitioning is not None:
+        return partitioning, [topologies[1]] * 2
+    return correspondence_of(before, after, topologies), topologies
+
+
 def _policies(numerics: object) -> tuple[NumericsPolicy, NumericsPolicy]:
     """Those of both sides."""
     policies = numerics if isinstance(numerics, (tuple, list)) else (numerics, numerics)
@@ -206,12 +224,18 @@ def _recorded(
     return graphs, decisions
 
 
-def _replay(sides: Sequence[_Side], graphs: Sequence[Graph], options: dict[str, object]) -> Replay:
-    """The replay of `after` on the values of `before`."""
-    evaluators = [Evaluator(side.module, side.topology, {**options, "numerics": side.policy}) for side in sides]
+def _evaluators(sides: Sequence[_Side], options: dict[str, object]) -> list[Evaluator]:
+    return [TileEvaluator(side.module, side.topology, {**options, "numerics": side.policy}) for side in sides]
+
+
+def _replay(
+    sides: Sequence[_Side], graphs: Sequence[Graph], evaluators: Sequence[Evaluator], tiles: Tiles | None
+) -> Replay:
+    """The replay of `after` on the values of `before`, and on tiles of them."""
     chains = [InstructionChains(side.module, side.policy) for side in sides]
     bounds = [Bounds(*entries) for entries in zip(graphs, evaluators, chains, strict=True)]
-    index = Index(graphs[0], chains[0], PathBounds(graphs[0], bounds[0]))
+    known = graphs[0], chains[0], PathBounds(graphs[0], bounds[0])
+    index = Index(*known) if tiles is None else TiledIndex(tiles, evaluators[1], graphs[1].nodes, *known)
     return Replay(graphs[1], index, evaluators[1], chains[1], bounds[1])
 
 

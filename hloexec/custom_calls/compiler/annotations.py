@@ -16,6 +16,7 @@ from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape,
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.control.annotations import ANNOTATIONS
 from hloexec.ops.signatures import TOKEN_SHAPE
+from hloexec.ops.traits import Traits
 from hloexec.values import TOKEN, Array, Token
 
 
@@ -24,7 +25,7 @@ def _contents(shape: Shape) -> Shape:
     return shape.element if isinstance(shape, BufferShape) else shape
 
 
-@custom_call(*ANNOTATIONS, is_reproducible=True)
+@custom_call(*ANNOTATIONS, is_reproducible=True, traits=Traits(moves=(0,), keeps_all=True, keeps_order=True))
 class Annotation:
     """out = operand: how it is partitioned, laid out, which memory holds it, or how large it gets (SetBound).
 

@@ -56,10 +56,13 @@ class Misuses:
         if operand.ours in node.instance.inputs and len(transparent_chain(operand.ours)) > 1:
             node = operand.ours
         place = self._carrier(user, operand)
+        reason = _reason(place, f"%{_name(other)}", f"%{_name(operand.theirs)}")
+        if _name(other) == _name(operand.theirs) and iterations_of(other) == iterations_of(operand.theirs):
+            reason = f"it takes another part of %{_name(other)} than it should"
         is_same_step = other.instance.static == transparent_chain(operand.theirs)[-1].instance.static
         return Suspect(
             NodePair(node, user.theirs),
-            _reason(place, f"%{_name(other)}", f"%{_name(operand.theirs)}"),
+            reason,
             user,
             has_wrong_operands=is_same_step and place is None and not self.is_evident(operand, other),
             place=place,

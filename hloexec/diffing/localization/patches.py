@@ -17,8 +17,9 @@ from hloexec.values import Array
 __all__ = ["Patch", "patched", "replaced"]
 
 _PATIENCE = 60
-"""So many instructions are computed again without one of them coming right, then a replacement is given up: what is
-wrong stays wrong then, and a run may have millions. Those that repair the bug farm's faults need 24 at most."""
+"""So many instructions are computed again on each device without one of them coming right, then a replacement is given
+up: what is wrong stays wrong then, and a run may have millions. Those that repair the bug farm's faults need 24 at
+most."""
 
 
 @attrs.frozen(eq=False)
@@ -58,12 +59,13 @@ def _tried(
     replay: Replay, state: State, repair: _Repair, wrong: Sequence[NodePair], is_over: Callable[[], bool]
 ) -> State | None:
     matches = 0
+    patience = _PATIENCE * len(replay.graph.outputs)
 
     def keep_going(instance: Instance, now: State, count: int) -> bool:
         nonlocal matches
         for entry in instance.results:
             matches += now.has(entry) and not state.has(entry) and not entry.instance.is_movement
-        return count < _PATIENCE * (1 + matches) and not is_over()
+        return count < patience * (1 + matches) and not is_over()
 
     after = replay.override(state, repair.first, repair.given, keep_going)
     if after is None:

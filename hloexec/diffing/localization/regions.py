@@ -217,7 +217,8 @@ class Regions:
                 yield Misuse(NodePair(node, pair.theirs), f"it computes from %{name}, which before does not")
         right = [node for node in ours.nodes[:-1] if not self._relations.differ(node, pair.theirs)]
         right += [node for node in pair.ours.instance.inputs if not self._relations.differ(node, pair.theirs)]
-        if right and not is_filled(right[0]):
+        is_number = pair.theirs.digest.is_uniform and pair.theirs.digest.family in ("integer", "pred")
+        if right and not is_filled(right[0]) and not is_number:
             yield Misuse(pair, f"its operand %{right[0].instance.instruction.name} is what it should be")
 
     def _key_of(self, node: Node) -> _Key | None:

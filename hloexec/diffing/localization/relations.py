@@ -124,6 +124,9 @@ class Relations:
         The last two operands change places if that makes more pairs alike: operands of what commutes, the sides of a
         comparison or of a product, and the branches of a select whose predicate is negated.
         """
+        given = self._replay.index.operands(ours, theirs, self.state.raw)
+        if given is not None:
+            return [NodePair(*entry) for entry in given]
         one, other = ours.instance, theirs.instance
         if one.opcode != other.opcode or (ours.leaf != theirs.leaf and not _is_leafwise(one)):
             return None

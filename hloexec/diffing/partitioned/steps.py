@@ -1,0 +1,119 @@
+"""Steps of `after` that move values, or add them up across devices, from parts of values of `before`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from hloexec.diffing.evaluation import Evaluator, Overlay, Values
+from hloexec.diffing.graph import Instance, Node
+from hloexec.dtypes import element_type_of
+from hloexec.operations import traits_of
+from hloexec.ops.common import wide
+from hloexec.precision import unit_roundoff
+from hloexec.values import Array
+
+__all__ = ["Steps", "holds_same", "steps_from"]
+
+_MOST_STEPS = 64
+_SHARE = 0.05
+"""So many elements may be off: those in which cancellation amplifies roundings."""
+
+
+@attrs.frozen(eq=False)
+class Steps:
+    """Instructions that only move values, or add them up across devices."""
+
+    result: Node
+    ends: tuple[Node, ...]
+    """The values from which they begin."""
+    instances: tuple[Instance, ...]
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether they begin from what one instruction gave."""
+        return len({(node.instance.static, node.digest.count) for node in self.ends}) == 1
+
+    @property
+    def given(self) -> set[int]:
+        """The numbers of the values that they use besides."""
+        inner = {node.number for instance in self.instances for node in instance.results}
+        used = {node.number for instance in self.instances for node in instance.inputs}
+        return used - inner - {node.number for node in self.ends}
+
+    def run(self, evaluator: Evaluator, values: Values, changes: Mapping[int, Array]) -> Array | None:
+        """What they give with some values replaced; None where one of them cannot be run again."""
+        found = dict(changes)
+        for instance in self.instances:
+            arrays = evaluator.results(instance, Overlay(values, found))
+            if arrays is None:
+                return None
+            found |= {node.number: array for node, array in zip(instance.results, arrays, strict=True)}
+        return found[self.result.number]
+
+
+def steps_from(node: Node, is_end: Callable[[Node], bool], passed: Collection[tuple[str, str]]) -> Steps | None:
+    """How a value is moved or added up, between devices too, from values that may be parts; None where it is not.
+
+    Instructions in `passed` do not give parts.
+    """
+    ends: dict[int, Node] = {}
+    found = {node.instance.number: node.instance}
+    pending = _sources_of(node, is_last=True)
+    for current in pending:
+        if current.instance.static not in passed and is_end(current):
+            ends[current.number] = current
+        elif current.instance.number not in found:
+            sources = _sources_of(current)
+            if len(found) > _MOST_STEPS or not (sources or _is_given(current)):
+                return None
+            if sources:
+                found[current.instance.number] = current.instance
+                pending += sources
+    return Steps(node, tuple(ends.values()), tuple(found[number] for number in sorted(found))) if ends else None
+
+
+def _sources_of(node: Node, is_last: bool = False) -> list[Node]:
+    """The nodes whose elements a node consists of, or whose sum it is across devices; none where it is computed,
+    or its first operand if it is the last."""
+    instance = node.instance
+    traits = traits_of(instance.instruction)
+    devices = [instance.others[device] for device in sorted(instance.others)] or [instance.operands]
+    places: Sequence[int]
+    if instance.others:
+        places = (node.leaf,) if traits.is_leafwise and len(instance.operands) > 1 else range(len(instance.operands))
+    elif traits.moves is None:
+        return list(instance.operands[0][:1]) if is_last and instance.operands else []
+    else:
+        places = traits.moved_operands(len(instance.operands))
+    return [entry for operands in devices for place in places for entry in operands[place]]
+
+
+def _is_given(node: Node) -> bool:
+    """Whether a value is a constant, perhaps repeated."""
+    while traits_of(node.instance.instruction).moves == (0,) and node.instance.inputs:
+        node = node.instance.inputs[0]
+    return node.instance.is_source
+
+
+def holds_same(actual: Array, expected: Array, in_order: bool = False) -> bool:
+    """Whether two arrays hold about the same numbers, in whatever order unless row by row: so that different parts are
+    told apart."""
+    if actual is expected:
+        return True
+    if actual.size != expected.size or not actual.size:
+        return False
+    entries = [element_type_of(array.dtype) for array in (actual, expected)]
+    first, second = (wide(array).reshape(-1) for array in (actual, expected))
+    if not in_order:
+        first, second = np.sort(first), np.sort(second)
+    if not all(entry.is_inexact for entry in entries):
+        return bool(np.array_equal(first, second))
+    with np.errstate(all="ignore"):
+        part = np.sqrt(max(map(unit_roundoff, entries)))
+        finite = np.abs(second[np.isfinite(second)])
+        scale = np.abs(second) + (np.sqrt(np.mean(np.square(finite))) if finite.size else 0.0)
+        off = ~((np.abs(first - second) <= part * scale) | (first == second) | (np.isnan(first) & np.isnan(second)))
+    return bool(np.count_nonzero(off) <= _SHARE * off.size)

@@ -1,0 +1,83 @@
+"""How arrays may be divided, and which part of its operands a part of a result needs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import hloexec
+from hloexec.devices.topology import Topology
+from hloexec.diffing.evaluation import Evaluator
+from hloexec.diffing.graph import Graph, GraphRecorder
+from hloexec.diffing.partitioned.dependence import Dependence
+from hloexec.diffing.partitioned.layouts import Division, divisions_of, layout_of, layouts, tile_of, tile_shape
+from hloexec.text.attributes.shardings import parse_sharding
+
+_ROWS, _COLUMNS = Division(2, (0, 0, 1, 1)), Division(2, (0, 1, 0, 1))
+_FOUR = Topology(1, 4)
+
+_MODULE = """HloModule m, num_partitions=4
+
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT total = f32[] add(a, b)
+}
+
+ENTRY e {
+  x = f32[4,6] parameter(0), sharding={devices=[2,2]<=[4]}
+  y = f32[6,8] parameter(1)
+  product = f32[4,8] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  flat = f32[32] reshape(product)
+  zero = f32[] constant(0)
+  totals = f32[4] reduce(product, zero), dimensions={1}, to_apply=sum
+  ROOT result = (f32[4], f32[32]) tuple(totals, flat)
+}
+"""
+
+
+def test_a_sharding_is_a_division_of_each_dimension() -> None:
+    layout = layout_of(parse_sharding("{devices=[2,1,2]<=[4] last_tile_dim_replicate}"), 2, _FOUR)  # type: ignore[arg-type]
+    assert layout == (_ROWS, None)
+    assert tile_shape((8, 3), (_ROWS, None)) == (4, 3)
+    assert tile_shape((7, 3), (_ROWS, None)) is None
+    assert [tile_of((8, 6), (_ROWS, _COLUMNS), device)[1] for device in range(2)] == [slice(0, 3), slice(3, 6)]
+
+
+def test_tiles_are_cut_along_independent_divisions_alone() -> None:
+    found = layouts((4, 4), [_ROWS, _COLUMNS], {4})
+    assert set(found) == {(_ROWS, _COLUMNS), (_COLUMNS, _ROWS)}
+    assert (_ROWS, None) in layouts((4, 4), [_ROWS, _COLUMNS], {8})
+
+
+def test_divisions_are_those_of_shardings_and_two_of_them_at_once() -> None:
+    module = hloexec.parse(_MODULE)
+    found = divisions_of(module, module, _FOUR)
+    assert set(found) == {_ROWS, _COLUMNS, Division(4, (0, 1, 2, 3)), Division(4, (0, 2, 1, 3))}
+
+
+def _recorded() -> tuple[Graph, Evaluator]:
+    module = hloexec.parse(_MODULE)
+    random = np.random.default_rng(0)
+    inputs = [[random.standard_normal(shape).astype(np.float32) for shape in ((4, 6), (6, 8))]]
+    recorder = GraphRecorder(module)
+    outputs = hloexec.run_devices(module, inputs, observers=[recorder], partitions=1)
+    return recorder.finish(outputs), Evaluator(module, Topology(1, 1), {"verify": False})
+
+
+def _dependence(name: str) -> Dependence:
+    graph, evaluator = _recorded()
+    (instance,) = (entry for entry in graph.instances if entry.instruction.name == name)
+    return Dependence(instance, evaluator)
+
+
+def test_what_a_tile_of_a_product_needs_is_found_by_trial() -> None:
+    product = _dependence("product")
+    assert product.suffices(0, 0, 0, 2) and product.suffices(1, 1, 1, 4)
+    assert not product.suffices(0, 1, 0, 2) and not product.suffices(1, 0, 1, 2)
+    assert product.sum_over(0, 1, 2) is not None and product.partner(0, 1, 2) == [(1, 0)]
+
+
+def test_parts_of_a_reshape_and_of_a_reduction_are_found_by_trial() -> None:
+    flat, totals = _dependence("flat"), _dependence("totals")
+    assert flat.suffices(0, 0, 0, 4) and not flat.suffices(0, 1, 0, 2)
+    assert totals.suffices(0, 0, 0, 2) and totals.sum_over(0, 1, 8) is not None

@@ -1,0 +1,180 @@
+"""A module on whole arrays, and the same partitioned: what corresponds is found, and so is what is wrong."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import hloexec
+
+BEFORE = """HloModule layer, num_partitions=4
+
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT total = f32[] add(a, b)
+}
+
+ENTRY main {
+  x = f32[8,6] parameter(0), sharding={devices=[2,1,2]<=[4] last_tile_dim_replicate}
+  up = f32[6,12] parameter(1), sharding={devices=[1,2,2]<=[2,2]T(1,0) last_tile_dim_replicate}
+  down = f32[12,4] parameter(2), sharding={devices=[2,1,2]<=[2,2]T(1,0) last_tile_dim_replicate}
+  hidden = f32[8,12] dot(x, up), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  active = f32[8,12] tanh(hidden)
+  out = f32[8,4] dot(active, down), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  two = f32[] constant(2)
+  twos = f32[8,4] broadcast(two), dimensions={}
+  scaled = f32[8,4] multiply(out, twos)
+  zero = f32[] constant(0)
+  totals = f32[4] reduce(scaled, zero), dimensions={0}, to_apply=sum
+  turned = f32[4,8] transpose(scaled), dimensions={1,0}
+  ROOT result = (f32[8,4], f32[4], f32[4,8]) tuple(scaled, totals, turned), sharding={{devices=[2,1,2]<=[4] last_tile_dim_replicate}, {replicated}, {devices=[2,2]<=[4]}}
+}
+"""
+
+AFTER = """HloModule layer_spmd, num_partitions=4
+
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT total = f32[] add(a, b)
+}
+
+largest {
+  a.1 = f32[] parameter(0)
+  b.1 = f32[] parameter(1)
+  ROOT total.1 = f32[] maximum(a.1, b.1)
+}
+
+ENTRY main_spmd {
+  x = f32[4,6] parameter(0)
+  up = f32[6,6] parameter(1)
+  down = f32[6,4] parameter(2)
+  hidden = f32[4,6] dot(x, up), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  active = f32[4,6] tanh(hidden)
+  part = f32[4,4] dot(active, down), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  out = f32[4,4] all-reduce(part), channel_id=1, replica_groups={{0,1},{2,3}}, use_global_device_ids=true, to_apply=sum
+  two = f32[] constant(2)
+  twos = f32[4,4] broadcast(two), dimensions={}
+  scaled = f32[4,4] multiply(out, twos)
+  zero = f32[] constant(0)
+  partial = f32[4] reduce(scaled, zero), dimensions={0}, to_apply=sum
+  totals = f32[4] all-reduce(partial), channel_id=2, replica_groups={{0,2},{1,3}}, use_global_device_ids=true, to_apply=sum
+  turned = f32[4,4] transpose(scaled), dimensions={1,0}
+  whole = f32[4,8] all-gather(turned), channel_id=3, replica_groups={{0,2},{1,3}}, dimensions={1}, use_global_device_ids=true
+  none = s32[] constant(0)
+  place = s32[4] constant({0, 0, 1, 1})
+  columns = s32[4] constant({0, 1, 0, 1})
+  own = u32[] partition-id()
+  row_of = s32[1] dynamic-slice(place, own), dynamic_slice_sizes={1}
+  row = s32[] reshape(row_of)
+  rows = s32[] constant(2)
+  first_row = s32[] multiply(row, rows)
+  column_of = s32[1] dynamic-slice(columns, own), dynamic_slice_sizes={1}
+  column = s32[] reshape(column_of)
+  width = s32[] constant(4)
+  first_column = s32[] multiply(column, width)
+  cut = f32[2,4] dynamic-slice(whole, first_row, first_column), dynamic_slice_sizes={2,4}
+  ROOT result = (f32[4,4], f32[4], f32[2,4]) tuple(scaled, totals, cut)
+}
+"""
+
+
+def _diff(before: str = BEFORE, after: str = AFTER) -> hloexec.Diff:
+    return hloexec.diff(hloexec.parse(before), hloexec.parse(after))
+
+
+def test_every_value_of_a_partitioned_module_is_found_among_the_parts_of_whole_values() -> None:
+    found = _diff()
+    assert found.verdict == "rounding only"
+    unknown = {node.after.instruction for node in found.matches}
+    assert {"hidden", "active", "part", "out", "scaled", "partial", "totals", "turned", "whole", "cut"} <= unknown
+    assert "partitioned over 4 devices" in found.notes[0]
+
+
+def test_results_are_compared_shard_by_shard() -> None:
+    found = _diff()
+    assert [leaf.actual_shape for leaf in found.outputs.leaves[:3]] == ["f32[4,4]", "f32[4]", "f32[2,4]"]
+    assert len(found.outputs.leaves) == 12
+
+
+def test_inputs_are_whole_arrays_and_are_cut_for_each_device() -> None:
+    arrays = [np.ones(shape, np.float32) for shape in ((8, 6), (6, 12), (12, 4))]
+    found = hloexec.diff(hloexec.parse(BEFORE), hloexec.parse(AFTER), arrays)
+    assert found.agrees
+    with pytest.raises(hloexec.InputError, match="one list for all devices"):
+        hloexec.diff(hloexec.parse(BEFORE), hloexec.parse(AFTER), [arrays] * 4)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "instruction"),
+    [
+        ("channel_id=1, replica_groups={{0,1},{2,3}}", "channel_id=1, replica_groups={{0,2},{1,3}}", "out"),
+        ("channel_id=2, replica_groups={{0,2},{1,3}}", "channel_id=2, replica_groups={{0,1},{2,3}}", "totals"),
+        ("channel_id=3, replica_groups={{0,2},{1,3}}", "channel_id=3, replica_groups={{0,1},{2,3}}", "whole"),
+        ("channel_id=3, replica_groups={{0,2},{1,3}}", "channel_id=3, replica_groups={{2,0},{3,1}}", "whole"),
+        ("to_apply=sum\n  two", "to_apply=largest\n  two", "out"),
+        (r"all-reduce\(partial\).*", "copy(partial)", "partial"),
+        ("tanh", "sine", "active"),
+        (r"multiply\(out, twos\)", "add(out, twos)", "scaled"),
+        (r"dimensions=\{0\}, to_apply=sum\n  totals", "dimensions={1}, to_apply=sum\n  totals", "partial"),
+    ],
+)
+def test_the_wrong_instruction_is_named(right: str, wrong: str, instruction: str) -> None:
+    pattern = right if "\\" in right else re.escape(right)
+    after, count = re.subn(pattern, wrong.replace("\\", r"\\"), AFTER, count=1)
+    assert count
+    found = _diff(after=after)
+    assert found.verdict == "differ"
+    assert found.findings[0].after.instruction == instruction
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("constant({0, 1, 0, 1})", "constant({0, 0, 1, 1})"), ("constant({0, 0, 1, 1})", "constant({0, 1, 0, 1})")],
+)
+def test_a_slice_from_the_wrong_place_is_named(right: str, wrong: str) -> None:
+    found = _diff(after=AFTER.replace(right, wrong, 1))
+    assert found.verdict == "differ"
+    assert found.findings[0].after.instruction == "cut"
+
+
+def test_the_layout_of_a_result_is_found_where_nothing_says_it() -> None:
+    before = re.sub(r"tuple\((.*?)\), sharding=.*", r"tuple(\1)", BEFORE)
+    found = _diff(before)
+    assert found.verdict == "rounding only"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "message"),
+    [
+        (
+            r"x = f32\[8,6\] parameter\(0\), sharding=\{.*?\}",
+            "x = f32[8,6] parameter(0), sharding={devices=[1,2,2]<=[4] last_tile_dim_replicate}",
+            r"parameter 0 .* is f32\[8,6\] in layer, f32\[8,3\] on each device by .*, but f32\[4,6\] in layer_spmd",
+        ),
+        (
+            r"x = f32\[8,6\] parameter\(0\), sharding=\{.*?\}",
+            "x = f32[8,6] parameter(0), sharding={devices=[1,4]<=[4]}",
+            r"parameter 0 .* is f32\[8,6\] in layer, not divided evenly by .*, but f32\[4,6\]",
+        ),
+        (
+            r"x = f32\[8,6\] parameter\(0\), sharding=\{.*?\}",
+            "x = f32[8,6] parameter(0)",
+            r"parameter 0 .* without a sharding that says how it is divided",
+        ),
+        (
+            r"\{replicated\}",
+            "{devices=[2,2]<=[4] last_tile_dim_replicate}",
+            r"result 1 .* is f32\[4\] in layer, f32\[2\] on each device by .*, but f32\[4\] in layer_spmd",
+        ),
+        (r"f32\[12,4\] parameter", "bf16[12,4] parameter", r"do not correspond: parameter 0"),
+    ],
+)
+def test_what_is_no_shard_is_refused_with_the_reason(pattern: str, replacement: str, message: str) -> None:
+    before, count = re.subn(pattern, replacement, BEFORE, count=1)
+    assert count
+    with pytest.raises(hloexec.InputError, match=message):
+        _diff(before)
