@@ -8,6 +8,7 @@ the data flow of the whole run.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
@@ -34,6 +35,9 @@ _RENAMING = frozenset(
     # Without a kernel, it shows what the computation that it calls has given.
     | {Role.ASYNC_START}
 )
+
+
+_ITERATION = re.compile(r"\[(\d+)\]")
 
 
 @attrs.define(eq=False)
@@ -121,6 +125,16 @@ class Instance:
     @property
     def scope(self) -> str:
         return self.name.rpartition("/")[0]
+
+    @property
+    def iterations(self) -> tuple[str, ...]:
+        """The numbers of the iterations of the loops around it in which it ran, outermost first."""
+        return tuple(_ITERATION.findall(self.scope))
+
+    @property
+    def loops(self) -> str:
+        """The scope, whatever the iterations."""
+        return _ITERATION.sub("", self.scope)
 
 
 @attrs.define(eq=False, slots=False)

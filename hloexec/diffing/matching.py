@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
@@ -27,7 +26,6 @@ _MOST_STEPS = 32
 """A value more steps behind all that `after` has is not what comes next there; bounds on its error would take long,
 and allow much."""
 _MOST_EQUAL = 64
-_ROUND = re.compile(r"\[(\d+)\]")
 
 
 @attrs.frozen(eq=False)
@@ -177,14 +175,9 @@ class Index:
         distances = np.abs(sums[places, 0] - digest.total) + np.abs(sums[places, 1] - digest.magnitude)
         order = places[np.argsort(distances, kind="stable")]
         found = [nodes[place] for place in order if nodes[place].digest.nonfinite == digest.nonfinite]
-        rounds = _rounds_of(like)
-        found.sort(key=lambda node: (-_common(node, made_of), _rounds_of(node) != rounds))
+        rounds = like.instance.iterations
+        found.sort(key=lambda node: (-_common(node, made_of), node.instance.iterations != rounds))
         return found[:_MOST_CANDIDATES]
-
-
-def _rounds_of(node: Node) -> tuple[str, ...]:
-    """In which iterations of the loops around it a value was computed."""
-    return tuple(_ROUND.findall(node.instance.name))
 
 
 def _common(node: Node, made_of: frozenset[int]) -> int:

@@ -91,10 +91,11 @@ class Blame:
 
     def _find(self, state: State, top: int, found: list[Blamed]) -> None:
         while len(found) < top and (not found or not self.is_over()) and (wrong := self._wrong(state)):
-            suspect, patch = self._trials(state, wrong).next({entry.node.instance.static for entry in found})
+            known = {entry.node.instance.static for entry in found}
+            suspect, patch = Trials(self._replay, state, wrong, self._decisions, known, self.is_over).next()
             if suspect is None:
                 break
-            if suspect.pair.ours.instance.static not in {entry.node.instance.static for entry in found}:
+            if suspect.pair.ours.instance.static not in known:
                 found.append(self._blamed(state, suspect, patch, wrong))
             if patch is None:
                 break
@@ -137,9 +138,6 @@ class Blame:
 
     def _wrong(self, state: State) -> list[NodePair]:
         return [NodePair(*entry) for entry in self._replay.wrong_outputs(state, self._different)]
-
-    def _trials(self, state: State, wrong: Sequence[NodePair]) -> Trials:
-        return Trials(self._replay, state, wrong, self._decisions, self.is_over)
 
     def _blamed(self, state: State, suspect: Suspect, patch: Patch | None, wrong: Sequence[NodePair]) -> Blamed:
         node, theirs = suspect.pair.ours, suspect.pair.theirs

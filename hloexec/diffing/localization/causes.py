@@ -14,7 +14,6 @@ blame. Only values on the way from the wrong result are looked at, each beside t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
@@ -22,7 +21,7 @@ import attrs
 
 from hloexec.diffing.control import Decisions, exits
 from hloexec.diffing.graph import Graph, Instance, Node
-from hloexec.diffing.localization.misuses import Misuses, is_made_of, iterations_of
+from hloexec.diffing.localization.misuses import Misuses, is_made_of
 from hloexec.diffing.localization.regions import Regions, could_be
 from hloexec.diffing.localization.relations import (
     NodePair,
@@ -40,7 +39,6 @@ from hloexec.precision import unit_roundoff
 __all__ = ["Causes"]
 
 _FEW_RUNS = 3
-_ITERATION = re.compile(r"\[(\d+)\]")
 
 
 @attrs.frozen
@@ -157,7 +155,7 @@ class Causes:
         if any(not could_be(entry.ours, entry.theirs) for entry in different):
             return self._restructured(pair)
         known = [entry for entry in different if self._relations.place_of(entry.ours) is not None]
-        others = [(entry, self._misuses.other(entry)) for entry in known]
+        others = [(entry, self._relations.is_another(entry.ours, entry.theirs)) for entry in known]
         is_misplaced = any(other is not None and self._misuses.is_evident(entry, other) for entry, other in others)
         if (len(different) > 1 or known) and not is_misplaced:
             inner = self._regions.inside(pair)
@@ -199,7 +197,7 @@ class Causes:
                 continue
             behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
             causes += behind
-            other = self._misuses.other(entry)
+            other = self._relations.is_another(entry.ours, entry.theirs)
             if other is None or any(cause.decides for cause in behind):
                 continue
             if len(different) > 1 and (is_made_of(entry.theirs, other) or is_made_of(other, entry.theirs)):
@@ -230,7 +228,7 @@ class Causes:
         if relation is not Relation.EQUAL:
             causes = self._behind(ours[0].instance.scope, theirs[0].instance.scope, source)
         if relation is Relation.DIFFERENT:
-            other = self._misuses.other(source) if len(ours) > 1 else None
+            other = self._relations.is_another(source.ours, source.theirs) if len(ours) > 1 else None
             if other is None or any(cause.decides for cause in causes):
                 return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
             misplaced = self._misuses.misplaced(pair, source, other)
@@ -284,7 +282,7 @@ class Causes:
         """The first pair that differs of those that the same two instructions gave in the same loops."""
         ours = self._runs(0, pair.ours.instance)
         theirs = self._runs(1, pair.theirs.instance)
-        if len(ours) == 1 or len(theirs) == 1 or iterations_of(pair.ours) != iterations_of(pair.theirs):
+        if len(ours) == 1 or len(theirs) == 1 or pair.ours.instance.iterations != pair.theirs.instance.iterations:
             return pair
         for iterations, one in ours.items():
             if one.number >= pair.ours.instance.number:
@@ -298,13 +296,12 @@ class Causes:
 
     def _runs(self, side: int, instance: Instance) -> dict[tuple[str, ...], Instance]:
         """The runs of an instruction on a device in the same loops, by their iterations, in the order of the run."""
-        loops = _ITERATION.sub("", instance.scope)
-        key = (side, instance.static, instance.device, loops)
+        key = (side, instance.static, instance.device, instance.loops)
         if key not in self._known_runs:
             self._known_runs[key] = {
-                tuple(_ITERATION.findall(entry.scope)): entry
+                entry.iterations: entry
                 for entry in self._graphs[side].runs[instance.static]
-                if entry.device == instance.device and _ITERATION.sub("", entry.scope) == loops
+                if entry.device == instance.device and entry.loops == instance.loops
             }
         return self._known_runs[key]
 

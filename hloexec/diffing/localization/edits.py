@@ -18,7 +18,7 @@ from hloexec.ir import Computation, Instruction, Module, PaddingDimension, Slice
 from hloexec.ir.sharding import ReplicaGroups
 from hloexec.ops.attributes import AttributeField, Grammar, attribute_fields, computation_names
 from hloexec.ops.registry import OPCODES, Role, find_opcode
-from hloexec.text import format_instruction
+from hloexec.origins import hlo_line
 from hloexec.verifier import verify
 
 __all__ = ["Edit", "edits_of"]
@@ -66,7 +66,7 @@ def _is_well_formed(module: Module) -> bool:
 
 
 def _text(instruction: Instruction) -> str:
-    line = format_instruction(attrs.evolve(instruction, backend_config=None), metadata=False)
+    line = hlo_line(attrs.evolve(instruction, backend_config=None))
     return line[line.index(f" {instruction.opcode}(") + 1 :]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from hloexec.diffing.control import Decisions, carrying_loop
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Node
@@ -11,9 +9,8 @@ from hloexec.diffing.localization.regions import LARGEST_REGION
 from hloexec.diffing.localization.relations import NodePair, Relation, Relations, constant_of, transparent_chain
 from hloexec.diffing.localization.suspects import Suspect
 
-__all__ = ["Misuses", "is_made_of", "iterations_of"]
+__all__ = ["Misuses", "is_made_of"]
 
-_ITERATION = re.compile(r"\[(\d+)\]")
 _FEW_STEPS = 12
 """Behind more values than this no step is looked for that is missing, or one too many."""
 
@@ -35,16 +32,12 @@ class Misuses:
     def constant(self, user: NodePair, operand: NodePair) -> Suspect | None:
         """The user of a constant that is another one than it should be, unless a loop carries that from elsewhere."""
         ours, theirs = constant_of(operand.ours), constant_of(operand.theirs)
-        if ours is None or (theirs is not None and iterations_of(ours) != iterations_of(user.ours)):
+        if ours is None or (theirs is not None and ours.instance.iterations != user.ours.instance.iterations):
             return None
         wanted = f"%{_name(operand.theirs)}" if theirs is None else _number(theirs)
         place = self._carrier(user, operand)
         region = () if place else _way_of(user.ours, operand.ours)
         return Suspect(user, _reason(place, _number(ours), wanted), region=region, place=place)
-
-    def other(self, operand: NodePair) -> Node | None:
-        """The value of `before` that an operand evidently is, if it is not the one that it should be."""
-        return self._relations.is_another(operand.ours, operand.theirs)
 
     def misplaced(self, user: NodePair, operand: NodePair, other: Node) -> Suspect:
         """What uses another value of `before` than it should: the user, or what moves the operand for it.
@@ -57,7 +50,7 @@ class Misuses:
             node = operand.ours
         place = self._carrier(user, operand)
         reason = _reason(place, f"%{_name(other)}", f"%{_name(operand.theirs)}")
-        if _name(other) == _name(operand.theirs) and iterations_of(other) == iterations_of(operand.theirs):
+        if _name(other) == _name(operand.theirs) and other.instance.iterations == operand.theirs.instance.iterations:
             reason = f"it takes another part of %{_name(other)} than it should"
         is_same_step = other.instance.static == transparent_chain(operand.theirs)[-1].instance.static
         return Suspect(
@@ -78,7 +71,7 @@ class Misuses:
         is_evidence = ours.instance.is_source or self._relations.is_evidence(ours)
         if not is_evidence or len(self._relations.holders(other)) > 1:
             return False
-        return other.instance.static != theirs.instance.static or iterations_of(ours) != iterations_of(theirs)
+        return other.instance.static != theirs.instance.static or ours.instance.iterations != theirs.instance.iterations
 
     def _carrier(self, user: NodePair, operand: NodePair) -> InstructionRun | None:
         """What hands an operand on to the iteration in which it is used, if loops carry both it and what it should be:
@@ -89,16 +82,11 @@ class Misuses:
             return None
         if user.theirs is operand.theirs:
             # What moves the operand in `after` has no counterpart.
-            is_carried = iterations_of(ours) == iterations_of(theirs)
+            is_carried = ours.instance.iterations == theirs.instance.iterations
         else:
             other = carrying_loop(user.theirs.instance.scope, theirs)
             is_carried = other is not None and (_is_inside(ours, loop[0]) or _is_inside(theirs, other[0]))
         return self._decisions.handed_on(*loop, user.ours.device) if is_carried else None
-
-
-def iterations_of(node: Node) -> list[str]:
-    """The iterations of the loops around it in which a value was computed."""
-    return _ITERATION.findall(node.instance.scope)
 
 
 def is_made_of(node: Node, other: Node) -> bool:

@@ -61,11 +61,14 @@ class Trials:
         state: State,
         wrong: Sequence[NodePair],
         decisions: tuple[Decisions, Decisions],
+        known: Collection[tuple[str, str]],
         is_over: Callable[[], bool],
     ) -> None:
         self._replay = replay
         self._state = state
         self._wrong = wrong
+        self._known = known
+        """The instructions that are to blame already."""
         self._is_over = is_over
         relations = Relations(replay, state)
         self._regions = Regions(replay, relations)
@@ -77,12 +80,11 @@ class Trials:
         self._around: list[NodePair] = []
         """The pairs that are proven, each behind the one before it."""
 
-    def next(self, known: Collection[tuple[str, str]]) -> tuple[Suspect | None, Patch | None]:
-        """The instruction to blame, but for those that are known to be, and the patch that proves it, if there is
-        one."""
-        found = self._proven(self._causes.of(self._wrong), known) or self._apparent()
+    def next(self) -> tuple[Suspect | None, Patch | None]:
+        """The next instruction to blame, and the patch that proves it, if there is one."""
+        found = self._proven(self._causes.of(self._wrong)) or self._apparent()
         if found is None and self._seen.narrowed is None:
-            found = self._deepest(known)
+            found = self._deepest()
         if found is not None:
             return found
         suspect = self._seen.narrowed or self._seen.evident or self._seen.first
@@ -90,12 +92,10 @@ class Trials:
             return None, None
         return suspect, self._partly(suspect.trial or suspect.pair)
 
-    def _proven(
-        self, suspects: Iterable[Suspect], known: Collection[tuple[str, str]]
-    ) -> tuple[Suspect, Patch | None] | None:
+    def _proven(self, suspects: Iterable[Suspect]) -> tuple[Suspect, Patch | None] | None:
         """The first of some suspects that is proven, or needs no proof."""
         for suspect in suspects:
-            if suspect.pair.ours.instance.static in known:
+            if suspect.pair.ours.instance.static in self._known:
                 continue
             self._seen.note(suspect)
             if suspect.has_wrong_operands:
@@ -113,7 +113,7 @@ class Trials:
             if patch is not None:
                 if self._seen.narrowed is not None:
                     return self._seen.narrowed, patch
-                return (suspect.is_restructured and self._inside(trial, patch, known)) or (suspect, patch)
+                return (suspect.is_restructured and self._inside(trial, patch)) or (suspect, patch)
         return None
 
     def _apparent(self) -> tuple[Suspect, Patch | None] | None:
@@ -125,9 +125,7 @@ class Trials:
         patch = None if suspect is None else self._partly(suspect.trial or suspect.pair)
         return None if suspect is None or patch is None else (suspect, patch)
 
-    def _deepest(
-        self, known: Collection[tuple[str, str]], end: NodePair | None = None
-    ) -> tuple[Suspect, Patch | None] | None:
+    def _deepest(self, end: NodePair | None = None) -> tuple[Suspect, Patch | None] | None:
         """What is to blame among the steps behind the first value that is proven, where no suspect is; of the values
         before `end`, if it is given."""
         for pair in sorted(self._causes.pairs, key=self._causes.order):
@@ -140,23 +138,19 @@ class Trials:
             patch = self._patched(pair)
             if patch is not None:
                 region = Suspect(pair, region=self._regions.of(pair).nodes)
-                return self._inside(pair, patch, known) or (region, patch)
+                return self._inside(pair, patch) or (region, patch)
         return None
 
-    def _inside(
-        self, pair: NodePair, patch: Patch, known: Collection[tuple[str, str]]
-    ) -> tuple[Suspect, Patch | None] | None:
+    def _inside(self, pair: NodePair, patch: Patch) -> tuple[Suspect, Patch | None] | None:
         """What is to blame among the steps behind a pair that is proven."""
         self._around.append(pair)
         inner = self._regions.corresponding(pair)
-        found = None if inner is None else self._proven(self._causes.behind(inner), known)
-        found = found or self._deepest(known, pair)
-        if found is not None:
-            self._around.pop()
-            return found
-        repair = self._repaired(pair)
+        found = None if inner is None else self._proven(self._causes.behind(inner))
+        found = found or self._deepest(pair)
+        if found is None and (repair := self._repaired(pair)) is not None:
+            found = Suspect(NodePair(repair.node, pair.theirs), repair.text, pair), patch
         self._around.pop()
-        return None if repair is None else (Suspect(NodePair(repair.node, pair.theirs), repair.text, pair), patch)
+        return found
 
     def _repaired(self, pair: NodePair) -> Repair | None:
         """A change of one of the steps behind a pair that makes it right, or a value around it that is proven, too: the
@@ -171,16 +165,17 @@ class Trials:
     def _partly(self, pair: NodePair) -> Patch | None:
         """A replacement that makes more values right behind it, if not the results: others may be wrong as well."""
         state = self._state
+        counted = [node for node in self._replay.graph.nodes if _counts(node)]
         for value in arranged(pair.theirs.value, state.raw[pair.ours.number]):
             after = replaced(self._replay, state, pair, value, self._is_over)
-            if after is not None and sum(map(after.has, self._counted)) > sum(map(state.has, self._counted)):
+            if after is not None and sum(map(after.has, counted)) > sum(map(state.has, counted)):
                 return Patch(pair, value, after, is_proof=False)
         return None
 
-    @property
-    def _counted(self) -> list[Node]:
-        nodes = self._replay.graph.nodes
-        return [node for node in nodes if not (node.instance.is_movement or node.digest.is_uniform)]
+
+def _counts(node: Node) -> bool:
+    """Whether a value says something if it comes right."""
+    return not (node.instance.is_movement or node.digest.is_uniform)
 
 
 def _is_narrower(pair: NodePair) -> bool:

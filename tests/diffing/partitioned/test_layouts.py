@@ -10,6 +10,7 @@ from hloexec.diffing.evaluation import Evaluator
 from hloexec.diffing.graph import Graph, GraphRecorder
 from hloexec.diffing.partitioned.dependence import Dependence
 from hloexec.diffing.partitioned.layouts import Division, divisions_of, layout_of, layouts, tile_of, tile_shape
+from hloexec.ir import Sharding
 from hloexec.text.attributes.shardings import parse_sharding
 
 _ROWS, _COLUMNS = Division(2, (0, 0, 1, 1)), Division(2, (0, 1, 0, 1))
@@ -36,7 +37,9 @@ ENTRY e {
 
 
 def test_a_sharding_is_a_division_of_each_dimension() -> None:
-    layout = layout_of(parse_sharding("{devices=[2,1,2]<=[4] last_tile_dim_replicate}"), 2, _FOUR)  # type: ignore[arg-type]
+    sharding = parse_sharding("{devices=[2,1,2]<=[4] last_tile_dim_replicate}")
+    assert isinstance(sharding, Sharding)
+    layout = layout_of(sharding, 2, _FOUR)
     assert layout == (_ROWS, None)
     assert tile_shape((8, 3), (_ROWS, None)) == (4, 3)
     assert tile_shape((7, 3), (_ROWS, None)) is None
