@@ -20,7 +20,7 @@ from tempfile import TemporaryFile
 from threading import Timer
 from typing import Any
 
-from tests.bug_farm.drawing import Pair, pairs
+from tests.bug_farm.drawing import NUMBERS, Pair, pairs
 from tests.bug_farm.lowering import ENVIRONMENT
 from tests.bug_farm.programs import PROGRAMS
 
@@ -30,17 +30,28 @@ _SECONDS = 300
 """What a process may take for one pair, drawing it included."""
 _MEMORY = {"PYTHONMALLOC": "malloc", "MALLOC_ARENA_MAX": "1"}
 """Without pools of Python's own, what is freed goes back to the system, and the peak of each run can be told."""
+_HALVES = ("seen", "held", "reserve")
 Record = dict[str, Any]
 
 
 def chosen(
-    only: str = "", half: str = "", limit: int | None = None, *, clean: bool = True, faults: bool = True
+    only: str = "",
+    half: str = "",
+    limit: int | None = None,
+    *,
+    clean: bool = True,
+    faults: bool = True,
+    numbers: range = NUMBERS,
 ) -> list[Pair]:
-    """The pairs whose names have `only` in them, of one half or both; `limit` of them, spread evenly."""
+    """The pairs whose names have `only` in them, of one half or both; `limit` of them, spread evenly.
+
+    Those in reserve are chosen only where `half` asks for them, so that nobody sees them by chance.
+    """
+    halves = (half,) if half else ("seen", "held")
     found = [
         pair
-        for pair in pairs()
-        if only in pair.name and half in ("", pair.half) and (clean if pair.is_clean else faults)
+        for pair in pairs(numbers)
+        if only in pair.name and pair.half in halves and (clean if pair.is_clean else faults)
     ]
     if limit is None:
         return found
@@ -148,21 +159,35 @@ def _by(records: Sequence[Record], key: str) -> str:
     return ", ".join(f"{name} {sum(map(_is_right, group))}/{len(group)}" for name, group in groups.items())
 
 
+def _range(text: str) -> range:
+    """Numbers as `10-19`, or one alone; ValueError for anything else."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
 def main() -> None:
     """Measure what the arguments ask for."""
     parser = argparse.ArgumentParser(prog="python -m tests.bug_farm", description=__doc__)
     parser.add_argument("--only", default="", metavar="SUBSTRING", help="pairs whose name contains it")
-    parser.add_argument("--half", default="", choices=("seen", "held"), help="one half of the programs")
+    parser.add_argument("--half", default="", choices=_HALVES, help="one half of the programs, or the reserve")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--clean", action="store_true", help="pairs without a fault only")
     kinds.add_argument("--faults", action="store_true", help="pairs with a fault only")
+    parser.add_argument("--numbers", type=_range, default=NUMBERS, metavar="FIRST-LAST", help="those of the pairs")
     parser.add_argument("--limit", type=int, metavar="N", help="at most so many, spread evenly")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many processes at once")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a line of JSON for each pair")
     parser.add_argument("--totals", action="store_true", help="the summary only, without a line for each pair")
     options = parser.parse_args()
     start = time.perf_counter()
-    wanted = chosen(options.only, options.half, options.limit, clean=not options.faults, faults=not options.clean)
+    wanted = chosen(
+        options.only,
+        options.half,
+        options.limit,
+        clean=not options.faults,
+        faults=not options.clean,
+        numbers=options.numbers,
+    )
     records = []
     for record in measure(wanted, options.jobs):
         records.append(record)

@@ -21,12 +21,12 @@ from tests.bug_farm.kinds import KINDS, Kind, flow, places
 from tests.bug_farm.lowering import lowered
 from tests.bug_farm.outliers import VARIANTS, Reference, reference
 from tests.bug_farm.planting import Planted, plant, without_calls
-from tests.bug_farm.programs import HELD, PROGRAMS
+from tests.bug_farm.programs import HELD, PROGRAMS, RESERVE
 
-__all__ = ["Drawn", "Pair", "draw", "pairs"]
+__all__ = ["NUMBERS", "Drawn", "Pair", "draw", "pairs"]
 
-_FAULTS_OF_A_PROGRAM = 10
-_CLEAN_OF_A_PROGRAM = 5
+NUMBERS = range(10)
+"""Those of the pairs of a program, where no others are asked for."""
 _SITES = 4
 _MOST_KINDS = 8
 _LIMITS = {"max_iterations": 500, "timeout": 20}
@@ -51,12 +51,23 @@ class Pair:
     number: int
     is_clean: bool = False
 
+    @classmethod
+    def of(cls, name: str) -> Pair:
+        """The pair of a name; ValueError if it is none, KeyError if there is no such program."""
+        program, _, number = name.partition("/")
+        if program not in PROGRAMS:
+            raise KeyError(program)
+        return cls(program, int(number.removeprefix("clean")), number.startswith("clean"))
+
     @property
     def name(self) -> str:
         return f"{self.program}/{'clean' if self.is_clean else ''}{self.number:02d}"
 
     @property
     def half(self) -> str:
+        """`seen`, `held`, or `reserve`, a third set beside the two."""
+        if self.program in RESERVE:
+            return "reserve"
         return "held" if self.program in HELD else "seen"
 
     @property
@@ -92,13 +103,14 @@ class Drawn:
     """Whether results differ by no more than rounding explains, by `compare`."""
 
 
-def pairs() -> list[Pair]:
-    """All pairs."""
+def pairs(numbers: range = NUMBERS) -> list[Pair]:
+    """The pairs of all programs that have these numbers; the first half of the numbers has clean ones too."""
+    clean = numbers[: (len(numbers) + 1) // 2]
     return [
         Pair(program, number, is_clean)
         for program in PROGRAMS
-        for is_clean, count in ((False, _FAULTS_OF_A_PROGRAM), (True, _CLEAN_OF_A_PROGRAM))
-        for number in range(count)
+        for is_clean, of_them in ((False, numbers), (True, clean))
+        for number in of_them
     ]
 
 
@@ -140,7 +152,10 @@ def _base(program: str, is_optimized: bool) -> Module:
 
 
 def _kinds(pair: Pair) -> Iterator[Kind]:
-    """The kinds to try, in turn: each pair of a program has its own, so that all are met."""
+    """The kinds to try, in turn: each of ten pairs of a program has its own, so that all are met.
+
+    The next ten share them anew, each beginning with another of its own.
+    """
     is_optimized = pair.form == "optimized"
     draft = Draft(_base(pair.program, is_optimized))
     fitting = [kind for kind in KINDS if any(True for _ in kind.sites(draft))]
@@ -148,10 +163,17 @@ def _kinds(pair: Pair) -> Iterator[Kind]:
     fitting.sort(key=lambda kind: kind.name not in _SCARCE)
     rare = [kind for kind in fitting if kind.name in _FIRST | _SCARCE]
     common = [kind for kind in fitting if kind.name not in _FIRST | _SCARCE]
-    stride = _FAULTS_OF_A_PROGRAM // (1 if PROGRAMS[pair.program].is_bf16 else 2)
-    slot = pair.number if stride == _FAULTS_OF_A_PROGRAM else pair.number // 2
+    stride = len(NUMBERS) // (1 if PROGRAMS[pair.program].is_bf16 else 2)
+    slot = pair.number if stride == len(NUMBERS) else pair.number // 2
     groups = (rare, common) if slot % 2 else (common, rare)
-    yield from [kind for group in groups for kind in group[slot::stride]][:_MOST_KINDS]
+    turn, first = divmod(slot, stride)
+    yield from [kind for group in groups for kind in _rotated(group[first::stride], turn)][:_MOST_KINDS]
+
+
+def _rotated(kinds: Sequence[Kind], count: int) -> Sequence[Kind]:
+    """Kinds in turn from another of them on."""
+    start = count % max(len(kinds), 1)
+    return [*kinds[start:], *kinds[:start]]
 
 
 def _planted(pair: Pair, base: Module, kind: Kind, site: Instruction, variant: str, random: Random) -> Planted | None:

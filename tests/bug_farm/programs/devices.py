@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.bug_farm.programs.program import Program, integers, normal, positive, registering
 
-__all__ = ["PROGRAMS", "mesh"]
+__all__ = ["PROGRAMS", "mapped", "mesh"]
 
 PROGRAMS: list[Program] = []
 _program = registering(PROGRAMS)
@@ -19,7 +19,7 @@ def mesh(jax: Any) -> Any:
     return jax.sharding.Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("d", "m"))
 
 
-def _mapped(jax: Any, function: Any, given: Any, *results: Any) -> Any:
+def mapped(jax: Any, function: Any, given: Any, *results: Any) -> Any:
     """The function on each device; specs are tuples of axes."""
     spec = jax.sharding.PartitionSpec
     given, results = (tuple(spec(*axes) for axes in each) for each in (given, results))
@@ -72,7 +72,7 @@ def _ring_attention(jax: Any) -> Any:
         *_, total, found = lax.fori_loop(0, 4, body, state)
         return (found / total[:, None])[None]
 
-    function = _mapped(jax, on_device, [("d", "m")] * 3, ("d", "m"))
+    function = mapped(jax, on_device, [("d", "m")] * 3, ("d", "m"))
 
     def ring_attention(q: Any, k: Any, v: Any) -> Any:
         return function(q, k, v)
@@ -100,7 +100,7 @@ def _expert_parallel(jax: Any) -> Any:
         load = lax.psum(member.sum(0), every)
         return x + out, load * lax.pmean(probabilities.mean(0), every)
 
-    function = _mapped(jax, on_device, [(every,), (None,), (every,), (every,)], (every,), (None,))
+    function = mapped(jax, on_device, [(every,), (None,), (every,), (every,)], (every,), (None,))
 
     def expert_parallel(x: Any, gate: Any, up: Any, down: Any) -> Any:
         return function(x, gate, up, down)
@@ -129,7 +129,7 @@ def _heat_exchange(jax: Any) -> Any:
         field, change, count = lax.while_loop(lambda s: (s[1] > 0.02) & (s[2] < 30), body, state)
         return field, lax.psum(field.sum(), every), change, count
 
-    function = _mapped(jax, on_device, [(every,), (every,)], (every,), (), (), ())
+    function = mapped(jax, on_device, [(every,), (every,)], (every,), (), (), ())
 
     def heat_exchange(field: Any, source: Any) -> Any:
         return function(field, source)
@@ -162,7 +162,7 @@ def _sequence_parallel(jax: Any) -> Any:
         return value, part, *(lax.pmean(each, "d") for each in gradients)
 
     given = (("d", "m"), (None, "m"), ("m",), (None,), ("d",))
-    function = _mapped(jax, on_device, given, (), ("d", "m"), (None, "m"), ("m",))
+    function = mapped(jax, on_device, given, (), ("d", "m"), (None, "m"), ("m",))
 
     def sequence_parallel(x: Any, up: Any, down: Any, scale: Any, labels: Any) -> Any:
         return function(x, up, down, scale, labels)
