@@ -7,8 +7,8 @@ import pytest
 import hloexec
 from tests.bug_farm.__main__ import chosen, measure
 from tests.bug_farm.dataflow import DataFlow
-from tests.bug_farm.drawing import Pair, pairs
-from tests.bug_farm.programs import HELD, PROGRAMS
+from tests.bug_farm.drawing import Pair, draw, pairs
+from tests.bug_farm.programs import HELD, PROGRAMS, RESERVE
 
 pytest.importorskip("jax")
 
@@ -65,15 +65,44 @@ def test_most_of_a_sample_is_right_and_nothing_fails() -> None:
 def test_there_are_enough_pairs_and_both_halves_have_as_many() -> None:
     assert sum(not pair.is_clean for pair in pairs()) >= 400
     assert sum(pair.is_clean for pair in pairs()) >= 200
-    assert 0.4 < len(HELD & PROGRAMS.keys()) / len(PROGRAMS) < 0.6
+    assert 0.4 < len(HELD) / len(PROGRAMS.keys() - RESERVE) < 0.6
     assert not HELD - PROGRAMS.keys()
+    assert not HELD & RESERVE
     assert sum(program.is_bf16 for program in PROGRAMS.values()) >= 5
     assert sum(program.devices == 8 for program in PROGRAMS.values()) >= 4
 
 
 def test_a_limit_takes_pairs_of_all_programs() -> None:
-    assert {pair.program for pair in chosen(limit=len(PROGRAMS), clean=False)} == PROGRAMS.keys()
+    both = PROGRAMS.keys() - RESERVE
+    assert {pair.program for pair in chosen(limit=len(both), clean=False)} == both
     assert chosen(only="u_net/03") == [Pair("u_net", 3)]
+
+
+def test_the_reserve_is_chosen_only_where_it_is_asked_for() -> None:
+    assert {pair.half for pair in chosen()} == {"seen", "held"}
+    assert {pair.program for pair in chosen(half="reserve")} == RESERVE
+    assert len(chosen(half="reserve")) == 15 * len(RESERVE)
+
+
+def test_other_numbers_are_other_pairs() -> None:
+    assert [pair.name for pair in chosen(only="u_net/", numbers=range(10, 12))] == [
+        "u_net/10",
+        "u_net/11",
+        "u_net/clean10",
+    ]
+    assert not set(pairs()) & set(pairs(range(10, 20)))
+    every = [*pairs(), *pairs(range(10, 20))]
+    assert [Pair.of(pair.name) for pair in every] == every
+    first, second = (draw(Pair("rope_cache_bf16", number)) for number in (0, 10))
+    assert (first.kind, hloexec.format(first.after.module)) != (second.kind, hloexec.format(second.after.module))
+
+
+def test_later_numbers_begin_with_other_kinds() -> None:
+    for program in ("hashed_bloom", "rope_cache_bf16"):
+        earlier, later = (
+            {draw(Pair(program, number)).kind for number in range(start, start + 10)} for start in (0, 10)
+        )
+        assert len(later - earlier) >= 3
 
 
 def test_neighbours_are_found_through_the_state_of_a_loop() -> None:

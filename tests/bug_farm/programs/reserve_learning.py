@@ -50,9 +50,9 @@ def _lion_bf16(jax: Any) -> Any:
     return lion_bf16, (parameters, momenta, _bf16(jax, normal(5, 14, 12) * 3), integers(6, 7, 14), np.float32(0.01))
 
 
-@_program(keeps=[1, 2])
+@_program(keeps=[2, 3, 4, 5])
 def _shampoo(jax: Any) -> Any:
-    """A step of Shampoo: two preconditioners, whose inverse fourth roots are iterated for until they are exact."""
+    """A step of Shampoo for two layers: preconditioners, whose inverse fourth roots are iterated for until they are exact."""
     jnp = jax.numpy
 
     def root(matrix: Any) -> Any:
@@ -72,33 +72,37 @@ def _shampoo(jax: Any) -> Any:
         _, inverse, count = jax.lax.while_loop(goes_on, body, (scale * matrix, scale**0.25 * eye, 0))
         return inverse, count
 
-    def shampoo(weights: Any, left: Any, right: Any, x: Any, y: Any) -> Any:
-        def loss(weights: Any) -> Any:
-            wrong = jnp.abs(x @ weights - y)
-            return jnp.where(wrong < 1, 0.5 * wrong**2, wrong - 0.5).sum(-1).mean()
-
-        value, gradient = jax.value_and_grad(loss)(weights)
+    def step(weights: Any, gradient: Any, left: Any, right: Any) -> Any:
         left, right = 0.9 * left + gradient @ gradient.T, 0.9 * right + gradient.T @ gradient
         (first, rounds), (second, others) = root(left), root(right)
         direction = first @ gradient @ second
         length = jnp.sqrt((gradient**2).sum() / ((direction**2).sum() + 1e-12))
-        return value, weights - 0.5 * length * direction, left, right, rounds + others
+        return weights - 0.5 * length * direction, left, right, rounds + others
 
-    halves = normal(2, 8, 8), normal(3, 6, 6)
-    left, right = (0.1 * half @ half.T for half in halves)
-    return shampoo, (normal(1, 8, 6), left, right, normal(4, 15, 8) * 3, normal(5, 15, 6))
+    def shampoo(weights: Any, lefts: Any, rights: Any, x: Any, y: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            wrong = jnp.abs(jnp.tanh(x @ weights[0]) @ weights[1] - y)
+            return jnp.where(wrong < 1, 0.5 * wrong**2, wrong - 0.5).sum(-1).mean()
+
+        value, gradients = jax.value_and_grad(loss)(weights)
+        return value, [step(*given) for given in zip(weights, gradients, lefts, rights, strict=True)]
+
+    lefts, rights = ([0.1 * half @ half.T for half in (normal(n, 8, 8), normal(n + 1, 6, 6))] for n in (2, 4))
+    rights = rights[::-1]
+    weights = [normal(6, 8, 6), normal(7, 6, 8)]
+    return shampoo, (weights, lefts, rights, normal(8, 15, 8) * 3, normal(9, 15, 8))
 
 
 @_program
 def _wkv_bf16(jax: Any) -> Any:
-    """Linear attention with decays: a scan that keeps the largest exponent apart, and a mixing of channels; in bf16."""
+    """Linear attention with decays, by a scan that keeps the largest exponent apart; and the gradient."""
     jnp = jax.numpy
 
     def shifted(x: Any, mix: Any) -> Any:
         before = jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]])
         return mix * x + (1 - mix) * before
 
-    def wkv_bf16(x: Any, p: Any, decay: Any, bonus: Any) -> Any:
+    def layer(x: Any, p: Any, decay: Any, bonus: Any) -> Any:
         r, k, v = (shifted(x, p["mix"][n]) @ p["rkv"][n] for n in range(3))
         fade = -jnp.exp(decay)
 
@@ -119,10 +123,18 @@ def _wkv_bf16(jax: Any) -> Any:
         hidden = jnp.square(jax.nn.relu(shifted(x, p["mix"][3]) @ p["up"]))
         return x + jax.nn.sigmoid(x @ p["gate"]) * (hidden @ p["down"]), state
 
+    def wkv_bf16(x: Any, p: Any, decay: Any, bonus: Any, target: Any) -> Any:
+        def loss(p: Any, decay: Any) -> Any:
+            hidden, state = layer(x, p, decay, bonus)
+            return ((hidden.astype(jnp.float32) - target) ** 2).mean(), state
+
+        return jax.value_and_grad(loss, (0, 1), has_aux=True)(p, decay)
+
     shapes = {"rkv": (3, 8, 8), "out": (8, 8), "up": (8, 16), "gate": (8, 8), "down": (16, 8)}
     weights = {name: _bf16(jax, normal(n, *shape)) for n, (name, shape) in enumerate(shapes.items())}
     weights["mix"] = _bf16(jax, positive(8, 4, 8))
-    return wkv_bf16, (_bf16(jax, normal(9, 12, 2, 8) * 3), weights, normal(10, 8), normal(11, 8))
+    x = _bf16(jax, normal(9, 12, 2, 8) * 3)
+    return wkv_bf16, (x, weights, normal(10, 8), normal(11, 8), normal(12, 12, 2, 8))
 
 
 @_program
