@@ -134,8 +134,10 @@ class Draft:
         )
 
     def constant(self, near: str, value: Any, element_type: str) -> str:
-        """Add a scalar constant; returns its name."""
+        """Add a scalar constant, a negative one in unsigned integers modulo their range; returns its name."""
         shape = array(element_type)
+        if shape.element_type.storage.kind == "u" and isinstance(value, int):
+            value %= int(np.iinfo(shape.element_type.storage).max) + 1
         literal = Literal.from_array(np.asarray(value, shape.element_type.storage), shape)
         return self.put(
             self._home[near],

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 import hloexec
+from hloexec.ops.control.flow import ConstantAttributes
 from tests.bug_farm.__main__ import chosen, measure
 from tests.bug_farm.dataflow import DataFlow
 from tests.bug_farm.drawing import Pair, draw, pairs
+from tests.bug_farm.editing import Draft
 from tests.bug_farm.programs import HELD, PROGRAMS, RESERVE
 
 pytest.importorskip("jax")
@@ -103,6 +105,13 @@ def test_later_numbers_begin_with_other_kinds() -> None:
             {draw(Pair(program, number)).kind for number in range(start, start + 10)} for start in (0, 10)
         )
         assert len(later - earlier) >= 3
+
+
+def test_unsigned_constants_wrap_around() -> None:
+    draft = Draft(hloexec.parse("HloModule m\nENTRY e { ROOT x = u32[2] parameter(0) }\n"))
+    attributes = draft[draft.constant("x", -1, "u32")].attributes
+    assert isinstance(attributes, ConstantAttributes)
+    assert attributes.literal.value == 2**32 - 1
 
 
 def test_neighbours_are_found_through_the_state_of_a_loop() -> None:
