@@ -1,4 +1,4 @@
-"""Programs of the reserve: optimizers, networks, decoding and metrics, on one device and on eight."""
+"""Programs of the reserve: optimizers, networks, decoding and metrics, and all programs for eight devices."""
 
 from __future__ import annotations
 
@@ -328,3 +328,36 @@ def _tensor_parallel_bf16(jax: Any) -> Any:
     shapes = ((4, 6, 8), (8, 48), (16, 8), (8, 32), (32, 8))
     arrays = [_bf16(jax, normal(n, *shape) * (3 if n == 0 else 1)) for n, shape in enumerate(shapes)]
     return tensor_parallel_bf16, (*arrays, _bf16(jax, 1 + 0.1 * normal(9, 8)))
+
+
+@_program(specs=((("d", "m"),), (None,), (("d", "m"),)))
+def _sharded_power(jax: Any) -> Any:
+    """The largest eigenvalue of a matrix whose rows are on eight devices, iterated for until its vector stands still."""
+    jnp, lax = jax.numpy, jax.lax
+    every = ("d", "m")
+
+    def on_device(rows: Any, start: Any, right: Any) -> Any:
+        def body(state: Any) -> Any:
+            vector, _, _, count = state
+            part = rows @ vector
+            length = jnp.sqrt(lax.psum((part**2).sum(), every))
+            new = lax.all_gather(part / length, every, tiled=True)
+            return new, length, jnp.sqrt(((new - vector) ** 2).sum()), count + 1
+
+        start = start / jnp.sqrt((start**2).sum())
+        state = (start, jnp.float32(0), jnp.float32(1), 0)
+        vector, value, _, count = lax.while_loop(lambda s: (s[2] > 1e-3) & (s[3] < 40), body, state)
+        mine = lax.dynamic_slice(vector, (lax.axis_index(every) * 2,), (2,))
+        residual = lax.pmax(jnp.abs(rows @ vector - value * mine).max(), every)
+        along = lax.psum((mine * right).sum(), every)
+        outer = lax.psum_scatter(rows.T @ right, every, scatter_dimension=0, tiled=True)
+        return value, mine, residual, right - along * mine, outer, count
+
+    function = mapped(jax, on_device, [(every,), (None,), (every,)], (), (every,), (), (every,), (every,), ())
+
+    def sharded_power(rows: Any, start: Any, right: Any) -> Any:
+        return function(rows, start, right)
+
+    half = normal(1, 16, 16)
+    matrix = half @ half.T + np.outer(positive(2, 16), positive(2, 16))
+    return sharded_power, (matrix.astype(np.float32), positive(3, 16), normal(4, 16))

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from tests.bug_farm.programs.devices import mapped
 from tests.bug_farm.programs.program import Program, integers, normal, positive, registering
 
 __all__ = ["PROGRAMS"]
@@ -377,36 +376,3 @@ def _hash_table(jax: Any) -> Any:
     keys = (integers(1, 23, 20) * 977 + 5).astype(np.uint32)
     wanted = np.concatenate([keys[::4], keys[:4] + np.uint32(1)])
     return hash_table, (keys, integers(2, 90, 20), wanted, (integers(3, 400, 9) + 1).astype(np.uint32))
-
-
-@_program(specs=((("d", "m"),), (None,), (("d", "m"),)))
-def _sharded_power(jax: Any) -> Any:
-    """The largest eigenvalue of a matrix whose rows are on eight devices, iterated for until its vector stands still."""
-    jnp, lax = jax.numpy, jax.lax
-    every = ("d", "m")
-
-    def on_device(rows: Any, start: Any, right: Any) -> Any:
-        def body(state: Any) -> Any:
-            vector, _, _, count = state
-            part = rows @ vector
-            length = jnp.sqrt(lax.psum((part**2).sum(), every))
-            new = lax.all_gather(part / length, every, tiled=True)
-            return new, length, jnp.sqrt(((new - vector) ** 2).sum()), count + 1
-
-        start = start / jnp.sqrt((start**2).sum())
-        state = (start, jnp.float32(0), jnp.float32(1), 0)
-        vector, value, _, count = lax.while_loop(lambda s: (s[2] > 1e-3) & (s[3] < 40), body, state)
-        mine = lax.dynamic_slice(vector, (lax.axis_index(every) * 2,), (2,))
-        residual = lax.pmax(jnp.abs(rows @ vector - value * mine).max(), every)
-        along = lax.psum((mine * right).sum(), every)
-        outer = lax.psum_scatter(rows.T @ right, every, scatter_dimension=0, tiled=True)
-        return value, mine, residual, right - along * mine, outer, count
-
-    function = mapped(jax, on_device, [(every,), (None,), (every,)], (), (every,), (), (every,), (every,), ())
-
-    def sharded_power(rows: Any, start: Any, right: Any) -> Any:
-        return function(rows, start, right)
-
-    half = normal(1, 16, 16)
-    matrix = half @ half.T + np.outer(positive(2, 16), positive(2, 16))
-    return sharded_power, (matrix.astype(np.float32), positive(3, 16), normal(4, 16))
