@@ -7,7 +7,8 @@ instruction that computed them is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -15,7 +16,7 @@ import attrs
 from hloexec.diffing.correspondence import nested
 from hloexec.diffing.digests import Digest, digest_of
 from hloexec.diffing.findings import InstructionRun
-from hloexec.diffing.graph import Node, arrays_of
+from hloexec.diffing.graph import Node, arrays_of, iterations_of
 from hloexec.errors import HloError
 from hloexec.exec.observers import Event
 from hloexec.exec.running import run_devices
@@ -26,6 +27,8 @@ __all__ = ["Control", "ControlRecorder", "Decisions", "carrying_loop", "exits"]
 
 _MOST = 8
 """The other branches of more conditionals than this are not run."""
+_FEW = 2
+"""Of fewer numbers, having them is no evidence."""
 
 Holds = Callable[[str, str, int], tuple[Node, ...]]
 """The nodes that an instruction of a scope gave on a device."""
@@ -43,6 +46,15 @@ class Control:
     @property
     def name(self) -> str:
         return f"{self.scope}/{self.instruction.name}" if self.scope else self.instruction.name
+
+    @property
+    def place(self) -> InstructionRun:
+        return InstructionRun(self.computation.name, self.instruction.name, self.name, self.device)
+
+    @property
+    def iterations(self) -> tuple[str, ...]:
+        """The numbers of the iterations of the loops around it in which it ran, outermost first."""
+        return iterations_of(self.scope)
 
     @property
     def is_loop(self) -> bool:
@@ -71,7 +83,7 @@ class Decisions:
         self._holds = holds
         self._controls = {(control.name, control.device): control for control in recorder.controls}
         self._known: dict[tuple[str, int], list[Node]] = {}
-        self._others: dict[tuple[str, int], list[Digest]] = {}
+        self._others: dict[tuple[str, int], list[list[Digest]]] = {}
 
     def of(self, name: str, device: int) -> list[Node]:
         """The conditions of a loop, one for each time that it was asked, or the index of a conditional; none where
@@ -82,24 +94,57 @@ class Decisions:
             self._known[key] = [] if control is None else list(self._found(control))
         return self._known[key]
 
-    def elsewhere(self, node: Node, digest: Digest) -> InstructionRun | None:
-        """The conditional that a value comes from, if a branch that it has not taken gives what has the digest."""
-        for name in exits("", node)[-1:]:
-            control = self._controls.get((name, node.device))
-            if control is None or control.is_loop or digest.is_uniform or digest.count == 1:
-                return None
-            key = (name, node.device)
-            if key not in self._others:
-                self._others[key] = list(self._from_other_branches(control)) if len(self._others) < _MOST else []
-            if any(digest.in_any_order == other.in_any_order for other in self._others[key]):
-                place = control.computation.name, control.instruction.name, control.name, control.device
-                return InstructionRun(*place)
+    def other_branch(self, ours: Node, other: Decisions, theirs: Node) -> InstructionRun | None:
+        """The conditional that a value comes from, if a branch that it has not taken gives the value that it should be,
+        `theirs`; or, in the first iterations in which it gives anything else than the conditional of the other run, all
+        that this one gives."""
+        control = self._conditional(ours)
+        if control is None:
+            return None
+        if self._gives(control, [theirs.digest]):
+            return control.place
+        counterpart = other._conditional(theirs)
+        if counterpart is None:
+            return None
+        runs = {run.iterations: run for run in other._runs(counterpart)}
+        for run in self._runs(control):
+            if run.iterations in runs:
+                wanted = other._results(runs[run.iterations])
+                if wanted != self._results(run) and self._gives(run, wanted):
+                    return run.place
         return None
 
-    def _from_other_branches(self, control: Control) -> Iterator[Digest]:
-        """The digests of the arrays that the branches of a conditional give that it has not taken."""
+    def _conditional(self, node: Node) -> Control | None:
+        """The innermost conditional that a value leaves, if it leaves no loop in it."""
+        for name in exits("", node)[-1:]:
+            control = self._controls.get((name, node.device))
+            return control if control is not None and not control.is_loop else None
+        return None
+
+    def _runs(self, control: Control) -> list[Control]:
+        return [
+            run
+            for run in self._controls.values()
+            if run.instruction is control.instruction and run.device == control.device
+        ]
+
+    def _results(self, control: Control) -> list[Digest]:
+        return [node.digest for node in self._holds(control.scope, control.instruction.name, control.device)]
+
+    def _gives(self, control: Control, wanted: Sequence[Digest]) -> bool:
+        """Whether a branch that a conditional has not taken gives these values, and that is no accident."""
+        key = (control.name, control.device)
+        if sum(0 if digest.is_uniform else digest.count for digest in wanted) < _FEW:
+            return False
+        if key not in self._others:
+            self._others[key] = list(self._from_other_branches(control)) if len(self._others) < _MOST else []
+        orders = Counter(digest.in_any_order for digest in wanted)
+        return any(orders <= Counter(digest.in_any_order for digest in other) for other in self._others[key])
+
+    def _from_other_branches(self, control: Control) -> Iterator[list[Digest]]:
+        """The digests of the arrays that each branch of a conditional gives that it has not taken."""
         attributes, operands = control.instruction.attributes, control.instruction.operands
-        own = {node.digest for node in self._holds(control.scope, control.instruction.name, control.device)}
+        own = self._results(control)
         for branch, operand in zip(attributes.branches, operands[1:], strict=True):
             arrays = [node.value for node in self._holds(control.scope, operand, control.device)]
             value = nested(control.computation.by_name[operand].shape, iter(arrays))
@@ -109,7 +154,9 @@ class Decisions:
             except HloError:
                 # It needs the other devices, or what comes from a host.
                 continue
-            yield from (digest for digest in map(digest_of, arrays_of(output)) if digest not in own)
+            found = [digest_of(array) for array in arrays_of(output)]
+            if found != own:
+                yield found
 
     def handed_on(self, name: str, iteration: int, device: int) -> InstructionRun | None:
         """The root of a loop's body, which hands values on to the next iteration; None where no such loop ran."""
@@ -118,6 +165,11 @@ class Decisions:
             return None
         body = self._module.by_name[control.instruction.attributes.body]
         return InstructionRun(body.name, body.root_name, f"{name}[{iteration}]:{body.name}/{body.root_name}", device)
+
+    def passed_on(self, name: str, device: int) -> InstructionRun | None:
+        """What hands values on in the last iteration of a loop; None where no such loop ran, or none of them."""
+        iterations = len(self.of(name, device)) - 1
+        return self.handed_on(name, iterations - 1, device) if iterations > 0 else None
 
     def like(self, name: str, other: Decisions, device: int) -> str:
         """The loop or conditional outside of others that is one of another run by its place in it, if both ran as many;

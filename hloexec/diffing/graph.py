@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 import attrs
@@ -21,14 +22,14 @@ from hloexec.diffing.digests import Digest, digest_of
 from hloexec.diffing.findings import InstructionRun
 from hloexec.errors import ResourceError
 from hloexec.exec.observers import Event
-from hloexec.ir import Computation, Instruction, Module
+from hloexec.ir import Computation, Instruction, Module, leaf_shapes
 from hloexec.operations import exchanges, traits_of
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.system_memory import in_units
 from hloexec.tracing.known import KnownArrays
 from hloexec.values import Array, Value, flat
 
-__all__ = ["Graph", "GraphRecorder", "Instance", "Node", "arrays_of"]
+__all__ = ["Graph", "GraphRecorder", "Instance", "Node", "arrays_of", "iterations_of"]
 
 _RENAMING = frozenset(
     {Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD, Role.TOKEN, Role.CALL, Role.WHILE, Role.CONDITIONAL, Role.PART}
@@ -129,7 +130,7 @@ class Instance:
     @property
     def iterations(self) -> tuple[str, ...]:
         """The numbers of the iterations of the loops around it in which it ran, outermost first."""
-        return tuple(_ITERATION.findall(self.scope))
+        return iterations_of(self.scope)
 
     @property
     def loops(self) -> str:
@@ -187,7 +188,11 @@ class GraphRecorder:
         holders = self._by_name.setdefault((scope, event.instruction.name), {})
         for device in event.devices:
             if is_renaming:
-                holders[device] = tuple(self._known(array, event, name, device) for array in arrays)
+                given = _passed_on(event, self._operands(event, scope, device))
+                holders[device] = tuple(
+                    self._known(array, event, name, device, node)
+                    for array, node in zip_longest(arrays, given[: len(arrays)])
+                )
             else:
                 holders[device] = self._computed(event, name, scope, device, arrays)
 
@@ -202,7 +207,10 @@ class GraphRecorder:
         """The nodes that an instruction of a scope gave on a device; none where it has not run."""
         return self._by_name.get((scope, name), {}).get(device, ())
 
-    def _known(self, array: Array, event: Event, name: str, device: int) -> Node:
+    def _known(self, array: Array, event: Event, name: str, device: int, given: Node | None) -> Node:
+        """The node of an array: the one that is given, if it is its; a copy of an array may share its memory."""
+        if given is not None and given.value is array:
+            return given
         node = self._by_identity.get((id(array), device))
         return node if node is not None else self._node(self._instance(event, name, device, ()), array, 0)
 
@@ -255,6 +263,23 @@ class GraphRecorder:
                 held = tuple(self._by_identity[key] for key in keys if key in self._by_identity)
             found.append(held or ())
         return tuple(found)
+
+
+def _passed_on(event: Event, operands: tuple[tuple[Node, ...], ...]) -> Sequence[Node]:
+    """The nodes of a renaming instruction's operands, from the one on that is its first array, if it passes them on."""
+    if role_of(event.instruction) in (Role.CALL, Role.CONDITIONAL, Role.ASYNC_START):
+        return ()
+    nodes = [node for part in operands for node in part]
+    if role_of(event.instruction) is not Role.GET_TUPLE_ELEMENT:
+        return nodes
+    place = event.instruction.attributes.index
+    leaves = leaf_shapes(event.computation.by_name[event.instruction.operands[0]].shape)
+    return nodes[sum(leaf.is_array for index, leaf in leaves if index[0] < place) :]
+
+
+def iterations_of(scope: str) -> tuple[str, ...]:
+    """The numbers of the iterations in a path, outermost first."""
+    return tuple(_ITERATION.findall(scope))
 
 
 def arrays_of(value: object) -> list[Any]:

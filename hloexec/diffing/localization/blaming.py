@@ -90,6 +90,7 @@ class Blame:
         return sorted(found, key=lambda entry: entry.node.number)
 
     def _find(self, state: State, top: int, found: list[Blamed]) -> None:
+        corrected: set[tuple[int, int]] = set()
         while len(found) < top and (not found or not self.is_over()) and (wrong := self._wrong(state)):
             known = {entry.node.instance.static for entry in found}
             suspect, patch = Trials(self._replay, state, wrong, self._decisions, known, self.is_over).next()
@@ -97,8 +98,9 @@ class Blame:
                 break
             if suspect.pair.ours.instance.static not in known:
                 found.append(self._blamed(state, suspect, patch, wrong))
-            if patch is None:
+            if patch is None or patch.pair.numbers in corrected:
                 break
+            corrected.add(patch.pair.numbers)
             state = self._replay.adopt(patch.after)
 
     def _only_one(self, start: State, found: Sequence[Blamed]) -> list[Blamed]:
@@ -145,7 +147,7 @@ class Blame:
         value, allowed = None, None
         if patch is not None and patch.pair == suspect.pair:
             value, allowed = patch.value, self._allowed(state, node, theirs)
-        is_certain = suspect.decides or (patch is not None and patch.is_proof)
+        is_certain = suspect.decision is not None or (patch is not None and patch.is_proof)
         between = self._between(state, wrong)
         is_counterpart = suspect.trial is None or suspect.trial.ours is node
         return Blamed(

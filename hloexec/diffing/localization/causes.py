@@ -20,6 +20,7 @@ from itertools import zip_longest
 import attrs
 
 from hloexec.diffing.control import Decisions, exits
+from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.localization.misuses import Misuses, is_made_of
 from hloexec.diffing.localization.regions import Regions, could_be
@@ -46,10 +47,12 @@ class _Cause:
     """A pair that differs, and behind which the cause may lie."""
 
     pair: NodePair
-    decides: bool = False
-    """Whether it decided how a loop or a conditional ran."""
+    decision: NodePair | None = None
+    """The pair behind which it lies that decided how a loop or a conditional ran."""
     is_guessed: bool = False
     """Whether nothing but its place says that it is a pair."""
+    place: InstructionRun | None = None
+    """What hands a value on that has never been in the loop, where the one that it should be comes out of it."""
 
     def marked(self, suspect: Suspect) -> Suspect:
         """A suspect that was found behind it."""
@@ -88,6 +91,8 @@ class Causes:
         self._guessed: set[tuple[int, int]] = set()
         self.pairs: list[NodePair] = []
         """Those that were found to differ, results first."""
+        self.decisions: dict[tuple[int, int], NodePair] = {}
+        """What decided how a loop or a conditional ran, by the numbers of each pair behind it."""
 
     def of(self, results: Sequence[NodePair]) -> Iterator[Suspect]:
         """What may be to blame for results that differ, the likeliest first, each pair once."""
@@ -101,9 +106,9 @@ class Causes:
         are."""
         return pair.numbers in self._guessed, pair.ours.number
 
-    def behind(self, pair: NodePair) -> Iterator[Suspect]:
-        """What may be to blame for a pair that differs."""
-        yield from self._found([_Cause(pair)])
+    def behind(self, pair: NodePair, decision: NodePair | None) -> Iterator[Suspect]:
+        """What may be to blame for a pair that differs, behind what decided how a loop or a conditional ran, or not."""
+        yield from self._found([_Cause(pair, decision)])
 
     def _found(self, causes: Sequence[_Cause]) -> Iterator[Suspect]:
         """What may be to blame for some causes, and what lies behind them."""
@@ -120,14 +125,20 @@ class Causes:
             self.pairs.append(pair)
             if entry.is_guessed:
                 self._guessed.add(pair.numbers)
-            if (place := self._ours.elsewhere(pair.ours, pair.theirs.digest)) is not None:
-                yield Suspect(pair, "another branch gives what it should", decides=True, place=place)
+            if (place := self._ours.other_branch(pair.ours, self._theirs, pair.theirs)) is not None:
+                yield Suspect(pair, "another branch gives what it should", decision=pair, place=place)
+            if entry.place is not None:
+                yield Suspect(pair, "it hands on what the loop was given", place=entry.place, decision=entry.decision)
             found = self._explained(pair)
-            yield from (attrs.evolve(entry.marked(suspect), decides=entry.decides) for suspect in found.suspects)
+            decision = entry.decision
+            if decision is not None:
+                # The first pair of its kind may be another one.
+                decision = self.decisions[pair.numbers] = pair if decision is entry.pair else decision
+            yield from (attrs.evolve(entry.marked(suspect), decision=decision) for suspect in found.suspects)
             if found.otherwise is not None:
-                stack.append(entry.marked(found.otherwise))
+                stack.append(attrs.evolve(entry.marked(found.otherwise), decision=decision))
             stack += [
-                _Cause(cause.pair, cause.decides or entry.decides, cause.is_guessed or entry.is_guessed)
+                _Cause(cause.pair, cause.decision or decision, cause.is_guessed or entry.is_guessed)
                 for cause in reversed(found.causes)
                 if cause.pair.numbers not in self._seen
             ]
@@ -158,22 +169,33 @@ class Causes:
         others = [(entry, self._relations.is_another(entry.ours, entry.theirs)) for entry in known]
         is_misplaced = any(other is not None and self._misuses.is_evident(entry, other) for entry, other in others)
         if (len(different) > 1 or known) and not is_misplaced:
-            inner = self._regions.inside(pair)
+            # Where another constant is used on another value, the steps are others: x + (-1) may be (x - 1) * 1 + 0.
+            has_other_constants = len(different) > 1 and any(map(_are_filled, different))
+            inner = self._regions.corresponding(pair) if has_other_constants else self._regions.inside(pair)
             if inner is not None:
                 causes = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, inner)
                 return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
         return self._from_operands(pair, different)
 
     def _has_same_operands(self, ours: Instance, theirs: Instance) -> bool:
-        """Whether two instructions of other opcodes have the same operands, in some order, in so many iterations or so
-        many elements that it is no accident."""
+        """Whether two instructions of other opcodes have the same operands, constants aside, in some order; in so many
+        iterations or so many elements that it is no accident."""
+        if self._equal_but_for_constants(ours, theirs):
+            return True
         if not self._equal_operands(ours, theirs):
             return False
-        if any(map(self._relations.is_evidence, ours.inputs)):
+        if any(self._relations.place_of(entry) is not None and not is_filled(entry) for entry in ours.inputs):
             return True
         runs = self._runs(0, ours), self._runs(1, theirs)
         common = [(one, runs[1][key]) for key, one in runs[0].items() if key in runs[1] and one.number <= ours.number]
         return len(common) >= _FEW_RUNS and all(self._equal_operands(*entry) for entry in common)
+
+    def _equal_but_for_constants(self, ours: Instance, theirs: Instance) -> bool:
+        """Whether each has one operand that is no constant, so that no other one can be meant, and these are equal."""
+        first, second = ([entry for entry in each.inputs if not is_filled(entry)] for each in (ours, theirs))
+        if ours.others or theirs.others or len(first) != 1 or len(second) != 1:
+            return False
+        return self._relations.of(first[0], second[0]) is Relation.EQUAL
 
     def _equal_operands(self, ours: Instance, theirs: Instance) -> bool:
         first, second = ours.inputs, theirs.inputs
@@ -193,12 +215,15 @@ class Causes:
             if (suspect := self._misuses.already(pair, entry)) is not None:
                 suspects.append(suspect)
             if (suspect := self._misuses.constant(pair, entry)) is not None:
-                suspects.append(suspect)
+                if len(different) > 1 and _are_filled(entry):
+                    otherwise = suspect
+                else:
+                    suspects.append(suspect)
                 continue
             behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
             causes += behind
             other = self._relations.is_another(entry.ours, entry.theirs)
-            if other is None or any(cause.decides for cause in behind):
+            if other is None or any(cause.decision for cause in behind):
                 continue
             if len(different) > 1 and (is_made_of(entry.theirs, other) or is_made_of(other, entry.theirs)):
                 # `after` takes its steps in another order.
@@ -229,12 +254,16 @@ class Causes:
             causes = self._behind(ours[0].instance.scope, theirs[0].instance.scope, source)
         if relation is Relation.DIFFERENT:
             other = self._relations.is_another(source.ours, source.theirs) if len(ours) > 1 else None
-            if other is None or any(cause.decides for cause in causes):
+            if other is None or any(cause.decision for cause in causes):
                 return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
             misplaced = self._misuses.misplaced(pair, source, other)
             if self._misuses.is_evident(source, other):
                 return _Explanation((misplaced,), tuple(causes), Suspect(pair, has_wrong_operands=True))
             return _Explanation(causes=tuple(causes), otherwise=misplaced)
+        moved = next((node for node in reversed(ours) if self._is_shuffled(node, theirs)), source.ours)
+        if relation is Relation.REARRANGED and moved is not source.ours:
+            # Before it, elements are where they should be, if with dimensions permuted.
+            return _Explanation((Suspect(NodePair(moved, pair.theirs), trial=pair),), tuple(causes))
         for node in reversed(ours):
             if all(self._relations.of(node, other) is not Relation.EQUAL for other in theirs):
                 guilty = Suspect(NodePair(node, pair.theirs), trial=pair, is_restructured=node is ours[-1])
@@ -243,6 +272,9 @@ class Causes:
             return _Explanation((Suspect(pair, lost, is_more_precise=True),))
         # It is what `before` has not moved yet: to blame is what moves it another way, or uses it so.
         return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=len(ours) == 1))
+
+    def _is_shuffled(self, node: Node, others: Sequence[Node]) -> bool:
+        return all(self._relations.of(node, other) is Relation.SHUFFLED for other in others)
 
     def _restructured(self, pair: NodePair) -> _Explanation:
         """Why values differ that different steps computed."""
@@ -265,7 +297,10 @@ class Causes:
         found = []
         sources = transparent_chain(pair.ours)[-1], transparent_chain(pair.theirs)[-1]
         left = exits(ours, sources[0]), exits(theirs, sources[1])
+        place = None
         for name, other in zip_longest(*left):
+            if name is None and sources[0].instance.is_source:
+                place = self._ours.passed_on(self._ours.like(other, self._theirs, pair.ours.device), pair.ours.device)
             # What a loop hands on that never went round, or carries unchanged, has not left it.
             first = self._ours.of(name or self._ours.like(other, self._theirs, pair.ours.device), pair.ours.device)
             second = self._theirs.of(
@@ -273,10 +308,11 @@ class Causes:
             )
             for node, counterpart in zip(first, second, strict=False):
                 if self._relations.differ(node, counterpart):
-                    found.append(_Cause(NodePair(node, counterpart), decides=True))
+                    decision = NodePair(node, counterpart)
+                    found.append(_Cause(decision, decision))
                     break
         # What runs another way gives other values, whether or not what computes them is right.
-        return found or [_Cause(pair)]
+        return found or [_Cause(pair, place=place)]
 
     def _first_of_its_kind(self, pair: NodePair) -> NodePair:
         """The first pair that differs of those that the same two instructions gave in the same loops."""
@@ -304,6 +340,10 @@ class Causes:
                 if entry.device == instance.device and entry.loops == instance.loops
             }
         return self._known_runs[key]
+
+
+def _are_filled(pair: NodePair) -> bool:
+    return is_filled(pair.ours) and is_filled(pair.theirs)
 
 
 def _unrepeated(node: Node) -> Node:

@@ -14,6 +14,10 @@ __all__ = ["Misuses", "is_made_of"]
 _FEW_STEPS = 12
 """Behind more values than this no step is looked for that is missing, or one too many."""
 
+_FEW_RUNS = 3
+_FEW = 5
+"""Of fewer numbers in fewer iterations, that they are the right ones is no evidence."""
+
 
 class Misuses:
     """The misuses of one state of a replay; `decisions` are those of `after`."""
@@ -74,8 +78,8 @@ class Misuses:
         return other.instance.static != theirs.instance.static or ours.instance.iterations != theirs.instance.iterations
 
     def _carrier(self, user: NodePair, operand: NodePair) -> InstructionRun | None:
-        """What hands an operand on to the iteration in which it is used, if loops carry both it and what it should be:
-        in the first iteration, the user was right."""
+        """What hands an operand on to the iteration in which it is used, if loops carry both it and what it should be,
+        or if it was what it should be in an earlier iteration: then, the user was right."""
         ours, theirs = transparent_chain(operand.ours)[-1], transparent_chain(operand.theirs)[-1]
         loop = carrying_loop(user.ours.instance.scope, ours)
         if loop is None:
@@ -86,7 +90,23 @@ class Misuses:
         else:
             other = carrying_loop(user.theirs.instance.scope, theirs)
             is_carried = other is not None and (_is_inside(ours, loop[0]) or _is_inside(theirs, other[0]))
-        return self._decisions.handed_on(*loop, user.ours.device) if is_carried else None
+        if not (is_carried or self._was_right(user.ours, operand)):
+            return None
+        scope = f"{loop[0]}[{loop[1]}]:"
+        passed = [node for node in transparent_chain(operand.ours)[:-1] if node.instance.scope.startswith(scope)]
+        return passed[0].place if passed else self._decisions.handed_on(*loop, user.ours.device)
+
+    def _was_right(self, user: Node, operand: NodePair) -> bool:
+        """Whether the user's instruction took what it should in an earlier iteration."""
+        slots = [place for place, each in enumerate(_taken(user)) if operand.ours in transparent_chain(each)]
+        taken = [
+            _taken(run.results[user.leaf])[slot] for run in self._relations.runs_before(user.instance) for slot in slots
+        ]
+        sources = [transparent_chain(entry)[-1] for entry in taken]
+        right = [entry for entry in sources if self._relations.of(entry, operand.theirs) is Relation.EQUAL]
+        return len(right) >= _FEW_RUNS or any(
+            entry.digest.count >= _FEW and not entry.digest.is_uniform for entry in right
+        )
 
 
 def is_made_of(node: Node, other: Node) -> bool:
@@ -99,6 +119,11 @@ def is_made_of(node: Node, other: Node) -> bool:
             if len(pending) < _FEW_STEPS and entry not in pending:
                 pending.append(entry)
     return False
+
+
+def _taken(node: Node) -> list[Node]:
+    """What an instruction takes on its device, in order."""
+    return [entry for part in node.instance.operands for entry in part]
 
 
 def _is_inside(node: Node, loop: str) -> bool:

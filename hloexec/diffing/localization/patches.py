@@ -17,9 +17,10 @@ from hloexec.values import Array
 __all__ = ["Patch", "patched", "replaced"]
 
 _PATIENCE = 60
-"""So many instructions are computed again on each device without one of them coming right, then a replacement is given
-up: what is wrong stays wrong then, and a run may have millions. Those that repair the bug farm's faults need 24 at
-most."""
+"""So many different instructions are computed again without one of them coming right, then a replacement is given up:
+what is wrong stays wrong then. Those that repair the bug farm's faults need 24 at most."""
+_PATIENCE_IN_LOOPS = 400
+"""The same for their runs on each device; loops may run millions."""
 
 
 @attrs.frozen(eq=False)
@@ -43,7 +44,11 @@ def patched(
     again = _equal_nodes_of(replay.graph, pair.ours)
     for value in arranged(pair.theirs.value, state.raw[pair.ours.number]):
         for others in ([], again) if again else ([],):
-            after = _tried(replay, state, _Repair(replay, pair.ours, pair.theirs, value, others), wrong, is_over)
+            repair = _Repair(replay, pair.ours, pair.theirs, value, others)
+            after = _tried(replay, state, repair, wrong, is_over)
+            if after is None and repair.used:
+                repair.guesses = False
+                after = _tried(replay, state, repair, wrong, is_over)
             if after is not None:
                 return Patch(pair, value, after)
     return None
@@ -59,13 +64,16 @@ def _tried(
     replay: Replay, state: State, repair: _Repair, wrong: Sequence[NodePair], is_over: Callable[[], bool]
 ) -> State | None:
     matches = 0
-    patience = _PATIENCE * len(replay.graph.outputs)
+    devices = len(replay.graph.outputs)
+    reached_instructions: set[tuple[str, str]] = set()
 
     def keep_going(instance: Instance, now: State, count: int) -> bool:
         nonlocal matches
         for entry in instance.results:
             matches += now.has(entry) and not state.has(entry) and not entry.instance.is_movement
-        return count < patience * (1 + matches) and not is_over()
+        reached_instructions.add(instance.static)
+        is_patient = count < _PATIENCE_IN_LOOPS * devices * (1 + matches)
+        return is_patient and len(reached_instructions) < _PATIENCE * (1 + matches) and not is_over()
 
     after = replay.override(state, repair.first, repair.given, keep_going)
     if after is None:
@@ -99,7 +107,10 @@ class _Repair:
         runs = replay.index.graph.runs[counterpart.instance.static]
         self._others = [entry.results[counterpart.leaf] for entry in runs if entry.number > counterpart.instance.number]
         self._again = _runs_alike(replay.graph, replay.index.graph, node, counterpart)
-        self._used: set[int] = set()
+        self.guesses = True
+        """Whether others like the node are given values."""
+        self.used: set[int] = set()
+        """The nodes of `before` that were given to them."""
 
     def given(self, instance: Instance, state: State) -> dict[int, Array]:
         """What an instance's arrays are to be, by node, once it has been computed."""
@@ -113,7 +124,7 @@ class _Repair:
         for node in instance.results:
             if node.leaf != self._node.leaf or node.value.shape != self._value.shape:
                 continue
-            entry = self._again.get(node.number) or self._next(node, state)
+            entry = self._again.get(node.number) or (self._next(node, state) if self.guesses else None)
             value = None if entry is None else self._order(entry.value)
             if value is not None:
                 found[node.number] = value if value.dtype == node.value.dtype else value.astype(node.value.dtype)
@@ -123,9 +134,9 @@ class _Repair:
         if state.has(node) and not node.digest.is_uniform:
             return None
         for entry in self._others:
-            is_free = entry.number not in state.matched and entry.number not in self._used
+            is_free = entry.number not in state.matched and entry.number not in self.used
             if is_free and entry.device == node.device:
-                self._used.add(entry.number)
+                self.used.add(entry.number)
                 return entry
         return None
 

@@ -180,7 +180,7 @@ class Regions:
         for node in ours:
             places = {_key(place) for entry in node.instance.inputs if (place := relations.place_of(entry)) is not None}
             for other in theirs:
-                if not could_be(node, other) or not relations.differ(node, other):
+                if not could_be(node, other) or not relations.differ(node, other) or _are_apart(node, other):
                     continue
                 keys = {_key(entry) for entry in other.instance.inputs if not is_filled(entry)}
                 common = len(places & keys) / max(1, len(places | keys))
@@ -190,22 +190,37 @@ class Regions:
         return [entry for *_, entry in sorted(found, key=lambda entry: entry[:2])]
 
     def _candidates(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> list[NodePair]:
+        others = self._other_operands(pair)
         found = [
             NodePair(node, other)
             for node in ours.nodes_beyond[:-1]
             for other in theirs.nodes_beyond[:-1]
-            if could_be(node, other) and self._relations.differ(node, other)
+            if could_be(node, other) and self._relations.differ(node, other) and not self._is_accident(node, other)
         ]
+        found = [entry for entry in found if entry.numbers not in others]
 
-        def likelihood(entry: NodePair) -> tuple[bool, bool, bool, int]:
+        def likelihood(entry: NodePair) -> tuple[bool, bool, bool, int, int]:
             is_known = entry.ours.number not in ours.leaves or entry.theirs.number not in theirs.leaves
             is_alike = entry.ours.instance.opcode == entry.theirs.instance.opcode
             known = ours.leaves.get(entry.ours.number), theirs.leaves.get(entry.theirs.number)
             same = known[0] is not None and known[0] == known[1]
             distance = ours.distance[entry.ours.number] + theirs.distance[entry.theirs.number]
-            return not (is_alike and same), is_known, not (is_alike or same), distance
+            likeness = self._relations.likeness(entry.ours, entry.theirs)
+            return not (is_alike and same), is_known, not (is_alike or same), -likeness, distance
 
         return sorted(found, key=likelihood)
+
+    def _other_operands(self, pair: NodePair) -> set[tuple[int, int]]:
+        """The numbers of operands of a pair that belong to others than each other."""
+        known = self._relations.operand_pairs(pair.ours, pair.theirs)
+        if known is None:
+            return set()
+        crossed = {(entry.ours.number, other.theirs.number) for entry in known for other in known}
+        return crossed - {entry.numbers for entry in known}
+
+    def _is_accident(self, ours: Node, theirs: Node) -> bool:
+        """Whether two values of other iterations could easily correspond by accident."""
+        return _are_apart(ours, theirs) and not self._relations.is_evidence(ours)
 
     def _misplaced(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> Iterator[Misuse]:
         """Steps that compute from another value of `before` than they should, take a step too many, or one too few."""
@@ -229,6 +244,12 @@ class Regions:
 def could_be(ours: Node, theirs: Node) -> bool:
     """Whether one value could be the other, by its size and the kind of its numbers."""
     return ours.digest.count == theirs.digest.count and ours.digest.family == theirs.digest.family
+
+
+def _are_apart(ours: Node, theirs: Node) -> bool:
+    """Whether two values were computed in other iterations."""
+    first, second = ours.instance.iterations, theirs.instance.iterations
+    return len(first) == len(second) and first != second
 
 
 def _is_computed_from_nothing(node: Node) -> bool:

@@ -78,6 +78,14 @@ class Relations:
         """Whether the numbers are others."""
         return self.of(ours, theirs) is Relation.DIFFERENT
 
+    def runs_before(self, instance: Instance) -> list[Instance]:
+        """The earlier runs of an instruction of `after` in the same loops on its device."""
+        return [
+            run
+            for run in self._replay.graph.runs[instance.static]
+            if run.number < instance.number and run.device == instance.device and run.loops == instance.loops
+        ]
+
     def _are_same(self, ours: Node, theirs: Node) -> bool:
         """Whether a value is what it should be, its dimensions perhaps permuted."""
         return self.of(ours, theirs) in (Relation.EQUAL, Relation.REARRANGED)
@@ -141,21 +149,28 @@ class Relations:
 
     def _is_crossed(self, instance: Instance, first: list[Node], second: list[Node]) -> bool:
         """Whether more of two operands are those of the other side where these change places."""
-        straight = sum(not self.differ(*pair) for pair in zip(first, second, strict=True))
-        crossed = sum(not self.differ(*pair) for pair in zip(first, reversed(second), strict=True))
-        if crossed == straight and traits_of(instance.instruction).commutes:
-            # Equal by accident, or wrong both: what looks alike belongs together.
-            return sum(map(self._likeness, first, reversed(second))) > sum(map(self._likeness, first, second))
-        return crossed > straight
+        order = list(zip(first, second, strict=True)), list(zip(first, reversed(second), strict=True))
+        equal = [[pair for pair in pairs if not self.differ(*pair)] for pairs in order]
+        if not traits_of(instance.instruction).commutes:
+            return len(equal[1]) > len(equal[0])
+        evident = [sum(self.is_evidence(ours) for ours, _ in pairs) for pairs in equal]
+        if evident[0] != evident[1]:
+            return evident[1] > evident[0]
+        # Equal by accident, or wrong both: what looks alike belongs together.
+        alike = [sum(self.likeness(*pair) for pair in pairs) for pairs in order]
+        return len(equal[1]) + alike[1] > len(equal[0]) + alike[0]
 
-    def _likeness(self, ours: Node, theirs: Node) -> int:
+    def likeness(self, ours: Node, theirs: Node) -> int:
         """How much two values look as if they were computed alike."""
         ours, theirs = transparent_chain(ours)[-1], transparent_chain(theirs)[-1]
-        if ours.instance.opcode != theirs.instance.opcode or ours.shape != theirs.shape:
+        one, other = ours.instance, theirs.instance
+        if one.opcode != other.opcode or ours.shape != theirs.shape:
             return 0
-        pairs = list(zip(ours.instance.inputs, theirs.instance.inputs, strict=False))
-        is_as_deep = ours.instance.scope.count("[") == theirs.instance.scope.count("[")
-        return 1 + is_as_deep + sum((one.dtype == other.dtype) + (not self.differ(one, other)) for one, other in pairs)
+        is_as_deep = one.scope.count("[") == other.scope.count("[")
+        has_same_attributes = bool(one.instruction.attributes == other.instruction.attributes)
+        pairs = zip(one.inputs, other.inputs, strict=False)
+        operands = sum((first.dtype == second.dtype) + (not self.differ(first, second)) for first, second in pairs)
+        return 1 + is_as_deep + has_same_attributes + operands
 
     def is_evidence(self, node: Node) -> bool:
         digest = self._replay.digest(node, self.state.raw[node.number])

@@ -25,8 +25,8 @@ class Suspect:
     """Whether it is right, and has only not been rounded as `before` rounds it."""
     has_wrong_operands: bool = False
     """Whether some of its operands are wrong themselves."""
-    decides: bool = False
-    """Whether it is to blame for how a loop or a conditional ran."""
+    decision: NodePair | None = None
+    """What decided how a loop or a conditional ran, if it is to blame for that."""
     place: InstructionRun | None = None
     """What is to blame where it computes no value of its own: a conditional, or what hands on the values of a loop."""
     is_restructured: bool = False

@@ -36,6 +36,8 @@ class _Seen:
     """The first one of these that was not found among steps that do not correspond."""
     carried: Suspect | None = None
     """The first one that blames what a loop hands on: exchanged values show only if both are put right."""
+    deciding: Suspect | None = None
+    """The first one whose operands are right that decided how a loop or a conditional ran."""
     narrowed: Suspect | None = None
     """The first one that has too few bits for what it should be: what was lost in rounding is lost, even if the right
     value is put in its place, as long as its type is the same."""
@@ -46,6 +48,8 @@ class _Seen:
             self.narrowed = suspect
         if not suspect.has_wrong_operands:
             self.evident = self.evident or suspect
+            if suspect.decision is not None:
+                self.deciding = self.deciding or suspect
             if suspect.place is not None:
                 self.carried = self.carried or suspect
             if not suspect.is_restructured:
@@ -82,11 +86,17 @@ class Trials:
 
     def next(self) -> tuple[Suspect | None, Patch | None]:
         """The next instruction to blame, and the patch that proves it, if there is one."""
-        found = self._proven(self._causes.of(self._wrong)) or self._apparent()
+        found = self._proven(self._causes.of(self._wrong))
+        deciding = self._seen.deciding
+        if found is None and deciding is not None:
+            is_partly = self._partly(deciding.trial or deciding.pair) is not None
+            found = (None if is_partly else self._deepest()) or (deciding, None)
+        found = found or self._apparent()
         if found is None and self._seen.narrowed is None:
             found = self._deepest()
         if found is not None:
-            return found
+            # Where a loop goes round otherwise, results still differ in the replay.
+            return found if found[0].decision is None else (found[0], None)
         suspect = self._seen.narrowed or self._seen.evident or self._seen.first
         if suspect is None:
             return None, None
@@ -101,8 +111,8 @@ class Trials:
             if suspect.has_wrong_operands:
                 # Putting it right would show only that the culprit lies behind it.
                 continue
-            if suspect.decides:
-                # Values cannot show it: replayed, a loop goes round as often as it did.
+            if suspect.decision is not None and suspect.place is not None:
+                # No value shows it.
                 return suspect, None
             trial = suspect.trial or suspect.pair
             if trial.numbers in self._tried:
@@ -137,7 +147,9 @@ class Trials:
             self._left -= 1
             patch = self._patched(pair)
             if patch is not None:
-                region = Suspect(pair, region=self._regions.of(pair).nodes)
+                region = Suspect(
+                    pair, region=self._regions.of(pair).nodes, decision=self._causes.decisions.get(pair.numbers)
+                )
                 return self._inside(pair, patch) or (region, patch)
         return None
 
@@ -145,10 +157,11 @@ class Trials:
         """What is to blame among the steps behind a pair that is proven."""
         self._around.append(pair)
         inner = self._regions.corresponding(pair)
-        found = None if inner is None else self._proven(self._causes.behind(inner))
+        decision = self._causes.decisions.get(pair.numbers)
+        found = None if inner is None else self._proven(self._causes.behind(inner, decision))
         found = found or self._deepest(pair)
         if found is None and (repair := self._repaired(pair)) is not None:
-            found = Suspect(NodePair(repair.node, pair.theirs), repair.text, pair), patch
+            found = Suspect(NodePair(repair.node, pair.theirs), repair.text, pair, decision=decision), patch
         self._around.pop()
         return found
 
@@ -159,8 +172,12 @@ class Trials:
         return next(filter(None, (self._repairs.of(entry, *steps) for entry in reversed(self._around))), None)
 
     def _patched(self, pair: NodePair) -> Patch | None:
+        """The replacement of a pair that puts right the results, or what decided how a loop ran: replayed, a loop goes
+        round as often as it did, so that its results do not show it."""
         self._tried.add(pair.numbers)
-        return patched(self._replay, self._state, pair, self._wrong, self._is_over)
+        decision = self._causes.decisions.get(pair.numbers)
+        wrong = self._wrong if decision is None else [decision]
+        return patched(self._replay, self._state, pair, wrong, self._is_over)
 
     def _partly(self, pair: NodePair) -> Patch | None:
         """A replacement that makes more values right behind it, if not the results: others may be wrong as well."""

@@ -1,0 +1,197 @@
+"""Faults in what loops hand on, in what ends them, and in which branch is taken, where numbers are few or alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hloexec
+
+_X = np.linspace(-1.5, 2.0, 8, dtype=np.float32)
+_Y = np.linspace(0.3, 1.2, 8, dtype=np.float32)[::-1].copy()
+
+_CARRIED = """HloModule m
+
+body {
+  state = (s32[], f32[8], f32[8], f32[8], f32[8]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  v = f32[8] get-tuple-element(state), index=1
+  first = f32[8] get-tuple-element(state), index=2
+  second = f32[8] get-tuple-element(state), index=3
+  best = f32[8] get-tuple-element(state), index=4
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  scaled = f32[8] multiply(v, first)
+  moved = f32[8] subtract(scaled, second)
+  most = f32[8] maximum(best, moved)
+  ROOT handed = (s32[], f32[8], f32[8], f32[8], f32[8]) tuple(next, moved, first, second, most)
+}
+
+condition {
+  state = (s32[], f32[8], f32[8], f32[8], f32[8]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  limit = s32[] constant(4)
+  ROOT goes_on = pred[] compare(i, limit), direction=LT
+}
+
+ENTRY main {
+  x = f32[8] parameter(0)
+  y = f32[8] parameter(1)
+  bent = f32[8] sine(x)
+  start = s32[] constant(0)
+  init = (s32[], f32[8], f32[8], f32[8], f32[8]) tuple(start, x, bent, y, y)
+  loop = (s32[], f32[8], f32[8], f32[8], f32[8]) while(init), condition=condition, body=body
+  last = f32[8] get-tuple-element(loop), index=1
+  most_of_all = f32[8] get-tuple-element(loop), index=4
+  ROOT r = (f32[8], f32[8]) tuple(last, most_of_all)
+}
+"""
+
+_COLLATZ = """HloModule m
+
+or {
+  a = pred[] parameter(0)
+  b = pred[] parameter(1)
+  ROOT s = pred[] or(a, b)
+}
+
+body {
+  state = (s32[9], s32[9]) parameter(0)
+  n = s32[9] get-tuple-element(state), index=0
+  steps = s32[9] get-tuple-element(state), index=1
+  one = s32[] constant(1)
+  ones = s32[9] broadcast(one), dimensions={}
+  three = s32[] constant(3)
+  threes = s32[9] broadcast(three), dimensions={}
+PARITY
+  half = s32[9] shift-right-logical(n, ones)
+  tripled = s32[9] multiply(n, threes)
+  more = s32[9] add(tripled, ones)
+  stepped = s32[9] select(is_odd, more, half)
+  is_open = pred[9] compare(n, ones), direction=GT
+  now = s32[9] select(is_open, stepped, n)
+  counted = s32[9] convert(is_open)
+  total = s32[9] add(steps, counted)
+  ROOT handed = (s32[9], s32[9]) tuple(now, total)
+}
+
+condition {
+  state = (s32[9], s32[9]) parameter(0)
+  n = s32[9] get-tuple-element(state), index=0
+  one = s32[] constant(1)
+  ones = s32[9] broadcast(one), dimensions={}
+  is_open = pred[9] compare(n, ones), direction=GT
+  no = pred[] constant(false)
+  ROOT any = pred[] reduce(is_open, no), dimensions={0}, to_apply=or
+}
+
+ENTRY main {
+  n = s32[9] parameter(0)
+  zero = s32[] constant(0)
+  zeros = s32[9] broadcast(zero), dimensions={}
+  init = (s32[9], s32[9]) tuple(n, zeros)
+  loop = (s32[9], s32[9]) while(init), condition=condition, body=body
+  ROOT steps = s32[9] get-tuple-element(loop), index=1
+}
+"""
+_BY_REMAINDER = """  two = s32[] constant(2)
+  twos = s32[9] broadcast(two), dimensions={}
+  parity = s32[9] remainder(n, twos)
+  is_odd = pred[9] compare(parity, ones), direction=EQ"""
+_BY_BITS = """  zero = s32[] constant(0)
+  zeros = s32[9] broadcast(zero), dimensions={}
+  parity = s32[9] and(n, ones)
+  is_odd = pred[9] compare(parity, zeros), direction=NE"""
+
+_MACHINE = """HloModule m
+
+push {
+  state = (s32[3], s32[]) parameter(0)
+  kept = s32[3] get-tuple-element(state), index=0
+  pc = s32[] get-tuple-element(state), index=1
+  seven = s32[] constant(7)
+  ones = s32[1] reshape(seven)
+  zero = s32[] constant(0)
+  pushed = s32[3] dynamic-update-slice(kept, ones, zero)
+  one = s32[] constant(1)
+  next = s32[] add(pc, one)
+  ROOT t = (s32[3], s32[]) tuple(pushed, next)
+}
+
+double {
+  state = (s32[3], s32[]) parameter(0)
+  kept = s32[3] get-tuple-element(state), index=0
+  pc = s32[] get-tuple-element(state), index=1
+  doubled = s32[3] add(kept, kept)
+  one = s32[] constant(1)
+  next = s32[] add(pc, one)
+  ROOT t = (s32[3], s32[]) tuple(doubled, next)
+}
+
+body {
+  state = (s32[3], s32[], s32[6]) parameter(0)
+  kept = s32[3] get-tuple-element(state), index=0
+  pc = s32[] get-tuple-element(state), index=1
+  program = s32[6] get-tuple-element(state), index=2
+  fetched = s32[1] dynamic-slice(program, pc), dynamic_slice_sizes={1}
+  opcode = s32[] reshape(fetched)
+  given = (s32[3], s32[]) tuple(kept, pc)
+  ran = (s32[3], s32[]) conditional(opcode, given, given), branch_computations={push, double}
+  now = s32[3] get-tuple-element(ran), index=0
+  next = s32[] get-tuple-element(ran), index=1
+  ROOT t = (s32[3], s32[], s32[6]) tuple(now, next, program)
+}
+
+condition {
+  state = (s32[3], s32[], s32[6]) parameter(0)
+  pc = s32[] get-tuple-element(state), index=1
+  six = s32[] constant(6)
+  ROOT goes_on = pred[] compare(pc, six), direction=LT
+}
+
+ENTRY main {
+  program = s32[6] parameter(0)
+  stack = s32[3] constant({3, 4, 5})
+  zero = s32[] constant(0)
+  init = (s32[3], s32[], s32[6]) tuple(stack, zero, program)
+  loop = (s32[3], s32[], s32[6]) while(init), condition=condition, body=body
+  ROOT kept = s32[3] get-tuple-element(loop), index=0
+}
+"""
+
+
+def _first(before: str, after: str, *inputs: Any) -> str:
+    """The path that is blamed first."""
+    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), list(inputs))
+    assert found.verdict == "differ"
+    return found.findings[0].after.path
+
+
+@pytest.mark.parametrize(
+    ("handed", "path"),
+    [
+        ("tuple(next, moved, second, first, most)", "loop[0]:body/handed"),  # exchanged, though no step computes them
+        ("tuple(next, moved, first, second, best)", "loop[3]:body/handed"),  # the loop gives what it was given
+    ],
+)
+def test_what_a_loop_hands_on_is_blamed_on_the_root_of_its_body(handed: str, path: str) -> None:
+    after = _CARRIED.replace("tuple(next, moved, first, second, most)", handed)
+    assert _first(_CARRIED, after, _X, _Y) == path
+
+
+def test_a_step_that_ends_a_loop_otherwise_is_found_among_steps_without_counterparts() -> None:
+    numbers = np.array([3, 8, 5, 6, 7, 1, 12, 10, 9], np.int32)
+    before = _COLLATZ.replace("PARITY", _BY_REMAINDER)
+    after = _COLLATZ.replace("PARITY", _BY_BITS)
+    assert hloexec.diff(hloexec.parse(before), hloexec.parse(after), [numbers]).verdict == "agree"
+    # Another connective; the trip counts differ, and no value of the other side is what `or` gives.
+    wrong = after.replace("parity = s32[9] and(n, ones)", "parity = s32[9] xor(n, ones)")
+    assert _first(before, wrong, numbers).rpartition("/")[2] in ("parity", "is_odd")
+
+
+def test_exchanged_branches_are_found_by_all_that_the_conditional_gives() -> None:
+    program = np.array([0, 1, 1, 0, 1, 0], np.int32)
+    after = _MACHINE.replace("branch_computations={push, double}", "branch_computations={double, push}")
+    assert _first(_MACHINE, after, program) == "loop[0]:body/ran"
