@@ -36,6 +36,7 @@ __all__ = [
     "is_near",
     "is_same",
     "is_varied",
+    "permuted",
     "rearranged",
     "rounds_alike",
 ]
@@ -153,6 +154,14 @@ def aligned(value: Array, dimensions: tuple[int, ...]) -> Iterator[Array]:
 def arranged(value: Array, like: Array) -> Iterator[Array]:
     """The ways in which an array may replace another, in its dimensions and its element type."""
     for candidate in aligned(value, like.shape):
+        yield candidate if candidate.dtype == like.dtype else candidate.astype(like.dtype)
+
+
+def permuted(value: Array, like: Array) -> Iterator[Array]:
+    """An array with its dimensions permuted in any other way, in the dimensions and the element type of another."""
+    squeezed = value.reshape([size for size in value.shape if size != 1])
+    for order in islice(permutations(range(squeezed.ndim)), 1, _MOST_PERMUTATIONS):
+        candidate = squeezed.transpose(order).reshape(like.shape)
         yield candidate if candidate.dtype == like.dtype else candidate.astype(like.dtype)
 
 

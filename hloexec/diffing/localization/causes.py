@@ -240,10 +240,12 @@ class Causes:
         rearranged = [
             _Cause(entry) for entry in operands if self._relations.of(entry.ours, entry.theirs) is not Relation.EQUAL
         ]
+        moved = self._regions.rearranged(pair, operands)
+        if moved is not None:
+            return _Explanation((Suspect(NodePair(moved, pair.theirs), trial=pair),), tuple(rearranged))
         if rearranged:
             return _Explanation(causes=tuple(rearranged), otherwise=Suspect(pair))
-        moved = self._regions.rearranged(pair, operands)
-        return _Explanation((Suspect(pair) if moved is None else Suspect(NodePair(moved, pair.theirs), trial=pair),))
+        return _Explanation((Suspect(pair),))
 
     def _moved(self, pair: NodePair, ours: Sequence[Node], theirs: Sequence[Node]) -> _Explanation:
         """Why values differ that other ones were moved or converted to."""

@@ -7,14 +7,14 @@ lies there, or behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import attrs
 
-from hloexec.diffing.agreement import arranged, comes_near
+from hloexec.diffing.agreement import arranged, comes_near, permuted
 from hloexec.diffing.graph import Node
-from hloexec.diffing.localization.relations import NodePair, Relations, is_filled, transparent_chain
+from hloexec.diffing.localization.relations import NodePair, Relation, Relations, is_filled, transparent_chain
 from hloexec.diffing.localization.rerun import Rerun
 from hloexec.diffing.replay import Replay
 from hloexec.ops.registry import Role, role_of
@@ -23,7 +23,7 @@ from hloexec.values import Array
 __all__ = ["LARGEST_REGION", "Region", "Regions", "could_be"]
 
 _MOST_STEPS = 40
-"""More steps than this are not looked at on either side."""
+"""More steps than this on each device are not looked at on either side."""
 _MOST_TRIES = 32
 _MOST_GUESSES = 8
 _FEWEST_DIMENSIONS = 2
@@ -117,13 +117,21 @@ class Regions:
         for operand in operands:
             chain = transparent_chain(operand.ours)
             value = self._state.values[operand.ours.number]
-            if len(chain) == 1 or value.ndim < _FEWEST_DIMENSIONS:
+            if max(value.ndim, operand.theirs.value.ndim) < _FEWEST_DIMENSIONS or not self._is_moved(chain, operand):
                 continue
-            for other in islice(arranged(operand.theirs.value, value), 1, None):
+            for other in permuted(operand.theirs.value, value):
                 now = rerun.value({operand.ours.number: other})
                 if now is not None and comes_near(now, before, pair.theirs.value):
-                    return next(node for node in reversed(chain[:-1]) if node.shape == operand.ours.shape)
+                    moving = [node for node in chain[:-1] if _reorders(node)]
+                    return moving[-1] if moving else chain[-2]
         return None
+
+    def _is_moved(self, chain: Sequence[Node], operand: NodePair) -> bool:
+        """Whether an operand is its counterpart before it is moved, dimensions perhaps permuted."""
+        others = transparent_chain(operand.theirs)
+        return len(chain) > 1 and any(
+            self._relations.of(chain[-1], other) in (Relation.EQUAL, Relation.REARRANGED) for other in others
+        )
 
     def steps(self, pair: NodePair) -> tuple[list[Node], list[Node]]:
         """What `after` computes a pair by, since values that both have and some steps more, the nearest first; and the
@@ -140,10 +148,12 @@ class Regions:
             return None if place is None else _key(place)
 
         matched = self._state.matched
-        ours = _steps_of(pair.ours, known)
+        most = _MOST_STEPS * len(self._replay.graph.outputs)
+        ours = _steps_of(pair.ours, known, most)
         theirs = _steps_of(
             pair.theirs,
             lambda node: _key(node) if node.number in matched and not node.digest.is_uniform else None,
+            most,
         )
         return ours, theirs
 
@@ -153,8 +163,8 @@ class Regions:
         partly = None
         rerun = Rerun(self._replay, self._state, pair.ours)
         before = self._state.raw[pair.ours.number]
-        for candidate, value in islice(self._replacements(pair, ours, theirs), _MOST_TRIES):
-            now = rerun.value({candidate.ours.number: value})
+        for candidate, values in islice(self._replacements(pair, ours, theirs), _MOST_TRIES):
+            now = rerun.value(values)
             if now is None:
                 continue
             if comes_near(now, before, pair.theirs.value, 0.0):
@@ -163,10 +173,27 @@ class Regions:
                 partly = candidate
         return partly
 
-    def _replacements(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> Iterator[tuple[NodePair, Array]]:
+    def _replacements(
+        self, pair: NodePair, ours: _Steps, theirs: _Steps
+    ) -> Iterator[tuple[NodePair, Mapping[int, Array]]]:
+        """Candidates, and the arrays by node that they are replaced by, on all devices."""
         for candidate in self._candidates(pair, ours, theirs):
-            for value in arranged(candidate.theirs.value, self._state.raw[candidate.ours.number]):
-                yield candidate, value
+            pairs = self._on_all_devices(candidate)
+            orders = [arranged(each.theirs.value, self._state.raw[each.ours.number]) for each in pairs]
+            for values in zip(*orders, strict=True):
+                yield candidate, {each.ours.number: value for each, value in zip(pairs, values, strict=True)}
+
+    def _on_all_devices(self, pair: NodePair) -> list[NodePair]:
+        """A pair, and what its instructions gave at the same time on other devices."""
+        sides = []
+        for node, graph in ((pair.ours, self._replay.graph), (pair.theirs, self._replay.index.graph)):
+            own = node.instance
+            if len(graph.outputs) == 1:
+                return [pair]
+            runs = (run for run in graph.runs[own.static] if run.scope == own.scope and len(run.results) > node.leaf)
+            sides.append({run.device: run.results[node.leaf] for run in runs})
+        others = [NodePair(node, sides[1][device]) for device, node in sides[0].items() if device in sides[1]]
+        return [pair, *(entry for entry in others if entry.numbers != pair.numbers)]
 
     def frontier(self, pair: NodePair) -> list[NodePair]:
         """Pairs of the first values behind a pair that the other side does not have, though it has what they are
@@ -195,9 +222,11 @@ class Regions:
             NodePair(node, other)
             for node in ours.nodes_beyond[:-1]
             for other in theirs.nodes_beyond[:-1]
-            if could_be(node, other) and self._relations.differ(node, other) and not self._is_accident(node, other)
+            if could_be(node, other) and self._is_wrong(node, other) and not self._is_accident(node, other)
         ]
         found = [entry for entry in found if entry.numbers not in others]
+        # On all devices at once, one of them stands for all.
+        found = list({(_run_of(entry.ours), _run_of(entry.theirs)): entry for entry in reversed(found)}.values())
 
         def likelihood(entry: NodePair) -> tuple[bool, bool, bool, int, int]:
             is_known = entry.ours.number not in ours.leaves or entry.theirs.number not in theirs.leaves
@@ -217,6 +246,11 @@ class Regions:
             return set()
         crossed = {(entry.ours.number, other.theirs.number) for entry in known for other in known}
         return crossed - {entry.numbers for entry in known}
+
+    def _is_wrong(self, ours: Node, theirs: Node) -> bool:
+        """Whether a value has other numbers than the one that it should be, or the same in an order that no permutation
+        of dimensions explains."""
+        return self._relations.of(ours, theirs) in (Relation.DIFFERENT, Relation.SHUFFLED)
 
     def _is_accident(self, ours: Node, theirs: Node) -> bool:
         """Whether two values of other iterations could easily correspond by accident."""
@@ -242,8 +276,18 @@ class Regions:
 
 
 def could_be(ours: Node, theirs: Node) -> bool:
-    """Whether one value could be the other, by its size and the kind of its numbers."""
-    return ours.digest.count == theirs.digest.count and ours.digest.family == theirs.digest.family
+    """Whether one value could be the other, by its device, its size and the kind of its numbers."""
+    is_alike = ours.digest.count == theirs.digest.count and ours.digest.family == theirs.digest.family
+    return is_alike and ours.device == theirs.device
+
+
+def _reorders(node: Node) -> bool:
+    """Whether a movement puts elements into another order."""
+    return node.digest.in_order != node.instance.inputs[0].digest.in_order
+
+
+def _run_of(node: Node) -> tuple[str, int]:
+    return node.instance.name, node.leaf
 
 
 def _are_apart(ours: Node, theirs: Node) -> bool:
@@ -288,7 +332,7 @@ def _key(node: Node) -> _Key:
     return node.device, node.digest.in_any_order
 
 
-def _steps_of(node: Node, known: Callable[[Node], _Key | None]) -> _Steps:
+def _steps_of(node: Node, known: Callable[[Node], _Key | None], most: int) -> _Steps:
     found = {node.number: node}
     keys: dict[int, _Key] = {}
     beyond: dict[int, Node] = {}
@@ -299,7 +343,7 @@ def _steps_of(node: Node, known: Callable[[Node], _Key | None]) -> _Steps:
             if entry.number in found or entry.number in beyond or is_filled(entry):
                 continue
             key = known(entry)
-            is_step = not entry.instance.is_source and len(pending) < _MOST_STEPS
+            is_step = not entry.instance.is_source and len(pending) < most
             if is_inside and (key is not None or not is_step):
                 keys[entry.number] = _key(entry) if key is None else key
             if is_step:

@@ -164,13 +164,13 @@ class Relations:
         """How much two values look as if they were computed alike."""
         ours, theirs = transparent_chain(ours)[-1], transparent_chain(theirs)[-1]
         one, other = ours.instance, theirs.instance
-        if one.opcode != other.opcode or ours.shape != theirs.shape:
+        if one.opcode != other.opcode:
             return 0
         is_as_deep = one.scope.count("[") == other.scope.count("[")
         has_same_attributes = bool(one.instruction.attributes == other.instruction.attributes)
         pairs = zip(one.inputs, other.inputs, strict=False)
         operands = sum((first.dtype == second.dtype) + (not self.differ(first, second)) for first, second in pairs)
-        return 1 + is_as_deep + has_same_attributes + operands
+        return 1 + (ours.shape == theirs.shape) + is_as_deep + has_same_attributes + operands
 
     def is_evidence(self, node: Node) -> bool:
         digest = self._replay.digest(node, self.state.raw[node.number])

@@ -12,7 +12,7 @@ from hloexec.values import Array
 __all__ = ["Rerun"]
 
 _MOST_STEPS = 400
-"""More steps than this before a value are not looked at."""
+"""More steps than this before a value on each device are not looked at."""
 
 
 class Rerun:
@@ -47,9 +47,10 @@ class Rerun:
         if self._steps is None:
             found = {self._target.number: self._target}
             pending = [self._target]
+            most = _MOST_STEPS * len(self._replay.graph.outputs)
             for current in pending:
                 for entry in current.instance.inputs:
-                    if entry.number not in found and not entry.instance.is_source and len(found) < _MOST_STEPS:
+                    if entry.number not in found and not entry.instance.is_source and len(found) < most:
                         found[entry.number] = entry
                         pending.append(entry)
             self._steps = [found[number] for number in sorted(found)]
