@@ -1,4 +1,4 @@
-"""A progress bar for runs that take longer than a second."""
+"""A progress bar for what takes longer than a second."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from hloexec.exec.observers import Progress
+from hloexec.exec.observers import Progress, Stage
 
 __all__ = ["ProgressBar"]
 
@@ -16,7 +16,7 @@ _PATIENCE_SECONDS = 1.0
 class ProgressBar:
     """An observer that shows a progress bar on standard error, if that is a terminal.
 
-    It appears after one second, and is erased at the end.
+    It appears after one second, and is erased at the end. Where no number of steps is known, it moves to and fro.
     """
 
     def __init__(self) -> None:
@@ -24,6 +24,7 @@ class ProgressBar:
         self._bar: Any = None
         self._task: Any = None
         self._is_hidden = False
+        self._stage = ""
 
     def __enter__(self) -> ProgressBar:
         return self
@@ -36,17 +37,26 @@ class ProgressBar:
 
     def on_progress(self, progress: Progress) -> None:
         """Called by the run, at most ten times a second."""
+        loop = f" [{progress.iteration}]" if progress.iteration is not None else ""
+        stage = f"{self._stage}: " if self._stage else ""
+        self._show(progress.index, progress.total, f"{stage}%{progress.instruction.name}{loop}")
+
+    def on_stage(self, stage: Stage) -> None:
+        """Called by what does more than run a module, at most ten times a second."""
+        self._stage = stage.name
+        self._show(stage.done, stage.total, stage.name)
+
+    def _show(self, done: int, total: int | None, text: str) -> None:
         if self._bar is None:
             if self._is_hidden or time.perf_counter() - self._start < _PATIENCE_SECONDS:
                 return
-            self._open(progress.total)
+            self._open()
         if self._bar is not None:
-            loop = f" [{progress.iteration}]" if progress.iteration is not None else ""
-            name = f"%{progress.instruction.name}{loop}"
-            self._bar.update(self._task, completed=progress.index, total=progress.total, instruction=name)
+            count = "" if total is None else f"{done}/{total}"
+            self._bar.update(self._task, completed=done, total=total, count=count, text=text)
 
-    def _open(self, total: int) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    def _open(self) -> None:
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
         from hloexec.report.layout import console_for
@@ -55,9 +65,11 @@ class ProgressBar:
         self._is_hidden = not console.is_terminal
         if self._is_hidden:
             return
-        instruction = TextColumn("{task.fields[instruction]}", markup=False)
-        columns = (BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), instruction)
-        self._bar = Bar(*columns, console=console, transient=True, get_time=time.perf_counter)
-        self._task = self._bar.add_task("run", total=total, instruction="")
+        count = TextColumn("{task.fields[count]}", style="progress.download", markup=False)
+        text = TextColumn("{task.fields[text]}", markup=False)
+        self._bar = Bar(
+            BarColumn(24), count, TimeElapsedColumn(), text, console=console, transient=True, get_time=time.perf_counter
+        )
+        self._task = self._bar.add_task("run", total=None, count="", text="")
         self._bar.tasks[0].start_time = self._start
         self._bar.start()

@@ -3,21 +3,25 @@
 Both modules run, and every value is recorded with the values that it was computed from (`graph`), and every loop and
 conditional with what decided how it ran (`control`). Values of one module are matched with equal values of the other
 (`digests`, `agreement`, `matching`), and the second module is replayed on the first's values (`replay`). If results
-differ, `localization` goes back from them to the instruction whose operands are right but whose result is not.
+differ, `localization` goes back from them to the instruction whose operands are right but whose result is not, and
+`extracting` makes two small modules that show it.
 """
 
 from hloexec.diffing.dumps import Stage
-from hloexec.diffing.findings import Diff, Finding, InstructionRun, Pair
+from hloexec.diffing.extracting.pair import ExtractedPair
+from hloexec.diffing.findings import Diff, Finding, InstructionRun, Pair, RegionStep
 from hloexec.diffing.folders import FolderDiff, ModuleDiff, StageDiff, diff_folders
 from hloexec.diffing.running import diff
 
 __all__ = [
     "Diff",
+    "ExtractedPair",
     "Finding",
     "FolderDiff",
     "InstructionRun",
     "ModuleDiff",
     "Pair",
+    "RegionStep",
     "Stage",
     "StageDiff",
     "diff",

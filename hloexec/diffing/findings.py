@@ -6,12 +6,14 @@ from typing import Literal, TypeAlias
 
 import attrs
 
+from hloexec.diffing.extracting.pair import ExtractedPair
+from hloexec.errors import HloError, InputError
 from hloexec.ir import Instruction, Module
 from hloexec.numerics.comparison import Comparison
 from hloexec.origins import hlo_line, source_lines
 from hloexec.values import Described
 
-__all__ = ["Diff", "Finding", "InstructionRun", "Pair", "Verdict"]
+__all__ = ["Diff", "Finding", "InstructionRun", "Pair", "RegionStep", "Verdict"]
 
 Verdict: TypeAlias = Literal["agree", "rounding only", "differ"]
 
@@ -43,6 +45,19 @@ class InstructionRun:
         return self.of(module).op_name or None
 
 
+@attrs.frozen
+class RegionStep:
+    """An instruction of a region, or what comes in."""
+
+    run: InstructionRun
+    role: Literal["input", "step", "output"]
+    """`input` is a value that the region starts from, `output` one that nothing else in the region takes."""
+    operands: tuple[InstructionRun, ...] = ()
+    """What it takes, through fusions, calls and loops; of an input, nothing is said."""
+    before: InstructionRun | None = None
+    """The value of `before` that an input is; None where `before` has none."""
+
+
 @attrs.frozen(eq=False)
 class Finding:
     """An instruction whose operands are as they were before, and whose result is not."""
@@ -59,6 +74,8 @@ class Finding:
     """What distinguishes it, in a few words."""
     region: tuple[InstructionRun, ...] = ()
     """What `after` computed since values that are right, where no single instruction can be told; else empty."""
+    graph: tuple[RegionStep, ...] = ()
+    """The region as a graph in data-flow order, with the values that it starts from; empty where there is no region."""
 
 
 @attrs.frozen
@@ -97,6 +114,7 @@ class Diff(Described):
     notes: tuple[str, ...] = ()
     """What else there is to say: tuples that were flattened, results in another order, roundings that `after` leaves
     out, a search that ended early."""
+    _extracted: ExtractedPair | HloError | None = None
 
     def __str__(self) -> str:
         if not self.findings:
@@ -104,6 +122,21 @@ class Diff(Described):
         first = self.findings[0]
         blame = "is to blame" if first.is_certain else "is where it begins"
         return f"{self.verdict}: %{first.after.instruction} in {first.after.computation} {blame}"
+
+    def extract(self) -> ExtractedPair:
+        """What shows the first finding, as two small modules with the same parameters, and their inputs.
+
+        The module `after` is the instruction to blame or, if that is not one instruction, its region. The module
+        `before` is what gives the right value instead, back to the values from which `after` starts, or to the next
+        that both have. `notes` of the result say what could not be extracted.
+
+        Raises InputError if nothing is to blame, and where the instructions make no module.
+        """
+        if self._extracted is None:
+            raise InputError(f"nothing is to blame ({self.verdict}), so there is nothing to extract")
+        if isinstance(self._extracted, HloError):
+            raise self._extracted
+        return self._extracted
 
     @property
     def region(self) -> tuple[InstructionRun, ...]:

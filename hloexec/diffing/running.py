@@ -18,6 +18,9 @@ from hloexec.diffing.chains import InstructionChains
 from hloexec.diffing.control import ControlRecorder, Decisions
 from hloexec.diffing.correspondence import Correspondence, correspondence_of
 from hloexec.diffing.evaluation import Evaluator
+from hloexec.diffing.extracting.building import Extractor
+from hloexec.diffing.extracting.pair import ExtractedPair
+from hloexec.diffing.extracting.region import region_graph
 from hloexec.diffing.findings import Diff, Finding, Pair, Verdict
 from hloexec.diffing.graph import Graph, GraphRecorder, Node
 from hloexec.diffing.localization.blaming import Blame, Blamed
@@ -27,9 +30,9 @@ from hloexec.diffing.partitioned.pairing import TiledIndex
 from hloexec.diffing.partitioned.tiles import TileEvaluator, Tiles
 from hloexec.diffing.replay import Replay, State, match_through_rounding
 from hloexec.dtypes import element_type_of
-from hloexec.errors import InputError
+from hloexec.errors import HloError, InputError
 from hloexec.exec.arguments import device_arguments, listed_inputs
-from hloexec.exec.observers import Observer
+from hloexec.exec.observers import Observer, Stages
 from hloexec.exec.running import run_devices
 from hloexec.inputs import random_inputs
 from hloexec.ir import ArrayShape, Module
@@ -132,8 +135,9 @@ def diff(
     given = (values, pairing.inputs_by_device(values))
     sides = list(map(_Side, (before, after), given, topologies, policies))
     limits = {"memory_limit": limit, "max_iterations": max_iterations, "timeout": timeout}
+    stages = Stages(watchers)
     graphs, decisions = _recorded(
-        sides, watchers, room, {**alone, **limits, "verify": verify}, {**alone, "verify": False}
+        sides, watchers, room, {**alone, **limits, "verify": verify}, {**alone, "verify": False}, stages
     )
     theirs, ours = graphs
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
@@ -141,19 +145,23 @@ def diff(
     tiles = pairing.tiled(ours, theirs, evaluators[0]) if isinstance(pairing, Partitioning) else None
     start = time.monotonic()
     is_equal = _is_equal(ours, theirs)
+    if not is_equal:
+        stages.begin("measuring what rounding does to before")
     spreads = {} if is_equal else sampled(before, given[0], **sides[0].options, **alone, memory_limit=limit).spreads
     spreads = spreads if tiles is None else tiles.spreads_of(spreads)
     comparison = _outputs(ours, theirs, pairing, policies[0], spreads)
     replay = _replay(sides, graphs, evaluators, tiles)
     different = _different(ours, theirs, pairing, comparison)
-    found = _searched(replay, Blame(replay, (decisions[1], decisions[0]), different, start, budget), comparison, top)
+    blame = Blame(replay, (decisions[1], decisions[0]), different, start, budget, stages.tick)
+    found = _searched(replay, blame, comparison, top, stages)
     is_different = found.findings or not comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
     counted = [node for node in ours.nodes if _tells_something(node)]
     matched = sum(found.state.matches[node.number] is not None for node in counted)
     pairs, picture = tuple(_pairs(ours, found.state)), _picture(counted, found.state, found.blamed)
     notes = (*pairing.notes, *found.notes)
-    return Diff(before, after, verdict, found.findings, comparison, pairs, len(counted), matched, picture, notes)
+    part = found.extracted((before, after), policies, topologies[1])
+    return Diff(before, after, verdict, found.findings, comparison, pairs, len(counted), matched, picture, notes, part)
 
 
 @attrs.frozen(eq=False)
@@ -164,10 +172,25 @@ class _Search:
     blamed: Sequence[Blamed]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
+    first: Blamed | None
+    """What the first finding is made of."""
+
+    def extracted(
+        self, modules: tuple[Module, Module], policies: tuple[NumericsPolicy, NumericsPolicy], topology: Topology
+    ) -> ExtractedPair | HloError | None:
+        """What shows the first finding, or why that makes no module."""
+        if self.first is None:
+            return None
+        try:
+            return Extractor(modules, policies, topology, self.state).extract(self.first)
+        except HloError as error:
+            return error
 
 
-def _searched(replay: Replay, blame: Blame, comparison: Comparison, top: int) -> _Search:
+def _searched(replay: Replay, blame: Blame, comparison: Comparison, top: int, stages: Stages) -> _Search:
+    stages.begin("replay", len(replay.graph.instances))
     state = replay.start(blame.is_over)
+    stages.begin("search")
     blamed = blame.find(state, top) if any(leaf.unequal for leaf in comparison.leaves) else []
     notes = [blame.end] if blame.end else []
     if comparison.agrees and not replay.is_complete:
@@ -178,10 +201,11 @@ def _searched(replay: Replay, blame: Blame, comparison: Comparison, top: int) ->
         notes += map(_more_precise, blamed)
         blamed = []
     match_through_rounding(replay.graph, state)
-    findings = [_finding(entry) for entry in blamed]
+    findings, nearest = [_finding(entry, state) for entry in blamed], []
     if not findings and not comparison.agrees:
-        findings = [_finding(entry, _NOWHERE) for entry in blame.nearest(state)]
-    return _Search(state, blamed, tuple(findings[:top]), tuple(notes))
+        nearest = blame.nearest(state)
+        findings = [_finding(entry, state, _NOWHERE) for entry in nearest]
+    return _Search(state, blamed, tuple(findings[:top]), tuple(notes), next(iter([*blamed, *nearest]), None))
 
 
 def _paired(
@@ -210,11 +234,13 @@ def _recorded(
     room: int | None,
     options: dict[str, Any],
     alone: dict[str, Any],
+    stages: Stages,
 ) -> tuple[list[Graph], list[Decisions]]:
     """What either side computes, in `room` bytes together, and which way it goes."""
     graphs: list[Graph] = []
     decisions: list[Decisions] = []
-    for side in sides:
+    for name, side in zip(("before", "after"), sides, strict=True):
+        stages.begin(f"recording {name}")
         left = None if room is None else room - sum(graph.byte_size for graph in graphs)
         recorder, controls = GraphRecorder(side.module, left), ControlRecorder()
         observers = [recorder, controls, *watchers]
@@ -317,7 +343,7 @@ def _more_precise(blamed: Blamed) -> str:
     return f"%{blamed.node.instance.instruction.name}: {blamed.reason}; the results do not show it"
 
 
-def _finding(blamed: Blamed, doubt: str = "") -> Finding:
+def _finding(blamed: Blamed, state: State, doubt: str = "") -> Finding:
     comparison = None
     if blamed.counterpart is not None and blamed.value is not None:
         tolerance = Tolerance(derivation="nothing rounds on the way") if blamed.allowed is None else LOCAL
@@ -330,5 +356,11 @@ def _finding(blamed: Blamed, doubt: str = "") -> Finding:
     region = tuple(node.place for node in blamed.region) if len(blamed.region) > 1 else ()
     is_certain = blamed.is_certain and not doubt
     return Finding(
-        blamed.place or blamed.node.place, before, comparison, is_certain, doubt or blamed.reason, region=region
+        blamed.place or blamed.node.place,
+        before,
+        comparison,
+        is_certain,
+        doubt or blamed.reason,
+        region=region,
+        graph=region_graph(blamed.region, state),
     )

@@ -2,7 +2,8 @@
 
 An observer is an object with either of two methods. `on_instruction(event)` is called after each instruction of the
 program, including those that only forward values and those inside fusions and loops. `on_progress(progress)` is called
-from time to time, for progress bars. Without observers a run has no overhead for them, and no observer can change a
+from time to time, for progress bars. What does more than run a module, such as `hloexec.diff`, calls `on_stage(stage)`
+of those that have it. Without observers a run has no overhead for them, and no observer can change a
 result: the arrays that it sees are read-only.
 """
 
@@ -32,6 +33,9 @@ __all__ = [
     "PathEntry",
     "Progress",
     "ProgressObserver",
+    "Stage",
+    "StageObserver",
+    "Stages",
     "attach",
     "call_path",
 ]
@@ -152,6 +156,17 @@ class Progress:
     """Where that is a loop: its iteration."""
 
 
+@attrs.frozen
+class Stage:
+    """A stage of something that takes several."""
+
+    name: str
+    done: int = 0
+    """How many of what it counts are done."""
+    total: int | None = None
+    """Of how many; None where that is not known."""
+
+
 @runtime_checkable
 class InstructionObserver(Protocol):
     """An observer of each instruction and its value."""
@@ -166,6 +181,41 @@ class ProgressObserver(Protocol):
 
     def on_progress(self, progress: Progress) -> None:
         """Called between two steps of the entry computation."""
+
+
+@runtime_checkable
+class StageObserver(Protocol):
+    """An observer of the stages of what does more than run a module."""
+
+    def on_stage(self, stage: Stage) -> None:
+        """Called when a stage begins, and at most ten times a second while it goes on."""
+
+
+class Stages:
+    """Reports stages to those observers that want to know of them."""
+
+    def __init__(self, observers: Sequence[object]) -> None:
+        self._observers = tuple(entry for entry in observers if isinstance(entry, StageObserver))
+        self._name = ""
+        self._done = 0
+        self._total: int | None = None
+        self._next_report = 0.0
+
+    def begin(self, name: str, total: int | None = None) -> None:
+        """Go on to a stage, of `total` steps."""
+        self._name, self._done, self._total = name, 0, total
+        self._report()
+
+    def tick(self) -> None:
+        """Another step is done."""
+        self._done += 1
+        if self._observers and time.perf_counter() >= self._next_report:
+            self._report()
+
+    def _report(self) -> None:
+        self._next_report = time.perf_counter() + _PROGRESS_SECONDS
+        for observer in self._observers:
+            observer.on_stage(Stage(self._name, self._done, self._total))
 
 
 Observer: TypeAlias = InstructionObserver | ProgressObserver

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import attrs
 import numpy as np
@@ -49,6 +49,8 @@ class Blamed:
     region: tuple[Node, ...] = ()
     is_more_precise: bool = False
     """Whether it is right, and has only not been rounded as `before` rounds it."""
+    compared: NodePair | None = None
+    """What was put right to see whether the results come right, where it is not the node itself."""
 
 
 class Blame:
@@ -61,17 +63,21 @@ class Blame:
         different: Collection[tuple[int, int]],
         start: float,
         budget: float | None,
+        tick: Callable[[], None] = lambda: None,
     ) -> None:
+        """`tick` is called whenever the time is looked at, which is once per instruction of a replay."""
         self._replay = replay
         self._different = different
         self._decisions = decisions
         self._end = math.inf if budget is None else start + budget
         self._budget = budget
+        self._tick = tick
         self.end = ""
         """Why the search ended before it was done; empty where it was."""
 
     def is_over(self) -> bool:
         """Whether the time for the search is over."""
+        self._tick()
         if time.monotonic() < self._end:
             return False
         self.end = f"the search ended after {self._budget:g} s, its budget; this is the best that it had found"
@@ -162,6 +168,7 @@ class Blame:
             is_certain,
             suspect.region,
             suspect.is_more_precise,
+            suspect.trial,
         )
 
     def _allowed(self, state: State, node: Node, theirs: Node) -> Array | None:
