@@ -43,6 +43,10 @@ class ProgressBar:
 
     def on_stage(self, stage: Stage) -> None:
         """Called by what does more than run a module, at most ten times a second."""
+        if stage.name != self._stage and self._bar is not None:
+            # A task whose steps are done stays done.
+            self._bar.remove_task(self._task)
+            self._add_task(stage.name)
         self._stage = stage.name
         self._show(stage.done, stage.total, stage.name)
 
@@ -70,6 +74,9 @@ class ProgressBar:
         self._bar = Bar(
             BarColumn(24), count, TimeElapsedColumn(), text, console=console, transient=True, get_time=time.perf_counter
         )
-        self._task = self._bar.add_task("run", total=None, count="", text="")
-        self._bar.tasks[0].start_time = self._start
+        self._add_task()
         self._bar.start()
+
+    def _add_task(self, text: str = "") -> None:
+        self._task = self._bar.add_task("run", total=None, count="", text=text)
+        self._bar.tasks[-1].start_time = self._start

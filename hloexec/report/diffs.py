@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hloexec.diffing import Diff, Finding, InstructionRun
+from hloexec.diffing import Diff, Finding, InstructionRun, RegionStep
 from hloexec.ir import Module
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.report.comparison import comparison_record, comparison_view
+from hloexec.report.extractions import SavedPair, pair_view
 from hloexec.report.layout import next_steps, plain_table
 from hloexec.report.tables import extract_command
 from hloexec.report.units import count_text, number_text, plural
@@ -21,8 +22,9 @@ __all__ = ["diff_record", "diff_view", "sides_record"]
 _STYLES = {"agree": "bold green", "rounding only": "bold cyan", "differ": "bold red"}
 
 
-def diff_view(found: Diff, top: int, command: Callable[..., str]) -> RenderableType:
-    """Everything `hloexec diff` says; `command` writes another command on the same inputs of `after`."""
+def diff_view(found: Diff, top: int, command: Callable[..., str], saved: SavedPair | None = None) -> RenderableType:
+    """Everything `hloexec diff` says, and what of it was extracted; `command` writes another command on the same inputs
+    of `after`."""
     parts: list[RenderableType] = [_verdict(found)]
     if found.findings:
         first = found.findings[0]
@@ -34,7 +36,9 @@ def diff_view(found: Diff, top: int, command: Callable[..., str]) -> RenderableT
             parts += [Text(""), Text(f"  {off[0]}")]
     parts += [Text(""), Text(found.picture, overflow="fold"), Text(_legend(found), style="dim")]
     parts += [Text(note, style="yellow") for note in found.notes]
-    if found.findings:
+    if saved is not None:
+        parts += [Text(""), pair_view(saved), next_steps(saved.command)]
+    elif found.findings:
         place = found.findings[0].after
         more = ("--in", place.computation)
         parts.append(next_steps(extract_command(command, place.path, place.instruction, place.device, *more)))
@@ -80,12 +84,27 @@ def _details(finding: Finding, found: Diff) -> list[RenderableType]:
         if place.op_name(module):
             lines.append(Text(f"       op_name {place.op_name(module)}", style="dim"))
         lines += [Text(f"       from {line}", style="cyan") for line in place.source(module)[:1]]
-    if finding.region:
+    if finding.graph:
         lines += [Text(""), Text("It is one of these, which compute what is wrong from values that are right:")]
-        lines += [Text(f"  {place.line(found.after)}") for place in finding.region]
+        lines += [line for step in finding.graph for line in _step_lines(step, found)]
     if finding.comparison is not None:
         lines += [Text(""), comparison_view(finding.comparison)]
     return lines
+
+
+_ROLES = {"input": ("right", "green"), "step": ("", ""), "output": ("wrong", "bold red")}
+"""What is said of a step of a region, and how."""
+
+
+def _step_lines(step: RegionStep, found: Diff) -> Iterator[Text]:
+    """The HLO of a step, and what it takes, if the names of its operands do not say it."""
+    word, style = _ROLES[step.role]
+    yield Text.assemble("  ", (f"{word:6}", style), step.run.line(found.after))
+    if step.before is not None:
+        yield Text(f"          as %{step.before.instruction} in before, at {step.before.path}", style="dim")
+    names = [entry.instruction for entry in step.operands]
+    if names != list(step.run.of(found.after).operands):
+        yield Text(f"          takes {', '.join(f'%{name}' for name in names)}", style="dim")
 
 
 def _table(found: Diff, findings: Sequence[Finding]) -> Table:
@@ -164,6 +183,16 @@ def _finding_record(finding: Finding, found: Diff) -> dict[str, object]:
         "is_certain": finding.is_certain,
         "reason": finding.reason,
         "region": [_place_record(place) for place in finding.region],
+        "graph": [_step_record(step, found) for step in finding.graph],
+    }
+
+
+def _step_record(step: RegionStep, found: Diff) -> dict[str, object]:
+    return _place_record(step.run) | {
+        "hlo": step.run.line(found.after),
+        "region_role": step.role,
+        "operand_paths": [entry.path for entry in step.operands],
+        "equal_to": None if step.before is None else _place_record(step.before),
     }
 
 

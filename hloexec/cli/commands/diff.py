@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
@@ -15,7 +16,10 @@ from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from hloexec.cli.progress import ProgressBar
+    from hloexec.diffing import Diff
     from hloexec.ops.policies.policy import NumericsPolicy
+    from hloexec.report.extractions import SavedPair
 
 __all__ = ["command"]
 
@@ -42,6 +46,12 @@ __all__ = ["command"]
     show_default=True,
     help="End the search of a pair of modules after this time, and show the best that was found; so does Ctrl-C.",
 )
+@click.option(
+    "--extract",
+    "folder",
+    metavar="DIR",
+    help="Write what shows the first finding to DIR, which must be new: before.hlo, after.hlo and inputs.npz.",
+)
 @run_options
 @json_option
 def command(
@@ -52,6 +62,7 @@ def command(
     select: tuple[str, ...],
     top: int,
     budget: float,
+    folder: str | None,
     as_json: bool,
     given: RunOptions,
 ) -> int:
@@ -66,6 +77,9 @@ def command(
     of AFTER whose operands are as in BEFORE but whose results are not, in data-flow order. They are found by a search
     back from the results that differ; each is replaced by its counterpart to see whether the results come right. Exits
     with 0 if the modules agree or differ by rounding only, with 1 if they differ, with 2 if they cannot be compared.
+
+    With --extract, what is to blame and what it should be become two small modules, DIR/after.hlo and DIR/before.hlo,
+    with the same parameters; DIR/inputs.npz has the values that they had. diff compares them once more.
     """
     from hloexec.ops.policies.policy import numerics_policy
 
@@ -80,6 +94,8 @@ def command(
             raise click.UsageError(
                 f"{before} is a folder, but {after} is not; give one folder, two folders, or two modules"
             )
+        if folder is not None:
+            raise click.UsageError("--extract takes two modules, but these are folders; name two files of them")
         from hloexec.cli.commands.diff_folders import diff_dumps
 
         return diff_dumps(before, after, select, (policies[0], policies[1]), top, budget, as_json, given)
@@ -87,7 +103,7 @@ def command(
         raise click.UsageError(f"{before} is not a folder; give the module to compare it with, too")
     if select:
         raise click.UsageError("--module selects modules of folders, but these are files")
-    return _diff_files(before, after, (policies[0], policies[1]), top, budget, as_json, given)
+    return _diff_files(before, after, (policies[0], policies[1]), top, budget, folder, as_json, given)
 
 
 def _diff_files(
@@ -96,14 +112,18 @@ def _diff_files(
     policies: tuple[NumericsPolicy, NumericsPolicy],
     top: int,
     budget: float,
+    folder: str | None,
     as_json: bool,
     given: RunOptions,
 ) -> int:
     """The exit code of a diff of two modules, once it is shown."""
     from hloexec.cli.progress import ProgressBar
     from hloexec.diffing import diff
+    from hloexec.folders import require_new_folder
     from hloexec.loading import load
 
+    if folder is not None:
+        require_new_folder(folder)
     run = prepared(before, given)
     other = load(after)
     options = {key: value for key, value in run.options.items() if key != "numerics"}
@@ -120,14 +140,39 @@ def _diff_files(
             observers=[progress],
             **options,
         )
+        saved = None if folder is None or not found.findings else _saved(found, folder, options, budget, progress)
     if as_json:
         from hloexec.report.diffs import diff_record, sides_record
+        from hloexec.report.extractions import pair_record
 
-        echo_json("diff", {**sides_record(before, after, policies, given.seed), **diff_record(found)})
+        extraction = None if saved is None else pair_record(saved)
+        sides = sides_record(before, after, policies, given.seed)
+        echo_json("diff", {**sides, **diff_record(found), "extraction": extraction})
     else:
         from hloexec.report.diffs import diff_view
         from hloexec.report.layout import show
 
         on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]))
-        show(diff_view(found, top, on_after.command))
+        show(diff_view(found, top, on_after.command, saved))
+        if folder is not None and saved is None:
+            show(f"nothing is to blame, so nothing is extracted: {folder} is not written")
     return 0 if found.agrees else 1
+
+
+def _saved(found: Diff, folder: str, options: Mapping[str, Any], budget: float, progress: ProgressBar) -> SavedPair:
+    """What shows the first finding, once it is written, with what diff says of it."""
+    from hloexec.diffing import diff
+    from hloexec.report.extractions import SavedPair
+
+    pair = found.extract()
+    pair.save(folder)
+    if pair.before is None or not pair.is_comparable:
+        return SavedPair(pair, folder)
+    kept = {key: value for key, value in options.items() if key not in ("replicas", "partitions")}
+    if isinstance(kept.get("elided"), Mapping):
+        # Values by name may be for constants that are not in the new modules.
+        del kept["elided"]
+    again = diff(
+        pair.before, pair.after, pair.inputs, numerics=pair.numerics, budget=budget, observers=[progress], **kept
+    )
+    return SavedPair(pair, folder, again)

@@ -74,6 +74,7 @@ class Extractor:
             ours.target.device,
             self.numerics,
             (*notes, *remarks),
+            is_comparable=not remarks,
         )
 
     def _parts(self, blamed: Blamed) -> tuple[Part, Part | None, list[str]]:

@@ -37,6 +37,8 @@ class ExtractedPair(Described):
     """The policies of `before` and `after`."""
     notes: tuple[str, ...] = ()
     """What could not be extracted, and why."""
+    is_comparable: bool = True
+    """Whether the results have the same dimensions and types, so that `hloexec.diff` takes them."""
 
     def __str__(self) -> str:
         before = "nothing" if self.before_path is None else self.before_path

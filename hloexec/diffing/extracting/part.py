@@ -21,7 +21,7 @@ _MOST_STEPS = 12
 _NEAR = 3
 """So many steps behind a value that both modules have, another one may be that `after` starts from."""
 _LITERAL_STEPS = 3
-_WAY_STEPS = 4
+_WAY_STEPS = 12
 
 
 @attrs.frozen(eq=False)
