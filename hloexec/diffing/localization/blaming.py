@@ -139,7 +139,9 @@ class Blame:
         return found
 
     def _wrong(self, state: State) -> list[NodePair]:
-        return [NodePair(*entry) for entry in self._replay.wrong_outputs(state, self._different)]
+        """The results that differ; where rounding cannot explain some of them in the runs as they were, these alone."""
+        found = [NodePair(*entry) for entry in self._replay.wrong_outputs(state, self._different)]
+        return [pair for pair in found if pair.numbers in self._different] if self._different else found
 
     def _blamed(self, state: State, suspect: Suspect, patch: Patch | None, wrong: Sequence[NodePair]) -> Blamed:
         node, theirs = suspect.pair.ours, suspect.pair.theirs

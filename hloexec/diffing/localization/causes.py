@@ -23,7 +23,7 @@ from hloexec.diffing.control import Decisions, exits
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.localization.misuses import Misuses, is_made_of
-from hloexec.diffing.localization.regions import Regions, could_be
+from hloexec.diffing.localization.regions import LARGEST_REGION, Regions, could_be
 from hloexec.diffing.localization.relations import (
     NodePair,
     Relation,
@@ -273,16 +273,23 @@ class Causes:
         if (lost := _lost_rounding(ours, theirs)) is not None:
             return _Explanation((Suspect(pair, lost, is_more_precise=True),))
         # It is what `before` has not moved yet: to blame is what moves it another way, or uses it so.
-        return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=len(ours) == 1))
+        moving = tuple(node for node in reversed(ours[:-1]) if node.instance.is_movement)
+        moving = moving if len(moving) <= LARGEST_REGION else ()
+        return _Explanation(
+            causes=tuple(causes), otherwise=Suspect(pair, region=moving, has_wrong_operands=len(ours) == 1)
+        )
 
     def _is_shuffled(self, node: Node, others: Sequence[Node]) -> bool:
-        return all(self._relations.of(node, other) is Relation.SHUFFLED for other in others)
+        """Whether a movement has put elements into an order that no permutation of dimensions gives."""
+        is_shuffled = all(self._relations.of(node, other) is Relation.SHUFFLED for other in others)
+        return is_shuffled and node.instance.is_movement
 
     def _restructured(self, pair: NodePair) -> _Explanation:
         """Why values differ that different steps computed."""
         region = self._regions.of(pair)
         suspects = tuple(
-            Suspect(entry.pair, entry.reason, pair, region.nodes, is_restructured=True) for entry in region.misuses
+            Suspect(entry.pair, entry.reason, pair, region.nodes, is_restructured=not entry.is_conclusive)
+            for entry in region.misuses
         )
         causes: list[_Cause] = []
         for entry in region.causes:

@@ -7,12 +7,13 @@ clamp reached. What counts here is therefore always a pair, a value and the one 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from enum import Enum
 
 import attrs
 
 from hloexec.diffing.agreement import aligned, is_near
-from hloexec.diffing.graph import Instance, Node
+from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.replay import Replay, State
 from hloexec.operations import traits_of
 
@@ -78,11 +79,11 @@ class Relations:
         """Whether the numbers are others."""
         return self.of(ours, theirs) is Relation.DIFFERENT
 
-    def runs_before(self, instance: Instance) -> list[Instance]:
-        """The earlier runs of an instruction of `after` in the same loops on its device."""
+    def runs_before(self, instance: Instance, graph: Graph | None = None) -> list[Instance]:
+        """The earlier runs of an instruction (of `after`, or of a graph) in the same loops on its device."""
         return [
             run
-            for run in self._replay.graph.runs[instance.static]
+            for run in (graph or self._replay.graph).runs[instance.static]
             if run.number < instance.number and run.device == instance.device and run.loops == instance.loops
         ]
 
@@ -141,24 +142,42 @@ class Relations:
         first, second = _operands_of(one, ours.leaf), _operands_of(other, theirs.leaf)
         if len(first) != len(second):
             return None
-        if len(first) in (2, 3) and not one.others and self._is_crossed(one, first[-2:], second[-2:]):
+        if len(first) in (2, 3) and not one.others and self._is_crossed(ours, theirs):
             second[-2:] = second[:-3:-1]
             if len(first) == 3:
                 first[0], second[0] = _without_negation(first[0], second[0])
         return [NodePair(*entry) for entry in zip(first, second, strict=True)]
 
-    def _is_crossed(self, instance: Instance, first: list[Node], second: list[Node]) -> bool:
-        """Whether more of two operands are those of the other side where these change places."""
+    def _is_crossed(self, ours: Node, theirs: Node) -> bool:
+        """Whether more of the last two operands are those of the other side where these change places; in a loop that
+        may show in the first iteration only."""
+        score = 0
+        for one, other in self._runs_alike(ours.instance, theirs.instance):
+            score = score or self._crossing(
+                one, _operands_of(one, ours.leaf)[-2:], _operands_of(other, theirs.leaf)[-2:]
+            )
+        return score > 0
+
+    def _runs_alike(self, ours: Instance, theirs: Instance) -> Iterator[tuple[Instance, Instance]]:
+        """Two instances, and the first runs of their instructions, if these are in the same iteration."""
+        yield ours, theirs
+        first = self.runs_before(ours, self._replay.graph)[:1]
+        other = self.runs_before(theirs, self._replay.index.graph)[:1]
+        if first and other and first[0].iterations == other[0].iterations:
+            yield first[0], other[0]
+
+    def _crossing(self, instance: Instance, first: list[Node], second: list[Node]) -> int:
+        """How many more of two operands are those of the other side where these change places."""
         order = list(zip(first, second, strict=True)), list(zip(first, reversed(second), strict=True))
         equal = [[pair for pair in pairs if not self.differ(*pair)] for pairs in order]
         if not traits_of(instance.instruction).commutes:
-            return len(equal[1]) > len(equal[0])
+            return len(equal[1]) - len(equal[0])
         evident = [sum(self.is_evidence(ours) for ours, _ in pairs) for pairs in equal]
         if evident[0] != evident[1]:
-            return evident[1] > evident[0]
+            return evident[1] - evident[0]
         # Equal by accident, or wrong both: what looks alike belongs together.
         alike = [sum(self.likeness(*pair) for pair in pairs) for pairs in order]
-        return len(equal[1]) + alike[1] > len(equal[0]) + alike[0]
+        return len(equal[1]) + alike[1] - len(equal[0]) - alike[0]
 
     def likeness(self, ours: Node, theirs: Node) -> int:
         """How much two values look as if they were computed alike."""

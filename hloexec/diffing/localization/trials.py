@@ -23,6 +23,8 @@ __all__ = ["Trials"]
 
 _MOST_TRIES = 20
 """More suspects than this are not tried for one fault, nor more pairs behind which no suspect was proven."""
+_MANY = 20
+"""If so many more values come right behind a suspect, it is to blame, though results do not."""
 
 
 @attrs.define(eq=False)
@@ -120,6 +122,9 @@ class Trials:
             if len(self._tried) >= _MOST_TRIES or self._is_over():
                 break
             patch = self._patched(trial)
+            if patch is None and not suspect.is_restructured and trial is suspect.pair:
+                # In what loops that end otherwise give, it can show only in part.
+                patch = self._partly(trial, _MANY)
             if patch is not None:
                 if self._seen.narrowed is not None:
                     return self._seen.narrowed, patch
@@ -161,7 +166,8 @@ class Trials:
         found = None if inner is None else self._proven(self._causes.behind(inner, decision))
         found = found or self._deepest(pair)
         if found is None and (repair := self._repaired(pair)) is not None:
-            found = Suspect(NodePair(repair.node, pair.theirs), repair.text, pair, decision=decision), patch
+            where = NodePair(repair.node, pair.theirs)
+            found = Suspect(where, repair.text, pair, repair.alike, decision=decision), patch
         self._around.pop()
         return found
 
@@ -179,20 +185,21 @@ class Trials:
         wrong = self._wrong if decision is None else [decision]
         return patched(self._replay, self._state, pair, wrong, self._is_over)
 
-    def _partly(self, pair: NodePair) -> Patch | None:
-        """A replacement that makes more values right behind it, if not the results: others may be wrong as well."""
+    def _partly(self, pair: NodePair, least: int = 1) -> Patch | None:
+        """A replacement that makes at least so many more values right, if not the results: others may be wrong, too."""
         state = self._state
         counted = [node for node in self._replay.graph.nodes if _counts(node)]
+        before = sum(map(state.has, counted))
         for value in arranged(pair.theirs.value, state.raw[pair.ours.number]):
             after = replaced(self._replay, state, pair, value, self._is_over)
-            if after is not None and sum(map(after.has, counted)) > sum(map(state.has, counted)):
+            if after is not None and sum(map(after.has, counted)) >= before + least:
                 return Patch(pair, value, after, is_proof=False)
         return None
 
 
 def _counts(node: Node) -> bool:
     """Whether a value says something if it comes right."""
-    return not (node.instance.is_movement or node.digest.is_uniform)
+    return not node.instance.is_movement and (node.digest.count == 1 or not node.digest.is_uniform)
 
 
 def _is_narrower(pair: NodePair) -> bool:
