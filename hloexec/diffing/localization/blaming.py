@@ -91,7 +91,7 @@ class Blame:
 
     def _find(self, state: State, top: int, found: list[Blamed]) -> None:
         corrected: set[tuple[int, int]] = set()
-        while len(found) < top and (not found or not self.is_over()) and (wrong := self._wrong(state)):
+        while len(found) < top and (not found or not self.is_over()) and (wrong := self._wrong(state, bool(found))):
             known = {entry.node.instance.static for entry in found}
             suspect, patch = Trials(self._replay, state, wrong, self._decisions, known, self.is_over).next()
             if suspect is None:
@@ -138,10 +138,12 @@ class Blame:
                 found = [Blamed(node, match.node, match.value, raw, allowed, frozenset())]
         return found
 
-    def _wrong(self, state: State) -> list[NodePair]:
-        """The results that differ; where rounding cannot explain some of them in the runs as they were, these alone."""
+    def _wrong(self, state: State, is_explained: bool = False) -> list[NodePair]:
+        """The results that differ: those that rounding cannot explain in the runs as they were, or if there are none,
+        and nothing is to blame yet, those of the replay."""
         found = [NodePair(*entry) for entry in self._replay.wrong_outputs(state, self._different)]
-        return [pair for pair in found if pair.numbers in self._different] if self._different else found
+        certain = [pair for pair in found if pair.numbers in self._different]
+        return certain or ([] if is_explained and self._different else found)
 
     def _blamed(self, state: State, suspect: Suspect, patch: Patch | None, wrong: Sequence[NodePair]) -> Blamed:
         node, theirs = suspect.pair.ours, suspect.pair.theirs

@@ -335,9 +335,16 @@ class Causes:
             other = theirs.get(iterations)
             if other is not None and len(one.results) > pair.ours.leaf and len(other.results) > pair.theirs.leaf:
                 first = NodePair(one.results[pair.ours.leaf], other.results[pair.theirs.leaf])
-                if self._relations.differ(first.ours, first.theirs):
+                if self._is_wrong(first):
                     return first
         return pair
+
+    def _is_wrong(self, pair: NodePair) -> bool:
+        """Whether a pair differs, or has the same numbers in the same dimensions elsewhere."""
+        relation = self._relations.of(pair.ours, pair.theirs)
+        return relation is Relation.DIFFERENT or (
+            relation is Relation.SHUFFLED and pair.ours.shape == pair.theirs.shape
+        )
 
     def _runs(self, side: int, instance: Instance) -> dict[tuple[str, ...], Instance]:
         """The runs of an instruction on a device in the same loops, by their iterations, in the order of the run."""

@@ -13,7 +13,7 @@ from enum import Enum
 import attrs
 
 from hloexec.diffing.agreement import aligned, is_near
-from hloexec.diffing.graph import Graph, Instance, Node
+from hloexec.diffing.graph import Instance, Node
 from hloexec.diffing.replay import Replay, State
 from hloexec.operations import traits_of
 
@@ -79,12 +79,15 @@ class Relations:
         """Whether the numbers are others."""
         return self.of(ours, theirs) is Relation.DIFFERENT
 
-    def runs_before(self, instance: Instance, graph: Graph | None = None) -> list[Instance]:
-        """The earlier runs of an instruction (of `after`, or of a graph) in the same loops on its device."""
+    def runs_before(self, node: Node) -> list[Instance]:
+        """The earlier runs of what computed a value of either side, in the same loops on its device."""
+        own = node.instance
+        ours, theirs = self._replay.graph, self._replay.index.graph
+        is_ours = own.number < len(ours.instances) and ours.instances[own.number] is own
         return [
             run
-            for run in (graph or self._replay.graph).runs[instance.static]
-            if run.number < instance.number and run.device == instance.device and run.loops == instance.loops
+            for run in (ours if is_ours else theirs).runs[own.static]
+            if run.number < own.number and run.device == own.device and run.loops == own.loops
         ]
 
     def _are_same(self, ours: Node, theirs: Node) -> bool:
@@ -152,17 +155,16 @@ class Relations:
         """Whether more of the last two operands are those of the other side where these change places; in a loop that
         may show in the first iteration only."""
         score = 0
-        for one, other in self._runs_alike(ours.instance, theirs.instance):
+        for one, other in self._runs_alike(ours, theirs):
             score = score or self._crossing(
                 one, _operands_of(one, ours.leaf)[-2:], _operands_of(other, theirs.leaf)[-2:]
             )
         return score > 0
 
-    def _runs_alike(self, ours: Instance, theirs: Instance) -> Iterator[tuple[Instance, Instance]]:
-        """Two instances, and the first runs of their instructions, if these are in the same iteration."""
-        yield ours, theirs
-        first = self.runs_before(ours, self._replay.graph)[:1]
-        other = self.runs_before(theirs, self._replay.index.graph)[:1]
+    def _runs_alike(self, ours: Node, theirs: Node) -> Iterator[tuple[Instance, Instance]]:
+        """What computed two values, and the first runs of their instructions, if these are in the same iteration."""
+        yield ours.instance, theirs.instance
+        first, other = self.runs_before(ours)[:1], self.runs_before(theirs)[:1]
         if first and other and first[0].iterations == other[0].iterations:
             yield first[0], other[0]
 
