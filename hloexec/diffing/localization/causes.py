@@ -14,7 +14,7 @@ blame. Only values on the way from the wrong result are looked at, each beside t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
 import attrs
@@ -80,8 +80,10 @@ class Causes:
         regions: Regions,
         graphs: tuple[Graph, Graph],
         decisions: tuple[Decisions, Decisions],
+        is_over: Callable[[], bool],
     ) -> None:
         self._relations = relations
+        self._is_over = is_over
         self._regions = regions
         self._graphs = graphs
         self._ours, self._theirs = decisions
@@ -113,7 +115,7 @@ class Causes:
     def _found(self, causes: Sequence[_Cause]) -> Iterator[Suspect]:
         """What may be to blame for some causes, and what lies behind them."""
         stack: list[_Cause | Suspect] = [*reversed(causes)]
-        while stack:
+        while stack and not self._is_over():
             entry = stack.pop()
             if isinstance(entry, Suspect):
                 yield entry

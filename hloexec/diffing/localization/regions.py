@@ -71,8 +71,9 @@ class _Steps:
 class Regions:
     """The regions of one state of a replay."""
 
-    def __init__(self, replay: Replay, relations: Relations) -> None:
+    def __init__(self, replay: Replay, relations: Relations, is_over: Callable[[], bool]) -> None:
         self._replay = replay
+        self._is_over = is_over
         self._relations = relations
         self._state = relations.state
 
@@ -177,6 +178,8 @@ class Regions:
         rerun = Rerun(self._replay, self._state, pair.ours)
         before = self._state.raw[pair.ours.number]
         for candidate, values in islice(self._replacements(pair, ours, theirs), _MOST_TRIES):
+            if self._is_over():
+                break
             now = rerun.value(values)
             if now is None:
                 continue

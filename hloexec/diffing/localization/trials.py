@@ -77,8 +77,8 @@ class Trials:
         """The instructions that are to blame already."""
         self._is_over = is_over
         relations = Relations(replay, state)
-        self._regions = Regions(replay, relations)
-        self._causes = Causes(relations, self._regions, (replay.graph, replay.index.graph), decisions)
+        self._regions = Regions(replay, relations, is_over)
+        self._causes = Causes(relations, self._regions, (replay.graph, replay.index.graph), decisions, is_over)
         self._repairs = Repairs(replay, state, is_over)
         self._tried: set[tuple[int, int]] = set()
         self._left = _MOST_TRIES
