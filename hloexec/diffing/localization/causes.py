@@ -128,7 +128,7 @@ class Causes:
             if entry.is_guessed:
                 self._guessed.add(pair.numbers)
             if (place := self._ours.other_branch(pair.ours, self._theirs, pair.theirs)) is not None:
-                yield Suspect(pair, "another branch gives what it should", decision=pair, place=place)
+                yield Suspect(pair, "another branch gives what it should", decision=pair, is_proven=True, place=place)
             if entry.place is not None:
                 yield Suspect(pair, "it hands on what the loop was given", place=entry.place, decision=entry.decision)
             found = self._explained(pair)

@@ -97,8 +97,7 @@ class Trials:
         if found is None and self._seen.narrowed is None:
             found = self._deepest()
         if found is not None:
-            # Where a loop goes round otherwise, results still differ in the replay.
-            return found if found[0].decision is None else (found[0], None)
+            return _without_results(*found)
         suspect = self._seen.narrowed or self._seen.evident or self._seen.first
         if suspect is None:
             return None, None
@@ -195,6 +194,14 @@ class Trials:
             if after is not None and sum(map(after.has, counted)) >= before + least:
                 return Patch(pair, value, after, is_proof=False)
         return None
+
+
+def _without_results(suspect: Suspect, patch: Patch | None) -> tuple[Suspect, Patch | None]:
+    """A suspect and its patch; of what decides how a loop goes round, without the state that follows, in which the
+    results still differ."""
+    if suspect.decision is None:
+        return suspect, patch
+    return attrs.evolve(suspect, is_proven=suspect.is_proven or (patch is not None and patch.is_proof)), None
 
 
 def _counts(node: Node) -> bool:
