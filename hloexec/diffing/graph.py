@@ -177,6 +177,8 @@ class GraphRecorder:
         self._digest = KnownArrays(digest_of)
         self._by_name: dict[tuple[str, str], dict[int, tuple[Node, ...]]] = {}
         self._by_identity: dict[tuple[int, int], Node] = {}
+        self._last_scopes: dict[tuple[str, str], str] = {}
+        """Of each loop, by its name and that of its body, the scope of the last iteration."""
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
@@ -186,9 +188,11 @@ class GraphRecorder:
         role = role_of(event.instruction)
         is_renaming = role in _RENAMING or (role is Role.PARAMETER and bool(event.path))
         holders = self._by_name.setdefault((scope, event.instruction.name), {})
+        if scope and event.instruction.name == event.computation.root_name:
+            self._last_scopes[scope.rpartition("[")[0], event.computation.name] = scope
         for device in event.devices:
             if is_renaming:
-                given = _passed_on(event, self._operands(event, scope, device))
+                given = self._handed_on(event, name, device) or _passed_on(event, self._operands(event, scope, device))
                 holders[device] = tuple(
                     self._known(array, event, name, device, node)
                     for array, node in zip_longest(arrays, given[: len(arrays)])
@@ -206,6 +210,14 @@ class GraphRecorder:
     def held(self, scope: str, name: str, device: int) -> tuple[Node, ...]:
         """The nodes that an instruction of a scope gave on a device; none where it has not run."""
         return self._by_name.get((scope, name), {}).get(device, ())
+
+    def _handed_on(self, event: Event, name: str, device: int) -> Sequence[Node]:
+        """What the last iteration of a loop has handed on."""
+        if role_of(event.instruction) is not Role.WHILE:
+            return ()
+        body = self.graph.module.by_name[event.instruction.attributes.body]
+        scope = self._last_scopes.get((name, body.name))
+        return () if scope is None else self.held(scope, body.root_name, device)
 
     def _known(self, array: Array, event: Event, name: str, device: int, given: Node | None) -> Node:
         """The node of an array: the one that is given, if it is its; a copy of an array may share its memory."""
