@@ -25,6 +25,7 @@ import numpy as np
 from hloexec.diffing.chains import InstructionChains, on_the_way
 from hloexec.diffing.evaluation import Evaluator, Overlay, Values
 from hloexec.diffing.graph import Graph, Instance, Node
+from hloexec.diffing.recording.held import Holding
 from hloexec.dtypes import element_type_of
 from hloexec.ir import Computation
 from hloexec.numerics.error_budget import LAMBDA, Chain
@@ -165,7 +166,7 @@ class PathBounds:
     """The bounds of recorded values, from the nearest ones that the other run has."""
 
     def __init__(self, graph: Graph, bounds: Bounds) -> None:
-        self._values = [node.value for node in graph.nodes]
+        self._values = Holding(graph.arrays, graph.columns.array)
         self._bounds = bounds
         self._known: dict[int, tuple[frozenset[int], frozenset[int], Array]] = {}
 

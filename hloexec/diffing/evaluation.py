@@ -9,7 +9,8 @@ import attrs
 
 from hloexec.devices.topology import Topology
 from hloexec.diffing.correspondence import nested
-from hloexec.diffing.graph import Instance, Node, arrays_of
+from hloexec.diffing.graph import Instance, Node
+from hloexec.diffing.recording.recorder import arrays_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError
 from hloexec.exec.running import run_devices
@@ -53,6 +54,7 @@ class Evaluator:
         """What an instance gives where node n has the value values[n]; None where it cannot be run again."""
         operands = self._operands(instance)
         topology = self._topology_of(instance)
+        values = {node.number: values[node.number] for node in instance.inputs}
         if instance.is_source or len(operands) < topology.count:
             return None
         types = tuple(str(values[node.number].dtype) for part in operands[0] for node in part)

@@ -19,7 +19,8 @@ from hloexec.diffing.graph import Node
 from hloexec.diffing.localization.edits import Edit, edits_of
 from hloexec.diffing.localization.relations import NodePair, constant_of
 from hloexec.diffing.localization.rerun import Rerun
-from hloexec.diffing.replay import Replay, State
+from hloexec.diffing.replay import Replay
+from hloexec.diffing.states import State
 from hloexec.values import Array
 
 __all__ = ["Repair", "Repairs"]
