@@ -31,7 +31,7 @@ from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.values import Array
 
-__all__ = ["Graph", "Instance", "Node", "Users"]
+__all__ = ["Graph", "Instance", "Node", "Users", "iterations_of"]
 
 _ITERATION = re.compile(r"\[(\d+)\]")
 _RECENT = 1 << 12
@@ -151,12 +151,17 @@ class Instance:
     @property
     def iterations(self) -> tuple[str, ...]:
         """The numbers of the iterations of the loops around it in which it ran, outermost first."""
-        return tuple(_ITERATION.findall(self.scope))
+        return iterations_of(self.scope)
 
     @property
     def loops(self) -> str:
         """The scope, whatever the iterations."""
         return _ITERATION.sub("", self.scope)
+
+
+def iterations_of(scope: str) -> tuple[str, ...]:
+    """The numbers of the iterations in a path of calls, outermost first."""
+    return tuple(_ITERATION.findall(scope))
 
 
 class Graph:
@@ -205,6 +210,10 @@ class Graph:
     def device_of(self, node: int) -> int:
         number = self.columns.instance[node]
         return self._apart[node].device if number < 0 else self.columns.device[number]
+
+    def scope_of(self, node: int) -> str:
+        number = self.columns.instance[node]
+        return self._apart[node].scope if number < 0 else self.columns.scopes[self.columns.scope[number]]
 
     def inputs_of(self, node: int) -> list[int]:
         """The numbers of the nodes that a node is made of."""

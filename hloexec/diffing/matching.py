@@ -8,12 +8,12 @@ from itertools import islice
 import attrs
 import numpy as np
 
-from hloexec.diffing.agreement import Allowance, agrees, could_agree, is_varied, rearranged, rounds_alike
+from hloexec.diffing.agreement import Allowance, agrees, could_agree, is_varied, magnitudes, rearranged, rounds_alike
 from hloexec.diffing.bounds import PathBounds, relative_bound
 from hloexec.diffing.chains import InstructionChains, path_chain, steps_from
 from hloexec.diffing.digests import Digest
 from hloexec.diffing.evaluation import Values
-from hloexec.diffing.graph import Graph, Node
+from hloexec.diffing.graph import Graph, Node, iterations_of
 from hloexec.diffing.recording.held import Held, own
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain
@@ -64,7 +64,7 @@ class Index:
         self._in_order, self._in_any_order = _Lookup(in_order), _Lookup(in_any_order)
         self._layouts = graph.arrays.layouts(arrays)
         self._chosen: dict[object, Node] = {}
-        self._known_columns: dict[tuple[int, str], tuple[Array, Array, Array]] = {}
+        self._known_sizes: dict[tuple[int, str], _SameSize] = {}
 
     def equal(self, digest: Digest) -> Iterator[Node]:
         """The nodes with the same elements."""
@@ -133,7 +133,7 @@ class Index:
         equal = list(islice(on_device, _MOST_EQUAL))
         if len(equal) < 2:
             return equal[0] if equal else None
-        found = max(equal, key=lambda node: (self._common(node, made_of), _likeness(node, like), -node.number))
+        found = max(equal, key=lambda node: (self._common(node.number, made_of), _likeness(node, like), -node.number))
         if len(known) > _FEW:
             self._chosen[key] = found
         return found
@@ -185,35 +185,53 @@ class Index:
         """The nodes whose sums are near enough: first those computed from the same values, then those of the same
         iteration of a loop, then the nearest. In a loop that converges, many iterations are near enough.
         """
-        numbers, sums, units = self._columns(digest)
-        relative = 2 * relative_bound(chain) + np.where(units > unit_roundoff(element_type_of(like.dtype)), units, 0)
-        places = np.flatnonzero(could_agree(digest, sums, relative))
-        distances = np.abs(sums[places, 0] - digest.total) + np.abs(sums[places, 1] - digest.magnitude)
-        order = places[np.argsort(distances, kind="stable")]
-        nodes = map(self.graph.node, numbers[order].tolist())
-        found = [node for node in nodes if node.digest.nonfinite == digest.nonfinite]
+        known = self._of_size(digest)
+        relative = 2 * relative_bound(chain)
+        near = known.between(*magnitudes(digest, relative + known.units.max(initial=0.0)))
+        units, sums = known.units[near], known.sums[near]
+        units = np.where(units > unit_roundoff(element_type_of(like.dtype)), units, 0)
+        is_near = could_agree(digest, sums, relative + units)
+        near, sums = near[is_near], sums[is_near]
+        distances = np.abs(sums[:, 0] - digest.total) + np.abs(sums[:, 1] - digest.magnitude)
+        found: list[int] = known.numbers[near[np.argsort(distances, kind="stable")]].tolist()
+        array, digests = self.graph.columns.array, self.graph.arrays.digests
+        found = [node for node in found if digests.nonfinite(array[node]) == digest.nonfinite]
         rounds = like.instance.iterations
-        found.sort(key=lambda node: (-self._common(node, made_of), node.instance.iterations != rounds))
-        return found[:_MOST_CANDIDATES]
+        found.sort(key=lambda node: (-self._common(node, made_of), iterations_of(self.graph.scope_of(node)) != rounds))
+        return list(map(self.graph.node, found[:_MOST_CANDIDATES]))
 
-    def _columns(self, digest: Digest) -> tuple[Array, Array, Array]:
-        """Of the nodes with as many elements of the same family, the numbers, sums and unit roundoffs."""
+    def _of_size(self, digest: Digest) -> _SameSize:
+        """The nodes with as many elements of the same family."""
         key = (digest.count, digest.family)
-        if key not in self._known_columns:
+        if key not in self._known_sizes:
             types = self.graph.arrays.types(*key)
             numbers = np.flatnonzero(np.isin(self._layouts, [*types]))
             units = np.zeros(max(types, default=0) + 1)
             for layout, dtype in types.items():
                 units[layout] = unit_roundoff(element_type_of(dtype))
-            self._known_columns[key] = numbers, self._sums[numbers], units[self._layouts[numbers]]
-        return self._known_columns[key]
+            self._known_sizes[key] = _SameSize(numbers, self._sums[numbers], units[self._layouts[numbers]])
+        return self._known_sizes[key]
 
-    def _common(self, node: Node, made_of: frozenset[int]) -> int:
+    def _common(self, node: int, made_of: frozenset[int]) -> int:
         """How many of a node's operands have one of these digests."""
         if not made_of:
             return 0
         array, digests = self.graph.columns.array, self.graph.arrays.digests
-        return sum(digests.in_any_order(array[entry]) in made_of for entry in self.graph.inputs_of(node.number))
+        return sum(digests.in_any_order(array[entry]) in made_of for entry in self.graph.inputs_of(node))
+
+
+class _SameSize:
+    """Nodes of one size: their numbers, in order, and by row their sums (of `Digest`) and unit roundoffs."""
+
+    def __init__(self, numbers: Array, sums: Array, units: Array) -> None:
+        self.numbers, self.sums, self.units = numbers, sums, units
+        self._order = np.argsort(sums[:, 1])
+        self._magnitudes = sums[self._order, 1]
+
+    def between(self, least: float, most: float) -> Array:
+        """The rows with Σ|x| between two bounds, in order."""
+        first, last = self._magnitudes.searchsorted(least), self._magnitudes.searchsorted(most, "right")
+        return np.sort(self._order[first:last])
 
 
 class _Lookup:

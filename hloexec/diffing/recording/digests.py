@@ -44,7 +44,7 @@ class DigestTable:
             total,
             magnitude,
             squares,
-            self._nonfinite.get(number, _FINITE),
+            self.nonfinite(number),
             bool(self._is_uniform[number]),
         )
 
@@ -53,6 +53,9 @@ class DigestTable:
 
     def in_order(self, number: int) -> int:
         return self._in_order[number]
+
+    def nonfinite(self, number: int) -> tuple[int, int, int]:
+        return self._nonfinite.get(number, _FINITE)
 
     def columns(self) -> tuple[Array, Array, Array]:
         """All `in_order`, all `in_any_order`, and rows of (total, magnitude, squares)."""

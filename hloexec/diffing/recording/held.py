@@ -92,6 +92,8 @@ class Overwritten:
     """An array that differs from another one in a window; see `Arrays`."""
 
     digest: Digest
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
     base: Held
     place: Window
     value: Array
@@ -106,15 +108,7 @@ class Overwritten:
         if value.dtype != base.dtype or not is_worth_it(count * base.dtype.itemsize, value.nbytes):
             return None
         digest = digest_with(base.digest, base.shape, place, base.window(place), value)
-        return cls(digest, base, place, value) if is_good_base(base.digest, digest) else None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.base.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.base.dtype
+        return cls(digest, base.shape, base.dtype, base, place, value) if is_good_base(base.digest, digest) else None
 
     def array(self) -> Array:
         return self._together().copy(order="K")
