@@ -17,9 +17,9 @@ import attrs
 import numpy as np
 
 from hloexec.diffing.agreement import agrees, rounds_alike
-from hloexec.diffing.bounds import Bounds
+from hloexec.diffing.bounds import Bounds, whole
 from hloexec.diffing.chains import NO_CHAIN, InstructionChains, path_chain
-from hloexec.diffing.evaluation import Evaluator
+from hloexec.diffing.evaluation import Evaluator, window_of
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.matching import Index, Match
 from hloexec.diffing.recording.held import Held, Holding, Kept, Overwritten, own
@@ -27,7 +27,6 @@ from hloexec.diffing.states import State
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain, worst
 from hloexec.operations import traits_of
-from hloexec.ops.registry import find_opcode
 from hloexec.precision import largest_number, unit_roundoff
 from hloexec.values import Array
 
@@ -151,12 +150,11 @@ class Replay:
 
     def _computed(self, state: State, instance: Instance) -> Sequence[Held] | None:
         """What an instance gives on the values that hold; None where it cannot be computed again."""
-        entry = find_opcode(instance.opcode)
-        if entry is not None and entry.window is not None and all(len(part) == 1 for part in instance.operands):
-            operand, update, *starts = (part[0].number for part in instance.operands)
-            base, value = state.values.of(operand), state.values[update]
-            window = entry.window(base.shape, value.shape, *(state.values[start] for start in starts))
-            if instance.results[0].shape == base.shape and (made := Overwritten.of(base, window, value)) is not None:
+        window = window_of(instance, state.values)
+        if window is not None:
+            operand, update = (part[0].number for part in instance.operands[:2])
+            made = Overwritten.of(state.values.of(operand), window, state.values[update])
+            if made is not None:
                 return [made]
         arrays = self.evaluator.results(instance, state.values)
         return None if arrays is None else list(map(own, arrays))
@@ -178,11 +176,11 @@ class Replay:
                 if len(inherited) < len(known):
                     stack += [entry for entry in inputs if known[entry.number] is None]
                     continue
-                found = self._bounds.of(current, state.raw[current.number], state.values, inherited)
+                found = self._bounds.of(current, state.raw, state.values, inherited)
                 state.bounds[current.number] = found
             stack.pop()
             if not stack:
-                return found
+                return whole(found)
 
     def wrong_outputs(self, state: State, known: Collection[tuple[int, int]] = ()) -> list[tuple[Node, Node]]:
         """The results that differ: the node of `after`, and what `before` has in its place.
@@ -233,6 +231,8 @@ class Replay:
 
     def _settle(self, state: State, node: Node, held: Held, chain: Chain) -> None:
         number = node.number
+        if not (self.is_recorded(state.raw, number) and isinstance(held, Kept)):
+            state.changed[number] = True
         made_of = frozenset(map(state.values.in_any_order, self.graph.inputs_of(number)))
         state.raw[number] = held
         state.chains[number] = chain
@@ -256,6 +256,9 @@ class Replay:
         else:
             state.matches[number] = match
         state.values[number] = held
+        if state.matches.is_known(number):
+            # Nothing inherits them.
+            state.bounds.pop(number, None)
         if match.is_in_order and found.dtype == held.dtype:
             self.index.note(match.node)
 

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import attrs
 
+from hloexec.diffing.bounds import Bound
 from hloexec.diffing.chains import NO_CHAIN
 from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.matching import Match
 from hloexec.diffing.recording.held import Holding
 from hloexec.numerics.error_budget import Chain
-from hloexec.values import Array
 
 __all__ = ["Chains", "Matches", "State"]
 
@@ -127,17 +127,19 @@ class State:
     matches: Matches
     chains: Chains
     """What has rounded on the way from values of `before`."""
-    bounds: dict[int, Array]
+    bounds: dict[int, Bound]
     """The error bounds of its elements, once they have been used (`Replay.bounds`)."""
     matched: set[int]
     """The nodes of `before` that `after` has."""
+    changed: bytearray
+    """By node, whether it has been computed again since the state was copied from another one."""
 
     @classmethod
     def recorded(cls, ours: Graph, theirs: Graph) -> State:
         """That in which each node holds what was recorded, and matches nothing."""
         raw, values = (Holding(ours.arrays, ours.columns.array[:]) for _ in range(2))
         count = len(ours.nodes)
-        return cls(raw, values, Matches(theirs, values, count), Chains(count), {}, set())
+        return cls(raw, values, Matches(theirs, values, count), Chains(count), {}, set(), bytearray(count))
 
     def has(self, node: Node) -> bool:
         """Whether `before` has what a node of `after` holds, in one order."""
@@ -152,4 +154,5 @@ class State:
             self.chains.copy(),
             dict(self.bounds),
             set(self.matched),
+            bytearray(len(self.changed)),
         )

@@ -71,7 +71,7 @@ def _tried(
     after = replay.override(state, repair.first, repair.given, keep_going)
     if after is None:
         return None
-    reached = [pair for pair in wrong if not after.raw.is_same(state.raw, pair.ours.number)]
+    reached = [pair for pair in wrong if after.changed[pair.ours.number]]
     replay.adopt(after)
     is_right = bool(reached) and all(
         is_near(after.raw[pair.ours.number], pair.theirs.value) and replay.is_right(after, pair.ours, pair.theirs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array as column
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ from hloexec.diffing.digests import Digest, digest_of, digest_with, is_good_base
 from hloexec.diffing.recording.arrays import Arrays, Window, is_worth_it
 from hloexec.values import Array
 
-__all__ = ["Held", "Holding", "Kept", "Overwritten", "Own", "own"]
+__all__ = ["Held", "Holding", "Kept", "Overwritten", "Own", "Windowed", "own"]
 
 _OWN = -1
 
@@ -88,27 +89,20 @@ def own(array: Array) -> Own:
 
 
 @attrs.define(eq=False)
-class Overwritten:
-    """An array that differs from another one in a window; see `Arrays`."""
+class Windowed:
+    """An array that differs from another one in a window.
 
-    digest: Digest
+    The whole is put together when it is asked for. Of several that follow from one another, only the last one that was
+    asked for keeps it, so that walking along them costs no more than the windows.
+    """
+
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    base: Held
+    base: Array | Held | Windowed
     place: Window
     value: Array
     """What the window holds."""
-    _whole: Array | None = None
-    """Kept by the last one of several that follow from one another, so long as no later one is asked for."""
-
-    @classmethod
-    def of(cls, base: Held, place: Window, value: Array) -> Overwritten | None:
-        """None where it is not worth it."""
-        count = int(np.prod(base.shape))
-        if value.dtype != base.dtype or not is_worth_it(count * base.dtype.itemsize, value.nbytes):
-            return None
-        digest = digest_with(base.digest, base.shape, place, base.window(place), value)
-        return cls(digest, base.shape, base.dtype, base, place, value) if is_good_base(base.digest, digest) else None
+    _whole: Array | None = attrs.field(default=None, init=False)
 
     def array(self) -> Array:
         return self._together().copy(order="K")
@@ -117,21 +111,38 @@ class Overwritten:
         return self._together()[window].copy()
 
     def _together(self) -> Array:
-        pending = []
-        current: Held = self
-        while isinstance(current, Overwritten) and current._whole is None:
+        pending: list[Windowed] = []
+        current: Array | Held | Windowed = self
+        while isinstance(current, Windowed) and current._whole is None:
             pending.append(current)
             current = current.base
-        if isinstance(current, Overwritten):
+        if isinstance(current, Windowed):
             assert current._whole is not None
             whole, current._whole = current._whole, None
         else:
-            base = current.array()
+            base = current if isinstance(current, np.ndarray) else current.array()
             whole = base.copy(order="K" if all(base.strides) else "C")
         for entry in reversed(pending):
             whole[entry.place] = entry.value
         self._whole = whole
         return whole
+
+
+@attrs.define(eq=False)
+class Overwritten(Windowed):
+    """What a node holds that is another value but for a window."""
+
+    digest: Digest
+
+    @classmethod
+    def of(cls, base: Held, place: Window, value: Array) -> Overwritten | None:
+        """None where a digest of the whole is needed, or a window is not worth it."""
+        if value.dtype != base.dtype or not is_worth_it(math.prod(base.shape) * base.dtype.itemsize, value.nbytes):
+            return None
+        digest = digest_with(base.digest, base.shape, place, base.window(place), value)
+        if not is_good_base(base.digest, digest):
+            return None
+        return cls(base.shape, base.dtype, base, place, value, digest)
 
 
 class Holding:
@@ -170,11 +181,6 @@ class Holding:
         """Of its digest."""
         number = self._numbers[node]
         return self._own[node].digest.in_any_order if number == _OWN else self._arrays.digests.in_any_order(number)
-
-    def is_same(self, other: Holding, node: int) -> bool:
-        """Whether a node holds in another state what it does in this one."""
-        number = self._numbers[node]
-        return number == other._numbers[node] and (number != _OWN or self._own[node] is other._own[node])
 
     def copy(self) -> Holding:
         return Holding(self._arrays, self._numbers[:], dict(self._own))
