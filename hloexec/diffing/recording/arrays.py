@@ -207,7 +207,7 @@ class Arrays:
         """The place of a copy of a small array."""
         alignment = 64 if kept.nbytes >= 64 else 8
         start = -(-self._used // alignment) * alignment
-        if start + kept.nbytes > _CHUNK:
+        if start + max(kept.nbytes, 1) > _CHUNK:
             self._chunks.append(np.empty(_CHUNK, np.uint8))
             start = 0
         self._used = start + kept.nbytes
