@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TypeAlias
 
 import attrs
@@ -195,10 +195,10 @@ class PathBounds:
         self._bounds = bounds
         self._known: OrderedDict[int, tuple[frozenset[int], frozenset[int], Bound]] = OrderedDict()
 
-    def of(self, node: Node, ends: set[int]) -> Array:
+    def of(self, node: Node, ends: Container[int]) -> Array:
         """By how much the elements of a node may be off, where the nodes in `ends` are what they should be."""
         known = self._known.get(node.number)
-        if known is not None and known[0] <= ends and not known[1] & ends:
+        if known is not None and all(map(ends.__contains__, known[0])) and not any(map(ends.__contains__, known[1])):
             return whole(known[2])
         found: dict[int, Bound] = {}
         met: set[int] = set()

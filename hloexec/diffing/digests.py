@@ -25,6 +25,7 @@ _BLOCK = 1 << 15
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 """The multipliers of SplitMix64's finalizer (Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators,
 2014)."""
+_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 _WORDS = 1 << 64
 """How many words of 64 bits there are; digests count modulo this."""
@@ -70,6 +71,8 @@ def digest_of(array: Array) -> Digest:
     """The digest of an array of any element type."""
     family = family_of(array.dtype)
     flat = np.ravel(array)
+    if flat.size == 1:
+        return _digest_of_one(flat, family)
     sums = _Sums()
     is_uniform = True
     with np.errstate(all="ignore"):
@@ -80,6 +83,20 @@ def digest_of(array: Array) -> Digest:
             is_uniform = is_uniform and bool((words == first).all())
             sums.add(values, words, np.arange(2 * start + 1, 2 * (start + words.size) + 1, 2, dtype=np.uint64))
     return sums.digest(flat.size, family, is_uniform)
+
+
+def _digest_of_one(flat: Array, family: str) -> Digest:
+    """The digest of a single element, by Python's numbers, which are faster there."""
+    values, words = _numbers(flat, family)
+    word = (int(words[0]) + int(_INCREMENT)) % _WORDS
+    for shift, factor in zip(_SHIFTS, (_FIRST, _SECOND), strict=False):
+        word = (word ^ word >> int(shift)) * int(factor) % _WORDS
+    word ^= word >> int(_SHIFTS[-1])
+    numbers: list[float] = values.tolist()
+    finite = [number for number in numbers if math.isfinite(number)]
+    bad = sum(map(math.isnan, numbers)), numbers.count(math.inf), numbers.count(-math.inf)
+    total, magnitude, squares = sum(finite), sum(map(abs, finite)), sum(number * number for number in finite)
+    return Digest(1, family, word, word, total, magnitude, squares, bad, True)
 
 
 def digest_with(digest: Digest, shape: tuple[int, ...], window: tuple[slice, ...], old: Array, new: Array) -> Digest:
@@ -179,7 +196,7 @@ def _words(values: Array) -> Array:
 
 def _mixed(words: Array) -> Array:
     """SplitMix64's finalizer, so that sums of words tell much about them."""
-    mixed = words + np.uint64(0x9E3779B97F4A7C15)
+    mixed = words + _INCREMENT
     mixed ^= mixed >> _SHIFTS[0]
     mixed *= _FIRST
     mixed ^= mixed >> _SHIFTS[1]

@@ -45,6 +45,7 @@ class Node:
     number: int
     """Nodes are counted in the order in which they came to be."""
     _graph: Graph
+    _digest: Digest | None = attrs.field(default=None, init=False)
 
     @property
     def value(self) -> Array:
@@ -71,7 +72,9 @@ class Node:
 
     @property
     def digest(self) -> Digest:
-        return self._graph.arrays.digest(self.array)
+        if self._digest is None:
+            self._digest = self._graph.arrays.digest(self.array)
+        return self._digest
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -196,7 +199,7 @@ class Graph:
         return found
 
     def instance(self, number: int) -> Instance:
-        found = self._added.get(number) or self._instances.get(number)
+        found = self._instances.get(number) or self._added.get(number)
         if found is None:
             found = self._instances[number] = self._made(number)
             self._recent.append(found)
@@ -210,6 +213,10 @@ class Graph:
     def device_of(self, node: int) -> int:
         number = self.columns.instance[node]
         return self._apart[node].device if number < 0 else self.columns.device[number]
+
+    def instruction_of(self, node: int) -> Instruction:
+        number = self.columns.instance[node]
+        return self._apart[node].instruction if number < 0 else self.columns.sites[self.columns.site[number]][0]
 
     def scope_of(self, node: int) -> str:
         number = self.columns.instance[node]

@@ -15,6 +15,7 @@ from hloexec.diffing.digests import Digest
 from hloexec.diffing.evaluation import Values
 from hloexec.diffing.graph import Graph, Node, iterations_of
 from hloexec.diffing.recording.held import Held, own
+from hloexec.diffing.recording.numbers import Numbers
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain
 from hloexec.precision import unit_roundoff
@@ -57,13 +58,14 @@ class Index:
         self._path_bounds = bounds
         self.chains = chains
         """Of `before`'s instructions."""
-        self.matched: set[int] = set()
+        self.matched = Numbers()
         """The numbers of the nodes that `after` is known to have."""
         arrays = np.array(graph.columns.array)
         in_order, in_any_order, self._sums = (part[arrays] for part in graph.arrays.digests.columns())
         self._in_order, self._in_any_order = _Lookup(in_order), _Lookup(in_any_order)
         self._layouts = graph.arrays.layouts(arrays)
         self._chosen: dict[object, Node] = {}
+        self._known_likeness: dict[tuple[int, int], int] = {}
         self._known_sizes: dict[tuple[int, str], _SameSize] = {}
 
     def equal(self, digest: Digest) -> Iterator[Node]:
@@ -75,9 +77,16 @@ class Index:
         return self._of_kind(digest, self._in_any_order[digest.in_any_order])
 
     def _of_kind(self, digest: Digest, numbers: list[int]) -> Iterator[Node]:
+        return map(self.graph.node, self._numbers_of_kind(digest, numbers))
+
+    def _numbers_of_kind(self, digest: Digest, numbers: list[int]) -> Iterator[int]:
         arrays, array = self.graph.arrays, self.graph.columns.array
         kind = (digest.count, digest.family)
-        return (self.graph.node(number) for number in numbers if arrays.size(array[number]) == kind)
+        return (number for number in numbers if arrays.size(array[number]) == kind)
+
+    def _equal_on(self, device: int, digest: Digest, known: list[int]) -> Iterator[int]:
+        """The numbers of the nodes with the same elements on a device."""
+        return (number for number in self._numbers_of_kind(digest, known) if self.graph.device_of(number) == device)
 
     def note(self, node: Node) -> None:
         """`after` has this value, and with it all that are equal on its device."""
@@ -85,7 +94,8 @@ class Index:
             self._note_equal(node)
 
     def _note_equal(self, node: Node) -> None:
-        self.matched.update(entry.number for entry in self.equal(node.digest) if entry.device == node.device)
+        digest = node.digest
+        self.matched.update(self._equal_on(node.device, digest, self._in_order[digest.in_order]))
 
     def operands(self, ours: Node, theirs: Node, values: Values) -> list[tuple[Node, Node]] | None:
         """Pairs of the operands of a value of `after`, which holds `values`, and what they should be; None where those
@@ -126,17 +136,35 @@ class Index:
     def _likeliest_of(self, digest: Digest, like: Node, made_of: frozenset[int], known: list[int]) -> Node | None:
         """Of the nodes with the same elements, the one most like another."""
         # A constant of a loop has as many nodes as that has iterations.
-        key = (digest.in_order, digest.count, digest.family, like.device, like.instance.static, like.shape, made_of)
-        if len(known) > _FEW and key in self._chosen:
-            return self._chosen[key]
-        on_device = (node for node in self._of_kind(digest, known) if node.device == like.device)
-        equal = list(islice(on_device, _MOST_EQUAL))
-        if len(equal) < 2:
-            return equal[0] if equal else None
-        found = max(equal, key=lambda node: (self._common(node.number, made_of), _likeness(node, like), -node.number))
+        key: object = None
         if len(known) > _FEW:
+            kind = digest.in_order, digest.count, digest.family
+            key = (kind, like.device, like.instance.static, like.shape, made_of)
+            if key in self._chosen:
+                return self._chosen[key]
+        equal = list(islice(self._equal_on(like.device, digest, known), _MOST_EQUAL))
+        if not equal:
+            return None
+        found = self.graph.node(
+            max(equal, key=lambda node: (self._common(node, made_of), self._likeness(node, like), -node))
+            if len(equal) > 1
+            else equal[0]
+        )
+        if key is not None:
             self._chosen[key] = found
         return found
+
+    def _likeness(self, node: int, like: Node) -> int:
+        """How much two nodes look like one another, by names and shapes."""
+        ours, counterpart = self.graph.instruction_of(node), like.instance.instruction
+        key = (id(ours), id(counterpart))
+        if key not in self._known_likeness:
+            self._known_likeness[key] = (
+                2 * (ours.opcode == counterpart.opcode)
+                + 2 * (ours.op_name is not None and ours.op_name == counterpart.op_name)
+                + (ours.name == counterpart.name)
+            )
+        return self._known_likeness[key] + (self.graph.arrays.shape(self.graph.columns.array[node]) == like.shape)
 
     def _close(
         self,
@@ -248,14 +276,3 @@ class _Lookup:
             return []
         found: list[int] = self._order[start : self._words.searchsorted(key, "right")].tolist()
         return found
-
-
-def _likeness(node: Node, like: Node) -> int:
-    """How much two nodes look like one another, by names and shapes."""
-    ours, counterpart = node.instance.instruction, like.instance.instruction
-    return int(
-        2 * (ours.opcode == counterpart.opcode)
-        + (node.shape == like.shape)
-        + 2 * (ours.op_name is not None and ours.op_name == counterpart.op_name)
-        + (ours.name == counterpart.name)
-    )

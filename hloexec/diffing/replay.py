@@ -58,9 +58,8 @@ class Replay:
 
     def _recorded(self, node: Node, held: Held) -> Held:
         """What the node had in the run, where another array of its shape holds the same numbers."""
-        if isinstance(held, Kept) and held.number == node.array:
-            return held
-        return node.held if held.digest.in_order == node.digest.in_order else held
+        recorded = node.held
+        return recorded if held.in_order == recorded.in_order else held
 
     def is_recorded(self, held: Holding, node: int) -> bool:
         """Whether a node holds what it had in the run."""

@@ -16,6 +16,7 @@ from hloexec.diffing.chains import NO_CHAIN
 from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.matching import Match
 from hloexec.diffing.recording.held import Holding
+from hloexec.diffing.recording.numbers import Numbers
 from hloexec.numerics.error_budget import Chain
 
 __all__ = ["Chains", "Matches", "State"]
@@ -129,7 +130,7 @@ class State:
     """What has rounded on the way from values of `before`."""
     bounds: dict[int, Bound]
     """The error bounds of its elements, once they have been used (`Replay.bounds`)."""
-    matched: set[int]
+    matched: Numbers
     """The nodes of `before` that `after` has."""
     changed: bytearray
     """By node, whether it has been computed again since the state was copied from another one."""
@@ -139,7 +140,7 @@ class State:
         """That in which each node holds what was recorded, and matches nothing."""
         raw, values = (Holding(ours.arrays, ours.columns.array[:]) for _ in range(2))
         count = len(ours.nodes)
-        return cls(raw, values, Matches(theirs, values, count), Chains(count), {}, set(), bytearray(count))
+        return cls(raw, values, Matches(theirs, values, count), Chains(count), {}, Numbers(), bytearray(count))
 
     def has(self, node: Node) -> bool:
         """Whether `before` has what a node of `after` holds, in one order."""
@@ -153,6 +154,6 @@ class State:
             self.matches.copy(values),
             self.chains.copy(),
             dict(self.bounds),
-            set(self.matched),
+            self.matched.copy(),
             bytearray(len(self.changed)),
         )

@@ -96,6 +96,15 @@ def test_the_digest_of_what_is_overwritten_follows_from_what_was_and_is_there(dt
     )
 
 
+@pytest.mark.parametrize("number", [0.0, -2.5, 1e200, np.nan, np.inf, -np.inf, 3, -3, True, 2 - 1j, complex(np.nan, 4)])
+def test_single_elements_have_the_digests_of_others(number: complex) -> None:
+    one, two = digest_of(np.array(number)), digest_of(np.array([number, number]))
+    assert two.in_any_order == 2 * one.in_any_order % 2**64
+    assert two.in_order == 4 * one.in_order % 2**64
+    assert (two.total, two.magnitude, two.squares) == (2 * one.total, 2 * one.magnitude, 2 * one.squares)
+    assert two.nonfinite == tuple(2 * count for count in one.nonfinite)
+
+
 def test_what_becomes_uniform_is_told_from_what_is_not() -> None:
     ones, zeros = np.ones((4, 3)), np.zeros((4, 3))
     window = (slice(1, 2), slice(0, 3))

@@ -25,6 +25,10 @@ class Held(Protocol):
     def digest(self) -> Digest: ...
 
     @property
+    def in_order(self) -> int:
+        """Of its digest."""
+
+    @property
     def shape(self) -> tuple[int, ...]: ...
 
     @property
@@ -48,6 +52,10 @@ class Kept:
         return self.arrays.digest(self.number)
 
     @property
+    def in_order(self) -> int:
+        return self.arrays.digests.in_order(self.number)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return self.arrays.shape(self.number)
 
@@ -68,6 +76,10 @@ class Own:
 
     digest: Digest
     value: Array
+
+    @property
+    def in_order(self) -> int:
+        return self.digest.in_order
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -133,6 +145,10 @@ class Overwritten(Windowed):
     """What a node holds that is another value but for a window."""
 
     digest: Digest
+
+    @property
+    def in_order(self) -> int:
+        return self.digest.in_order
 
     @classmethod
     def of(cls, base: Held, place: Window, value: Array) -> Overwritten | None:
