@@ -8,8 +8,10 @@ sums in another order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import islice, permutations
+from typing import Any
 
 import attrs
 import numpy as np
@@ -37,6 +39,7 @@ __all__ = [
     "is_right",
     "is_same",
     "is_varied",
+    "magnitudes",
     "permuted",
     "rearranged",
     "rounds_alike",
@@ -87,11 +90,23 @@ def could_agree(first: Digest, sums: Array, relative: Array) -> Array:
     2 r² (Σx² + n s²). The sums themselves are off by n 2⁻⁵² Σ|x| at most.
     """
     n, size = first.count, first.root_mean_square
+    linear = _linear(first, relative)
     relative = relative + 2.0**-52 * min(n, 1 << 16)
-    linear = relative * (first.magnitude + n * size)
     square = 2 * relative * (first.squares + size * first.magnitude) + 2 * relative**2 * (first.squares + n * size**2)
     ours = np.array([first.total, first.magnitude, first.squares])
     return np.asarray((np.abs(sums - ours) <= np.stack([linear, linear, square], axis=-1) * (1 + 1e-9)).all(axis=1))
+
+
+def magnitudes(first: Digest, relative: float) -> tuple[float, float]:
+    """Between which Σ|x| those lie of all values that `could_agree` with a digest, with errors of at most that part."""
+    reach = float(_linear(first, np.float64(relative))) * (1 + 1e-8)
+    return (first.magnitude - reach, first.magnitude + reach) if math.isfinite(reach) else (-math.inf, math.inf)
+
+
+def _linear(first: Digest, relative: Any) -> Any:
+    """By how much Σx and Σ|x| may be off."""
+    n = first.count
+    return (relative + 2.0**-52 * min(n, 1 << 16)) * (first.magnitude + n * first.root_mean_square)
 
 
 def agrees(actual: Array, expected: Array, allowed: Array | None) -> bool:

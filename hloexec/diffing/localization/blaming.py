@@ -21,7 +21,8 @@ from hloexec.diffing.localization.patches import Patch, patched
 from hloexec.diffing.localization.relations import NodePair, Relations
 from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.localization.trials import Trials
-from hloexec.diffing.replay import Replay, State
+from hloexec.diffing.replay import Replay
+from hloexec.diffing.states import State
 from hloexec.ops.common import wide
 from hloexec.values import Array
 
@@ -124,9 +125,10 @@ class Blame:
     def nearest(self, state: State) -> list[Blamed]:
         """The value that is closest to its rounding bound, if none exceeds it; or nothing."""
         worst, found = 0.0, []
-        for node, match in zip(self._replay.graph.nodes, state.matches, strict=True):
-            if match is None or match.is_exact or match.value.shape != state.raw[node.number].shape:
+        for number, match in state.matches.found():
+            if match.is_exact or match.held.shape != state.raw.of(number).shape:
                 continue
+            node = self._replay.graph.node(number)
             raw = state.raw[node.number]
             allowed = self._allowed(state, node, match.node)
             if allowed is None or allowed.shape != raw.shape:

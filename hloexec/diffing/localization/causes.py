@@ -40,6 +40,8 @@ from hloexec.precision import unit_roundoff
 __all__ = ["Causes"]
 
 _FEW_RUNS = 3
+_MOST_RUNS = 1 << 14
+"""So many are kept in memory, and those of two instructions more."""
 
 
 @attrs.frozen
@@ -352,6 +354,8 @@ class Causes:
         """The runs of an instruction on a device in the same loops, by their iterations, in the order of the run."""
         key = (side, instance.static, instance.device, instance.loops)
         if key not in self._known_runs:
+            if sum(map(len, self._known_runs.values())) > _MOST_RUNS:
+                self._known_runs.clear()
             self._known_runs[key] = {
                 entry.iterations: entry
                 for entry in self._graphs[side].runs[instance.static]

@@ -14,7 +14,8 @@ import attrs
 
 from hloexec.diffing.agreement import aligned, is_near
 from hloexec.diffing.graph import Instance, Node
-from hloexec.diffing.replay import Replay, State
+from hloexec.diffing.replay import Replay
+from hloexec.diffing.states import State
 from hloexec.operations import traits_of
 
 __all__ = ["NodePair", "Relation", "Relations", "constant_of", "is_filled", "transparent_chain"]
@@ -58,7 +59,7 @@ class Relations:
 
     def of(self, ours: Node, theirs: Node) -> Relation:
         """What a value of `after`, computed from values of `before` as far as both have them, is to one of `before`."""
-        digest, other = self._replay.digest(ours, self.state.raw[ours.number]), theirs.digest
+        digest, other = self.state.raw.digest(ours.number), theirs.digest
         if digest.count != other.count or digest.family != other.family:
             return Relation.DIFFERENT
         if digest.in_order == other.in_order:
@@ -125,8 +126,9 @@ class Relations:
         """The instructions of `after` that compute a value of `before`; what only passes it on aside."""
         if self._holders is None:
             self._holders = defaultdict(set)
-            for node, match in zip(self._replay.graph.nodes, self.state.matches, strict=True):
-                if match is not None and not _passes_on(node.instance):
+            for number, match in self.state.matches.found():
+                node = self._replay.graph.node(number)
+                if not _passes_on(node.instance):
                     self._holders[match.node.device, match.node.digest.in_any_order].add(node.instance.static)
         return self._holders[theirs.device, theirs.digest.in_any_order]
 
@@ -194,7 +196,7 @@ class Relations:
         return 1 + (ours.shape == theirs.shape) + is_as_deep + has_same_attributes + operands
 
     def is_evidence(self, node: Node) -> bool:
-        digest = self._replay.digest(node, self.state.raw[node.number])
+        digest = self.state.raw.digest(node.number)
         if traits_of(node.instance.instruction).moves is not None and not _passes_on(node.instance):
             # Of a value that chooses among others, all elements are in `before`, if perhaps not the right ones.
             return False

@@ -20,7 +20,8 @@ from hloexec.diffing.localization.edits import Edit, edits_of
 from hloexec.diffing.localization.regions import LARGEST_REGION
 from hloexec.diffing.localization.relations import NodePair, constant_of
 from hloexec.diffing.localization.rerun import Rerun
-from hloexec.diffing.replay import Replay, State
+from hloexec.diffing.replay import Replay
+from hloexec.diffing.states import State
 from hloexec.values import Array
 
 __all__ = ["Repair", "Repairs"]

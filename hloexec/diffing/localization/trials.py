@@ -15,7 +15,8 @@ from hloexec.diffing.localization.regions import Regions
 from hloexec.diffing.localization.relations import NodePair, Relations
 from hloexec.diffing.localization.repairs import Repair, Repairs
 from hloexec.diffing.localization.suspects import Suspect
-from hloexec.diffing.replay import Replay, State
+from hloexec.diffing.replay import Replay
+from hloexec.diffing.states import State
 from hloexec.dtypes import element_type_of
 from hloexec.precision import unit_roundoff
 
