@@ -354,8 +354,30 @@ class _Runs:
             self._numbers[computation.name, instruction.name].append(numbers)
 
     def __getitem__(self, static: tuple[str, str]) -> list[Instance]:
-        numbers = sorted(int(number) for part in self._numbers.get(static, ()) for number in part)
-        return [*map(self._graph.instance, numbers), *self._added.get(static, ())]
+        return [*map(self._graph.instance, self.numbers(static).tolist()), *self._added.get(static, ())]
+
+    def numbers(self, static: tuple[str, str]) -> Array:
+        """The numbers of the instances of an instruction that the run has recorded, in its order."""
+        parts = self._numbers.get(static, [])
+        if len(parts) > 1:
+            parts = self._numbers[static] = [np.sort(np.concatenate(parts))]
+        return parts[0] if parts else np.zeros(0, np.int64)
+
+    def before(self, instance: Instance) -> Iterator[Instance]:
+        """The earlier runs of an instruction in the same loops on its device, the last one first."""
+        return self._alike(instance, self._numbers_before(instance)[::-1])
+
+    def first(self, instance: Instance) -> Instance:
+        """The first of these, or the instance itself."""
+        return next(self._alike(instance, self._numbers_before(instance)), instance)
+
+    def _numbers_before(self, instance: Instance) -> Array:
+        numbers = self.numbers(instance.static)
+        return numbers[: np.searchsorted(numbers, instance.number)]
+
+    def _alike(self, instance: Instance, numbers: Array) -> Iterator[Instance]:
+        runs = (self._graph.instance(int(number)) for number in numbers)
+        return (run for run in runs if run.device == instance.device and run.loops == instance.loops)
 
     def add(self, instance: Instance) -> None:
         self._added[instance.static].append(instance)

@@ -39,6 +39,8 @@ from hloexec.precision import unit_roundoff
 
 __all__ = ["Causes"]
 
+_FEWEST_PAIRS = 64
+"""So many are looked at even if a replay has left no time for them."""
 _FEW_RUNS = 3
 _MOST_RUNS = 1 << 14
 """So many are kept in memory, and those of two instructions more."""
@@ -117,7 +119,7 @@ class Causes:
     def _found(self, causes: Sequence[_Cause]) -> Iterator[Suspect]:
         """What may be to blame for some causes, and what lies behind them."""
         stack: list[_Cause | Suspect] = [*reversed(causes)]
-        while stack and not self._is_over():
+        while stack and (len(self.pairs) < _FEWEST_PAIRS or not self._is_over()):
             entry = stack.pop()
             if isinstance(entry, Suspect):
                 yield entry

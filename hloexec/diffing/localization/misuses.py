@@ -37,7 +37,7 @@ class Misuses:
     def _counts_alike(self, ours: Node, theirs: Node) -> bool:
         """Whether two values were equal in the iterations before, too, and others in each."""
         sides = [[run.results[node.leaf] for run in self._relations.runs_before(node)] for node in (ours, theirs)]
-        pairs = list(zip(reversed(sides[0]), reversed(sides[1]), strict=False))[:_FEW_RUNS]
+        pairs = list(zip(*sides, strict=False))[:_FEW_RUNS]
         values = {entry.digest.in_order for entry, _ in pairs} | {ours.digest.in_order}
         is_equal = all(self._relations.of(*pair) is Relation.EQUAL for pair in pairs)
         return is_equal and len(values) > len(pairs) == _FEW_RUNS

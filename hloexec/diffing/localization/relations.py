@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from enum import Enum
+from itertools import islice
 
 import attrs
 
 from hloexec.diffing.agreement import aligned, is_near
-from hloexec.diffing.graph import Instance, Node
+from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.replay import Replay
 from hloexec.diffing.states import State
 from hloexec.operations import traits_of
@@ -23,6 +24,7 @@ __all__ = ["NodePair", "Relation", "Relations", "constant_of", "is_filled", "tra
 _FEW = 5
 """Arrays of fewer elements, of integers or of one number are easily equal by accident."""
 _DEPTH = 3
+_MOST_RUNS = 8
 
 
 class Relation(Enum):
@@ -81,15 +83,15 @@ class Relations:
         return self.of(ours, theirs) is Relation.DIFFERENT
 
     def runs_before(self, node: Node) -> list[Instance]:
-        """The earlier runs of what computed a value of either side, in the same loops on its device."""
-        own = node.instance
-        ours, theirs = self._replay.graph, self._replay.index.graph
+        """The last few runs, before it, of what computed a value of either side, in the same loops on its device; the
+        last one first."""
+        return list(islice(self._graph_of(node).runs.before(node.instance), _MOST_RUNS))
+
+    def _graph_of(self, node: Node) -> Graph:
+        """The graph of the side that computed a value."""
+        own, ours = node.instance, self._replay.graph
         is_ours = own.number < len(ours.instances) and ours.instances[own.number] is own
-        return [
-            run
-            for run in (ours if is_ours else theirs).runs[own.static]
-            if run.number < own.number and run.device == own.device and run.loops == own.loops
-        ]
+        return ours if is_ours else self._replay.index.graph
 
     def _are_same(self, ours: Node, theirs: Node) -> bool:
         """Whether a value is what it should be, its dimensions perhaps permuted."""
@@ -166,9 +168,9 @@ class Relations:
     def _runs_alike(self, ours: Node, theirs: Node) -> Iterator[tuple[Instance, Instance]]:
         """What computed two values, and the first runs of their instructions, if these are in the same iteration."""
         yield ours.instance, theirs.instance
-        first, other = self.runs_before(ours)[:1], self.runs_before(theirs)[:1]
-        if first and other and first[0].iterations == other[0].iterations:
-            yield first[0], other[0]
+        first, other = (self._graph_of(node).runs.first(node.instance) for node in (ours, theirs))
+        if first is not ours.instance and first.iterations == other.iterations:
+            yield first, other
 
     def _crossing(self, instance: Instance, first: list[Node], second: list[Node]) -> int:
         """How many more of two operands are those of the other side where these change places."""
