@@ -194,7 +194,8 @@ class Index:
                     found = rearranged(value, theirs, allowed)
                 if found is not None and rounds_alike(value, found, chain, other):
                     is_as_recorded = in_order and theirs.shape == value.shape
-                    return Match(node, in_order, False, node.held if is_as_recorded else own(found))
+                    same = node.held if is_as_recorded else held if found is value else own(found)
+                    return Match(node, in_order, False, same)
         return None
 
     def allowances(self, chain: Chain, bounds: Array, other: Chain, node: Node) -> Iterator[Allowance]:

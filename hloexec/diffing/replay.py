@@ -250,8 +250,9 @@ class Replay:
             found = own(found.array().astype(held.dtype))
             match = attrs.evolve(match, held=found)
         if found.dtype == held.dtype:
+            is_kept = found is held
             held = self._recorded(node, found)
-            state.matches.take(number, match, held is found)
+            state.matches.take(number, match, is_kept or held is found)
         else:
             state.matches[number] = match
         state.values[number] = held
