@@ -8,8 +8,10 @@ sums in another order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import islice, permutations
+from typing import Any
 
 import attrs
 import numpy as np
@@ -34,8 +36,10 @@ __all__ = [
     "comes_near",
     "could_agree",
     "is_near",
+    "is_right",
     "is_same",
     "is_varied",
+    "magnitudes",
     "permuted",
     "rearranged",
     "rounds_alike",
@@ -52,6 +56,9 @@ _SHARE = 0.05
 _LEFT = 0.25
 """Of the elements that were off, no more may still be where a value has come right."""
 _ROUNDINGS = 64.0
+_FEW_ROUNDINGS = 2.0
+_NARROW_ROUNDINGS = 8.0
+"""In a narrow type, in which 64 would be a quarter of a number. It rounds what f32 has added up, not each step."""
 _COARSE_SQUARE = 2.0**-24
 """The square of the unit roundoff from which on a type counts as narrow: f16 has 2⁻¹¹, bf16 2⁻⁸."""
 _MORE = 1.3
@@ -83,11 +90,23 @@ def could_agree(first: Digest, sums: Array, relative: Array) -> Array:
     2 r² (Σx² + n s²). The sums themselves are off by n 2⁻⁵² Σ|x| at most.
     """
     n, size = first.count, first.root_mean_square
+    linear = _linear(first, relative)
     relative = relative + 2.0**-52 * min(n, 1 << 16)
-    linear = relative * (first.magnitude + n * size)
     square = 2 * relative * (first.squares + size * first.magnitude) + 2 * relative**2 * (first.squares + n * size**2)
     ours = np.array([first.total, first.magnitude, first.squares])
     return np.asarray((np.abs(sums - ours) <= np.stack([linear, linear, square], axis=-1) * (1 + 1e-9)).all(axis=1))
+
+
+def magnitudes(first: Digest, relative: float) -> tuple[float, float]:
+    """Between which Σ|x| those lie of all values that `could_agree` with a digest, with errors of at most that part."""
+    reach = float(_linear(first, np.float64(relative))) * (1 + 1e-8)
+    return (first.magnitude - reach, first.magnitude + reach) if math.isfinite(reach) else (-math.inf, math.inf)
+
+
+def _linear(first: Digest, relative: Any) -> Any:
+    """By how much Σx and Σ|x| may be off."""
+    n = first.count
+    return (relative + 2.0**-52 * min(n, 1 << 16)) * (first.magnitude + n * first.root_mean_square)
 
 
 def agrees(actual: Array, expected: Array, allowed: Array | None) -> bool:
@@ -211,17 +230,23 @@ def comes_near(now: Array, before: Array, expected: Array, share: float = _SHARE
     return False
 
 
+def is_right(now: Array, expected: Array) -> bool:
+    """Whether a value is what is expected, row by row, to within two roundings."""
+    return any(_count_off(now, candidate, _FEW_ROUNDINGS) == 0 for candidate in islice(aligned(expected, now.shape), 1))
+
+
 def is_same(first: Array, second: Array) -> bool:
     """Whether two arrays hold the same numbers."""
     return bool(np.array_equal(wide(first), wide(second), equal_nan=True))
 
 
-def _count_off(actual: Array, expected: Array) -> int:
+def _count_off(actual: Array, expected: Array, roundings: float | None = None) -> int:
     """How many elements do not agree to within some roundings."""
     first, second = element_type_of(actual.dtype), element_type_of(expected.dtype)
     x, y = wide(actual), wide(expected)
     if not first.is_inexact or not second.is_inexact:
         return int(np.count_nonzero(x != y))
-    part = _ROUNDINGS * max(unit_roundoff(first), unit_roundoff(second))
+    unit = max(unit_roundoff(first), unit_roundoff(second))
+    part = unit * (roundings or (_ROUNDINGS if unit**2 < _COARSE_SQUARE else _NARROW_ROUNDINGS))
     with np.errstate(all="ignore"):
         return int(np.count_nonzero(~((np.abs(x - y) <= part * np.abs(y)) | (x == y) | (np.isnan(x) & np.isnan(y)))))

@@ -17,14 +17,18 @@ else by how much the result changes if the operand changes by that much in eithe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Container, Mapping
+from typing import TypeAlias
 
 import attrs
 import numpy as np
 
 from hloexec.diffing.chains import InstructionChains, on_the_way
-from hloexec.diffing.evaluation import Evaluator, Overlay, Values
+from hloexec.diffing.evaluation import Evaluator, Overlay, Values, window_of
 from hloexec.diffing.graph import Graph, Instance, Node
+from hloexec.diffing.recording.arrays import is_worth_it
+from hloexec.diffing.recording.held import Holding, Windowed
 from hloexec.dtypes import element_type_of
 from hloexec.ir import Computation
 from hloexec.numerics.error_budget import LAMBDA, Chain
@@ -34,11 +38,14 @@ from hloexec.ops.registry import Opcode, find_opcode
 from hloexec.precision import largest_number, smallest_normal, unit_roundoff
 from hloexec.values import Array
 
-__all__ = ["Bounds", "PathBounds", "relative_bound"]
+__all__ = ["Bound", "Bounds", "PathBounds", "relative_bound", "whole"]
 
 _MOVES = 8.0
 """By how many bounds an operand is changed to measure the effect; half an ULP would be lost in rounding."""
 _DRAWS = 4
+_MOST_KNOWN = 1 << 10
+"""So many bounds of recorded values are kept."""
+Bound: TypeAlias = Array | Windowed
 
 
 @attrs.frozen
@@ -62,11 +69,30 @@ class Bounds:
         self._chains = chains
         self._absolute: dict[tuple[str, str], bool] = {}
 
-    def of(self, node: Node, result: Array, values: Values, inherited: Mapping[int, Array]) -> Array:
-        """By how much each element of a node's result may be off (f64), computed from `values`.
+    def of(self, node: Node, raw: Holding, values: Holding, inherited: Mapping[int, Bound]) -> Bound:
+        """By how much each element of a node's result, which is in `raw`, may be off (f64), computed from `values`.
 
         `inherited` has the bounds of operands that may be off themselves, by the number of their node.
         """
+        found = self._overwritten(node.instance, values, inherited)
+        if found is not None:
+            return found
+        return self._of(node, raw[node.number], values, {number: whole(entry) for number, entry in inherited.items()})
+
+    def _overwritten(self, instance: Instance, values: Holding, inherited: Mapping[int, Bound]) -> Windowed | None:
+        """The bounds of what is another value but for a window, if that is large: those of both."""
+        place = window_of(instance, values)
+        if place is None:
+            return None
+        operand, update = (part[0].number for part in instance.operands[:2])
+        sizes, part = values.of(operand).shape, values.of(update).shape
+        if not is_worth_it(8 * math.prod(sizes), 8 * math.prod(part)):
+            return None
+        base = inherited.get(operand, np.broadcast_to(0.0, sizes))
+        value = whole(inherited.get(update, np.broadcast_to(0.0, part)))
+        return Windowed(sizes, np.dtype(np.float64), base, place, value)
+
+    def _of(self, node: Node, result: Array, values: Values, inherited: Mapping[int, Array]) -> Array:
         if not element_type_of(result.dtype).is_inexact:
             return np.zeros(result.shape)
         with np.errstate(all="ignore"):
@@ -165,24 +191,31 @@ class PathBounds:
     """The bounds of recorded values, from the nearest ones that the other run has."""
 
     def __init__(self, graph: Graph, bounds: Bounds) -> None:
-        self._values = [node.value for node in graph.nodes]
+        self._values = Holding(graph.arrays, graph.columns.array)
         self._bounds = bounds
-        self._known: dict[int, tuple[frozenset[int], frozenset[int], Array]] = {}
+        self._known: OrderedDict[int, tuple[frozenset[int], frozenset[int], Bound]] = OrderedDict()
 
-    def of(self, node: Node, ends: set[int]) -> Array:
+    def of(self, node: Node, ends: Container[int]) -> Array:
         """By how much the elements of a node may be off, where the nodes in `ends` are what they should be."""
         known = self._known.get(node.number)
-        if known is not None and known[0] <= ends and not known[1] & ends:
-            return known[2]
-        found: dict[int, Array] = {}
+        if known is not None and all(map(ends.__contains__, known[0])) and not any(map(ends.__contains__, known[1])):
+            return whole(known[2])
+        found: dict[int, Bound] = {}
         met: set[int] = set()
         for current, inputs in on_the_way(node, ends):
             met.update(entry.number for entry in current.instance.inputs if entry.number in ends)
             inherited = {entry.number: found[entry.number] for entry in inputs}
-            found[current.number] = self._bounds.of(current, current.value, self._values, inherited)
+            found[current.number] = self._bounds.of(current, self._values, self._values, inherited)
         inside = frozenset(found) - {node.number}
         self._known[node.number] = (frozenset(met), inside, found[node.number])
-        return found[node.number]
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+        return whole(found[node.number])
+
+
+def whole(bound: Bound) -> Array:
+    """Bounds as an array."""
+    return bound.array() if isinstance(bound, Windowed) else bound
 
 
 def _fractional(instance: Instance, values: Values) -> list[int]:

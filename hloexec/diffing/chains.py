@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from hloexec.diffing.graph import Node
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
@@ -67,7 +67,7 @@ def _coarsest(computation: Computation) -> float:
     return max((unit_roundoff(entry) for entry in types if entry.is_floating), default=0.0)
 
 
-def steps_from(node: Node, ends: set[int], most: int) -> int:
+def steps_from(node: Node, ends: Container[int], most: int) -> int:
     """How many nodes lie between those in `ends` and a node, that one included; more than `most` are not counted."""
     seen = {node.number}
     pending = [node]
@@ -81,7 +81,7 @@ def steps_from(node: Node, ends: set[int], most: int) -> int:
     return len(seen)
 
 
-def path_chain(node: Node, ends: set[int], chains: InstructionChains) -> Chain:
+def path_chain(node: Node, ends: Container[int], chains: InstructionChains) -> Chain:
     """The worst chain from nodes in `ends` to a node."""
     found: dict[int, Chain] = {}
     for current, inputs in on_the_way(node, ends):
@@ -89,7 +89,7 @@ def path_chain(node: Node, ends: set[int], chains: InstructionChains) -> Chain:
     return found[node.number]
 
 
-def on_the_way(node: Node, ends: set[int]) -> Iterator[tuple[Node, list[Node]]]:
+def on_the_way(node: Node, ends: Container[int]) -> Iterator[tuple[Node, list[Node]]]:
     """The nodes that lie between those in `ends` and a node, that one last, each behind its inputs among them.
 
     Of very many, the farthest are left out.

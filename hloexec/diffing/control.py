@@ -7,7 +7,8 @@ instruction that computed them is wrong.
 
 from __future__ import annotations
 
-from collections import Counter
+from array import array as column
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,8 @@ import attrs
 from hloexec.diffing.correspondence import nested
 from hloexec.diffing.digests import Digest, digest_of
 from hloexec.diffing.findings import InstructionRun
-from hloexec.diffing.graph import Node, arrays_of, iterations_of
+from hloexec.diffing.graph import Graph, Node, iterations_of
+from hloexec.diffing.recording.recorder import arrays_of
 from hloexec.errors import HloError
 from hloexec.exec.observers import Event
 from hloexec.exec.running import run_devices
@@ -42,6 +44,9 @@ class Control:
     computation: Computation
     scope: str
     device: int
+    operands: tuple[tuple[Node, ...], ...]
+    """The arrays of a conditional's operands; none of a loop's."""
+    results: tuple[Node, ...]
 
     @property
     def name(self) -> str:
@@ -62,25 +67,58 @@ class Control:
 
 
 class ControlRecorder:
-    """The observer that notes loops and conditionals, each time that they have run."""
+    """The observer that notes loops and conditionals, each time that they have run, and the conditions of loops; it is
+    to come after the one that records the graph."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: Module, holds: Holds) -> None:
         self.controls: list[Control] = []
+        self.conditions: dict[tuple[str, int], column[int]] = defaultdict(lambda: column("i"))
+        """By a loop's name and the device, the numbers of the nodes that its condition has given."""
+        self._holds = holds
+        self._roots = set(_condition_roots(module))
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
-        if role_of(event.instruction) in (Role.WHILE, Role.CONDITIONAL):
-            scope = event.name.rpartition("/")[0]
-            self.controls += [Control(event.instruction, event.computation, scope, device) for device in event.devices]
+        instruction, computation = event.instruction, event.computation
+        is_control = role_of(instruction) in (Role.WHILE, Role.CONDITIONAL)
+        is_root = (computation.name, instruction.name) in self._roots
+        if not (is_control or is_root):
+            return
+        scope = event.name.rpartition("/")[0]
+        loop, bracket, _ = scope.rpartition("[")
+        if is_root and bracket and scope.endswith(f"]:{computation.name}"):
+            for device in event.devices:
+                self.conditions[loop, device] += column(
+                    "i", [node.number for node in self._holds(scope, instruction.name, device)[:1]]
+                )
+        if is_control:
+            self.controls += [self._control(event, scope, device) for device in event.devices]
+
+    def _control(self, event: Event, scope: str, device: int) -> Control:
+        instruction = event.instruction
+        names = () if role_of(instruction) is Role.WHILE else instruction.operands
+        operands = tuple(self._holds(scope, name, device) for name in names)
+        results = self._holds(scope, instruction.name, device)
+        return Control(instruction, event.computation, scope, device, operands, results)
+
+
+def _condition_roots(module: Module) -> Iterator[tuple[str, str]]:
+    """The roots of the conditions of loops, with their computations."""
+    for computation in module:
+        for instruction in computation:
+            if role_of(instruction) is Role.WHILE:
+                condition = module.by_name[instruction.attributes.condition]
+                yield condition.name, condition.root_name
 
 
 class Decisions:
     """What decided each loop and conditional of a run."""
 
-    def __init__(self, recorder: ControlRecorder, module: Module, holds: Holds, options: Mapping[str, Any]) -> None:
+    def __init__(self, recorder: ControlRecorder, module: Module, graph: Graph, options: Mapping[str, Any]) -> None:
         self._options = options
         self._module = module
-        self._holds = holds
+        self._graph = graph
+        self._conditions = recorder.conditions
         self._controls = {(control.name, control.device): control for control in recorder.controls}
         self._known: dict[tuple[str, int], list[Node]] = {}
         self._others: dict[tuple[str, int], list[list[Digest]]] = {}
@@ -129,7 +167,7 @@ class Decisions:
         ]
 
     def _results(self, control: Control) -> list[Digest]:
-        return [node.digest for node in self._holds(control.scope, control.instruction.name, control.device)]
+        return [node.digest for node in control.results]
 
     def _gives(self, control: Control, wanted: Sequence[Digest]) -> bool:
         """Whether a branch that a conditional has not taken gives these values, and that is no accident."""
@@ -143,11 +181,10 @@ class Decisions:
 
     def _from_other_branches(self, control: Control) -> Iterator[list[Digest]]:
         """The digests of the arrays that each branch of a conditional gives that it has not taken."""
-        attributes, operands = control.instruction.attributes, control.instruction.operands
+        attributes, names = control.instruction.attributes, control.instruction.operands
         own = self._results(control)
-        for branch, operand in zip(attributes.branches, operands[1:], strict=True):
-            arrays = [node.value for node in self._holds(control.scope, operand, control.device)]
-            value = nested(control.computation.by_name[operand].shape, iter(arrays))
+        for branch, name, operand in zip(attributes.branches, names[1:], control.operands[1:], strict=True):
+            value = nested(control.computation.by_name[name].shape, iter([node.value for node in operand]))
             try:
                 options = {"computation": branch, "replicas": 1, "partitions": 1, **self._options}
                 output = run_devices(self._module, [[value]], **options)[0]
@@ -182,15 +219,9 @@ class Decisions:
 
     def _found(self, control: Control) -> Iterator[Node]:
         if not control.is_loop:
-            yield from self._holds(control.scope, control.instruction.operands[0], control.device)
+            yield from control.operands[0]
             return
-        condition = self._module.by_name[control.instruction.attributes.condition]
-        for iteration in range(1 << 62):
-            scope = f"{control.name}[{iteration}]:{condition.name}"
-            nodes = self._holds(scope, condition.root_name, control.device)
-            if not nodes:
-                return
-            yield nodes[0]
+        yield from map(self._graph.node, self._conditions.get((control.name, control.device), ()))
 
 
 def exits(scope: str, node: Node) -> list[str]:

@@ -8,6 +8,9 @@ equal, and so are all NaNs. `in_order` depends on the row-major order of the ele
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import attrs
 import numpy as np
 
@@ -15,14 +18,17 @@ from hloexec.dtypes import Kind, element_type_of
 from hloexec.ops.common import wide
 from hloexec.values import Array
 
-__all__ = ["Digest", "digest_of"]
+__all__ = ["Digest", "digest_of", "digest_with", "family_of", "is_good_base"]
 
 _BLOCK = 1 << 15
 """Number of elements processed at a time: the handful of 64-bit arrays made of them stay in the L2 cache."""
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 """The multipliers of SplitMix64's finalizer (Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators,
 2014)."""
+_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
+_WORDS = 1 << 64
+"""How many words of 64 bits there are; digests count modulo this."""
 
 
 @attrs.frozen
@@ -34,11 +40,12 @@ class Digest:
     """What it can be compared with: `float`, `complex`, `integer` or `pred`."""
     in_order: int
     in_any_order: int
-    total: float
-    """Σx over the finite elements; of complex numbers, over both parts."""
-    magnitude: float
+    total: float = attrs.field(eq=False)
+    """Σx over the finite elements; of complex numbers, over both parts. Like the other sums, it depends on the order of
+    the additions."""
+    magnitude: float = attrs.field(eq=False)
     """Σ|x|."""
-    squares: float
+    squares: float = attrs.field(eq=False)
     """Σx²."""
     nonfinite: tuple[int, int, int]
     """How many are NaN, +∞, −∞."""
@@ -50,9 +57,9 @@ class Digest:
         return float(np.sqrt(self.squares / self.count)) if self.count else 0.0
 
 
-def _family(array: Array) -> str:
-    """What an array's elements may be compared with."""
-    entry = element_type_of(array.dtype)
+def family_of(dtype: np.dtype[Any]) -> str:
+    """What the elements of an array may be compared with."""
+    entry = element_type_of(dtype)
     if entry.is_floating:
         return "float"
     if entry.is_complex:
@@ -62,11 +69,11 @@ def _family(array: Array) -> str:
 
 def digest_of(array: Array) -> Digest:
     """The digest of an array of any element type."""
-    family = _family(array)
+    family = family_of(array.dtype)
     flat = np.ravel(array)
-    in_order = in_any_order = 0
-    sums = np.zeros(3)
-    nonfinite = np.zeros(3, np.int64)
+    if flat.size == 1:
+        return _digest_of_one(flat, family)
+    sums = _Sums()
     is_uniform = True
     with np.errstate(all="ignore"):
         for start in range(0, flat.size, _BLOCK):
@@ -74,21 +81,94 @@ def digest_of(array: Array) -> Digest:
             if not start:
                 first = words[0]
             is_uniform = is_uniform and bool((words == first).all())
-            mixed = _mixed(words)
-            weights = np.arange(2 * start + 1, 2 * (start + words.size) + 1, 2, dtype=np.uint64)
-            in_any_order += int(mixed.sum())
-            in_order += int((mixed * weights).sum())
+            sums.add(values, words, np.arange(2 * start + 1, 2 * (start + words.size) + 1, 2, dtype=np.uint64))
+    return sums.digest(flat.size, family, is_uniform)
+
+
+def _digest_of_one(flat: Array, family: str) -> Digest:
+    """The digest of a single element, by Python's numbers, which are faster there."""
+    values, words = _numbers(flat, family)
+    word = (int(words[0]) + int(_INCREMENT)) % _WORDS
+    for shift, factor in zip(_SHIFTS, (_FIRST, _SECOND), strict=False):
+        word = (word ^ word >> int(shift)) * int(factor) % _WORDS
+    word ^= word >> int(_SHIFTS[-1])
+    numbers: list[float] = values.tolist()
+    finite = [number for number in numbers if math.isfinite(number)]
+    bad = sum(map(math.isnan, numbers)), numbers.count(math.inf), numbers.count(-math.inf)
+    total, magnitude, squares = sum(finite), sum(map(abs, finite)), sum(number * number for number in finite)
+    return Digest(1, family, word, word, total, magnitude, squares, bad, True)
+
+
+def digest_with(digest: Digest, shape: tuple[int, ...], window: tuple[slice, ...], old: Array, new: Array) -> Digest:
+    """The digest of an array of which a window has been overwritten, from its own, and what the window held and holds.
+
+    Both digests are sums over the elements. Those in floating point are only good for an array of which what is
+    overwritten is a small part; see `is_good_base`.
+    """
+    size = int(np.prod(shape))
+    strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
+    places = np.zeros((), np.uint64)
+    for part, stride in zip(window, strides, strict=True):
+        places = np.add.outer(places, np.arange(part.start, part.stop, dtype=np.uint64) * np.uint64(stride))
+    weights = 2 * places.reshape(-1) + 1
+    removed, added = _Sums(), _Sums()
+    word = None
+    with np.errstate(all="ignore"):
+        for sums, array in ((removed, old), (added, new)):
+            flat = np.ravel(array)
+            for start in range(0, flat.size, _BLOCK):
+                values, words = _numbers(flat[start : start + _BLOCK], digest.family)
+                sums.add(values, words, weights[start : start + _BLOCK])
+                word = words[:1]
+        in_order = digest.in_order + added.in_order - removed.in_order
+        in_any_order = digest.in_any_order + added.in_any_order - removed.in_any_order
+        mixed = 0 if word is None else int(_mixed(word)[0])
+    # Of n equal elements, the weights 1, 3, 5 … add up to n².
+    is_uniform = (in_any_order - size * mixed) % _WORDS == 0 and (in_order - size * size * mixed) % _WORDS == 0
+    floats = zip((digest.total, digest.magnitude, digest.squares), added.floats, removed.floats, strict=True)
+    nonfinite = zip(digest.nonfinite, added.nonfinite, removed.nonfinite, strict=True)
+    made = _Sums(in_order, in_any_order, [a + b - c for a, b, c in floats], [a + b - c for a, b, c in nonfinite])
+    return made.digest(size, digest.family, is_uniform)
+
+
+def is_good_base(base: Digest, made: Digest) -> bool:
+    """Whether the sums of a digest that was made from another one are as good as that one's own: cancellation would
+    leave the rounding errors of what has been overwritten."""
+    return all(
+        math.isfinite(before) and 2 * after >= before
+        for before, after in ((base.magnitude, made.magnitude), (base.squares, made.squares))
+    )
+
+
+@attrs.define
+class _Sums:
+    """The sums that a digest consists of."""
+
+    in_order: int = 0
+    in_any_order: int = 0
+    floats: list[float] = attrs.field(factory=lambda: [0.0, 0.0, 0.0])
+    nonfinite: list[int] = attrs.field(factory=lambda: [0, 0, 0])
+
+    def add(self, values: Array, words: Array, weights: Array) -> None:
+        """Add elements, the one at the row-major place n with weight 2 n + 1."""
+        mixed = _mixed(words)
+        self.in_any_order += int(mixed.sum())
+        self.in_order += int((mixed * weights).sum())
+        total = float(values.sum())
+        if not math.isfinite(total):
+            counts = np.isnan(values).sum(), np.isposinf(values).sum(), np.isneginf(values).sum()
+            self.nonfinite = [one + int(more) for one, more in zip(self.nonfinite, counts, strict=True)]
+            values = values[np.isfinite(values)]
             total = float(values.sum())
-            if not np.isfinite(total):
-                nonfinite += [np.isnan(values).sum(), np.isposinf(values).sum(), np.isneginf(values).sum()]
-                values = values[np.isfinite(values)]
-                total = float(values.sum())
-            sums += [total, float(np.abs(values).sum()), float(np.square(values).sum())]
-    ordered, unordered = in_order % (1 << 64), in_any_order % (1 << 64)
-    total, magnitude, squares = map(float, sums)
-    nans, above, below = map(int, nonfinite)
-    bad = nans, above, below
-    return Digest(flat.size, family, ordered, unordered, total, magnitude, squares, bad, is_uniform)
+        sums = total, float(np.abs(values).sum()), float(np.square(values).sum())
+        self.floats = [one + more for one, more in zip(self.floats, sums, strict=True)]
+
+    def digest(self, count: int, family: str, is_uniform: bool) -> Digest:
+        nans, above, below = self.nonfinite
+        total, magnitude, squares = self.floats
+        ordered, unordered = self.in_order % _WORDS, self.in_any_order % _WORDS
+        bad = nans, above, below
+        return Digest(count, family, ordered, unordered, total, magnitude, squares, bad, is_uniform)
 
 
 def _numbers(block: Array, family: str) -> tuple[Array, Array]:
@@ -116,7 +196,7 @@ def _words(values: Array) -> Array:
 
 def _mixed(words: Array) -> Array:
     """SplitMix64's finalizer, so that sums of words tell much about them."""
-    mixed = words + np.uint64(0x9E3779B97F4A7C15)
+    mixed = words + _INCREMENT
     mixed ^= mixed >> _SHIFTS[0]
     mixed *= _FIRST
     mixed ^= mixed >> _SHIFTS[1]

@@ -9,7 +9,10 @@ import attrs
 
 from hloexec.devices.topology import Topology
 from hloexec.diffing.correspondence import nested
-from hloexec.diffing.graph import Instance, Node, arrays_of
+from hloexec.diffing.graph import Instance, Node
+from hloexec.diffing.recording.arrays import Window
+from hloexec.diffing.recording.held import Holding
+from hloexec.diffing.recording.recorder import arrays_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError
 from hloexec.exec.running import run_devices
@@ -18,7 +21,7 @@ from hloexec.ir import ArrayShape, Module, leaf_shapes
 from hloexec.ops.registry import find_opcode
 from hloexec.values import Array, Value
 
-__all__ = ["Evaluator", "Overlay", "Values"]
+__all__ = ["Evaluator", "Overlay", "Values", "window_of"]
 
 
 class Values(Protocol):
@@ -53,6 +56,7 @@ class Evaluator:
         """What an instance gives where node n has the value values[n]; None where it cannot be run again."""
         operands = self._operands(instance)
         topology = self._topology_of(instance)
+        values = {node.number: values[node.number] for node in instance.inputs}
         if instance.is_source or len(operands) < topology.count:
             return None
         types = tuple(str(values[node.number].dtype) for part in operands[0] for node in part)
@@ -118,6 +122,19 @@ class Evaluator:
             return None
         topology = self._topology_of(instance)
         return attrs.evolve(module, replica_count=topology.replicas, num_partitions=topology.partitions)
+
+
+def window_of(instance: Instance, values: Holding) -> Window | None:
+    """The window of its first operand that an instance replaces by its second one; None if it does anything else."""
+    entry = find_opcode(instance.opcode)
+    if entry is None or entry.window is None or not all(len(part) == 1 for part in instance.operands):
+        return None
+    operand, update, *starts = (part[0].number for part in instance.operands)
+    sizes, part = values.of(operand).shape, values.of(update).shape
+    if instance.results[0].shape != sizes:
+        return None
+    found: Window = entry.window(sizes, part, *(values[start] for start in starts))
+    return found
 
 
 def _arguments(instance: Instance, operands: Sequence[Sequence[Node]], values: Values) -> list[Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import attrs
@@ -101,7 +102,7 @@ class Diff(Described):
     """In data-flow order, the first being the instruction to blame; empty unless the verdict is `differ`."""
     outputs: Comparison
     """The results, `after`'s compared with `before`'s; what rounding explains is read off `before`."""
-    matches: tuple[Pair, ...]
+    matches: Sequence[Pair]
     """The values of `after` that `before` has, in the order in which `after` computed them."""
     values: int
     """How many values `after` computed that tell something: no constants, copies, or arrays of one number."""

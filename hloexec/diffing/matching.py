@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import attrs
 import numpy as np
 
-from hloexec.diffing.agreement import Allowance, agrees, could_agree, is_varied, rearranged, rounds_alike
+from hloexec.diffing.agreement import Allowance, agrees, could_agree, is_varied, magnitudes, rearranged, rounds_alike
 from hloexec.diffing.bounds import PathBounds, relative_bound
 from hloexec.diffing.chains import InstructionChains, path_chain, steps_from
 from hloexec.diffing.digests import Digest
 from hloexec.diffing.evaluation import Values
-from hloexec.diffing.graph import Graph, Node
+from hloexec.diffing.graph import Graph, Node, iterations_of
+from hloexec.diffing.recording.held import Held, own
+from hloexec.diffing.recording.numbers import Numbers
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain
 from hloexec.precision import unit_roundoff
@@ -26,6 +28,8 @@ _MOST_STEPS = 32
 """A value more steps behind all that `after` has is not what comes next there; bounds on its error would take long,
 and allow much."""
 _MOST_EQUAL = 64
+_FEW = 8
+"""Which of more nodes than this is meant is decided once."""
 
 
 @attrs.frozen(eq=False)
@@ -38,8 +42,12 @@ class Match:
     """Whether the elements have the same row-major order; otherwise dimensions are permuted."""
     is_exact: bool
     """Whether they are the same numbers; else rounding explains the difference."""
-    value: Array
+    held: Held
     """What `before` has, as `after` arranges it."""
+
+    @property
+    def value(self) -> Array:
+        return self.held.array()
 
 
 class Index:
@@ -50,27 +58,44 @@ class Index:
         self._path_bounds = bounds
         self.chains = chains
         """Of `before`'s instructions."""
-        self._in_order: dict[tuple[int, str, int], list[Node]] = defaultdict(list)
-        self._in_any_order: dict[tuple[int, str, int], list[Node]] = defaultdict(list)
-        self._sizes: dict[tuple[int, str], list[Node]] = defaultdict(list)
-        self._sums: dict[tuple[int, str], Array] = {}
-        self.matched: set[int] = set()
+        self.matched = Numbers()
         """The numbers of the nodes that `after` is known to have."""
-        for node in graph.nodes:
-            digest = node.digest
-            self._in_order[digest.count, digest.family, digest.in_order].append(node)
-            self._in_any_order[digest.count, digest.family, digest.in_any_order].append(node)
-            self._sizes[digest.count, digest.family].append(node)
+        arrays = np.array(graph.columns.array)
+        in_order, in_any_order, self._sums = (part[arrays] for part in graph.arrays.digests.columns())
+        self._in_order, self._in_any_order = _Lookup(in_order), _Lookup(in_any_order)
+        self._layouts = graph.arrays.layouts(arrays)
+        self._chosen: dict[object, Node] = {}
+        self._known_likeness: dict[tuple[int, int], int] = {}
+        self._known_sizes: dict[tuple[int, str], _SameSize] = {}
 
-    def of_size(self, digest: Digest) -> list[Node]:
-        """The nodes with as many elements of the same family."""
-        return self._sizes.get((digest.count, digest.family), [])
+    def equal(self, digest: Digest) -> Iterator[Node]:
+        """The nodes with the same elements."""
+        return self._of_kind(digest, self._in_order[digest.in_order])
+
+    def equal_in_any_order(self, digest: Digest) -> Iterator[Node]:
+        """The nodes with the same elements, in whatever order."""
+        return self._of_kind(digest, self._in_any_order[digest.in_any_order])
+
+    def _of_kind(self, digest: Digest, numbers: list[int]) -> Iterator[Node]:
+        return map(self.graph.node, self._numbers_of_kind(digest, numbers))
+
+    def _numbers_of_kind(self, digest: Digest, numbers: list[int]) -> Iterator[int]:
+        arrays, array = self.graph.arrays, self.graph.columns.array
+        kind = (digest.count, digest.family)
+        return (number for number in numbers if arrays.size(array[number]) == kind)
+
+    def _equal_on(self, device: int, digest: Digest, known: list[int]) -> Iterator[int]:
+        """The numbers of the nodes with the same elements on a device."""
+        return (number for number in self._numbers_of_kind(digest, known) if self.graph.device_of(number) == device)
 
     def note(self, node: Node) -> None:
         """`after` has this value, and with it all that are equal on its device."""
+        if node.number not in self.matched:
+            self._note_equal(node)
+
+    def _note_equal(self, node: Node) -> None:
         digest = node.digest
-        equal = self._in_order[digest.count, digest.family, digest.in_order]
-        self.matched.update(entry.number for entry in equal if entry.device == node.device)
+        self.matched.update(self._equal_on(node.device, digest, self._in_order[digest.in_order]))
 
     def operands(self, ours: Node, theirs: Node, values: Values) -> list[tuple[Node, Node]] | None:
         """Pairs of the operands of a value of `after`, which holds `values`, and what they should be; None where those
@@ -79,8 +104,7 @@ class Index:
 
     def find(
         self,
-        value: Array,
-        digest: Digest,
+        held: Held,
         chain: Chain,
         like: Node,
         made_of: frozenset[int] = frozenset(),
@@ -92,25 +116,59 @@ class Index:
         It is looked for on the device of `like`; of several, those are preferred that were computed
         from values with the digests `made_of`, and then one of its dimensions and names.
         """
-        known = self._in_order.get((digest.count, digest.family, digest.in_order), ())
-        if equal := [node for node in known if node.device == like.device][:_MOST_EQUAL]:
-            node = max(equal, key=lambda node: (_common(node, made_of), _likeness(node, like), -node.number))
-            return Match(node, True, True, value)
-        close = self._close(value, digest, chain, like, made_of, bounds, in_order=True)
+        digest = held.digest
+        known = self._in_order[digest.in_order]
+        if known and (node := self._likeliest_of(digest, like, made_of, known)) is not None:
+            return Match(node, True, True, held)
+        close = self._close(held, digest, chain, like, made_of, bounds, in_order=True)
         if close is not None:
             return close
         if digest.is_uniform:
             return None
-        for node in self._in_any_order.get((digest.count, digest.family, digest.in_any_order), ())[:_MOST_CANDIDATES]:
+        for node in islice(self.equal_in_any_order(digest), _MOST_CANDIDATES):
             if node.device != like.device:
                 continue
+            value = held.array()
             if is_varied(value) or rearranged(value, node.value, None) is not None:
-                return Match(node, False, True, value)
-        return self._close(value, digest, chain, like, made_of, bounds, in_order=False)
+                return Match(node, False, True, held)
+        return self._close(held, digest, chain, like, made_of, bounds, in_order=False)
+
+    def _likeliest_of(self, digest: Digest, like: Node, made_of: frozenset[int], known: list[int]) -> Node | None:
+        """Of the nodes with the same elements, the one most like another."""
+        # A constant of a loop has as many nodes as that has iterations.
+        key: object = None
+        if len(known) > _FEW:
+            kind = digest.in_order, digest.count, digest.family
+            key = (kind, like.device, like.instance.static, like.shape, made_of)
+            if key in self._chosen:
+                return self._chosen[key]
+        equal = list(islice(self._equal_on(like.device, digest, known), _MOST_EQUAL))
+        if not equal:
+            return None
+        found = self.graph.node(
+            max(equal, key=lambda node: (self._common(node, made_of), self._likeness(node, like), -node))
+            if len(equal) > 1
+            else equal[0]
+        )
+        if key is not None:
+            self._chosen[key] = found
+        return found
+
+    def _likeness(self, node: int, like: Node) -> int:
+        """How much two nodes look like one another, by names and shapes."""
+        ours, counterpart = self.graph.instruction_of(node), like.instance.instruction
+        key = (id(ours), id(counterpart))
+        if key not in self._known_likeness:
+            self._known_likeness[key] = (
+                2 * (ours.opcode == counterpart.opcode)
+                + 2 * (ours.op_name is not None and ours.op_name == counterpart.op_name)
+                + (ours.name == counterpart.name)
+            )
+        return self._known_likeness[key] + (self.graph.arrays.shape(self.graph.columns.array[node]) == like.shape)
 
     def _close(
         self,
-        value: Array,
+        held: Held,
         digest: Digest,
         chain: Chain,
         like: Node,
@@ -127,14 +185,17 @@ class Index:
             other = path_chain(node, self.matched, self.chains)
             if not other.linear:
                 continue
+            value, theirs = held.array(), node.value
             for allowed in self.allowances(chain, bounds(), other, node):
                 if in_order:
-                    expected = node.value.reshape(value.shape)
+                    expected = theirs.reshape(value.shape)
                     found = expected if agrees(value, expected, allowed.of(value.shape)) else None
                 else:
-                    found = rearranged(value, node.value, allowed)
+                    found = rearranged(value, theirs, allowed)
                 if found is not None and rounds_alike(value, found, chain, other):
-                    return Match(node, in_order, False, found)
+                    is_as_recorded = in_order and theirs.shape == value.shape
+                    same = node.held if is_as_recorded else held if found is value else own(found)
+                    return Match(node, in_order, False, same)
         return None
 
     def allowances(self, chain: Chain, bounds: Array, other: Chain, node: Node) -> Iterator[Allowance]:
@@ -146,51 +207,73 @@ class Index:
         least = min(relative_bound(chain), relative_bound(other))
         ours = bounds * min(1.0, least / relative_bound(chain))
         yield Allowance(2 * ours)
-        counterpart = self._path_bounds.of(node, self.matched - {node.number})
+        counterpart = self._path_bounds.of(node, self.matched)
         yield Allowance(ours, counterpart * min(1.0, least / relative_bound(other)))
 
     def _candidates(self, digest: Digest, chain: Chain, like: Node, made_of: frozenset[int]) -> list[Node]:
         """The nodes whose sums are near enough: first those computed from the same values, then those of the same
         iteration of a loop, then the nearest. In a loop that converges, many iterations are near enough.
         """
-        key = (digest.count, digest.family)
-        nodes = self.of_size(digest)
-        if not nodes:
-            return []
-        sums = self._sums.get(key)
-        if sums is None:
-            rows = [
-                (
-                    node.digest.total,
-                    node.digest.magnitude,
-                    node.digest.squares,
-                    unit_roundoff(element_type_of(node.dtype)),
-                )
-                for node in nodes
-            ]
-            sums = self._sums[key] = np.array(rows)
-        units, sums = sums[:, 3], sums[:, :3]
-        relative = 2 * relative_bound(chain) + np.where(units > unit_roundoff(element_type_of(like.dtype)), units, 0)
-        places = np.flatnonzero(could_agree(digest, sums, relative))
-        distances = np.abs(sums[places, 0] - digest.total) + np.abs(sums[places, 1] - digest.magnitude)
-        order = places[np.argsort(distances, kind="stable")]
-        found = [nodes[place] for place in order if nodes[place].digest.nonfinite == digest.nonfinite]
+        known = self._of_size(digest)
+        relative = 2 * relative_bound(chain)
+        near = known.between(*magnitudes(digest, relative + known.units.max(initial=0.0)))
+        units, sums = known.units[near], known.sums[near]
+        units = np.where(units > unit_roundoff(element_type_of(like.dtype)), units, 0)
+        is_near = could_agree(digest, sums, relative + units)
+        near, sums = near[is_near], sums[is_near]
+        distances = np.abs(sums[:, 0] - digest.total) + np.abs(sums[:, 1] - digest.magnitude)
+        found: list[int] = known.numbers[near[np.argsort(distances, kind="stable")]].tolist()
+        array, digests = self.graph.columns.array, self.graph.arrays.digests
+        found = [node for node in found if digests.nonfinite(array[node]) == digest.nonfinite]
         rounds = like.instance.iterations
-        found.sort(key=lambda node: (-_common(node, made_of), node.instance.iterations != rounds))
-        return found[:_MOST_CANDIDATES]
+        found.sort(key=lambda node: (-self._common(node, made_of), iterations_of(self.graph.scope_of(node)) != rounds))
+        return list(map(self.graph.node, found[:_MOST_CANDIDATES]))
+
+    def _of_size(self, digest: Digest) -> _SameSize:
+        """The nodes with as many elements of the same family."""
+        key = (digest.count, digest.family)
+        if key not in self._known_sizes:
+            types = self.graph.arrays.types(*key)
+            numbers = np.flatnonzero(np.isin(self._layouts, [*types]))
+            units = np.zeros(max(types, default=0) + 1)
+            for layout, dtype in types.items():
+                units[layout] = unit_roundoff(element_type_of(dtype))
+            self._known_sizes[key] = _SameSize(numbers, self._sums[numbers], units[self._layouts[numbers]])
+        return self._known_sizes[key]
+
+    def _common(self, node: int, made_of: frozenset[int]) -> int:
+        """How many of a node's operands have one of these digests."""
+        if not made_of:
+            return 0
+        array, digests = self.graph.columns.array, self.graph.arrays.digests
+        return sum(digests.in_any_order(array[entry]) in made_of for entry in self.graph.inputs_of(node))
 
 
-def _common(node: Node, made_of: frozenset[int]) -> int:
-    """How many of a node's operands have one of these digests."""
-    return sum(entry.digest.in_any_order in made_of for entry in node.instance.inputs) if made_of else 0
+class _SameSize:
+    """Nodes of one size: their numbers, in order, and by row their sums (of `Digest`) and unit roundoffs."""
+
+    def __init__(self, numbers: Array, sums: Array, units: Array) -> None:
+        self.numbers, self.sums, self.units = numbers, sums, units
+        self._order = np.argsort(sums[:, 1])
+        self._magnitudes = sums[self._order, 1]
+
+    def between(self, least: float, most: float) -> Array:
+        """The rows with Σ|x| between two bounds, in order."""
+        first, last = self._magnitudes.searchsorted(least), self._magnitudes.searchsorted(most, "right")
+        return np.sort(self._order[first:last])
 
 
-def _likeness(node: Node, like: Node) -> int:
-    """How much two nodes look like one another, by names and shapes."""
-    ours, counterpart = node.instance.instruction, like.instance.instruction
-    return int(
-        2 * (ours.opcode == counterpart.opcode)
-        + (node.value.shape == like.value.shape)
-        + 2 * (ours.op_name is not None and ours.op_name == counterpart.op_name)
-        + (ours.name == counterpart.name)
-    )
+class _Lookup:
+    """The places of words in a column, in their order."""
+
+    def __init__(self, words: Array) -> None:
+        self._order = np.argsort(words, kind="stable").astype(np.int32)
+        self._words = words[self._order]
+
+    def __getitem__(self, word: int) -> list[int]:
+        key = np.uint64(word)
+        start = self._words.searchsorted(key)
+        if start == len(self._words) or self._words[start] != key:
+            return []
+        found: list[int] = self._order[start : self._words.searchsorted(key, "right")].tolist()
+        return found

@@ -8,54 +8,29 @@ in which only what depends on it has been recomputed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from copy import copy
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from heapq import heappop, heappush
 from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
 
 from hloexec.diffing.agreement import agrees, rounds_alike
-from hloexec.diffing.bounds import Bounds
+from hloexec.diffing.bounds import Bounds, whole
 from hloexec.diffing.chains import NO_CHAIN, InstructionChains, path_chain
-from hloexec.diffing.digests import Digest, digest_of
-from hloexec.diffing.evaluation import Evaluator
+from hloexec.diffing.evaluation import Evaluator, window_of
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.matching import Index, Match
+from hloexec.diffing.recording.held import Held, Holding, Kept, Overwritten, own
+from hloexec.diffing.states import State
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain, worst
 from hloexec.operations import traits_of
 from hloexec.precision import largest_number, unit_roundoff
-from hloexec.tracing.known import KnownArrays
 from hloexec.values import Array
 
 __all__ = ["Given", "Replay", "State", "match_through_rounding"]
-
-
-@attrs.define(eq=False)
-class State:
-    """What each node of `after` holds in a replay."""
-
-    raw: list[Array]
-    """As computed."""
-    values: list[Array]
-    """What others compute with: `before`'s value, where it agrees."""
-    matches: list[Match | None]
-    chains: list[Chain]
-    """What has rounded on the way from values of `before`."""
-    bounds: list[Array | None]
-    """The error bounds of its elements; None until first used (`Replay.bounds`)."""
-    matched: set[int]
-    """The nodes of `before` that `after` has."""
-
-    def has(self, node: Node) -> bool:
-        """Whether `before` has what a node of `after` holds, in one order."""
-        match = self.matches[node.number]
-        return match is not None and match.is_in_order
-
-    def copy(self) -> State:
-        return State(*map(copy, attrs.astuple(self, recurse=False)))
 
 
 Given: TypeAlias = Callable[[Instance, State], Mapping[int, Array]]
@@ -73,31 +48,32 @@ class Replay:
         self.evaluator = evaluator
         self._own_chains = chains
         self._bounds = bounds
-        self._digest: KnownArrays[Digest] = KnownArrays(digest_of)
         self.was_interrupted = False
         """Whether Ctrl-C ended its start."""
         self.is_complete = False
         """Whether its start has reached every instruction."""
-        self._by_input: list[list[Instance]] = graph.users()
+        self._users = graph.users()
+        self._numbers = graph.columns.array
+        """Of the arrays that were recorded, by node."""
 
-    def digest(self, node: Node, value: Array) -> Digest:
-        return node.digest if value is node.value else self._digest(value)
+    def _recorded(self, node: Node, held: Held) -> Held:
+        """What the node had in the run, where another array of its shape holds the same numbers."""
+        recorded = node.held
+        return recorded if held.in_order == recorded.in_order else held
 
-    def _recorded(self, node: Node, array: Array) -> Array:
-        """The array that the node had in the run, where another one of its shape holds the same numbers."""
-        return node.value if self.digest(node, array).in_order == node.digest.in_order else array
+    def is_recorded(self, held: Holding, node: int) -> bool:
+        """Whether a node holds what it had in the run."""
+        return held.number(node) == self._numbers[node]
 
     def start(self, is_over: Callable[[], bool]) -> State:
         """The state without overrides; of what is not reached before `is_over`, as it was recorded, unmatched."""
-        recorded = [node.value for node in self.graph.nodes]
-        count = len(recorded)
-        state = State(list(recorded), list(recorded), [None] * count, [NO_CHAIN] * count, [None] * count, set())
+        state = State.recorded(self.graph, self.index.graph)
         self.index.matched = state.matched
         try:
-            for instance in self.graph.instances:
+            for number in range(len(self.graph.instances)):
                 if is_over():
                     return state
-                self._take(state, instance)
+                self._take(state, number)
             self.is_complete = True
         except KeyboardInterrupt:
             self.was_interrupted = True
@@ -128,64 +104,82 @@ class Replay:
     def _override(
         self, state: State, first: Instance, given: Given, keep_going: Callable[[Instance, State, int], bool]
     ) -> State | None:
-        pending: set[int] = set()
-        count = 0
-        for instance in self.graph.instances[first.number :]:
-            is_pending = instance.number in pending
-            if not is_pending and instance.opcode != first.opcode:
+        later = self.graph.of_opcode(first.opcode, first.number)
+        heap, pending = later, set[int]()
+        number, count = -1, 0
+        while heap:
+            last, number = number, heappop(heap)
+            if number == last:
                 continue
-            before = [state.values[node.number] for node in instance.results]
+            instance = self.graph.instance(number)
+            is_pending = number in pending
+            nodes = [node.number for node in instance.results]
+            was_recorded = [self.is_recorded(state.values, node) for node in nodes]
             if is_pending:
-                self._take(state, instance)
+                self._take(state, number)
             arrays = given(instance, state)
-            for number, array in arrays.items():
-                self._settle(state, self.graph.nodes[number], array, NO_CHAIN)
+            for node, array in arrays.items():
+                self._settle(state, self.graph.node(node), own(array), NO_CHAIN)
             if not arrays and not is_pending:
                 continue
-            for node, old in zip(instance.results, before, strict=True):
-                if state.values[node.number] is not old:
-                    pending.update(user.number for user in self._by_input[node.number])
+            for node, was in zip(nodes, was_recorded, strict=True):
+                if not (was and self.is_recorded(state.values, node)):
+                    for user in self._users.numbers(node):
+                        if user not in pending:
+                            pending.add(user)
+                            heappush(heap, user)
             count += 1
             if instance is not first and not keep_going(instance, state, count):
                 return None
         return state
 
-    def _take(self, state: State, instance: Instance) -> None:
+    def _take(self, state: State, number: int) -> None:
         """Compute an instance on the values that hold, and replace what it gives by what `before` has."""
-        arrays = None
-        if any(state.values[node.number] is not node.value for node in instance.inputs):
-            arrays = self.evaluator.results(instance, state.values)
-        if arrays is None:
-            arrays = [node.value for node in instance.results]
-        carried = worst(self._carried(state, node) for node in instance.inputs)
-        for node, array in zip(instance.results, arrays, strict=True):
-            self._settle(state, node, self._recorded(node, array), carried.then(self._own_chains.of(node)))
+        columns = self.graph.columns
+        inputs = columns.inputs(number)
+        found = None
+        if not all(self.is_recorded(state.values, node) for node in inputs):
+            found = self._computed(state, self.graph.instance(number))
+        nodes = list(map(self.graph.node, columns.results(number)))
+        if found is None:
+            found = [node.held for node in nodes]
+        carried = worst(self._carried(state, node) for node in inputs)
+        for node, held in zip(nodes, found, strict=True):
+            self._settle(state, node, self._recorded(node, held), carried.then(self._own_chains.of(node)))
 
-    def _carried(self, state: State, node: Node) -> Chain:
+    def _computed(self, state: State, instance: Instance) -> Sequence[Held] | None:
+        """What an instance gives on the values that hold; None where it cannot be computed again."""
+        window = window_of(instance, state.values)
+        if window is not None:
+            operand, update = (part[0].number for part in instance.operands[:2])
+            made = Overwritten.of(state.values.of(operand), window, state.values[update])
+            if made is not None:
+                return [made]
+        arrays = self.evaluator.results(instance, state.values)
+        return None if arrays is None else list(map(own, arrays))
+
+    def _carried(self, state: State, node: int) -> Chain:
         """What of a value's rounding the next instruction inherits."""
-        match = state.matches[node.number]
-        if match is not None and (match.is_exact or match.value is state.values[node.number]):
-            return NO_CHAIN
-        return state.chains[node.number]
+        return NO_CHAIN if state.matches.is_known(node) else state.chains[node]
 
     def bounds(self, state: State, node: Node) -> Array:
         """By how much each element of what a node computed may be off, for what rounded on the way to it."""
         stack = [node]
         while True:
             current = stack[-1]
-            found = state.bounds[current.number]
+            found = state.bounds.get(current.number)
             if found is None:
-                inputs = [entry for entry in current.instance.inputs if self._carried(state, entry).linear]
-                known = {entry.number: state.bounds[entry.number] for entry in inputs}
+                inputs = [entry for entry in current.instance.inputs if self._carried(state, entry.number).linear]
+                known = {entry.number: state.bounds.get(entry.number) for entry in inputs}
                 inherited = {number: bounds for number, bounds in known.items() if bounds is not None}
                 if len(inherited) < len(known):
                     stack += [entry for entry in inputs if known[entry.number] is None]
                     continue
-                found = self._bounds.of(current, state.raw[current.number], state.values, inherited)
+                found = self._bounds.of(current, state.raw, state.values, inherited)
                 state.bounds[current.number] = found
             stack.pop()
             if not stack:
-                return found
+                return whole(found)
 
     def wrong_outputs(self, state: State, known: Collection[tuple[int, int]] = ()) -> list[tuple[Node, Node]]:
         """The results that differ: the node of `after`, and what `before` has in its place.
@@ -196,27 +190,28 @@ class Replay:
         for device, nodes in self.graph.outputs.items():
             for ours, counterpart in zip(nodes, self.index.graph.outputs[device], strict=True):
                 numbers = (ours.number, counterpart.number)
-                is_known = numbers in known and state.raw[ours.number] is ours.value
+                is_known = numbers in known and self.is_recorded(state.raw, ours.number)
                 if numbers not in pairs and (is_known or not self.is_right(state, ours, counterpart)):
                     pairs[numbers] = (ours, counterpart)
         return list(pairs.values())
 
     def is_right(self, state: State, ours: Node, counterpart: Node) -> bool:
         """Whether a node holds what a node of `before` does, but for rounding."""
-        raw = state.raw[ours.number]
-        if raw.shape != counterpart.value.shape:
+        held = state.raw.of(ours.number)
+        if held.shape != counterpart.shape:
             return False
-        digest = self.digest(ours, raw)
+        digest = held.digest
         if (digest.in_order, digest.family) == (counterpart.digest.in_order, counterpart.digest.family):
             return True
         match = state.matches[ours.number]
         if match is not None and match.is_in_order and match.node.digest.in_order == counterpart.digest.in_order:
             return True
+        raw, expected = held.array(), counterpart.value
         if digest.family != counterpart.digest.family or not any(
-            agrees(raw, counterpart.value, allowed) for allowed in self.allowed(state, ours, counterpart)
+            agrees(raw, expected, allowed) for allowed in self.allowed(state, ours, counterpart)
         ):
             return False
-        return rounds_alike(raw, counterpart.value, state.chains[ours.number], self._chain_of(state, counterpart))
+        return rounds_alike(raw, expected, state.chains[ours.number], self._chain_of(state, counterpart))
 
     def allowed(self, state: State, ours: Node, counterpart: Node) -> Iterator[Array | None]:
         """By how much rounding may put the elements of a node off those of a node of `before`, of its dimensions, since
@@ -231,26 +226,40 @@ class Replay:
 
     def _chain_of(self, state: State, counterpart: Node) -> Chain:
         """What has rounded on the way to a node of `before` itself, since values that both sides have."""
-        return path_chain(counterpart, state.matched - {counterpart.number}, self.index.chains)
+        return path_chain(counterpart, state.matched, self.index.chains)
 
-    def _settle(self, state: State, node: Node, array: Array, chain: Chain) -> None:
+    def _settle(self, state: State, node: Node, held: Held, chain: Chain) -> None:
         number = node.number
-        made_of = frozenset(
-            self.digest(entry, state.values[entry.number]).in_any_order for entry in node.instance.inputs
-        )
-        state.raw[number] = array
+        if not (self.is_recorded(state.raw, number) and isinstance(held, Kept)):
+            state.changed[number] = True
+        made_of = frozenset(map(state.values.in_any_order, self.graph.inputs_of(number)))
+        state.raw[number] = held
         state.chains[number] = chain
-        state.bounds[number] = None
-        bounds = partial(self.bounds, state, node)
-        match = self.index.find(array, self.digest(node, array), chain, node, made_of, bounds)
-        if match is not None and not match.is_exact and match.value is not array:
+        state.bounds.pop(number, None)
+        match = self.index.find(held, chain, node, made_of, partial(self.bounds, state, node))
+        if match is None:
+            state.values[number], state.matches[number] = held, None
+            return
+        found = match.held
+        if match.is_exact:
+            if match.is_in_order and (match.node.shape, match.node.dtype) == (held.shape, held.dtype):
+                # The same numbers are kept once.
+                found = state.raw[number] = self._recorded(node, match.node.held)
+        elif _holds(held.dtype, found.dtype):
             # What `after` has not rounded, or not yet, is taken as `before` has rounded it.
-            if _holds(array.dtype, match.value.dtype):
-                match = attrs.evolve(match, value=match.value.astype(array.dtype))
-            array = match.value if match.value.dtype == array.dtype else array
-        state.matches[number] = match
-        state.values[number] = self._recorded(node, array)
-        if match is not None and match.is_in_order and (match.is_exact or match.value.dtype == array.dtype):
+            found = own(found.array().astype(held.dtype))
+            match = attrs.evolve(match, held=found)
+        if found.dtype == held.dtype:
+            is_kept = found is held
+            held = self._recorded(node, found)
+            state.matches.take(number, match, is_kept or held is found)
+        else:
+            state.matches[number] = match
+        state.values[number] = held
+        if state.matches.is_known(number):
+            # Nothing inherits them.
+            state.bounds.pop(number, None)
+        if match.is_in_order and found.dtype == held.dtype:
             self.index.note(match.node)
 
 
@@ -273,9 +282,9 @@ def match_through_rounding(graph: Graph, state: State) -> None:
     outputs = {node.number for nodes in graph.outputs.values() for node in nodes}
     widened: dict[int, Match] = {}
     for node in reversed(graph.nodes):
-        if state.matches[node.number] is not None or node.number in outputs or not users[node.number]:
+        if state.matches.is_any(node.number) or node.number in outputs or not (using := users[node.number]):
             continue
-        found = [_rounded(user, node, state, widened) for user in users[node.number]]
+        found = [_rounded(user, node, state, widened) for user in using]
         first = found[0]
         if first is not None and None not in found:
             widened[node.number] = attrs.evolve(first, is_exact=False)
@@ -292,7 +301,7 @@ def _rounded(user: Instance, node: Node, state: State, widened: dict[int, Match]
         return widened.get(result.number)
     if not traits_of(user.instruction).converts:
         return None
-    wide, narrow = element_type_of(node.value.dtype), element_type_of(result.value.dtype)
+    wide, narrow = element_type_of(node.dtype), element_type_of(result.dtype)
     if not (wide.is_floating and narrow.is_floating) or unit_roundoff(narrow) <= unit_roundoff(wide):
         return None
     return state.matches[result.number]

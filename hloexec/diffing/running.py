@@ -21,14 +21,18 @@ from hloexec.diffing.evaluation import Evaluator
 from hloexec.diffing.extracting.building import Extractor
 from hloexec.diffing.extracting.pair import ExtractedPair
 from hloexec.diffing.extracting.region import region_graph
-from hloexec.diffing.findings import Diff, Finding, Pair, Verdict
-from hloexec.diffing.graph import Graph, GraphRecorder, Node
+from hloexec.diffing.findings import Diff, Finding, Verdict
+from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.localization.blaming import Blame, Blamed
 from hloexec.diffing.matching import Index
 from hloexec.diffing.partitioned.correspondence import Partitioning, partitioning_of
 from hloexec.diffing.partitioned.pairing import TiledIndex
 from hloexec.diffing.partitioned.tiles import TileEvaluator, Tiles
-from hloexec.diffing.replay import Replay, State, match_through_rounding
+from hloexec.diffing.recording.arrays import Arrays
+from hloexec.diffing.recording.pairs import Pairs
+from hloexec.diffing.recording.recorder import GraphRecorder
+from hloexec.diffing.replay import Replay, match_through_rounding
+from hloexec.diffing.states import State
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError, InputError
 from hloexec.exec.arguments import device_arguments, listed_inputs
@@ -156,9 +160,9 @@ def diff(
     found = _searched(replay, blame, comparison, top, stages)
     is_different = found.findings or not comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
-    counted = [node for node in ours.nodes if _tells_something(node)]
-    matched = sum(found.state.matches[node.number] is not None for node in counted)
-    pairs, picture = tuple(_pairs(ours, found.state)), _picture(counted, found.state, found.blamed)
+    counted = [node.number for node in ours.nodes if _tells_something(node)]
+    matched = sum(map(found.state.matches.is_any, counted))
+    pairs, picture = _pairs(ours, theirs, found.state), _picture(ours, counted, found.state, found.blamed)
     notes = (*pairing.notes, *found.notes)
     part = found.extracted((before, after), policies, topologies[1])
     return Diff(before, after, verdict, found.findings, comparison, pairs, len(counted), matched, picture, notes, part)
@@ -239,14 +243,15 @@ def _recorded(
     """What either side computes, in `room` bytes together, and which way it goes."""
     graphs: list[Graph] = []
     decisions: list[Decisions] = []
+    arrays = Arrays()
     for name, side in zip(("before", "after"), sides, strict=True):
         stages.begin(f"recording {name}")
-        left = None if room is None else room - sum(graph.byte_size for graph in graphs)
-        recorder, controls = GraphRecorder(side.module, left), ControlRecorder()
+        recorder = GraphRecorder(side.module, arrays, room)
+        controls = ControlRecorder(side.module, recorder.held)
         observers = [recorder, controls, *watchers]
         found = run_devices(side.module, side.inputs, observers=observers, **side.options, **options)
         graphs.append(recorder.finish(found))
-        decisions.append(Decisions(controls, side.module, recorder.held, alone | {"numerics": side.policy}))
+        decisions.append(Decisions(controls, side.module, recorder.graph, alone | {"numerics": side.policy}))
     return graphs, decisions
 
 
@@ -306,32 +311,32 @@ def _tells_something(node: Node) -> bool:
     """Whether it is not a source, a copy or a repetition, nor one number often."""
     instance = node.instance
     role, traits = role_of(instance.instruction), traits_of(instance.instruction)
-    before = instance.inputs[0].value.shape if instance.inputs else None
-    is_same = traits.keeps_order and not traits.converts and node.value.shape == before
+    before = instance.inputs[0].shape if instance.inputs else None
+    is_same = traits.keeps_order and not traits.converts and node.shape == before
     is_shown = role is Role.COPY_START or (traits.moves == (0,) and bool(traits.aliases or is_same))
     is_repeated = traits.repeats and len(instance.operands) == 1
     is_known = instance.is_source or is_shown or is_repeated
     return not is_known and not node.digest.is_uniform and node.digest.count > 1
 
 
-def _pairs(graph: Graph, state: State) -> list[Pair]:
-    matches = zip(graph.nodes, state.matches, strict=True)
-    return [Pair(node.place, match.node.place, match.is_exact, match.is_in_order) for node, match in matches if match]
+def _pairs(ours: Graph, theirs: Graph, state: State) -> Pairs:
+    rows = ((number, match.node.number, match.is_exact, match.is_in_order) for number, match in state.matches.found())
+    return Pairs(ours.columns, theirs.columns, np.fromiter(rows, np.dtype((np.int32, 4))))
 
 
-def _picture(nodes: Sequence[Node], state: State, blamed: Sequence[Blamed]) -> str:
+def _picture(graph: Graph, nodes: Sequence[int], state: State, blamed: Sequence[Blamed]) -> str:
     """A character per node, or for the worst of several where there are more than fit."""
     guilty = {entry.node.instance.static for entry in blamed}
     wrong = {number for entry in blamed for number in entry.wrong}
     characters = []
-    for node in nodes:
-        match = state.matches[node.number]
-        if node.instance.static in guilty:
+    for number in nodes:
+        match = state.matches[number]
+        if graph.instance_of(number).static in guilty:
             characters.append("×")
         elif match is not None:
             characters.append("█" if match.is_exact else "▓")
         else:
-            characters.append("?" if node.number in wrong else "·")
+            characters.append("?" if number in wrong else "·")
     if len(characters) <= _PICTURE_WIDTH:
         return "".join(characters)
     edges = [len(characters) * place // _PICTURE_WIDTH for place in range(_PICTURE_WIDTH + 1)]

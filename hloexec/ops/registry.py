@@ -171,6 +171,9 @@ class Opcode:
     summed: Callable[..., Summation | None] | None = None
     """Of opcodes whose rounding is SUM: from `attributes`, `shape`, `operand_shapes` and `computations`, by keyword,
     what is added up; None where the reducer adds nothing, or is called step by step and rounds by itself."""
+    window: Callable[..., tuple[slice, ...]] | None = None
+    """Of what copies operand 1 into a window of operand 0, and changes nothing else: from the sizes of both, and from
+    the other operands' arrays, that window."""
 
     @rounding.default
     def _usual_rounding(self) -> Rounding:
@@ -207,15 +210,15 @@ OPCODES: dict[str, Opcode] = {}
 _Entry = TypeVar("_Entry", bound=type)
 
 
-_RULES = ("infer", "unstated", "well_formed", "evaluate", "exchange", "bind", "memory_order", "by_rows", "summed")
+_RULES = tuple("infer unstated well_formed evaluate exchange bind memory_order by_rows summed window".split())
 
 
 def opcode(name: str, *, operands: int | tuple[int, int | None], **fields: Any) -> Callable[[_Entry], _Entry]:
     """Register the decorated class as the entry of opcode `name`; `fields` are others of `Opcode`, and of `Traits`.
 
     The class's docstring gives the rule and its source; its static methods `infer`, `unstated`, `well_formed`,
-    `evaluate`, `bind`, `memory_order`, `by_rows`, `summed` and (collectives) `exchange` are what they are called, and
-    so are those that are rules of its `traits`: `bounds`, `demands`, `demands_for`.
+    `evaluate`, `bind`, `memory_order`, `by_rows`, `summed`, `window` and (collectives) `exchange` are what they are
+    called, and so are those that are rules of its `traits`: `bounds`, `demands`, `demands_for`.
     """
 
     traits = Traits(**{trait: fields.pop(trait) for trait in TRAITS & fields.keys()})

@@ -12,7 +12,7 @@ from hloexec.devices.topology import topology_of
 from hloexec.diffing.bounds import Bounds, PathBounds
 from hloexec.diffing.chains import InstructionChains
 from hloexec.diffing.evaluation import Evaluator
-from hloexec.diffing.graph import GraphRecorder
+from hloexec.diffing.recording.recorder import GraphRecorder
 
 ADD = "add { a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b) }\n"
 LARGER = "max { a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] maximum(a, b) }\n"

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloexec.diffing.digests import digest_of
+from hloexec.diffing.digests import digest_of, digest_with
 
 
 def _random(*dimensions: int) -> np.ndarray:
@@ -75,3 +75,40 @@ def test_parts_of_complex_numbers_belong_together() -> None:
 @pytest.mark.parametrize(("array", "expected"), [(np.ones(9), True), (np.arange(9), False), (np.zeros(0), True)])
 def test_uniform_is_what_has_one_number(array: np.ndarray, expected: bool) -> None:
     assert digest_of(array).is_uniform == expected
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64, np.int32, np.bool_, np.uint8])
+def test_the_digest_of_what_is_overwritten_follows_from_what_was_and_is_there(dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    before = (3 * rng.standard_normal((6, 5, 7))).astype(dtype)
+    after, window = before.copy(), (slice(3, 5), slice(0, 5), slice(2, 3))
+    after[window] = (3 * rng.standard_normal((2, 5, 1))).astype(dtype)
+    if np.issubdtype(dtype, np.inexact):
+        before[3, 0, 2], after[4, 1, 2] = np.nan, np.inf
+    found = digest_with(digest_of(before), before.shape, window, before[window], after[window])
+    expected = digest_of(after)
+    assert found == expected
+    np.testing.assert_allclose(
+        [found.total, found.magnitude, found.squares],
+        [expected.total, expected.magnitude, expected.squares],
+        rtol=0,
+        atol=after.size * 2.0**-52 * (expected.squares + expected.magnitude + digest_of(before).squares),
+    )
+
+
+@pytest.mark.parametrize("number", [0.0, -2.5, 1e200, np.nan, np.inf, -np.inf, 3, -3, True, 2 - 1j, complex(np.nan, 4)])
+def test_single_elements_have_the_digests_of_others(number: complex) -> None:
+    one, two = digest_of(np.array(number)), digest_of(np.array([number, number]))
+    assert two.in_any_order == 2 * one.in_any_order % 2**64
+    assert two.in_order == 4 * one.in_order % 2**64
+    assert (two.total, two.magnitude, two.squares) == (2 * one.total, 2 * one.magnitude, 2 * one.squares)
+    assert two.nonfinite == tuple(2 * count for count in one.nonfinite)
+
+
+def test_what_becomes_uniform_is_told_from_what_is_not() -> None:
+    ones, zeros = np.ones((4, 3)), np.zeros((4, 3))
+    window = (slice(1, 2), slice(0, 3))
+    holed = ones.copy()
+    holed[window] = 0
+    assert digest_with(digest_of(holed), (4, 3), window, holed[window], ones[window]).is_uniform
+    assert not digest_with(digest_of(zeros), (4, 3), window, zeros[window], ones[window]).is_uniform

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from typing import TypeAlias
 
 import attrs
@@ -45,9 +45,14 @@ def key_of(node: Node) -> Key:
 
 
 def can_stand_alone(instance: Instance) -> bool:
-    """Whether an instruction gives the same in a module of its own."""
+    """Whether an instruction gives the same in a module of its own; not what stands for a number that no run gave."""
     entry = find_opcode(instance.opcode)
-    if entry is None or not entry.is_pure or instance.opcode.endswith(("-start", "-done", "-update")):
+    if (
+        instance.number < 0
+        or entry is None
+        or not entry.is_pure
+        or instance.opcode.endswith(("-start", "-done", "-update"))
+    ):
         return False
     if instance.is_source:
         is_elided = instance.is_constant and bool(instance.instruction.attributes.literal.is_elided)
@@ -64,7 +69,7 @@ def part_of(target: Node, members: Collection[Node]) -> Part:
     return _part(target, lambda node, _: node.instance.number in numbers)
 
 
-def part_behind(target: Node, known: Collection[Key], matched: Collection[int]) -> Part:
+def part_behind(target: Node, known: Collection[Key], matched: Container[int]) -> Part:
     """The part that computes a value from `known` ones, or else from the next that are `matched`, by their numbers."""
 
     def goes_on(node: Node, count: int) -> bool:

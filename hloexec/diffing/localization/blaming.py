@@ -21,7 +21,8 @@ from hloexec.diffing.localization.patches import Patch, patched
 from hloexec.diffing.localization.relations import NodePair, Relations
 from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.localization.trials import Trials
-from hloexec.diffing.replay import Replay, State
+from hloexec.diffing.replay import Replay
+from hloexec.diffing.states import State
 from hloexec.ops.common import wide
 from hloexec.values import Array
 
@@ -97,7 +98,7 @@ class Blame:
 
     def _find(self, state: State, top: int, found: list[Blamed]) -> None:
         corrected: set[tuple[int, int]] = set()
-        while len(found) < top and (not found or not self.is_over()) and (wrong := self._wrong(state)):
+        while len(found) < top and (not found or not self.is_over()) and (wrong := self._wrong(state, bool(found))):
             known = {entry.node.instance.static for entry in found}
             suspect, patch = Trials(self._replay, state, wrong, self._decisions, known, self.is_over).next()
             if suspect is None:
@@ -130,9 +131,10 @@ class Blame:
     def nearest(self, state: State) -> list[Blamed]:
         """The value that is closest to its rounding bound, if none exceeds it; or nothing."""
         worst, found = 0.0, []
-        for node, match in zip(self._replay.graph.nodes, state.matches, strict=True):
-            if match is None or match.is_exact or match.value.shape != state.raw[node.number].shape:
+        for number, match in state.matches.found():
+            if match.is_exact or match.held.shape != state.raw.of(number).shape:
                 continue
+            node = self._replay.graph.node(number)
             raw = state.raw[node.number]
             allowed = self._allowed(state, node, match.node)
             if allowed is None or allowed.shape != raw.shape:
@@ -144,8 +146,12 @@ class Blame:
                 found = [Blamed(node, match.node, match.value, raw, allowed, frozenset())]
         return found
 
-    def _wrong(self, state: State) -> list[NodePair]:
-        return [NodePair(*entry) for entry in self._replay.wrong_outputs(state, self._different)]
+    def _wrong(self, state: State, is_explained: bool = False) -> list[NodePair]:
+        """The results that differ: those that rounding cannot explain in the runs as they were, or if there are none,
+        and nothing is to blame yet, those of the replay."""
+        found = [NodePair(*entry) for entry in self._replay.wrong_outputs(state, self._different)]
+        certain = [pair for pair in found if pair.numbers in self._different]
+        return certain or ([] if is_explained and self._different else found)
 
     def _blamed(self, state: State, suspect: Suspect, patch: Patch | None, wrong: Sequence[NodePair]) -> Blamed:
         node, theirs = suspect.pair.ours, suspect.pair.theirs
@@ -153,7 +159,7 @@ class Blame:
         value, allowed = None, None
         if patch is not None and patch.pair == suspect.pair:
             value, allowed = patch.value, self._allowed(state, node, theirs)
-        is_certain = suspect.decision is not None or (patch is not None and patch.is_proof)
+        is_certain = suspect.is_proven or (patch is not None and patch.is_proof)
         between = self._between(state, wrong)
         is_counterpart = suspect.trial is None or suspect.trial.ours is node
         return Blamed(

@@ -14,7 +14,7 @@ blame. Only values on the way from the wrong result are looked at, each beside t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
 import attrs
@@ -23,7 +23,7 @@ from hloexec.diffing.control import Decisions, exits
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.localization.misuses import Misuses, is_made_of
-from hloexec.diffing.localization.regions import Regions, could_be
+from hloexec.diffing.localization.regions import LARGEST_REGION, Regions, could_be
 from hloexec.diffing.localization.relations import (
     NodePair,
     Relation,
@@ -39,7 +39,11 @@ from hloexec.precision import unit_roundoff
 
 __all__ = ["Causes"]
 
+_FEWEST_PAIRS = 64
+"""So many are looked at even if a replay has left no time for them."""
 _FEW_RUNS = 3
+_MOST_RUNS = 1 << 14
+"""So many are kept in memory, and those of two instructions more."""
 
 
 @attrs.frozen
@@ -80,8 +84,10 @@ class Causes:
         regions: Regions,
         graphs: tuple[Graph, Graph],
         decisions: tuple[Decisions, Decisions],
+        is_over: Callable[[], bool],
     ) -> None:
         self._relations = relations
+        self._is_over = is_over
         self._regions = regions
         self._graphs = graphs
         self._ours, self._theirs = decisions
@@ -113,7 +119,7 @@ class Causes:
     def _found(self, causes: Sequence[_Cause]) -> Iterator[Suspect]:
         """What may be to blame for some causes, and what lies behind them."""
         stack: list[_Cause | Suspect] = [*reversed(causes)]
-        while stack:
+        while stack and (len(self.pairs) < _FEWEST_PAIRS or not self._is_over()):
             entry = stack.pop()
             if isinstance(entry, Suspect):
                 yield entry
@@ -126,7 +132,7 @@ class Causes:
             if entry.is_guessed:
                 self._guessed.add(pair.numbers)
             if (place := self._ours.other_branch(pair.ours, self._theirs, pair.theirs)) is not None:
-                yield Suspect(pair, "another branch gives what it should", decision=pair, place=place)
+                yield Suspect(pair, "another branch gives what it should", decision=pair, is_proven=True, place=place)
             if entry.place is not None:
                 yield Suspect(pair, "it hands on what the loop was given", place=entry.place, decision=entry.decision)
             found = self._explained(pair)
@@ -273,16 +279,23 @@ class Causes:
         if (lost := _lost_rounding(ours, theirs)) is not None:
             return _Explanation((Suspect(pair, lost, is_more_precise=True),))
         # It is what `before` has not moved yet: to blame is what moves it another way, or uses it so.
-        return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=len(ours) == 1))
+        moving = tuple(node for node in reversed(ours[:-1]) if node.instance.is_movement)
+        moving = moving if len(moving) <= LARGEST_REGION else ()
+        return _Explanation(
+            causes=tuple(causes), otherwise=Suspect(pair, region=moving, has_wrong_operands=len(ours) == 1)
+        )
 
     def _is_shuffled(self, node: Node, others: Sequence[Node]) -> bool:
-        return all(self._relations.of(node, other) is Relation.SHUFFLED for other in others)
+        """Whether a movement has put elements into an order that no permutation of dimensions gives."""
+        is_shuffled = all(self._relations.of(node, other) is Relation.SHUFFLED for other in others)
+        return is_shuffled and node.instance.is_movement
 
     def _restructured(self, pair: NodePair) -> _Explanation:
         """Why values differ that different steps computed."""
         region = self._regions.of(pair)
         suspects = tuple(
-            Suspect(entry.pair, entry.reason, pair, region.nodes, is_restructured=True) for entry in region.misuses
+            Suspect(entry.pair, entry.reason, pair, region.nodes, is_restructured=not entry.is_conclusive)
+            for entry in region.misuses
         )
         causes: list[_Cause] = []
         for entry in region.causes:
@@ -328,14 +341,23 @@ class Causes:
             other = theirs.get(iterations)
             if other is not None and len(one.results) > pair.ours.leaf and len(other.results) > pair.theirs.leaf:
                 first = NodePair(one.results[pair.ours.leaf], other.results[pair.theirs.leaf])
-                if self._relations.differ(first.ours, first.theirs):
+                if self._is_wrong(first):
                     return first
         return pair
+
+    def _is_wrong(self, pair: NodePair) -> bool:
+        """Whether a pair differs, or has the same numbers in the same dimensions elsewhere."""
+        relation = self._relations.of(pair.ours, pair.theirs)
+        return relation is Relation.DIFFERENT or (
+            relation is Relation.SHUFFLED and pair.ours.shape == pair.theirs.shape
+        )
 
     def _runs(self, side: int, instance: Instance) -> dict[tuple[str, ...], Instance]:
         """The runs of an instruction on a device in the same loops, by their iterations, in the order of the run."""
         key = (side, instance.static, instance.device, instance.loops)
         if key not in self._known_runs:
+            if sum(map(len, self._known_runs.values())) > _MOST_RUNS:
+                self._known_runs.clear()
             self._known_runs[key] = {
                 entry.iterations: entry
                 for entry in self._graphs[side].runs[instance.static]

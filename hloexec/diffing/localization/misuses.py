@@ -28,10 +28,19 @@ class Misuses:
 
     def already(self, user: NodePair, operand: NodePair) -> Suspect | None:
         """The user, if its operand is what the user should be, and no accident explains it."""
-        is_alike = self._relations.of(operand.ours, user.theirs) is Relation.EQUAL
-        if not is_alike or not self._relations.is_evidence(operand.ours):
+        if self._relations.of(operand.ours, user.theirs) is not Relation.EQUAL:
+            return None
+        if not (self._relations.is_evidence(operand.ours) or self._counts_alike(operand.ours, user.theirs)):
             return None
         return Suspect(user, f"its operand %{_name(operand.ours)} is what it should be")
+
+    def _counts_alike(self, ours: Node, theirs: Node) -> bool:
+        """Whether two values were equal in the iterations before, too, and others in each."""
+        sides = [[run.results[node.leaf] for run in self._relations.runs_before(node)] for node in (ours, theirs)]
+        pairs = list(zip(*sides, strict=False))[:_FEW_RUNS]
+        values = {entry.digest.in_order for entry, _ in pairs} | {ours.digest.in_order}
+        is_equal = all(self._relations.of(*pair) is Relation.EQUAL for pair in pairs)
+        return is_equal and len(values) > len(pairs) == _FEW_RUNS
 
     def constant(self, user: NodePair, operand: NodePair) -> Suspect | None:
         """The user of a constant that is another one than it should be, unless a loop carries that from elsewhere."""
@@ -97,16 +106,16 @@ class Misuses:
         return passed[0].place if passed else self._decisions.handed_on(*loop, user.ours.device)
 
     def _was_right(self, user: Node, operand: NodePair) -> bool:
-        """Whether the user's instruction took what it should in an earlier iteration."""
+        """Whether the user's instruction took what it should in an earlier iteration, if that is the same in each."""
+        theirs = transparent_chain(operand.theirs)[-1]
+        if any(run.results[theirs.leaf].digest != theirs.digest for run in self._relations.runs_before(theirs)):
+            return False
         slots = [place for place, each in enumerate(_taken(user)) if operand.ours in transparent_chain(each)]
-        taken = [
-            _taken(run.results[user.leaf])[slot] for run in self._relations.runs_before(user.instance) for slot in slots
-        ]
-        sources = [transparent_chain(entry)[-1] for entry in taken]
+        runs = self._relations.runs_before(user)
+        sources = [transparent_chain(_taken(run.results[user.leaf])[slot])[-1] for run in runs for slot in slots]
         right = [entry for entry in sources if self._relations.of(entry, operand.theirs) is Relation.EQUAL]
-        return len(right) >= _FEW_RUNS or any(
-            entry.digest.count >= _FEW and not entry.digest.is_uniform for entry in right
-        )
+        is_varied = any(entry.digest.count >= _FEW and not entry.digest.is_uniform for entry in right)
+        return is_varied or len(right) >= _FEW_RUNS
 
 
 def is_made_of(node: Node, other: Node) -> bool:

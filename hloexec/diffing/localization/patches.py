@@ -11,7 +11,8 @@ import numpy as np
 from hloexec.diffing.agreement import aligned, arranged, is_near
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.localization.relations import NodePair
-from hloexec.diffing.replay import Replay, State
+from hloexec.diffing.replay import Replay
+from hloexec.diffing.states import State
 from hloexec.values import Array
 
 __all__ = ["Patch", "patched", "replaced"]
@@ -78,7 +79,7 @@ def _tried(
     after = replay.override(state, repair.first, repair.given, keep_going)
     if after is None:
         return None
-    reached = [pair for pair in wrong if after.raw[pair.ours.number] is not state.raw[pair.ours.number]]
+    reached = [pair for pair in wrong if after.changed[pair.ours.number]]
     replay.adopt(after)
     is_right = bool(reached) and all(
         is_near(after.raw[pair.ours.number], pair.theirs.value) and replay.is_right(after, pair.ours, pair.theirs)
@@ -122,12 +123,12 @@ class _Repair:
             return {}
         found = {}
         for node in instance.results:
-            if node.leaf != self._node.leaf or node.value.shape != self._value.shape:
+            if node.leaf != self._node.leaf or node.shape != self._value.shape:
                 continue
             entry = self._again.get(node.number) or (self._next(node, state) if self.guesses else None)
             value = None if entry is None else self._order(entry.value)
             if value is not None:
-                found[node.number] = value if value.dtype == node.value.dtype else value.astype(node.value.dtype)
+                found[node.number] = value if value.dtype == node.dtype else value.astype(node.dtype)
         return found
 
     def _next(self, node: Node, state: State) -> Node | None:
@@ -146,12 +147,11 @@ def _equal_nodes_of(graph: Graph, node: Node) -> list[Node]:
     recompute a cheap value in each fusion that uses it, and make the same mistake there."""
     return [
         entry
-        for entry in graph.nodes
+        for entry in graph.has_digest(node.digest)
         if entry is not node
-        and entry.digest == node.digest
         and entry.instance.opcode == node.instance.opcode
         and entry.instance.static != node.instance.static
-        and entry.value.shape == node.value.shape
+        and entry.shape == node.shape
         and entry.device == node.device
         and "[" not in entry.instance.name
     ]

@@ -38,6 +38,8 @@ class Misuse:
 
     pair: NodePair
     reason: str
+    is_conclusive: bool = False
+    """Whether nothing among the steps before it can be to blame instead."""
 
 
 @attrs.frozen(eq=False)
@@ -69,8 +71,9 @@ class _Steps:
 class Regions:
     """The regions of one state of a replay."""
 
-    def __init__(self, replay: Replay, relations: Relations) -> None:
+    def __init__(self, replay: Replay, relations: Relations, is_over: Callable[[], bool]) -> None:
         self._replay = replay
+        self._is_over = is_over
         self._relations = relations
         self._state = relations.state
 
@@ -80,10 +83,21 @@ class Regions:
         nodes = self._around(ours.nodes) if len(ours.nodes) <= LARGEST_REGION else ()
         corresponding = self._corresponding(pair, ours, theirs)
         if corresponding is not None:
-            return Region(nodes, (corresponding,))
+            taken = self._taken(corresponding, pair, ours)
+            return Region(nodes, misuses=taken) if taken else Region(nodes, (corresponding,))
         misuses = tuple(self._misplaced(pair, ours, theirs)) if nodes else ()
         guesses = [*_in_place(pair, self._relations), *self.frontier(pair)[:_MOST_GUESSES]]
         return Region(nodes, tuple(entry for entry in guesses if entry.numbers != pair.numbers), True, misuses)
+
+    def _taken(self, corresponding: NodePair, pair: NodePair, steps: _Steps) -> tuple[Misuse, ...]:
+        """What uses a value that another one should be, where that is right in itself: `before` has it, too."""
+        if self._relations.place_of(corresponding.ours) is None:
+            return ()
+        ours, theirs = (node.instance.instruction.name for node in (corresponding.ours, corresponding.theirs))
+        users = [node for node in steps.nodes if corresponding.ours in node.instance.inputs]
+        return tuple(
+            Misuse(NodePair(node, pair.theirs), f"it takes %{ours} where before takes %{theirs}") for node in users[:1]
+        )
 
     def _around(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         """Some nodes, and what they are computed from, as far as it may be right by accident, in the largest region."""
@@ -106,8 +120,9 @@ class Regions:
         return self._corresponding(pair, ours, theirs)
 
     def corresponding(self, pair: NodePair) -> NodePair | None:
-        """Values behind a pair that correspond and differ."""
-        return self._corresponding(pair, *self._steps(pair))
+        """Values behind a pair that correspond and differ, unless the one of `after` is right in itself."""
+        found = self._corresponding(pair, *self._steps(pair))
+        return None if found is None or self._relations.place_of(found.ours) is not None else found
 
     def rearranged(self, pair: NodePair, operands: Sequence[NodePair]) -> Node | None:
         """What moves an operand into another order than it should, if the pair is right where it has another one: the
@@ -122,14 +137,13 @@ class Regions:
             for other in permuted(operand.theirs.value, value):
                 now = rerun.value({operand.ours.number: other})
                 if now is not None and comes_near(now, before, pair.theirs.value):
-                    moving = [node for node in chain[:-1] if _reorders(node)]
-                    return moving[-1] if moving else chain[-2]
+                    return _mover(chain)
         return None
 
     def _is_moved(self, chain: Sequence[Node], operand: NodePair) -> bool:
         """Whether an operand is its counterpart before it is moved, dimensions perhaps permuted."""
         others = transparent_chain(operand.theirs)
-        return len(chain) > 1 and any(
+        return any(node.instance.is_movement for node in chain[:-1]) and any(
             self._relations.of(chain[-1], other) in (Relation.EQUAL, Relation.REARRANGED) for other in others
         )
 
@@ -164,6 +178,8 @@ class Regions:
         rerun = Rerun(self._replay, self._state, pair.ours)
         before = self._state.raw[pair.ours.number]
         for candidate, values in islice(self._replacements(pair, ours, theirs), _MOST_TRIES):
+            if self._is_over():
+                break
             now = rerun.value(values)
             if now is None:
                 continue
@@ -268,7 +284,9 @@ class Regions:
         right += [node for node in pair.ours.instance.inputs if not self._relations.differ(node, pair.theirs)]
         is_number = pair.theirs.digest.is_uniform and pair.theirs.digest.family in ("integer", "pred")
         if right and not is_filled(right[0]) and not is_number:
-            yield Misuse(pair, f"its operand %{right[0].instance.instruction.name} is what it should be")
+            name = right[0].instance.instruction.name
+            is_conclusive = self._relations.is_evidence(right[0]) or self._relations.is_confirmed(right[0])
+            yield Misuse(pair, f"its operand %{name} is what it should be", is_conclusive)
 
     def _key_of(self, node: Node) -> _Key | None:
         place = self._relations.place_of(node)
@@ -281,9 +299,13 @@ def could_be(ours: Node, theirs: Node) -> bool:
     return is_alike and ours.device == theirs.device
 
 
-def _reorders(node: Node) -> bool:
-    """Whether a movement puts elements into another order."""
-    return node.digest.in_order != node.instance.inputs[0].digest.in_order
+def _mover(chain: Sequence[Node]) -> Node:
+    """What first puts elements into another order on the way from the last node of a chain, or else into other
+    dimensions."""
+    moving = [node for node in reversed(chain[:-1]) if node.instance.is_movement]
+    reordering = [node for node in moving if node.digest.in_order != node.instance.inputs[0].digest.in_order]
+    reshaping = [node for node in moving if node.shape != node.instance.inputs[0].shape]
+    return next(iter([*reordering, *reshaping, *moving]))
 
 
 def _run_of(node: Node) -> tuple[str, int]:

@@ -7,13 +7,16 @@ clamp reached. What counts here is therefore always a pair, a value and the one 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from enum import Enum
+from itertools import islice
 
 import attrs
 
 from hloexec.diffing.agreement import aligned, is_near
-from hloexec.diffing.graph import Instance, Node
-from hloexec.diffing.replay import Replay, State
+from hloexec.diffing.graph import Graph, Instance, Node
+from hloexec.diffing.replay import Replay
+from hloexec.diffing.states import State
 from hloexec.operations import traits_of
 
 __all__ = ["NodePair", "Relation", "Relations", "constant_of", "is_filled", "transparent_chain"]
@@ -21,6 +24,7 @@ __all__ = ["NodePair", "Relation", "Relations", "constant_of", "is_filled", "tra
 _FEW = 5
 """Arrays of fewer elements, of integers or of one number are easily equal by accident."""
 _DEPTH = 3
+_MOST_RUNS = 8
 
 
 class Relation(Enum):
@@ -57,7 +61,7 @@ class Relations:
 
     def of(self, ours: Node, theirs: Node) -> Relation:
         """What a value of `after`, computed from values of `before` as far as both have them, is to one of `before`."""
-        digest, other = self._replay.digest(ours, self.state.raw[ours.number]), theirs.digest
+        digest, other = self.state.raw.digest(ours.number), theirs.digest
         if digest.count != other.count or digest.family != other.family:
             return Relation.DIFFERENT
         if digest.in_order == other.in_order:
@@ -78,13 +82,16 @@ class Relations:
         """Whether the numbers are others."""
         return self.of(ours, theirs) is Relation.DIFFERENT
 
-    def runs_before(self, instance: Instance) -> list[Instance]:
-        """The earlier runs of an instruction of `after` in the same loops on its device."""
-        return [
-            run
-            for run in self._replay.graph.runs[instance.static]
-            if run.number < instance.number and run.device == instance.device and run.loops == instance.loops
-        ]
+    def runs_before(self, node: Node) -> list[Instance]:
+        """The last few runs, before it, of what computed a value of either side, in the same loops on its device; the
+        last one first."""
+        return list(islice(self._graph_of(node).runs.before(node.instance), _MOST_RUNS))
+
+    def _graph_of(self, node: Node) -> Graph:
+        """The graph of the side that computed a value."""
+        own, ours = node.instance, self._replay.graph
+        is_ours = own.number < len(ours.instances) and ours.instances[own.number] is own
+        return ours if is_ours else self._replay.index.graph
 
     def _are_same(self, ours: Node, theirs: Node) -> bool:
         """Whether a value is what it should be, its dimensions perhaps permuted."""
@@ -121,8 +128,9 @@ class Relations:
         """The instructions of `after` that compute a value of `before`; what only passes it on aside."""
         if self._holders is None:
             self._holders = defaultdict(set)
-            for node, match in zip(self._replay.graph.nodes, self.state.matches, strict=True):
-                if match is not None and not _passes_on(node.instance):
+            for number, match in self.state.matches.found():
+                node = self._replay.graph.node(number)
+                if not _passes_on(node.instance):
                     self._holders[match.node.device, match.node.digest.in_any_order].add(node.instance.static)
         return self._holders[theirs.device, theirs.digest.in_any_order]
 
@@ -141,24 +149,41 @@ class Relations:
         first, second = _operands_of(one, ours.leaf), _operands_of(other, theirs.leaf)
         if len(first) != len(second):
             return None
-        if len(first) in (2, 3) and not one.others and self._is_crossed(one, first[-2:], second[-2:]):
+        if len(first) in (2, 3) and not one.others and self._is_crossed(ours, theirs):
             second[-2:] = second[:-3:-1]
             if len(first) == 3:
                 first[0], second[0] = _without_negation(first[0], second[0])
         return [NodePair(*entry) for entry in zip(first, second, strict=True)]
 
-    def _is_crossed(self, instance: Instance, first: list[Node], second: list[Node]) -> bool:
-        """Whether more of two operands are those of the other side where these change places."""
+    def _is_crossed(self, ours: Node, theirs: Node) -> bool:
+        """Whether more of the last two operands are those of the other side where these change places; in a loop that
+        may show in the first iteration only."""
+        score = 0
+        for one, other in self._runs_alike(ours, theirs):
+            score = score or self._crossing(
+                one, _operands_of(one, ours.leaf)[-2:], _operands_of(other, theirs.leaf)[-2:]
+            )
+        return score > 0
+
+    def _runs_alike(self, ours: Node, theirs: Node) -> Iterator[tuple[Instance, Instance]]:
+        """What computed two values, and the first runs of their instructions, if these are in the same iteration."""
+        yield ours.instance, theirs.instance
+        first, other = (self._graph_of(node).runs.first(node.instance) for node in (ours, theirs))
+        if first is not ours.instance and first.iterations == other.iterations:
+            yield first, other
+
+    def _crossing(self, instance: Instance, first: list[Node], second: list[Node]) -> int:
+        """How many more of two operands are those of the other side where these change places."""
         order = list(zip(first, second, strict=True)), list(zip(first, reversed(second), strict=True))
         equal = [[pair for pair in pairs if not self.differ(*pair)] for pairs in order]
         if not traits_of(instance.instruction).commutes:
-            return len(equal[1]) > len(equal[0])
+            return len(equal[1]) - len(equal[0])
         evident = [sum(self.is_evidence(ours) for ours, _ in pairs) for pairs in equal]
         if evident[0] != evident[1]:
-            return evident[1] > evident[0]
+            return evident[1] - evident[0]
         # Equal by accident, or wrong both: what looks alike belongs together.
         alike = [sum(self.likeness(*pair) for pair in pairs) for pairs in order]
-        return len(equal[1]) + alike[1] > len(equal[0]) + alike[0]
+        return len(equal[1]) + alike[1] - len(equal[0]) - alike[0]
 
     def likeness(self, ours: Node, theirs: Node) -> int:
         """How much two values look as if they were computed alike."""
@@ -173,7 +198,7 @@ class Relations:
         return 1 + (ours.shape == theirs.shape) + is_as_deep + has_same_attributes + operands
 
     def is_evidence(self, node: Node) -> bool:
-        digest = self._replay.digest(node, self.state.raw[node.number])
+        digest = self.state.raw.digest(node.number)
         if traits_of(node.instance.instruction).moves is not None and not _passes_on(node.instance):
             # Of a value that chooses among others, all elements are in `before`, if perhaps not the right ones.
             return False

@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import numpy as np
 
-from hloexec.diffing.agreement import comes_near, is_same
+from hloexec.diffing.agreement import comes_near, is_right, is_same
 from hloexec.diffing.evaluation import Overlay
 from hloexec.diffing.graph import Node
 from hloexec.diffing.localization.edits import Edit, edits_of
+from hloexec.diffing.localization.regions import LARGEST_REGION
 from hloexec.diffing.localization.relations import NodePair, constant_of
 from hloexec.diffing.localization.rerun import Rerun
-from hloexec.diffing.replay import Replay, State
+from hloexec.diffing.replay import Replay
+from hloexec.diffing.states import State
 from hloexec.values import Array
 
 __all__ = ["Repair", "Repairs"]
@@ -28,6 +30,8 @@ _FEWEST_FLAGS = 16
 _FEWEST_INTEGERS = 4
 """A value of fewer preds, or fewer integers, is easily right by accident."""
 _MOST_EDITS = 500
+_MORE_EDITS = 100
+"""So many more are tried once one has made the value right: others may do so, too."""
 
 
 @attrs.frozen(eq=False)
@@ -36,6 +40,8 @@ class Repair:
 
     node: Node
     text: str
+    alike: tuple[Node, ...] = ()
+    """Where several changes make the value right, all that they change, in the order of data flow; none if many."""
 
 
 class Repairs:
@@ -54,15 +60,26 @@ class Repairs:
             return None
         rerun = Rerun(self._replay, self._state, pair.ours)
         before = self._state.raw[pair.ours.number]
-        for kind in (self._edited, self._left_out, self._with_constants, self._from_others):
-            for node, array, text in kind(steps, others):
-                self._tried += 1
-                if self._tried > _MOST_EDITS or self._is_over():
-                    return None
-                now = rerun.value({node.number: array})
-                if now is not None and comes_near(now, before, pair.theirs.value):
-                    return Repair(node, text)
-        return None
+        near = None
+        right: list[Repair] = []
+        last = _MOST_EDITS
+        for node, array, text in self._changes(steps, others):
+            self._tried += 1
+            if self._tried > last or self._is_over():
+                break
+            now = rerun.value({node.number: array})
+            if now is None or not comes_near(now, before, pair.theirs.value):
+                continue
+            if is_right(now, pair.theirs.value):
+                last = min(last, self._tried + _MORE_EDITS)
+                right.append(Repair(node, text))
+            near = near or Repair(node, text)
+        return _one_of(right) or near
+
+    def _changes(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[tuple[Node, Array, str]]:
+        """Each change, by the node that it changes and what that gives then."""
+        for kind in (self._left_out, self._edited, self._with_constants, self._from_others):
+            yield from kind(steps, others)
 
     def _edited(self, steps: Sequence[Node], _: Sequence[Node]) -> Iterator[tuple[Node, Array, str]]:
         """Other attributes, operands in another order, other opcodes."""
@@ -125,6 +142,16 @@ class Repairs:
         if arrays is None or is_same(arrays[node.leaf], self._state.raw[node.number]):
             return None
         return arrays[node.leaf]
+
+
+def _one_of(repairs: Sequence[Repair]) -> Repair | None:
+    """The first of some repairs, with what the others change; or of many, the one that is nearest to the value."""
+    if not repairs:
+        return None
+    nodes = {repair.node.number: repair.node for repair in repairs}
+    if len(nodes) > LARGEST_REGION:
+        return max(repairs, key=lambda repair: repair.node.number)
+    return attrs.evolve(repairs[0], alike=tuple(nodes[number] for number in sorted(nodes)))
 
 
 def _is_evidence(node: Node) -> bool:

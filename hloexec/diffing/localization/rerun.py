@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from hloexec.diffing.evaluation import Overlay
 from hloexec.diffing.graph import Node
-from hloexec.diffing.replay import Replay, State
+from hloexec.diffing.replay import Replay
+from hloexec.diffing.states import State
 from hloexec.values import Array
 
 __all__ = ["Rerun"]

@@ -15,7 +15,8 @@ from hloexec.diffing.localization.regions import Regions
 from hloexec.diffing.localization.relations import NodePair, Relations
 from hloexec.diffing.localization.repairs import Repair, Repairs
 from hloexec.diffing.localization.suspects import Suspect
-from hloexec.diffing.replay import Replay, State
+from hloexec.diffing.replay import Replay
+from hloexec.diffing.states import State
 from hloexec.dtypes import element_type_of
 from hloexec.precision import unit_roundoff
 
@@ -23,6 +24,8 @@ __all__ = ["Trials"]
 
 _MOST_TRIES = 20
 """More suspects than this are not tried for one fault, nor more pairs behind which no suspect was proven."""
+_MANY = 20
+"""If so many more values come right behind a suspect, it is to blame, though results do not."""
 
 
 @attrs.define(eq=False)
@@ -75,8 +78,8 @@ class Trials:
         """The instructions that are to blame already."""
         self._is_over = is_over
         relations = Relations(replay, state)
-        self._regions = Regions(replay, relations)
-        self._causes = Causes(relations, self._regions, (replay.graph, replay.index.graph), decisions)
+        self._regions = Regions(replay, relations, is_over)
+        self._causes = Causes(relations, self._regions, (replay.graph, replay.index.graph), decisions, is_over)
         self._repairs = Repairs(replay, state, is_over)
         self._tried: set[tuple[int, int]] = set()
         self._left = _MOST_TRIES
@@ -95,8 +98,7 @@ class Trials:
         if found is None and self._seen.narrowed is None:
             found = self._deepest()
         if found is not None:
-            # Where a loop goes round otherwise, results still differ in the replay.
-            return found if found[0].decision is None else (found[0], None)
+            return _without_results(*found)
         suspect = self._seen.narrowed or self._seen.evident or self._seen.first
         if suspect is None:
             return None, None
@@ -120,6 +122,9 @@ class Trials:
             if len(self._tried) >= _MOST_TRIES or self._is_over():
                 break
             patch = self._patched(trial)
+            if patch is None and not suspect.is_restructured and trial is suspect.pair:
+                # In what loops that end otherwise give, it can show only in part.
+                patch = self._partly(trial, _MANY)
             if patch is not None:
                 if self._seen.narrowed is not None:
                     return self._seen.narrowed, patch
@@ -161,7 +166,8 @@ class Trials:
         found = None if inner is None else self._proven(self._causes.behind(inner, decision))
         found = found or self._deepest(pair)
         if found is None and (repair := self._repaired(pair)) is not None:
-            found = Suspect(NodePair(repair.node, pair.theirs), repair.text, pair, decision=decision), patch
+            where = NodePair(repair.node, pair.theirs)
+            found = Suspect(where, repair.text, pair, repair.alike, decision=decision), patch
         self._around.pop()
         return found
 
@@ -179,20 +185,29 @@ class Trials:
         wrong = self._wrong if decision is None else [decision]
         return patched(self._replay, self._state, pair, wrong, self._is_over)
 
-    def _partly(self, pair: NodePair) -> Patch | None:
-        """A replacement that makes more values right behind it, if not the results: others may be wrong as well."""
+    def _partly(self, pair: NodePair, least: int = 1) -> Patch | None:
+        """A replacement that makes at least so many more values right, if not the results: others may be wrong, too."""
         state = self._state
         counted = [node for node in self._replay.graph.nodes if _counts(node)]
+        before = sum(map(state.has, counted))
         for value in arranged(pair.theirs.value, state.raw[pair.ours.number]):
             after = replaced(self._replay, state, pair, value, self._is_over)
-            if after is not None and sum(map(after.has, counted)) > sum(map(state.has, counted)):
+            if after is not None and sum(map(after.has, counted)) >= before + least:
                 return Patch(pair, value, after, is_proof=False)
         return None
 
 
+def _without_results(suspect: Suspect, patch: Patch | None) -> tuple[Suspect, Patch | None]:
+    """A suspect and its patch; of what decides how a loop goes round, without the state that follows, in which the
+    results still differ."""
+    if suspect.decision is None:
+        return suspect, patch
+    return attrs.evolve(suspect, is_proven=suspect.is_proven or (patch is not None and patch.is_proof)), None
+
+
 def _counts(node: Node) -> bool:
     """Whether a value says something if it comes right."""
-    return not (node.instance.is_movement or node.digest.is_uniform)
+    return not node.instance.is_movement and (node.digest.count == 1 or not node.digest.is_uniform)
 
 
 def _is_narrower(pair: NodePair) -> bool:

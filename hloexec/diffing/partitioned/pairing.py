@@ -62,7 +62,7 @@ class TiledIndex(Index):
 
     def note(self, node: Node) -> None:
         """`after` has this value; once it has all tiles of a whole, it has that, too."""
-        super().note(node)
+        self._note_equal(node)
         whole, key = self._tiles.whole_of(node)
         if key[1]:
             return
@@ -240,7 +240,7 @@ class TiledIndex(Index):
         digest: Digest = whole.digest
         found = {} if is_computed else {whole.number: whole}
         if not is_computed:
-            equal = self._in_any_order.get((digest.count, digest.family, digest.in_any_order), ())
+            equal = self.equal_in_any_order(digest)
             others = (node for node in equal if node.device == whole.device and node.number not in self._tiles.wholes)
             found |= {node.number: node for node in islice(others, _MOST_EQUAL)}
         pending = [whole]

@@ -161,7 +161,7 @@ class Tiles:
             len(graph.instances),
             instruction,
             computation,
-            source.name,
+            source.scope,
             source.device,
             operands,
             key=key,
@@ -169,10 +169,7 @@ class Tiles:
         )
         # What exchanges values gives a tile from whole operands.
         made.others = source.others
-        graph.instances.append(made)
-        node = Node(len(graph.nodes), value, made, 0, digest)
-        graph.nodes.append(node)
-        made.results.append(node)
+        node = graph.add(made, value, digest)
         self.parts[whole.number][key] = node
         self.wholes[node.number] = (whole, key)
         return node
@@ -185,17 +182,13 @@ class Tiles:
             -1,  # None of them comes after another.
             source.instruction,
             source.computation,
-            source.name,
+            source.scope,
             like.device,
             (),
             key=((), ()),
             stands_for=name,
         )
-        node = Node(len(self._graph.nodes), value, made, 0, digest_of(value))
-        self._graph.nodes.append(node)
-        made.results.append(node)
-        self._graph.runs[made.static].append(made)
-        return node
+        return self._graph.add(made, value, digest_of(value))
 
     def _in_tiles(
         self, source: Instance, key: Key, operands: Sequence[Sequence[Node]], value: Array

@@ -137,6 +137,10 @@ class DynamicUpdateSlice:
         return part(result, map(slice, extents))
 
     @staticmethod
+    def window(sizes: tuple[int, ...], update_sizes: tuple[int, ...], *start_indices: Array) -> tuple[slice, ...]:
+        return _window(sizes, start_indices, update_sizes)
+
+    @staticmethod
     def bind(
         *, attributes: object, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]
     ) -> Callable[..., Array] | None:

@@ -1,0 +1,1 @@
+"""Recording runs in little memory."""

@@ -1,0 +1,146 @@
+"""Faults in modules whose steps were rewritten: other constants, other orders of elements, steps without counterparts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import hloexec
+
+_X = np.random.default_rng(5).normal(size=(4, 6)).astype(np.float32)
+_W = np.random.default_rng(6).normal(size=(4, 3, 5)).astype(np.float32)
+
+
+def _diff(before: str, after: str, *inputs: Any) -> hloexec.Diff:
+    modules = [hloexec.parse(f"HloModule m\n\n{text}") for text in (before, after)]
+    found = hloexec.diff(*modules, list(inputs))
+    assert found.verdict == "differ"
+    return found
+
+
+def _first(before: str, after: str, *inputs: Any) -> str:
+    return _diff(before, after, *inputs).findings[0].after.instruction
+
+
+def test_another_constant_on_another_value_is_a_step_that_was_rewritten() -> None:
+    before = """ENTRY main {
+  x = f32[4,6] parameter(0)
+  y = f32[4,6] sine(x)
+  one = f32[] constant(1)
+  ones = f32[4,6] broadcast(one), dimensions={}
+  lower = f32[4,6] subtract(y, ones)
+  three = f32[] constant(3)
+  threes = f32[4,6] broadcast(three), dimensions={}
+  higher = f32[4,6] add(lower, threes)
+  ROOT r = f32[4,6] exponential(higher)
+}"""
+    after = """ENTRY main {
+  x = f32[4,6] parameter(0)
+  y = f32[4,6] cosine(x)
+  two = f32[] constant(2)
+  twos = f32[4,6] broadcast(two), dimensions={}
+  higher = f32[4,6] add(y, twos)
+  ROOT r = f32[4,6] exponential(higher)
+}"""
+    assert _first(before, after, _X) == "y"
+
+
+def test_values_that_are_alike_by_accident_are_paired_by_how_they_are_computed() -> None:
+    """All of one predicate and, wrongly, all of the other are true."""
+    before = """ENTRY main {
+  x = f32[4,6] parameter(0)
+  low = f32[] constant(-100)
+  lows = f32[4,6] broadcast(low), dimensions={}
+  high = f32[] constant(0.5)
+  highs = f32[4,6] broadcast(high), dimensions={}
+  above = pred[4,6] compare(x, lows), direction=GT
+  y = f32[4,6] sine(x)
+  below = pred[4,6] compare(y, highs), direction=LT
+  both = pred[4,6] and(above, below)
+  ROOT r = f32[4,6] select(both, x, lows)
+}"""
+    assert _first(before, before.replace("sine(x)", "tanh(lows)"), _X) == "y"
+
+
+def test_a_product_whose_operands_are_both_permuted_is_computed_with_one_in_other_orders() -> None:
+    before = """ENTRY main {
+  x = f32[2,4,3] parameter(0)
+  w = f32[4,3,5] parameter(1)
+  y = f32[2,4,3] sine(x)
+  z = f32[4,3,5] cosine(w)
+  ROOT r = f32[2,5] dot(y, z), lhs_contracting_dims={1,2}, rhs_contracting_dims={0,1}
+}"""
+    after = """ENTRY main {
+  x = f32[2,4,3] parameter(0)
+  w = f32[4,3,5] parameter(1)
+  y = f32[2,4,3] sine(x)
+  z = f32[4,3,5] cosine(w)
+  turned = f32[2,3,4] transpose(y), dimensions={0,2,1}
+  rows = f32[2,12] reshape(turned)
+  moved = f32[3,4,5] transpose(z), dimensions={1,0,2}
+  columns = f32[12,5] reshape(moved)
+  ROOT r = f32[2,5] dot(rows, columns), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}"""
+    inputs = _X.reshape(2, 4, 3), _W
+    agree = hloexec.diff(
+        hloexec.parse(f"HloModule m\n\n{before}"), hloexec.parse(f"HloModule m\n\n{after}"), list(inputs)
+    )
+    assert agree.verdict != "differ"
+    # What lies in memory is read in other dimensions, not transposed.
+    wrong = after.replace("transpose(z), dimensions={1,0,2}", "reshape(z)")
+    found = _diff(before, wrong, *inputs).findings[0]
+    assert "moved" in {found.after.instruction, *(run.instruction for run in found.region)}
+
+
+def test_a_value_that_is_right_in_itself_is_not_blamed_for_its_use() -> None:
+    """The quotient is right; what rounds it is not."""
+    before = """ENTRY main {
+  x = f32[4,6] parameter(0)
+  tenth = f32[] constant(0.1)
+  tenths = f32[4,6] broadcast(tenth), dimensions={}
+  quotient = f32[4,6] divide(x, tenths)
+  rounded = f32[4,6] round-nearest-even(quotient)
+  low = f32[] constant(-7)
+  lows = f32[4,6] broadcast(low), dimensions={}
+  high = f32[] constant(7)
+  highs = f32[4,6] broadcast(high), dimensions={}
+  kept = f32[4,6] maximum(rounded, lows)
+  ROOT r = f32[4,6] minimum(kept, highs)
+}"""
+    after = """ENTRY main {
+  x = f32[4,6] parameter(0)
+  tenth = f32[] constant(0.1)
+  tenths = f32[4,6] broadcast(tenth), dimensions={}
+  quotient = f32[4,6] divide(x, tenths)
+  rounded = f32[4,6] floor(quotient)
+  low = f32[] constant(-7)
+  high = f32[] constant(7)
+  ROOT r = f32[4,6] clamp(low, rounded, high)
+}"""
+    finding = _diff(before, after, _X).findings[0]
+    assert finding.after.instruction == "rounded"
+    assert "round-nearest" in finding.reason
+
+
+def test_changes_that_do_the_same_are_all_listed() -> None:
+    """Its negation left out, or the operands of the difference exchanged: nothing tells which was meant."""
+    before = """ENTRY main {
+  x = f32[4,6] parameter(0)
+  y = f32[4,6] sine(x)
+  z = f32[4,6] multiply(y, y)
+  s = f32[4,6] subtract(x, z)
+  ROOT r = f32[4,6] exponential(s)
+}"""
+    after = """ENTRY main {
+  x = f32[4,6] parameter(0)
+  y = f32[4,6] sine(x)
+  z = f32[4,6] multiply(y, y)
+  d = f32[4,6] subtract(z, x)
+  one = f32[] constant(1)
+  ones = f32[4,6] broadcast(one), dimensions={}
+  m = f32[4,6] multiply(d, ones)
+  ROOT r = f32[4,6] exponential(m)
+}"""
+    finding = _diff(before, after, _X).findings[0]
+    assert "d" in {finding.after.instruction, *(run.instruction for run in finding.region)}
