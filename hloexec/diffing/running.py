@@ -138,21 +138,16 @@ def diff(
     room = memory_limit_bytes(limit)
     given = (values, pairing.inputs_by_device(values))
     sides = list(map(_Side, (before, after), given, topologies, policies))
-    limits = {"memory_limit": limit, "max_iterations": max_iterations, "timeout": timeout}
+    limits = {"memory_limit": limit, "max_iterations": max_iterations, "timeout": timeout, "verify": verify}
     stages = Stages(watchers)
-    graphs, decisions = _recorded(
-        sides, watchers, room, {**alone, **limits, "verify": verify}, {**alone, "verify": False}, stages
-    )
+    graphs, decisions = _recorded(sides, watchers, room, alone | limits, {**alone, "verify": False}, stages)
     theirs, ours = graphs
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
     evaluators = _evaluators(sides, {**alone, "verify": False, "memory_limit": room})
     tiles = pairing.tiled(ours, theirs, evaluators[0]) if isinstance(pairing, Partitioning) else None
     start = time.monotonic()
     is_equal = _is_equal(ours, theirs)
-    if not is_equal:
-        stages.begin("measuring what rounding does to before")
-    spreads = {} if is_equal else sampled(before, given[0], **sides[0].options, **alone, memory_limit=limit).spreads
-    spreads = spreads if tiles is None else tiles.spreads_of(spreads)
+    spreads = {} if is_equal else _spreads(sides[0], tiles, {**alone, "memory_limit": limit}, stages)
     comparison = _outputs(ours, theirs, pairing, policies[0], spreads)
     replay = _replay(sides, graphs, evaluators, tiles)
     different = _different(ours, theirs, pairing, comparison)
@@ -253,6 +248,13 @@ def _recorded(
         graphs.append(recorder.finish(found))
         decisions.append(Decisions(controls, side.module, recorder.graph, alone | {"numerics": side.policy}))
     return graphs, decisions
+
+
+def _spreads(before: _Side, tiles: Tiles | None, options: dict[str, Any], stages: Stages) -> Mapping[str, Spread]:
+    """What rounding does to the results of `before`, or to tiles of them."""
+    stages.begin("measuring what rounding does to before")
+    found = sampled(before.module, before.inputs, **before.options, **options).spreads
+    return found if tiles is None else tiles.spreads_of(found)
 
 
 def _evaluators(sides: Sequence[_Side], options: dict[str, object]) -> list[Evaluator]:
