@@ -103,7 +103,7 @@ def _step_lines(step: RegionStep, found: Diff) -> Iterator[Text]:
     if step.before is not None:
         yield Text(f"          as %{step.before.instruction} in before, at {step.before.path}", style="dim")
     names = [entry.instruction for entry in step.operands]
-    if names != list(step.run.of(found.after).operands):
+    if names and names != list(step.run.of(found.after).operands):
         yield Text(f"          takes {', '.join(f'%{name}' for name in names)}", style="dim")
 
 

@@ -83,20 +83,24 @@ class SavedPair:
     pair: ExtractedPair
     folder: str
     again: Diff | None = None
-    """What diff says of the two modules; None where they cannot be compared."""
+    """What diff says of the two modules; None where they were not compared."""
 
     @property
     def command(self) -> str:
         """The command that compares them or, if they cannot be compared, runs the one after."""
         files = [os.path.join(self.folder, f"{name}.hlo") for name in ("before", "after")]
-        words = ["hloexec", "run", files[1]] if self.again is None else ["hloexec", "diff", *files]
+        words = ["hloexec", "diff", *files] if self._is_pair else ["hloexec", "run", files[1]]
         for name in self.pair.input_files:
             words += ["--inputs", os.path.join(self.folder, name)]
         return shlex.join([*words, *self._policies()])
 
+    @property
+    def _is_pair(self) -> bool:
+        return self.pair.before is not None and self.pair.is_comparable
+
     def _policies(self) -> Iterator[str]:
         before, after = (policy.name for policy in self.pair.numerics)
-        if self.again is None or before == after:
+        if before == after or not self._is_pair:
             named = [("--numerics", after)]
         else:
             named = [("--numerics-before", before), ("--numerics-after", after)]

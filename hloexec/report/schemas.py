@@ -188,7 +188,7 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "after_path": ("text", "Which run of an instruction gives the result of after.hlo."),
     "instruction_count_before": ("integer", "How many instructions before.hlo has, parameters not counted."),
     "instruction_count_after": ("integer", "How many instructions after.hlo has, parameters not counted."),
-    "extracted_verdict": ("agree|rounding only|differ", "Of these modules; null if they cannot be compared."),
+    "extracted_verdict": ("agree|rounding only|differ", "Of these modules; null if they were not compared."),
     "matches": ("[match]", "The values that both modules have."),
     "after": ("instruction_run", "Where AFTER has it."),
     "before": ("instruction_run", "Where BEFORE has it."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from hloexec.cli.help import examples
 from hloexec.cli.inputs import prepared
 from hloexec.cli.options import echo_json, json_option
 from hloexec.cli.run_options import RunOptions, run_options
-from hloexec.errors import UnsupportedError
+from hloexec.errors import HloError, HloWarning, UnsupportedError
 
 if TYPE_CHECKING:
     from hloexec.cli.progress import ProgressBar
@@ -27,7 +28,9 @@ __all__ = ["command"]
 @click.command(
     "diff",
     epilog=examples(
-        "hloexec diff before.hlo after.hlo", "hloexec diff before.hlo after.hlo \\\n  --numerics-after tf32"
+        "hloexec diff before.hlo after.hlo",
+        "hloexec diff before.hlo after.hlo \\\n  --numerics-after tf32",
+        "hloexec diff before.hlo after.hlo --extract part",
     ),
 )
 @click.argument("before", type=click.Path())
@@ -154,17 +157,23 @@ def _diff_files(
 
         on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]))
         show(diff_view(found, top, on_after.command, saved))
-        if folder is not None and saved is None:
+        if folder is not None and not found.findings:
             show(f"nothing is to blame, so nothing is extracted: {folder} is not written")
     return 0 if found.agrees else 1
 
 
-def _saved(found: Diff, folder: str, options: Mapping[str, Any], budget: float, progress: ProgressBar) -> SavedPair:
-    """What shows the first finding, once it is written, with what diff says of it."""
+def _saved(
+    found: Diff, folder: str, options: Mapping[str, Any], budget: float, progress: ProgressBar
+) -> SavedPair | None:
+    """What shows the first finding, once it is written, with what diff says of it; None where it makes no module."""
     from hloexec.diffing import diff
     from hloexec.report.extractions import SavedPair
 
-    pair = found.extract()
+    try:
+        pair = found.extract()
+    except HloError as error:
+        warnings.warn(f"the first finding cannot be extracted: {error}", HloWarning, stacklevel=2)
+        return None
     pair.save(folder)
     if pair.before is None or not pair.is_comparable:
         return SavedPair(pair, folder)
@@ -172,7 +181,10 @@ def _saved(found: Diff, folder: str, options: Mapping[str, Any], budget: float, 
     if isinstance(kept.get("elided"), Mapping):
         # Values by name may be for constants that are not in the new modules.
         del kept["elided"]
-    again = diff(
-        pair.before, pair.after, pair.inputs, numerics=pair.numerics, budget=budget, observers=[progress], **kept
-    )
-    return SavedPair(pair, folder, again)
+    kept |= {"numerics": pair.numerics, "budget": budget, "observers": [progress]}
+    try:
+        return SavedPair(pair, folder, diff(pair.before, pair.after, pair.inputs, **kept))
+    except (HloError, KeyboardInterrupt) as error:
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else error
+        warnings.warn(f"what was extracted is written, but not compared: {reason}", HloWarning, stacklevel=2)
+        return SavedPair(pair, folder)

@@ -1,0 +1,243 @@
+"""`hloexec diff --extract`, and the progress of `hloexec diff`."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import hloexec
+from hloexec.cli import main, progress
+from hloexec.report import layout
+from tests.records import read_record
+
+_MODULE = """HloModule small
+
+ENTRY main {
+  x = f32[4,6] parameter(0)
+  y = f32[4,6] parameter(1)
+  two = f32[] constant(2)
+  twos = f32[4,6] broadcast(two), dimensions={}
+  difference = f32[4,6] subtract(x, y)
+  product = f32[4,6] multiply(difference, twos)
+  ROOT both = (f32[4,6], f32[4,6]) tuple(product, difference)
+}
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """A module, and others by what is wrong with them."""
+    texts = {
+        "right": _MODULE,
+        "wrong": _MODULE.replace("subtract(x, y)", "subtract(y, x)"),
+        "number": _MODULE.replace("constant(2)", "constant(3)"),
+        "moved": _MODULE.replace("tuple(product, difference)", "tuple(product, x)"),
+        "other": _MODULE.replace("[4,6]", "[4,8]"),
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.hlo").write_text(text)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("kept")
+    return {name: str(tmp_path / f"{name}.hlo") for name in texts} | {"folder": str(tmp_path)}
+
+
+def test_two_modules_are_written_and_the_next_command_compares_them(
+    files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = f"{files['folder']}/part"
+    assert main(["diff", files["right"], files["wrong"], "--extract", part]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    text = " ".join(lines)
+    assert "extracted before.hlo with 1 instruction and after.hlo with 1 instruction on 2 inputs" in text
+    assert "their results differ as well" in text
+    words = shlex.split(lines[-1])
+    assert words == ["hloexec", "diff", f"{part}/before.hlo", f"{part}/after.hlo", "--inputs", f"{part}/inputs.npz"]
+    assert main(words[1:]) == 1
+    assert capsys.readouterr().out.startswith("%difference is to blame")
+
+
+def test_policies_are_part_of_the_next_command(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    part = f"{files['folder']}/part"
+    policies = ["--numerics-before", "reference", "--numerics-after", "tf32"]
+    assert main(["diff", files["right"], files["wrong"], *policies, "--extract", part]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].endswith("--numerics-after tf32")
+
+
+def test_json_says_what_was_extracted(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    part = f"{files['folder']}/part"
+    assert main(["diff", files["right"], files["wrong"], "--extract", part, "--json"]) == 1
+    extraction = read_record(capsys.readouterr().out)["extraction"]
+    assert extraction["folder"] == part
+    assert (extraction["before_path"], extraction["after_path"]) == ("difference", "difference")
+    assert (extraction["instruction_count_before"], extraction["instruction_count_after"]) == (1, 1)
+    assert (extraction["extracted_verdict"], extraction["notes"], extraction["device_count"]) == ("differ", [], 1)
+    assert main(["diff", files["right"], files["wrong"], "--json"]) == 1
+    assert read_record(capsys.readouterr().out)["extraction"] is None
+
+
+def test_a_region_is_shown_as_a_graph(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", files["right"], files["number"]]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("It is one of these"))
+    assert lines[start + 1 : start + 6] == [
+        "  right %difference = f32[4,6] subtract(%x, %y)",
+        "          as %difference in before, at difference",
+        "        %two = f32[] constant(3)",
+        "        %twos = f32[4,6] broadcast(%two), dimensions={}",
+        "  wrong %product = f32[4,6] multiply(%difference, %twos)",
+    ]
+    assert main(["diff", files["right"], files["number"], "--json"]) == 1
+    (finding,) = read_record(capsys.readouterr().out)["findings"]
+    assert [(step["instruction"], step["region_role"]) for step in finding["graph"]] == [
+        ("difference", "input"),
+        ("two", "step"),
+        ("twos", "step"),
+        ("product", "output"),
+    ]
+    assert finding["graph"][-1]["operand_paths"] == ["difference", "twos"]
+    assert finding["graph"][0]["equal_to"]["path"] == "difference"
+
+
+def test_operands_are_named_where_the_text_of_a_step_names_parameters(
+    files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fused = _MODULE.replace("ENTRY", _INNER + "ENTRY").replace("constant(2)", "constant(3)")
+    fused = fused.replace("multiply(difference, twos)", "fusion(twos, difference), kind=kLoop, calls=inner")
+    path = Path(files["folder"]) / "fused.hlo"
+    path.write_text(fused)
+    assert main(["diff", files["right"], str(path)]) == 1
+    out = capsys.readouterr().out
+    assert "  wrong %r = f32[4,6] multiply(%q, %p)\n          takes %difference, %twos\n" in out
+
+
+_INNER = """inner {
+  p = f32[4,6] parameter(0)
+  q = f32[4,6] parameter(1)
+  ROOT r = f32[4,6] multiply(q, p)
+}
+
+"""
+
+
+def test_what_cannot_be_extracted_is_said(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    part = f"{files['folder']}/part"
+    assert main(["diff", files["right"], files["moved"], "--extract", part]) == 1
+    assert "%x of after comes from outside, so that nothing computes it" in " ".join(
+        capsys.readouterr().out.splitlines()
+    )
+    assert Path(part, "before.hlo").exists()
+
+
+def test_what_makes_no_module_is_a_warning_beside_the_report(
+    files: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise hloexec.InputError("it makes none")
+
+    monkeypatch.setattr("hloexec.diffing.extracting.building.flat_module", refuse)
+    part = f"{files['folder']}/part"
+    assert main(["diff", files["right"], files["wrong"], "--extract", part]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.startswith("%difference is to blame")
+    assert "the first finding cannot be extracted: it makes none" in printed.err
+    assert not Path(part).exists()
+
+
+def test_modules_that_agree_leave_no_folder(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    part = f"{files['folder']}/part"
+    assert main(["diff", files["right"], files["right"], "--extract", part]) == 0
+    assert "nothing is to blame, so nothing is extracted" in capsys.readouterr().out
+    assert not Path(part).exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "arguments", "message"),
+    [
+        ("right", "wrong", ["--extract", "{folder}/full"], "full' is not empty; name a new folder"),
+        ("right", "wrong", ["--extract", "{folder}/right.hlo"], "right.hlo' is a file, not a folder"),
+        ("right", "wrong", ["--extract", "{folder}/right.hlo/part"], "right.hlo' cannot be written to"),
+        ("right", "wrong", ["--extract", ""], "the name of the folder to write is empty"),
+        ("right", "wrong", ["--extract"], "'--extract' requires an argument"),
+        ("right", "other", ["--extract", "{folder}/part"], "the modules do not correspond"),
+        ("right", "missing.hlo", ["--extract", "{folder}/part"], "missing.hlo"),
+        ("right", "wrong", ["--extract", "{folder}/part", "--budget", "0"], "'--budget'"),
+        ("right", "wrong", ["--extract", "{folder}/part", "--inputs", "none.npz"], "none.npz"),
+        ("right", "wrong", ["--extract", "{folder}/part", "-o", "x"], "-o"),
+        ("folder", "folder", ["--extract", "{folder}/part"], "--extract takes two modules, but these are folders"),
+        ("right", "", ["--extract", "{folder}/part"], "give the module to compare it with"),
+    ],
+)
+def test_wrong_uses_exit_with_2_say_why_and_write_nothing(
+    files: dict[str, str],
+    before: str,
+    after: str,
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = [files.get(name, name) for name in (before, after) if name]
+    words = [word.replace("{folder}", files["folder"]) for word in arguments]
+    assert main(["diff", *names, *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not Path(files["folder"], "part").exists()
+    assert Path(files["folder"], "full", "file").read_text() == "kept"
+
+
+def test_several_inputs_of_an_extraction_are_files_of_their_own(
+    files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = _MODULE.replace("HloModule small", "HloModule small, replica_count=2").replace("ENTRY", _SUM + "ENTRY")
+    text = text.replace("tuple(product, difference)", "tuple(product, total)")
+    text = text.replace("  ROOT both", "  total = f32[4,6] all-reduce(difference), to_apply=sum\n  ROOT both")
+    for name, module in (
+        ("two", text),
+        ("one", text.replace("to_apply=sum", "replica_groups={{0},{1}}, to_apply=sum")),
+    ):
+        Path(files["folder"], f"{name}.hlo").write_text(module)
+    part = f"{files['folder']}/part"
+    sides = [f"{files['folder']}/{name}.hlo" for name in ("two", "one")]
+    assert main(["diff", *sides, "--extract", part]) == 1
+    words = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert words[-4:] == ["--inputs", f"{part}/inputs.0.npz", "--inputs", f"{part}/inputs.1.npz"]
+    assert main(words[1:]) == 1
+    assert json.loads(Path(part, "origin.json").read_text())["devices"] == 2
+
+
+_SUM = """sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+"""
+
+
+def test_stages_are_shown_on_a_terminal_and_nowhere_else(
+    files: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 0.0)
+    assert main(["diff", files["right"], files["wrong"]]) == 1
+    assert capsys.readouterr().err == ""
+    shown = io.StringIO()
+    terminal = Console(file=shown, force_terminal=True, width=100)
+
+    class Shown(progress.ProgressBar):
+        def _show(self, *given: Any) -> None:
+            super()._show(*given)
+            if self._bar is not None:
+                self._bar.refresh()
+
+    monkeypatch.setattr(layout, "console_for", lambda stderr=False: terminal)
+    with Shown() as bar:
+        hloexec.diff(hloexec.load(files["right"]), hloexec.load(files["wrong"]), observers=[bar])
+    text = shown.getvalue()
+    places = [text.find(name) for name in ("recording before", "recording after", "replay", "search")]
+    assert -1 not in places and places == sorted(places)
+    # Two parameters, a constant, a broadcast and two results.
+    assert "/6" in text
