@@ -117,7 +117,8 @@ def diff(
     and `timeout` apply to each of the two runs.
 
     The search for what is to blame ends `budget` seconds after the runs (None: never), or at Ctrl-C; the result is then
-    the best that was found, and a note says so.
+    the best that was found, and a note says so. Observers that also have a method `on_stage(stage)` are told which
+    stage has begun, and how far it is.
 
     Raises InputError if parameters or results do not correspond, ResourceError if the values take more than the limit,
     and whatever `run_devices` raises.
