@@ -46,7 +46,7 @@ class ProgressBar:
         if stage.name != self._stage and self._bar is not None:
             # A task whose steps are done stays done.
             self._bar.remove_task(self._task)
-            self._add_task(stage.name)
+            self._add_task()
         self._stage = stage.name
         self._show(stage.done, stage.total, stage.name)
 
@@ -57,7 +57,7 @@ class ProgressBar:
             self._open()
         if self._bar is not None:
             count = "" if total is None else f"{done}/{total}"
-            self._bar.update(self._task, completed=done, total=total, count=count, text=text)
+            self._bar.update(self._task, completed=done, total=total, count=count, text=text, visible=True)
 
     def _open(self) -> None:
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -77,6 +77,6 @@ class ProgressBar:
         self._add_task()
         self._bar.start()
 
-    def _add_task(self, text: str = "") -> None:
-        self._task = self._bar.add_task("run", total=None, count="", text=text)
+    def _add_task(self) -> None:
+        self._task = self._bar.add_task("run", total=None, count="", text="", visible=False)
         self._bar.tasks[-1].start_time = self._start

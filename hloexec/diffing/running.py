@@ -185,6 +185,8 @@ class _Search:
             return Extractor(modules, policies, topology, self.state).extract(self.first)
         except HloError as error:
             return error
+        except KeyboardInterrupt:
+            return InputError("it was interrupted")
 
 
 def _searched(replay: Replay, blame: Blame, comparison: Comparison, top: int, stages: Stages) -> _Search:
