@@ -25,6 +25,7 @@ from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.localization.misuses import Misuses, is_made_of
 from hloexec.diffing.localization.regions import LARGEST_REGION, Regions, could_be
 from hloexec.diffing.localization.relations import (
+    FEW_RUNS,
     NodePair,
     Relation,
     Relations,
@@ -41,7 +42,6 @@ __all__ = ["Causes"]
 
 _FEWEST_PAIRS = 64
 """So many are looked at even if a replay has left no time for them."""
-_FEW_RUNS = 3
 _MOST_RUNS = 1 << 14
 """So many are kept in memory, and those of two instructions more."""
 
@@ -194,7 +194,7 @@ class Causes:
             return True
         runs = self._runs(0, ours), self._runs(1, theirs)
         common = [(one, runs[1][key]) for key, one in runs[0].items() if key in runs[1] and one.number <= ours.number]
-        return len(common) >= _FEW_RUNS and all(self._equal_operands(*entry) for entry in common)
+        return len(common) >= FEW_RUNS and all(self._equal_operands(*entry) for entry in common)
 
     def _equal_but_for_constants(self, ours: Instance, theirs: Instance) -> bool:
         """Whether each has one operand that is no constant, so that no other one can be meant, and these are equal."""

@@ -6,17 +6,21 @@ from hloexec.diffing.control import Decisions, carrying_loop
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Node
 from hloexec.diffing.localization.regions import LARGEST_REGION
-from hloexec.diffing.localization.relations import NodePair, Relation, Relations, constant_of, transparent_chain
+from hloexec.diffing.localization.relations import (
+    FEW_NUMBERS,
+    FEW_RUNS,
+    NodePair,
+    Relation,
+    Relations,
+    constant_of,
+    transparent_chain,
+)
 from hloexec.diffing.localization.suspects import Suspect
 
 __all__ = ["Misuses", "is_made_of"]
 
 _FEW_STEPS = 12
 """Behind more values than this no step is looked for that is missing, or one too many."""
-
-_FEW_RUNS = 3
-_FEW = 5
-"""Of fewer numbers in fewer iterations, that they are the right ones is no evidence."""
 
 
 class Misuses:
@@ -37,10 +41,10 @@ class Misuses:
     def _counts_alike(self, ours: Node, theirs: Node) -> bool:
         """Whether two values were equal in the iterations before, too, and others in each."""
         sides = [[run.results[node.leaf] for run in self._relations.runs_before(node)] for node in (ours, theirs)]
-        pairs = list(zip(*sides, strict=False))[:_FEW_RUNS]
+        pairs = list(zip(*sides, strict=False))[:FEW_RUNS]
         values = {entry.digest.in_order for entry, _ in pairs} | {ours.digest.in_order}
         is_equal = all(self._relations.of(*pair) is Relation.EQUAL for pair in pairs)
-        return is_equal and len(values) > len(pairs) == _FEW_RUNS
+        return is_equal and len(values) > len(pairs) == FEW_RUNS
 
     def constant(self, user: NodePair, operand: NodePair) -> Suspect | None:
         """The user of a constant that is another one than it should be, unless a loop carries that from elsewhere."""
@@ -114,8 +118,8 @@ class Misuses:
         runs = self._relations.runs_before(user)
         sources = [transparent_chain(_taken(run.results[user.leaf])[slot])[-1] for run in runs for slot in slots]
         right = [entry for entry in sources if self._relations.of(entry, operand.theirs) is Relation.EQUAL]
-        is_varied = any(entry.digest.count >= _FEW and not entry.digest.is_uniform for entry in right)
-        return is_varied or len(right) >= _FEW_RUNS
+        is_varied = any(entry.digest.count >= FEW_NUMBERS and not entry.digest.is_uniform for entry in right)
+        return is_varied or len(right) >= FEW_RUNS
 
 
 def is_made_of(node: Node, other: Node) -> bool:

@@ -19,10 +19,21 @@ from hloexec.diffing.replay import Replay
 from hloexec.diffing.states import State
 from hloexec.operations import traits_of
 
-__all__ = ["NodePair", "Relation", "Relations", "constant_of", "is_filled", "transparent_chain"]
+__all__ = [
+    "FEW_NUMBERS",
+    "FEW_RUNS",
+    "NodePair",
+    "Relation",
+    "Relations",
+    "constant_of",
+    "is_filled",
+    "transparent_chain",
+]
 
-_FEW = 5
+FEW_NUMBERS = 5
 """Arrays of fewer elements, of integers or of one number are easily equal by accident."""
+FEW_RUNS = 3
+"""So are numbers in fewer iterations."""
 _DEPTH = 3
 _MOST_RUNS = 8
 
@@ -202,7 +213,7 @@ class Relations:
         if traits_of(node.instance.instruction).moves is not None and not _passes_on(node.instance):
             # Of a value that chooses among others, all elements are in `before`, if perhaps not the right ones.
             return False
-        return digest.count >= _FEW and not digest.is_uniform and digest.family not in ("integer", "pred")
+        return digest.count >= FEW_NUMBERS and not digest.is_uniform and digest.family not in ("integer", "pred")
 
     def _corresponds(self, ours: Node, theirs: Node, depth: int) -> bool:
         """Whether two values are computed alike, from operands that are the same."""
