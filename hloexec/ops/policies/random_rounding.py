@@ -14,9 +14,10 @@ operands of products contain only small integers, their sums have no errors.)
 Choices that are up to the implementation are random as well. Functions get an additional error of up to
 `_FUNCTION_ERROR` units. Sums are added in an unspecified order: the error of adding t₁ … tₙ one after the other, with
 relative errors δⱼ of the partial sums, is Σ tₖ (δₖ + … + δₙ), so each term is multiplied by 1 plus a random walk that
-begins at the end, with a step for each term that is not zero. If terms are not products of elements along some
-dimensions (in windows, transforms, library calls), operands and result get independent errors of the same size: with n
-terms, the sum of squares of partial sums in random order is n S²/3 + n Σtₖ²/6.
+begins at the end, with a step for each term that is not zero, and products of such terms are added in f64. If terms
+are not products of elements along some dimensions (in windows, transforms, library calls), operands and result get
+independent errors of the same size: with n terms, the sum of squares of partial sums in random order is
+n S²/3 + n Σtₖ²/6.
 
 Narrow values may be rounded more often than the text says, or less often. Sums may be rounded at each step, and
 rounding to nearest then has a bias: a term smaller than half a unit in the last place of the partial sum is lost, which
@@ -322,6 +323,9 @@ def random_rounding(
             return None
         if not summation.is_stepwise:
             given = _with_types(given, _accumulated)
+        if len(summation.along) == 2 and all(summation.along) and isinstance(shape, ArrayShape):
+            # In f64: BLAS adds in an order that depends on the processor, and the operands have its errors already.
+            given = {**given, "shape": shape.with_element_type(_wide(shape.element_type))}
     elif rounding is Rounding.UNKNOWN and summation is None:
         sizes = [max(leaf.dimensions, default=1) for leaf in operand_shapes if isinstance(leaf, ArrayShape)]
         summation = Summation(float(max(sizes, default=1)))
