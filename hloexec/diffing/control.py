@@ -18,6 +18,7 @@ from hloexec.diffing.correspondence import nested
 from hloexec.diffing.digests import Digest, digest_of
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Graph, Node, iterations_of
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.recording.recorder import arrays_of
 from hloexec.errors import HloError
 from hloexec.exec.observers import Event
@@ -27,10 +28,6 @@ from hloexec.ops.registry import Role, role_of
 
 __all__ = ["Control", "ControlRecorder", "Decisions", "carrying_loop", "exits"]
 
-_MOST = 8
-"""The other branches of more conditionals than this are not run."""
-_FEW = 2
-"""Of fewer numbers, having them is no evidence."""
 
 Holds = Callable[[str, str, int], tuple[Node, ...]]
 """The nodes that an instruction of a scope gave on a device."""
@@ -172,10 +169,12 @@ class Decisions:
     def _gives(self, control: Control, wanted: Sequence[Digest]) -> bool:
         """Whether a branch that a conditional has not taken gives these values, and that is no accident."""
         key = (control.name, control.device)
-        if sum(0 if digest.is_uniform else digest.count for digest in wanted) < _FEW:
+        if sum(0 if digest.is_uniform else digest.count for digest in wanted) < LIMITS.few_results:
             return False
         if key not in self._others:
-            self._others[key] = list(self._from_other_branches(control)) if len(self._others) < _MOST else []
+            self._others[key] = (
+                list(self._from_other_branches(control)) if len(self._others) < LIMITS.other_branches else []
+            )
         orders = Counter(digest.in_any_order for digest in wanted)
         return any(orders <= Counter(digest.in_any_order for digest in other) for other in self._others[key])
 

@@ -22,10 +22,10 @@ import attrs
 from hloexec.diffing.control import Decisions, exits
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Graph, Instance, Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.misuses import Misuses, is_made_of
-from hloexec.diffing.localization.regions import LARGEST_REGION, Regions, could_be
+from hloexec.diffing.localization.regions import Regions, could_be
 from hloexec.diffing.localization.relations import (
-    FEW_RUNS,
     NodePair,
     Relation,
     Relations,
@@ -39,11 +39,6 @@ from hloexec.ops.registry import Role, role_of
 from hloexec.precision import unit_roundoff
 
 __all__ = ["Causes"]
-
-_FEWEST_PAIRS = 64
-"""So many are looked at even if a replay has left no time for them."""
-_MOST_RUNS = 1 << 14
-"""So many are kept in memory, and those of two instructions more."""
 
 
 @attrs.frozen
@@ -119,7 +114,7 @@ class Causes:
     def _found(self, causes: Sequence[_Cause]) -> Iterator[Suspect]:
         """What may be to blame for some causes, and what lies behind them."""
         stack: list[_Cause | Suspect] = [*reversed(causes)]
-        while stack and (len(self.pairs) < _FEWEST_PAIRS or not self._is_over()):
+        while stack and (len(self.pairs) < LIMITS.fewest_pairs or not self._is_over()):
             entry = stack.pop()
             if isinstance(entry, Suspect):
                 yield entry
@@ -194,7 +189,7 @@ class Causes:
             return True
         runs = self._runs(0, ours), self._runs(1, theirs)
         common = [(one, runs[1][key]) for key, one in runs[0].items() if key in runs[1] and one.number <= ours.number]
-        return len(common) >= FEW_RUNS and all(self._equal_operands(*entry) for entry in common)
+        return len(common) >= LIMITS.few_runs and all(self._equal_operands(*entry) for entry in common)
 
     def _equal_but_for_constants(self, ours: Instance, theirs: Instance) -> bool:
         """Whether each has one operand that is no constant, so that no other one can be meant, and these are equal."""
@@ -280,7 +275,7 @@ class Causes:
             return _Explanation((Suspect(pair, lost, is_more_precise=True),))
         # It is what `before` has not moved yet: to blame is what moves it another way, or uses it so.
         moving = tuple(node for node in reversed(ours[:-1]) if node.instance.is_movement)
-        moving = moving if len(moving) <= LARGEST_REGION else ()
+        moving = moving if len(moving) <= LIMITS.largest_region else ()
         return _Explanation(
             causes=tuple(causes), otherwise=Suspect(pair, region=moving, has_wrong_operands=len(ours) == 1)
         )
@@ -356,7 +351,7 @@ class Causes:
         """The runs of an instruction on a device in the same loops, by their iterations, in the order of the run."""
         key = (side, instance.static, instance.device, instance.loops)
         if key not in self._known_runs:
-            if sum(map(len, self._known_runs.values())) > _MOST_RUNS:
+            if sum(map(len, self._known_runs.values())) > LIMITS.known_runs:
                 self._known_runs.clear()
             self._known_runs[key] = {
                 entry.iterations: entry

@@ -5,10 +5,8 @@ from __future__ import annotations
 from hloexec.diffing.control import Decisions, carrying_loop
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Node
-from hloexec.diffing.localization.regions import LARGEST_REGION
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.relations import (
-    FEW_NUMBERS,
-    FEW_RUNS,
     NodePair,
     Relation,
     Relations,
@@ -18,9 +16,6 @@ from hloexec.diffing.localization.relations import (
 from hloexec.diffing.localization.suspects import Suspect
 
 __all__ = ["Misuses", "is_made_of"]
-
-_FEW_STEPS = 12
-"""Behind more values than this no step is looked for that is missing, or one too many."""
 
 
 class Misuses:
@@ -41,10 +36,10 @@ class Misuses:
     def _counts_alike(self, ours: Node, theirs: Node) -> bool:
         """Whether two values were equal in the iterations before, too, and others in each."""
         sides = [[run.results[node.leaf] for run in self._relations.runs_before(node)] for node in (ours, theirs)]
-        pairs = list(zip(*sides, strict=False))[:FEW_RUNS]
+        pairs = list(zip(*sides, strict=False))[: LIMITS.few_runs]
         values = {entry.digest.in_order for entry, _ in pairs} | {ours.digest.in_order}
         is_equal = all(self._relations.of(*pair) is Relation.EQUAL for pair in pairs)
-        return is_equal and len(values) > len(pairs) == FEW_RUNS
+        return is_equal and len(values) > len(pairs) == LIMITS.few_runs
 
     def constant(self, user: NodePair, operand: NodePair) -> Suspect | None:
         """The user of a constant that is another one than it should be, unless a loop carries that from elsewhere."""
@@ -118,8 +113,8 @@ class Misuses:
         runs = self._relations.runs_before(user)
         sources = [transparent_chain(_taken(run.results[user.leaf])[slot])[-1] for run in runs for slot in slots]
         right = [entry for entry in sources if self._relations.of(entry, operand.theirs) is Relation.EQUAL]
-        is_varied = any(entry.digest.count >= FEW_NUMBERS and not entry.digest.is_uniform for entry in right)
-        return is_varied or len(right) >= FEW_RUNS
+        is_varied = any(entry.digest.count >= LIMITS.few_equal and not entry.digest.is_uniform for entry in right)
+        return is_varied or len(right) >= LIMITS.few_runs
 
 
 def is_made_of(node: Node, other: Node) -> bool:
@@ -129,7 +124,7 @@ def is_made_of(node: Node, other: Node) -> bool:
         for entry in current.instance.inputs:
             if entry.digest.in_any_order == other.digest.in_any_order and entry.device == other.device:
                 return True
-            if len(pending) < _FEW_STEPS and entry not in pending:
+            if len(pending) < LIMITS.missing_steps and entry not in pending:
                 pending.append(entry)
     return False
 
@@ -158,7 +153,7 @@ def _way_of(user: Node, operand: Node) -> tuple[Node, ...]:
     found = [user, operand]
     while found[-1].instance.inputs:
         found.append(found[-1].instance.inputs[0])
-    return tuple(reversed(found)) if 2 < len(found) <= LARGEST_REGION else ()
+    return tuple(reversed(found)) if 2 < len(found) <= LIMITS.largest_region else ()
 
 
 def _number(node: Node) -> str:

@@ -10,18 +10,13 @@ import numpy as np
 
 from hloexec.diffing.agreement import aligned, arranged, is_near
 from hloexec.diffing.graph import Graph, Instance, Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.relations import NodePair
 from hloexec.diffing.replay import Replay
 from hloexec.diffing.states import State
 from hloexec.values import Array
 
 __all__ = ["Patch", "patched", "replaced"]
-
-_PATIENCE = 60
-"""So many different instructions are computed again without one of them coming right, then a replacement is given up:
-what is wrong stays wrong then. Those that repair the bug farm's faults need 24 at most."""
-_PATIENCE_IN_LOOPS = 400
-"""The same for their runs on each device; loops may run millions."""
 
 
 @attrs.frozen(eq=False)
@@ -73,8 +68,8 @@ def _tried(
         for entry in instance.results:
             matches += now.has(entry) and not state.has(entry) and not entry.instance.is_movement
         reached_instructions.add(instance.static)
-        is_patient = count < _PATIENCE_IN_LOOPS * devices * (1 + matches)
-        return is_patient and len(reached_instructions) < _PATIENCE * (1 + matches) and not is_over()
+        is_patient = count < LIMITS.patience_in_loops * devices * (1 + matches)
+        return is_patient and len(reached_instructions) < LIMITS.patience * (1 + matches) and not is_over()
 
     after = replay.override(state, repair.first, repair.given, keep_going)
     if after is None:

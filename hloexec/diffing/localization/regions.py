@@ -14,21 +14,15 @@ import attrs
 
 from hloexec.diffing.agreement import arranged, comes_near, permuted
 from hloexec.diffing.graph import Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.relations import NodePair, Relation, Relations, is_filled, transparent_chain
 from hloexec.diffing.localization.rerun import Rerun
 from hloexec.diffing.replay import Replay
 from hloexec.ops.registry import Role, role_of
 from hloexec.values import Array
 
-__all__ = ["LARGEST_REGION", "Region", "Regions", "could_be"]
+__all__ = ["Region", "Regions", "could_be"]
 
-_MOST_STEPS = 40
-"""More steps than this on each device are not looked at on either side."""
-_MOST_TRIES = 32
-_MOST_GUESSES = 8
-_FEWEST_DIMENSIONS = 2
-LARGEST_REGION = 5
-"""A region of more instructions than this tells little."""
 _Key = tuple[int, int]
 
 
@@ -80,13 +74,13 @@ class Regions:
     def of(self, pair: NodePair) -> Region:
         """The region in which a pair differs that different steps computed."""
         ours, theirs = self._steps(pair)
-        nodes = self._around(ours.nodes) if len(ours.nodes) <= LARGEST_REGION else ()
+        nodes = self._around(ours.nodes) if len(ours.nodes) <= LIMITS.largest_region else ()
         corresponding = self._corresponding(pair, ours, theirs)
         if corresponding is not None:
             taken = self._taken(corresponding, pair, ours)
             return Region(nodes, misuses=taken) if taken else Region(nodes, (corresponding,))
         misuses = tuple(self._misplaced(pair, ours, theirs)) if nodes else ()
-        guesses = [*_in_place(pair, self._relations), *self.frontier(pair)[:_MOST_GUESSES]]
+        guesses = [*_in_place(pair, self._relations), *self.frontier(pair)[: LIMITS.region_guesses]]
         return Region(nodes, tuple(entry for entry in guesses if entry.numbers != pair.numbers), True, misuses)
 
     def _taken(self, corresponding: NodePair, pair: NodePair, steps: _Steps) -> tuple[Misuse, ...]:
@@ -106,7 +100,7 @@ class Regions:
         for node in pending:
             for entry in node.instance.inputs:
                 is_open = not (entry.instance.is_source or is_filled(entry) or self._relations.is_confirmed(entry))
-                if is_open and entry.number not in found and len(found) < LARGEST_REGION:
+                if is_open and entry.number not in found and len(found) < LIMITS.largest_region:
                     found[entry.number] = entry
                     pending.append(entry)
         return tuple(found[number] for number in sorted(found))
@@ -132,7 +126,7 @@ class Regions:
         for operand in operands:
             chain = transparent_chain(operand.ours)
             value = self._state.values[operand.ours.number]
-            if max(value.ndim, operand.theirs.value.ndim) < _FEWEST_DIMENSIONS or not self._is_moved(chain, operand):
+            if max(value.ndim, operand.theirs.value.ndim) < 2 or not self._is_moved(chain, operand):
                 continue
             for other in permuted(operand.theirs.value, value):
                 now = rerun.value({operand.ours.number: other})
@@ -162,7 +156,7 @@ class Regions:
             return None if place is None else _key(place)
 
         matched = self._state.matched
-        most = _MOST_STEPS * len(self._replay.graph.outputs)
+        most = LIMITS.region_steps * len(self._replay.graph.outputs)
         ours = _steps_of(pair.ours, known, most)
         theirs = _steps_of(
             pair.theirs,
@@ -177,7 +171,7 @@ class Regions:
         partly = None
         rerun = Rerun(self._replay, self._state, pair.ours)
         before = self._state.raw[pair.ours.number]
-        for candidate, values in islice(self._replacements(pair, ours, theirs), _MOST_TRIES):
+        for candidate, values in islice(self._replacements(pair, ours, theirs), LIMITS.region_tries):
             if self._is_over():
                 break
             now = rerun.value(values)

@@ -15,13 +15,12 @@ import attrs
 
 from hloexec.diffing.agreement import aligned, is_near
 from hloexec.diffing.graph import Graph, Instance, Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.replay import Replay
 from hloexec.diffing.states import State
 from hloexec.operations import traits_of
 
 __all__ = [
-    "FEW_NUMBERS",
-    "FEW_RUNS",
     "NodePair",
     "Relation",
     "Relations",
@@ -29,13 +28,6 @@ __all__ = [
     "is_filled",
     "transparent_chain",
 ]
-
-FEW_NUMBERS = 5
-"""Arrays of fewer elements, of integers or of one number are easily equal by accident."""
-FEW_RUNS = 3
-"""So are numbers in fewer iterations."""
-_DEPTH = 3
-_MOST_RUNS = 8
 
 
 class Relation(Enum):
@@ -96,7 +88,7 @@ class Relations:
     def runs_before(self, node: Node) -> list[Instance]:
         """The last few runs, before it, of what computed a value of either side, in the same loops on its device; the
         last one first."""
-        return list(islice(self._graph_of(node).runs.before(node.instance), _MOST_RUNS))
+        return list(islice(self._graph_of(node).runs.before(node.instance), LIMITS.runs_compared))
 
     def _graph_of(self, node: Node) -> Graph:
         """The graph of the side that computed a value."""
@@ -117,7 +109,7 @@ class Relations:
         if match is None:
             return None
         is_evident = self.is_evidence(ours) and match.is_in_order
-        if is_evident or self._corresponds(ours, match.node, _DEPTH):
+        if is_evident or self._corresponds(ours, match.node, LIMITS.operands_deep):
             return match.node
         return None
 
@@ -213,7 +205,7 @@ class Relations:
         if traits_of(node.instance.instruction).moves is not None and not _passes_on(node.instance):
             # Of a value that chooses among others, all elements are in `before`, if perhaps not the right ones.
             return False
-        return digest.count >= FEW_NUMBERS and not digest.is_uniform and digest.family not in ("integer", "pred")
+        return digest.count >= LIMITS.few_equal and not digest.is_uniform and digest.family not in ("integer", "pred")
 
     def _corresponds(self, ours: Node, theirs: Node, depth: int) -> bool:
         """Whether two values are computed alike, from operands that are the same."""

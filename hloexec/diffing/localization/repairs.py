@@ -16,8 +16,8 @@ import numpy as np
 from hloexec.diffing.agreement import comes_near, is_right, is_same
 from hloexec.diffing.evaluation import Overlay
 from hloexec.diffing.graph import Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.edits import Edit, edits_of
-from hloexec.diffing.localization.regions import LARGEST_REGION
 from hloexec.diffing.localization.relations import NodePair, constant_of
 from hloexec.diffing.localization.rerun import Rerun
 from hloexec.diffing.replay import Replay
@@ -25,13 +25,6 @@ from hloexec.diffing.states import State
 from hloexec.values import Array
 
 __all__ = ["Repair", "Repairs"]
-
-_FEWEST_FLAGS = 16
-_FEWEST_INTEGERS = 4
-"""A value of fewer preds, or fewer integers, is easily right by accident."""
-_MOST_EDITS = 500
-_MORE_EDITS = 100
-"""So many more are tried once one has made the value right: others may do so, too."""
 
 
 @attrs.frozen(eq=False)
@@ -62,7 +55,7 @@ class Repairs:
         before = self._state.raw[pair.ours.number]
         near = None
         right: list[Repair] = []
-        last = _MOST_EDITS
+        last = LIMITS.edits
         for node, array, text in self._changes(steps, others):
             self._tried += 1
             if self._tried > last or self._is_over():
@@ -71,7 +64,7 @@ class Repairs:
             if now is None or not comes_near(now, before, pair.theirs.value):
                 continue
             if is_right(now, pair.theirs.value):
-                last = min(last, self._tried + _MORE_EDITS)
+                last = min(last, self._tried + LIMITS.more_edits)
                 right.append(Repair(node, text))
             near = near or Repair(node, text)
         return _one_of(right) or near
@@ -149,7 +142,7 @@ def _one_of(repairs: Sequence[Repair]) -> Repair | None:
     if not repairs:
         return None
     nodes = {repair.node.number: repair.node for repair in repairs}
-    if len(nodes) > LARGEST_REGION:
+    if len(nodes) > LIMITS.largest_region:
         return max(repairs, key=lambda repair: repair.node.number)
     return attrs.evolve(repairs[0], alike=tuple(nodes[number] for number in sorted(nodes)))
 
@@ -157,5 +150,5 @@ def _one_of(repairs: Sequence[Repair]) -> Repair | None:
 def _is_evidence(node: Node) -> bool:
     """Whether having the right value is no accident."""
     digest = node.digest
-    fewest = {"pred": _FEWEST_FLAGS, "integer": _FEWEST_INTEGERS}.get(digest.family, 1)
+    fewest = {"pred": LIMITS.fewest_flags, "integer": LIMITS.fewest_integers}.get(digest.family, 1)
     return digest.count >= fewest and (digest.count == 1 or not digest.is_uniform)

@@ -9,6 +9,7 @@ import attrs
 from hloexec.diffing.agreement import arranged
 from hloexec.diffing.control import Decisions
 from hloexec.diffing.graph import Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.causes import Causes
 from hloexec.diffing.localization.patches import Patch, patched, replaced
 from hloexec.diffing.localization.regions import Regions
@@ -21,11 +22,6 @@ from hloexec.dtypes import element_type_of
 from hloexec.precision import unit_roundoff
 
 __all__ = ["Trials"]
-
-_MOST_TRIES = 20
-"""More suspects than this are not tried for one fault, nor more pairs behind which no suspect was proven."""
-_MANY = 20
-"""If so many more values come right behind a suspect, it is to blame, though results do not."""
 
 
 @attrs.define(eq=False)
@@ -82,7 +78,7 @@ class Trials:
         self._causes = Causes(relations, self._regions, (replay.graph, replay.index.graph), decisions, is_over)
         self._repairs = Repairs(replay, state, is_over)
         self._tried: set[tuple[int, int]] = set()
-        self._left = _MOST_TRIES
+        self._left = LIMITS.tries
         self._seen = _Seen()
         self._around: list[NodePair] = []
         """The pairs that are proven, each behind the one before it."""
@@ -119,12 +115,12 @@ class Trials:
             trial = suspect.trial or suspect.pair
             if trial.numbers in self._tried:
                 continue
-            if len(self._tried) >= _MOST_TRIES or self._is_over():
+            if len(self._tried) >= LIMITS.tries or self._is_over():
                 break
             patch = self._patched(trial)
             if patch is None and not suspect.is_restructured and trial is suspect.pair:
                 # In what loops that end otherwise give, it can show only in part.
-                patch = self._partly(trial, _MANY)
+                patch = self._partly(trial, LIMITS.many_right)
             if patch is not None:
                 if self._seen.narrowed is not None:
                     return self._seen.narrowed, patch
