@@ -25,11 +25,11 @@ import attrs
 import numpy as np
 
 from hloexec.diffing.chains import InstructionChains, on_the_way
-from hloexec.diffing.evaluation import Evaluator, Overlay, Values, window_of
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.recording.arrays import is_worth_it
 from hloexec.diffing.recording.held import Holding, Windowed
+from hloexec.diffing.replaying.evaluation import Evaluator, Overlay, Values, window_of
 from hloexec.dtypes import element_type_of
 from hloexec.ir import Computation
 from hloexec.numerics.error_budget import LAMBDA, Chain

@@ -119,6 +119,7 @@ class Decisions:
         self._controls = {(control.name, control.device): control for control in recorder.controls}
         self._known: dict[tuple[str, int], list[Node]] = {}
         self._others: dict[tuple[str, int], list[list[Digest]]] = {}
+        self._by_frame: defaultdict[tuple[str, str, int], list[str]] = defaultdict(list)
 
     def of(self, name: str, device: int) -> list[Node]:
         """The conditions of a loop, one for each time that it was asked, or the index of a conditional; none where
@@ -208,19 +209,39 @@ class Decisions:
         return self.handed_on(name, iterations - 1, device) if iterations > 0 else None
 
     def like(self, name: str, other: Decisions, device: int) -> str:
-        """The loop or conditional outside of others that is one of another run by its place in it, if both ran as many;
-        else an empty string."""
-        ours, theirs = self._outermost(device), other._outermost(device)
-        return ours[theirs.index(name)] if len(ours) == len(theirs) and name in theirs else ""
+        """The loop or conditional that is one of another run by its place in it, or in the same iteration of the loop
+        around it, if both ran as many there; else an empty string."""
+        frame = theirs = _frame_of(name)
+        if frame[0]:
+            frame = (self.like(frame[0], other, device), frame[1])
+            if not frame[0]:
+                return ""
+        names, others = self._directly_in(frame, device), other._directly_in(theirs, device)
+        return names[others.index(name)] if len(names) == len(others) and name in others else ""
 
-    def _outermost(self, device: int) -> list[str]:
-        return [name for name, place in self._controls if place == device and ":" not in name]
+    def _directly_in(self, frame: tuple[str, str], device: int) -> list[str]:
+        if not self._by_frame:
+            for name, place in self._controls:
+                self._by_frame[*_frame_of(name), place].append(name)
+        return self._by_frame[*frame, device]
 
     def _found(self, control: Control) -> Iterator[Node]:
         if not control.is_loop:
             yield from control.operands[0]
             return
         yield from map(self._graph.node, self._conditions.get((control.name, control.device), ()))
+
+
+def _frame_of(name: str) -> tuple[str, str]:
+    """The innermost loop or conditional around one of that name, by its own name, and which of its iterations; two
+    empty strings where there is none."""
+    components = name.split("/")
+    for place in range(len(components) - 2, -1, -1):
+        head, colon, _ = components[place].partition(":")
+        if colon:
+            loop, _, iteration = head.partition("[")
+            return "/".join([*components[:place], loop]), iteration
+    return "", ""
 
 
 def exits(scope: str, node: Node) -> list[str]:

@@ -22,7 +22,9 @@ class Limits:
     few_numbers: int = 8
     """Fewer numbers than this, in another order, are no evidence that two values are one."""
     few_equal: int = 5
-    """Arrays of fewer elements, of integers or of one number are easily equal by accident."""
+    """Arrays of fewer elements, of small integers or of one number are easily equal by accident."""
+    large_integers: float = 2.0**16
+    """Integers whose root mean square is smaller are."""
     few_runs: int = 3
     """So are numbers in fewer iterations."""
     few_results: int = 2

@@ -12,11 +12,11 @@ from hloexec.diffing.agreement import Allowance, agrees, could_agree, is_varied,
 from hloexec.diffing.bounds import PathBounds, relative_bound
 from hloexec.diffing.chains import InstructionChains, path_chain, steps_from
 from hloexec.diffing.digests import Digest
-from hloexec.diffing.evaluation import Values
 from hloexec.diffing.graph import Graph, Node, iterations_of
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.recording.held import Held, own
 from hloexec.diffing.recording.numbers import Numbers
+from hloexec.diffing.replaying.evaluation import Values
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain
 from hloexec.precision import unit_roundoff

@@ -21,8 +21,8 @@ from hloexec.diffing.localization.patches import Patch, patched
 from hloexec.diffing.localization.relations import NodePair, Relations
 from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.localization.trials import Trials
-from hloexec.diffing.replay import Replay
-from hloexec.diffing.states import State
+from hloexec.diffing.replaying.replay import Replay
+from hloexec.diffing.replaying.states import State
 from hloexec.ops.common import wide
 from hloexec.values import Array
 

@@ -15,15 +15,16 @@ blame. Only values on the way from the wrong result are looked at, each beside t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
+from itertools import product, zip_longest
 
 import attrs
 
 from hloexec.diffing.control import Decisions, exits
 from hloexec.diffing.findings import InstructionRun
-from hloexec.diffing.graph import Graph, Instance, Node
+from hloexec.diffing.graph import Graph, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.misuses import Misuses, is_made_of
+from hloexec.diffing.localization.paired_runs import PairedRuns
 from hloexec.diffing.localization.regions import Regions, could_be
 from hloexec.diffing.localization.relations import (
     NodePair,
@@ -84,10 +85,9 @@ class Causes:
         self._relations = relations
         self._is_over = is_over
         self._regions = regions
-        self._graphs = graphs
+        self._runs = PairedRuns(relations, graphs)
         self._ours, self._theirs = decisions
         self._misuses = Misuses(relations, self._ours)
-        self._known_runs: dict[tuple[int, tuple[str, str], int, str], dict[tuple[str, ...], Instance]] = {}
         self._seen: set[tuple[int, int]] = set()
         self._guessed: set[tuple[int, int]] = set()
         self.pairs: list[NodePair] = []
@@ -119,7 +119,7 @@ class Causes:
             if isinstance(entry, Suspect):
                 yield entry
                 continue
-            pair = self._first_of_its_kind(entry.pair)
+            pair = self._runs.first_of_its_kind(entry.pair)
             if pair.numbers in self._seen:
                 continue
             self._seen.add(pair.numbers)
@@ -158,7 +158,7 @@ class Causes:
             return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
         if operands is None:
             found = self._restructured(pair)
-            if self._has_same_operands(pair.ours.instance, pair.theirs.instance):
+            if self._runs.have_same_operands(pair.ours.instance, pair.theirs.instance):
                 return attrs.evolve(found, suspects=(Suspect(pair), *found.suspects))
             return found
         different = [entry for entry in operands if self._relations.differ(entry.ours, entry.theirs)]
@@ -177,35 +177,6 @@ class Causes:
                 causes = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, inner)
                 return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
         return self._from_operands(pair, different)
-
-    def _has_same_operands(self, ours: Instance, theirs: Instance) -> bool:
-        """Whether two instructions of other opcodes have the same operands, constants aside, in some order; in so many
-        iterations or so many elements that it is no accident."""
-        if self._equal_but_for_constants(ours, theirs):
-            return True
-        if not self._equal_operands(ours, theirs):
-            return False
-        if any(self._relations.place_of(entry) is not None and not is_filled(entry) for entry in ours.inputs):
-            return True
-        runs = self._runs(0, ours), self._runs(1, theirs)
-        common = [(one, runs[1][key]) for key, one in runs[0].items() if key in runs[1] and one.number <= ours.number]
-        return len(common) >= LIMITS.few_runs and all(self._equal_operands(*entry) for entry in common)
-
-    def _equal_but_for_constants(self, ours: Instance, theirs: Instance) -> bool:
-        """Whether each has one operand that is no constant, so that no other one can be meant, and these are equal."""
-        first, second = ([entry for entry in each.inputs if not is_filled(entry)] for each in (ours, theirs))
-        if ours.others or theirs.others or len(first) != 1 or len(second) != 1:
-            return False
-        return self._relations.of(first[0], second[0]) is Relation.EQUAL
-
-    def _equal_operands(self, ours: Instance, theirs: Instance) -> bool:
-        first, second = ours.inputs, theirs.inputs
-        if ours.others or theirs.others or len(first) != len(second) or len(ours.results) != len(theirs.results):
-            return False
-        return bool(first) and any(
-            all(self._relations.of(*pair) is Relation.EQUAL for pair in zip(first, order, strict=True))
-            for order in (second, second[::-1])
-        )
 
     def _from_operands(self, pair: NodePair, different: Sequence[NodePair]) -> _Explanation:
         """Why a pair differs some of whose operands do."""
@@ -292,14 +263,26 @@ class Causes:
             Suspect(entry.pair, entry.reason, pair, region.nodes, is_restructured=not entry.is_conclusive)
             for entry in region.misuses
         )
+        if region.misplaced is not None:
+            misplaced = self._misuses.misplaced(*region.misplaced)
+            nodes = () if misplaced.place else region.nodes
+            suspects = (attrs.evolve(misplaced, trial=pair, region=nodes),)
         causes: list[_Cause] = []
         for entry in region.causes:
             behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
             causes += (attrs.evolve(cause, is_guessed=region.is_guessed) for cause in behind)
+        causes = causes or self._decisions_behind(pair)
         is_constant = is_filled(pair.ours) and not is_filled(pair.theirs)
         is_open = bool(causes) or not region.nodes or is_constant
         otherwise = Suspect(pair, region=region.nodes, has_wrong_operands=is_open, is_restructured=True)
         return _Explanation(suspects, tuple(causes), otherwise)
+
+    def _decisions_behind(self, pair: NodePair) -> list[_Cause]:
+        """What decided another way in loops and conditionals that could have given the operands of a pair."""
+        ours, theirs = pair.ours.instance, pair.theirs.instance
+        operands = [NodePair(*entry) for entry in product(ours.inputs, theirs.inputs) if could_be(*entry)]
+        behind = [self._behind(ours.scope, theirs.scope, entry) for entry in operands if self._runs.is_wrong(entry)]
+        return [cause for causes in behind for cause in causes if cause.decision is not None]
 
     def _behind(self, ours: str, theirs: str, pair: NodePair) -> list[_Cause]:
         """A pair of operands used in these scopes, or what decided another way in a loop or a conditional that both
@@ -323,42 +306,6 @@ class Causes:
                     break
         # What runs another way gives other values, whether or not what computes them is right.
         return found or [_Cause(pair, place=place)]
-
-    def _first_of_its_kind(self, pair: NodePair) -> NodePair:
-        """The first pair that differs of those that the same two instructions gave in the same loops."""
-        ours = self._runs(0, pair.ours.instance)
-        theirs = self._runs(1, pair.theirs.instance)
-        if len(ours) == 1 or len(theirs) == 1 or pair.ours.instance.iterations != pair.theirs.instance.iterations:
-            return pair
-        for iterations, one in ours.items():
-            if one.number >= pair.ours.instance.number:
-                break
-            other = theirs.get(iterations)
-            if other is not None and len(one.results) > pair.ours.leaf and len(other.results) > pair.theirs.leaf:
-                first = NodePair(one.results[pair.ours.leaf], other.results[pair.theirs.leaf])
-                if self._is_wrong(first):
-                    return first
-        return pair
-
-    def _is_wrong(self, pair: NodePair) -> bool:
-        """Whether a pair differs, or has the same numbers in the same dimensions elsewhere."""
-        relation = self._relations.of(pair.ours, pair.theirs)
-        return relation is Relation.DIFFERENT or (
-            relation is Relation.SHUFFLED and pair.ours.shape == pair.theirs.shape
-        )
-
-    def _runs(self, side: int, instance: Instance) -> dict[tuple[str, ...], Instance]:
-        """The runs of an instruction on a device in the same loops, by their iterations, in the order of the run."""
-        key = (side, instance.static, instance.device, instance.loops)
-        if key not in self._known_runs:
-            if sum(map(len, self._known_runs.values())) > LIMITS.known_runs:
-                self._known_runs.clear()
-            self._known_runs[key] = {
-                entry.iterations: entry
-                for entry in self._graphs[side].runs[instance.static]
-                if entry.device == instance.device and entry.loops == instance.loops
-            }
-        return self._known_runs[key]
 
 
 def _are_filled(pair: NodePair) -> bool:

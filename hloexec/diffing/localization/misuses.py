@@ -14,6 +14,7 @@ from hloexec.diffing.localization.relations import (
     transparent_chain,
 )
 from hloexec.diffing.localization.suspects import Suspect
+from hloexec.operations import traits_of
 
 __all__ = ["Misuses", "is_made_of"]
 
@@ -77,9 +78,12 @@ class Misuses:
         """Whether an operand that is another value of `before` is so because it is used in the wrong place.
 
         If `after` has that value elsewhere as well, or if both are given by one instruction, in one iteration, it is
-        rather computed wrong.
+        rather computed wrong; not if it lacks only the step that makes it what it should be.
         """
         ours, theirs = transparent_chain(operand.ours)[-1], transparent_chain(operand.theirs)[-1]
+        is_a_step_short = any(_is_varied(entry) and entry.digest == other.digest for entry in theirs.instance.inputs)
+        if is_a_step_short and traits_of(theirs.instance.instruction).moves is None:
+            return True
         is_evidence = ours.instance.is_source or self._relations.is_evidence(ours)
         if not is_evidence or len(self._relations.holders(other)) > 1:
             return False
@@ -113,8 +117,11 @@ class Misuses:
         runs = self._relations.runs_before(user)
         sources = [transparent_chain(_taken(run.results[user.leaf])[slot])[-1] for run in runs for slot in slots]
         right = [entry for entry in sources if self._relations.of(entry, operand.theirs) is Relation.EQUAL]
-        is_varied = any(entry.digest.count >= LIMITS.few_equal and not entry.digest.is_uniform for entry in right)
-        return is_varied or len(right) >= LIMITS.few_runs
+        return any(map(_is_varied, right)) or len(right) >= LIMITS.few_runs
+
+
+def _is_varied(node: Node) -> bool:
+    return node.digest.count >= LIMITS.few_equal and not node.digest.is_uniform
 
 
 def is_made_of(node: Node, other: Node) -> bool:

@@ -12,8 +12,8 @@ from hloexec.diffing.agreement import aligned, arranged, is_near
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.relations import NodePair
-from hloexec.diffing.replay import Replay
-from hloexec.diffing.states import State
+from hloexec.diffing.replaying.replay import Replay
+from hloexec.diffing.replaying.states import State
 from hloexec.values import Array
 
 __all__ = ["Patch", "patched", "replaced"]

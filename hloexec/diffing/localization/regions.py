@@ -17,7 +17,7 @@ from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.relations import NodePair, Relation, Relations, is_filled, transparent_chain
 from hloexec.diffing.localization.rerun import Rerun
-from hloexec.diffing.replay import Replay
+from hloexec.diffing.replaying.replay import Replay
 from hloexec.ops.registry import Role, role_of
 from hloexec.values import Array
 
@@ -46,6 +46,9 @@ class Region:
     is_guessed: bool = False
     """Whether nothing but the place of the causes says that they are pairs."""
     misuses: tuple[Misuse, ...] = ()
+    misplaced: tuple[NodePair, NodePair, Node] | None = None
+    """What uses a value that another one should be, where that is right in itself; the two values; and what the first
+    one is in `before`."""
 
 
 @attrs.frozen(eq=False)
@@ -77,21 +80,22 @@ class Regions:
         nodes = self._around(ours.nodes) if len(ours.nodes) <= LIMITS.largest_region else ()
         corresponding = self._corresponding(pair, ours, theirs)
         if corresponding is not None:
-            taken = self._taken(corresponding, pair, ours)
-            return Region(nodes, misuses=taken) if taken else Region(nodes, (corresponding,))
-        misuses = tuple(self._misplaced(pair, ours, theirs)) if nodes else ()
+            misplaced = self._misplaced(corresponding, pair, ours)
+            return Region(nodes, () if misplaced else (corresponding,), misplaced=misplaced)
+        misuses = tuple(self._misused(pair, ours, theirs)) if nodes else ()
         guesses = [*_in_place(pair, self._relations), *self.frontier(pair)[: LIMITS.region_guesses]]
         return Region(nodes, tuple(entry for entry in guesses if entry.numbers != pair.numbers), True, misuses)
 
-    def _taken(self, corresponding: NodePair, pair: NodePair, steps: _Steps) -> tuple[Misuse, ...]:
-        """What uses a value that another one should be, where that is right in itself: `before` has it, too."""
-        if self._relations.place_of(corresponding.ours) is None:
-            return ()
-        ours, theirs = (node.instance.instruction.name for node in (corresponding.ours, corresponding.theirs))
-        users = [node for node in steps.nodes if corresponding.ours in node.instance.inputs]
-        return tuple(
-            Misuse(NodePair(node, pair.theirs), f"it takes %{ours} where before takes %{theirs}") for node in users[:1]
-        )
+    def _misplaced(self, operand: NodePair, pair: NodePair, steps: _Steps) -> tuple[NodePair, NodePair, Node] | None:
+        """The step that uses a value which `before` has as well, but not there; that value as it takes it."""
+        place = self._relations.place_of(operand.ours)
+        if place is None:
+            return None
+        for node in steps.nodes:
+            for entry in node.instance.inputs:
+                if operand.ours in transparent_chain(entry):
+                    return NodePair(node, pair.theirs), NodePair(entry, operand.theirs), place
+        return None
 
     def _around(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         """Some nodes, and what they are computed from, as far as it may be right by accident, in the largest region."""
@@ -266,7 +270,7 @@ class Regions:
         """Whether two values of other iterations could easily correspond by accident."""
         return _are_apart(ours, theirs) and not self._relations.is_evidence(ours)
 
-    def _misplaced(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> Iterator[Misuse]:
+    def _misused(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> Iterator[Misuse]:
         """Steps that compute from another value of `before` than they should, take a step too many, or one too few."""
         extra = ours.leaves[pair.ours.number] - theirs.leaves[pair.theirs.number]
         for node in ours.nodes:

@@ -6,7 +6,8 @@ clamp reached. What counts here is therefore always a pair, a value and the one 
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from enum import Enum
 from itertools import islice
@@ -16,8 +17,8 @@ import attrs
 from hloexec.diffing.agreement import aligned, is_near
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.limits import LIMITS
-from hloexec.diffing.replay import Replay
-from hloexec.diffing.states import State
+from hloexec.diffing.replaying.replay import Replay
+from hloexec.diffing.replaying.states import State
 from hloexec.operations import traits_of
 
 __all__ = [
@@ -109,9 +110,12 @@ class Relations:
         if match is None:
             return None
         is_evident = self.is_evidence(ours) and match.is_in_order
-        if is_evident or self._corresponds(ours, match.node, LIMITS.operands_deep):
-            return match.node
-        return None
+        return match.node if is_evident or self.corresponds(ours, match.node) else None
+
+    def corresponds(self, ours: Node, theirs: Node) -> bool:
+        """Whether two values are the same, and so are their operands, as far back as equal numbers are little
+        evidence."""
+        return self._corresponds(ours, theirs, LIMITS.operands_deep)
 
     def is_confirmed(self, ours: Node) -> bool:
         """Whether `before` computes what a value of `after` is from operands that are the same."""
@@ -180,7 +184,9 @@ class Relations:
         order = list(zip(first, second, strict=True)), list(zip(first, reversed(second), strict=True))
         equal = [[pair for pair in pairs if not self.differ(*pair)] for pairs in order]
         if not traits_of(instance.instruction).commutes:
-            return len(equal[1]) - len(equal[0])
+            # A value may be the number that it is compared with.
+            filled = [sum(is_filled(ours) and is_filled(theirs) for ours, theirs in pairs) for pairs in order]
+            return len(equal[1]) - len(equal[0]) or filled[1] - filled[0]
         evident = [sum(self.is_evidence(ours) for ours, _ in pairs) for pairs in equal]
         if evident[0] != evident[1]:
             return evident[1] - evident[0]
@@ -201,11 +207,17 @@ class Relations:
         return 1 + (ours.shape == theirs.shape) + is_as_deep + has_same_attributes + operands
 
     def is_evidence(self, node: Node) -> bool:
+        """Whether it is no accident that `before` has the same numbers."""
         digest = self.state.raw.digest(node.number)
         if traits_of(node.instance.instruction).moves is not None and not _passes_on(node.instance):
             # Of a value that chooses among others, all elements are in `before`, if perhaps not the right ones.
             return False
-        return digest.count >= LIMITS.few_equal and not digest.is_uniform and digest.family not in ("integer", "pred")
+        if digest.family == "integer" and digest.root_mean_square < LIMITS.large_integers:
+            return False
+        if digest.family == "integer" and digest.count == 1:
+            # Limits of a type, and masks.
+            return abs(digest.magnitude - 2.0 ** round(math.log2(digest.magnitude))) > 1
+        return digest.count >= LIMITS.few_equal and not digest.is_uniform and digest.family != "pred"
 
     def _corresponds(self, ours: Node, theirs: Node, depth: int) -> bool:
         """Whether two values are computed alike, from operands that are the same."""
@@ -217,12 +229,19 @@ class Relations:
             return one.opcode == other.opcode and (one.is_constant or ours.digest.in_order == theirs.digest.in_order)
         pairs = self.operand_pairs(ours, theirs)
         if pairs is None:
-            return False
+            return _have_same_operands(one, other)
         return all(
             self._are_same(pair.ours, pair.theirs)
             and (depth <= 1 or self.is_evidence(pair.ours) or self._corresponds(pair.ours, pair.theirs, depth - 1))
             for pair in pairs
         )
+
+
+def _have_same_operands(ours: Instance, theirs: Instance) -> bool:
+    """Whether two instructions are given the same, constants aside, in whatever order, and not numbers alone."""
+    given = [[entry.digest for entry in side.inputs if not is_filled(entry)] for side in (ours, theirs)]
+    first, second = (Counter(digest.in_any_order for digest in side) for side in given)
+    return first == second and any(digest.count >= LIMITS.few_equal and not digest.is_uniform for digest in given[0])
 
 
 def _without_negation(ours: Node, theirs: Node) -> tuple[Node, Node]:

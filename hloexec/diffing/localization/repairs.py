@@ -14,14 +14,14 @@ import attrs
 import numpy as np
 
 from hloexec.diffing.agreement import comes_near, is_right, is_same
-from hloexec.diffing.evaluation import Overlay
 from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.edits import Edit, edits_of
 from hloexec.diffing.localization.relations import NodePair, constant_of
 from hloexec.diffing.localization.rerun import Rerun
-from hloexec.diffing.replay import Replay
-from hloexec.diffing.states import State
+from hloexec.diffing.replaying.evaluation import Overlay
+from hloexec.diffing.replaying.replay import Replay
+from hloexec.diffing.replaying.states import State
 from hloexec.values import Array
 
 __all__ = ["Repair", "Repairs"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hloexec.diffing.evaluation import Overlay
 from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
-from hloexec.diffing.replay import Replay
-from hloexec.diffing.states import State
+from hloexec.diffing.replaying.evaluation import Overlay
+from hloexec.diffing.replaying.replay import Replay
+from hloexec.diffing.replaying.states import State
 from hloexec.values import Array
 
 __all__ = ["Rerun"]

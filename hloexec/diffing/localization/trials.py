@@ -16,8 +16,8 @@ from hloexec.diffing.localization.regions import Regions
 from hloexec.diffing.localization.relations import NodePair, Relations
 from hloexec.diffing.localization.repairs import Repair, Repairs
 from hloexec.diffing.localization.suspects import Suspect
-from hloexec.diffing.replay import Replay
-from hloexec.diffing.states import State
+from hloexec.diffing.replaying.replay import Replay
+from hloexec.diffing.replaying.states import State
 from hloexec.dtypes import element_type_of
 from hloexec.precision import unit_roundoff
 
@@ -157,6 +157,7 @@ class Trials:
     def _inside(self, pair: NodePair, patch: Patch) -> tuple[Suspect, Patch | None] | None:
         """What is to blame among the steps behind a pair that is proven."""
         self._around.append(pair)
+        outer, self._seen = self._seen, _Seen(narrowed=self._seen.narrowed)
         inner = self._regions.corresponding(pair)
         decision = self._causes.decisions.get(pair.numbers)
         found = None if inner is None else self._proven(self._causes.behind(inner, decision))
@@ -164,6 +165,9 @@ class Trials:
         if found is None and (repair := self._repaired(pair)) is not None:
             where = NodePair(repair.node, pair.theirs)
             found = Suspect(where, repair.text, pair, repair.alike, decision=decision), patch
+        if found is None and self._seen.apparent is not None:
+            found = self._apparent()
+        self._seen = outer
         self._around.pop()
         return found
 

@@ -14,13 +14,13 @@ import attrs
 
 from hloexec.diffing.agreement import arranged
 from hloexec.diffing.digests import Digest
-from hloexec.diffing.evaluation import Evaluator, Overlay, Values
 from hloexec.diffing.graph import Instance, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.matching import Index
 from hloexec.diffing.partitioned.starts import Starts, in_place
 from hloexec.diffing.partitioned.steps import Steps, holds_same, steps_from
 from hloexec.diffing.partitioned.tiles import Key, Tiles
+from hloexec.diffing.replaying.evaluation import Evaluator, Overlay, Values
 from hloexec.operations import exchanges, traits_of
 
 __all__ = ["TiledIndex"]

@@ -13,11 +13,11 @@ from itertools import islice, product
 import numpy as np
 
 from hloexec.diffing.agreement import arranged
-from hloexec.diffing.evaluation import Evaluator, Values
 from hloexec.diffing.graph import Instance, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.partitioned.steps import Steps, holds_same
 from hloexec.diffing.partitioned.tiles import Tiles
+from hloexec.diffing.replaying.evaluation import Evaluator, Values
 from hloexec.dtypes import element_type_of
 from hloexec.operations import traits_of
 from hloexec.values import Array

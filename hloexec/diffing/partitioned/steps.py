@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import attrs
 import numpy as np
 
-from hloexec.diffing.evaluation import Evaluator, Overlay, Values
 from hloexec.diffing.graph import Instance, Node
 from hloexec.diffing.limits import LIMITS
+from hloexec.diffing.replaying.evaluation import Evaluator, Overlay, Values
 from hloexec.dtypes import element_type_of
 from hloexec.operations import traits_of
 from hloexec.ops.common import wide

@@ -16,7 +16,6 @@ import numpy as np
 
 from hloexec.diffing.correspondence import nested
 from hloexec.diffing.digests import Digest, digest_of
-from hloexec.diffing.evaluation import Evaluator, Values
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.partitioned.dependence import Dependence, masked
@@ -30,6 +29,7 @@ from hloexec.diffing.partitioned.layouts import (
     tile_of,
     tile_shape,
 )
+from hloexec.diffing.replaying.evaluation import Evaluator, Values
 from hloexec.ir import ArrayShape, Computation, Instruction
 from hloexec.numerics.leaves import leaves_of
 from hloexec.numerics.sampling.spread import Spread
