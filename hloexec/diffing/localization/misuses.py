@@ -11,6 +11,7 @@ from hloexec.diffing.localization.relations import (
     Relation,
     Relations,
     constant_of,
+    is_varied,
     transparent_chain,
 )
 from hloexec.diffing.localization.suspects import Suspect
@@ -81,7 +82,7 @@ class Misuses:
         rather computed wrong; not if it lacks only the step that makes it what it should be.
         """
         ours, theirs = transparent_chain(operand.ours)[-1], transparent_chain(operand.theirs)[-1]
-        is_a_step_short = any(_is_varied(entry) and entry.digest == other.digest for entry in theirs.instance.inputs)
+        is_a_step_short = any(is_varied(entry) and entry.digest == other.digest for entry in theirs.instance.inputs)
         if is_a_step_short and traits_of(theirs.instance.instruction).moves is None:
             return True
         is_evidence = ours.instance.is_source or self._relations.is_evidence(ours)
@@ -117,11 +118,7 @@ class Misuses:
         runs = self._relations.runs_before(user)
         sources = [transparent_chain(_taken(run.results[user.leaf])[slot])[-1] for run in runs for slot in slots]
         right = [entry for entry in sources if self._relations.of(entry, operand.theirs) is Relation.EQUAL]
-        return any(map(_is_varied, right)) or len(right) >= LIMITS.few_runs
-
-
-def _is_varied(node: Node) -> bool:
-    return node.digest.count >= LIMITS.few_equal and not node.digest.is_uniform
+        return any(map(is_varied, right)) or len(right) >= LIMITS.few_runs
 
 
 def is_made_of(node: Node, other: Node) -> bool:

@@ -27,6 +27,7 @@ __all__ = [
     "Relations",
     "constant_of",
     "is_filled",
+    "is_varied",
     "transparent_chain",
 ]
 
@@ -219,6 +220,12 @@ class Relations:
             return abs(digest.magnitude - 2.0 ** round(math.log2(digest.magnitude))) > 1
         return digest.count >= LIMITS.few_equal and not digest.is_uniform and digest.family != "pred"
 
+    def _have_same_operands(self, ours: Instance, theirs: Instance) -> bool:
+        """Whether two instructions are given the same, constants aside, in whatever order, and that is no accident."""
+        first, second = ([entry for entry in side.inputs if not is_filled(entry)] for side in (ours, theirs))
+        orders = [Counter(entry.digest.in_any_order for entry in side) for side in (first, second)]
+        return orders[0] == orders[1] and any(is_varied(entry) or self.is_evidence(entry) for entry in first)
+
     def _corresponds(self, ours: Node, theirs: Node, depth: int) -> bool:
         """Whether two values are computed alike, from operands that are the same."""
         ours, theirs = transparent_chain(ours)[-1], transparent_chain(theirs)[-1]
@@ -229,19 +236,12 @@ class Relations:
             return one.opcode == other.opcode and (one.is_constant or ours.digest.in_order == theirs.digest.in_order)
         pairs = self.operand_pairs(ours, theirs)
         if pairs is None:
-            return _have_same_operands(one, other)
+            return self._have_same_operands(one, other)
         return all(
             self._are_same(pair.ours, pair.theirs)
             and (depth <= 1 or self.is_evidence(pair.ours) or self._corresponds(pair.ours, pair.theirs, depth - 1))
             for pair in pairs
         )
-
-
-def _have_same_operands(ours: Instance, theirs: Instance) -> bool:
-    """Whether two instructions are given the same, constants aside, in whatever order, and not numbers alone."""
-    given = [[entry.digest for entry in side.inputs if not is_filled(entry)] for side in (ours, theirs)]
-    first, second = (Counter(digest.in_any_order for digest in side) for side in given)
-    return first == second and any(digest.count >= LIMITS.few_equal and not digest.is_uniform for digest in given[0])
 
 
 def _without_negation(ours: Node, theirs: Node) -> tuple[Node, Node]:
@@ -280,6 +280,11 @@ def _passes_on(instance: Instance) -> bool:
         and len(instance.operands) == 1
         and instance.inputs[0].digest.family == instance.results[0].digest.family
     )
+
+
+def is_varied(node: Node) -> bool:
+    """Whether a value holds several numbers that are not all the same."""
+    return node.digest.count >= LIMITS.few_equal and not node.digest.is_uniform
 
 
 def transparent_chain(node: Node) -> list[Node]:

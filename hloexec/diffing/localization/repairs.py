@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import numpy as np
 
-from hloexec.diffing.agreement import comes_near, is_right, is_same
+from hloexec.diffing.agreement import comes_near, is_near, is_right, is_same
 from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.edits import Edit, edits_of
@@ -79,9 +79,16 @@ class Repairs:
         edits = [(node, edit) for node in steps for edit in self._edits_of(node)]
         for node, edit in sorted(edits, key=lambda entry: entry[1].is_called):
             arrays = self._replay.evaluator.results_of(edit.module, node.instance, self._state.values)
-            same = [self._state.raw[node.number], *(self._state.values[entry.number] for entry in node.instance.inputs)]
-            if arrays is not None and not any(is_same(arrays[node.leaf], array) for array in same):
+            if arrays is not None and not self._changes_little(node, arrays[node.leaf]):
                 yield node, arrays[node.leaf], f"it would be right as {edit.text}"
+
+    def _changes_little(self, node: Node, now: Array) -> bool:
+        """Whether a node as it is now is what it was, or is one of its operands, perhaps but for roundings, as the sine
+        of small numbers is."""
+        if is_same(now, self._state.raw[node.number]):
+            return True
+        values = (self._state.values[entry.number] for entry in node.instance.inputs)
+        return any(value.shape == now.shape and is_near(now, value) for value in values)
 
     def _edits_of(self, node: Node) -> Iterator[Edit]:
         module = self._replay.evaluator.alone(node.instance, self._state.values)
