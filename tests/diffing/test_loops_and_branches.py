@@ -181,6 +181,66 @@ def test_what_a_loop_hands_on_is_blamed_on_the_root_of_its_body(handed: str, pat
     assert _first(_CARRIED, after, _X, _Y) == path
 
 
+def test_a_value_that_a_loop_keeps_is_not_what_its_condition_copies() -> None:
+    """The copy shares its memory."""
+    looks = """  best = f32[8] get-tuple-element(state), index=4
+  same = f32[8] copy(best)
+  some = f32[1] slice(same), slice={[0:1]}
+  number = f32[] reshape(some)
+  huge = f32[] constant(1e9)
+  is_small = pred[] compare(number, huge), direction=LT
+  limit = s32[] constant(4)
+  is_early = pred[] compare(i, limit), direction=LT
+  ROOT goes_on = pred[] and(is_early, is_small)"""
+    plain = """  limit = s32[] constant(4)
+  ROOT goes_on = pred[] compare(i, limit), direction=LT"""
+    before = _CARRIED.replace(plain, looks)
+    assert before != _CARRIED
+    after = before.replace("tuple(next, moved, first, second, most)", "tuple(next, moved, first, second, best)")
+    assert _first(before, after, _X, _Y) == "loop[3]:body/handed"
+    stale = before.replace("tuple(next, moved, first, second, most)", "tuple(next, v, first, second, most)")
+    assert _first(before, stale, _X, _Y).rpartition("/")[2] == "handed"
+
+
+def test_a_loop_that_never_runs_is_found_behind_another_opcode() -> None:
+    before = _CARRIED.replace(
+        "ROOT r = (f32[8], f32[8]) tuple(last, most_of_all)",
+        """lasts = f32[1,8] reshape(last)
+  zero = f32[] constant(0)
+  zeros = f32[1,8] broadcast(zero), dimensions={}
+  ROOT r = f32[2,8] concatenate(lasts, zeros), dimensions={0}""",
+    )
+    after = _CARRIED.replace(
+        "ROOT r = (f32[8], f32[8]) tuple(last, most_of_all)",
+        """lasts = f32[1,8] reshape(last)
+  zero = f32[] constant(0)
+  ROOT r = f32[2,8] pad(lasts, zero), padding=0_1x0_0""",
+    ).replace("direction=LT", "direction=GT")
+    assert _first(before, after, _X, _Y) == "loop[0]:condition/goes_on"
+
+
+def test_values_exchanged_by_a_loop_are_found_where_its_condition_takes_other_steps() -> None:
+    """What uses them first computes otherwise than `before` does."""
+    looks = """  v = f32[8] get-tuple-element(state), index=1
+  SUM
+  some = f32[1] slice(total), slice={[0:1]}
+  number = f32[] reshape(some)
+  huge = f32[] constant(1e3)
+  is_small = pred[] compare(number, huge), direction=LT
+  limit = s32[] constant(4)
+  is_early = pred[] compare(i, limit), direction=LT
+  ROOT goes_on = pred[] and(is_early, is_small)"""
+    plain = """  limit = s32[] constant(4)
+  ROOT goes_on = pred[] compare(i, limit), direction=LT"""
+    start = "fixed = f32[8] get-tuple-element(state), index=2\n  "
+    before = _CARRIED.replace(plain, looks.replace("SUM", start + "total = f32[8] subtract(v, fixed)"))
+    after = _CARRIED.replace(
+        plain, looks.replace("SUM", start + "minus = f32[8] negate(fixed)\n  total = f32[8] add(minus, v)")
+    )
+    after = after.replace("tuple(next, moved, first, second, most)", "tuple(next, most, first, second, moved)")
+    assert _first(before, after, _X, _Y) == "loop[0]:body/handed"
+
+
 def test_a_step_that_ends_a_loop_otherwise_is_found_among_steps_without_counterparts() -> None:
     numbers = np.array([3, 8, 5, 6, 7, 1, 12, 10, 9], np.int32)
     before = _COLLATZ.replace("PARITY", _BY_REMAINDER)

@@ -263,14 +263,18 @@ class Causes:
             Suspect(entry.pair, entry.reason, pair, region.nodes, is_restructured=not entry.is_conclusive)
             for entry in region.misuses
         )
-        if region.misplaced is not None:
-            misplaced = self._misuses.misplaced(*region.misplaced)
-            nodes = () if misplaced.place else region.nodes
-            suspects = (attrs.evolve(misplaced, trial=pair, region=nodes),)
         causes: list[_Cause] = []
         for entry in region.causes:
             behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
             causes += (attrs.evolve(cause, is_guessed=region.is_guessed) for cause in behind)
+        if region.misplaced is not None:
+            user, operand, _ = region.misplaced
+            behind = self._behind(user.ours.instance.scope, user.theirs.instance.scope, operand)
+            causes = [cause for cause in behind if cause.decision is not None]
+            if not causes:
+                misplaced = self._misuses.misplaced(*region.misplaced)
+                nodes = () if misplaced.place else region.nodes
+                suspects = (attrs.evolve(misplaced, trial=pair, region=nodes),)
         causes = causes or self._decisions_behind(pair)
         is_constant = is_filled(pair.ours) and not is_filled(pair.theirs)
         is_open = bool(causes) or not region.nodes or is_constant

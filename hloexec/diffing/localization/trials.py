@@ -19,6 +19,7 @@ from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.replaying.replay import Replay
 from hloexec.diffing.replaying.states import State
 from hloexec.dtypes import element_type_of
+from hloexec.ops.registry import Role, role_of
 from hloexec.precision import unit_roundoff
 
 __all__ = ["Trials"]
@@ -141,7 +142,7 @@ class Trials:
         before `end`, if it is given."""
         for pair in sorted(self._causes.pairs, key=self._causes.order):
             is_behind = end is None or pair.ours.number < end.ours.number
-            if pair.numbers in self._tried or not is_behind:
+            if pair.numbers in self._tried or not is_behind or _is_given(pair.ours):
                 continue
             if self._left == 0 or self._is_over():
                 break
@@ -203,6 +204,11 @@ def _without_results(suspect: Suspect, patch: Patch | None) -> tuple[Suspect, Pa
     if suspect.decision is None:
         return suspect, patch
     return attrs.evolve(suspect, is_proven=suspect.is_proven or (patch is not None and patch.is_proof)), None
+
+
+def _is_given(node: Node) -> bool:
+    """Whether a value is an input, with which nothing can be wrong."""
+    return role_of(node.instance.instruction) is Role.PARAMETER
 
 
 def _counts(node: Node) -> bool:
