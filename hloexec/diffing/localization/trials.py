@@ -149,8 +149,13 @@ class Trials:
             self._left -= 1
             patch = self._patched(pair)
             if patch is not None:
+                nodes = self._regions.of(pair).nodes
                 region = Suspect(
-                    pair, region=self._regions.of(pair).nodes, decision=self._causes.decisions.get(pair.numbers)
+                    pair,
+                    "" if nodes else "it, or one of the steps before it that before takes otherwise",
+                    region=nodes,
+                    decision=self._causes.decisions.get(pair.numbers),
+                    is_end=not nodes,
                 )
                 return self._inside(pair, patch) or (region, patch)
         return None
@@ -203,7 +208,8 @@ def _without_results(suspect: Suspect, patch: Patch | None) -> tuple[Suspect, Pa
     results still differ."""
     if suspect.decision is None:
         return suspect, patch
-    return attrs.evolve(suspect, is_proven=suspect.is_proven or (patch is not None and patch.is_proof)), None
+    is_proven = suspect.is_proven or (patch is not None and patch.is_proof and not suspect.is_end)
+    return attrs.evolve(suspect, is_proven=is_proven), None
 
 
 def _is_given(node: Node) -> bool:
