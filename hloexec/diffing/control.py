@@ -63,6 +63,14 @@ class Control:
         return role_of(self.instruction) is Role.WHILE
 
 
+@attrs.frozen(eq=False)
+class Handing:
+    """An iteration of a loop on a device: the values that it was given, and those that it hands on."""
+
+    given: tuple[Node, ...]
+    handed: tuple[Node, ...]
+
+
 class ControlRecorder:
     """The observer that notes loops and conditionals, each time that they have run, and the conditions of loops; it is
     to come after the one that records the graph."""
@@ -71,18 +79,27 @@ class ControlRecorder:
         self.controls: list[Control] = []
         self.conditions: dict[tuple[str, int], column[int]] = defaultdict(lambda: column("i"))
         """By a loop's name and the device, the numbers of the nodes that its condition has given."""
+        self.handings: dict[tuple[str, int], list[Handing]] = defaultdict(list)
+        """The first few of each loop, and of the first few iterations of what is around it."""
         self._holds = holds
         self._roots = set(_condition_roots(module))
+        self._bodies = dict(_bodies(module))
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
         instruction, computation = event.instruction, event.computation
         is_control = role_of(instruction) in (Role.WHILE, Role.CONDITIONAL)
         is_root = (computation.name, instruction.name) in self._roots
-        if not (is_control or is_root):
+        parameter = self._bodies.get((computation.name, instruction.name))
+        if not (is_control or is_root or parameter):
             return
         scope = event.name.rpartition("/")[0]
         loop, bracket, _ = scope.rpartition("[")
+        is_early = all(int(number) < LIMITS.few_runs for number in iterations_of(scope))
+        if parameter and is_early and bracket and scope.endswith(f"]:{computation.name}"):
+            for device in event.devices:
+                given = self._holds(scope, parameter, device)
+                self.handings[loop, device].append(Handing(given, self._holds(scope, instruction.name, device)))
         if is_root and bracket and scope.endswith(f"]:{computation.name}"):
             for device in event.devices:
                 self.conditions[loop, device] += column(
@@ -108,6 +125,15 @@ def _condition_roots(module: Module) -> Iterator[tuple[str, str]]:
                 yield condition.name, condition.root_name
 
 
+def _bodies(module: Module) -> Iterator[tuple[tuple[str, str], str]]:
+    """The roots of the bodies of loops, with their computations, and the names of the bodies' parameters."""
+    for computation in module:
+        for instruction in computation:
+            if role_of(instruction) is Role.WHILE:
+                body = module.by_name[instruction.attributes.body]
+                yield (body.name, body.root_name), body.parameters[0].name
+
+
 class Decisions:
     """What decided each loop and conditional of a run."""
 
@@ -116,6 +142,7 @@ class Decisions:
         self._module = module
         self._graph = graph
         self._conditions = recorder.conditions
+        self._handings = recorder.handings
         self._controls = {(control.name, control.device): control for control in recorder.controls}
         self._known: dict[tuple[str, int], list[Node]] = {}
         self._others: dict[tuple[str, int], list[list[Digest]]] = {}
@@ -129,6 +156,14 @@ class Decisions:
             control = self._controls.get(key)
             self._known[key] = [] if control is None else list(self._found(control))
         return self._known[key]
+
+    def loops(self) -> list[tuple[str, int]]:
+        """The loops that went round, by their names, and the devices; inner ones first."""
+        return [*self._handings]
+
+    def handings(self, name: str, device: int) -> list[Handing]:
+        """The first few iterations of a loop, if those of what is around it are the first few; else none."""
+        return self._handings.get((name, device), [])
 
     def other_branch(self, ours: Node, other: Decisions, theirs: Node) -> InstructionRun | None:
         """The conditional that a value comes from, if a branch that it has not taken gives the value that it should be,

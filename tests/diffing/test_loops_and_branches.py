@@ -173,7 +173,7 @@ def _first(before: str, after: str, *inputs: Any) -> str:
     ("handed", "path"),
     [
         ("tuple(next, moved, second, first, most)", "loop[0]:body/handed"),  # exchanged, though no step computes them
-        ("tuple(next, moved, first, second, best)", "loop[3]:body/handed"),  # the loop gives what it was given
+        ("tuple(next, moved, first, second, best)", "loop[0]:body/handed"),  # the loop gives what it was given
     ],
 )
 def test_what_a_loop_hands_on_is_blamed_on_the_root_of_its_body(handed: str, path: str) -> None:
@@ -197,7 +197,7 @@ def test_a_value_that_a_loop_keeps_is_not_what_its_condition_copies() -> None:
     before = _CARRIED.replace(plain, looks)
     assert before != _CARRIED
     after = before.replace("tuple(next, moved, first, second, most)", "tuple(next, moved, first, second, best)")
-    assert _first(before, after, _X, _Y) == "loop[3]:body/handed"
+    assert _first(before, after, _X, _Y) == "loop[0]:body/handed"
     stale = before.replace("tuple(next, moved, first, second, most)", "tuple(next, v, first, second, most)")
     assert _first(before, stale, _X, _Y).rpartition("/")[2] == "handed"
 
@@ -255,3 +255,22 @@ def test_exchanged_branches_are_found_by_all_that_the_conditional_gives() -> Non
     program = np.array([0, 1, 1, 0, 1, 0], np.int32)
     after = _MACHINE.replace("branch_computations={push, double}", "branch_computations={double, push}")
     assert _first(_MACHINE, after, program) == "loop[0]:body/ran"
+
+
+@pytest.mark.parametrize(
+    "handed",
+    [
+        "tuple(next, moved, first, second, best)",
+        "tuple(next, v, first, second, most)",
+        "tuple(next, most, first, second, moved)",
+        "tuple(next, moved, second, first, most)",
+    ],
+)
+def test_values_that_a_loop_hands_on_pair_up_by_what_it_was_given(handed: str) -> None:
+    """Whatever the steps; what nothing uses any more is not computed."""
+    after = (
+        _CARRIED.replace("tuple(next, moved, first, second, most)", handed)
+        .replace("subtract(scaled, second)", "add(scaled, minus)")
+        .replace("  scaled =", "  minus = f32[8] negate(second)\n  scaled =")
+    )
+    assert _first(_CARRIED, after, _X, _Y) == "loop[0]:body/handed"

@@ -92,6 +92,10 @@ class Relations:
         last one first."""
         return list(islice(self._graph_of(node).runs.before(node.instance), LIMITS.runs_compared))
 
+    def nodes_between(self, first: Node, last: Node) -> Iterator[Node]:
+        """The values of `after` that were computed between two others."""
+        return map(self._replay.graph.node, range(first.number + 1, last.number))
+
     def _graph_of(self, node: Node) -> Graph:
         """The graph of the side that computed a value."""
         own, ours = node.instance, self._replay.graph

@@ -8,9 +8,11 @@ import attrs
 
 from hloexec.diffing.agreement import arranged
 from hloexec.diffing.control import Decisions
+from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Node
 from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.causes import Causes
+from hloexec.diffing.localization.handings import Handings
 from hloexec.diffing.localization.patches import Patch, patched, replaced
 from hloexec.diffing.localization.regions import Regions
 from hloexec.diffing.localization.relations import NodePair, Relations
@@ -77,6 +79,7 @@ class Trials:
         relations = Relations(replay, state)
         self._regions = Regions(replay, relations, is_over)
         self._causes = Causes(relations, self._regions, (replay.graph, replay.index.graph), decisions, is_over)
+        self._handings = Handings(relations, decisions)
         self._repairs = Repairs(replay, state, is_over)
         self._tried: set[tuple[int, int]] = set()
         self._left = LIMITS.tries
@@ -86,6 +89,9 @@ class Trials:
 
     def next(self) -> tuple[Suspect | None, Patch | None]:
         """The next instruction to blame, and the patch that proves it, if there is one."""
+        suspects = (entry for entry in self._handings.suspects() if entry.place and not self._is_known(entry.place))
+        if (handing := next(suspects, None)) is not None:
+            return handing, None
         found = self._proven(self._causes.of(self._wrong))
         deciding = self._seen.deciding
         if found is None and deciding is not None:
@@ -100,6 +106,9 @@ class Trials:
         if suspect is None:
             return None, None
         return suspect, self._partly(suspect.trial or suspect.pair)
+
+    def _is_known(self, place: InstructionRun) -> bool:
+        return (place.computation, place.instruction) in self._known
 
     def _proven(self, suspects: Iterable[Suspect]) -> tuple[Suspect, Patch | None] | None:
         """The first of some suspects that is proven, or needs no proof."""
