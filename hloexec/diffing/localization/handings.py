@@ -120,5 +120,5 @@ def _key_of(digest: Digest) -> _Key:
 def _is_evidence(node: Node) -> bool:
     """Whether having this value is no accident."""
     if node.digest.count == 1:
-        return node.digest.family in ("float", "complex") and not float(node.digest.total).is_integer()
+        return node.digest.family not in ("integer", "pred") and not float(node.digest.total).is_integer()
     return is_varied(node) and (node.digest.family != "integer" or node.digest.count >= LIMITS.few_numbers)
