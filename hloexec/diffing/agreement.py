@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import islice, permutations
+from itertools import accumulate, islice, permutations
+from operator import mul
 from typing import Any
 
 import attrs
@@ -135,23 +136,32 @@ def _as(array: Array, entry: ElementType) -> Array:
 
 
 def aligned(value: Array, dimensions: tuple[int, ...]) -> Iterator[Array]:
-    """The ways in which an array may lie in other dimensions: row by row first, then with its dimensions permuted."""
+    """The ways in which an array may lie in other dimensions: row by row first, then with its dimensions permuted, some
+    of which may be one in the array or in the other dimensions."""
     if value.size != int(np.prod(dimensions, dtype=np.int64)):
         return
     yield value.reshape(dimensions)
     ours = tuple(size for size in value.shape if size != 1)
     wanted = tuple(size for size in dimensions if size != 1)
-    if len(ours) < 2 or len(ours) > 5 or sorted(ours) != sorted(wanted):
+    yield from islice((array.reshape(dimensions) for array in _permutations(value, ours, wanted)), LIMITS.permutations)
+
+
+def _permutations(value: Array, ours: tuple[int, ...], wanted: tuple[int, ...]) -> Iterator[Array]:
+    if max(len(ours), len(wanted)) > LIMITS.permuted_dimensions:
         return
-    squeezed = value.reshape(ours)
-    found = 0
-    for order in permutations(range(len(ours))):
-        if order == tuple(range(len(ours))) or tuple(ours[axis] for axis in order) != wanted:
-            continue
-        yield squeezed.transpose(order).reshape(dimensions)
-        found += 1
-        if found == LIMITS.permutations:
-            return
+    for order in islice(permutations(range(len(ours))), 1, None):
+        if _merges_to(tuple(ours[axis] for axis in order), wanted):
+            yield value.reshape(ours).transpose(order)
+    if len(wanted) > len(ours):
+        for order in islice(permutations(range(len(wanted))), 1, None):
+            split = tuple(wanted[axis] for axis in order)
+            if _merges_to(split, ours):
+                yield value.reshape(split).transpose(np.argsort(order))
+
+
+def _merges_to(sizes: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether dimensions become others if some neighbours are made one."""
+    return {*accumulate(wanted, mul)} <= {*accumulate(sizes, mul)}
 
 
 def arranged(value: Array, like: Array) -> Iterator[Array]:

@@ -245,14 +245,23 @@ class Decisions:
 
     def like(self, name: str, other: Decisions, device: int) -> str:
         """The loop or conditional that is one of another run by its place in it, or in the same iteration of the loop
-        around it, if both ran as many there; else an empty string."""
+        around it, if both ran as many there, or as many that give values of such sizes; else an empty string."""
         frame = theirs = _frame_of(name)
         if frame[0]:
             frame = (self.like(frame[0], other, device), frame[1])
             if not frame[0]:
                 return ""
         names, others = self._directly_in(frame, device), other._directly_in(theirs, device)
+        if len(names) != len(others) and name in others:
+            sizes = other._sizes(name, device)
+            names = [each for each in names if self._sizes(each, device) == sizes]
+            others = [each for each in others if other._sizes(each, device) == sizes]
         return names[others.index(name)] if len(names) == len(others) and name in others else ""
+
+    def _sizes(self, name: str, device: int) -> list[tuple[str, int]]:
+        """What kinds of values a loop or a conditional gives, and how many elements each has."""
+        control = self._controls[name, device]
+        return sorted((node.digest.family, node.digest.count) for node in control.results)
 
     def _directly_in(self, frame: tuple[str, str], device: int) -> list[str]:
         if not self._by_frame:

@@ -159,7 +159,7 @@ class Causes:
         if operands is None:
             found = self._restructured(pair)
             if self._runs.have_same_operands(pair.ours.instance, pair.theirs.instance):
-                return attrs.evolve(found, suspects=(Suspect(pair), *found.suspects))
+                return attrs.evolve(found, suspects=(Suspect(pair, region=_idle_steps(pair.ours)), *found.suspects))
             return found
         different = [entry for entry in operands if self._relations.differ(entry.ours, entry.theirs)]
         if not different:
@@ -214,7 +214,8 @@ class Causes:
         ]
         moved = self._regions.rearranged(pair, operands)
         if moved is not None:
-            return _Explanation((Suspect(NodePair(moved, pair.theirs), trial=pair),), tuple(rearranged))
+            mover, operand = moved
+            return _Explanation((Suspect(NodePair(mover, pair.theirs), trial=operand),), tuple(rearranged))
         if rearranged:
             return _Explanation(causes=tuple(rearranged), otherwise=Suspect(pair))
         return _Explanation((Suspect(pair),))
@@ -324,6 +325,20 @@ def _unrepeated(node: Node) -> Node:
             break
         node = node.instance.inputs[0]
     return node
+
+
+def _idle_steps(node: Node) -> tuple[Node, ...]:
+    """A node and, of what its operands repeat, what computes nothing but its own operand. Where the opcode is another
+    one, that may be what is wrong instead, as in x · (y / 1) for x · (1 / y). Nothing where there is none."""
+    sources = [_unrepeated(entry) for entry in node.instance.inputs]
+    idle = [
+        source
+        for source in sources
+        if not source.instance.is_movement
+        and not is_filled(source)
+        and any(entry.digest.in_order == source.digest.in_order for entry in source.instance.inputs)
+    ]
+    return (*dict.fromkeys(idle), node) if idle else ()
 
 
 def _lost_rounding(ours: Sequence[Node], theirs: Sequence[Node]) -> str | None:

@@ -122,9 +122,10 @@ class Regions:
         found = self._corresponding(pair, *self._steps(pair))
         return None if found is None or self._relations.place_of(found.ours) is not None else found
 
-    def rearranged(self, pair: NodePair, operands: Sequence[NodePair]) -> Node | None:
-        """What moves an operand into another order than it should, if the pair is right where it has another one: the
-        numbers of the operand are those of its counterpart, but the instructions read their dimensions otherwise."""
+    def rearranged(self, pair: NodePair, operands: Sequence[NodePair]) -> tuple[Node, NodePair] | None:
+        """What moves an operand into another order than it should, and that operand, if the pair is right where it has
+        another one: the numbers of the operand are those of its counterpart, but the instructions read their dimensions
+        otherwise."""
         rerun = Rerun(self._replay, self._state, pair.ours)
         before = self._state.raw[pair.ours.number]
         for operand in operands:
@@ -135,7 +136,7 @@ class Regions:
             for other in permuted(operand.theirs.value, value):
                 now = rerun.value({operand.ours.number: other})
                 if now is not None and comes_near(now, before, pair.theirs.value):
-                    return _mover(chain)
+                    return _mover(chain), operand
         return None
 
     def _is_moved(self, chain: Sequence[Node], operand: NodePair) -> bool:
