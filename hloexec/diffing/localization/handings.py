@@ -72,9 +72,9 @@ class Handings:
                     missing.append(other)
                 else:
                     left.remove(equal)
-            if len(missing) != 1 or not _is_evidence(missing[0]):
+            if len(missing) != 1:
                 continue
-            if left[0] in ours.given or self._is_right(left[0], rights):
+            if left[0] in ours.given or (_is_evidence(missing[0]) and self._is_right(left[0], rights)):
                 found.append(NodePair(left[0], missing[0]))
         return found
 

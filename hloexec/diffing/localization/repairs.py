@@ -71,7 +71,7 @@ class Repairs:
 
     def _changes(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[tuple[Node, Array, str]]:
         """Each change, by the node that it changes and what that gives then."""
-        for kind in (self._left_out, self._edited, self._with_constants, self._from_others):
+        for kind in (self._left_out, self._with_constants, self._edited, self._from_others):
             yield from kind(steps, others)
 
     def _edited(self, steps: Sequence[Node], _: Sequence[Node]) -> Iterator[tuple[Node, Array, str]]:

@@ -82,6 +82,7 @@ class Trials:
         self._handings = Handings(relations, decisions)
         self._repairs = Repairs(replay, state, is_over)
         self._tried: set[tuple[int, int]] = set()
+        self._partly_tried: set[tuple[int, int]] = set()
         self._left = LIMITS.tries
         self._seen = _Seen()
         self._around: list[NodePair] = []
@@ -123,13 +124,16 @@ class Trials:
                 # No value shows it.
                 return suspect, None
             trial = suspect.trial or suspect.pair
-            if trial.numbers in self._tried:
+            is_new = trial.numbers not in self._tried
+            shows_in_part = not suspect.is_restructured and trial is suspect.pair
+            if not is_new and (not shows_in_part or trial.numbers in self._partly_tried):
                 continue
             if len(self._tried) >= LIMITS.tries or self._is_over():
                 break
-            patch = self._patched(trial)
-            if patch is None and not suspect.is_restructured and trial is suspect.pair:
+            patch = self._patched(trial) if is_new else None
+            if patch is None and shows_in_part:
                 # In what loops that end otherwise give, it can show only in part.
+                self._partly_tried.add(trial.numbers)
                 patch = self._partly(trial, LIMITS.many_right)
             if patch is not None:
                 if self._seen.narrowed is not None:
