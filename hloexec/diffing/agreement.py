@@ -207,9 +207,10 @@ def is_varied(array: Array) -> bool:
 
 
 def is_near(actual: Array, expected: Array) -> bool:
-    """Whether all but a few elements agree to within some roundings."""
-    few = int(expected.size >= LIMITS.few_numbers and element_type_of(expected.dtype).is_inexact)
-    return _count_off(actual, expected) <= max(few, LIMITS.share_off * expected.size)
+    """Whether all but a few elements agree to within some roundings; of those that are not zero, where most are."""
+    filled = int(np.count_nonzero(expected))
+    few = int(filled >= LIMITS.few_numbers and element_type_of(expected.dtype).is_inexact)
+    return _count_off(actual, expected) <= max(few, LIMITS.share_off * filled)
 
 
 def comes_near(now: Array, before: Array, expected: Array, share: float = LIMITS.share_off) -> bool:

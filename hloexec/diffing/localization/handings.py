@@ -72,9 +72,9 @@ class Handings:
                     missing.append(other)
                 else:
                     left.remove(equal)
-            if len(missing) != 1:
+            if len(missing) != 1 or self._key(left[0]) not in rights:
                 continue
-            if left[0] in ours.given or (_is_evidence(missing[0]) and self._is_right(left[0], rights)):
+            if left[0] in ours.given or (_is_evidence(missing[0]) and self._is_as_computed(left[0])):
                 found.append(NodePair(left[0], missing[0]))
         return found
 
@@ -84,10 +84,8 @@ class Handings:
             found[_key_of(given.digest) if is_theirs else self._key(given)].append(handed)
         return found
 
-    def _is_right(self, node: Node, rights: set[_Key]) -> bool:
-        """Whether a value is one that `before` is given or hands on as well, computed as it is there."""
-        if self._key(node) not in rights:
-            return False
+    def _is_as_computed(self, node: Node) -> bool:
+        """Whether `before` computes a value alike."""
         source = transparent_chain(node)[-1]
         match = self._relations.state.matches[source.number]
         return source.instance.is_source or (match is not None and self._relations.corresponds(source, match.node))

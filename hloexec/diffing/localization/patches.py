@@ -156,12 +156,32 @@ def _runs_alike(ours: Graph, theirs: Graph, node: Node, counterpart: Node) -> di
     """The nodes that an instruction gave later, and on other devices, with what its counterpart gave there; as far as
     that ran as often."""
     found = {}
+    if len(counterpart.instance.iterations) < len(node.instance.iterations):
+        return _carried_alike(ours, theirs, node, counterpart)
     (runs, place), (other_runs, other_place) = (_later_runs(ours, node), _later_runs(theirs, counterpart))
     for device, instances in runs.items():
         for instance, other in zip(instances[place:], other_runs[device][other_place:], strict=False):
             if node.leaf < len(instance.results) and counterpart.leaf < len(other.results):
                 found[instance.results[node.leaf].number] = other.results[counterpart.leaf]
     return found
+
+
+def _carried_alike(ours: Graph, theirs: Graph, node: Node, counterpart: Node) -> dict[int, Node]:
+    """The same where the counterpart is what a loop was given: later, it is what the instruction that uses it in that
+    iteration uses instead."""
+    users = (user for user in theirs.users()[counterpart.number] if user.iterations == node.instance.iterations)
+    user = next(users, None)
+    if user is None:
+        return {}
+    place = user.inputs.index(counterpart)
+    taken = {
+        (run.device, run.iterations): run.inputs[place] for run in theirs.runs[user.static] if place < len(run.inputs)
+    }
+    return {
+        run.results[node.leaf].number: taken[run.device, run.iterations]
+        for run in ours.runs[node.instance.static]
+        if (run.device, run.iterations) in taken and run.number >= node.instance.number
+    }
 
 
 def _later_runs(graph: Graph, node: Node) -> tuple[dict[int, list[Instance]], int]:
