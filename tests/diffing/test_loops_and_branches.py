@@ -274,3 +274,59 @@ def test_values_that_a_loop_hands_on_pair_up_by_what_it_was_given(handed: str) -
         .replace("  scaled =", "  minus = f32[8] negate(second)\n  scaled =")
     )
     assert _first(_CARRIED, after, _X, _Y) == "loop[0]:body/handed"
+
+
+_RECURRENCE = """HloModule m
+
+body {
+  state = (s32[], f32[8], f32[8], f32[8], f32[6]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  last = f32[8] get-tuple-element(state), index=1
+  now = f32[8] get-tuple-element(state), index=2
+  factor = f32[8] get-tuple-element(state), index=3
+  noted = f32[6] get-tuple-element(state), index=4
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  scaled = f32[8] multiply(factor, now)
+  following = f32[8] subtract(scaled, last)
+  part = f32[1] slice(following), slice={[2:3]}
+  place = s32[] copy(i)
+  written = f32[6] dynamic-update-slice(noted, part, place)
+  ROOT handed = (s32[], f32[8], f32[8], f32[8], f32[6]) tuple(next, now, following, factor, written)
+}
+
+condition {
+  state = (s32[], f32[8], f32[8], f32[8], f32[6]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  limit = s32[] constant(5)
+  ROOT goes_on = pred[] compare(i, limit), direction=LT
+}
+
+ENTRY main {
+  x = f32[8] parameter(0)
+  y = f32[8] parameter(1)
+  first = f32[8] multiply(x, y)
+  start = s32[] constant(0)
+  zero = f32[] constant(0)
+  zeros = f32[6] broadcast(zero), dimensions={}
+  init = (s32[], f32[8], f32[8], f32[8], f32[6]) tuple(start, x, first, y, zeros)
+  loop = (s32[], f32[8], f32[8], f32[8], f32[6]) while(init), condition=condition, body=body
+  last = f32[8] get-tuple-element(loop), index=2
+  noted = f32[6] get-tuple-element(loop), index=4
+  ROOT r = (f32[8], f32[6]) tuple(last, noted)
+}
+"""
+
+
+def test_a_loop_that_shifts_what_it_was_given_wrong_is_not_to_blame() -> None:
+    """One value moves to the place of another in each iteration, as it should; but it is wrong from the start."""
+    after = _RECURRENCE.replace("first = f32[8] multiply(x, y)", "first = f32[8] add(x, y)")
+    assert _first(_RECURRENCE, after, _X, _Y) == "first"
+
+
+def test_a_value_that_counts_iterations_is_put_right_in_all_of_them() -> None:
+    after = _RECURRENCE.replace("place = s32[] copy(i)", "place = s32[] add(i, one)")
+    assert _first(_RECURRENCE, after, _X, _Y).rpartition("/")[2] in ("place", "written")
+    found = hloexec.diff(hloexec.parse(_RECURRENCE), hloexec.parse(after), [_X, _Y])
+    assert found.findings[0].is_certain
+    assert len(found.findings) == 1

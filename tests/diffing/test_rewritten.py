@@ -190,3 +190,22 @@ def test_operands_of_a_comparison_pair_up_where_a_value_is_the_number_it_is_comp
   ROOT r = s32[] select(is_whole, n, seven)
 }"""
     assert _first(before, after, np.int32(21)) in ("rest", "six")
+
+
+def test_a_step_that_does_nothing_may_be_what_another_opcode_needs() -> None:
+    before = """ENTRY main {
+  x = f32[4,6] parameter(0)
+  n = f32[] parameter(1)
+  ns = f32[4,6] broadcast(n), dimensions={}
+  ROOT r = f32[4,6] divide(x, ns)
+}"""
+    after = """ENTRY main {
+  x = f32[4,6] parameter(0)
+  n = f32[] parameter(1)
+  one = f32[] constant(1)
+  inverse = f32[] divide(n, one)
+  inverses = f32[4,6] broadcast(inverse), dimensions={}
+  ROOT r = f32[4,6] multiply(x, inverses)
+}"""
+    finding = _diff(before, after, _X, np.float32(2.5)).findings[0]
+    assert "inverse" in {finding.after.instruction, *(run.instruction for run in finding.region)}
