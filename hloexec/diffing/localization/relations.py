@@ -169,13 +169,15 @@ class Relations:
 
     def _is_crossed(self, ours: Node, theirs: Node) -> bool:
         """Whether more of the last two operands are those of the other side where these change places; in a loop that
-        may show in the first iteration only."""
+        may show in the first iteration only. If as many are, those of a select whose predicate is negated do."""
         score = 0
         for one, other in self._runs_alike(ours, theirs):
             score = score or self._crossing(
                 one, _operands_of(one, ours.leaf)[-2:], _operands_of(other, theirs.leaf)[-2:]
             )
-        return score > 0
+        if score or len(ours.instance.inputs) != 3:
+            return score > 0
+        return _is_negation(ours.instance.inputs[0]) != _is_negation(theirs.instance.inputs[0])
 
     def _runs_alike(self, ours: Node, theirs: Node) -> Iterator[tuple[Instance, Instance]]:
         """What computed two values, and the first runs of their instructions, if these are in the same iteration."""
@@ -252,10 +254,14 @@ def _without_negation(ours: Node, theirs: Node) -> tuple[Node, Node]:
     """Two predicates of which one is the other's negation, both without it."""
     sides = [transparent_chain(node)[-1] for node in (ours, theirs)]
     for place, node in enumerate(sides):
-        if traits_of(node.instance.instruction).is_involution:
+        if _is_negation(node):
             sides[place] = node.instance.inputs[0]
             return sides[0], sides[1]
     return ours, theirs
+
+
+def _is_negation(node: Node) -> bool:
+    return traits_of(transparent_chain(node)[-1].instance.instruction).is_involution and node.digest.family == "pred"
 
 
 def _operands_of(instance: Instance, leaf: int) -> list[Node]:
