@@ -42,6 +42,8 @@ class Handings:
         other = self._theirs.like(name, self._ours, device)
         pairs = zip(self._ours.handings(name, device), self._theirs.handings(other, device), strict=False)
         for iteration, (ours, theirs) in enumerate(pairs):
+            if not self._are_right(ours, theirs):
+                return
             wrong = self._wrong(ours, theirs)
             if wrong and (place := self._ours.handed_on(name, iteration, device)) is not None:
                 known = self._keys_of_body(name, iteration, device) | {self._key(node) for node in ours.given}
@@ -54,6 +56,15 @@ class Handings:
                         reason = f"it hands on %{first} where before hands on %{second}"
                         yield Suspect(pair, reason, place=place)
                 return
+
+    def _are_right(self, ours: Handing, theirs: Handing) -> bool:
+        """Whether all that an iteration is given is in `before`."""
+        rights = {_key_of(node.digest) for node in theirs.given}
+        return all(self._is_right(node, rights) for node in ours.given)
+
+    def _is_right(self, node: Node, rights: set[_Key]) -> bool:
+        """Whether `before` has a value: among the given ones, or anywhere."""
+        return self._key(node) in rights or self._relations.state.matches.is_any(node.number)
 
     def _wrong(self, ours: Handing, theirs: Handing) -> list[NodePair]:
         """What is handed on, and what should be, where what is handed on is right in itself."""
@@ -72,7 +83,7 @@ class Handings:
                     missing.append(other)
                 else:
                     left.remove(equal)
-            if len(missing) != 1 or self._key(left[0]) not in rights:
+            if len(missing) != 1 or not self._is_right(left[0], rights):
                 continue
             if left[0] in ours.given or (_is_evidence(missing[0]) and self._is_as_computed(left[0])):
                 found.append(NodePair(left[0], missing[0]))
