@@ -330,3 +330,20 @@ def test_a_value_that_counts_iterations_is_put_right_in_all_of_them() -> None:
     found = hloexec.diff(hloexec.parse(_RECURRENCE), hloexec.parse(after), [_X, _Y])
     assert found.findings[0].is_certain
     assert len(found.findings) == 1
+
+
+def test_a_number_that_a_loop_keeps_is_no_counter_that_another_one_increases() -> None:
+    """Both modules carry two numbers that start at 0: the one counts twice, the other once beside a constant."""
+    wider = _RECURRENCE.replace("f32[8], f32[6])", "f32[8], f32[6], s32[])").replace(
+        "tuple(start, x, first, y, zeros)", "tuple(start, x, first, y, zeros, start)"
+    )
+    wider = wider.replace("ROOT r = (f32[8], f32[6], s32[])", "ROOT r = (f32[8], f32[6])")
+    twice = wider.replace(
+        "  ROOT handed =",
+        "  also = s32[] get-tuple-element(state), index=5\n  more = s32[] add(also, one)\n  ROOT handed =",
+    ).replace("factor, written)", "factor, written, more)")
+    once = wider.replace(
+        "  ROOT handed =", "  also = s32[] get-tuple-element(state), index=5\n  ROOT handed ="
+    ).replace("factor, written)", "factor, written, also)")
+    assert hloexec.diff(hloexec.parse(twice), hloexec.parse(once), [_X, _Y]).verdict == "agree"
+    assert _first(twice, once.replace("subtract(scaled, last)", "add(scaled, last)"), _X, _Y).endswith("following")

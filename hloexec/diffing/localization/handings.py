@@ -72,22 +72,28 @@ class Handings:
         rights = {_key_of(node.digest) for node in (*theirs.given, *theirs.handed)}
         found = []
         for key, nodes in sides[0].items():
-            others = sides[1].get(key, [])
-            if len(nodes) != len(others):
+            pair = self._only_difference(nodes, sides[1].get(key, []), ours.given)
+            if pair is None or not self._is_right(pair.ours, rights):
                 continue
-            # Of equal ones, what the body has not changed is rather the wrong one.
-            left, missing = sorted(nodes, key=ours.given.__contains__), []
-            for other in others:
-                equal = next((node for node in left if self._key(node) == _key_of(other.digest)), None)
-                if equal is None:
-                    missing.append(other)
-                else:
-                    left.remove(equal)
-            if len(missing) != 1 or not self._is_right(left[0], rights):
-                continue
-            if left[0] in ours.given or (_is_evidence(missing[0]) and self._is_as_computed(left[0])):
-                found.append(NodePair(left[0], missing[0]))
+            is_passed_on = pair.ours in ours.given
+            is_evident = _is_evidence(pair.theirs) and (is_passed_on or self._is_as_computed(pair.ours))
+            if is_evident or (is_passed_on and len(nodes) == 1):
+                found.append(pair)
         return found
+
+    def _only_difference(self, nodes: list[Node], others: list[Node], given: tuple[Node, ...]) -> NodePair | None:
+        """What is handed on in the places of equal values, and what should be, if that is all but one the same."""
+        if len(nodes) != len(others):
+            return None
+        # Of equal ones, what the body has not changed is rather the wrong one.
+        left, missing = sorted(nodes, key=given.__contains__), []
+        for other in others:
+            equal = next((node for node in left if self._key(node) == _key_of(other.digest)), None)
+            if equal is None:
+                missing.append(other)
+            else:
+                left.remove(equal)
+        return NodePair(left[0], missing[0]) if len(missing) == 1 else None
 
     def _slots(self, handing: Handing, *, is_theirs: bool = False) -> _Slots:
         found: _Slots = defaultdict(list)
