@@ -1,0 +1,1 @@
+"""Making a module smaller: the same instructions on smaller arrays."""

@@ -1,0 +1,185 @@
+"""All dimensions of a module, and everything that its instructions say of how these depend on one another.
+
+Every leaf of every value has dimensions of its own; rules of opcodes and library calls, and what control flow passes
+on, tie them together. A dimension that a constant has the elements of stays, unless they are the same along it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from hloexec.custom_calls.registry import find_custom_call
+from hloexec.errors import HloError
+from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
+from hloexec.operations import forwarded_names, traits_of
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.registry import Role, find_opcode
+from hloexec.ops.relations import Relating, Relations, Value
+from hloexec.shrinking.literals import fixed_axes
+
+__all__ = ["Dimensions", "dimensions_of"]
+
+
+@attrs.frozen(eq=False)
+class Dimensions:
+    """The relations of a module's dimensions, and the numbered dimensions of every value."""
+
+    relations: Relations
+    values: Mapping[str, Mapping[str, Value]]
+    """By the names of computation and instruction."""
+
+
+def dimensions_of(module: Module, devices: int) -> Dimensions:
+    """Number the dimensions of a module for so many devices, and relate them."""
+    relations = Relations()
+    values = {
+        computation.name: {
+            instruction.name: Value.of(instruction.shape, relations) for instruction in computation.instructions
+        }
+        for computation in module
+    }
+    found = Dimensions(relations, values)
+    for computation in module:
+        for instruction in computation.instructions:
+            _relate(module, computation, instruction, found, devices)
+    return found
+
+
+def _relate(
+    module: Module, computation: Computation, instruction: Instruction, found: Dimensions, devices: int
+) -> None:
+    entry = find_opcode(instruction.opcode)
+    values = found.values[computation.name]
+    use = Relating(
+        relations=found.relations,
+        where=(computation.name, instruction.name),
+        attributes=instruction.attributes,
+        operands=tuple(values[name] for name in instruction.operands if name in values),
+        result=values[instruction.name],
+        computations=tuple(_signature(module, name, found) for name in computation_names(instruction.attributes)),
+    )
+    _keep_dynamic(use, instruction)
+    if entry is None:
+        use.keep_all(f"hloexec does not know the opcode {instruction.opcode}")
+    elif entry.relate is not None:
+        entry.relate(use)
+    elif entry.role is Role.CUSTOM_CALL:
+        _relate_call(computation, instruction, use, values)
+    elif entry.role is Role.CONSTANT:
+        _relate_constant(use, devices)
+    else:
+        _FLOWS.get(entry.role, _nothing)(use, instruction)
+
+
+def _signature(module: Module, name: str, found: Dimensions) -> tuple[tuple[Value, ...], Value]:
+    computation = module.by_name[name]
+    values = found.values[name]
+    return tuple(values[parameter.name] for parameter in computation.parameters), values[computation.root_name]
+
+
+def _keep_dynamic(use: Relating, instruction: Instruction) -> None:
+    """Sizes that are known at run time only stay."""
+    for index, leaf in leaf_shapes(instruction.shape):
+        if isinstance(leaf, ArrayShape) and leaf.is_dynamic:
+            use.keep(use.result.leaves[index], "it is an array of dynamic size")
+
+
+def _nothing(use: Relating, instruction: Instruction) -> None:
+    """Tokens and numbers of devices have no dimensions; a parameter has those that callers give it."""
+
+
+def _relate_tuple(use: Relating, instruction: Instruction) -> None:
+    for operand, part in zip(use.operands, use.result.parts, strict=True):
+        use.same_values(operand, part)
+
+
+def _relate_element(use: Relating, instruction: Instruction) -> None:
+    use.same_values(use.operands[0].part(instruction.attributes.index), use.result)
+
+
+def _relate_forward(use: Relating, instruction: Instruction) -> None:
+    use.same_values(use.operands[0], use.result)
+
+
+def _relate_called(use: Relating, instruction: Instruction) -> None:
+    (parameters, result), *_ = use.computations
+    for operand, parameter in zip(use.operands, parameters, strict=True):
+        use.same_values(operand, parameter)
+    use.same_values(result, use.result)
+
+
+def _relate_loop(use: Relating, instruction: Instruction) -> None:
+    (state,) = use.operands
+    for parameters, result in use.computations:
+        use.same_values(state, parameters[0])
+        if len(result.leaves) == len(state.leaves) and result.axes is not None:
+            use.same_values(state, result) if result.shape.compatible(state.shape) else None
+    use.same_values(state, use.result)
+
+
+def _relate_conditional(use: Relating, instruction: Instruction) -> None:
+    for operand, (parameters, result) in zip(use.operands[1:], use.computations, strict=True):
+        use.same_values(operand, parameters[0])
+        use.same_values(result, use.result)
+
+
+def _relate_async(use: Relating, instruction: Instruction) -> None:
+    ((parameters, result),) = use.computations
+    for operand, given, parameter in zip(use.operands, use.result.part(0).parts, parameters, strict=True):
+        use.same_values(operand, given)
+        use.same_values(operand, parameter)
+    use.same_values(result, use.result.part(1))
+
+
+def _relate_copy(use: Relating, instruction: Instruction) -> None:
+    for part in use.result.parts[:2]:
+        use.same_values(use.operands[0], part)
+
+
+def _relate_part(use: Relating, instruction: Instruction) -> None:
+    for result, operand in traits_of(instruction).aliases:
+        use.same_values(use.operands[0].part(*operand), use.result.part(*result))
+
+
+_FLOWS = {
+    Role.TUPLE: _relate_tuple,
+    Role.GET_TUPLE_ELEMENT: _relate_element,
+    Role.FORWARD: _relate_forward,
+    Role.CALL: _relate_called,
+    Role.WHILE: _relate_loop,
+    Role.CONDITIONAL: _relate_conditional,
+    Role.ASYNC_START: _relate_async,
+    Role.COPY_START: _relate_copy,
+    Role.PART: _relate_part,
+}
+
+
+def _relate_call(
+    computation: Computation, instruction: Instruction, use: Relating, values: Mapping[str, Value]
+) -> None:
+    target = instruction.attributes.custom_call_target
+    called = find_custom_call(target)
+    names = forwarded_names(computation, instruction)
+    if names:
+        parts = use.result.parts if len(names) > 1 else (use.result,)
+        first = parts[0] if len(names) == 1 and len(parts[0].leaves) != len(values[names[0]].leaves) else None
+        for name, part in zip(names, parts, strict=False):
+            use.same_values(values[name], first or part)
+        return
+    if called is None or called.relate is None:
+        use.keep_all(f"how the dimensions of the library call {target} depend on one another is not known")
+        return
+    try:
+        config = None if called.config is None else called.config(instruction)
+    except HloError:
+        use.keep_all(f"the library call {target} is one that hloexec cannot run")
+        return
+    called.relate(attrs.evolve(use, config=config))
+
+
+def _relate_constant(use: Relating, devices: int) -> None:
+    for literal, axes in zip(use.attributes.literal.leaves(), use.result.leaves.values(), strict=True):
+        for axis, reason in fixed_axes(literal, devices):
+            use.keep([axes[axis]], reason)
