@@ -118,7 +118,7 @@ FLOORS = (
     "inputs loading plan",
     "exec summary testing",
     "buffers numerics sharding",
-    "extraction results tracing",
+    "extraction results shrinking tracing",
     "diffing golden nan_search",
     "report",
     "cli pytest_plugin",

@@ -27,6 +27,7 @@ __all__ = [
     "Relations",
     "ResizeRule",
     "Resizing",
+    "UnionFind",
     "Value",
     "keeps_all",
     "leafwise",
@@ -66,13 +67,36 @@ class Product:
     where: Place
 
 
+@attrs.define(eq=False)
+class UnionFind:
+    """Numbers in classes, each of which has one of them as its root."""
+
+    _parents: list[int] = attrs.field(factory=list)
+
+    def extend(self, count: int) -> int:
+        """Add numbers, each in a class of its own; the first of them."""
+        first = len(self._parents)
+        self._parents.extend(range(first, first + count))
+        return first
+
+    def root(self, number: int) -> int:
+        parents = self._parents
+        while parents[number] != number:
+            parents[number] = number = parents[parents[number]]
+        return number
+
+    def tie(self, first: int, second: int) -> None:
+        """Make two classes one; its root is the smaller one."""
+        ours, theirs = self.root(first), self.root(second)
+        if ours != theirs:
+            self._parents[max(ours, theirs)] = min(ours, theirs)
+
+
 @attrs.frozen
 class Position:
-    """The elements of an operand, or of the result, are positions along dimensions: all of one, or vectors of them."""
+    """The numbers of a unit are positions along a dimension; along several, they are vectors of positions."""
 
-    where: Place
-    operand: int | None
-    """None for the result."""
+    unit: int
     dimensions: Axes
 
 
@@ -90,40 +114,43 @@ class Relations:
     kept: dict[int, tuple[str, Place]] = attrs.field(factory=dict)
     """Of dimensions that stay, why, and where that was said."""
     positions: list[Position] = attrs.field(factory=list)
+    """What numbers count: of units whose numbers are positions along dimensions."""
+    units: UnionFind = attrs.field(factory=lambda: UnionFind())
+    """What the numbers of each leaf count, where that is the same as for another leaf."""
+    components: list[tuple[int, tuple[int, ...]]] = attrs.field(factory=list)
+    """The unit of vectors, and of each of their components."""
     channels: dict[int, Axes] = attrs.field(factory=dict)
-    _parents: list[int] = attrs.field(factory=list)
+    _same: UnionFind = attrs.field(factory=lambda: UnionFind())
 
     def new(self, sizes: Sequence[int]) -> Axes:
         """Numbers for the dimensions of one more array."""
         first = len(self.sizes)
         self.sizes.extend(sizes)
         numbers = tuple(range(first, len(self.sizes)))
-        self._parents.extend(numbers)
+        self._same.extend(len(numbers))
         return numbers
 
     def root(self, dimension: int) -> int:
         """The dimension that stands for all that are the same."""
-        parents = self._parents
-        while parents[dimension] != dimension:
-            parents[dimension] = dimension = parents[parents[dimension]]
-        return dimension
+        return self._same.root(dimension)
 
     def tie(self, first: int, second: int) -> None:
-        ours, theirs = self.root(first), self.root(second)
-        if ours != theirs:
-            self._parents[max(ours, theirs)] = min(ours, theirs)
+        self._same.tie(first, second)
 
 
 @attrs.frozen
 class Value:
-    """A shape, and the numbers of the dimensions of each of its leaves."""
+    """A shape, and the numbers of the dimensions of each of its leaves, and of what its elements count."""
 
     shape: Shape
     leaves: Mapping[tuple[int, ...], Axes]
+    units: Mapping[tuple[int, ...], int]
 
     @classmethod
     def of(cls, shape: Shape, relations: Relations) -> Value:
-        return cls(shape, {index: relations.new(_array(leaf).dimensions) for index, leaf in leaf_shapes(shape)})
+        leaves = {index: relations.new(_array(leaf).dimensions) for index, leaf in leaf_shapes(shape)}
+        first = relations.units.extend(len(leaves))
+        return cls(shape, leaves, {index: first + number for number, index in enumerate(leaves)})
 
     @property
     def axes(self) -> Axes:
@@ -141,7 +168,13 @@ class Value:
         for number in index:
             shape = shape.elements[number]
         depth = len(index)
-        return Value(shape, {path[depth:]: axes for path, axes in self.leaves.items() if path[:depth] == index})
+        leaves = {path[depth:]: axes for path, axes in self.leaves.items() if path[:depth] == index}
+        return Value(shape, leaves, {path: self.units[(*index, *path)] for path in leaves})
+
+    @property
+    def unit(self) -> int:
+        """What the elements of the only array count; of a tuple, of its first leaf."""
+        return next(iter(self.units.values()))
 
     @property
     def parts(self) -> tuple[Value, ...]:
@@ -186,6 +219,8 @@ class Relating:
         """Two values have the same leaves, of the same dimensions."""
         for ours, theirs in zip(first.leaves.values(), second.leaves.values(), strict=False):
             self.same(ours, theirs)
+        for unit, other in zip(first.units.values(), second.units.values(), strict=False):
+            self.relations.units.tie(unit, other)
 
     def equation(self, terms: Mapping[int, int]) -> None:
         """The sum of dimensions times coefficients stays what it is."""
@@ -232,11 +267,26 @@ class Relating:
 
     def positions(self, operand: int, dimensions: Axes) -> None:
         """The elements of an operand are positions along a dimension; several: it holds vectors of positions."""
-        self.relations.positions.append(Position(self.where, operand, dimensions))
+        self.relations.positions.append(Position(self.operands[operand].unit, dimensions))
 
     def counts(self, dimension: int) -> None:
         """The elements of the result are positions along a dimension."""
-        self.relations.positions.append(Position(self.where, None, (dimension,)))
+        self.relations.positions.append(Position(self.result.unit, (dimension,)))
+
+    def components(self) -> None:
+        """The result holds vectors, whose components are the operands."""
+        self.relations.components.append((self.result.unit, tuple(operand.unit for operand in self.operands)))
+
+    def same_units(self, values: Sequence[Value]) -> None:
+        """Integers among the arrays of these values count the same."""
+        units = [
+            value.units[index]
+            for value in values
+            for index, leaf in leaf_shapes(value.shape)
+            if _array(leaf).element_type.is_integral
+        ]
+        for unit in units[1:]:
+            self.relations.units.tie(units[0], unit)
 
     def channel(self, number: int | None, value: Value) -> None:
         """What is sent and received over a channel has the same dimensions."""

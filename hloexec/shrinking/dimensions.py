@@ -65,12 +65,24 @@ def _relate(
         use.keep_all(f"hloexec does not know the opcode {instruction.opcode}")
     elif entry.relate is not None:
         entry.relate(use)
+        _relate_units(use, instruction)
     elif entry.role is Role.CUSTOM_CALL:
         _relate_call(computation, instruction, use, values)
     elif entry.role is Role.CONSTANT:
         _relate_constant(use, devices)
     else:
         _FLOWS.get(entry.role, _nothing)(use, instruction)
+
+
+def _relate_units(use: Relating, instruction: Instruction) -> None:
+    """Numbers that are moved, added, compared or converted count what they counted."""
+    traits = traits_of(instruction)
+    moved = traits.moved_operands(len(use.operands))
+    is_vector = bool(use.relations.components) and use.relations.components[-1][0] == use.result.unit
+    if traits.same_unit or traits.converts:
+        use.same_units((*use.operands, use.result))
+    elif moved and not is_vector:
+        use.same_units((*(use.operands[number] for number in moved), use.result))
 
 
 def _signature(module: Module, name: str, found: Dimensions) -> tuple[tuple[Value, ...], Value]:
@@ -114,8 +126,8 @@ def _relate_loop(use: Relating, instruction: Instruction) -> None:
     (state,) = use.operands
     for parameters, result in use.computations:
         use.same_values(state, parameters[0])
-        if len(result.leaves) == len(state.leaves) and result.axes is not None:
-            use.same_values(state, result) if result.shape.compatible(state.shape) else None
+        if result.shape.compatible(state.shape):
+            use.same_values(state, result)
     use.same_values(state, use.result)
 
 
@@ -161,12 +173,11 @@ def _relate_call(
 ) -> None:
     target = instruction.attributes.custom_call_target
     called = find_custom_call(target)
-    names = forwarded_names(computation, instruction)
-    if names:
-        parts = use.result.parts if len(names) > 1 else (use.result,)
-        first = parts[0] if len(names) == 1 and len(parts[0].leaves) != len(values[names[0]].leaves) else None
-        for name, part in zip(names, parts, strict=False):
-            use.same_values(values[name], first or part)
+    forwarded = [values[name] for name in forwarded_names(computation, instruction)]
+    if forwarded:
+        is_one = len(forwarded) == 1 and forwarded[0].shape.compatible(use.result.shape)
+        for value, part in zip(forwarded, (use.result,) if is_one else use.result.parts, strict=False):
+            use.same_values(value, part)
         return
     if called is None or called.relate is None:
         use.keep_all(f"how the dimensions of the library call {target} depend on one another is not known")

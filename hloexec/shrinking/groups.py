@@ -203,8 +203,8 @@ def _distinct_products(relations: Relations) -> list[Product]:
                 left.remove(root)
                 right.remove(root)
         if left or right:
-            sides = tuple(sorted((tuple(sorted(left)), tuple(sorted(right)))))
-            found.setdefault(sides, Product(*sides, product.where))
+            first, second = sorted((tuple(sorted(left)), tuple(sorted(right))))
+            found.setdefault((first, second), Product(first, second, product.where))
     return list(found.values())
 
 

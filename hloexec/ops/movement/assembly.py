@@ -49,6 +49,8 @@ class Concatenate:
             for number, dimension in enumerate(operand.axes):
                 if number != axis:
                     use.same([dimension], [result[number]])
+        if len(use.operands) > 1 and all(use.size(operand.axes[axis]) == 1 for operand in use.operands):
+            use.components()
         relate_sum(use, result[axis], [operand.axes[axis] for operand in use.operands])
 
     @staticmethod
