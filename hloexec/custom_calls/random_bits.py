@@ -61,7 +61,9 @@ class Threefry2x32:
         """The number of words, eight bytes of it."""
         (before, after), config = change.sizes(0), change.backend_config
         count = prod(before).to_bytes(8, "little")
-        return prod(after).to_bytes(8, "little").decode() if bytes_of_config(config) == count else config
+        if bytes_of_config(config) != count:
+            return config
+        return prod(after).to_bytes(8, "little").decode("utf-8", "surrogateescape")
 
     @staticmethod
     def infer(*operands: Shape, config: int | None) -> Shape:
