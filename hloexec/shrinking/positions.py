@@ -24,6 +24,8 @@ __all__ = ["ConstantChange", "constants_for", "tie_positions"]
 
 _FAR = 2
 _SMALL = 16
+_SHARES = 16
+"""A number is a share of a size if it is a multiple of this fraction of it."""
 """Numbers up to this one are steps and small offsets, whatever they count."""
 
 
@@ -162,6 +164,8 @@ def _replaced(
 
 def _changed(number: int, sizes: Mapping[int, int]) -> ConstantChange | None:
     """What a number becomes that counts along one of some dimensions; None where it is no matter of sizes."""
+    if any(abs(number) in (old, old - 1) for old, new in sizes.items() if old == new):
+        return None
     for old, new in sizes.items():
         for offset in (0, -1):
             if abs(number) == old + offset and abs(number) >= _FAR and old != new:
@@ -170,9 +174,8 @@ def _changed(number: int, sizes: Mapping[int, int]) -> ConstantChange | None:
     if abs(number) <= _FAR:
         return None
     for old, new in sizes.items():
-        factor = old // new if old % new == 0 else 0
-        if factor > 1 and number % factor == 0 and 0 < number < old:
-            return ConstantChange("", "", number, number // factor, old, is_certain=False)
+        if 0 < number < old and _SHARES * number % old == 0 and number * new % old == 0:
+            return ConstantChange("", "", number, number * new // old, old, is_certain=False)
     largest = max(sizes)
     is_suspect = _SMALL < number < 2 * largest
     return ConstantChange("", "", number, number, largest, is_certain=False) if is_suspect else None

@@ -43,9 +43,10 @@ def shrink(
     """The same module with smaller dimensions: the same instructions, loops, collectives and library calls.
 
     Sizes shrink until a run on all devices takes at most `max_bytes`, inputs included (default 2 GiB; without bound
-    where `dims` is given alone), and no more operations than take minutes. `dims` says what sizes become, wherever
-    they occur and can change; sizes in `keep` stay. The result is valid HLO, and the same for the same arguments.
-    Raises ResourceError where the module cannot become so small, InputError where sizes cannot become what `dims` says.
+    where `dims` is given alone), and no more operations than take minutes. `dims` says what sizes of inputs become (of
+    other arrays, where no input has such a size that can change); sizes in `keep` stay. The result is valid HLO, and
+    the same for the same arguments. Raises ResourceError where the module cannot become so small, InputError where
+    sizes cannot become what `dims` says.
     """
     require_module(module)
     wanted, kept = _checked_sizes(dims), _checked_kept(keep)
@@ -113,7 +114,7 @@ class _Work:
         found: dict[int, int] = {}
         relations = self.dimensions.relations
         for before, after in dims.items():
-            roots = [root for group in self.groups.groups for root in group.bases if relations.sizes[root] == before]
+            roots = self._roots_of(before)
             if not roots:
                 raise InputError(f"size {before} cannot become {after}: {self._why_kept(before)}")
             for root in roots:
@@ -131,6 +132,14 @@ class _Work:
                     )
                 found[group.number] = group.unit
         return [Demand(group, unit) for group, unit in found.items()]
+
+    def _roots_of(self, size: int) -> list[int]:
+        """The roots of a size that can change: those of inputs, else all; others may have it by chance."""
+        relations, entry = self.dimensions.relations, self.module.entry
+        roots = [root for group in self.groups.groups for root in group.bases if relations.sizes[root] == size]
+        values = [self.dimensions.values[entry.name][parameter.name] for parameter in entry.parameters]
+        inputs = {relations.root(axis) for value in values for axes in value.leaves.values() for axis in axes}
+        return [root for root in roots if root in inputs] or roots
 
     def _why_kept(self, size: int) -> str:
         kept = [each for each in kept_sizes(self.module, self.dimensions, self.groups) if each.size == size]
