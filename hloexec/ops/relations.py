@@ -28,6 +28,7 @@ __all__ = [
     "ResizeRule",
     "Resizing",
     "UnionFind",
+    "Units",
     "Value",
     "keeps_all",
     "leafwise",
@@ -92,6 +93,31 @@ class UnionFind:
             self._parents[max(ours, theirs)] = min(ours, theirs)
 
 
+@attrs.define(eq=False)
+class Units(UnionFind):
+    """What numbers count. One constant may be used for several things, so it does not make them count the same."""
+
+    uses: list[tuple[int, int]] = attrs.field(factory=list)
+    """A constant, and what it counts where it is used."""
+    _constants: set[int] = attrs.field(factory=set)
+
+    def mark(self, number: int) -> None:
+        """Say that it is a constant."""
+        self._constants.add(self.root(number))
+
+    def is_constant(self, number: int) -> bool:
+        return self.root(number) in self._constants
+
+    def tie(self, first: int, second: int) -> None:
+        ours, theirs = self.is_constant(first), self.is_constant(second)
+        if ours == theirs:
+            super().tie(first, second)
+            if ours:
+                self.mark(first)
+        else:
+            self.uses.append((first, second) if ours else (second, first))
+
+
 @attrs.frozen
 class Position:
     """The numbers of a unit are positions along a dimension; along several, they are vectors of positions."""
@@ -115,8 +141,14 @@ class Relations:
     """Of dimensions that stay, why, and where that was said."""
     positions: list[Position] = attrs.field(factory=list)
     """What numbers count: of units whose numbers are positions along dimensions."""
-    units: UnionFind = attrs.field(factory=lambda: UnionFind())
+    units: Units = attrs.field(factory=lambda: Units())
     """What the numbers of each leaf count, where that is the same as for another leaf."""
+    counted: dict[Place, int] = attrs.field(factory=dict)
+    """By instruction, the dimension along which its elements count."""
+    summed: dict[Place, Axes] = attrs.field(factory=dict)
+    """By instruction, the dimensions of its operands over which it adds up."""
+    strides: list[tuple[int, int]] = attrs.field(factory=list)
+    """The unit of a product, and that of a factor."""
     components: list[tuple[int, tuple[int, ...]]] = attrs.field(factory=list)
     """The unit of vectors, and of each of their components."""
     channels: dict[int, Axes] = attrs.field(factory=dict)
@@ -272,6 +304,15 @@ class Relating:
     def counts(self, dimension: int) -> None:
         """The elements of the result are positions along a dimension."""
         self.relations.positions.append(Position(self.result.unit, (dimension,)))
+        self.relations.counted[self.where] = dimension
+
+    def sums_over(self, dimensions: Sequence[int]) -> None:
+        """What is computed is a sum over dimensions of the operands."""
+        self.relations.summed[self.where] = tuple(dimensions)
+
+    def multiplies(self) -> None:
+        """The result is the product of the operands."""
+        self.relations.strides += [(self.result.unit, operand.unit) for operand in self.operands]
 
     def components(self) -> None:
         """The result holds vectors, whose components are the operands."""
@@ -285,8 +326,10 @@ class Relating:
             for index, leaf in leaf_shapes(value.shape)
             if _array(leaf).element_type.is_integral
         ]
-        for unit in units[1:]:
-            self.relations.units.tie(units[0], unit)
+        first = next((unit for unit in units if not self.relations.units.is_constant(unit)), None)
+        for unit in units:
+            if first is not None and unit != first:
+                self.relations.units.tie(first, unit)
 
     def channel(self, number: int | None, value: Value) -> None:
         """What is sent and received over a channel has the same dimensions."""

@@ -282,8 +282,8 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "array_count": ("integer", "Of how many arrays it is a dimension."),
     "parameter_dimensions": ("[text]", "Inputs of which it is a dimension, such as tokens[1]."),
     "operations": ("[text]", "The operations in which it occurs most often, as a framework named them."),
-    "number_before": ("integer", "A number in a constant, as it was."),
-    "number_after": ("integer", "What it became."),
+    "number_before": ("number", "A number in a constant, as it was."),
+    "number_after": ("number", "What it became."),
     "follows_size": ("flag", "Whether it encodes the size for certain; else it was guessed, or left as it is."),
     # Errors.
     "error": ("error_details", "What is wrong."),

@@ -74,8 +74,8 @@ def _constants(constants: Sequence[ConstantChange], top: int) -> RenderableType:
         table.add_row(
             Text(remark),
             Text(f"%{change.instruction}"),
-            str(change.before),
-            str(change.after),
+            f"{change.before:g}",
+            f"{change.after:g}",
             count_text(change.size),
             count_text(count),
         )

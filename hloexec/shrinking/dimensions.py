@@ -78,8 +78,14 @@ def _relate_units(use: Relating, instruction: Instruction) -> None:
     """Numbers that are moved, added, compared or converted count what they counted."""
     traits = traits_of(instruction)
     moved = traits.moved_operands(len(use.operands))
+    if len(moved) == 1 and use.relations.units.is_constant(use.operands[moved[0]].unit):
+        use.relations.units.mark(use.result.unit)
+        use.relations.units.tie(use.operands[moved[0]].unit, use.result.unit)
+        return
     is_vector = bool(use.relations.components) and use.relations.components[-1][0] == use.result.unit
-    if traits.same_unit or traits.converts:
+    if traits.is_product and use.result.array.element_type.is_integral:
+        use.multiplies()
+    elif traits.same_unit or traits.converts:
         use.same_units((*use.operands, use.result))
     elif moved and not is_vector:
         use.same_units((*(use.operands[number] for number in moved), use.result))
@@ -191,6 +197,8 @@ def _relate_call(
 
 
 def _relate_constant(use: Relating, devices: int) -> None:
+    for unit in use.result.units.values():
+        use.relations.units.mark(unit)
     for literal, axes in zip(use.attributes.literal.leaves(), use.result.leaves.values(), strict=True):
         for axis, reason in fixed_axes(literal, devices):
             use.keep([axes[axis]], reason)

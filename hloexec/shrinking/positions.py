@@ -35,17 +35,19 @@ class ConstantChange:
 
     computation: str
     instruction: str
-    before: int
-    after: int
+    before: float
+    after: float
     size: int
-    """The dimension that it counts along, as it was."""
+    """The dimension that it counts along, or the number of elements that it is a factor of, as it was."""
     is_certain: bool
 
 
 def tie_positions(relations: Relations) -> None:
     """Dimensions of one size along which the same numbers are positions are the same."""
     _spread_components(relations)
-    for dimensions in _dimensions_by_unit(relations).values():
+    for unit, dimensions in _dimensions_by_unit(relations).items():
+        if relations.units.is_constant(unit):
+            continue
         by_size: dict[int, int] = {}
         for dimension in dimensions:
             relations.tie(by_size.setdefault(relations.sizes[dimension], dimension), dimension)
@@ -69,6 +71,28 @@ def _dimensions_by_unit(relations: Relations) -> dict[int, list[int]]:
         if len(position.dimensions) == 1:
             found.setdefault(relations.units.root(position.unit), []).extend(position.dimensions)
     return found
+
+
+def _add_strides(single: dict[int, list[int]], relations: Relations) -> None:
+    """A factor of positions counts along the same dimension, unless it counts something itself."""
+    root = relations.units.root
+    found = {
+        root(factor): single[root(product)]
+        for product, factor in relations.strides
+        if root(product) in single and root(factor) not in single
+    }
+    single.update(found)
+
+
+def _add_uses(single: dict[int, list[int]], vectors: dict[int, list[tuple[int, ...]]], relations: Relations) -> None:
+    """Constants count what they are used for."""
+    root = relations.units.root
+    for constant, use in relations.units.uses:
+        single.setdefault(root(constant), []).extend(single.get(root(use), ()))
+        vectors.setdefault(root(constant), []).extend(vectors.get(root(use), ()))
+    for found in (single, vectors):
+        for unit in [unit for unit, dimensions in found.items() if not dimensions]:
+            del found[unit]
 
 
 def _vectors_by_unit(relations: Relations) -> dict[int, list[tuple[int, ...]]]:
@@ -102,6 +126,8 @@ def constants_for(
     relations = dimensions.relations
     lengths = _Lengths(relations, sizes)
     single, vectors = _dimensions_by_unit(relations), _vectors_by_unit(relations)
+    _add_strides(single, relations)
+    _add_uses(single, vectors, relations)
     literals: dict[Place, Literal] = {}
     changes: list[ConstantChange] = []
     for computation in module:

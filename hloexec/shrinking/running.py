@@ -15,6 +15,7 @@ from hloexec.errors import HloError, HloWarning, InputError, ResourceError
 from hloexec.ir import Module
 from hloexec.shrinking.dimensions import Dimensions, dimensions_of
 from hloexec.shrinking.estimating import Workload
+from hloexec.shrinking.factors import factors_for
 from hloexec.shrinking.findings import KeptSize, Shrinkage, kept_sizes, size_changes
 from hloexec.shrinking.groups import Group, Groups, groups_of
 from hloexec.shrinking.loops import with_trip_counts
@@ -194,6 +195,8 @@ class _Work:
     def _candidate(self, sizing: Sizing) -> _Candidate:
         sizes = sizing.sizes(self.groups)
         literals, constants = constants_for(self.module, self.dimensions, sizes)
+        factors, more = factors_for(self.module, self.dimensions, sizes)
+        literals, constants = literals | factors, [*constants, *more]
         module = with_trip_counts(self.module, rewritten(self.module, self.dimensions, sizes, literals))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", HloWarning)

@@ -138,6 +138,7 @@ def product_size(lhs: ArrayShape, dimensions: Sequence[int], result: ArrayShape)
 def relate_contraction(use: Relating, attributes: ContractionAttributes, lhs: Axes, rhs: Axes, result: Axes) -> None:
     """How the dimensions of a contraction correspond; the result may have more, behind them."""
     use.same([lhs[d] for d in attributes.lhs_contracting_dims], [rhs[d] for d in attributes.rhs_contracting_dims])
+    use.sums_over([lhs[d] for d in attributes.lhs_contracting_dims])
     batch = [lhs[d] for d in attributes.lhs_batch_dims]
     use.same(batch, [rhs[d] for d in attributes.rhs_batch_dims])
     ours = [lhs[d] for d in free_dimensions(len(lhs), attributes.lhs_batch_dims, attributes.lhs_contracting_dims)]

@@ -108,6 +108,7 @@ _of_two(
     demands_for=ranges.multiply_demands,
     keeps_relative_errors=True,
     commutes=True,
+    is_product=True,
     nonzero=finite_and_not_zero,
 )
 _of_two(
