@@ -331,6 +331,13 @@ class Relating:
             if first is not None and unit != first:
                 self.relations.units.tie(first, unit)
 
+    def same_leaf_units(self, count: int) -> None:
+        """The elements of leaf k of the result count what those of operand k do, of so many, and its initial value."""
+        units = [*self.result.units.values()]
+        for number, operand in enumerate(self.operands):
+            if number < 2 * count and number % count < len(units):
+                self.relations.units.tie(units[number % count], operand.unit)
+
     def channel(self, number: int | None, value: Value) -> None:
         """What is sent and received over a channel has the same dimensions."""
         axes = value.axes

@@ -30,6 +30,12 @@ class Dimensions:
     values: Mapping[str, Mapping[str, Value]]
     """By the names of computation and instruction."""
 
+    def of_inputs(self, module: Module) -> list[int]:
+        """The dimensions of the parameters of the entry computation."""
+        values = self.values[module.entry_name]
+        found = [values[parameter.name] for parameter in module.entry.parameters]
+        return [axis for value in found for axes in value.leaves.values() for axis in axes]
+
 
 def dimensions_of(module: Module, devices: int) -> Dimensions:
     """Number the dimensions of a module for so many devices, and relate them."""

@@ -52,12 +52,11 @@ class Workload:
     def largest(self) -> dict[tuple[int, ...], int]:
         """By the groups of a value's dimensions, the bytes of the largest such value."""
         found: dict[tuple[int, ...], int] = {}
-        root, of_root = self.dimensions.relations.root, self.groups.of_root
+        root, groups = self.dimensions.relations.root, self.groups
         for values in self.dimensions.values.values():
             for value in values.values():
                 for (_, leaf), axes in zip(leaf_shapes(value.shape), value.leaves.values(), strict=True):
-                    numbers = (of_root.get(root(axis)) for axis in axes)
-                    key = tuple(sorted(number for number in numbers if number is not None))
+                    key = tuple(sorted(number for axis in axes for number in groups.numbers(root(axis))))
                     if key:
                         found[key] = max(found.get(key, 1), leaf.byte_size)
         return found

@@ -29,6 +29,7 @@ __all__ = ["factors_for"]
 Roots: TypeAlias = frozenset[int]
 
 _MOST_CANDIDATES = 24
+_MOST_SOURCES = 4
 _LEAST_GUESSED = 8
 """A fraction of a smaller number is nothing to guess from."""
 
@@ -62,8 +63,8 @@ class _Fact:
 
     sums: tuple[Roots, ...] = ()
     """Over which dimensions it was summed: the last sums first, and with those before."""
-    source: Place | None = None
-    """The constant whose number it consists of."""
+    sources: tuple[Place, ...] = ()
+    """The constants that it consists of, or was computed from with numbers that are no sums."""
     parts: tuple[_Fact, ...] = ()
     """Of a tuple."""
 
@@ -104,7 +105,7 @@ class _Facts:
             number = instruction.attributes.number
             return arguments[number] if number < len(arguments) else _NOTHING
         if role is Role.CONSTANT:
-            return _Fact(source=place)
+            return _Fact(sources=(place,))
         if role is Role.TUPLE:
             return _Fact(parts=tuple(operands))
         if role is Role.GET_TUPLE_ELEMENT:
@@ -143,18 +144,19 @@ class _Facts:
         if entry is not None and entry.is_elementwise and len(operands) > 1:
             return self._met(operands)
         if len(operands) == 1 or traits.moves is not None:
-            source = operands[0].source if operands else None
-            if source is not None:
+            sources = operands[0].sources if operands else ()
+            for source in sources:
                 self._fill(source, place)
-            return _Fact(sums=_few(each for operand in operands for each in operand.sums), source=source)
+            return _Fact(sums=_few(each for operand in operands for each in operand.sums), sources=sources)
         return _NOTHING
 
     def _met(self, operands: list[_Fact]) -> _Fact:
         sums = _few(each for operand in operands for each in operand.sums)
         for operand in operands:
-            if operand.source is not None:
-                self.met.setdefault(operand.source, []).extend(sums)
-        return _Fact(sums=sums)
+            for source in operand.sources:
+                self.met.setdefault(source, []).extend(sums)
+        sources = dict.fromkeys(source for operand in operands for source in operand.sources)
+        return _Fact(sums=sums, sources=() if sums else tuple(sources)[:_MOST_SOURCES])
 
     def _fill(self, source: Place, place: Place) -> None:
         axes = self.dimensions.values[place[0]][place[1]].axes

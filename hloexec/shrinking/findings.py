@@ -114,7 +114,7 @@ def size_changes(
     for root, after in sizes.items():
         before = dimensions.relations.sizes[root]
         if before != after:
-            total = merged.setdefault((groups.of_root[root], before, after), _Uses())
+            total = merged.setdefault((groups.of_root.get(root, -1 - root), before, after), _Uses())
             one = uses[root]
             total.arrays += one.arrays
             total.parameters += one.parameters

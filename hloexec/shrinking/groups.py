@@ -8,13 +8,14 @@ the greatest common divisor of its bases and of the numbers that are divided alo
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import gcd, prod
 
 import attrs
 
 from hloexec.ops.relations import Equation, Place, Product, Relations
+from hloexec.shrinking.primes import factorization
 
 __all__ = ["Group", "Groups", "groups_of"]
 
@@ -46,9 +47,17 @@ class Groups:
     products: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
     """Numbers of groups, whose factors have the same product on both sides."""
     of_root: Mapping[int, int]
-    """The number of a root's group; none where the root stays."""
+    """The number of a root's group; none where the root stays, or follows from others."""
+    merged: Mapping[int, tuple[int, ...]]
+    """The factors of roots that are products of others and of a number, and nothing else."""
     kept: Mapping[int, tuple[str, Place]]
     """Why roots stay that would be larger than 1."""
+
+    def numbers(self, root: int) -> tuple[int, ...]:
+        """The groups on which the size of a root depends, each as often as it is a factor."""
+        if root in self.merged:
+            return tuple(number for factor in self.merged[root] for number in self.numbers(factor))
+        return (self.of_root[root],) if root in self.of_root else ()
 
 
 @attrs.define(eq=False)
@@ -86,7 +95,7 @@ class _Offsets:
             for root, _ in equation.terms:
                 users[root].append(equation)
         multiplied = {root for product in self.products for root in (*product.left, *product.right)}
-        order = sorted(roots, key=lambda root: (root not in multiplied, -self.size(root), root))
+        order = sorted(roots, key=lambda root: (*_roughness(self.size(root)), root not in multiplied, root))
         if not all(map(self._solve, self.equations)):
             return False
         for root in order:
@@ -141,26 +150,28 @@ class _Offsets:
         return True
 
 
+def _roughness(size: int) -> tuple[int, int]:
+    """Sizes that frameworks choose, such as 2048, come before those that differ from them, such as 2047."""
+    return max(factorization(size), default=1), -size
+
+
 _UNEQUAL = "sizes that depend on it cannot shrink in proportion"
 
 
-def groups_of(relations: Relations) -> Groups:
-    """Work out the groups of a module's dimensions."""
+def groups_of(relations: Relations, inputs: Collection[int] = ()) -> Groups:
+    """Work out the groups of a module's dimensions; those of its inputs are no product of others."""
     _tie_splits(relations)
     root = relations.root
-    roots = sorted({root(dimension) for dimension in range(len(relations.sizes))})
-    working = _Offsets(
-        relations=relations,
-        equations=_distinct_equations(relations),
-        products=_distinct_products(relations),
-        kept={},
-    )
+    equations, products = _distinct_equations(relations), _distinct_products(relations)
+    merged = _merged(relations, equations, products, {root(dimension) for dimension in inputs})
+    roots = sorted({root(dimension) for dimension in range(len(relations.sizes))} - merged.keys())
+    working = _Offsets(relations=relations, equations=equations, products=products, kept={})
     for dimension, (reason, where) in relations.kept.items():
         working.keep([root(dimension)], reason, where)
     working.settle(roots)
     members = _members(working, roots)
     _drop_indivisible(working, members, relations)
-    return _assembled(working, members, relations)
+    return _assembled(working, members, relations, merged)
 
 
 def _tie_splits(relations: Relations) -> None:
@@ -208,6 +219,36 @@ def _distinct_products(relations: Relations) -> list[Product]:
     return list(found.values())
 
 
+def _merged(
+    relations: Relations, equations: list[Equation], products: list[Product], inputs: set[int]
+) -> dict[int, tuple[int, ...]]:
+    """Roots that are the product of others, of which nothing else is known; their products are taken out.
+
+    The size of such a root follows, so that its factors may shrink by any factors.
+    """
+    bound = inputs | {root for equation in equations for root, _ in equation.terms}
+    bound |= {relations.root(dimension) for dimension in relations.kept}
+    bound |= {relations.root(dimension) for dimension, _ in relations.whole}
+    bound |= {relations.root(dimension) for dimension, size in relations.least if size > 1}
+    found: dict[int, tuple[int, ...]] = {}
+    is_changed = True
+    while is_changed:
+        is_changed = False
+        counts = Counter(root for product in products for root in (*product.left, *product.right))
+        for product in list(products):
+            for whole, factors in ((product.left, product.right), (product.right, product.left)):
+                if len(whole) != 1 or counts[whole[0]] != 1 or whole[0] in bound or not factors:
+                    continue
+                if relations.sizes[whole[0]] % prod(relations.sizes[factor] for factor in factors) == 0:
+                    found[whole[0]] = factors
+                    products.remove(product)
+                    is_changed = True
+                    break
+            if is_changed:
+                break
+    return found
+
+
 def _members(working: _Offsets, roots: Sequence[int]) -> dict[int, list[int]]:
     """The roots of each group, by one of them."""
     parents = {root: root for root in roots if working.base(root)}
@@ -247,7 +288,9 @@ def _drop_indivisible(working: _Offsets, members: dict[int, list[int]], relation
             working.keep(roots, "sizes that shrink in proportion with it have no common divisor", where)
 
 
-def _assembled(working: _Offsets, members: Mapping[int, list[int]], relations: Relations) -> Groups:
+def _assembled(
+    working: _Offsets, members: Mapping[int, list[int]], relations: Relations, merged: Mapping[int, tuple[int, ...]]
+) -> Groups:
     numbers = {first: number for number, first in enumerate(members)}
     of_root = {root: numbers[first] for first, roots in members.items() for root in roots}
     products = []
@@ -277,4 +320,4 @@ def _assembled(working: _Offsets, members: Mapping[int, list[int]], relations: R
                 is_divided=numbers[first] in divided,
             )
         )
-    return Groups(groups, products, of_root, working.kept)
+    return Groups(groups, products, of_root, merged, working.kept)

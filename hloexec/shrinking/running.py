@@ -107,7 +107,7 @@ class _Work:
         devices = topology_of(module, None, None).count
         dimensions = dimensions_of(module, devices)
         tie_positions(dimensions.relations)
-        groups = groups_of(dimensions.relations)
+        groups = groups_of(dimensions.relations, dimensions.of_inputs(module))
         return cls(module, dimensions, groups, Workload(module, dimensions, groups, devices))
 
     def demands(self, dims: Mapping[int, int], keep: Collection[int]) -> list[Demand]:
@@ -136,10 +136,9 @@ class _Work:
 
     def _roots_of(self, size: int) -> list[int]:
         """The roots of a size that can change: those of inputs, else all; others may have it by chance."""
-        relations, entry = self.dimensions.relations, self.module.entry
+        relations = self.dimensions.relations
         roots = [root for group in self.groups.groups for root in group.bases if relations.sizes[root] == size]
-        values = [self.dimensions.values[entry.name][parameter.name] for parameter in entry.parameters]
-        inputs = {relations.root(axis) for value in values for axes in value.leaves.values() for axis in axes}
+        inputs = set(map(relations.root, self.dimensions.of_inputs(self.module)))
         return [root for root in roots if root in inputs] or roots
 
     def _why_kept(self, size: int) -> str:
@@ -193,7 +192,7 @@ class _Work:
         )
 
     def _candidate(self, sizing: Sizing) -> _Candidate:
-        sizes = sizing.sizes(self.groups)
+        sizes = sizing.sizes(self.groups, self.dimensions.relations)
         literals, constants = constants_for(self.module, self.dimensions, sizes)
         factors, more = factors_for(self.module, self.dimensions, sizes)
         literals, constants = literals | factors, [*constants, *more]

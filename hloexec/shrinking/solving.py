@@ -9,14 +9,16 @@ rather from large sizes than from small ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import floor, log2
+from math import floor, log2, prod
 from typing import Any
 
 import attrs
 import numpy as np
 
-from hloexec.errors import HloError, UnsupportedError
+from hloexec.errors import UnsupportedError
+from hloexec.ops.relations import Relations
 from hloexec.shrinking.groups import Group, Groups
+from hloexec.shrinking.primes import factorization
 
 __all__ = ["Demand", "Sizing", "Solver"]
 
@@ -42,11 +44,15 @@ class Sizing:
 
     units: Sequence[int]
 
-    def sizes(self, groups: Groups) -> dict[int, int]:
-        """The new size of every root that is in a group."""
+    def sizes(self, groups: Groups, relations: Relations) -> dict[int, int]:
+        """The new size of every root that is in a group, or follows from some."""
         found: dict[int, int] = {}
         for group, unit in zip(groups.groups, self.units, strict=True):
             found.update(group.sizes(unit))
+        before = relations.sizes
+        for root, factors in reversed(list(groups.merged.items())):
+            share = before[root] // prod(before[factor] for factor in factors)
+            found[root] = share * prod(found.get(factor, before[factor]) for factor in factors)
         return found
 
 
@@ -58,20 +64,6 @@ def _milp() -> Any:
             "shrinking a module needs SciPy: install it, or hloexec with it (pip install 'hloexec[shrink]')"
         ) from None
     return optimize
-
-
-def factorization(number: int) -> dict[int, int]:
-    """The primes of a number, and how often each divides it."""
-    found: dict[int, int] = {}
-    prime = 2
-    while prime * prime <= number:
-        while number % prime == 0:
-            found[prime] = found.get(prime, 0) + 1
-            number //= prime
-        prime += 1
-    if number > 1:
-        found[number] = found.get(number, 0) + 1
-    return found
 
 
 @attrs.define(eq=False)
@@ -204,11 +196,3 @@ class Solver:
         for prime, column in columns.items():
             factor *= prime ** round(solution[column])
         return group.unit // factor if group.is_divided else max(group.least, -(-group.unit // factor))
-
-
-def require_divisible(group: Group, unit: int, what: str) -> None:
-    """HloError where a group of products cannot have a unit."""
-    if group.is_divided and (unit < 1 or group.unit % unit):
-        raise HloError(
-            f"{what}: it is part of products of sizes, so that it shrinks by whole factors of {group.unit} only"
-        )

@@ -45,11 +45,11 @@ def _shrunken(module: Module, demands: Callable[[Groups], list[Demand]]) -> Modu
     devices = topology_of(module, None, None).count
     dimensions = dimensions_of(module, devices)
     tie_positions(dimensions.relations)
-    groups = groups_of(dimensions.relations)
+    groups = groups_of(dimensions.relations, dimensions.of_inputs(module))
     largest = Workload(module, dimensions, groups, devices).largest()
     sizing = Solver(groups, largest, demands(groups)).solve(0) or Solver(groups, largest).solve(0)
     assert sizing is not None
-    sizes = sizing.sizes(groups)
+    sizes = sizing.sizes(groups, dimensions.relations)
     literals, _ = constants_for(module, dimensions, sizes)
     return rewritten(module, dimensions, sizes, literals)
 

@@ -87,6 +87,7 @@ class Reduce:
         arrays = [operand.axes for operand in use.operands[:count]]
         for axes in arrays[1:]:
             use.same(arrays[0], axes)
+        use.same_leaf_units(count)
         use.sums_over([arrays[0][number] for number in use.attributes.dimensions])
         kept = [axis for number, axis in enumerate(arrays[0]) if number not in use.attributes.dimensions]
         for axes in use.result.leaves.values():

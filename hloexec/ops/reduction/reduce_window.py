@@ -68,6 +68,7 @@ class ReduceWindow:
     @staticmethod
     def relate(use: Relating) -> None:
         arrays = [operand.axes for operand in use.operands[: len(use.operands) // 2]]
+        use.same_leaf_units(len(arrays))
         for axes in arrays[1:]:
             use.same(arrays[0], axes)
         results = [*use.result.leaves.values()]

@@ -54,7 +54,10 @@ class Sort:
 
     probe = Probe("T[2] sort(a0), dimensions={0}, to_apply=c", ("T[2]",), COMPARATOR)
 
-    relate = staticmethod(pointwise)
+    @staticmethod
+    def relate(use: Relating) -> None:
+        pointwise(use)
+        use.same_leaf_units(len(use.operands))
 
     @staticmethod
     def infer(*operands: Shape, attributes: SortAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
