@@ -86,6 +86,8 @@ class _Program:
 
     def solve(self) -> Any:
         """The values of the columns, or None where there are none that satisfy all rows."""
+        if not self.costs:
+            return ()
         optimize = _milp()
         from scipy.sparse import csr_array
 

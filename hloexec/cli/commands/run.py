@@ -11,7 +11,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs import computation_named, given_values, values_per_device
-from hloexec.cli.options import KeyValue, echo_json, file_argument, json_option, strict_option
+from hloexec.cli.options import ByteCount, KeyValue, echo_json, file_argument, json_option, strict_option
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import InputError
 
@@ -76,6 +76,12 @@ __all__ = ["command"]
     metavar="xla-cpu|POLICY|FILE",
     help="Compare the result with that of XLA:CPU (through jaxlib), of another policy, of another module on the same "
     "inputs, or with a golden or a .npz file; exits with 1 if they differ.",
+)
+@click.option(
+    "--shrink",
+    "shrink_to",
+    type=ByteCount(),
+    help="Shrink the module first, so that the run takes at most so much memory (see hloexec shrink).",
 )
 @click.option("--computation", metavar="NAME", help="Run this computation instead of the entry.")
 @click.option(
@@ -147,6 +153,7 @@ class _Options:
     printed: Sequence[str]
     iterations: int
     against: str | None
+    shrink_to: int | None
     computation: str | None
     no_plan: bool
     no_verify: bool
@@ -191,6 +198,11 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
     own.require_destinations()
     host = host_values(own.infeed, own.outfeed, own.received, own.sent)
     snapshot = load_with_values(file, strict=strict)
+    if own.shrink_to is not None:
+        from hloexec.shrinking import shrink
+
+        smaller = shrink(snapshot.module, max_bytes=own.shrink_to).module
+        snapshot = attrs.evolve(snapshot, module=smaller, inputs_per_device=(), result=None)
     verify = not own.no_verify
     if verify:
         hloexec.verify(snapshot.module, strict=strict)
