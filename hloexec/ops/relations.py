@@ -306,6 +306,10 @@ class Relating:
         self.relations.positions.append(Position(self.result.unit, (dimension,)))
         self.relations.counted[self.where] = dimension
 
+    def result_positions(self, leaf: int, dimension: int) -> None:
+        """The elements of a leaf of the result are positions along a dimension."""
+        self.relations.positions.append(Position(self.result.units[(leaf,)], (dimension,)))
+
     def sums_over(self, dimensions: Sequence[int]) -> None:
         """What is computed is a sum over dimensions of the operands."""
         self.relations.summed[self.where] = tuple(dimensions)

@@ -16,8 +16,6 @@ from hloexec.ops.relations import Relating, Resizing
 
 __all__ = ["relate_convolution", "relate_window", "resized_convolution", "resized_windows"]
 
-_FEW_TAPS = 8
-
 
 def _kind_of_window(window: WindowDimension, extent: int, places: int) -> str:
     """What the size of a window depends on: `extent` is that of the input, `places` that of the result."""
@@ -33,7 +31,7 @@ def _kind_of_window(window: WindowDimension, extent: int, places: int) -> str:
         return "spread"
     if size == extent and places == 1 and padding == (0, 0):
         return "global"
-    return "gradient" if size > _FEW_TAPS and size > places else "fixed"
+    return "gradient" if size > places else "fixed"
 
 
 def relate_window(use: Relating, window: WindowDimension, extent: int, places: int, taps: int | None = None) -> None:

@@ -8,7 +8,7 @@ number that is neither small nor negative is left as it is, and listed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -109,14 +109,40 @@ class _Lengths:
 
     relations: Relations
     sizes: Mapping[int, int]
+    splits: Mapping[int, Collection[tuple[int, ...]]]
+    """The factors of roots that are products, from major to minor."""
 
     def of(self, dimensions: Sequence[int]) -> dict[int, int]:
-        """New sizes by old ones, the larger first; those that became several are left out."""
+        """New sizes by old ones, the larger first; those that became several are left out.
+
+        Positions along a dimension that is a product count in strides, the products of the last factors.
+        """
         found: dict[int, set[int]] = {}
-        for dimension in dimensions:
-            old = self.relations.sizes[dimension]
-            found.setdefault(old, set()).add(self.sizes.get(self.relations.root(dimension), old))
+        for root in {self.relations.root(dimension) for dimension in dimensions}:
+            before, after = self._size(root)
+            found.setdefault(before, set()).add(after)
+            for factors in self.splits.get(root, ()):
+                strides = [self._size(factor) for factor in reversed(factors)]
+                old, new = 1, 1
+                for before, after in strides[:-1]:
+                    old, new = old * before, new * after
+                    found.setdefault(old, set()).add(new)
         return {old: next(iter(found[old])) for old in sorted(found, reverse=True) if len(found[old]) == 1}
+
+    def _size(self, root: int) -> tuple[int, int]:
+        """Before and after."""
+        before = self.relations.sizes[root]
+        return before, self.sizes.get(root, before)
+
+    @classmethod
+    def after(cls, relations: Relations, sizes: Mapping[int, int]) -> _Lengths:
+        splits: dict[int, set[tuple[int, ...]]] = {}
+        for product in relations.products:
+            left, right = (tuple(map(relations.root, side)) for side in (product.left, product.right))
+            for whole, factors in ((left, right), (right, left)):
+                if len(whole) == 1 and len(factors) > 1:
+                    splits.setdefault(whole[0], set()).add(factors)
+        return cls(relations, sizes, splits)
 
 
 def constants_for(
@@ -124,7 +150,7 @@ def constants_for(
 ) -> tuple[dict[Place, Literal], list[ConstantChange]]:
     """The constants that follow their dimensions, and all that may encode one."""
     relations = dimensions.relations
-    lengths = _Lengths(relations, sizes)
+    lengths = _Lengths.after(relations, sizes)
     single, vectors = _dimensions_by_unit(relations), _vectors_by_unit(relations)
     _add_strides(single, relations)
     _add_uses(single, vectors, relations)

@@ -30,6 +30,7 @@ DEFAULT_BYTES = 2 << 30
 _MOST_FLOPS = 10**13
 """Minutes of a few cores."""
 _STEPS_PER_BIT = 2
+_LISTED = 4
 _SMALLEST_BITS = 6
 """Values are not made smaller than this power of two for the sake of memory."""
 
@@ -227,6 +228,8 @@ def _unit_for(group: Group, root: int, before: int, after: int) -> int:
     base, offset = group.bases[root], group.offsets[root]
     unit, rest = divmod((after - offset) * group.unit, base)
     if rest or unit < 1 or (group.is_divided and group.unit % unit):
-        smaller = [group.sizes(each)[root] for each in range(1, group.unit + 1) if group.unit % each == 0]
-        raise InputError(f"size {before} cannot become {after}, as other sizes depend on it; it can become {smaller}")
+        units = [each for each in range(1, group.unit + 1) if not (group.is_divided and group.unit % each)]
+        sizes = [group.sizes(each)[root] for each in units]
+        words = ", ".join(map(str, sorted(sizes, key=lambda size: abs(log2(max(1, size) / after)))[:_LISTED]))
+        raise InputError(f"size {before} cannot become {after}, as other sizes depend on it; the nearest are {words}")
     return unit

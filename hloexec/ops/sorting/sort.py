@@ -108,6 +108,7 @@ class TopK:
             use.same(operand[:-1], axes[:-1])
             use.keep(axes[-1:], "it is how many elements are chosen")
         use.at_least(operand[-1], use.attributes.k)
+        use.result_positions(1, operand[-1])
 
     @staticmethod
     def infer(operand: Shape, *, attributes: TopKAttributes) -> Shape:
