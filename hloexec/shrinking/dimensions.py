@@ -10,13 +10,12 @@ from collections.abc import Mapping
 
 import attrs
 
-from hloexec.custom_calls.registry import find_custom_call
-from hloexec.errors import HloError
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
 from hloexec.operations import forwarded_names, traits_of
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, find_opcode
 from hloexec.ops.relations import Relating, Relations, Value
+from hloexec.shrinking.library_calls import relate_library_call
 from hloexec.shrinking.literals import fixed_axes
 
 __all__ = ["Dimensions", "dimensions_of"]
@@ -183,23 +182,13 @@ _FLOWS = {
 def _relate_call(
     computation: Computation, instruction: Instruction, use: Relating, values: Mapping[str, Value]
 ) -> None:
-    target = instruction.attributes.custom_call_target
-    called = find_custom_call(target)
     forwarded = [values[name] for name in forwarded_names(computation, instruction)]
     if forwarded:
         is_one = len(forwarded) == 1 and forwarded[0].shape.compatible(use.result.shape)
         for value, part in zip(forwarded, (use.result,) if is_one else use.result.parts, strict=False):
             use.same_values(value, part)
         return
-    if called is None or called.relate is None:
-        use.keep_all(f"how the dimensions of the library call {target} depend on one another is not known")
-        return
-    try:
-        config = None if called.config is None else called.config(instruction)
-    except HloError:
-        use.keep_all(f"the library call {target} is one that hloexec cannot run")
-        return
-    called.relate(attrs.evolve(use, config=config))
+    relate_library_call(use, instruction)
 
 
 def _relate_constant(use: Relating, devices: int) -> None:
