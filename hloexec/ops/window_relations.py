@@ -31,7 +31,8 @@ def _kind_of_window(window: WindowDimension, extent: int, places: int) -> str:
         return "spread"
     if size == extent and places == 1 and padding == (0, 0):
         return "global"
-    return "gradient" if size > places else "fixed"
+    is_gradient = size > places and window.stride == window.base_dilation == 1
+    return "gradient" if is_gradient else "fixed"
 
 
 def relate_window(use: Relating, window: WindowDimension, extent: int, places: int, taps: int | None = None) -> None:

@@ -52,6 +52,7 @@ _FORMS = (
     _Form(lambda n: -2 / n, is_fraction=True),
     _Form(lambda n: 1 / sqrt(n), is_fraction=True),
     _Form(sqrt),
+    _Form(lambda n: 2 * n),
     _Form(lambda n: n - 1),
     _Form(lambda n: 1 / (n - 1) if n > 1 else np.inf),
 )

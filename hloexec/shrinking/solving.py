@@ -24,6 +24,8 @@ __all__ = ["Demand", "Sizing", "Solver"]
 
 _TOLERANCE = 1e-6
 _MOST_SECONDS = 20.0
+_NEARBY = (0.0, 0.03, 0.11, 0.37, 0.71)
+"""HiGHS has numerical difficulties with a few bounds, and then none with one that is a little larger."""
 _EXCESS = 500.0
 """What it costs if a value is twice as large as it should be."""
 _SLOPES = ((65536, 1.0), (16384, 1.0), (4096, 2.0), (1024, 2.0), (256, 4.0), (64, 8.0), (32, 16.0), (16, 64.0))
@@ -98,7 +100,7 @@ class _Program:
         matrix = csr_array((counts, (rows, columns)), shape=(len(self.rows), len(self.costs)))
         limits = [row[1] for row in self.rows], [row[2] for row in self.rows]
         result = optimize.milp(
-            np.array(self.costs),
+            np.array(self.costs) / _EXCESS,
             integrality=np.array(self.is_integer, int),
             bounds=optimize.Bounds(0, np.array(self.upper)),
             constraints=optimize.LinearConstraint(matrix, *limits) if self.rows else (),
@@ -118,7 +120,14 @@ class Solver:
     def solve(self, bound: float) -> Sizing | None:
         """The sizing that takes away least so that no value is larger than 2 to the power of `bound` bytes, or as near
         as it gets where some cannot be that small; None where demands cannot be met."""
-        return self._solve(bound, None) or self._solve(bound, _EXCESS)
+        exact = self._solve(bound, None)
+        if exact is not None:
+            return exact
+        for more in _NEARBY:
+            found = self._solve(bound + more, _EXCESS)
+            if found is not None:
+                return found
+        return None
 
     def _solve(self, bound: float, excess: float | None) -> Sizing | None:
         program = _Program()
@@ -144,8 +153,10 @@ class Solver:
         taken = {column: log2(prime) for prime, column in columns.items()}
         program.row(taken, 0, room + _TOLERANCE)
         smallest = min(base for base in group.bases.values())
+        # Of two sizes that might become the same, the smaller one stays rather.
+        preference = 1 + 1 / max(1.0, log2(smallest))
         for size, slope in _SLOPES:
-            below = program.column(slope, np.inf, is_integer=False)
+            below = program.column(slope * preference, np.inf, is_integer=False)
             program.row(
                 {below: 1.0, **{column: -weight for column, weight in taken.items()}}, log2(size / smallest), np.inf
             )
