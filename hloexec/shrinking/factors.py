@@ -53,6 +53,7 @@ _FORMS = (
     _Form(lambda n: 1 / sqrt(n), is_fraction=True),
     _Form(sqrt),
     _Form(lambda n: 2 * n),
+    _Form(lambda n: 0.5 / n),
     _Form(lambda n: n - 1),
     _Form(lambda n: 1 / (n - 1) if n > 1 else np.inf),
 )
@@ -223,7 +224,7 @@ def _followed(number: Any, place: Place, facts: _Facts, lengths: _Sizes) -> tupl
         return None
     certain = _matches(number, facts.met.get(place, ()), lengths, _FORMS)
     if certain:
-        return (*certain[0], True)
+        return (*certain[0], len({float(after) for after, _ in certain}) == 1)
     forms = [form for form in _FORMS if form.is_fraction]
     for candidates in (facts.spread.get(place, ()), facts.everywhere):
         guesses = [each for each in _matches(number, candidates, lengths, forms) if each[1] >= _LEAST_GUESSED]
@@ -239,9 +240,9 @@ def _matches(
     found: list[tuple[Any, int]] = []
     kind = type(number)
     with np.errstate(all="ignore"):
-        for form in forms:
-            for roots in dict.fromkeys(candidates):
-                before, after = lengths.of(roots)
+        for roots in dict.fromkeys(candidates):
+            before, after = lengths.of(roots)
+            for form in forms:
                 if before > 2 and kind(form.of(before)) == number:
                     found.append((kind(form.of(after)), before))
     return found

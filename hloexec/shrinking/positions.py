@@ -24,6 +24,8 @@ __all__ = ["ConstantChange", "constants_for", "tie_positions"]
 
 _FAR = 2
 _SMALL = 16
+_MOST_NUMBERS = 1000
+"""Constants of more elements are no bounds."""
 _SHARES = 16
 """A number is a share of a size if it is a multiple of this fraction of it."""
 """Numbers up to this one are steps and small offsets, whatever they count."""
@@ -154,6 +156,7 @@ def constants_for(
     single, vectors = _dimensions_by_unit(relations), _vectors_by_unit(relations)
     _add_strides(single, relations)
     _add_uses(single, vectors, relations)
+    changed = {relations.sizes[root] for root, after in sizes.items() if relations.sizes[root] != after}
     literals: dict[Place, Literal] = {}
     changes: list[ConstantChange] = []
     for computation in module:
@@ -167,6 +170,9 @@ def constants_for(
             unit = relations.units.root(value.unit)
             columns = _columns(literal.value, unit, single, vectors, lengths)
             array, found = _replaced(literal.value, columns)
+            found += _suspects(
+                literal.value, changed - {size for each in found for size in (each.before, each.before + 1)}
+            )
             place = computation.name, instruction.name
             changes += [attrs.evolve(change, computation=place[0], instruction=place[1]) for change in found]
             if array is not literal.value:
@@ -193,6 +199,17 @@ def _columns(
             for number in range(len(dimensions)):
                 before: tuple[int | slice, ...] = (slice(None),) * (array.ndim - 1)
                 yield (*before, number), lengths.of([vector[number] for vector in others])
+
+
+def _suspects(array: Array, changed: Collection[float]) -> list[ConstantChange]:
+    """Numbers that are sizes which changed, or the last positions along them, though nothing says what they count."""
+    numbers = np.unique(array).tolist() if array.size <= _MOST_NUMBERS else []
+    return [
+        ConstantChange("", "", number, number, size, is_certain=False)
+        for number in numbers
+        for size in (number, number + 1)
+        if number > _SMALL and size in changed
+    ]
 
 
 def _replaced(

@@ -74,6 +74,7 @@ class FusedAttentionForward:
     @staticmethod
     def relate(use: Relating) -> None:
         _relate_sequences(use, use.operands[3:])
+        _relate_lengths(use, 5 + use.config.has_softmax_offset)
         results, state = use.result.parts, 2 + use.config.has_largest
         _relate_output(use, results[0].axes)
         _relate_auxiliary(use, results[1].axes)
@@ -137,6 +138,7 @@ class FusedAttentionBackward:
         count = 4 + use.config.has_softmax_offset
         auxiliary, state, output, gradient, *lengths = use.operands[count:]
         _relate_sequences(use, [*use.operands[3:count], *lengths])
+        _relate_lengths(use, count + 4)
         _relate_auxiliary(use, auxiliary.axes)
         use.keep(state.axes, _STATE)
         for value in (output, gradient):
@@ -237,6 +239,12 @@ def _relate_sequences(use: Relating, others: Sequence[Value]) -> None:
     use.multiple(query[-2], key[-2])
     for each in others:
         use.keep(each.axes, "the library call reads so many of them")
+
+
+def _relate_lengths(use: Relating, first: int) -> None:
+    """Running sums of lengths, the operand of this number for queries and the next for keys, count along sequences."""
+    for number in range(2):
+        use.positions(first + number, use.operands[number].axes[-3:-2])
 
 
 def _relate_output(use: Relating, axes: Axes) -> None:
