@@ -89,6 +89,13 @@ class _Offsets:
             if self._propagate(roots) and self._fit_products():
                 return
 
+    def keep_what_follows(self, roots: Sequence[int]) -> None:
+        """Say of roots that stay because others do that they do, and in which instruction that shows."""
+        places = {root: equation.where for equation in reversed(self.equations) for root, _ in equation.terms}
+        for root in roots:
+            if not self.base(root):
+                self.keep([root], "it follows from sizes that stay", places.get(root, ("", "")))
+
     def _propagate(self, roots: Sequence[int]) -> bool:
         users = defaultdict(list)
         for equation in self.equations:
@@ -169,6 +176,7 @@ def groups_of(relations: Relations, inputs: Collection[int] = ()) -> Groups:
     for dimension, (reason, where) in relations.kept.items():
         working.keep([root(dimension)], reason, where)
     working.settle(roots)
+    working.keep_what_follows(roots)
     members = _members(working, roots)
     _drop_indivisible(working, members, relations)
     return _assembled(working, members, relations, merged)
@@ -284,7 +292,9 @@ def _drop_indivisible(working: _Offsets, members: dict[int, list[int]], relation
     for first, unit in _units(working, members, relations).items():
         if unit <= 1:
             roots = members.pop(first)
-            where = next((e.where for e in working.equations if any(r in roots for r, _ in e.terms)), ("", ""))
+            places = [e.where for e in working.equations if any(root in roots for root, _ in e.terms)]
+            places += [p.where for p in working.products if any(root in roots for root in (*p.left, *p.right))]
+            where = places[0] if places else ("", "")
             working.keep(roots, "sizes that shrink in proportion with it have no common divisor", where)
 
 

@@ -21,10 +21,9 @@ from hloexec.ops.convolution.views import ConvolutionViews
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
-from hloexec.ops.relations import Relating, Resizing
+from hloexec.ops.relations import Relating, Resizing, relate_convolution, resized_convolution
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.traits import ContractionSize
-from hloexec.ops.window_relations import relate_convolution, resized_convolution
 from hloexec.ops.windows import output_size, require_window
 from hloexec.values import Array
 

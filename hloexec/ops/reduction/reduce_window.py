@@ -30,9 +30,8 @@ from hloexec.ops.reduction.window_reductions import (
     reduce_windows_stepwise,
 )
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
-from hloexec.ops.relations import Relating, Resizing
+from hloexec.ops.relations import Relating, Resizing, relate_window, resized_windows
 from hloexec.ops.rounding import Rounding, Summation, Sums
-from hloexec.ops.window_relations import relate_window, resized_windows
 from hloexec.ops.windows import output_size, require_window
 from hloexec.values import Array
 

@@ -17,10 +17,9 @@ from hloexec.ops.probes import REDUCER, SELECT, Probe
 from hloexec.ops.reduction.pooling_gradient import PREFERENCES, Preference, add_at_extrema
 from hloexec.ops.reduction.reducers import recognise
 from hloexec.ops.registry import Callee, ProgramShape, opcode
-from hloexec.ops.relations import Relating, Resizing
+from hloexec.ops.relations import Relating, Resizing, relate_window, resized_windows
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.signatures import require_reducer, require_scalar_comparison, same_type
-from hloexec.ops.window_relations import relate_window, resized_windows
 from hloexec.ops.windows import output_size, require_window, taps
 from hloexec.values import Array
 

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from hloexec.ir import Window, WindowDimension
-from hloexec.ops.relations import Relating, Resizing
+from hloexec.ops.relations.rules import Relating, Resizing
 
 __all__ = ["relate_convolution", "relate_window", "resized_convolution", "resized_windows"]
 
