@@ -11,7 +11,7 @@ import attrs
 from hloexec.arguments import byte_count, listed, require_integer, require_module, wrong
 from hloexec.buffers.running import run_estimate
 from hloexec.devices.topology import topology_of
-from hloexec.errors import HloError, HloWarning, InputError, ResourceError
+from hloexec.errors import HloError, HloWarning, InputError, ResourceError, VerificationError
 from hloexec.ir import Module
 from hloexec.shrinking.dimensions import Dimensions, dimensions_of
 from hloexec.shrinking.estimating import Workload
@@ -144,8 +144,14 @@ class _Work:
 
     def _why_kept(self, size: int) -> str:
         kept = [each for each in kept_sizes(self.module, self.dimensions, self.groups) if each.size == size]
+        known = self.dimensions.relations.sizes
+        for root, factors in self.groups.merged.items():
+            if known[root] == size:
+                return (
+                    f"it is the product of {' and '.join(str(known[factor]) for factor in factors)}, and follows them"
+                )
         if not kept:
-            sizes = sorted({*self.dimensions.relations.sizes}, reverse=True)
+            sizes = sorted({*known}, reverse=True)
             return f"the module has no dimension of that size; there are {', '.join(map(str, sizes[:12]))}"
         return f"{kept[0].reason} (%{kept[0].instruction} in {kept[0].computation})"
 
@@ -198,9 +204,7 @@ class _Work:
         factors, more = factors_for(self.module, self.dimensions, sizes)
         literals, constants = literals | factors, [*constants, *more]
         module = with_trip_counts(self.module, rewritten(self.module, self.dimensions, sizes, literals))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", HloWarning)
-            verify(module)
+        _require_valid(module)
         estimate = run_estimate(module)
         return _Candidate(
             module=module,
@@ -210,6 +214,19 @@ class _Work:
             peak_bytes=None if estimate is None else estimate.bytes * self.workload.devices,
             flops=self.workload.flops(sizes),
         )
+
+
+def _require_valid(module: Module) -> None:
+    """HloError where a module that was rewritten is not well-formed, which a wrong or missing relation may cause."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HloWarning)
+            verify(module)
+    except VerificationError as error:
+        raise HloError(
+            f"a smaller {module.name} would not be valid, because hloexec does not relate its dimensions as it should; "
+            f"keeping the sizes that it names may help (keep, --keep): {error}"
+        ) from error
 
 
 def _solved(solver: Solver, bound: float) -> Sizing:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -135,6 +137,12 @@ def test_sizes_that_depend_on_others_are_named() -> None:
         hloexec.InputError, match=r"size 96 cannot become 7, as other sizes depend on it; the nearest are 8, 6, 12, 4"
     ):
         shrink(text, dims={96: 7})
+    merged = module("""
+    x = f32[4,24] parameter(0)
+    y = f32[96] reshape(x)
+    ROOT z = f32[4,24] reshape(y)""")
+    with pytest.raises(hloexec.InputError, match="size 96 cannot become 8: it is the product of 4 and 24, and follows"):
+        shrink(merged, dims={96: 8})
     with pytest.raises(hloexec.InputError, match="the module has no dimension of that size; there are 96, 24, 4"):
         shrink(text, dims={5: 3})
 
@@ -182,3 +190,11 @@ def test_a_training_step_for_sixteen_devices_shrinks() -> None:
     assert found.total_bytes is not None and found.total_bytes <= 2 << 30
     assert found.module.instruction_count == 9917
     assert found.argument_bytes_before > 100e9
+
+
+def test_what_is_missing_without_scipy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(
+        hloexec.UnsupportedError, match=r"needs SciPy: install it, .* \(pip install 'hloexec\[shrink\]'\)"
+    ):
+        hloexec.shrink(hloexec.parse(PERCEPTRON), max_bytes=1_000_000)
