@@ -15,11 +15,12 @@ from hloexec.errors import HloError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.operations import traits_of
 from hloexec.ops.relations import Relating
-from hloexec.shrinking.primes import factorization
+from hloexec.shrinking.primes import divisors
 
 __all__ = ["relate_library_call"]
 
 _SMALLEST = 2
+_MOST_TRIED = 16
 
 
 def relate_library_call(use: Relating, instruction: Instruction) -> None:
@@ -49,7 +50,7 @@ def _relate_equal_sizes(use: Relating, instruction: Instruction, called: CustomC
                 by_size.setdefault(use.size(axis), []).append(axis)
     operands = [operand.shape for operand in use.operands]
     for size, alike in by_size.items():
-        smaller = [size // prime for prime in factorization(size) if size // prime >= _SMALLEST]
+        smaller = [other for other in divisors(size)[:_MOST_TRIED] if other >= _SMALLEST]
         if smaller and all(_accepts(instruction, called, operands, size, other) for other in smaller):
             use.same(alike[1:], alike[:1] * (len(alike) - 1))
         else:

@@ -1,8 +1,8 @@
-"""Prime factors."""
+"""Prime factors and divisors."""
 
 from __future__ import annotations
 
-__all__ = ["factorization"]
+__all__ = ["divisors", "factorization"]
 
 
 def factorization(number: int) -> dict[int, int]:
@@ -17,3 +17,11 @@ def factorization(number: int) -> dict[int, int]:
     if number > 1:
         found[number] = found.get(number, 0) + 1
     return found
+
+
+def divisors(number: int) -> list[int]:
+    """The divisors of a number, itself left out, the largest first."""
+    found = [1]
+    for prime, count in factorization(number).items():
+        found = [each * prime**power for each in found for power in range(count + 1)]
+    return sorted(found, reverse=True)[1:]

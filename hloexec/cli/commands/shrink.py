@@ -15,9 +15,7 @@ __all__ = ["command"]
 
 @click.command(
     "shrink",
-    epilog=examples(
-        "hloexec shrink module.hlo -o small.hlo \\\n  --max-bytes 2G", "hloexec shrink module.hlo --report"
-    ),
+    epilog=examples("hloexec shrink module.hlo -o s.hlo \\\n  --max-bytes 2G", "hloexec shrink module.hlo --report"),
 )
 @file_argument
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write to this file instead of standard output.")

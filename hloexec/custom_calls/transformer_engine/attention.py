@@ -243,6 +243,9 @@ def _relate_sequences(use: Relating, others: Sequence[Value]) -> None:
 
 def _relate_lengths(use: Relating, first: int) -> None:
     """Running sums of lengths, the operand of this number for queries and the next for keys, count along sequences."""
+    config: AttentionConfig = use.config
+    if config.packed > 1 or config.is_ragged or config.bias != "none":
+        return
     for number in range(2):
         use.positions(first + number, use.operands[number].axes[-3:-2])
 
