@@ -57,6 +57,8 @@ def test_what_is_no_size_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 def test_run_shrinks_a_module_first(capsys: pytest.CaptureFixture[str]) -> None:
     report = run(capsys, "run module.hlo --shrink 1M")
     assert "peak memory" in report and "f32[1024,4096]" not in report
+    assert "shrunken: inputs take" in report and "instead of 35.7 MB" in report
+    assert "shrunken" not in run(capsys, "run module.hlo --shrink 1G")
 
 
 def test_a_module_that_is_too_large_is_offered_to_shrink(capsys: pytest.CaptureFixture[str]) -> None:

@@ -199,10 +199,7 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
     host = host_values(own.infeed, own.outfeed, own.received, own.sent)
     snapshot = load_with_values(file, strict=strict)
     if own.shrink_to is not None:
-        from hloexec.shrinking import shrink
-
-        smaller = shrink(snapshot.module, max_bytes=own.shrink_to).module
-        snapshot = attrs.evolve(snapshot, module=smaller, inputs_per_device=(), result=None)
+        snapshot = _shrunken(snapshot, own.shrink_to)
     verify = not own.no_verify
     if verify:
         hloexec.verify(snapshot.module, strict=strict)
@@ -220,6 +217,19 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
     options |= {**given.limits(), **host.on_devices(topology.count)}
     expected = snapshot.result if source.is_recorded(snapshot) and not given.overrides else None
     return _Loaded(snapshot, chosen, topology, values, options, host, expected)
+
+
+def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
+    """The snapshot with a smaller module, which its values do not fit; standard error says so."""
+    from hloexec.shrinking import shrink
+    from hloexec.system_memory import in_units
+
+    found = shrink(snapshot.module, max_bytes=max_bytes)
+    if not found.changes:
+        return snapshot
+    before, after = in_units(found.argument_bytes_before), in_units(found.argument_bytes)
+    click.echo(f"shrunken: inputs take {after} instead of {before} (hloexec shrink --report says how)", err=True)
+    return attrs.evolve(snapshot, module=found.module, inputs_per_device=(), result=None)
 
 
 def _topology(module: Module, given: RunOptions, options: dict[str, Any]) -> Topology:
