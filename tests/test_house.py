@@ -82,7 +82,7 @@ NO_OPCODES = {
     "diffing/correspondence.py": "parameter",
     "diffing/digests.py": "complex",
     "diffing/folders.py": "select",
-    "diffing/replay.py": "complex",
+    "diffing/replaying/replay.py": "complex",
     "diffing/matching.py": "complex",
     "dtypes.py": "complex",
     "inputs/distributions.py": "iota",

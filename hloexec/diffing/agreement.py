@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import islice, permutations
+from itertools import accumulate, islice, permutations
+from operator import mul
 from typing import Any
 
 import attrs
 import numpy as np
 
 from hloexec.diffing.digests import Digest
+from hloexec.diffing.limits import LIMITS
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.numerics.error_budget import Chain
 from hloexec.numerics.severities import agreement
@@ -49,23 +51,6 @@ LOCAL = Tolerance(
     factor=1.0, derivation="what rounding does to each element, for the operands that it was computed from"
 )
 """Of values whose elements' bounds are known (`hloexec.diffing.bounds`)."""
-
-_MOST_PERMUTATIONS = 24
-_SHARE = 0.05
-"""Of a value that came right, so many elements may be off: those in which cancellation amplifies roundings."""
-_LEFT = 0.25
-"""Of the elements that were off, no more may still be where a value has come right."""
-_ROUNDINGS = 64.0
-_FEW_ROUNDINGS = 2.0
-_NARROW_ROUNDINGS = 8.0
-"""In a narrow type, in which 64 would be a quarter of a number. It rounds what f32 has added up, not each step."""
-_COARSE_SQUARE = 2.0**-24
-"""The square of the unit roundoff from which on a type counts as narrow: f16 has 2⁻¹¹, bf16 2⁻⁸."""
-_MORE = 1.3
-"""Four roundings to three; of more, one less is not told."""
-_FEW = 8
-"""Fewer numbers than this, in another order, are no evidence."""
-_SAMPLE = 256
 
 
 @attrs.frozen(eq=False)
@@ -138,7 +123,7 @@ def rounds_alike(actual: Array, expected: Array, ours: Chain, counterpart: Chain
     taken for a rounding that is missing, or one too many. What one side has yet to round is rounded first.
     """
     fewer, more = sorted((ours.rounding_squares, counterpart.rounding_squares))
-    if more < _COARSE_SQUARE or more < _MORE * fewer:
+    if more < LIMITS.narrow_unit**2 or more < LIMITS.more_roundings * fewer:
         return True
     narrow = narrower(element_type_of(actual.dtype), element_type_of(expected.dtype))
     first, second = (wide(_as(array, narrow)) for array in (actual, expected))
@@ -151,23 +136,32 @@ def _as(array: Array, entry: ElementType) -> Array:
 
 
 def aligned(value: Array, dimensions: tuple[int, ...]) -> Iterator[Array]:
-    """The ways in which an array may lie in other dimensions: row by row first, then with its dimensions permuted."""
+    """The ways in which an array may lie in other dimensions: row by row first, then with its dimensions permuted, some
+    of which may be one in the array or in the other dimensions."""
     if value.size != int(np.prod(dimensions, dtype=np.int64)):
         return
     yield value.reshape(dimensions)
     ours = tuple(size for size in value.shape if size != 1)
     wanted = tuple(size for size in dimensions if size != 1)
-    if len(ours) < 2 or len(ours) > 5 or sorted(ours) != sorted(wanted):
+    yield from islice((array.reshape(dimensions) for array in _permutations(value, ours, wanted)), LIMITS.permutations)
+
+
+def _permutations(value: Array, ours: tuple[int, ...], wanted: tuple[int, ...]) -> Iterator[Array]:
+    if max(len(ours), len(wanted)) > LIMITS.permuted_dimensions:
         return
-    squeezed = value.reshape(ours)
-    found = 0
-    for order in permutations(range(len(ours))):
-        if order == tuple(range(len(ours))) or tuple(ours[axis] for axis in order) != wanted:
-            continue
-        yield squeezed.transpose(order).reshape(dimensions)
-        found += 1
-        if found == _MOST_PERMUTATIONS:
-            return
+    for order in islice(permutations(range(len(ours))), 1, None):
+        if _merges_to(tuple(ours[axis] for axis in order), wanted):
+            yield value.reshape(ours).transpose(order)
+    if len(wanted) > len(ours):
+        for order in islice(permutations(range(len(wanted))), 1, None):
+            split = tuple(wanted[axis] for axis in order)
+            if _merges_to(split, ours):
+                yield value.reshape(split).transpose(np.argsort(order))
+
+
+def _merges_to(sizes: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether dimensions become others if some neighbours are made one."""
+    return {*accumulate(wanted, mul)} <= {*accumulate(sizes, mul)}
 
 
 def arranged(value: Array, like: Array) -> Iterator[Array]:
@@ -179,7 +173,7 @@ def arranged(value: Array, like: Array) -> Iterator[Array]:
 def permuted(value: Array, like: Array) -> Iterator[Array]:
     """An array with its dimensions permuted in any other way, in the dimensions and the element type of another."""
     squeezed = value.reshape([size for size in value.shape if size != 1])
-    for order in islice(permutations(range(squeezed.ndim)), 1, _MOST_PERMUTATIONS):
+    for order in islice(permutations(range(squeezed.ndim)), 1, LIMITS.permutations):
         candidate = squeezed.transpose(order).reshape(like.shape)
         yield candidate if candidate.dtype == like.dtype else candidate.astype(like.dtype)
 
@@ -206,33 +200,36 @@ def rearranged(actual: Array, expected: Array, allowed: Allowance | None) -> Arr
 
 def is_varied(array: Array) -> bool:
     """Whether an array has so many different numbers, with fractions, that having them all is no coincidence."""
-    if array.size < _FEW or element_type_of(array.dtype).is_integral or array.dtype == np.bool_:
+    if array.size < LIMITS.few_numbers or element_type_of(array.dtype).is_integral or array.dtype == np.bool_:
         return False
-    part = np.ravel(array)[:_SAMPLE] if array.flags.c_contiguous else array.flat[:_SAMPLE]
-    return len(np.unique(wide(part))) >= _FEW
+    part = np.ravel(array)[: LIMITS.sample] if array.flags.c_contiguous else array.flat[: LIMITS.sample]
+    return len(np.unique(wide(part))) >= LIMITS.few_numbers
 
 
 def is_near(actual: Array, expected: Array) -> bool:
-    """Whether all but a few elements agree to within some roundings."""
-    few = int(expected.size >= _FEW and element_type_of(expected.dtype).is_inexact)
-    return _count_off(actual, expected) <= max(few, _SHARE * expected.size)
+    """Whether all but a few elements agree to within some roundings; of those that are not zero, where most are."""
+    filled = int(np.count_nonzero(expected))
+    few = int(filled >= LIMITS.few_numbers and element_type_of(expected.dtype).is_inexact)
+    return _count_off(actual, expected) <= max(few, LIMITS.share_off * filled)
 
 
-def comes_near(now: Array, before: Array, expected: Array, share: float = _SHARE) -> bool:
+def comes_near(now: Array, before: Array, expected: Array, share: float = LIMITS.share_off) -> bool:
     """Whether a value that was off what is expected, in any arrangement of its dimensions, has come near it: few of the
     elements that were off still are, and at most a part of all."""
     if is_same(now, before):
         return False
     for candidate in aligned(expected, now.shape):
         off = _count_off(now, candidate)
-        if off <= share * candidate.size and off <= _LEFT * _count_off(before, candidate):
+        if off <= share * candidate.size and off <= LIMITS.share_left * _count_off(before, candidate):
             return True
     return False
 
 
 def is_right(now: Array, expected: Array) -> bool:
     """Whether a value is what is expected, row by row, to within two roundings."""
-    return any(_count_off(now, candidate, _FEW_ROUNDINGS) == 0 for candidate in islice(aligned(expected, now.shape), 1))
+    return any(
+        _count_off(now, candidate, LIMITS.few_roundings) == 0 for candidate in islice(aligned(expected, now.shape), 1)
+    )
 
 
 def is_same(first: Array, second: Array) -> bool:
@@ -247,6 +244,6 @@ def _count_off(actual: Array, expected: Array, roundings: float | None = None) -
     if not first.is_inexact or not second.is_inexact:
         return int(np.count_nonzero(x != y))
     unit = max(unit_roundoff(first), unit_roundoff(second))
-    part = unit * (roundings or (_ROUNDINGS if unit**2 < _COARSE_SQUARE else _NARROW_ROUNDINGS))
+    part = unit * (roundings or (LIMITS.roundings if unit**2 < LIMITS.narrow_unit**2 else LIMITS.narrow_roundings))
     with np.errstate(all="ignore"):
         return int(np.count_nonzero(~((np.abs(x - y) <= part * np.abs(y)) | (x == y) | (np.isnan(x) & np.isnan(y)))))

@@ -25,10 +25,11 @@ import attrs
 import numpy as np
 
 from hloexec.diffing.chains import InstructionChains, on_the_way
-from hloexec.diffing.evaluation import Evaluator, Overlay, Values, window_of
 from hloexec.diffing.graph import Graph, Instance, Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.recording.arrays import is_worth_it
 from hloexec.diffing.recording.held import Holding, Windowed
+from hloexec.diffing.replaying.evaluation import Evaluator, Overlay, Values, window_of
 from hloexec.dtypes import element_type_of
 from hloexec.ir import Computation
 from hloexec.numerics.error_budget import LAMBDA, Chain
@@ -40,11 +41,6 @@ from hloexec.values import Array
 
 __all__ = ["Bound", "Bounds", "PathBounds", "relative_bound", "whole"]
 
-_MOVES = 8.0
-"""By how many bounds an operand is changed to measure the effect; half an ULP would be lost in rounding."""
-_DRAWS = 4
-_MOST_KNOWN = 1 << 10
-"""So many bounds of recorded values are kept."""
 Bound: TypeAlias = Array | Windowed
 
 
@@ -146,7 +142,7 @@ class Bounds:
         types = [element_type_of(values[number].dtype) for number in inputs]
         part = math.sqrt(max(map(unit_roundoff, types), default=1.0))
         found = np.zeros(result.shape)
-        for draw in range(_DRAWS):
+        for draw in range(LIMITS.draws):
             random = np.random.default_rng(draw)
             changes = {}
             for number in inputs:
@@ -173,13 +169,13 @@ class Bounds:
             if most is not None and least is not None:
                 return _distance(most, least)
         found = np.zeros(result.shape)
-        step = _MOVES * errors * (math.sqrt(0.5) * (1 + 1j) if operand.dtype.kind == "c" else 1.0)
+        step = LIMITS.moves * errors * (math.sqrt(0.5) * (1 + 1j) if operand.dtype.kind == "c" else 1.0)
         for sign in (1, -1):
             moved = self._result(node, Overlay(values, {number: _as(wide(operand) + sign * step, operand)}))
             if moved is None:
                 # It cannot be run again: as an elementwise operation at its steepest would be taken.
                 return errors if errors.shape == result.shape else np.full(result.shape, errors.max())
-            found = np.maximum(found, _distance(moved, result) / _MOVES)
+            found = np.maximum(found, _distance(moved, result) / LIMITS.moves)
         return found
 
     def _result(self, node: Node, values: Values) -> Array | None:
@@ -208,7 +204,7 @@ class PathBounds:
             found[current.number] = self._bounds.of(current, self._values, self._values, inherited)
         inside = frozenset(found) - {node.number}
         self._known[node.number] = (frozenset(met), inside, found[node.number])
-        if len(self._known) > _MOST_KNOWN:
+        if len(self._known) > LIMITS.known_bounds:
             self._known.popitem(last=False)
         return whole(found[node.number])
 

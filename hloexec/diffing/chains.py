@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 
 from hloexec.diffing.graph import Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
 from hloexec.numerics.error_budget import Chain, chains_of, own_chain, summing, worst
 from hloexec.operations import traits_of
@@ -15,9 +16,6 @@ from hloexec.precision import unit_roundoff
 __all__ = ["NO_CHAIN", "InstructionChains", "on_the_way", "path_chain", "steps_from"]
 
 NO_CHAIN = Chain()
-_MOST_STEPS = 500
-_COARSE = 2.0**-12
-"""The unit roundoff from which on a type counts as narrow."""
 
 
 class InstructionChains:
@@ -50,7 +48,7 @@ class InstructionChains:
         names = list(computation_names(instruction.attributes))
         for name in names:
             called = worst(self._called[name].values())
-            if own.terms and called.linear >= _COARSE:
+            if own.terms and called.linear >= LIMITS.narrow_unit:
                 # A reducer in a narrow type may round every partial sum, or the last one alone: both are meant.
                 called = summing(own.terms, _coarsest(self._module.by_name[name]))
             chain = chain.then(called)
@@ -103,7 +101,7 @@ def on_the_way(node: Node, ends: Container[int]) -> Iterator[tuple[Node, list[No
             continue
         inputs = [entry for entry in current.instance.inputs if entry.number not in ends]
         missing = [entry for entry in inputs if entry.number not in done]
-        if missing and len(done) + len(stack) < _MOST_STEPS:
+        if missing and len(done) + len(stack) < LIMITS.chain_steps:
             stack.extend(missing)
             continue
         stack.pop()

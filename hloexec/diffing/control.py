@@ -18,6 +18,7 @@ from hloexec.diffing.correspondence import nested
 from hloexec.diffing.digests import Digest, digest_of
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Graph, Node, iterations_of
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.recording.recorder import arrays_of
 from hloexec.errors import HloError
 from hloexec.exec.observers import Event
@@ -27,10 +28,6 @@ from hloexec.ops.registry import Role, role_of
 
 __all__ = ["Control", "ControlRecorder", "Decisions", "carrying_loop", "exits"]
 
-_MOST = 8
-"""The other branches of more conditionals than this are not run."""
-_FEW = 2
-"""Of fewer numbers, having them is no evidence."""
 
 Holds = Callable[[str, str, int], tuple[Node, ...]]
 """The nodes that an instruction of a scope gave on a device."""
@@ -66,6 +63,14 @@ class Control:
         return role_of(self.instruction) is Role.WHILE
 
 
+@attrs.frozen(eq=False)
+class Handing:
+    """An iteration of a loop on a device: the values that it was given, and those that it hands on."""
+
+    given: tuple[Node, ...]
+    handed: tuple[Node, ...]
+
+
 class ControlRecorder:
     """The observer that notes loops and conditionals, each time that they have run, and the conditions of loops; it is
     to come after the one that records the graph."""
@@ -74,18 +79,27 @@ class ControlRecorder:
         self.controls: list[Control] = []
         self.conditions: dict[tuple[str, int], column[int]] = defaultdict(lambda: column("i"))
         """By a loop's name and the device, the numbers of the nodes that its condition has given."""
+        self.handings: dict[tuple[str, int], list[Handing]] = defaultdict(list)
+        """The first few of each loop, and of the first few iterations of what is around it."""
         self._holds = holds
         self._roots = set(_condition_roots(module))
+        self._bodies = dict(_bodies(module))
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
         instruction, computation = event.instruction, event.computation
         is_control = role_of(instruction) in (Role.WHILE, Role.CONDITIONAL)
         is_root = (computation.name, instruction.name) in self._roots
-        if not (is_control or is_root):
+        parameter = self._bodies.get((computation.name, instruction.name))
+        if not (is_control or is_root or parameter):
             return
         scope = event.name.rpartition("/")[0]
         loop, bracket, _ = scope.rpartition("[")
+        is_early = all(int(number) < LIMITS.few_runs for number in iterations_of(scope))
+        if parameter and is_early and bracket and scope.endswith(f"]:{computation.name}"):
+            for device in event.devices:
+                given = self._holds(scope, parameter, device)
+                self.handings[loop, device].append(Handing(given, self._holds(scope, instruction.name, device)))
         if is_root and bracket and scope.endswith(f"]:{computation.name}"):
             for device in event.devices:
                 self.conditions[loop, device] += column(
@@ -111,6 +125,15 @@ def _condition_roots(module: Module) -> Iterator[tuple[str, str]]:
                 yield condition.name, condition.root_name
 
 
+def _bodies(module: Module) -> Iterator[tuple[tuple[str, str], str]]:
+    """The roots of the bodies of loops, with their computations, and the names of the bodies' parameters."""
+    for computation in module:
+        for instruction in computation:
+            if role_of(instruction) is Role.WHILE:
+                body = module.by_name[instruction.attributes.body]
+                yield (body.name, body.root_name), body.parameters[0].name
+
+
 class Decisions:
     """What decided each loop and conditional of a run."""
 
@@ -119,9 +142,11 @@ class Decisions:
         self._module = module
         self._graph = graph
         self._conditions = recorder.conditions
+        self._handings = recorder.handings
         self._controls = {(control.name, control.device): control for control in recorder.controls}
         self._known: dict[tuple[str, int], list[Node]] = {}
         self._others: dict[tuple[str, int], list[list[Digest]]] = {}
+        self._by_frame: defaultdict[tuple[str, str, int], list[str]] = defaultdict(list)
 
     def of(self, name: str, device: int) -> list[Node]:
         """The conditions of a loop, one for each time that it was asked, or the index of a conditional; none where
@@ -131,6 +156,14 @@ class Decisions:
             control = self._controls.get(key)
             self._known[key] = [] if control is None else list(self._found(control))
         return self._known[key]
+
+    def loops(self) -> list[tuple[str, int]]:
+        """The loops that went round, by their names, and the devices; inner ones first."""
+        return [*self._handings]
+
+    def handings(self, name: str, device: int) -> list[Handing]:
+        """The first few iterations of a loop, if those of what is around it are the first few; else none."""
+        return self._handings.get((name, device), [])
 
     def other_branch(self, ours: Node, other: Decisions, theirs: Node) -> InstructionRun | None:
         """The conditional that a value comes from, if a branch that it has not taken gives the value that it should be,
@@ -172,10 +205,12 @@ class Decisions:
     def _gives(self, control: Control, wanted: Sequence[Digest]) -> bool:
         """Whether a branch that a conditional has not taken gives these values, and that is no accident."""
         key = (control.name, control.device)
-        if sum(0 if digest.is_uniform else digest.count for digest in wanted) < _FEW:
+        if sum(0 if digest.is_uniform else digest.count for digest in wanted) < LIMITS.few_results:
             return False
         if key not in self._others:
-            self._others[key] = list(self._from_other_branches(control)) if len(self._others) < _MOST else []
+            self._others[key] = (
+                list(self._from_other_branches(control)) if len(self._others) < LIMITS.other_branches else []
+            )
         orders = Counter(digest.in_any_order for digest in wanted)
         return any(orders <= Counter(digest.in_any_order for digest in other) for other in self._others[key])
 
@@ -209,19 +244,48 @@ class Decisions:
         return self.handed_on(name, iterations - 1, device) if iterations > 0 else None
 
     def like(self, name: str, other: Decisions, device: int) -> str:
-        """The loop or conditional outside of others that is one of another run by its place in it, if both ran as many;
-        else an empty string."""
-        ours, theirs = self._outermost(device), other._outermost(device)
-        return ours[theirs.index(name)] if len(ours) == len(theirs) and name in theirs else ""
+        """The loop or conditional that is one of another run by its place in it, or in the same iteration of the loop
+        around it, if both ran as many there, or as many that give values of such sizes; else an empty string."""
+        frame = theirs = _frame_of(name)
+        if frame[0]:
+            frame = (self.like(frame[0], other, device), frame[1])
+            if not frame[0]:
+                return ""
+        names, others = self._directly_in(frame, device), other._directly_in(theirs, device)
+        if len(names) != len(others) and name in others:
+            sizes = other._sizes(name, device)
+            names = [each for each in names if self._sizes(each, device) == sizes]
+            others = [each for each in others if other._sizes(each, device) == sizes]
+        return names[others.index(name)] if len(names) == len(others) and name in others else ""
 
-    def _outermost(self, device: int) -> list[str]:
-        return [name for name, place in self._controls if place == device and ":" not in name]
+    def _sizes(self, name: str, device: int) -> list[tuple[str, int]]:
+        """What kinds of values a loop or a conditional gives, and how many elements each has."""
+        control = self._controls[name, device]
+        return sorted((node.digest.family, node.digest.count) for node in control.results)
+
+    def _directly_in(self, frame: tuple[str, str], device: int) -> list[str]:
+        if not self._by_frame:
+            for name, place in self._controls:
+                self._by_frame[*_frame_of(name), place].append(name)
+        return self._by_frame[*frame, device]
 
     def _found(self, control: Control) -> Iterator[Node]:
         if not control.is_loop:
             yield from control.operands[0]
             return
         yield from map(self._graph.node, self._conditions.get((control.name, control.device), ()))
+
+
+def _frame_of(name: str) -> tuple[str, str]:
+    """The innermost loop or conditional around one of that name, by its own name, and which of its iterations; two
+    empty strings where there is none."""
+    components = name.split("/")
+    for place in range(len(components) - 2, -1, -1):
+        head, colon, _ = components[place].partition(":")
+        if colon:
+            loop, _, iteration = head.partition("[")
+            return "/".join([*components[:place], loop]), iteration
+    return "", ""
 
 
 def exits(scope: str, node: Node) -> list[str]:

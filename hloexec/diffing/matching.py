@@ -12,24 +12,17 @@ from hloexec.diffing.agreement import Allowance, agrees, could_agree, is_varied,
 from hloexec.diffing.bounds import PathBounds, relative_bound
 from hloexec.diffing.chains import InstructionChains, path_chain, steps_from
 from hloexec.diffing.digests import Digest
-from hloexec.diffing.evaluation import Values
 from hloexec.diffing.graph import Graph, Node, iterations_of
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.recording.held import Held, own
 from hloexec.diffing.recording.numbers import Numbers
+from hloexec.diffing.replaying.evaluation import Values
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain
 from hloexec.precision import unit_roundoff
 from hloexec.values import Array
 
 __all__ = ["Index", "Match"]
-
-_MOST_CANDIDATES = 16
-_MOST_STEPS = 32
-"""A value more steps behind all that `after` has is not what comes next there; bounds on its error would take long,
-and allow much."""
-_MOST_EQUAL = 64
-_FEW = 8
-"""Which of more nodes than this is meant is decided once."""
 
 
 @attrs.frozen(eq=False)
@@ -125,7 +118,7 @@ class Index:
             return close
         if digest.is_uniform:
             return None
-        for node in islice(self.equal_in_any_order(digest), _MOST_CANDIDATES):
+        for node in islice(self.equal_in_any_order(digest), LIMITS.candidates):
             if node.device != like.device:
                 continue
             value = held.array()
@@ -137,12 +130,12 @@ class Index:
         """Of the nodes with the same elements, the one most like another."""
         # A constant of a loop has as many nodes as that has iterations.
         key: object = None
-        if len(known) > _FEW:
+        if len(known) > LIMITS.chosen_once:
             kind = digest.in_order, digest.count, digest.family
             key = (kind, like.device, like.instance.static, like.shape, made_of)
             if key in self._chosen:
                 return self._chosen[key]
-        equal = list(islice(self._equal_on(like.device, digest, known), _MOST_EQUAL))
+        equal = list(islice(self._equal_on(like.device, digest, known), LIMITS.equal_values))
         if not equal:
             return None
         found = self.graph.node(
@@ -180,7 +173,7 @@ class Index:
             return None
         for node in self._candidates(digest, chain, like, made_of):
             # Where `after` has this one, too, it may compute it a second time, in other steps.
-            if node.device != like.device or steps_from(node, self.matched, _MOST_STEPS) > _MOST_STEPS:
+            if node.device != like.device or steps_from(node, self.matched, LIMITS.steps_ahead) > LIMITS.steps_ahead:
                 continue
             other = path_chain(node, self.matched, self.chains)
             if not other.linear:
@@ -227,7 +220,7 @@ class Index:
         found = [node for node in found if digests.nonfinite(array[node]) == digest.nonfinite]
         rounds = like.instance.iterations
         found.sort(key=lambda node: (-self._common(node, made_of), iterations_of(self.graph.scope_of(node)) != rounds))
-        return list(map(self.graph.node, found[:_MOST_CANDIDATES]))
+        return list(map(self.graph.node, found[: LIMITS.candidates]))
 
     def _of_size(self, digest: Digest) -> _SameSize:
         """The nodes with as many elements of the same family."""

@@ -17,7 +17,6 @@ from hloexec.diffing.bounds import Bounds, PathBounds
 from hloexec.diffing.chains import InstructionChains
 from hloexec.diffing.control import ControlRecorder, Decisions
 from hloexec.diffing.correspondence import Correspondence, correspondence_of
-from hloexec.diffing.evaluation import Evaluator
 from hloexec.diffing.extracting.building import Extractor
 from hloexec.diffing.extracting.pair import ExtractedPair
 from hloexec.diffing.extracting.region import region_graph
@@ -31,8 +30,9 @@ from hloexec.diffing.partitioned.tiles import TileEvaluator, Tiles
 from hloexec.diffing.recording.arrays import Arrays
 from hloexec.diffing.recording.pairs import Pairs
 from hloexec.diffing.recording.recorder import GraphRecorder
-from hloexec.diffing.replay import Replay, match_through_rounding
-from hloexec.diffing.states import State
+from hloexec.diffing.replaying.evaluation import Evaluator
+from hloexec.diffing.replaying.replay import Replay, match_through_rounding
+from hloexec.diffing.replaying.states import State
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError, InputError
 from hloexec.exec.arguments import device_arguments, listed_inputs

@@ -115,6 +115,7 @@ def _line(record: Record) -> str:
     if "failure" in record:
         return f"{record['name']:28} FAILED {record.get('kind', '')}: {record['failure']}"
     word = "right" if _is_right(record) else "WRONG"
+    word += " and certain" if record["is_certain"] and not _is_right(record) else ""
     how = record["first"] or ("" if record["rank"] is None else f"as number {record['rank']}")
     named, planted = record["named"][:1], record["planted"]
     doubt = "" if record["compare_agrees"] or not record["is_clean"] else " (compare says different)"
@@ -138,6 +139,8 @@ def _summary(records: Sequence[Record]) -> Iterator[str]:
     yield f"faults: {_share(sum(map(_is_right, faults)), len(faults))} right by the first finding"
     yield f"        {_share(sum(r.get('rank') is not None for r in faults), len(faults))} right by some finding"
     yield f"        first: {dict(Counter(r.get('first') or 'wrong' for r in faults))}"
+    certain = [record for record in faults if record.get("is_certain")]
+    yield f"        {_share(sum(map(_is_right, certain)), len(certain))} right of those that are said to be to blame"
     yield f"        {len(silent)} faults with the verdict `agree` or `rounding only`"
     yield f"        {len({r['kind'] for r in faults if r.get('kind')})} kinds; by form: {_by(faults, 'form')}"
     yield f"        by inputs: {_by(faults, 'inputs')}"

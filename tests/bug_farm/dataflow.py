@@ -83,6 +83,7 @@ class DataFlow:
             elif instruction.opcode in _SHOWN_THROUGH:
                 sources = self.sources(name)
                 found |= sources.union(*(self._users[source] for source in sources))
+                found |= {source for operand in instruction.operands for source in self.sources(operand)}
             else:
                 found |= self._sources[name] | self._users[name]
         return found

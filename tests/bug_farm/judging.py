@@ -32,6 +32,8 @@ class Judgement:
     named: tuple[str, ...]
     """What the first findings name."""
     planted: tuple[str, ...]
+    is_certain: bool = False
+    """Whether the first finding is said to be to blame."""
 
     @property
     def is_right(self) -> bool:
@@ -54,6 +56,7 @@ def judge(drawn: Drawn, found: hloexec.Diff) -> Judgement:
         rank,
         tuple(_described(drawn, finding.after) for finding in found.findings[:3]),
         tuple(_line(drawn, name) for name in sorted(drawn.planted)),
+        bool(found.findings) and found.findings[0].is_certain,
     )
 
 

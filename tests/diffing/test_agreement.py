@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloexec.diffing.agreement import agrees, aligned, could_agree, rearranged, rounds_alike
+from hloexec.diffing.agreement import agrees, aligned, could_agree, is_near, rearranged, rounds_alike
 from hloexec.diffing.digests import digest_of
 from hloexec.numerics.error_budget import rounding
 
@@ -60,6 +60,22 @@ def test_arrays_are_aligned_by_permuting_dimensions() -> None:
     _, turned = aligned(array, (3, 1, 2, 4))
     assert np.array_equal(turned, array.transpose(1, 0, 2).reshape(3, 1, 2, 4))
     assert list(aligned(array, (5, 5))) == []
+
+
+def test_dimensions_that_are_merged_may_be_permuted() -> None:
+    array = np.arange(64).reshape(4, 4, 4)
+    turned = array.transpose(1, 2, 0).reshape(16, 4)
+    assert any(np.array_equal(found, turned) for found in aligned(array, (16, 4)))
+    assert any(np.array_equal(found, array) for found in aligned(turned, (4, 4, 4)))
+    # None of its dimensions is of two, or of 32 if others are merged.
+    assert len(list(aligned(array, (2, 32)))) == 1
+
+
+def test_of_sparse_arrays_what_is_filled_has_to_be_near() -> None:
+    expected, moved = np.zeros((2, 300), np.float32)
+    expected[::30] = moved[7::30] = 1.5
+    assert not is_near(moved, expected)
+    assert is_near(expected + np.float32(0), expected)
 
 
 def test_rearranged_finds_the_permutation() -> None:

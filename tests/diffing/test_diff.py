@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from types import ModuleType
 
+import attrs
 import numpy as np
 import pytest
 
 import hloexec
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization import patches, trials
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -38,11 +40,11 @@ def test_diff_names_the_planted_instruction(file: str, right: str, wrong: str, i
     assert _planted(file, right, wrong)[1] == instruction
 
 
-@pytest.mark.parametrize(("module", "limit"), [(trials, "_MOST_TRIES"), (patches, "_PATIENCE")])
+@pytest.mark.parametrize(("module", "limit"), [(trials, "tries"), (patches, "patience")])
 def test_results_that_differ_are_said_to_even_where_the_search_is_given_up(
     module: ModuleType, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, limit, 0)
+    monkeypatch.setattr(module, "LIMITS", attrs.evolve(LIMITS, **{limit: 0}))
     found, _ = _planted("attention.hlo", "dot(w_qkv.1, mul.61)", "dot(w_qkv.1, mul.57)")
     assert found.outputs.leaves[0].mismatches
 

@@ -173,12 +173,72 @@ def _first(before: str, after: str, *inputs: Any) -> str:
     ("handed", "path"),
     [
         ("tuple(next, moved, second, first, most)", "loop[0]:body/handed"),  # exchanged, though no step computes them
-        ("tuple(next, moved, first, second, best)", "loop[3]:body/handed"),  # the loop gives what it was given
+        ("tuple(next, moved, first, second, best)", "loop[0]:body/handed"),  # the loop gives what it was given
     ],
 )
 def test_what_a_loop_hands_on_is_blamed_on_the_root_of_its_body(handed: str, path: str) -> None:
     after = _CARRIED.replace("tuple(next, moved, first, second, most)", handed)
     assert _first(_CARRIED, after, _X, _Y) == path
+
+
+def test_a_value_that_a_loop_keeps_is_not_what_its_condition_copies() -> None:
+    """The copy shares its memory."""
+    looks = """  best = f32[8] get-tuple-element(state), index=4
+  same = f32[8] copy(best)
+  some = f32[1] slice(same), slice={[0:1]}
+  number = f32[] reshape(some)
+  huge = f32[] constant(1e9)
+  is_small = pred[] compare(number, huge), direction=LT
+  limit = s32[] constant(4)
+  is_early = pred[] compare(i, limit), direction=LT
+  ROOT goes_on = pred[] and(is_early, is_small)"""
+    plain = """  limit = s32[] constant(4)
+  ROOT goes_on = pred[] compare(i, limit), direction=LT"""
+    before = _CARRIED.replace(plain, looks)
+    assert before != _CARRIED
+    after = before.replace("tuple(next, moved, first, second, most)", "tuple(next, moved, first, second, best)")
+    assert _first(before, after, _X, _Y) == "loop[0]:body/handed"
+    stale = before.replace("tuple(next, moved, first, second, most)", "tuple(next, v, first, second, most)")
+    assert _first(before, stale, _X, _Y).rpartition("/")[2] == "handed"
+
+
+def test_a_loop_that_never_runs_is_found_behind_another_opcode() -> None:
+    before = _CARRIED.replace(
+        "ROOT r = (f32[8], f32[8]) tuple(last, most_of_all)",
+        """lasts = f32[1,8] reshape(last)
+  zero = f32[] constant(0)
+  zeros = f32[1,8] broadcast(zero), dimensions={}
+  ROOT r = f32[2,8] concatenate(lasts, zeros), dimensions={0}""",
+    )
+    after = _CARRIED.replace(
+        "ROOT r = (f32[8], f32[8]) tuple(last, most_of_all)",
+        """lasts = f32[1,8] reshape(last)
+  zero = f32[] constant(0)
+  ROOT r = f32[2,8] pad(lasts, zero), padding=0_1x0_0""",
+    ).replace("direction=LT", "direction=GT")
+    assert _first(before, after, _X, _Y) == "loop[0]:condition/goes_on"
+
+
+def test_values_exchanged_by_a_loop_are_found_where_its_condition_takes_other_steps() -> None:
+    """What uses them first computes otherwise than `before` does."""
+    looks = """  v = f32[8] get-tuple-element(state), index=1
+  SUM
+  some = f32[1] slice(total), slice={[0:1]}
+  number = f32[] reshape(some)
+  huge = f32[] constant(1e3)
+  is_small = pred[] compare(number, huge), direction=LT
+  limit = s32[] constant(4)
+  is_early = pred[] compare(i, limit), direction=LT
+  ROOT goes_on = pred[] and(is_early, is_small)"""
+    plain = """  limit = s32[] constant(4)
+  ROOT goes_on = pred[] compare(i, limit), direction=LT"""
+    start = "fixed = f32[8] get-tuple-element(state), index=2\n  "
+    before = _CARRIED.replace(plain, looks.replace("SUM", start + "total = f32[8] subtract(v, fixed)"))
+    after = _CARRIED.replace(
+        plain, looks.replace("SUM", start + "minus = f32[8] negate(fixed)\n  total = f32[8] add(minus, v)")
+    )
+    after = after.replace("tuple(next, moved, first, second, most)", "tuple(next, most, first, second, moved)")
+    assert _first(before, after, _X, _Y) == "loop[0]:body/handed"
 
 
 def test_a_step_that_ends_a_loop_otherwise_is_found_among_steps_without_counterparts() -> None:
@@ -195,3 +255,78 @@ def test_exchanged_branches_are_found_by_all_that_the_conditional_gives() -> Non
     program = np.array([0, 1, 1, 0, 1, 0], np.int32)
     after = _MACHINE.replace("branch_computations={push, double}", "branch_computations={double, push}")
     assert _first(_MACHINE, after, program) == "loop[0]:body/ran"
+
+
+@pytest.mark.parametrize(
+    "handed",
+    [
+        "tuple(next, moved, first, second, best)",
+        "tuple(next, v, first, second, most)",
+        "tuple(next, most, first, second, moved)",
+        "tuple(next, moved, second, first, most)",
+    ],
+)
+def test_values_that_a_loop_hands_on_pair_up_by_what_it_was_given(handed: str) -> None:
+    """Whatever the steps; what nothing uses any more is not computed."""
+    after = (
+        _CARRIED.replace("tuple(next, moved, first, second, most)", handed)
+        .replace("subtract(scaled, second)", "add(scaled, minus)")
+        .replace("  scaled =", "  minus = f32[8] negate(second)\n  scaled =")
+    )
+    assert _first(_CARRIED, after, _X, _Y) == "loop[0]:body/handed"
+
+
+_RECURRENCE = """HloModule m
+
+body {
+  state = (s32[], f32[8], f32[8], f32[8], f32[6]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  last = f32[8] get-tuple-element(state), index=1
+  now = f32[8] get-tuple-element(state), index=2
+  factor = f32[8] get-tuple-element(state), index=3
+  noted = f32[6] get-tuple-element(state), index=4
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  scaled = f32[8] multiply(factor, now)
+  following = f32[8] subtract(scaled, last)
+  part = f32[1] slice(following), slice={[2:3]}
+  place = s32[] copy(i)
+  written = f32[6] dynamic-update-slice(noted, part, place)
+  ROOT handed = (s32[], f32[8], f32[8], f32[8], f32[6]) tuple(next, now, following, factor, written)
+}
+
+condition {
+  state = (s32[], f32[8], f32[8], f32[8], f32[6]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  limit = s32[] constant(5)
+  ROOT goes_on = pred[] compare(i, limit), direction=LT
+}
+
+ENTRY main {
+  x = f32[8] parameter(0)
+  y = f32[8] parameter(1)
+  first = f32[8] multiply(x, y)
+  start = s32[] constant(0)
+  zero = f32[] constant(0)
+  zeros = f32[6] broadcast(zero), dimensions={}
+  init = (s32[], f32[8], f32[8], f32[8], f32[6]) tuple(start, x, first, y, zeros)
+  loop = (s32[], f32[8], f32[8], f32[8], f32[6]) while(init), condition=condition, body=body
+  last = f32[8] get-tuple-element(loop), index=2
+  noted = f32[6] get-tuple-element(loop), index=4
+  ROOT r = (f32[8], f32[6]) tuple(last, noted)
+}
+"""
+
+
+def test_a_loop_that_shifts_what_it_was_given_wrong_is_not_to_blame() -> None:
+    """One value moves to the place of another in each iteration, as it should; but it is wrong from the start."""
+    after = _RECURRENCE.replace("first = f32[8] multiply(x, y)", "first = f32[8] add(x, y)")
+    assert _first(_RECURRENCE, after, _X, _Y) == "first"
+
+
+def test_a_value_that_counts_iterations_is_put_right_in_all_of_them() -> None:
+    after = _RECURRENCE.replace("place = s32[] copy(i)", "place = s32[] add(i, one)")
+    assert _first(_RECURRENCE, after, _X, _Y).rpartition("/")[2] in ("place", "written")
+    found = hloexec.diff(hloexec.parse(_RECURRENCE), hloexec.parse(after), [_X, _Y])
+    assert found.findings[0].is_certain
+    assert len(found.findings) == 1

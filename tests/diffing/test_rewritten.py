@@ -144,3 +144,68 @@ def test_changes_that_do_the_same_are_all_listed() -> None:
 }"""
     finding = _diff(before, after, _X).findings[0]
     assert "d" in {finding.after.instruction, *(run.instruction for run in finding.region)}
+
+
+def test_the_user_of_a_value_that_lacks_a_step_is_to_blame_though_others_use_it_rightly() -> None:
+    before = """ENTRY main {
+  x = f32[4,6] parameter(0)
+  table = f32[4,6] rsqrt(x)
+  first = f32[2,6] slice(table), slice={[0:2], [0:6]}
+  second = f32[2,6] slice(table), slice={[2:4], [0:6]}
+  mask = f32[2,6] sine(first)
+  kept = f32[2,6] multiply(first, mask)
+  moved = f32[2,6] multiply(kept, second)
+  least = f32[2,6] tanh(first)
+  ROOT r = f32[2,6] add(moved, least)
+}"""
+    after = """ENTRY main {
+  x = f32[4,6] parameter(0)
+  table = f32[4,6] rsqrt(x)
+  second = f32[2,6] slice(table), slice={[2:4], [0:6]}
+  first = f32[2,6] slice(table), slice={[0:2], [0:6]}
+  moved = f32[2,6] multiply(first, second)
+  again = f32[2,6] slice(table), slice={[0:2], [0:6]}
+  least = f32[2,6] tanh(again)
+  ROOT r = f32[2,6] add(moved, least)
+}"""
+    assert _first(before, after, np.abs(_X)) == "moved"
+
+
+def test_operands_of_a_comparison_pair_up_where_a_value_is_the_number_it_is_compared_with() -> None:
+    before = """ENTRY main {
+  n = s32[] parameter(0)
+  seven = s32[] constant(7)
+  rest = s32[] remainder(n, seven)
+  zero = s32[] constant(0)
+  is_whole = pred[] compare(rest, zero), direction=EQ
+  ROOT r = s32[] select(is_whole, n, seven)
+}"""
+    after = """ENTRY main {
+  n = s32[] parameter(0)
+  six = s32[] constant(6)
+  rest = s32[] remainder(n, six)
+  zero = s32[] constant(0)
+  is_whole = pred[] compare(zero, rest), direction=EQ
+  seven = s32[] constant(7)
+  ROOT r = s32[] select(is_whole, n, seven)
+}"""
+    assert _first(before, after, np.int32(21)) in ("rest", "six")
+
+
+def test_a_step_that_does_nothing_may_be_what_another_opcode_needs() -> None:
+    before = """ENTRY main {
+  x = f32[4,6] parameter(0)
+  n = f32[] parameter(1)
+  ns = f32[4,6] broadcast(n), dimensions={}
+  ROOT r = f32[4,6] divide(x, ns)
+}"""
+    after = """ENTRY main {
+  x = f32[4,6] parameter(0)
+  n = f32[] parameter(1)
+  one = f32[] constant(1)
+  inverse = f32[] divide(n, one)
+  inverses = f32[4,6] broadcast(inverse), dimensions={}
+  ROOT r = f32[4,6] multiply(x, inverses)
+}"""
+    finding = _diff(before, after, _X, np.float32(2.5)).findings[0]
+    assert "inverse" in {finding.after.instruction, *(run.instruction for run in finding.region)}

@@ -407,8 +407,8 @@ ENTRY e { x = f32[16,40] parameter(0)
 """
 
 
-def two_devices(operation="add"):
-    rng = np.random.default_rng(5)
+def two_devices(operation="add", seed=5):
+    rng = np.random.default_rng(seed)
     inputs = [
         [rng.standard_normal((16, 40)).astype(np.float32), rng.standard_normal((40, 8)).astype(np.float32)]
         for _ in range(2)
@@ -418,13 +418,17 @@ def two_devices(operation="add"):
 
 
 def test_results_of_several_devices_are_held_to_their_own_spread():
-    module, inputs = two_devices()
-    expected = tuple(hloexec.run_devices(module, inputs))
-    turned = [[x[:, ::-1].copy(), w[::-1].copy()] for x, w in inputs]
-    actual = tuple(hloexec.run_devices(module, turned))
-    found = hloexec.compare(actual, expected, module=module, inputs=inputs)
-    assert found.verdict is Verdict.ROUNDING
-    assert found.leaves[0].tolerance.factor > 0
+    """The factor is what one leaf in a hundred exceeds: of 20 leaves, two or more do so in 17 of a thousand sets."""
+    verdicts = []
+    for seed in range(10):
+        module, inputs = two_devices(seed=seed)
+        expected = tuple(hloexec.run_devices(module, inputs))
+        turned = [[x[:, ::-1].copy(), w[::-1].copy()] for x, w in inputs]
+        actual = tuple(hloexec.run_devices(module, turned))
+        found = hloexec.compare(actual, expected, module=module, inputs=inputs)
+        assert found.leaves[0].tolerance.factor > 0
+        verdicts.append(found.verdict)
+    assert verdicts.count(Verdict.ROUNDING) >= 9
     moved = [array.copy() for array in expected]
     moved[1][0, 0] *= np.float32(1.001)
     found = hloexec.compare(tuple(moved), expected, module=module, inputs=inputs)

@@ -14,7 +14,7 @@ from hloexec.diffing.extracting.pair import ExtractedPair
 from hloexec.diffing.extracting.part import Key, Part, can_stand_alone, key_of, part_behind, part_of, way_between
 from hloexec.diffing.graph import Node
 from hloexec.diffing.localization.blaming import Blamed
-from hloexec.diffing.states import State
+from hloexec.diffing.replaying.states import State
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ir import ArrayShape, Module
 from hloexec.ops.policies.policy import NumericsPolicy

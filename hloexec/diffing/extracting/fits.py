@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice, permutations
+from itertools import permutations
 
 import attrs
 import numpy as np
 
 from hloexec.diffing.agreement import is_same
+from hloexec.diffing.limits import LIMITS
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.ir import ArrayShape, Instruction, TupleShape
 from hloexec.text import format_shape, parse
 from hloexec.values import Array
 
 __all__ = ["Fit", "fit_of", "step"]
-
-_MOST_DIMENSIONS = 5
-_MOST_PERMUTATIONS = 120
 
 
 @attrs.frozen
@@ -62,8 +60,8 @@ def fit_of(value: Array, wanted: Array) -> Fit | None:
     kind = None if value.dtype == wanted.dtype else element_type_of(wanted.dtype)
     dimensions = None if value.shape == wanted.shape else wanted.shape
     squeezed = _squeezed(value.shape)
-    orders = permutations(range(len(squeezed))) if len(squeezed) <= _MOST_DIMENSIONS else iter([()])
-    for number, order in enumerate(islice(orders, _MOST_PERMUTATIONS)):
+    orders = permutations(range(len(squeezed))) if len(squeezed) <= LIMITS.permuted_dimensions else iter([()])
+    for number, order in enumerate(orders):
         found = Fit(order, wanted.shape, kind) if number else Fit((), dimensions, kind)
         with np.errstate(all="ignore"):
             if is_same(found.of(value), wanted):

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import attrs
 
 from hloexec.diffing.graph import Instance, Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.ir import ArrayShape, TupleShape
 from hloexec.ops.registry import Role, find_opcode, role_of
 
@@ -15,13 +16,6 @@ __all__ = ["Key", "Part", "can_stand_alone", "key_of", "part_behind", "part_of",
 
 Key: TypeAlias = tuple[str, int, int]
 """What a value is: its family, its number of elements, and its numbers in row-major order."""
-
-_MOST_STEPS = 12
-"""Of `before`, constants not counted."""
-_NEAR = 3
-"""So many steps behind a value that both modules have, another one may be that `after` starts from."""
-_LITERAL_STEPS = 3
-_WAY_STEPS = 12
 
 
 @attrs.frozen(eq=False)
@@ -73,9 +67,9 @@ def part_behind(target: Node, known: Collection[Key], matched: Container[int]) -
     """The part that computes a value from `known` ones, or else from the next that are `matched`, by their numbers."""
 
     def goes_on(node: Node, count: int) -> bool:
-        if count >= _MOST_STEPS or key_of(node) in known:
+        if count >= LIMITS.part_steps or key_of(node) in known:
             return False
-        return node.number not in matched or _reaches(node, known, _NEAR)
+        return node.number not in matched or _reaches(node, known, LIMITS.part_near)
 
     return _part(target, goes_on)
 
@@ -87,7 +81,7 @@ def way_between(end: Node, start: Node) -> list[Node]:
     for way in ways:
         if way[-1].number == start.number:
             return way
-        if len(way) <= _WAY_STEPS:
+        if len(way) <= LIMITS.way_steps:
             for entry in way[-1].instance.inputs:
                 if entry.number not in seen:
                     seen.add(entry.number)
@@ -106,7 +100,7 @@ def _part(target: Node, goes_on: Callable[[Node, int], bool]) -> Part:
         if instance.number in inside or node.number in boundary:
             continue
         is_cut = bool(instance.others) and node is not target
-        is_literal = _is_literal(node, _LITERAL_STEPS)
+        is_literal = _is_literal(node, LIMITS.literal_steps)
         if is_cut or not can_stand_alone(instance) or not (node is target or is_literal or goes_on(node, count)):
             boundary[node.number] = node
             continue

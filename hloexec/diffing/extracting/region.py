@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hloexec.diffing.findings import InstructionRun, RegionStep
 from hloexec.diffing.graph import Node
-from hloexec.diffing.states import State
+from hloexec.diffing.replaying.states import State
 
 __all__ = ["region_graph"]
 

@@ -21,8 +21,8 @@ from hloexec.diffing.localization.patches import Patch, patched
 from hloexec.diffing.localization.relations import NodePair, Relations
 from hloexec.diffing.localization.suspects import Suspect
 from hloexec.diffing.localization.trials import Trials
-from hloexec.diffing.replay import Replay
-from hloexec.diffing.states import State
+from hloexec.diffing.replaying.replay import Replay
+from hloexec.diffing.replaying.states import State
 from hloexec.ops.common import wide
 from hloexec.values import Array
 
@@ -159,7 +159,7 @@ class Blame:
         value, allowed = None, None
         if patch is not None and patch.pair == suspect.pair:
             value, allowed = patch.value, self._allowed(state, node, theirs)
-        is_certain = suspect.is_proven or (patch is not None and patch.is_proof)
+        is_certain = suspect.is_proven or (patch is not None and patch.is_proof and not suspect.is_end)
         between = self._between(state, wrong)
         is_counterpart = suspect.trial is None or suspect.trial.ours is node
         return Blamed(

@@ -15,17 +15,18 @@ blame. Only values on the way from the wrong result are looked at, each beside t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
+from itertools import product, zip_longest
 
 import attrs
 
 from hloexec.diffing.control import Decisions, exits
 from hloexec.diffing.findings import InstructionRun
-from hloexec.diffing.graph import Graph, Instance, Node
+from hloexec.diffing.graph import Graph, Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.misuses import Misuses, is_made_of
-from hloexec.diffing.localization.regions import LARGEST_REGION, Regions, could_be
+from hloexec.diffing.localization.paired_runs import PairedRuns
+from hloexec.diffing.localization.regions import Regions, could_be
 from hloexec.diffing.localization.relations import (
-    FEW_RUNS,
     NodePair,
     Relation,
     Relations,
@@ -39,11 +40,6 @@ from hloexec.ops.registry import Role, role_of
 from hloexec.precision import unit_roundoff
 
 __all__ = ["Causes"]
-
-_FEWEST_PAIRS = 64
-"""So many are looked at even if a replay has left no time for them."""
-_MOST_RUNS = 1 << 14
-"""So many are kept in memory, and those of two instructions more."""
 
 
 @attrs.frozen
@@ -89,10 +85,9 @@ class Causes:
         self._relations = relations
         self._is_over = is_over
         self._regions = regions
-        self._graphs = graphs
+        self._runs = PairedRuns(relations, graphs)
         self._ours, self._theirs = decisions
         self._misuses = Misuses(relations, self._ours)
-        self._known_runs: dict[tuple[int, tuple[str, str], int, str], dict[tuple[str, ...], Instance]] = {}
         self._seen: set[tuple[int, int]] = set()
         self._guessed: set[tuple[int, int]] = set()
         self.pairs: list[NodePair] = []
@@ -119,12 +114,12 @@ class Causes:
     def _found(self, causes: Sequence[_Cause]) -> Iterator[Suspect]:
         """What may be to blame for some causes, and what lies behind them."""
         stack: list[_Cause | Suspect] = [*reversed(causes)]
-        while stack and (len(self.pairs) < _FEWEST_PAIRS or not self._is_over()):
+        while stack and (len(self.pairs) < LIMITS.fewest_pairs or not self._is_over()):
             entry = stack.pop()
             if isinstance(entry, Suspect):
                 yield entry
                 continue
-            pair = self._first_of_its_kind(entry.pair)
+            pair = self._runs.first_of_its_kind(entry.pair)
             if pair.numbers in self._seen:
                 continue
             self._seen.add(pair.numbers)
@@ -163,8 +158,8 @@ class Causes:
             return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
         if operands is None:
             found = self._restructured(pair)
-            if self._has_same_operands(pair.ours.instance, pair.theirs.instance):
-                return attrs.evolve(found, suspects=(Suspect(pair), *found.suspects))
+            if self._runs.have_same_operands(pair.ours.instance, pair.theirs.instance):
+                return attrs.evolve(found, suspects=(Suspect(pair, region=_idle_steps(pair.ours)), *found.suspects))
             return found
         different = [entry for entry in operands if self._relations.differ(entry.ours, entry.theirs)]
         if not different:
@@ -182,35 +177,6 @@ class Causes:
                 causes = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, inner)
                 return _Explanation(causes=tuple(causes), otherwise=Suspect(pair, has_wrong_operands=True))
         return self._from_operands(pair, different)
-
-    def _has_same_operands(self, ours: Instance, theirs: Instance) -> bool:
-        """Whether two instructions of other opcodes have the same operands, constants aside, in some order; in so many
-        iterations or so many elements that it is no accident."""
-        if self._equal_but_for_constants(ours, theirs):
-            return True
-        if not self._equal_operands(ours, theirs):
-            return False
-        if any(self._relations.place_of(entry) is not None and not is_filled(entry) for entry in ours.inputs):
-            return True
-        runs = self._runs(0, ours), self._runs(1, theirs)
-        common = [(one, runs[1][key]) for key, one in runs[0].items() if key in runs[1] and one.number <= ours.number]
-        return len(common) >= FEW_RUNS and all(self._equal_operands(*entry) for entry in common)
-
-    def _equal_but_for_constants(self, ours: Instance, theirs: Instance) -> bool:
-        """Whether each has one operand that is no constant, so that no other one can be meant, and these are equal."""
-        first, second = ([entry for entry in each.inputs if not is_filled(entry)] for each in (ours, theirs))
-        if ours.others or theirs.others or len(first) != 1 or len(second) != 1:
-            return False
-        return self._relations.of(first[0], second[0]) is Relation.EQUAL
-
-    def _equal_operands(self, ours: Instance, theirs: Instance) -> bool:
-        first, second = ours.inputs, theirs.inputs
-        if ours.others or theirs.others or len(first) != len(second) or len(ours.results) != len(theirs.results):
-            return False
-        return bool(first) and any(
-            all(self._relations.of(*pair) is Relation.EQUAL for pair in zip(first, order, strict=True))
-            for order in (second, second[::-1])
-        )
 
     def _from_operands(self, pair: NodePair, different: Sequence[NodePair]) -> _Explanation:
         """Why a pair differs some of whose operands do."""
@@ -248,7 +214,8 @@ class Causes:
         ]
         moved = self._regions.rearranged(pair, operands)
         if moved is not None:
-            return _Explanation((Suspect(NodePair(moved, pair.theirs), trial=pair),), tuple(rearranged))
+            mover, operand = moved
+            return _Explanation((Suspect(NodePair(mover, pair.theirs), trial=operand),), tuple(rearranged))
         if rearranged:
             return _Explanation(causes=tuple(rearranged), otherwise=Suspect(pair))
         return _Explanation((Suspect(pair),))
@@ -280,7 +247,7 @@ class Causes:
             return _Explanation((Suspect(pair, lost, is_more_precise=True),))
         # It is what `before` has not moved yet: to blame is what moves it another way, or uses it so.
         moving = tuple(node for node in reversed(ours[:-1]) if node.instance.is_movement)
-        moving = moving if len(moving) <= LARGEST_REGION else ()
+        moving = moving if len(moving) <= LIMITS.largest_region else ()
         return _Explanation(
             causes=tuple(causes), otherwise=Suspect(pair, region=moving, has_wrong_operands=len(ours) == 1)
         )
@@ -301,10 +268,26 @@ class Causes:
         for entry in region.causes:
             behind = self._behind(pair.ours.instance.scope, pair.theirs.instance.scope, entry)
             causes += (attrs.evolve(cause, is_guessed=region.is_guessed) for cause in behind)
+        if region.misplaced is not None:
+            user, operand, _ = region.misplaced
+            behind = self._behind(user.ours.instance.scope, user.theirs.instance.scope, operand)
+            causes = [cause for cause in behind if cause.decision is not None]
+            if not causes:
+                misplaced = self._misuses.misplaced(*region.misplaced)
+                nodes = () if misplaced.place else region.nodes
+                suspects = (attrs.evolve(misplaced, trial=pair, region=nodes),)
+        causes = causes or self._decisions_behind(pair)
         is_constant = is_filled(pair.ours) and not is_filled(pair.theirs)
         is_open = bool(causes) or not region.nodes or is_constant
         otherwise = Suspect(pair, region=region.nodes, has_wrong_operands=is_open, is_restructured=True)
         return _Explanation(suspects, tuple(causes), otherwise)
+
+    def _decisions_behind(self, pair: NodePair) -> list[_Cause]:
+        """What decided another way in loops and conditionals that could have given the operands of a pair."""
+        ours, theirs = pair.ours.instance, pair.theirs.instance
+        operands = [NodePair(*entry) for entry in product(ours.inputs, theirs.inputs) if could_be(*entry)]
+        behind = [self._behind(ours.scope, theirs.scope, entry) for entry in operands if self._runs.is_wrong(entry)]
+        return [cause for causes in behind for cause in causes if cause.decision is not None]
 
     def _behind(self, ours: str, theirs: str, pair: NodePair) -> list[_Cause]:
         """A pair of operands used in these scopes, or what decided another way in a loop or a conditional that both
@@ -329,42 +312,6 @@ class Causes:
         # What runs another way gives other values, whether or not what computes them is right.
         return found or [_Cause(pair, place=place)]
 
-    def _first_of_its_kind(self, pair: NodePair) -> NodePair:
-        """The first pair that differs of those that the same two instructions gave in the same loops."""
-        ours = self._runs(0, pair.ours.instance)
-        theirs = self._runs(1, pair.theirs.instance)
-        if len(ours) == 1 or len(theirs) == 1 or pair.ours.instance.iterations != pair.theirs.instance.iterations:
-            return pair
-        for iterations, one in ours.items():
-            if one.number >= pair.ours.instance.number:
-                break
-            other = theirs.get(iterations)
-            if other is not None and len(one.results) > pair.ours.leaf and len(other.results) > pair.theirs.leaf:
-                first = NodePair(one.results[pair.ours.leaf], other.results[pair.theirs.leaf])
-                if self._is_wrong(first):
-                    return first
-        return pair
-
-    def _is_wrong(self, pair: NodePair) -> bool:
-        """Whether a pair differs, or has the same numbers in the same dimensions elsewhere."""
-        relation = self._relations.of(pair.ours, pair.theirs)
-        return relation is Relation.DIFFERENT or (
-            relation is Relation.SHUFFLED and pair.ours.shape == pair.theirs.shape
-        )
-
-    def _runs(self, side: int, instance: Instance) -> dict[tuple[str, ...], Instance]:
-        """The runs of an instruction on a device in the same loops, by their iterations, in the order of the run."""
-        key = (side, instance.static, instance.device, instance.loops)
-        if key not in self._known_runs:
-            if sum(map(len, self._known_runs.values())) > _MOST_RUNS:
-                self._known_runs.clear()
-            self._known_runs[key] = {
-                entry.iterations: entry
-                for entry in self._graphs[side].runs[instance.static]
-                if entry.device == instance.device and entry.loops == instance.loops
-            }
-        return self._known_runs[key]
-
 
 def _are_filled(pair: NodePair) -> bool:
     return is_filled(pair.ours) and is_filled(pair.theirs)
@@ -378,6 +325,20 @@ def _unrepeated(node: Node) -> Node:
             break
         node = node.instance.inputs[0]
     return node
+
+
+def _idle_steps(node: Node) -> tuple[Node, ...]:
+    """A node and, of what its operands repeat, what computes nothing but its own operand. Where the opcode is another
+    one, that may be what is wrong instead, as in x · (y / 1) for x · (1 / y). Nothing where there is none."""
+    sources = [_unrepeated(entry) for entry in node.instance.inputs]
+    idle = [
+        source
+        for source in sources
+        if not source.instance.is_movement
+        and not is_filled(source)
+        and any(entry.digest.in_order == source.digest.in_order for entry in source.instance.inputs)
+    ]
+    return (*dict.fromkeys(idle), node) if idle else ()
 
 
 def _lost_rounding(ours: Sequence[Node], theirs: Sequence[Node]) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from hloexec.diffing.limits import LIMITS
 from hloexec.errors import HloError
 from hloexec.ir import Computation, Instruction, Module, PaddingDimension, SliceDimension, Window, WindowDimension
 from hloexec.ir.sharding import ReplicaGroups
@@ -22,9 +23,6 @@ from hloexec.origins import hlo_line
 from hloexec.verifier import verify
 
 __all__ = ["Edit", "edits_of"]
-
-_MOST_DIMENSIONS = 5
-_MOST_OPERANDS = 4
 
 
 @attrs.frozen(eq=False)
@@ -79,7 +77,7 @@ def _other_attributes(computation: Computation) -> Iterator[Instruction]:
         if vary is None or value is None:
             continue
         rank = max([1, *(_rank(each) for each in (root, *computation.operands_of(root)))])
-        for other in dict.fromkeys(vary(declared, value, min(rank, _MOST_DIMENSIONS))):
+        for other in dict.fromkeys(vary(declared, value, min(rank, LIMITS.permuted_dimensions))):
             if other != value:
                 yield attrs.evolve(root, attributes=attrs.evolve(root.attributes, **{declared.field: other}))
 
@@ -92,7 +90,7 @@ def _other_order(computation: Computation) -> Iterator[Instruction]:
     """Two operands of one shape exchanged."""
     root = computation.root
     operands = root.operands
-    if len(operands) > _MOST_OPERANDS:
+    if len(operands) > LIMITS.exchanged_operands:
         return
     shapes = [each.shape for each in computation.operands_of(root)]
     for first, second in combinations(range(len(operands)), 2):

@@ -5,22 +5,19 @@ from __future__ import annotations
 from hloexec.diffing.control import Decisions, carrying_loop
 from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Node
-from hloexec.diffing.localization.regions import LARGEST_REGION
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.relations import (
-    FEW_NUMBERS,
-    FEW_RUNS,
     NodePair,
     Relation,
     Relations,
     constant_of,
+    is_varied,
     transparent_chain,
 )
 from hloexec.diffing.localization.suspects import Suspect
+from hloexec.operations import traits_of
 
 __all__ = ["Misuses", "is_made_of"]
-
-_FEW_STEPS = 12
-"""Behind more values than this no step is looked for that is missing, or one too many."""
 
 
 class Misuses:
@@ -41,10 +38,10 @@ class Misuses:
     def _counts_alike(self, ours: Node, theirs: Node) -> bool:
         """Whether two values were equal in the iterations before, too, and others in each."""
         sides = [[run.results[node.leaf] for run in self._relations.runs_before(node)] for node in (ours, theirs)]
-        pairs = list(zip(*sides, strict=False))[:FEW_RUNS]
+        pairs = list(zip(*sides, strict=False))[: LIMITS.few_runs]
         values = {entry.digest.in_order for entry, _ in pairs} | {ours.digest.in_order}
         is_equal = all(self._relations.of(*pair) is Relation.EQUAL for pair in pairs)
-        return is_equal and len(values) > len(pairs) == FEW_RUNS
+        return is_equal and len(values) > len(pairs) == LIMITS.few_runs
 
     def constant(self, user: NodePair, operand: NodePair) -> Suspect | None:
         """The user of a constant that is another one than it should be, unless a loop carries that from elsewhere."""
@@ -82,9 +79,12 @@ class Misuses:
         """Whether an operand that is another value of `before` is so because it is used in the wrong place.
 
         If `after` has that value elsewhere as well, or if both are given by one instruction, in one iteration, it is
-        rather computed wrong.
+        rather computed wrong; not if it lacks only the step that makes it what it should be.
         """
         ours, theirs = transparent_chain(operand.ours)[-1], transparent_chain(operand.theirs)[-1]
+        is_a_step_short = any(is_varied(entry) and entry.digest == other.digest for entry in theirs.instance.inputs)
+        if is_a_step_short and traits_of(theirs.instance.instruction).moves is None:
+            return True
         is_evidence = ours.instance.is_source or self._relations.is_evidence(ours)
         if not is_evidence or len(self._relations.holders(other)) > 1:
             return False
@@ -118,8 +118,7 @@ class Misuses:
         runs = self._relations.runs_before(user)
         sources = [transparent_chain(_taken(run.results[user.leaf])[slot])[-1] for run in runs for slot in slots]
         right = [entry for entry in sources if self._relations.of(entry, operand.theirs) is Relation.EQUAL]
-        is_varied = any(entry.digest.count >= FEW_NUMBERS and not entry.digest.is_uniform for entry in right)
-        return is_varied or len(right) >= FEW_RUNS
+        return any(map(is_varied, right)) or len(right) >= LIMITS.few_runs
 
 
 def is_made_of(node: Node, other: Node) -> bool:
@@ -129,7 +128,7 @@ def is_made_of(node: Node, other: Node) -> bool:
         for entry in current.instance.inputs:
             if entry.digest.in_any_order == other.digest.in_any_order and entry.device == other.device:
                 return True
-            if len(pending) < _FEW_STEPS and entry not in pending:
+            if len(pending) < LIMITS.missing_steps and entry not in pending:
                 pending.append(entry)
     return False
 
@@ -158,7 +157,7 @@ def _way_of(user: Node, operand: Node) -> tuple[Node, ...]:
     found = [user, operand]
     while found[-1].instance.inputs:
         found.append(found[-1].instance.inputs[0])
-    return tuple(reversed(found)) if 2 < len(found) <= LARGEST_REGION else ()
+    return tuple(reversed(found)) if 2 < len(found) <= LIMITS.largest_region else ()
 
 
 def _number(node: Node) -> str:

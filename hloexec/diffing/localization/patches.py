@@ -10,18 +10,13 @@ import numpy as np
 
 from hloexec.diffing.agreement import aligned, arranged, is_near
 from hloexec.diffing.graph import Graph, Instance, Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.relations import NodePair
-from hloexec.diffing.replay import Replay
-from hloexec.diffing.states import State
+from hloexec.diffing.replaying.replay import Replay
+from hloexec.diffing.replaying.states import State
 from hloexec.values import Array
 
 __all__ = ["Patch", "patched", "replaced"]
-
-_PATIENCE = 60
-"""So many different instructions are computed again without one of them coming right, then a replacement is given up:
-what is wrong stays wrong then. Those that repair the bug farm's faults need 24 at most."""
-_PATIENCE_IN_LOOPS = 400
-"""The same for their runs on each device; loops may run millions."""
 
 
 @attrs.frozen(eq=False)
@@ -73,8 +68,8 @@ def _tried(
         for entry in instance.results:
             matches += now.has(entry) and not state.has(entry) and not entry.instance.is_movement
         reached_instructions.add(instance.static)
-        is_patient = count < _PATIENCE_IN_LOOPS * devices * (1 + matches)
-        return is_patient and len(reached_instructions) < _PATIENCE * (1 + matches) and not is_over()
+        is_patient = count < LIMITS.patience_in_loops * devices * (1 + matches)
+        return is_patient and len(reached_instructions) < LIMITS.patience * (1 + matches) and not is_over()
 
     after = replay.override(state, repair.first, repair.given, keep_going)
     if after is None:
@@ -161,12 +156,32 @@ def _runs_alike(ours: Graph, theirs: Graph, node: Node, counterpart: Node) -> di
     """The nodes that an instruction gave later, and on other devices, with what its counterpart gave there; as far as
     that ran as often."""
     found = {}
+    if len(counterpart.instance.iterations) < len(node.instance.iterations):
+        return _carried_alike(ours, theirs, node, counterpart)
     (runs, place), (other_runs, other_place) = (_later_runs(ours, node), _later_runs(theirs, counterpart))
     for device, instances in runs.items():
         for instance, other in zip(instances[place:], other_runs[device][other_place:], strict=False):
             if node.leaf < len(instance.results) and counterpart.leaf < len(other.results):
                 found[instance.results[node.leaf].number] = other.results[counterpart.leaf]
     return found
+
+
+def _carried_alike(ours: Graph, theirs: Graph, node: Node, counterpart: Node) -> dict[int, Node]:
+    """The same where the counterpart is what a loop was given: later, it is what the instruction that uses it in that
+    iteration uses instead."""
+    users = (user for user in theirs.users()[counterpart.number] if user.iterations == node.instance.iterations)
+    user = next(users, None)
+    if user is None:
+        return {}
+    place = user.inputs.index(counterpart)
+    taken = {
+        (run.device, run.iterations): run.inputs[place] for run in theirs.runs[user.static] if place < len(run.inputs)
+    }
+    return {
+        run.results[node.leaf].number: taken[run.device, run.iterations]
+        for run in ours.runs[node.instance.static]
+        if (run.device, run.iterations) in taken and run.number >= node.instance.number
+    }
 
 
 def _later_runs(graph: Graph, node: Node) -> tuple[dict[int, list[Instance]], int]:

@@ -14,21 +14,15 @@ import attrs
 
 from hloexec.diffing.agreement import arranged, comes_near, permuted
 from hloexec.diffing.graph import Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.relations import NodePair, Relation, Relations, is_filled, transparent_chain
 from hloexec.diffing.localization.rerun import Rerun
-from hloexec.diffing.replay import Replay
+from hloexec.diffing.replaying.replay import Replay
 from hloexec.ops.registry import Role, role_of
 from hloexec.values import Array
 
-__all__ = ["LARGEST_REGION", "Region", "Regions", "could_be"]
+__all__ = ["Region", "Regions", "could_be"]
 
-_MOST_STEPS = 40
-"""More steps than this on each device are not looked at on either side."""
-_MOST_TRIES = 32
-_MOST_GUESSES = 8
-_FEWEST_DIMENSIONS = 2
-LARGEST_REGION = 5
-"""A region of more instructions than this tells little."""
 _Key = tuple[int, int]
 
 
@@ -52,6 +46,9 @@ class Region:
     is_guessed: bool = False
     """Whether nothing but the place of the causes says that they are pairs."""
     misuses: tuple[Misuse, ...] = ()
+    misplaced: tuple[NodePair, NodePair, Node] | None = None
+    """What uses a value that another one should be, where that is right in itself; the two values; and what the first
+    one is in `before`."""
 
 
 @attrs.frozen(eq=False)
@@ -80,24 +77,25 @@ class Regions:
     def of(self, pair: NodePair) -> Region:
         """The region in which a pair differs that different steps computed."""
         ours, theirs = self._steps(pair)
-        nodes = self._around(ours.nodes) if len(ours.nodes) <= LARGEST_REGION else ()
+        nodes = self._around(ours.nodes) if len(ours.nodes) <= LIMITS.largest_region else ()
         corresponding = self._corresponding(pair, ours, theirs)
         if corresponding is not None:
-            taken = self._taken(corresponding, pair, ours)
-            return Region(nodes, misuses=taken) if taken else Region(nodes, (corresponding,))
-        misuses = tuple(self._misplaced(pair, ours, theirs)) if nodes else ()
-        guesses = [*_in_place(pair, self._relations), *self.frontier(pair)[:_MOST_GUESSES]]
+            misplaced = self._misplaced(corresponding, pair, ours)
+            return Region(nodes, () if misplaced else (corresponding,), misplaced=misplaced)
+        misuses = tuple(self._misused(pair, ours, theirs)) if nodes else ()
+        guesses = [*_in_place(pair, self._relations), *self.frontier(pair)[: LIMITS.region_guesses]]
         return Region(nodes, tuple(entry for entry in guesses if entry.numbers != pair.numbers), True, misuses)
 
-    def _taken(self, corresponding: NodePair, pair: NodePair, steps: _Steps) -> tuple[Misuse, ...]:
-        """What uses a value that another one should be, where that is right in itself: `before` has it, too."""
-        if self._relations.place_of(corresponding.ours) is None:
-            return ()
-        ours, theirs = (node.instance.instruction.name for node in (corresponding.ours, corresponding.theirs))
-        users = [node for node in steps.nodes if corresponding.ours in node.instance.inputs]
-        return tuple(
-            Misuse(NodePair(node, pair.theirs), f"it takes %{ours} where before takes %{theirs}") for node in users[:1]
-        )
+    def _misplaced(self, operand: NodePair, pair: NodePair, steps: _Steps) -> tuple[NodePair, NodePair, Node] | None:
+        """The step that uses a value which `before` has as well, but not there; that value as it takes it."""
+        place = self._relations.place_of(operand.ours)
+        if place is None:
+            return None
+        for node in steps.nodes:
+            for entry in node.instance.inputs:
+                if operand.ours in transparent_chain(entry):
+                    return NodePair(node, pair.theirs), NodePair(entry, operand.theirs), place
+        return None
 
     def _around(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         """Some nodes, and what they are computed from, as far as it may be right by accident, in the largest region."""
@@ -106,7 +104,7 @@ class Regions:
         for node in pending:
             for entry in node.instance.inputs:
                 is_open = not (entry.instance.is_source or is_filled(entry) or self._relations.is_confirmed(entry))
-                if is_open and entry.number not in found and len(found) < LARGEST_REGION:
+                if is_open and entry.number not in found and len(found) < LIMITS.largest_region:
                     found[entry.number] = entry
                     pending.append(entry)
         return tuple(found[number] for number in sorted(found))
@@ -124,20 +122,21 @@ class Regions:
         found = self._corresponding(pair, *self._steps(pair))
         return None if found is None or self._relations.place_of(found.ours) is not None else found
 
-    def rearranged(self, pair: NodePair, operands: Sequence[NodePair]) -> Node | None:
-        """What moves an operand into another order than it should, if the pair is right where it has another one: the
-        numbers of the operand are those of its counterpart, but the instructions read their dimensions otherwise."""
+    def rearranged(self, pair: NodePair, operands: Sequence[NodePair]) -> tuple[Node, NodePair] | None:
+        """What moves an operand into another order than it should, and that operand, if the pair is right where it has
+        another one: the numbers of the operand are those of its counterpart, but the instructions read their dimensions
+        otherwise."""
         rerun = Rerun(self._replay, self._state, pair.ours)
         before = self._state.raw[pair.ours.number]
         for operand in operands:
             chain = transparent_chain(operand.ours)
             value = self._state.values[operand.ours.number]
-            if max(value.ndim, operand.theirs.value.ndim) < _FEWEST_DIMENSIONS or not self._is_moved(chain, operand):
+            if max(value.ndim, operand.theirs.value.ndim) < 2 or not self._is_moved(chain, operand):
                 continue
             for other in permuted(operand.theirs.value, value):
                 now = rerun.value({operand.ours.number: other})
                 if now is not None and comes_near(now, before, pair.theirs.value):
-                    return _mover(chain)
+                    return _mover(chain), operand
         return None
 
     def _is_moved(self, chain: Sequence[Node], operand: NodePair) -> bool:
@@ -162,7 +161,7 @@ class Regions:
             return None if place is None else _key(place)
 
         matched = self._state.matched
-        most = _MOST_STEPS * len(self._replay.graph.outputs)
+        most = LIMITS.region_steps * len(self._replay.graph.outputs)
         ours = _steps_of(pair.ours, known, most)
         theirs = _steps_of(
             pair.theirs,
@@ -177,7 +176,7 @@ class Regions:
         partly = None
         rerun = Rerun(self._replay, self._state, pair.ours)
         before = self._state.raw[pair.ours.number]
-        for candidate, values in islice(self._replacements(pair, ours, theirs), _MOST_TRIES):
+        for candidate, values in islice(self._replacements(pair, ours, theirs), LIMITS.region_tries):
             if self._is_over():
                 break
             now = rerun.value(values)
@@ -272,7 +271,7 @@ class Regions:
         """Whether two values of other iterations could easily correspond by accident."""
         return _are_apart(ours, theirs) and not self._relations.is_evidence(ours)
 
-    def _misplaced(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> Iterator[Misuse]:
+    def _misused(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> Iterator[Misuse]:
         """Steps that compute from another value of `before` than they should, take a step too many, or one too few."""
         extra = ours.leaves[pair.ours.number] - theirs.leaves[pair.theirs.number]
         for node in ours.nodes:

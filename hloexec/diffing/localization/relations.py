@@ -6,7 +6,8 @@ clamp reached. What counts here is therefore always a pair, a value and the one 
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from enum import Enum
 from itertools import islice
@@ -15,27 +16,20 @@ import attrs
 
 from hloexec.diffing.agreement import aligned, is_near
 from hloexec.diffing.graph import Graph, Instance, Node
-from hloexec.diffing.replay import Replay
-from hloexec.diffing.states import State
+from hloexec.diffing.limits import LIMITS
+from hloexec.diffing.replaying.replay import Replay
+from hloexec.diffing.replaying.states import State
 from hloexec.operations import traits_of
 
 __all__ = [
-    "FEW_NUMBERS",
-    "FEW_RUNS",
     "NodePair",
     "Relation",
     "Relations",
     "constant_of",
     "is_filled",
+    "is_varied",
     "transparent_chain",
 ]
-
-FEW_NUMBERS = 5
-"""Arrays of fewer elements, of integers or of one number are easily equal by accident."""
-FEW_RUNS = 3
-"""So are numbers in fewer iterations."""
-_DEPTH = 3
-_MOST_RUNS = 8
 
 
 class Relation(Enum):
@@ -96,7 +90,11 @@ class Relations:
     def runs_before(self, node: Node) -> list[Instance]:
         """The last few runs, before it, of what computed a value of either side, in the same loops on its device; the
         last one first."""
-        return list(islice(self._graph_of(node).runs.before(node.instance), _MOST_RUNS))
+        return list(islice(self._graph_of(node).runs.before(node.instance), LIMITS.runs_compared))
+
+    def nodes_between(self, first: Node, last: Node) -> Iterator[Node]:
+        """The values of `after` that were computed between two others."""
+        return map(self._replay.graph.node, range(first.number + 1, last.number))
 
     def _graph_of(self, node: Node) -> Graph:
         """The graph of the side that computed a value."""
@@ -117,9 +115,12 @@ class Relations:
         if match is None:
             return None
         is_evident = self.is_evidence(ours) and match.is_in_order
-        if is_evident or self._corresponds(ours, match.node, _DEPTH):
-            return match.node
-        return None
+        return match.node if is_evident or self.corresponds(ours, match.node) else None
+
+    def corresponds(self, ours: Node, theirs: Node) -> bool:
+        """Whether two values are the same, and so are their operands, as far back as equal numbers are little
+        evidence."""
+        return self._corresponds(ours, theirs, LIMITS.operands_deep)
 
     def is_confirmed(self, ours: Node) -> bool:
         """Whether `before` computes what a value of `after` is from operands that are the same."""
@@ -168,13 +169,15 @@ class Relations:
 
     def _is_crossed(self, ours: Node, theirs: Node) -> bool:
         """Whether more of the last two operands are those of the other side where these change places; in a loop that
-        may show in the first iteration only."""
+        may show in the first iteration only. If as many are, those of a select whose predicate is negated do."""
         score = 0
         for one, other in self._runs_alike(ours, theirs):
             score = score or self._crossing(
                 one, _operands_of(one, ours.leaf)[-2:], _operands_of(other, theirs.leaf)[-2:]
             )
-        return score > 0
+        if score or len(ours.instance.inputs) != 3:
+            return score > 0
+        return _is_negation(ours.instance.inputs[0]) != _is_negation(theirs.instance.inputs[0])
 
     def _runs_alike(self, ours: Node, theirs: Node) -> Iterator[tuple[Instance, Instance]]:
         """What computed two values, and the first runs of their instructions, if these are in the same iteration."""
@@ -188,7 +191,9 @@ class Relations:
         order = list(zip(first, second, strict=True)), list(zip(first, reversed(second), strict=True))
         equal = [[pair for pair in pairs if not self.differ(*pair)] for pairs in order]
         if not traits_of(instance.instruction).commutes:
-            return len(equal[1]) - len(equal[0])
+            # A value may be the number that it is compared with.
+            filled = [sum(is_filled(ours) and is_filled(theirs) for ours, theirs in pairs) for pairs in order]
+            return len(equal[1]) - len(equal[0]) or filled[1] - filled[0]
         evident = [sum(self.is_evidence(ours) for ours, _ in pairs) for pairs in equal]
         if evident[0] != evident[1]:
             return evident[1] - evident[0]
@@ -209,11 +214,23 @@ class Relations:
         return 1 + (ours.shape == theirs.shape) + is_as_deep + has_same_attributes + operands
 
     def is_evidence(self, node: Node) -> bool:
+        """Whether it is no accident that `before` has the same numbers."""
         digest = self.state.raw.digest(node.number)
         if traits_of(node.instance.instruction).moves is not None and not _passes_on(node.instance):
             # Of a value that chooses among others, all elements are in `before`, if perhaps not the right ones.
             return False
-        return digest.count >= FEW_NUMBERS and not digest.is_uniform and digest.family not in ("integer", "pred")
+        if digest.family == "integer" and digest.root_mean_square < LIMITS.large_integers:
+            return False
+        if digest.family == "integer" and digest.count == 1:
+            # Limits of a type, and masks.
+            return abs(digest.magnitude - 2.0 ** round(math.log2(digest.magnitude))) > 1
+        return digest.count >= LIMITS.few_equal and not digest.is_uniform and digest.family != "pred"
+
+    def _have_same_operands(self, ours: Instance, theirs: Instance) -> bool:
+        """Whether two instructions are given the same, constants aside, in whatever order, and that is no accident."""
+        first, second = ([entry for entry in side.inputs if not is_filled(entry)] for side in (ours, theirs))
+        orders = [Counter(entry.digest.in_any_order for entry in side) for side in (first, second)]
+        return orders[0] == orders[1] and any(is_varied(entry) or self.is_evidence(entry) for entry in first)
 
     def _corresponds(self, ours: Node, theirs: Node, depth: int) -> bool:
         """Whether two values are computed alike, from operands that are the same."""
@@ -225,7 +242,7 @@ class Relations:
             return one.opcode == other.opcode and (one.is_constant or ours.digest.in_order == theirs.digest.in_order)
         pairs = self.operand_pairs(ours, theirs)
         if pairs is None:
-            return False
+            return self._have_same_operands(one, other)
         return all(
             self._are_same(pair.ours, pair.theirs)
             and (depth <= 1 or self.is_evidence(pair.ours) or self._corresponds(pair.ours, pair.theirs, depth - 1))
@@ -237,10 +254,14 @@ def _without_negation(ours: Node, theirs: Node) -> tuple[Node, Node]:
     """Two predicates of which one is the other's negation, both without it."""
     sides = [transparent_chain(node)[-1] for node in (ours, theirs)]
     for place, node in enumerate(sides):
-        if traits_of(node.instance.instruction).is_involution:
+        if _is_negation(node):
             sides[place] = node.instance.inputs[0]
             return sides[0], sides[1]
     return ours, theirs
+
+
+def _is_negation(node: Node) -> bool:
+    return traits_of(transparent_chain(node)[-1].instance.instruction).is_involution and node.digest.family == "pred"
 
 
 def _operands_of(instance: Instance, leaf: int) -> list[Node]:
@@ -269,6 +290,11 @@ def _passes_on(instance: Instance) -> bool:
         and len(instance.operands) == 1
         and instance.inputs[0].digest.family == instance.results[0].digest.family
     )
+
+
+def is_varied(node: Node) -> bool:
+    """Whether a value holds several numbers that are not all the same."""
+    return node.digest.count >= LIMITS.few_equal and not node.digest.is_uniform
 
 
 def transparent_chain(node: Node) -> list[Node]:

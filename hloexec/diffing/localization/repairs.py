@@ -13,25 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import numpy as np
 
-from hloexec.diffing.agreement import comes_near, is_right, is_same
-from hloexec.diffing.evaluation import Overlay
+from hloexec.diffing.agreement import comes_near, is_near, is_right, is_same
 from hloexec.diffing.graph import Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.edits import Edit, edits_of
-from hloexec.diffing.localization.regions import LARGEST_REGION
 from hloexec.diffing.localization.relations import NodePair, constant_of
 from hloexec.diffing.localization.rerun import Rerun
-from hloexec.diffing.replay import Replay
-from hloexec.diffing.states import State
+from hloexec.diffing.replaying.evaluation import Overlay
+from hloexec.diffing.replaying.replay import Replay
+from hloexec.diffing.replaying.states import State
 from hloexec.values import Array
 
 __all__ = ["Repair", "Repairs"]
-
-_FEWEST_FLAGS = 16
-_FEWEST_INTEGERS = 4
-"""A value of fewer preds, or fewer integers, is easily right by accident."""
-_MOST_EDITS = 500
-_MORE_EDITS = 100
-"""So many more are tried once one has made the value right: others may do so, too."""
 
 
 @attrs.frozen(eq=False)
@@ -62,7 +55,7 @@ class Repairs:
         before = self._state.raw[pair.ours.number]
         near = None
         right: list[Repair] = []
-        last = _MOST_EDITS
+        last = LIMITS.edits
         for node, array, text in self._changes(steps, others):
             self._tried += 1
             if self._tried > last or self._is_over():
@@ -71,14 +64,14 @@ class Repairs:
             if now is None or not comes_near(now, before, pair.theirs.value):
                 continue
             if is_right(now, pair.theirs.value):
-                last = min(last, self._tried + _MORE_EDITS)
+                last = min(last, self._tried + LIMITS.more_edits)
                 right.append(Repair(node, text))
             near = near or Repair(node, text)
         return _one_of(right) or near
 
     def _changes(self, steps: Sequence[Node], others: Sequence[Node]) -> Iterator[tuple[Node, Array, str]]:
         """Each change, by the node that it changes and what that gives then."""
-        for kind in (self._left_out, self._edited, self._with_constants, self._from_others):
+        for kind in (self._left_out, self._with_constants, self._edited, self._from_others):
             yield from kind(steps, others)
 
     def _edited(self, steps: Sequence[Node], _: Sequence[Node]) -> Iterator[tuple[Node, Array, str]]:
@@ -86,9 +79,16 @@ class Repairs:
         edits = [(node, edit) for node in steps for edit in self._edits_of(node)]
         for node, edit in sorted(edits, key=lambda entry: entry[1].is_called):
             arrays = self._replay.evaluator.results_of(edit.module, node.instance, self._state.values)
-            same = [self._state.raw[node.number], *(self._state.values[entry.number] for entry in node.instance.inputs)]
-            if arrays is not None and not any(is_same(arrays[node.leaf], array) for array in same):
+            if arrays is not None and not self._changes_little(node, arrays[node.leaf]):
                 yield node, arrays[node.leaf], f"it would be right as {edit.text}"
+
+    def _changes_little(self, node: Node, now: Array) -> bool:
+        """Whether a node as it is now is what it was, or is one of its operands, perhaps but for roundings, as the sine
+        of small numbers is."""
+        if is_same(now, self._state.raw[node.number]):
+            return True
+        values = (self._state.values[entry.number] for entry in node.instance.inputs)
+        return any(value.shape == now.shape and is_near(now, value) for value in values)
 
     def _edits_of(self, node: Node) -> Iterator[Edit]:
         module = self._replay.evaluator.alone(node.instance, self._state.values)
@@ -149,7 +149,7 @@ def _one_of(repairs: Sequence[Repair]) -> Repair | None:
     if not repairs:
         return None
     nodes = {repair.node.number: repair.node for repair in repairs}
-    if len(nodes) > LARGEST_REGION:
+    if len(nodes) > LIMITS.largest_region:
         return max(repairs, key=lambda repair: repair.node.number)
     return attrs.evolve(repairs[0], alike=tuple(nodes[number] for number in sorted(nodes)))
 
@@ -157,5 +157,5 @@ def _one_of(repairs: Sequence[Repair]) -> Repair | None:
 def _is_evidence(node: Node) -> bool:
     """Whether having the right value is no accident."""
     digest = node.digest
-    fewest = {"pred": _FEWEST_FLAGS, "integer": _FEWEST_INTEGERS}.get(digest.family, 1)
+    fewest = {"pred": LIMITS.fewest_flags, "integer": LIMITS.fewest_integers}.get(digest.family, 1)
     return digest.count >= fewest and (digest.count == 1 or not digest.is_uniform)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hloexec.diffing.evaluation import Overlay
 from hloexec.diffing.graph import Node
-from hloexec.diffing.replay import Replay
-from hloexec.diffing.states import State
+from hloexec.diffing.limits import LIMITS
+from hloexec.diffing.replaying.evaluation import Overlay
+from hloexec.diffing.replaying.replay import Replay
+from hloexec.diffing.replaying.states import State
 from hloexec.values import Array
 
 __all__ = ["Rerun"]
-
-_MOST_STEPS = 400
-"""More steps than this before a value on each device are not looked at."""
 
 
 class Rerun:
@@ -48,7 +46,7 @@ class Rerun:
         if self._steps is None:
             found = {self._target.number: self._target}
             pending = [self._target]
-            most = _MOST_STEPS * len(self._replay.graph.outputs)
+            most = LIMITS.rerun_steps * len(self._replay.graph.outputs)
             for current in pending:
                 for entry in current.instance.inputs:
                     if entry.number not in found and not entry.instance.is_source and len(found) < most:

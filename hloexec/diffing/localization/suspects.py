@@ -33,3 +33,5 @@ class Suspect:
     """What is to blame where it computes no value of its own: a conditional, or what hands on the values of a loop."""
     is_restructured: bool = False
     """Whether it was found among steps that do not correspond."""
+    is_end: bool = False
+    """Whether it may be any of the steps before it as well, too many to list."""

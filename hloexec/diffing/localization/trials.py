@@ -8,24 +8,23 @@ import attrs
 
 from hloexec.diffing.agreement import arranged
 from hloexec.diffing.control import Decisions
+from hloexec.diffing.findings import InstructionRun
 from hloexec.diffing.graph import Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.localization.causes import Causes
+from hloexec.diffing.localization.handings import Handings
 from hloexec.diffing.localization.patches import Patch, patched, replaced
 from hloexec.diffing.localization.regions import Regions
 from hloexec.diffing.localization.relations import NodePair, Relations
 from hloexec.diffing.localization.repairs import Repair, Repairs
 from hloexec.diffing.localization.suspects import Suspect
-from hloexec.diffing.replay import Replay
-from hloexec.diffing.states import State
+from hloexec.diffing.replaying.replay import Replay
+from hloexec.diffing.replaying.states import State
 from hloexec.dtypes import element_type_of
+from hloexec.ops.registry import Role, role_of
 from hloexec.precision import unit_roundoff
 
 __all__ = ["Trials"]
-
-_MOST_TRIES = 20
-"""More suspects than this are not tried for one fault, nor more pairs behind which no suspect was proven."""
-_MANY = 20
-"""If so many more values come right behind a suspect, it is to blame, though results do not."""
 
 
 @attrs.define(eq=False)
@@ -80,15 +79,20 @@ class Trials:
         relations = Relations(replay, state)
         self._regions = Regions(replay, relations, is_over)
         self._causes = Causes(relations, self._regions, (replay.graph, replay.index.graph), decisions, is_over)
+        self._handings = Handings(relations, decisions)
         self._repairs = Repairs(replay, state, is_over)
         self._tried: set[tuple[int, int]] = set()
-        self._left = _MOST_TRIES
+        self._partly_tried: set[tuple[int, int]] = set()
+        self._left = LIMITS.tries
         self._seen = _Seen()
         self._around: list[NodePair] = []
         """The pairs that are proven, each behind the one before it."""
 
     def next(self) -> tuple[Suspect | None, Patch | None]:
         """The next instruction to blame, and the patch that proves it, if there is one."""
+        suspects = (entry for entry in self._handings.suspects() if entry.place and not self._is_known(entry.place))
+        if (handing := next(suspects, None)) is not None:
+            return handing, None
         found = self._proven(self._causes.of(self._wrong))
         deciding = self._seen.deciding
         if found is None and deciding is not None:
@@ -104,6 +108,9 @@ class Trials:
             return None, None
         return suspect, self._partly(suspect.trial or suspect.pair)
 
+    def _is_known(self, place: InstructionRun) -> bool:
+        return (place.computation, place.instruction) in self._known
+
     def _proven(self, suspects: Iterable[Suspect]) -> tuple[Suspect, Patch | None] | None:
         """The first of some suspects that is proven, or needs no proof."""
         for suspect in suspects:
@@ -117,14 +124,17 @@ class Trials:
                 # No value shows it.
                 return suspect, None
             trial = suspect.trial or suspect.pair
-            if trial.numbers in self._tried:
+            is_new = trial.numbers not in self._tried
+            shows_in_part = not suspect.is_restructured and trial is suspect.pair
+            if not is_new and (not shows_in_part or trial.numbers in self._partly_tried):
                 continue
-            if len(self._tried) >= _MOST_TRIES or self._is_over():
+            if len(self._tried) >= LIMITS.tries or self._is_over():
                 break
-            patch = self._patched(trial)
-            if patch is None and not suspect.is_restructured and trial is suspect.pair:
+            patch = self._patched(trial) if is_new else None
+            if patch is None and shows_in_part:
                 # In what loops that end otherwise give, it can show only in part.
-                patch = self._partly(trial, _MANY)
+                self._partly_tried.add(trial.numbers)
+                patch = self._partly(trial, LIMITS.many_right)
             if patch is not None:
                 if self._seen.narrowed is not None:
                     return self._seen.narrowed, patch
@@ -145,15 +155,20 @@ class Trials:
         before `end`, if it is given."""
         for pair in sorted(self._causes.pairs, key=self._causes.order):
             is_behind = end is None or pair.ours.number < end.ours.number
-            if pair.numbers in self._tried or not is_behind:
+            if pair.numbers in self._tried or not is_behind or _is_given(pair.ours):
                 continue
             if self._left == 0 or self._is_over():
                 break
             self._left -= 1
             patch = self._patched(pair)
             if patch is not None:
+                nodes = self._regions.of(pair).nodes
                 region = Suspect(
-                    pair, region=self._regions.of(pair).nodes, decision=self._causes.decisions.get(pair.numbers)
+                    pair,
+                    "" if nodes else "it, or one of the steps before it that before takes otherwise",
+                    region=nodes,
+                    decision=self._causes.decisions.get(pair.numbers),
+                    is_end=not nodes,
                 )
                 return self._inside(pair, patch) or (region, patch)
         return None
@@ -161,6 +176,7 @@ class Trials:
     def _inside(self, pair: NodePair, patch: Patch) -> tuple[Suspect, Patch | None] | None:
         """What is to blame among the steps behind a pair that is proven."""
         self._around.append(pair)
+        outer, self._seen = self._seen, _Seen(narrowed=self._seen.narrowed)
         inner = self._regions.corresponding(pair)
         decision = self._causes.decisions.get(pair.numbers)
         found = None if inner is None else self._proven(self._causes.behind(inner, decision))
@@ -168,6 +184,9 @@ class Trials:
         if found is None and (repair := self._repaired(pair)) is not None:
             where = NodePair(repair.node, pair.theirs)
             found = Suspect(where, repair.text, pair, repair.alike, decision=decision), patch
+        if found is None and self._seen.apparent is not None:
+            found = self._apparent()
+        self._seen = outer
         self._around.pop()
         return found
 
@@ -202,7 +221,13 @@ def _without_results(suspect: Suspect, patch: Patch | None) -> tuple[Suspect, Pa
     results still differ."""
     if suspect.decision is None:
         return suspect, patch
-    return attrs.evolve(suspect, is_proven=suspect.is_proven or (patch is not None and patch.is_proof)), None
+    is_proven = suspect.is_proven or (patch is not None and patch.is_proof and not suspect.is_end)
+    return attrs.evolve(suspect, is_proven=is_proven), None
+
+
+def _is_given(node: Node) -> bool:
+    """Whether a value is an input, with which nothing can be wrong."""
+    return role_of(node.instance.instruction) is Role.PARAMETER
 
 
 def _counts(node: Node) -> bool:

@@ -13,7 +13,6 @@ import numpy as np
 from hloexec.devices.topology import Topology
 from hloexec.diffing.agreement import is_near
 from hloexec.diffing.correspondence import Correspondence, nested
-from hloexec.diffing.evaluation import Evaluator
 from hloexec.diffing.graph import Graph
 from hloexec.diffing.partitioned.layouts import (
     Division,
@@ -26,6 +25,7 @@ from hloexec.diffing.partitioned.layouts import (
     tile_shape,
 )
 from hloexec.diffing.partitioned.tiles import Tiles
+from hloexec.diffing.replaying.evaluation import Evaluator
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, Module, NamedSharding, Shape, TileSharding, leaf_shapes
 from hloexec.sharding import leaf_shardings, result_shardings

@@ -14,8 +14,8 @@ import attrs
 import numpy as np
 
 from hloexec.diffing.agreement import is_near
-from hloexec.diffing.evaluation import Evaluator, Overlay
 from hloexec.diffing.graph import Instance
+from hloexec.diffing.replaying.evaluation import Evaluator, Overlay
 from hloexec.dtypes import element_type_of
 from hloexec.operations import traits_of
 from hloexec.ops.common import wide

@@ -12,6 +12,7 @@ import numpy as np
 
 from hloexec.devices.tiles import places, tiles_of
 from hloexec.devices.topology import Topology
+from hloexec.diffing.limits import LIMITS
 from hloexec.errors import UnsupportedError
 from hloexec.ir import Module, NamedSharding, TileSharding, TupleSharding
 from hloexec.values import Array
@@ -27,10 +28,6 @@ __all__ = [
     "tile_of",
     "tile_shape",
 ]
-
-_MOST_DIVISIONS = 12
-_MOST_LAYOUTS = 48
-"""Of one shape."""
 
 
 @attrs.frozen
@@ -103,7 +100,7 @@ def divisions_of(before: Module, after: Module, topology: Topology) -> list[Divi
             both = zip(first.places, second.places, strict=True)
             combined = tuple(one * second.parts + other for one, other in both)
             found[Division(first.parts * second.parts, combined)] = None
-    return list(found)[:_MOST_DIVISIONS]
+    return list(found)[: LIMITS.divisions]
 
 
 def _shardings(module: Module) -> Iterator[TileSharding | NamedSharding]:
@@ -147,4 +144,4 @@ def layouts(shape: Sequence[int], divisions: Sequence[Division], counts: Collect
         for layout in found
         if not is_whole(layout) and total // math.prod(entry.parts for entry in layout if entry) in counts
     ]
-    return sorted(kept, key=lambda layout: len([*filter(None, layout)]))[:_MOST_LAYOUTS]
+    return sorted(kept, key=lambda layout: len([*filter(None, layout)]))[: LIMITS.layouts]

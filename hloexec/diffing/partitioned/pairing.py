@@ -14,20 +14,17 @@ import attrs
 
 from hloexec.diffing.agreement import arranged
 from hloexec.diffing.digests import Digest
-from hloexec.diffing.evaluation import Evaluator, Overlay, Values
 from hloexec.diffing.graph import Instance, Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.matching import Index
 from hloexec.diffing.partitioned.starts import Starts, in_place
 from hloexec.diffing.partitioned.steps import Steps, holds_same, steps_from
 from hloexec.diffing.partitioned.tiles import Key, Tiles
+from hloexec.diffing.replaying.evaluation import Evaluator, Overlay, Values
 from hloexec.operations import exchanges, traits_of
 
 __all__ = ["TiledIndex"]
 
-_MOST_EQUAL = 8
-_MOST_SOURCES = 24
-_MOST_LEVELS = 4
-_MOST_FAILURES = 3
 _Parts = dict[int, Node]
 """Parts of a whole value, by the numbers of the nodes in whose place they are."""
 _Source = tuple[tuple[str, str], int, Key]
@@ -134,7 +131,7 @@ class TiledIndex(Index):
         wholes = self._wholes(theirs, is_computed)
         likeliest: tuple[Steps, _Parts] | None = None
         passed: set[tuple[str, str]] = set()
-        for _ in range(_MOST_LEVELS):
+        for _ in range(LIMITS.shard_levels):
             steps = steps_from(ours, lambda node: any(self._parts_like(whole, node) for whole in wholes), passed)
             if steps is None:
                 break
@@ -171,7 +168,7 @@ class TiledIndex(Index):
         """The parts that most of some values are, and whether they all are."""
         best: _Parts | None = None
         most = (0, 0, 0)
-        for _, parts in islice(self._sources(theirs, wholes, steps), _MOST_SOURCES):
+        for _, parts in islice(self._sources(theirs, wholes, steps), LIMITS.shard_sources):
             pairs = [(values[number], part.value) for number, part in parts.items()]
             equal = sum(holds_same(*pair) for pair in pairs)
             in_order = sum(holds_same(*pair, in_order=True) for pair in pairs)
@@ -203,11 +200,11 @@ class TiledIndex(Index):
         whole, key = self._tiles.whole_of(theirs)
         statics = steps.result.instance.static, steps.ends[0].instance.static, whole.instance.static
         way = self._ways.setdefault((statics, steps.result.leaf, whole.leaf, key), _Way())
-        sources = list(islice(self._sources(theirs, wholes, steps), _MOST_SOURCES))
+        sources = list(islice(self._sources(theirs, wholes, steps), LIMITS.shard_sources))
         for source, parts in sources:
             if source == way.source and self._gives(theirs, steps, parts, values):
                 return [parts]
-        if way.failures == _MOST_FAILURES:
+        if way.failures == LIMITS.shard_failures:
             return []
         found = [(source, parts) for source, parts in sources if self._gives(theirs, steps, parts, values)]
         if len(found) == 1:
@@ -242,11 +239,11 @@ class TiledIndex(Index):
         if not is_computed:
             equal = self.equal_in_any_order(digest)
             others = (node for node in equal if node.device == whole.device and node.number not in self._tiles.wholes)
-            found |= {node.number: node for node in islice(others, _MOST_EQUAL)}
+            found |= {node.number: node for node in islice(others, LIMITS.shard_equal)}
         pending = [whole]
         for node in pending:
             is_passed = node is whole or traits_of(node.instance.instruction).moves is not None
-            if is_passed and len(pending) < _MOST_EQUAL:
+            if is_passed and len(pending) < LIMITS.shard_equal:
                 pending += [entry for entry in node.instance.inputs if entry.number not in found]
                 found |= {entry.number: entry for entry in node.instance.inputs}
         return list(found.values())

@@ -13,18 +13,16 @@ from itertools import islice, product
 import numpy as np
 
 from hloexec.diffing.agreement import arranged
-from hloexec.diffing.evaluation import Evaluator, Values
 from hloexec.diffing.graph import Instance, Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.partitioned.steps import Steps, holds_same
 from hloexec.diffing.partitioned.tiles import Tiles
+from hloexec.diffing.replaying.evaluation import Evaluator, Values
 from hloexec.dtypes import element_type_of
 from hloexec.operations import traits_of
 from hloexec.values import Array
 
 __all__ = ["Starts", "in_place"]
-
-_MOST_PLACES = 256
-_MOST_ARRANGEMENTS = 3
 
 
 class Starts:
@@ -73,7 +71,8 @@ class Starts:
 def in_place(steps: Steps, parts: Mapping[int, Node], values: Values) -> Iterator[dict[int, Array]]:
     """Parts in the place of what steps begin from, in each of the ways in which they may lie in its dimensions."""
     ways = [
-        list(islice(arranged(parts[node.number].value, values[node.number]), _MOST_ARRANGEMENTS)) for node in steps.ends
+        list(islice(arranged(parts[node.number].value, values[node.number]), LIMITS.arrangements))
+        for node in steps.ends
     ]
     for arrays in zip(*ways, strict=False):
         yield {node.number: array for node, array in zip(steps.ends, arrays, strict=True)}
@@ -95,7 +94,7 @@ def _places(instance: Instance, values: Values) -> Iterator[list[tuple[Node, int
     starts = _starts_of(instance)
     whole, part = values[instance.operands[0][0].number].shape, instance.results[0].shape
     ranges = [range(size - own + 1) for size, own in zip(whole, part, strict=True)]
-    if math.prod(map(len, ranges)) <= _MOST_PLACES:
+    if math.prod(map(len, ranges)) <= LIMITS.places:
         for places in product(*ranges):
             found = dict(zip(starts, places, strict=True))
             # One node may be the start along several axes.

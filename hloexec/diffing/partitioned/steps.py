@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import attrs
 import numpy as np
 
-from hloexec.diffing.evaluation import Evaluator, Overlay, Values
 from hloexec.diffing.graph import Instance, Node
+from hloexec.diffing.limits import LIMITS
+from hloexec.diffing.replaying.evaluation import Evaluator, Overlay, Values
 from hloexec.dtypes import element_type_of
 from hloexec.operations import traits_of
 from hloexec.ops.common import wide
@@ -16,10 +17,6 @@ from hloexec.precision import unit_roundoff
 from hloexec.values import Array
 
 __all__ = ["Steps", "holds_same", "steps_from"]
-
-_MOST_STEPS = 64
-_SHARE = 0.05
-"""So many elements may be off: those in which cancellation amplifies roundings."""
 
 
 @attrs.frozen(eq=False)
@@ -67,7 +64,7 @@ def steps_from(node: Node, is_end: Callable[[Node], bool], passed: Collection[tu
             ends[current.number] = current
         elif current.instance.number not in found:
             sources = _sources_of(current)
-            if len(found) > _MOST_STEPS or not (sources or _is_given(current)):
+            if len(found) > LIMITS.shard_steps or not (sources or _is_given(current)):
                 return None
             if sources:
                 found[current.instance.number] = current.instance
@@ -116,4 +113,4 @@ def holds_same(actual: Array, expected: Array, in_order: bool = False) -> bool:
         finite = np.abs(second[np.isfinite(second)])
         scale = np.abs(second) + (np.sqrt(np.mean(np.square(finite))) if finite.size else 0.0)
         off = ~((np.abs(first - second) <= part * scale) | (first == second) | (np.isnan(first) & np.isnan(second)))
-    return bool(np.count_nonzero(off) <= _SHARE * off.size)
+    return bool(np.count_nonzero(off) <= LIMITS.share_off * off.size)

@@ -16,8 +16,8 @@ import numpy as np
 
 from hloexec.diffing.correspondence import nested
 from hloexec.diffing.digests import Digest, digest_of
-from hloexec.diffing.evaluation import Evaluator, Values
 from hloexec.diffing.graph import Graph, Instance, Node
+from hloexec.diffing.limits import LIMITS
 from hloexec.diffing.partitioned.dependence import Dependence, masked
 from hloexec.diffing.partitioned.layouts import (
     Division,
@@ -29,6 +29,7 @@ from hloexec.diffing.partitioned.layouts import (
     tile_of,
     tile_shape,
 )
+from hloexec.diffing.replaying.evaluation import Evaluator, Values
 from hloexec.ir import ArrayShape, Computation, Instruction
 from hloexec.numerics.leaves import leaves_of
 from hloexec.numerics.sampling.spread import Spread
@@ -36,8 +37,6 @@ from hloexec.values import Array
 
 __all__ = ["TileEvaluator", "TileInstance", "Tiles"]
 
-_MOST_SUMS = 24
-"""Of one instruction."""
 
 Key: TypeAlias = tuple[Layout, tuple[tuple[int, int, Division], ...]]
 """Which part of a value it is: its tile and, of a part of a sum, along which axes of which operands it is a part."""
@@ -277,7 +276,7 @@ class Tiles:
         for given in (key[0] for key in self.parts[operand.number] if not key[1]):
             for layout in results:
                 shape = tile_shape(node.shape, layout)
-                if shape is None or int(np.prod(shape)) not in self._counts or count >= _MOST_SUMS:
+                if shape is None or int(np.prod(shape)) not in self._counts or count >= LIMITS.partial_sums:
                     continue
                 key = self._sum_key(dependence, given, layout)
                 if key is not None:

@@ -15,7 +15,7 @@ from hloexec.diffing.recording.arrays import Arrays
 from hloexec.diffing.recording.columns import Operands
 from hloexec.errors import ResourceError
 from hloexec.exec.observers import Event
-from hloexec.ir import Module, leaf_shapes
+from hloexec.ir import Instruction, Module, leaf_shapes
 from hloexec.operations import exchanges
 from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.system_memory import in_units
@@ -131,9 +131,11 @@ class GraphRecorder:
 
     def _passed_on(self, event: Event, scope: _Scope, device: int) -> Sequence[int]:
         """The nodes that a renaming instruction may pass on, the one of its first array first: the operands', or those
-        that the last iteration of a loop has handed on."""
+        that a call was given or the last iteration of a loop has handed on."""
         instruction = event.instruction
         role = role_of(instruction)
+        if role is Role.PARAMETER:
+            return _given(instruction.attributes.number, event.path[-1].instruction, scope.parent)
         if role is Role.WHILE and (instruction.name, instruction.attributes.body) in scope.handed_on:
             return scope.handed_on.pop((instruction.name, instruction.attributes.body))
         if role in (Role.CALL, Role.CONDITIONAL, Role.ASYNC_START):
@@ -241,6 +243,17 @@ class GraphRecorder:
                 f"the values of {self.graph.module.name} take more than the {in_units(self._most_bytes)} that may be "
                 "kept of them; diff a part of the module (hloexec extract), or smaller shapes"
             )
+
+
+def _given(number: int, caller: Instruction, outer: _Scope | None) -> Sequence[int]:
+    """The nodes that a parameter of what an instruction calls was given; none where operands are not passed as they
+    are."""
+    if outer is None:
+        return ()
+    role = role_of(caller)
+    if role is Role.WHILE and (caller.name, caller.attributes.body) in outer.handed_on:
+        return outer.handed_on[caller.name, caller.attributes.body]
+    return outer.nodes.get(caller.operands[number], ()) if role in (Role.WHILE, Role.CALL) else ()
 
 
 def _caller(path: str) -> str:

@@ -6,11 +6,11 @@ import numpy as np
 
 import hloexec
 from hloexec.devices.topology import Topology
-from hloexec.diffing.evaluation import Evaluator
 from hloexec.diffing.graph import Graph
 from hloexec.diffing.partitioned.dependence import Dependence
 from hloexec.diffing.partitioned.layouts import Division, divisions_of, layout_of, layouts, tile_of, tile_shape
 from hloexec.diffing.recording.recorder import GraphRecorder
+from hloexec.diffing.replaying.evaluation import Evaluator
 from hloexec.ir import Sharding
 from hloexec.text.attributes.shardings import parse_sharding
 

@@ -19,11 +19,11 @@ import numpy as np
 from hloexec.diffing.agreement import agrees, rounds_alike
 from hloexec.diffing.bounds import Bounds, whole
 from hloexec.diffing.chains import NO_CHAIN, InstructionChains, path_chain
-from hloexec.diffing.evaluation import Evaluator, window_of
 from hloexec.diffing.graph import Graph, Instance, Node
 from hloexec.diffing.matching import Index, Match
 from hloexec.diffing.recording.held import Held, Holding, Kept, Overwritten, own
-from hloexec.diffing.states import State
+from hloexec.diffing.replaying.evaluation import Evaluator, window_of
+from hloexec.diffing.replaying.states import State
 from hloexec.dtypes import element_type_of
 from hloexec.numerics.error_budget import Chain, worst
 from hloexec.operations import traits_of

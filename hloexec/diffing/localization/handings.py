@@ -1,0 +1,133 @@
+"""What loops hand on: where the body of one computes the value that it should hand on, and hands on another one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from hloexec.diffing.control import Decisions, Handing
+from hloexec.diffing.digests import Digest
+from hloexec.diffing.graph import Node
+from hloexec.diffing.limits import LIMITS
+from hloexec.diffing.localization.relations import NodePair, Relations, is_varied, transparent_chain
+from hloexec.diffing.localization.suspects import Suspect
+
+__all__ = ["Handings"]
+
+_Key: TypeAlias = tuple[str, int, int]
+"""A value in terms of `before`: its family, how many elements it has, and their digest in any order."""
+_Slots: TypeAlias = dict[_Key, list[Node]]
+"""By a value that was given, what was handed on in its place."""
+
+
+class Handings:
+    """What the loops of one state of a replay hand on; `decisions` are those of either side."""
+
+    def __init__(self, relations: Relations, decisions: tuple[Decisions, Decisions]) -> None:
+        self._relations = relations
+        self._ours, self._theirs = decisions
+
+    def suspects(self) -> Iterator[Suspect]:
+        """The roots of bodies that hand on another right value than they should, though they were given right values
+        and the right one is at hand; the earliest first.
+
+        Values that loops carry have no names that both sides know. They pair up by what a loop is given at first: if
+        several were given the same, by all that is handed on in their places.
+        """
+        found = [suspect for name, device in self._ours.loops() for suspect in self._of_loop(name, device)]
+        yield from sorted(found, key=lambda suspect: suspect.pair.ours.number)
+
+    def _of_loop(self, name: str, device: int) -> Iterator[Suspect]:
+        other = self._theirs.like(name, self._ours, device)
+        pairs = zip(self._ours.handings(name, device), self._theirs.handings(other, device), strict=False)
+        for iteration, (ours, theirs) in enumerate(pairs):
+            if not self._are_right(ours, theirs):
+                return
+            wrong = self._wrong(ours, theirs)
+            if wrong and (place := self._ours.handed_on(name, iteration, device)) is not None:
+                known = self._keys_of_body(name, iteration, device) | {self._key(node) for node in ours.given}
+                for pair in wrong:
+                    # A value that nothing uses any more is not computed.
+                    if pair.ours in ours.given or _key_of(pair.theirs.digest) in known:
+                        first, second = (
+                            node.instance.instruction.name for node in (self._source(pair.ours), pair.theirs)
+                        )
+                        reason = f"it hands on %{first} where before hands on %{second}"
+                        yield Suspect(pair, reason, place=place)
+                return
+
+    def _are_right(self, ours: Handing, theirs: Handing) -> bool:
+        """Whether all that an iteration is given is in `before`."""
+        rights = {_key_of(node.digest) for node in theirs.given}
+        return all(self._is_right(node, rights) for node in ours.given)
+
+    def _is_right(self, node: Node, rights: set[_Key]) -> bool:
+        """Whether `before` has a value: among the given ones, or anywhere."""
+        return self._key(node) in rights or self._relations.state.matches.is_any(node.number)
+
+    def _wrong(self, ours: Handing, theirs: Handing) -> list[NodePair]:
+        """What is handed on, and what should be, where what is handed on is right in itself."""
+        sides = self._slots(ours), self._slots(theirs, is_theirs=True)
+        rights = {_key_of(node.digest) for node in (*theirs.given, *theirs.handed)}
+        found = []
+        for key, nodes in sides[0].items():
+            others = sides[1].get(key, [])
+            if len(nodes) != len(others):
+                continue
+            # Of equal ones, what the body has not changed is rather the wrong one.
+            left, missing = sorted(nodes, key=ours.given.__contains__), []
+            for other in others:
+                equal = next((node for node in left if self._key(node) == _key_of(other.digest)), None)
+                if equal is None:
+                    missing.append(other)
+                else:
+                    left.remove(equal)
+            if len(missing) != 1 or not self._is_right(left[0], rights):
+                continue
+            if left[0] in ours.given or (_is_evidence(missing[0]) and self._is_as_computed(left[0])):
+                found.append(NodePair(left[0], missing[0]))
+        return found
+
+    def _slots(self, handing: Handing, *, is_theirs: bool = False) -> _Slots:
+        found: _Slots = defaultdict(list)
+        for given, handed in zip(handing.given, handing.handed, strict=False):
+            found[_key_of(given.digest) if is_theirs else self._key(given)].append(handed)
+        return found
+
+    def _is_as_computed(self, node: Node) -> bool:
+        """Whether `before` computes a value alike."""
+        source = transparent_chain(node)[-1]
+        match = self._relations.state.matches[source.number]
+        return source.instance.is_source or (match is not None and self._relations.corresponds(source, match.node))
+
+    def _source(self, node: Node) -> Node:
+        match = self._relations.state.matches[node.number]
+        return node if match is None else match.node
+
+    def _key(self, node: Node) -> _Key:
+        """What a value of `after` is in `before`."""
+        match = self._relations.state.matches[node.number]
+        return _key_of(self._relations.state.raw.digest(node.number) if match is None else match.node.digest)
+
+    def _keys_of_body(self, name: str, iteration: int, device: int) -> set[_Key]:
+        """The values that the body of a loop computes in an iteration."""
+        conditions = self._ours.of(name, device)
+        if iteration + 1 >= len(conditions):
+            return set()
+        return {
+            self._key(node)
+            for node in self._relations.nodes_between(conditions[iteration], conditions[iteration + 1])
+            if node.device == device
+        }
+
+
+def _key_of(digest: Digest) -> _Key:
+    return digest.family, digest.count, digest.in_any_order
+
+
+def _is_evidence(node: Node) -> bool:
+    """Whether having this value is no accident."""
+    if node.digest.count == 1:
+        return node.digest.family not in ("integer", "pred") and not float(node.digest.total).is_integer()
+    return is_varied(node) and (node.digest.family != "integer" or node.digest.count >= LIMITS.few_numbers)

@@ -1,0 +1,87 @@
+"""What two instructions were given, and what they gave, in all of their runs."""
+
+from __future__ import annotations
+
+from hloexec.diffing.graph import Graph, Instance, Node
+from hloexec.diffing.limits import LIMITS
+from hloexec.diffing.localization.relations import NodePair, Relation, Relations, is_filled
+
+__all__ = ["PairedRuns"]
+
+
+class PairedRuns:
+    """The runs of instructions of both modules, in one state of a replay."""
+
+    def __init__(self, relations: Relations, graphs: tuple[Graph, Graph]) -> None:
+        self._relations = relations
+        self._graphs = graphs
+        self._known_runs: dict[tuple[int, tuple[str, str], int, str], dict[tuple[str, ...], Instance]] = {}
+
+    def first_of_its_kind(self, pair: NodePair) -> NodePair:
+        """The first pair that differs of those that the same two instructions gave in the same loops."""
+        ours = self._runs(0, pair.ours.instance)
+        theirs = self._runs(1, pair.theirs.instance)
+        if len(ours) == 1 or len(theirs) == 1 or pair.ours.instance.iterations != pair.theirs.instance.iterations:
+            return pair
+        for iterations, one in ours.items():
+            if one.number >= pair.ours.instance.number:
+                break
+            other = theirs.get(iterations)
+            if other is not None and len(one.results) > pair.ours.leaf and len(other.results) > pair.theirs.leaf:
+                first = NodePair(one.results[pair.ours.leaf], other.results[pair.theirs.leaf])
+                if self.is_wrong(first):
+                    return first
+        return pair
+
+    def is_wrong(self, pair: NodePair) -> bool:
+        """Whether a pair differs, or has the same numbers in the same dimensions elsewhere."""
+        relation = self._relations.of(pair.ours, pair.theirs)
+        return relation is Relation.DIFFERENT or (
+            relation is Relation.SHUFFLED and pair.ours.shape == pair.theirs.shape
+        )
+
+    def have_same_operands(self, ours: Instance, theirs: Instance) -> bool:
+        """Whether two instructions of other opcodes have the same operands, constants aside, in some order; in so many
+        iterations or so many elements that it is no accident."""
+        if self._equal_but_for_constants(ours, theirs):
+            return True
+        pairs = self._equal_operands(ours, theirs)
+        if not pairs:
+            return False
+        if any(self._relations.place_of(entry) is not None and not is_filled(entry) for entry, _ in pairs):
+            return True
+        if all(self._relations.corresponds(*pair) for pair in pairs):
+            return True
+        runs = self._runs(0, ours), self._runs(1, theirs)
+        common = [(one, runs[1][key]) for key, one in runs[0].items() if key in runs[1] and one.number <= ours.number]
+        return len(common) >= LIMITS.few_runs and all(self._equal_operands(*entry) for entry in common)
+
+    def _equal_but_for_constants(self, ours: Instance, theirs: Instance) -> bool:
+        """Whether each has one operand that is no constant, so that no other one can be meant, and these are equal."""
+        first, second = ([entry for entry in each.inputs if not is_filled(entry)] for each in (ours, theirs))
+        if ours.others or theirs.others or len(first) != 1 or len(second) != 1:
+            return False
+        return self._relations.of(first[0], second[0]) is Relation.EQUAL
+
+    def _equal_operands(self, ours: Instance, theirs: Instance) -> list[tuple[Node, Node]]:
+        """The operands of two instructions, pair by pair, if these are equal in some order; none if they are not."""
+        first, second = ours.inputs, theirs.inputs
+        if ours.others or theirs.others or len(first) != len(second) or len(ours.results) != len(theirs.results):
+            return []
+        orders = [list(zip(first, order, strict=True)) for order in (second, second[::-1])]
+        return next(
+            (order for order in orders if all(self._relations.of(*pair) is Relation.EQUAL for pair in order)), []
+        )
+
+    def _runs(self, side: int, instance: Instance) -> dict[tuple[str, ...], Instance]:
+        """The runs of an instruction on a device in the same loops, by their iterations, in the order of the run."""
+        key = (side, instance.static, instance.device, instance.loops)
+        if key not in self._known_runs:
+            if sum(map(len, self._known_runs.values())) > LIMITS.known_runs:
+                self._known_runs.clear()
+            self._known_runs[key] = {
+                entry.iterations: entry
+                for entry in self._graphs[side].runs[instance.static]
+                if entry.device == instance.device and entry.loops == instance.loops
+            }
+        return self._known_runs[key]
