@@ -76,7 +76,7 @@ def _relate(
     elif entry.role is Role.CONSTANT:
         _relate_constant(use, devices)
     else:
-        _FLOWS.get(entry.role, _nothing)(use, instruction)
+        _FLOWS.get(entry.role, _keep_all)(use, instruction)
 
 
 def _relate_units(use: Relating, instruction: Instruction) -> None:
@@ -107,6 +107,10 @@ def _keep_dynamic(use: Relating, instruction: Instruction) -> None:
     for index, leaf in leaf_shapes(instruction.shape):
         if isinstance(leaf, ArrayShape) and leaf.is_dynamic:
             use.keep(use.result.leaves[index], "it is an array of dynamic size")
+
+
+def _keep_all(use: Relating, instruction: Instruction) -> None:
+    use.keep_all(f"how the dimensions of {instruction.opcode} depend on one another is not known")
 
 
 def _nothing(use: Relating, instruction: Instruction) -> None:
@@ -167,6 +171,10 @@ def _relate_part(use: Relating, instruction: Instruction) -> None:
 
 
 _FLOWS = {
+    Role.PARAMETER: _nothing,
+    Role.TOKEN: _nothing,
+    Role.PARTITION_ID: _nothing,
+    Role.REPLICA_ID: _nothing,
     Role.TUPLE: _relate_tuple,
     Role.GET_TUPLE_ELEMENT: _relate_element,
     Role.FORWARD: _relate_forward,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import attrs
 import pytest
 
 import hloexec
@@ -147,6 +148,15 @@ def test_what_the_relation_says_is_what_the_shape_rule_infers(name: str) -> None
             assert_valid(shuffled(module, seed))
     before, after = sizes_of(module), sizes_of(small)
     assert max(max(sizes, default=1) for sizes in after["a"]) < max(max(sizes, default=1) for sizes in before["a"])
+
+
+def test_the_dimensions_of_an_opcode_without_a_relation_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = hloexec.parse(program("reverse"))
+    without = attrs.evolve(OPCODES["reverse"], relate=None)
+    monkeypatch.setitem(OPCODES, "reverse", without)
+    found = hloexec.shrink(module, dims={64: 2})
+    assert sizes_of(found.module)["a"] == [(64, 48)]
+    assert {each.reason for each in found.kept} == {"how the dimensions of reverse depend on one another is not known"}
 
 
 @pytest.mark.parametrize("name", sorted(OPCODES))
