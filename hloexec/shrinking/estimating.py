@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 
 import attrs
 
@@ -97,7 +96,3 @@ class Workload:
 
 
 _NO_ARRAYS = (Role.PARAMETER, Role.CONSTANT, Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD)
-
-
-def element_count(shape: ArrayShape) -> int:
-    return prod(shape.dimensions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 import attrs
 
@@ -142,8 +142,3 @@ def kept_sizes(module: Module, dimensions: Dimensions, groups: Groups) -> tuple[
         before = found.get(key, KeptSize(size, 0, reason, *place))
         found[key] = attrs.evolve(before, arrays=before.arrays + uses[root].arrays)
     return tuple(sorted(found.values(), key=lambda kept: (-kept.size, -kept.arrays, kept.reason)))
-
-
-def guessed(constants: Sequence[ConstantChange]) -> Iterator[ConstantChange]:
-    """The constants that were not certain."""
-    return (constant for constant in constants if not constant.is_certain)
