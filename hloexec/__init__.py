@@ -30,7 +30,7 @@ TYPE_CHECKING = False  # importing it from typing would take most of the time of
 if TYPE_CHECKING:
     from typing import Any
 
-    from hloexec import buffers, diffing, extraction, golden, ir, literals, nan_search, tracing
+    from hloexec import buffers, diffing, extraction, golden, ir, literals, nan_search, shrinking, tracing
     from hloexec.buffers import (
         BufferAssignment,
         MemoryComparison,
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from hloexec.ops.policies.policy import NumericsPolicy
     from hloexec.origins import SourceLine
     from hloexec.sharding import shard_inputs, unshard_outputs
+    from hloexec.shrinking import Shrinkage, shrink
     from hloexec.text import format, parse
     from hloexec.text.dumps.buffer_assignment import parse_buffer_assignment
     from hloexec.tracing import Trace, TraceEvent, read_trace, trace
@@ -136,6 +137,7 @@ __all__ = [
     "Shape",
     "ShapeError",
     "Sharding",
+    "Shrinkage",
     "Sink",
     "Source",
     "SourceLine",
@@ -179,6 +181,8 @@ __all__ = [
     "run",
     "run_devices",
     "shard_inputs",
+    "shrink",
+    "shrinking",
     "trace",
     "tracing",
     "unregister_custom_call",
@@ -225,6 +229,7 @@ _HOMES = {
     "RunOptions": "hloexec.exec.options",
     "Shape": "hloexec.ir",
     "Sharding": "hloexec.ir",
+    "Shrinkage": "hloexec.shrinking",
     "Sink": "hloexec.exec.host",
     "Source": "hloexec.exec.host",
     "SourceLine": "hloexec.origins",
@@ -258,12 +263,15 @@ _HOMES = {
     "run": "hloexec.exec",
     "run_devices": "hloexec.exec",
     "shard_inputs": "hloexec.sharding",
+    "shrink": "hloexec.shrinking",
     "trace": "hloexec.tracing",
     "unregister_custom_call": "hloexec.custom_calls.user_calls",
     "unshard_outputs": "hloexec.sharding",
     "verify": "hloexec.verifier",
 }
-_PACKAGES = frozenset({"buffers", "diffing", "extraction", "golden", "ir", "literals", "nan_search", "tracing"})
+_PACKAGES = frozenset(
+    {"buffers", "diffing", "extraction", "golden", "ir", "literals", "nan_search", "shrinking", "tracing"}
+)
 """Packages with the types of parts of arguments and results, such as `hloexec.ir.Window`."""
 
 

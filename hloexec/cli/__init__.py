@@ -29,7 +29,7 @@ from hloexec.errors import HloError, HloWarning, InputError, ParseError, ShapeEr
 
 __all__ = ["main"]
 
-_COMMANDS = tuple("run trace nan extract compare diff golden info plan memory fmt ops schema".split())
+_COMMANDS = tuple("run trace nan extract shrink compare diff golden info plan memory fmt ops schema".split())
 _RUNNING = ("run", "trace", "nan", "extract", "diff", "golden")
 """Commands that run modules; their process is set up for it."""
 _WITH_VERDICT = ("nan", "extract", "compare", "diff", "golden", "memory")

@@ -31,13 +31,23 @@ def memory_advice(file: str, module: Module, given: RunOptions, options: dict[st
         yield
     except ResourceError as error:
         steps = [["info", file, "--computations"], ["memory", file]]
+        words = attrs.evolve(given, inputs=(), overrides=(), different_inputs=False).words()
         name = _fitting_computation(module, given, options)
         if name is not None:
-            words = attrs.evolve(given, inputs=(), overrides=(), different_inputs=False).words()
             limit = [] if given.memory_limit is None else ["--memory-limit", str(given.memory_limit)]
             steps.insert(0, ["run", file, "--computation", name, *words, *limit])
+        if given.memory_limit is None and options.get("computation") is None:
+            steps.insert(0, ["run", file, "--shrink", _shrunken_size(), *words])
         commands = "\n".join("  " + shlex.join(["hloexec", *step]) for step in steps)
         raise ResourceError(f"{error}\n\nnext:\n{commands}") from error
+
+
+def _shrunken_size() -> str:
+    """What a smaller module may take: half of what there is, and no more than runs in minutes."""
+    from hloexec.system_memory import memory_limit_bytes
+
+    allowed = memory_limit_bytes(None)
+    return "2G" if allowed is None or allowed > 4 << 30 else f"{max(1, allowed >> 21)}M"
 
 
 def _fitting_computation(module: Module, given: RunOptions, options: dict[str, Any]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hloexec.errors import UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.random.bit_generators import threefry_2x32_words
+from hloexec.ops.relations import Relating, Resizing
 from hloexec.values import Array
 
 _WORDS = 4
@@ -47,6 +49,21 @@ class Threefry2x32:
     Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); jaxlib,
     gpu/prng_kernels.
     """
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        words = [value.axes for value in use.operands[:_WORDS]]
+        for axes in (*words, *use.result.leaves.values()):
+            use.same(words[0], axes)
+
+    @staticmethod
+    def resize(change: Resizing) -> str | None:
+        """The number of words, eight bytes of it."""
+        (before, after), config = change.sizes(0), change.backend_config
+        count = prod(before).to_bytes(8, "little")
+        if bytes_of_config(config) != count:
+            return config
+        return prod(after).to_bytes(8, "little").decode("utf-8", "surrogateescape")
 
     @staticmethod
     def infer(*operands: Shape, config: int | None) -> Shape:

@@ -16,6 +16,7 @@ import attrs
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ir import Computation, Instruction, Shape
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
+from hloexec.ops.relations import RelateRule, Resizing
 from hloexec.ops.traits import NO_TRAITS, Traits, traits_with_rules
 
 __all__ = [
@@ -61,6 +62,10 @@ class CustomCall:
     """Whether results under the `exact` policy are the same bits on every machine."""
     documentation: str = ""
     """The formula and its source."""
+    relate: RelateRule | None = None
+    """How the dimensions of operands and results depend on one another (`hloexec.ops.relations`); None: not known."""
+    resize: Callable[[Resizing], str | None] | None = None
+    """The `backend_config` for other sizes; None where it does not depend on them."""
     is_pure: bool = True
     """Whether a call computes the same whenever its operands are the same, and does nothing else."""
 
@@ -174,12 +179,13 @@ def custom_call(
     """Register the decorated class as the entry of `targets`.
 
     The class's docstring gives the formula and its source; its static methods `evaluate` or `forwards` and (optional)
-    `infer`, `supports`, `bind` and the rules of its traits (`hloexec.ops.traits`) are what they are called, and so is
-    `config`. `is_reproducible` says that the `exact` policy may run it, and `traits` are those that are not rules.
+    `infer`, `supports`, `bind`, `relate`, `resize` and the rules of its traits (`hloexec.ops.traits`) are what they are
+    called, and so is `config`. `is_reproducible` says that the `exact` policy may run it, and `traits` are those that
+    are not rules.
     """
 
     def decorate(cls: _Entry) -> _Entry:
-        names = ("evaluate", "infer", "supports", "forwards", "bind")
+        names = ("evaluate", "infer", "supports", "forwards", "bind", "relate", "resize")
         rules: dict[str, Any] = {name: getattr(cls, name) for name in names if hasattr(cls, name)}
         rules["traits"] = traits_with_rules(traits, cls)
         rules["is_reproducible"] = is_reproducible or "forwards" in rules

@@ -15,6 +15,7 @@ from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ir import Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape
 from hloexec.ops.registry import Callee
+from hloexec.ops.relations import Relating
 from hloexec.ops.sorting.sort import first_indices
 from hloexec.values import Array
 
@@ -45,6 +46,15 @@ class TopK:
     elements the lower index comes first. The comparator takes two elements, or two elements and their indices. Source:
     XLA, topk_rewriter.
     """
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        operand = use.operands[0].axes
+        for axes in use.result.leaves.values():
+            use.same(operand[:-1], axes[:-1])
+            use.keep(axes[-1:], "it is how many elements are chosen")
+        use.at_least(operand[-1], use.size(use.result.axes[-1]))
+        use.result_positions(1, operand[-1])
 
     @staticmethod
     def supports(instruction: Instruction) -> str | None:

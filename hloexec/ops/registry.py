@@ -16,6 +16,7 @@ import attrs
 
 from hloexec.ir import Computation, Instruction, Shape
 from hloexec.ops.attributes import attribute_fields
+from hloexec.ops.relations import RelateRule, ResizeRule, pointwise
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.rows import RowForm
 from hloexec.ops.traits import NO_TRAITS, TRAITS, Traits, traits_with_rules
@@ -171,9 +172,17 @@ class Opcode:
     summed: Callable[..., Summation | None] | None = None
     """Of opcodes whose rounding is SUM: from `attributes`, `shape`, `operand_shapes` and `computations`, by keyword,
     what is added up; None where the reducer adds nothing, or is called step by step and rounds by itself."""
+    relate: RelateRule | None = None
+    """How the dimensions of operands and result depend on one another; None where that is a matter of its role."""
+    resize: ResizeRule | None = None
+    """The attributes for other sizes; None where none of them depends on sizes."""
     window: Callable[..., tuple[slice, ...]] | None = None
     """Of what copies operand 1 into a window of operand 0, and changes nothing else: from the sizes of both, and from
     the other operands' arrays, that window."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.relate is None and self.is_elementwise:
+            object.__setattr__(self, "relate", pointwise)
 
     @rounding.default
     def _usual_rounding(self) -> Rounding:
@@ -210,15 +219,17 @@ OPCODES: dict[str, Opcode] = {}
 _Entry = TypeVar("_Entry", bound=type)
 
 
-_RULES = tuple("infer unstated well_formed evaluate exchange bind memory_order by_rows summed window".split())
+_RULES = tuple(
+    "infer unstated well_formed evaluate exchange bind memory_order by_rows summed relate resize window".split()
+)
 
 
 def opcode(name: str, *, operands: int | tuple[int, int | None], **fields: Any) -> Callable[[_Entry], _Entry]:
     """Register the decorated class as the entry of opcode `name`; `fields` are others of `Opcode`, and of `Traits`.
 
     The class's docstring gives the rule and its source; its static methods `infer`, `unstated`, `well_formed`,
-    `evaluate`, `bind`, `memory_order`, `by_rows`, `summed`, `window` and (collectives) `exchange` are what they are
-    called, and so are those that are rules of its `traits`: `bounds`, `demands`, `demands_for`.
+    `evaluate`, `bind`, `memory_order`, `by_rows`, `summed`, `relate`, `resize`, `window` and (collectives) `exchange`
+    are what they are called, and so are those that are rules of its `traits`: `bounds`, `demands`, `demands_for`.
     """
 
     traits = Traits(**{trait: fields.pop(trait) for trait in TRAITS & fields.keys()})

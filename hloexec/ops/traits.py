@@ -119,6 +119,10 @@ class Traits:
     """Whether, applied twice, it gives its operand."""
     cancels: bool = False
     """Whether the result is the sum or the difference of the operands, which may be far smaller than they are."""
+    same_unit: bool = False
+    """Whether operands and result count the same, where they are numbers of the same type."""
+    is_product: bool = False
+    """Whether the result is the product of the operands."""
     pole: Pole | None = None
     invalid: str | None = None
     """A noun phrase: why a result is NaN though every operand is finite."""

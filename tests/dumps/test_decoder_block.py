@@ -20,7 +20,7 @@ from tests.text.seeds import seed_path
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not xla.available(), reason="needs jaxlib")]
 
 
-def _roundings(module: Module) -> int:
+def roundings_of(module: Module) -> int:
     """The largest number of bf16 results on a path from an input to an output, called computations included."""
     depths: dict[str, int] = {}
 
@@ -60,7 +60,7 @@ def test_decoder_block_matches_xla_at_full_size(module: Module) -> None:
     beyond_inputs = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     assert beyond_inputs < 2e9
     expected = xla.run_hlo(xla.equivalent_module(module.source), *inputs)
-    steps = _roundings(module)
+    steps = roundings_of(module)
     for actual, wanted in zip(outputs, expected, strict=True):
         wide, truth = actual.astype(np.float32), wanted.astype(np.float32)
         assert np.isfinite(wide).all()

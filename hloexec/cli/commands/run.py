@@ -11,7 +11,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs import computation_named, given_values, values_per_device
-from hloexec.cli.options import KeyValue, echo_json, file_argument, json_option, strict_option
+from hloexec.cli.options import ByteCount, KeyValue, echo_json, file_argument, json_option, strict_option
 from hloexec.cli.run_options import RunOptions, run_options
 from hloexec.errors import InputError
 
@@ -76,6 +76,12 @@ __all__ = ["command"]
     metavar="xla-cpu|POLICY|FILE",
     help="Compare the result with that of XLA:CPU (through jaxlib), of another policy, of another module on the same "
     "inputs, or with a golden or a .npz file; exits with 1 if they differ.",
+)
+@click.option(
+    "--shrink",
+    "shrink_to",
+    type=ByteCount(),
+    help="Shrink the module first, so that the run takes at most so much memory (see hloexec shrink).",
 )
 @click.option("--computation", metavar="NAME", help="Run this computation instead of the entry.")
 @click.option(
@@ -147,6 +153,7 @@ class _Options:
     printed: Sequence[str]
     iterations: int
     against: str | None
+    shrink_to: int | None
     computation: str | None
     no_plan: bool
     no_verify: bool
@@ -191,6 +198,8 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
     own.require_destinations()
     host = host_values(own.infeed, own.outfeed, own.received, own.sent)
     snapshot = load_with_values(file, strict=strict)
+    if own.shrink_to is not None:
+        snapshot = _shrunken(snapshot, own.shrink_to)
     verify = not own.no_verify
     if verify:
         hloexec.verify(snapshot.module, strict=strict)
@@ -208,6 +217,19 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
     options |= {**given.limits(), **host.on_devices(topology.count)}
     expected = snapshot.result if source.is_recorded(snapshot) and not given.overrides else None
     return _Loaded(snapshot, chosen, topology, values, options, host, expected)
+
+
+def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
+    """The snapshot with a smaller module, which its values do not fit; standard error says so."""
+    from hloexec.shrinking import shrink
+    from hloexec.system_memory import in_units
+
+    found = shrink(snapshot.module, max_bytes=max_bytes)
+    if not found.changes:
+        return snapshot
+    before, after = in_units(found.argument_bytes_before), in_units(found.argument_bytes)
+    click.echo(f"shrunken: inputs take {after} instead of {before} (hloexec shrink --report says how)", err=True)
+    return attrs.evolve(snapshot, module=found.module, inputs_per_device=(), result=None)
 
 
 def _topology(module: Module, given: RunOptions, options: dict[str, Any]) -> Topology:

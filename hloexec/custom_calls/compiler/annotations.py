@@ -15,6 +15,7 @@ from hloexec.errors import EvaluationError, ShapeError
 from hloexec.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.control.annotations import ANNOTATIONS
+from hloexec.ops.relations import Relating, pointwise
 from hloexec.ops.signatures import TOKEN_SHAPE
 from hloexec.ops.traits import Traits
 from hloexec.values import TOKEN, Array, Token
@@ -33,6 +34,8 @@ class Annotation:
     through HLO.
     """
 
+    relate = staticmethod(pointwise)
+
     infer = evaluate = staticmethod(lambda operand: operand)
 
 
@@ -42,6 +45,8 @@ class Pin:
 
     Source: XLA, hlo_instruction_utils and buffer types (`b(f32[8])`).
     """
+
+    relate = staticmethod(pointwise)
 
     evaluate = staticmethod(Annotation.evaluate)
 
@@ -78,6 +83,10 @@ class Nothing:
     XLA replaces collectives and transfers by AllocateBuffer and NopReturnToken when it flattens control flow for
     measurements; ShardingGroup gives an empty tuple. Source: XLA, collective_ops_utils; Shardy.
     """
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        """Any amount of memory can be allocated."""
 
     @staticmethod
     def evaluate(*operands: object, shape: Shape) -> Any:

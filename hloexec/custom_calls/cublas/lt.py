@@ -20,7 +20,9 @@ from hloexec.custom_calls.cublas.matmul import (
     check_addends,
     gemm_config,
     read_gemm_config,
+    relate_product,
     require_real,
+    resized_strides,
     result_type_of,
 )
 from hloexec.custom_calls.registry import custom_call
@@ -39,6 +41,7 @@ from hloexec.ops.common import array_shape, narrow, widen
 from hloexec.ops.contraction.dot import Dot, ScaledDot, contraction_shape
 from hloexec.ops.contraction.ragged_dot import RaggedDot, RaggedDotAttributes
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.relations import Relating, Resizing
 from hloexec.values import Array
 
 
@@ -94,6 +97,14 @@ class ScaledGemm(Product):
     there is one; older versions have scale_c and scale_d before the bias. Results: D, its largest magnitude before
     scale_d (f32[]) where `damax_output`, a workspace. Source: XLA, GemmRewriter; cuBLAS, cublasLtMatmul.
     """
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        relate_product(use, use.config)
+
+    @staticmethod
+    def resize(change: Resizing) -> str | None:
+        return resized_strides(change)
 
     @staticmethod
     def infer(*operands: Shape, config: GemmConfig, shape: Shape) -> Shape:

@@ -7,9 +7,10 @@ matter. Source: XLA, GemmBackendConfig; cuBLAS, cublasLtMatmul and cublasLtEpilo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from math import pi, sqrt
+from math import pi, prod, sqrt
 
 import attrs
 import numpy as np
@@ -22,11 +23,19 @@ from hloexec.errors import EvaluationError, HloError, ShapeError, UnsupportedErr
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS
-from hloexec.ops.contraction.dot import Dot, DotAttributes, MatrixProduct, contraction_shape, product_size
+from hloexec.ops.contraction.dot import (
+    Dot,
+    DotAttributes,
+    MatrixProduct,
+    contraction_shape,
+    product_size,
+    relate_contraction,
+)
 from hloexec.ops.contraction.product_sums import AddedProduct
 from hloexec.ops.elementwise.arithmetic import maximum
 from hloexec.ops.elementwise.declaration import exact_formula
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.relations import Relating, Resizing
 from hloexec.ops.traits import ContractionSize
 from hloexec.values import Array
 
@@ -41,8 +50,10 @@ __all__ = [
     "gelu",
     "gemm_config",
     "read_gemm_config",
+    "relate_product",
     "relu",
     "require_real",
+    "resized_strides",
     "result_type_of",
 ]
 
@@ -195,6 +206,14 @@ class Gemm(Product):
     """
 
     @staticmethod
+    def relate(use: Relating) -> None:
+        relate_product(use, use.config)
+
+    @staticmethod
+    def resize(change: Resizing) -> str | None:
+        return resized_strides(change)
+
+    @staticmethod
     def infer(*operands: Shape, config: GemmConfig, shape: Shape) -> Shape:
         _require_count(operands, config, ShapeError)
         arrays = operand_shapes(operands, "the gemm")
@@ -240,6 +259,37 @@ class Gemm(Product):
         result = result_shapes(shape, "the gemm")[0]
         product = Dot.bind(attributes=config.dimension_numbers, shape=result, operand_shapes=operand_shapes)
         return AddedProduct(product) if product is not None and config.beta else product
+
+
+def relate_product(use: Relating, config: GemmConfig) -> None:
+    """As a dot; what is added has the last dimensions of the product, and a workspace any size."""
+    lhs, rhs, *others = (operand.axes for operand in use.operands)
+    results = use.result.parts
+    relate_contraction(use, config.dimension_numbers, lhs, rhs, results[0].axes)
+    for axes in (*others, *(value.axes for value in results[1 : 1 + config.epilogue.has_auxiliary])):
+        if axes:
+            use.same(axes, results[0].axes[-len(axes) :])
+
+
+def resized_strides(change: Resizing) -> str | None:
+    """The config with the numbers of elements of one matrix of lhs and rhs as they are now."""
+    config = change.backend_config
+    if config is None:
+        return None
+    for name, number in (("lhs_stride", 0), ("rhs_stride", 1)):
+        found = re.search(rf'"{name}":"?(\d+)', config)
+        if found:
+            stride = _resized_stride(int(found[1]), *change.sizes(number))
+            config = f"{config[: found.start(1)]}{stride}{config[found.end(1) :]}"
+    return config
+
+
+def _resized_stride(stride: int, before: Sequence[int], after: Sequence[int]) -> int:
+    """The product of the last dimensions that it was the product of; else what it is."""
+    for rank in range(len(before) + 1):
+        if prod(before[rank:]) == stride:
+            return prod(after[rank:])
+    return stride
 
 
 def _require_count(operands: Sequence[object], config: GemmConfig, error: type[HloError]) -> None:

@@ -5,6 +5,7 @@ Source: TransformerEngine, jax/csrc/extensions/attention.cpp, jax/cpp_extensions
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import prod
 
@@ -27,6 +28,7 @@ from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.relations import Axes, Relating, Resizing, Value
 from hloexec.values import Array
 
 
@@ -68,6 +70,19 @@ class FusedAttentionForward:
     0; a workspace. What lies outside of a sequence gives 0, and −∞ as its log-sum-exp. Source: TransformerEngine,
     jax/csrc/extensions/attention.cpp (FusedAttnForwardFFI).
     """
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        _relate_sequences(use, use.operands[3:])
+        _relate_lengths(use, 5 + use.config.has_softmax_offset)
+        results, state = use.result.parts, 2 + use.config.has_largest
+        _relate_output(use, results[0].axes)
+        _relate_auxiliary(use, results[1].axes)
+        use.keep(results[state].axes, _STATE)
+
+    @staticmethod
+    def resize(change: Resizing) -> str | None:
+        return _resized(change)
 
     @staticmethod
     def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
@@ -117,6 +132,23 @@ class FusedAttentionBackward:
     and (where it is an operand) the offset; a workspace. They are computed in f32 and rounded once; outside of
     sequences they are 0. Source: TransformerEngine, jax/csrc/extensions/attention.cpp (FusedAttnBackwardFFI).
     """
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        count = 4 + use.config.has_softmax_offset
+        auxiliary, state, output, gradient, *lengths = use.operands[count:]
+        _relate_sequences(use, [*use.operands[3:count], *lengths])
+        _relate_lengths(use, count + 4)
+        _relate_auxiliary(use, auxiliary.axes)
+        use.keep(state.axes, _STATE)
+        for value in (output, gradient):
+            _relate_output(use, value.axes)
+        for operand, result in zip(use.operands[:count], use.result.parts, strict=False):
+            use.same(operand.axes, result.axes)
+
+    @staticmethod
+    def resize(change: Resizing) -> str | None:
+        return _resized(change)
 
     @staticmethod
     def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
@@ -178,3 +210,76 @@ def _packed(gradients: list[Array], operands: Sequence[Array], packed: int) -> l
     first = 3 - packed
     rest = [np.zeros(array.shape, gradients[0].dtype) for array in operands[first + 1 : 3]]
     return [*gradients[:first], np.stack(gradients[first:], 1), *rest]
+
+
+_STATE = "it is the state of a random number generator"
+_SIZES = {
+    "input_batch": (0, 0),
+    "q_max_seqlen": (0, -3),
+    "attn_heads": (0, -2),
+    "qk_head_dim": (0, -1),
+    "head_dim": (0, -1),
+    "kv_max_seqlen": (1, -3),
+    "num_gqa_groups": (1, -2),
+    "v_head_dim": (2, -1),
+}
+"""The operand and its dimension that each of these attributes repeats, where q, k and v are arrays of their own."""
+
+
+def _relate_sequences(use: Relating, others: Sequence[Value]) -> None:
+    """How q, k and v correspond. Biases, seeds and running sums of lengths stay."""
+    config: AttentionConfig = use.config
+    if config.packed > 1 or config.is_ragged or config.bias != "none":
+        use.keep_all("how the dimensions of packed or biased attention depend on one another is not known")
+        return
+    query, key, value = (operand.axes for operand in use.operands[:3])
+    use.same(query[:-3], key[:-3])
+    use.same(key[:-1], value[:-1])
+    use.same(query[-1:], key[-1:])
+    use.multiple(query[-2], key[-2])
+    for each in others:
+        use.keep(each.axes, "the library call reads so many of them")
+
+
+def _relate_lengths(use: Relating, first: int) -> None:
+    """Running sums of lengths, the operand of this number for queries and the next for keys, count along sequences."""
+    config: AttentionConfig = use.config
+    if config.packed > 1 or config.is_ragged or config.bias != "none":
+        return
+    for number in range(2):
+        use.positions(first + number, use.operands[number].axes[-3:-2])
+
+
+def _relate_output(use: Relating, axes: Axes) -> None:
+    """[batch..., s, heads, e]"""
+    query, value = use.operands[0].axes, use.operands[2].axes
+    if len(axes) == len(query) == len(value):
+        use.same((*query[:-1], value[-1]), axes)
+    else:
+        use.keep_all("its output does not have the usual dimensions")
+
+
+def _relate_auxiliary(use: Relating, axes: Axes) -> None:
+    """[batch..., heads, s, 1], or [batch..., heads, s, t]."""
+    query, key = use.operands[0].axes, use.operands[1].axes
+    if len(axes) != len(query):
+        use.keep_all("its log-sum-exps do not have the usual dimensions")
+        return
+    use.same(query[:-3], axes[:-3])
+    use.same(query[-2:-1], axes[-3:-2])
+    use.same(query[-3:-2], axes[-2:-1])
+    if use.size(axes[-1]) > 1:
+        use.same(key[-3:-2], axes[-1:])
+
+
+def _resized(change: Resizing) -> str | None:
+    """The config with the sizes that it repeats."""
+    config = change.backend_config
+    if config is None:
+        return None
+    for name, (operand, dimension) in _SIZES.items():
+        before, after = change.sizes(operand)
+        size = after[dimension] if name != "input_batch" else prod(after[:-3])
+        old = before[dimension] if name != "input_batch" else prod(before[:-3])
+        config = re.sub(rf"(\b{name} = ){old}\b", rf"\g<1>{size}", config)
+    return config

@@ -31,6 +31,7 @@ from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, accumulation_dtype
 from hloexec.ops.reduction.reducers import recognise, recognise_components
 from hloexec.ops.registry import Callee, ProgramShape, Role, opcode
+from hloexec.ops.relations import Axes, Relating, Value, leafwise
 from hloexec.ops.rounding import Sums
 from hloexec.ops.signatures import (
     called,
@@ -81,6 +82,10 @@ class AllGather:
     """Concatenates the operands of a group's devices along `dimensions` (XLA: AllGather)."""
 
     @staticmethod
+    def relate(use: Relating) -> None:
+        _relate_gathered(use, use.result)
+
+    @staticmethod
     def infer(*operands: Shape, attributes: AllGatherAttributes, shape: Shape) -> Shape:
         return _gathered(operands, shape, attributes, "all-gather")
 
@@ -96,6 +101,12 @@ class AllGather:
 )
 class AllGatherStart:
     """Starts an all-gather; the value is (operands, results)."""
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        for ours, theirs in zip(use.operands, use.result.part(0).leaves.values(), strict=False):
+            use.same(ours.axes, theirs)
+        _relate_gathered(use, use.result.part(1))
 
     @staticmethod
     def infer(*operands: Shape, attributes: AllGatherAttributes, shape: Shape) -> Shape:
@@ -124,6 +135,8 @@ class AllReduce:
         is_well_formed = attributes.channel_id is not None or not attributes.use_global_device_ids
         require(is_well_formed, "use_global_device_ids=true needs a channel_id")
 
+    relate = staticmethod(leafwise)
+
     @staticmethod
     def infer(*operands: Shape, attributes: AllReduceAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
         return _folded_shape(operands, attributes, computations[0], "all-reduce")
@@ -142,6 +155,8 @@ class AllReduceStart:
 
     sums = Sums.FOLDED
     well_formed = AllReduce.well_formed
+
+    relate = staticmethod(leafwise)
 
     @staticmethod
     def infer(*operands: Shape, attributes: AllReduceAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
@@ -165,6 +180,11 @@ class ReduceScatter:
 
     sums = Sums.FOLDED
     well_formed = AllReduce.well_formed
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        for operand, axes in zip(use.operands, use.result.leaves.values(), strict=False):
+            _relate_share(use, operand.axes, axes)
 
     @staticmethod
     def infer(
@@ -279,3 +299,17 @@ def _called(members: Sequence[Sequence[Array]], callee: Callee) -> list[Array]:
     for operands in members[1:]:
         total = [in_type(*pair) for pair in zip(called(callee, *total, *operands), types, strict=True)]
     return total
+
+
+def _relate_gathered(use: Relating, result: Value) -> None:
+    for operand, axes in zip(use.operands, result.leaves.values(), strict=False):
+        _relate_share(use, axes, operand.axes)
+
+
+def _relate_share(use: Relating, whole: Axes, part: Axes) -> None:
+    """Along the dimension that devices share, one array is a multiple of the other."""
+    for number, (ours, theirs) in enumerate(zip(whole, part, strict=True)):
+        if number == use.attributes.dimension:
+            use.multiple(ours, theirs)
+        else:
+            use.same([ours], [theirs])

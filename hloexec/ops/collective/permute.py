@@ -26,6 +26,7 @@ from hloexec.ops.collective.groups import (
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.intervals import always
 from hloexec.ops.registry import Role, opcode
+from hloexec.ops.relations import Relating, leafwise
 from hloexec.ops.signatures import U32_SHAPE, element_of_operand, one_or_tuple, require_same_shape, require_tuple
 from hloexec.values import Array
 
@@ -72,6 +73,18 @@ class AllToAll:
     """Device i's part j goes to device j's place i, within each group (XLA: AllToAll)."""
 
     @staticmethod
+    def relate(use: Relating) -> None:
+        leafwise(use)
+        dimension, size = use.attributes.dimension, group_size(use.attributes.replica_groups, "all-to-all")
+        for operand in use.operands:
+            if dimension is None:
+                use.same(use.operands[0].axes, operand.axes)
+            elif size is None:
+                use.keep(operand.axes[dimension : dimension + 1], "it is divided among all devices")
+            else:
+                use.whole(operand.axes[dimension], use.size(operand.axes[dimension]) // size)
+
+    @staticmethod
     def infer(*operands: Shape, attributes: AllToAllAttributes, shape: Shape) -> Shape:
         size = group_size(attributes.replica_groups, "all-to-all")
         if attributes.dimension is None:
@@ -113,6 +126,14 @@ class RaggedAllToAll:
     """Rows input_offsets[j] … + send_sizes[j] of the input go to rows output_offsets[j] … of device j's output
     (XLA: RaggedAllToAll).
     """
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        use.same(use.operands[1].axes, use.result.axes)
+        use.same(use.operands[0].axes[1:], use.operands[1].axes[1:])
+        for offsets in use.operands[2:]:
+            use.keep(offsets.axes, "it has one offset for each device")
+        use.keep((use.operands[0].axes[0], use.operands[1].axes[0]), "its rows are sent in parts of computed sizes")
 
     @staticmethod
     def infer(operand: Shape, output: Shape, *offsets: Shape, attributes: RaggedAllToAllAttributes) -> Shape:
@@ -163,6 +184,8 @@ class RaggedAllToAll:
 class CollectiveBroadcast:
     """The value of each group's first device; zeros on devices in no group (XLA: CollectiveBroadcast)."""
 
+    relate = staticmethod(leafwise)
+
     @staticmethod
     def infer(*operands: Shape, attributes: CollectiveBroadcastAttributes) -> Shape:
         require_distinct(attributes.replica_groups, "collective-broadcast")
@@ -183,6 +206,13 @@ class CollectiveBroadcast:
 @collective("collective-permute", attributes=CollectivePermuteAttributes, moves=(0,), fills=True, crosses_devices=True)
 class CollectivePermute:
     """Sends each source's value to its target; zeros on devices that are not targets (XLA: CollectivePermute)."""
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        if use.attributes.slice_sizes:
+            use.keep_all("it is sent in slices of fixed sizes")
+        else:
+            leafwise(use)
 
     @staticmethod
     def infer(*operands: Shape, attributes: CollectivePermuteAttributes) -> Shape:
@@ -208,6 +238,16 @@ class CollectivePermute:
 )
 class CollectivePermuteStart:
     """Starts a collective-permute; the value is (operands, results, context...)."""
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        if use.attributes.slice_sizes:
+            use.keep_all("it is sent in slices of fixed sizes")
+            return
+        operands = [axes for operand in use.operands for axes in operand.leaves.values()]
+        for part in use.result.parts[:2]:
+            for ours, theirs in zip(operands, part.leaves.values(), strict=False):
+                use.same(ours, theirs)
 
     @staticmethod
     def infer(*operands: Shape, attributes: CollectivePermuteAttributes, shape: Shape) -> Shape:

@@ -33,6 +33,7 @@ from hloexec.ops.policies.exact.products import ExactMultiplier
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
+from hloexec.ops.relations import Axes, Relating
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.traits import ContractionSize
 from hloexec.values import Array
@@ -46,6 +47,7 @@ __all__ = [
     "contraction_shape",
     "free_dimensions",
     "product_size",
+    "relate_contraction",
 ]
 
 
@@ -83,6 +85,10 @@ class Dot:
         instruction: Instruction, lhs: ArrayShape, rhs: ArrayShape, result: ArrayShape
     ) -> ContractionSize | None:
         return product_size(lhs, instruction.attributes.lhs_contracting_dims, result)
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        relate_contraction(use, use.attributes, use.operands[0].axes, use.operands[1].axes, use.result.axes)
 
     @staticmethod
     def infer(lhs: Shape, rhs: Shape, *, attributes: DotAttributes, shape: Shape) -> Shape:
@@ -129,6 +135,17 @@ def product_size(lhs: ArrayShape, dimensions: Sequence[int], result: ArrayShape)
     return ContractionSize(contracted, contracted * result.element_count)
 
 
+def relate_contraction(use: Relating, attributes: ContractionAttributes, lhs: Axes, rhs: Axes, result: Axes) -> None:
+    """How the dimensions of a contraction correspond; the result may have more, behind them."""
+    use.same([lhs[d] for d in attributes.lhs_contracting_dims], [rhs[d] for d in attributes.rhs_contracting_dims])
+    use.sums_over([lhs[d] for d in attributes.lhs_contracting_dims])
+    batch = [lhs[d] for d in attributes.lhs_batch_dims]
+    use.same(batch, [rhs[d] for d in attributes.rhs_batch_dims])
+    ours = [lhs[d] for d in free_dimensions(len(lhs), attributes.lhs_batch_dims, attributes.lhs_contracting_dims)]
+    theirs = [rhs[d] for d in free_dimensions(len(rhs), attributes.rhs_batch_dims, attributes.rhs_contracting_dims)]
+    use.same([*batch, *ours, *theirs], result)
+
+
 @attrs.frozen
 class MatrixProduct:
     """The kernel for lhs · rhs of matrices of one type that BLAS multiplies; either may have to be transposed first."""
@@ -165,6 +182,14 @@ class ScaledDot:
         """XLA's parser takes the third operand for the right one."""
         first, third = array_shape(lhs, "lhs of scaled-dot"), array_shape(lhs_scale, "the scale of lhs of scaled-dot")
         return contraction_shape(first, third, attributes, higher_precision(first.element_type, third.element_type))
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        lhs, rhs, *scales = (operand.axes for operand in use.operands)
+        relate_contraction(use, use.attributes, lhs, rhs, use.result.axes)
+        for operand, scale in zip((lhs, rhs), scales, strict=True):
+            for whole, blocks in zip(operand, scale, strict=True):
+                use.multiple(whole, blocks)
 
     @staticmethod
     def infer(

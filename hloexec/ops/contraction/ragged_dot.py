@@ -20,10 +20,12 @@ from hloexec.ops.contraction.dot import (
     contract,
     contraction_shape,
     free_dimensions,
+    relate_contraction,
 )
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
+from hloexec.ops.relations import Relating
 from hloexec.ops.rounding import Sums
 from hloexec.values import Array
 
@@ -58,6 +60,10 @@ class RaggedDot:
     )
 
     contraction = Dot.contraction
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        _relate(use)
 
     @staticmethod
     def infer(lhs: Shape, rhs: Shape, group_sizes: Shape, *, attributes: RaggedDotAttributes, shape: Shape) -> Shape:
@@ -131,6 +137,22 @@ def _ragged_shape(
     if ragged not in attributes.lhs_contracting_dims:
         return dot
     return shape_of(result, (count, *dot.dimensions), (False, *flags(dot)))
+
+
+def _relate(use: Relating) -> None:
+    """As a dot, of which rhs has no group dimension; the group dimension is as long as there are group sizes."""
+    attributes: RaggedDotAttributes = use.attributes
+    lhs, rhs, groups = (operand.axes for operand in use.operands)
+    (ragged,) = attributes.lhs_ragged_dims
+    count, result = groups[-1:], use.result.axes
+    if len(groups) > 1:
+        use.same(groups[:-1], [lhs[dim] for dim in _dimensions_before_ragged(len(lhs), attributes)])
+    use.same([rhs[dim] for dim in attributes.rhs_group_dims], count if attributes.rhs_group_dims else ())
+    kept = tuple(axis for dim, axis in enumerate(rhs) if dim not in attributes.rhs_group_dims)
+    if ragged in attributes.lhs_contracting_dims:
+        use.same(count, result[:1])
+        result = result[1:]
+    relate_contraction(use, _dot_of_one_group(attributes), lhs, kept, result)
 
 
 def _dimensions_before_ragged(rank: int, attributes: RaggedDotAttributes) -> list[int]:

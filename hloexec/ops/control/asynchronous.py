@@ -14,6 +14,7 @@ from hloexec.ir import ArrayShape, BufferShape, Instruction, Layout, Shape, Tupl
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute
 from hloexec.ops.common import require
 from hloexec.ops.registry import ANY, ProgramShape, Role, opcode
+from hloexec.ops.relations import Relating
 from hloexec.ops.signatures import (
     TOKEN_SHAPE,
     U32_SHAPE,
@@ -159,6 +160,11 @@ class Send:
     """Sends the first operand on a channel, after the token; the value is (data, context, token) (XLA: Send)."""
 
     @staticmethod
+    def relate(use: Relating) -> None:
+        use.same_values(use.operands[0], use.result.part(0))
+        use.channel(use.attributes.channel_id, use.operands[0])
+
+    @staticmethod
     def infer(data: Shape, token: Shape) -> Shape:
         require_token(token, "operand 1 of send")
         return TupleShape((data, U32_SHAPE, TOKEN_SHAPE))
@@ -167,6 +173,10 @@ class Send:
 @opcode("send-done", operands=1, attributes=TransferAttributes, role=Role.MACHINE)
 class SendDone:
     """A token, once the data has left."""
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        """A token has no dimensions."""
 
     @staticmethod
     def infer(operand: Shape) -> Shape:
@@ -179,6 +189,10 @@ class Recv:
     """Requests data on a channel, after the token; the value is (data, context, token) (XLA: Recv)."""
 
     @staticmethod
+    def relate(use: Relating) -> None:
+        use.channel(use.attributes.channel_id, use.result.part(0))
+
+    @staticmethod
     def infer(token: Shape, *, shape: Shape) -> Shape:
         require_token(token, "operand 0 of recv")
         data, context, done = _handle(shape, "recv")
@@ -189,6 +203,10 @@ class Recv:
 @opcode("recv-done", operands=1, attributes=TransferAttributes, role=Role.MACHINE, aliases=(((0,), (0,)),))
 class RecvDone:
     """(data, token), once the data has arrived."""
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        use.same_values(use.operands[0].part(0), use.result.part(0))
 
     @staticmethod
     def infer(operand: Shape) -> Shape:
@@ -204,6 +222,10 @@ class Infeed:
         require_tuple(shape, 1, "infeed")
 
     @staticmethod
+    def relate(use: Relating) -> None:
+        use.keep_all("it is exchanged with the host")
+
+    @staticmethod
     def infer(token: Shape, *, shape: Shape) -> Shape:
         require_token(token, "operand 0 of infeed")
         data, *rest = require_tuple(shape, 2, "infeed")
@@ -214,6 +236,10 @@ class Infeed:
 @opcode("outfeed", operands=2, attributes=OutfeedAttributes, role=Role.MACHINE)
 class Outfeed:
     """Sends the first operand to the host, after the token (XLA: Outfeed)."""
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        use.keep_all("it is exchanged with the host")
 
     @staticmethod
     def infer(data: Shape, token: Shape, *, attributes: OutfeedAttributes) -> Shape:

@@ -21,6 +21,7 @@ from hloexec.ops.convolution.views import ConvolutionViews
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
+from hloexec.ops.relations import Relating, Resizing, relate_convolution, resized_convolution
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.traits import ContractionSize
 from hloexec.ops.windows import output_size, require_window
@@ -76,6 +77,14 @@ class Convolution:
             products *= _meeting_pairs(dimension, lhs.dimensions[input_dimension], result.dimensions[output_dimension])
         taps = math.prod(rhs.dimensions[dimension] for dimension in numbers.kernel_spatial_dimensions)
         return ContractionSize(features * taps, products)
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        relate_convolution(use)
+
+    @staticmethod
+    def resize(change: Resizing) -> object:
+        return attrs.evolve(change.attributes, **resized_convolution(change))
 
     @staticmethod
     def infer(lhs: Shape, rhs: Shape, *, attributes: ConvolutionAttributes, shape: Shape) -> Shape:

@@ -87,6 +87,7 @@ _of_two(
     demands_for=ranges.add_demands,
     commutes=True,
     cancels=True,
+    same_unit=True,
 )
 _of_two(
     "subtract",
@@ -96,6 +97,7 @@ _of_two(
     bounds=lambda _, x, y: Bounds(x.low - y.high, x.high - y.low),
     demands_for=ranges.subtract_demands,
     cancels=True,
+    same_unit=True,
 )
 _of_two(
     "multiply",
@@ -106,6 +108,7 @@ _of_two(
     demands_for=ranges.multiply_demands,
     keeps_relative_errors=True,
     commutes=True,
+    is_product=True,
     nonzero=finite_and_not_zero,
 )
 _of_two(
@@ -155,6 +158,13 @@ _of_two(
     kinds=FLOAT_OR_COMPLEX,
     rounding=Rounding.FUNCTION,
 )
-_extreme = partial(_of_two, kinds=ANY_TYPE, rounding=Rounding.NONE, demands_for=ranges.same_demands, commutes=True)
+_extreme = partial(
+    _of_two,
+    kinds=ANY_TYPE,
+    rounding=Rounding.NONE,
+    demands_for=ranges.same_demands,
+    commutes=True,
+    same_unit=True,
+)
 _extreme("maximum", maximum, "The larger one; NaN propagates, max(−0, +0) = +0 (XLA: Max).", bounds=ranges.rising(max))
 _extreme("minimum", minimum, "The smaller one; NaN propagates, min(+0, −0) = −0 (XLA: Min).", bounds=ranges.rising(min))

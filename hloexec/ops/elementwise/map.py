@@ -12,6 +12,7 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, in_type, require, same_dimensions
 from hloexec.ops.probes import REDUCER, Probe
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.relations import pointwise
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.signatures import as_parameters, require_parameters
 from hloexec.values import Array
@@ -32,6 +33,8 @@ class Map:
     """out[i...] = computation(operand 0[i...], operand 1[i...], …)   (XLA: Map)"""
 
     probe = Probe("T[2] map(a0, a1), dimensions={0}, to_apply=c", ("T[2]", "T[2]"), REDUCER)
+
+    relate = staticmethod(pointwise)
 
     @staticmethod
     def infer(*operands: Shape, attributes: MapAttributes, computations: Sequence[ProgramShape]) -> Shape:

@@ -104,6 +104,7 @@ elementwise(
     chosen=lambda attributes, _: None if attributes.type == "TOTALORDER" else DIRECTIONS[attributes.direction],
     bounds=always(0, 1),
     demands=ranges.compare_demands,
+    same_unit=True,
     probe=Probe("pred[2] compare(a0, a1), direction=EQ", ("T[2]", "T[2]")),
 )
 elementwise(
@@ -113,6 +114,7 @@ elementwise(
     "(XLA: Clamp).",
     operands=3,
     kinds=ANY_TYPE,
+    same_unit=True,
     infer=_infer_clamp,
     rounding=Rounding.NONE,
     layout_of=(1,),

@@ -20,6 +20,7 @@ from hloexec.ops.movement.copying import row_major
 from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import ANY, MemoryOrder, opcode
+from hloexec.ops.relations import Axes, Relating, Resizing, relate_window_of
 from hloexec.values import Array
 
 __all__ = ["DynamicSliceAttributes"]
@@ -46,6 +47,14 @@ class DynamicSlice:
     @staticmethod
     def demands(use: Use) -> Demanded:
         return _start_demands(use, 1, use.attributes.dynamic_slice_sizes)
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        _relate_windows(use, use.operands[0].axes, use.result.axes, 1)
+
+    @staticmethod
+    def resize(change: Resizing) -> object:
+        return attrs.evolve(change.attributes, dynamic_slice_sizes=change.result_sizes[1])
 
     @staticmethod
     def infer(operand: Shape, *start_indices: Shape, attributes: DynamicSliceAttributes) -> ArrayShape:
@@ -91,6 +100,11 @@ class DynamicUpdateSlice:
     @staticmethod
     def demands(use: Use) -> Demanded:
         return _start_demands(use, 2, use.shapes[1].dimensions)
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        use.same(use.operands[0].axes, use.result.axes)
+        _relate_windows(use, use.operands[0].axes, use.operands[1].axes, 2)
 
     @staticmethod
     def infer(operand: Shape, update: Shape, *start_indices: Shape) -> ArrayShape:
@@ -229,3 +243,16 @@ def _bound_window(
         return (*before, where) if before else where
 
     return index
+
+
+def _relate_windows(use: Relating, whole: Axes, window: Axes, first: int) -> None:
+    """The start indices are the operands from the `first` on: one for each dimension, or a vector of them."""
+    for ours, theirs in zip(whole, window, strict=True):
+        relate_window_of(use, ours, theirs)
+    starts = use.operands[first:]
+    if len(starts) == 1 and starts[0].axes:
+        use.keep(starts[0].axes, "it has one start index for each dimension")
+        use.positions(first, whole)
+        return
+    for number in range(len(starts)):
+        use.positions(first + number, (whole[number],))

@@ -16,11 +16,19 @@ from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, shape_of
-from hloexec.ops.indexing.index_vectors import WindowNames, batch_sizes, require_windows, start_demand, start_positions
+from hloexec.ops.indexing.index_vectors import (
+    WindowNames,
+    batch_sizes,
+    relate_starts,
+    require_windows,
+    start_demand,
+    start_positions,
+)
 from hloexec.ops.intervals import Demanded, Use
 from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
+from hloexec.ops.relations import Relating, Resizing, relate_window_of
 from hloexec.values import Array
 
 __all__ = ["GatherAttributes"]
@@ -71,6 +79,25 @@ class Gather:
     def demands(use: Use) -> Demanded:
         attributes, sizes = use.attributes, use.shapes[0].dimensions
         yield 1, start_demand([sizes[d] - attributes.slice_sizes[d] for d in attributes.start_index_map])
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        attributes, operand, result = use.attributes, use.operands[0].axes, use.result.axes
+        dropped = (*attributes.collapsed_slice_dims, *attributes.operand_batching_dims)
+        kept = [dimension for dimension in range(len(operand)) if dimension not in dropped]
+        for dimension, offset in zip(kept, attributes.offset_dims, strict=True):
+            relate_window_of(use, operand[dimension], result[offset])
+        batch = [axis for number, axis in enumerate(result) if number not in attributes.offset_dims]
+        relate_starts(_NAMES, use, operand, 1, batch)
+
+    @staticmethod
+    def resize(change: Resizing) -> object:
+        attributes, sizes = change.attributes, list(change.attributes.slice_sizes)
+        dropped = (*attributes.collapsed_slice_dims, *attributes.operand_batching_dims)
+        kept = [dimension for dimension in range(len(sizes)) if dimension not in dropped]
+        for dimension, offset in zip(kept, attributes.offset_dims, strict=True):
+            sizes[dimension] = change.result_sizes[1][offset]
+        return attrs.evolve(attributes, slice_sizes=tuple(map(min, sizes, change.sizes(0)[1])))
 
     @staticmethod
     def infer(operand: Shape, start_indices: Shape, *, attributes: GatherAttributes) -> ArrayShape:

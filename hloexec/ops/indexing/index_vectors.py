@@ -16,9 +16,10 @@ import numpy as np
 from hloexec.ir import ArrayShape
 from hloexec.ops.common import flags, require, require_distinct_dimensions
 from hloexec.ops.intervals import Demand
+from hloexec.ops.relations import Axes, Relating
 from hloexec.values import Array
 
-__all__ = ["WindowNames", "batch_sizes", "require_windows", "start_demand", "start_positions"]
+__all__ = ["WindowNames", "batch_sizes", "relate_starts", "require_windows", "start_demand", "start_positions"]
 
 
 @attrs.frozen
@@ -54,6 +55,18 @@ def start_positions(names: WindowNames, attributes: Any, indices: Array) -> tupl
         axis = indices_dim - (indices_dim > index_vector_dim)
         starts[operand_dim] = np.arange(batch[axis]).reshape((-1,) + (1,) * (len(batch) - 1 - axis))
     return starts, batch
+
+
+def relate_starts(names: WindowNames, use: Relating, operand: Axes, indices: int, batch: Sequence[int]) -> None:
+    """How the dimensions of the index array, operand number `indices`, correspond to others, and what it counts."""
+    axes, attributes = use.operands[indices].axes, use.attributes
+    vector = attributes.index_vector_dim
+    use.same([axis for number, axis in enumerate(axes) if number != vector], batch)
+    use.keep(axes[vector : vector + 1], "it has one start index for each dimension")
+    pairs = getattr(attributes, names.operand_batching), getattr(attributes, names.indices_batching)
+    for ours, theirs in zip(*pairs, strict=True):
+        use.same([operand[ours]], [axes[theirs]])
+    use.positions(indices, tuple(operand[dimension] for dimension in getattr(attributes, names.index_map)))
 
 
 def batch_sizes(indices: ArrayShape, index_vector_dim: int) -> tuple[tuple[int, ...], tuple[bool, ...]]:

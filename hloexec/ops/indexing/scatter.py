@@ -25,7 +25,14 @@ from hloexec.ops.common import (
     shape_of,
 )
 from hloexec.ops.indexing.combining import combine
-from hloexec.ops.indexing.index_vectors import WindowNames, batch_sizes, require_windows, start_demand, start_positions
+from hloexec.ops.indexing.index_vectors import (
+    WindowNames,
+    batch_sizes,
+    relate_starts,
+    require_windows,
+    start_demand,
+    start_positions,
+)
 from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.movement.copying import row_major
 from hloexec.ops.movement.extents import completed, part
@@ -33,6 +40,7 @@ from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import REDUCER, Probe
 from hloexec.ops.reduction.reducers import recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.relations import Relating, relate_window_of
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.values import Array
 
@@ -108,6 +116,22 @@ class Scatter:
     @staticmethod
     def demands_for(use: Use, demand: Demand) -> Demanded:
         return [(0, demand), (len(use.shapes) - 1, demand)]
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        attributes, count = use.attributes, len(use.operands) // 2
+        operands = [value.axes for value in use.operands]
+        for axes in (*operands[:count], *use.result.leaves.values()):
+            use.same(operands[0], axes)
+        updates = operands[count + 1]
+        for axes in operands[count + 2 :]:
+            use.same(updates, axes)
+        left_out = (*attributes.inserted_window_dims, *attributes.input_batching_dims)
+        kept = [dimension for dimension in range(len(operands[0])) if dimension not in left_out]
+        for dimension, window in zip(kept, attributes.update_window_dims, strict=True):
+            relate_window_of(use, operands[0][dimension], updates[window])
+        batch = [axis for number, axis in enumerate(updates) if number not in attributes.update_window_dims]
+        relate_starts(_NAMES, use, operands[0], count, batch)
 
     @staticmethod
     def infer(*operands: Shape, attributes: ScatterAttributes, computations: tuple[ProgramShape, ...]) -> Shape:

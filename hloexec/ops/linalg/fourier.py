@@ -17,6 +17,7 @@ from hloexec.ops.policies.exact.fourier import fourier_transform
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
+from hloexec.ops.relations import Relating, Resizing
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.threads import in_blocks
 from hloexec.precision import part_type
@@ -59,6 +60,26 @@ class Fft:
         ("T[2]",),
         otherwise=Probe("C[2] fft(a0), fft_type=RFFT, fft_length={2}", ("T[2]",)),
     )
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        operand, result = use.operands[0].axes, use.result.axes
+        use.same(operand[:-1], result[:-1])
+        length = use.attributes.fft_length[-1]
+        if use.attributes.fft_type == "RFFT" and length % 2 == 0:
+            use.equation({result[-1]: 2, operand[-1]: -1})
+        elif use.attributes.fft_type == "IRFFT" and length % 2 == 0:
+            use.equation({operand[-1]: 2, result[-1]: -1})
+            use.whole(result[-1], length // 2)
+        elif use.attributes.fft_type in ("RFFT", "IRFFT"):
+            use.keep((operand[-1], result[-1]), "it is the odd length of a transform of reals")
+        else:
+            use.same(operand, result)
+
+    @staticmethod
+    def resize(change: Resizing) -> object:
+        _, sizes = change.result_sizes if change.attributes.fft_type == "IRFFT" else change.sizes(0)
+        return attrs.evolve(change.attributes, fft_length=sizes[len(sizes) - len(change.attributes.fft_length) :])
 
     @staticmethod
     def infer(operand: Shape, *, attributes: FftAttributes) -> Shape:

@@ -15,6 +15,7 @@ from hloexec.ops.policies.exact.triangular import solution as exact_solution
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
+from hloexec.ops.relations import Relating, pointwise
 from hloexec.ops.rounding import Sums
 from hloexec.values import Array
 
@@ -55,6 +56,11 @@ class Cholesky:
     probe = Probe("T[2,2] cholesky(a0), lower=true", ("T[2,2]",))
 
     @staticmethod
+    def relate(use: Relating) -> None:
+        pointwise(use)
+        use.same(use.result.axes[-1:], use.result.axes[-2:-1])
+
+    @staticmethod
     def infer(operand: Shape) -> Shape:
         return _square(operand, "the operand of cholesky")
 
@@ -81,6 +87,14 @@ class TriangularSolve:
     layout_of = (1,)
     sums = Sums.PRODUCTS
     probe = Probe("T[2,1] triangular-solve(a0, a1), left_side=true, transpose_a=NO_TRANSPOSE", ("T[2,2]", "T[2,1]"))
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        matrix, right = (operand.axes for operand in use.operands)
+        use.same(right, use.result.axes)
+        use.same(matrix[:-2], right[:-2])
+        side = right[-2] if use.attributes.left_side else right[-1]
+        use.same(matrix[-2:], (side, side))
 
     @staticmethod
     def infer(a: Shape, b: Shape, *, attributes: TriangularSolveAttributes) -> Shape:

@@ -21,6 +21,7 @@ from hloexec.ops.movement.copying import filled
 from hloexec.ops.movement.extents import part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
+from hloexec.ops.relations import Relating, Resizing, relate_part, relate_sum, resized_start
 from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
 from hloexec.ops.traits import ALL_OPERANDS
 from hloexec.values import Array
@@ -40,6 +41,17 @@ class Concatenate:
     """The operands one after the other along `dimension`   (XLA: Concatenate)"""
 
     probe = Probe("T[4] concatenate(a0, a1), dimensions={0}", ("T[2]", "T[2]"))
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        axis, result = use.attributes.dimension, use.result.axes
+        for operand in use.operands:
+            for number, dimension in enumerate(operand.axes):
+                if number != axis:
+                    use.same([dimension], [result[number]])
+        if len(use.operands) > 1 and all(use.size(operand.axes[axis]) == 1 for operand in use.operands):
+            use.components()
+        relate_sum(use, result[axis], [operand.axes[axis] for operand in use.operands])
 
     @staticmethod
     def infer(*operands: Shape, attributes: ConcatenateAttributes) -> ArrayShape:
@@ -97,6 +109,33 @@ class Pad:
     """
 
     probe = Probe("T[4] pad(a0, a1), padding=1_1", ("T[2]", "T[]"))
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        for operand, result, entry in zip(use.operands[0].axes, use.result.axes, use.attributes.padding, strict=True):
+            low, high = entry.edge_padding_low, entry.edge_padding_high
+            if low >= 0 and high >= 0 and not entry.interior_padding:
+                relate_part(use, result, operand, low)
+            elif low <= 0 and high <= 0 and not entry.interior_padding:
+                relate_part(use, operand, result, -low)
+            else:
+                use.equation({result: 1, operand: -1 - entry.interior_padding})
+
+    @staticmethod
+    def resize(change: Resizing) -> object:
+        (before, after), (old_result, new_result) = change.sizes(0), change.result_sizes
+        padding = []
+        sizes = zip(before, after, old_result, new_result, change.attributes.padding, strict=True)
+        for old, new, old_whole, new_whole, entry in sizes:
+            low, high = entry.edge_padding_low, entry.edge_padding_high
+            if low >= 0 and high >= 0 and not entry.interior_padding:
+                low = resized_start(old_whole, low, old, new_whole, new)
+                high = new_whole - new - low
+            elif low <= 0 and high <= 0 and not entry.interior_padding:
+                low = -resized_start(old, -low, old_whole, new, new_whole)
+                high = new_whole - new - low
+            padding.append(PaddingDimension(low, high, entry.interior_padding))
+        return attrs.evolve(change.attributes, padding=tuple(padding))
 
     @staticmethod
     def infer(operand: Shape, padding_value: Shape, *, attributes: PadAttributes) -> ArrayShape:
@@ -182,6 +221,10 @@ class Iota:
 
     states_shape = True
     probe = Probe("T[2] iota(), iota_dimension=0")
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        use.counts(use.result.axes[use.attributes.iota_dimension])
 
     @staticmethod
     def infer(*, attributes: IotaAttributes, shape: Shape) -> ArrayShape:

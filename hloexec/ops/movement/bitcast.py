@@ -24,6 +24,7 @@ from hloexec.ops.movement.extents import completed, part, reshaped_extents
 from hloexec.ops.movement.strided import Reshape
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import MemoryOrder, opcode
+from hloexec.ops.relations import Relating, relate_bytes, relate_reshape
 from hloexec.ops.rows import RowForm, prefixes
 from hloexec.values import Array
 
@@ -44,6 +45,19 @@ class Bitcast:
 
     states_shape = True
     probe = Probe("T[2] bitcast(a0)", ("T[2]",))
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        source, result = use.operands[0], use.result
+        ours, theirs = (
+            [value.axes[dimension] for dimension in _major_to_minor(value.array)] for value in (source, result)
+        )
+        if source.array.element_type.bits != result.array.element_type.bits:
+            relate_bytes(use, ours, theirs)
+        elif _tiles(source.array) or _tiles(result.array):
+            relate_reshape(use, ours, theirs, "its layout has tiles")
+        else:
+            relate_reshape(use, ours, theirs)
 
     @staticmethod
     def infer(operand: Shape, *, shape: Shape) -> ArrayShape:
@@ -258,6 +272,13 @@ class BitcastConvert:
 
     states_shape = True
     probe = Probe("T[2] bitcast-convert(a0)", ("T[2]",))
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        ours, theirs = use.operands[0].axes, use.result.axes
+        shared = min(len(ours), len(theirs))
+        use.same(ours[:shared], theirs[:shared])
+        use.keep((*ours[shared:], *theirs[shared:]), "it counts the parts of an element")
 
     @staticmethod
     def infer(operand: Shape, *, shape: Shape) -> ArrayShape:

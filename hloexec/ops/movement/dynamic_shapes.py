@@ -19,6 +19,7 @@ from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.movement.extents import completed, part
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import ANY, opcode
+from hloexec.ops.relations import Relating
 from hloexec.values import Array
 
 __all__ = ["DimensionSizeAttributes"]
@@ -38,6 +39,10 @@ class GetDimensionSize:
     """out = the runtime extent of `dimension`, as an s32 scalar   (XLA: GetDimensionSize)"""
 
     probe = Probe("s32[] get-dimension-size(a0), dimensions={0}", ("T[2]",))
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        """The result is the size itself, which follows."""
 
     @staticmethod
     def infer(operand: Shape, *, attributes: DimensionSizeAttributes) -> ArrayShape:
@@ -67,6 +72,11 @@ class SetDimensionSize:
     @staticmethod
     def demands(use: Use) -> Demanded:
         yield 1, Demand(0, use.shapes[0].dimensions[use.attributes.dimension])
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        use.same(use.operands[0].axes, use.result.axes)
+        use.keep([use.result.axes[use.attributes.dimension]], "its runtime extent is computed")
 
     @staticmethod
     def infer(operand: Shape, size: Shape, *, attributes: DimensionSizeAttributes, shape: Shape) -> ArrayShape:
@@ -108,6 +118,10 @@ class DynamicReshape:
 
     states_shape = True
     probe = Probe("T[2] dynamic-reshape(a0, a1)", ("T[2]", "s32[]"))
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        use.keep_all("its runtime extents are computed")
 
     @staticmethod
     def infer(operand: Shape, *sizes: Shape, shape: Shape) -> ArrayShape:

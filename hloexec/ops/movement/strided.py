@@ -20,6 +20,7 @@ from hloexec.ops.movement.copying import reshaped, row_major
 from hloexec.ops.movement.extents import part, reshaped_extents, reshaped_flags, with_zeros
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import MemoryOrder, opcode
+from hloexec.ops.relations import Relating, Resizing, pointwise, relate_part, relate_reshape, resized_start
 from hloexec.ops.rows import RowForm, RowFunction, behind_prefix, prefix_length, prefixes
 from hloexec.values import Array
 
@@ -52,6 +53,11 @@ class Broadcast:
         sizes = attributes.dimensions
         require(min(sizes, default=0) >= 0, f"broadcast's dimensions {braced(sizes)} must not be negative")
         return shape_of(source.element_type, sizes + source.dimensions, (*(False for _ in sizes), *flags(source)))
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        axes = use.result.axes
+        use.same(use.operands[0].axes, [axes[dimension] for dimension in use.attributes.dimensions])
 
     @staticmethod
     def infer(operand: Shape, *, attributes: BroadcastAttributes, shape: Shape) -> ArrayShape:
@@ -130,6 +136,10 @@ class Reshape:
     probe = Probe("T[2,1] reshape(a0)", ("T[2]",))
 
     @staticmethod
+    def relate(use: Relating) -> None:
+        relate_reshape(use, use.operands[0].axes, use.result.axes)
+
+    @staticmethod
     def infer(operand: Shape, *, attributes: ReshapeAttributes, shape: Shape) -> ArrayShape:
         source = array_shape(operand, "the operand of reshape")
         result = array_shape(shape, "the result of reshape")
@@ -186,6 +196,11 @@ class Transpose:
     probe = Probe("T[3,2] transpose(a0), dimensions={1,0}", ("T[2,3]",))
 
     @staticmethod
+    def relate(use: Relating) -> None:
+        axes = use.operands[0].axes
+        use.same(use.result.axes, [axes[dimension] for dimension in use.attributes.dimensions])
+
+    @staticmethod
     def infer(operand: Shape, *, attributes: TransposeAttributes) -> ArrayShape:
         source = array_shape(operand, "the operand of transpose")
         dimensions = attributes.dimensions
@@ -224,6 +239,26 @@ class Slice:
 
     states_shape = True
     probe = Probe("T[1] slice(a0), slice={[0:1]}", ("T[2]",))
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        for whole, part_, entry in zip(use.operands[0].axes, use.result.axes, use.attributes.slice, strict=True):
+            if entry.stride == 1:
+                relate_part(use, whole, part_, entry.start)
+            else:
+                use.equation({whole: 1, part_: -entry.stride})
+
+    @staticmethod
+    def resize(change: Resizing) -> object:
+        (before, after), (_, sizes) = change.sizes(0), change.result_sizes
+        entries = []
+        for old, new, size, entry in zip(before, after, sizes, change.attributes.slice, strict=True):
+            if entry.stride == 1:
+                start = resized_start(old, entry.start, entry.limit - entry.start, new, size)
+                entries.append(SliceDimension(start, start + size))
+            else:
+                entries.append(attrs.evolve(entry, limit=new - (old - entry.limit)))
+        return attrs.evolve(change.attributes, slice=tuple(entries))
 
     @staticmethod
     def infer(operand: Shape, *, attributes: SliceAttributes) -> ArrayShape:
@@ -288,6 +323,8 @@ class Reverse:
     layout_of = (0,)
     probe = Probe("T[2] reverse(a0), dimensions={0}", ("T[2]",))
 
+    relate = staticmethod(pointwise)
+
     @staticmethod
     def infer(operand: Shape, *, attributes: ReverseAttributes) -> ArrayShape:
         source = array_shape(operand, "the operand of reverse")
@@ -308,6 +345,8 @@ class Copy:
     """out = operand, possibly in another layout; layouts are not part of values   (XLA: Copy)"""
 
     probe = Probe("T[2] copy(a0)", ("T[2]",))
+
+    relate = staticmethod(pointwise)
 
     @staticmethod
     def infer(operand: Shape) -> Shape:

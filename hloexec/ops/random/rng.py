@@ -24,6 +24,7 @@ from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.probes import Probe
 from hloexec.ops.random.bit_generators import PHILOX_WORDS, philox_4x32, threefry_2x32
 from hloexec.ops.registry import opcode
+from hloexec.ops.relations import Relating
 from hloexec.ops.signatures import require_same_shape, require_tuple, same_type
 from hloexec.values import Array
 
@@ -98,6 +99,11 @@ class RngBitGenerator:
     probe = Probe("(u64[2], T[2]) rng-bit-generator(a0), algorithm=rng_default", ("u64[2]",))
 
     @staticmethod
+    def relate(use: Relating) -> None:
+        use.keep(use.operands[0].axes, "it is the state of a random number generator")
+        use.keep(use.result.part(0).axes, "it is the state of a random number generator")
+
+    @staticmethod
     def infer(state: Shape, *, attributes: RngBitGeneratorAttributes, shape: Shape) -> Shape:
         array = array_shape(state, "the state of rng-bit-generator")
         is_word = array.element_type.kind is Kind.UNSIGNED and array.element_type.bits in (32, 64)
@@ -148,6 +154,10 @@ class RngGetAndUpdateState:
     probe = Probe("T[2] rng-get-and-update-state(), delta=1")
 
     @staticmethod
+    def relate(use: Relating) -> None:
+        use.keep(use.result.axes, "it is the state of a random number generator")
+
+    @staticmethod
     def infer(*, shape: Shape) -> Shape:
         array = array_shape(shape, "rng-get-and-update-state")
         require(
@@ -172,6 +182,10 @@ class Rng:
 
     states_shape = True
     probe = Probe("T[2] rng(a0, a1), distribution=rng_uniform", ("T[]", "T[]"))
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        """Any number of samples can be drawn."""
 
     @staticmethod
     def infer(a: Shape, b: Shape, *, attributes: RngAttributes, shape: Shape) -> Shape:

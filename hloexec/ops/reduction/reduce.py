@@ -35,6 +35,7 @@ from hloexec.ops.reduction.callees import (
 from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
 from hloexec.ops.reduction.reducers import chooses_by_order, recognise_components
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.relations import Relating
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
 from hloexec.ops.signatures import called
@@ -79,6 +80,18 @@ class Reduce:
         return Bounds(0, INFINITY) if is_positive else UNKNOWN
 
     demands_for = reduced_demands
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        count = len(use.operands) // 2
+        arrays = [operand.axes for operand in use.operands[:count]]
+        for axes in arrays[1:]:
+            use.same(arrays[0], axes)
+        use.same_leaf_units(count)
+        use.sums_over([arrays[0][number] for number in use.attributes.dimensions])
+        kept = [axis for number, axis in enumerate(arrays[0]) if number not in use.attributes.dimensions]
+        for axes in use.result.leaves.values():
+            use.same(kept, axes)
 
     @staticmethod
     def infer(

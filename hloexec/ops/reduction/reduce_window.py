@@ -30,6 +30,7 @@ from hloexec.ops.reduction.window_reductions import (
     reduce_windows_stepwise,
 )
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.relations import Relating, Resizing, relate_window, resized_windows
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.windows import output_size, require_window
 from hloexec.values import Array
@@ -62,6 +63,23 @@ class ReduceWindow:
     @staticmethod
     def unstated(*operands: Shape, attributes: ReduceWindowAttributes) -> None:
         require(len(operands) == 2, "XLA infers the shape of a reduce-window of one array only")
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        arrays = [operand.axes for operand in use.operands[: len(use.operands) // 2]]
+        use.same_leaf_units(len(arrays))
+        for axes in arrays[1:]:
+            use.same(arrays[0], axes)
+        results = [*use.result.leaves.values()]
+        for axes in results[1:]:
+            use.same(results[0], axes)
+        for entry, operand, result in zip(use.attributes.window.dimensions, arrays[0], results[0], strict=True):
+            relate_window(use, entry, operand, result)
+
+    @staticmethod
+    def resize(change: Resizing) -> object:
+        window = resized_windows(change.attributes.window, change.sizes(0), change.result_sizes)
+        return attrs.evolve(change.attributes, window=window)
 
     @staticmethod
     def infer(

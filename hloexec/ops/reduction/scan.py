@@ -15,6 +15,7 @@ from hloexec.ops.probes import Probe
 from hloexec.ops.reduction.known_reducers import UFUNCS
 from hloexec.ops.reduction.reducers import recognise_value
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.relations import Relating
 from hloexec.ops.rounding import Rounding, Sums
 from hloexec.ops.signatures import called, require_parameters, require_same_shape
 from hloexec.values import Array
@@ -48,6 +49,25 @@ class Scan:
         ("T[3,2]", "T[2]"),
         "c { x = T[2] parameter(0) y = T[2] parameter(1) ROOT r = (T[2], T[2]) tuple(x, y) }",
     )
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        dimension, count = use.attributes.dimension, len(use.operands) - use.attributes.num_carries
+        (parameters, result), *_ = use.computations
+        parts = use.result.parts
+        steps = use.operands[0].axes[dimension]
+        for operand, parameter in zip(use.operands[count:], parameters[count:], strict=True):
+            use.same_values(operand, parameter)
+        outputs = len(parts) - use.attributes.num_carries
+        for number, (ours, theirs) in enumerate(zip(parts, result.parts, strict=True)):
+            if number >= outputs:
+                use.same_values(ours, theirs)
+                use.same_values(ours, use.operands[count + number - outputs])
+        stacks = [*zip(use.operands[:count], parameters[:count], strict=True)]
+        stacks += zip(parts[:outputs], result.parts[:outputs], strict=True)
+        for stack, part in stacks:
+            use.same([steps], [stack.axes[dimension]])
+            use.same([axis for number, axis in enumerate(stack.axes) if number != dimension], part.axes)
 
     @staticmethod
     def infer(*operands: Shape, attributes: ScanAttributes, computations: tuple[ProgramShape, ...]) -> Shape:

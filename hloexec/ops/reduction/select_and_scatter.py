@@ -17,6 +17,7 @@ from hloexec.ops.probes import REDUCER, SELECT, Probe
 from hloexec.ops.reduction.pooling_gradient import PREFERENCES, Preference, add_at_extrema
 from hloexec.ops.reduction.reducers import recognise
 from hloexec.ops.registry import Callee, ProgramShape, opcode
+from hloexec.ops.relations import Relating, Resizing, relate_window, resized_windows
 from hloexec.ops.rounding import Rounding, Summation, Sums
 from hloexec.ops.signatures import require_reducer, require_scalar_comparison, same_type
 from hloexec.ops.windows import output_size, require_window, taps
@@ -49,6 +50,18 @@ class SelectAndScatter:
         ("T[2]", "T[2]", "T[]"),
         f"{SELECT}\n{REDUCER}",
     )
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        operand, source = (value.axes for value in use.operands[:2])
+        use.same(operand, use.result.axes)
+        for entry, whole, windows in zip(use.attributes.window.dimensions, operand, source, strict=True):
+            relate_window(use, entry, whole, windows)
+
+    @staticmethod
+    def resize(change: Resizing) -> object:
+        window = resized_windows(change.attributes.window, change.sizes(0), change.sizes(1))
+        return attrs.evolve(change.attributes, window=window)
 
     @staticmethod
     def infer(

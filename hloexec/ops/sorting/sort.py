@@ -20,6 +20,7 @@ from hloexec.ops.common import array_shape, require, same_dimensions
 from hloexec.ops.movement.copying import as_integers, reshaped
 from hloexec.ops.probes import COMPARATOR, Probe
 from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.relations import Relating, pointwise
 from hloexec.ops.signatures import one_or_tuple, require_scalar_comparison
 from hloexec.ops.sorting.comparators import Keys, keys_of, order_key
 from hloexec.ops.threads import in_blocks
@@ -52,6 +53,11 @@ class Sort:
     """
 
     probe = Probe("T[2] sort(a0), dimensions={0}, to_apply=c", ("T[2]",), COMPARATOR)
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        pointwise(use)
+        use.same_leaf_units(len(use.operands))
 
     @staticmethod
     def infer(*operands: Shape, attributes: SortAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
@@ -94,6 +100,15 @@ class TopK:
     """
 
     probe = Probe("(T[2,1], s32[2,1]) topk(a0), k=1", ("T[2,3]",))
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        operand = use.operands[0].axes
+        for axes in use.result.leaves.values():
+            use.same(operand[:-1], axes[:-1])
+            use.keep(axes[-1:], "it is how many elements are chosen")
+        use.at_least(operand[-1], use.attributes.k)
+        use.result_positions(1, operand[-1])
 
     @staticmethod
     def infer(operand: Shape, *, attributes: TopKAttributes) -> Shape:

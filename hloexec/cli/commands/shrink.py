@@ -1,0 +1,92 @@
+"""`hloexec shrink`: the same module with smaller dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from hloexec.cli.help import examples
+from hloexec.cli.options import ByteCount, KeyValue, echo_json, file_argument, json_option
+from hloexec.errors import InputError
+
+__all__ = ["command"]
+
+
+@click.command(
+    "shrink",
+    epilog=examples("hloexec shrink module.hlo -o s.hlo \\\n  --max-bytes 2G", "hloexec shrink module.hlo --report"),
+)
+@file_argument
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write to this file instead of standard output.")
+@click.option(
+    "--max-bytes",
+    type=ByteCount(),
+    help="What a run on all devices may take, inputs included.  [default: 2G; without limit if --dim is given]",
+)
+@click.option(
+    "--dim",
+    "dims",
+    type=KeyValue("SIZE", "SIZE"),
+    multiple=True,
+    help="Make this size another one, wherever it can change. May be repeated.",
+)
+@click.option("--keep", type=click.IntRange(1), multiple=True, metavar="SIZE", help="Do not change this size.")
+@click.option("--report", is_flag=True, help="Show which sizes changed, and which stayed and why.")
+@click.option(
+    "--top", type=click.IntRange(min=0), default=20, help="Number of rows in each table, 0 for all (default 20)."
+)
+@json_option
+def command(
+    file: str,
+    output: str | None,
+    max_bytes: int | None,
+    dims: tuple[tuple[str, str], ...],
+    keep: tuple[int, ...],
+    report: bool,
+    top: int,
+    as_json: bool,
+) -> None:
+    """Make a module smaller: the same instructions, loops, collectives and library calls on smaller arrays.
+
+    Prints the smaller module, or a report if it is written to a file. The sizes are the largest with which a run fits
+    into memory, and takes minutes.
+    """
+    import hloexec
+
+    module = hloexec.load(file)
+    found = hloexec.shrink(module, max_bytes=max_bytes, dims=_sizes(dims), keep=keep)
+    text = hloexec.format(found.module)
+    if output is not None:
+        _write(output, text)
+    if as_json:
+        from hloexec.report.shrinkages import shrinkage_record
+
+        echo_json("shrink", {"file": file, **shrinkage_record(found, output)})
+    elif output is None and not report:
+        click.echo(text, nl=False)
+    else:
+        from hloexec.report.layout import show
+        from hloexec.report.shrinkages import shrinkage_view
+
+        show(shrinkage_view(found, output, top))
+
+
+def _sizes(dims: Sequence[tuple[str, str]]) -> dict[int, int]:
+    """The pairs of --dim."""
+    found = {}
+    for before, after in dims:
+        if not (before.isdecimal() and after.isdecimal()):
+            raise click.BadParameter(f"'{before}={after}' is not of the form 8192=64", param_hint="'--dim'")
+        found[int(before)] = int(after)
+    return found
+
+
+def _write(path: str, text: str) -> None:
+    from hloexec.files import open_atomically
+
+    try:
+        with open_atomically(path) as stream:
+            stream.write(text.encode())
+    except OSError as error:
+        raise InputError(f"cannot write {path!r}: {error.strerror or error}") from error

@@ -1,0 +1,45 @@
+"""How the dimensions of an instruction's operands and result depend on one another: the vocabulary of `relate` rules.
+
+A module can be made smaller if every dimension that follows from others follows from them still. The rules of the
+opcodes say so in five ways: dimensions are the same; a sum of multiples of dimensions is constant; the product of some
+is the product of others; a dimension has at least a certain size, or divides certain numbers evenly; a dimension has to
+stay as it is, for a reason. `resize` rules then fit attributes to the new sizes.
+"""
+
+from hloexec.ops.relations.parts import (
+    relate_bytes,
+    relate_part,
+    relate_reshape,
+    relate_sum,
+    relate_window_of,
+    resized_start,
+)
+from hloexec.ops.relations.rules import RelateRule, Relating, ResizeRule, Resizing, leafwise, pointwise
+from hloexec.ops.relations.unknowns import Axes, Equation, Place, Position, Product, Relations, Value
+from hloexec.ops.relations.windows import relate_convolution, relate_window, resized_convolution, resized_windows
+
+__all__ = [
+    "Axes",
+    "Equation",
+    "Place",
+    "Position",
+    "Product",
+    "RelateRule",
+    "Relating",
+    "Relations",
+    "ResizeRule",
+    "Resizing",
+    "Value",
+    "leafwise",
+    "pointwise",
+    "relate_bytes",
+    "relate_convolution",
+    "relate_part",
+    "relate_reshape",
+    "relate_sum",
+    "relate_window",
+    "relate_window_of",
+    "resized_convolution",
+    "resized_start",
+    "resized_windows",
+]

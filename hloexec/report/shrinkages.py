@@ -1,0 +1,150 @@
+"""Reports of `hloexec shrink`, as tables and as records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hloexec.report.layout import plain_table, rest_text, titled
+from hloexec.report.units import byte_text, count_text, flop_text, plural
+from hloexec.shrinking import ConstantChange, KeptSize, Shrinkage, SizeChange
+
+__all__ = ["shrinkage_record", "shrinkage_view"]
+
+_LONGEST = 60
+_Row = TypeVar("_Row")
+
+
+def shrinkage_view(found: Shrinkage, output: str | None, top: int) -> RenderableType:
+    """What became of the module, then tables of at most `top` rows each, 0 for all."""
+    parts: list[RenderableType] = [_headline(found, output)]
+    parts.append(_changes(found.changes, top))
+    if found.kept:
+        parts.append(_kept(found.kept, top))
+    if found.constants:
+        parts.append(_constants(found.constants, top))
+    return Group(*parts)
+
+
+def _headline(found: Shrinkage, output: str | None) -> RenderableType:
+    where = "" if output is None else f", written to {output}"
+    devices = "one device" if found.devices == 1 else plural(found.devices, "device")
+    changed = f"{plural(len(found.changes), 'size')} changed, for {devices}{where}"
+    inputs = f"inputs  {byte_text(found.argument_bytes)}, before {byte_text(found.argument_bytes_before)}"
+    run = "" if found.peak_bytes is None else f"\na run   about {byte_text(found.peak_bytes)} beyond its inputs"
+    flops = f"{flop_text(found.flops)}, before {flop_text(found.flops_before)}"
+    return Text.assemble((found.module.name, "bold"), f"  {changed}\n\n{inputs}{run}\nwork    {flops} in contractions")
+
+
+def _changes(changes: Sequence[SizeChange], top: int) -> RenderableType:
+    if not changes:
+        return Text("\nevery size stays", style="dim")
+    table = plain_table("inputs", "operations", figures=("size", "becomes", "arrays"))
+    for change in _first(changes, top):
+        table.add_row(
+            Text(", ".join(change.parameters)),
+            Text(", ".join(change.roles)),
+            count_text(change.before),
+            count_text(change.after),
+            count_text(change.arrays),
+        )
+    return titled("sizes", plural(len(changes), "dimension"), _with_rest(table, changes, top))
+
+
+def _kept(kept: Sequence[KeptSize], top: int) -> RenderableType:
+    table = plain_table("because", "at", figures=("size", "arrays"))
+    for each in _first(kept, top):
+        table.add_row(Text(each.reason), Text(_place(each)), count_text(each.size), count_text(each.arrays))
+    return titled("sizes that stay", "", _with_rest(table, kept, top))
+
+
+def _place(each: KeptSize) -> str:
+    computation = each.computation if len(each.computation) <= _LONGEST else each.computation[:_LONGEST] + "…"
+    return f"%{each.instruction} in {computation}" if each.instruction else ""
+
+
+def _constants(constants: Sequence[ConstantChange], top: int) -> RenderableType:
+    counted = _counted(constants)
+    table = plain_table("", "for example", figures=("number", "becomes", "along size", "times"))
+    for (change, count), remark in zip(_first(counted, top), map(_remark, (each for each, _ in counted)), strict=False):
+        table.add_row(
+            Text(remark),
+            Text(f"%{change.instruction}"),
+            f"{change.before:g}",
+            f"{change.after:g}",
+            count_text(change.size),
+            count_text(count),
+        )
+    return titled("constants that encode a size", "", _with_rest(table, counted, top))
+
+
+def _remark(change: ConstantChange) -> str:
+    if change.is_certain:
+        return "follows the size"
+    return "left as it is" if change.before == change.after else "guessed"
+
+
+def _counted(constants: Sequence[ConstantChange]) -> list[tuple[ConstantChange, int]]:
+    """Equal changes together, those that are not certain first."""
+    keys = [(each.is_certain, each.size, each.before, each.after) for each in constants]
+    counts, firsts = Counter(keys), dict(zip(reversed(keys), reversed(constants), strict=True))
+    return [(firsts[key], counts[key]) for key in sorted(counts)]
+
+
+def _first(rows: Sequence[_Row], top: int) -> Sequence[_Row]:
+    return rows[:top] if top else rows
+
+
+def _with_rest(table: RenderableType, rows: Sequence[object], top: int) -> RenderableType:
+    return Group(table, rest_text(len(rows) - top)) if top and len(rows) > top else table
+
+
+def shrinkage_record(found: Shrinkage, output: str | None) -> dict[str, object]:
+    """The same as `shrinkage_view`, with all rows."""
+    return {
+        "output": output,
+        "module": found.module.name,
+        "device_count": found.devices,
+        "argument_bytes_before": found.argument_bytes_before,
+        "argument_bytes": found.argument_bytes,
+        "peak_bytes": found.peak_bytes,
+        "total_flops_before": found.flops_before,
+        "total_flops": found.flops,
+        "size_changes": list(_change_records(found.changes)),
+        "kept_sizes": [
+            {
+                "size": each.size,
+                "array_count": each.arrays,
+                "reason": each.reason,
+                "computation": each.computation,
+                "instruction": each.instruction,
+            }
+            for each in found.kept
+        ],
+        "size_constants": [
+            {
+                "computation": each.computation,
+                "instruction": each.instruction,
+                "number_before": each.before,
+                "number_after": each.after,
+                "size": each.size,
+                "follows_size": each.is_certain,
+            }
+            for each in found.constants
+        ],
+    }
+
+
+def _change_records(changes: Sequence[SizeChange]) -> Iterator[dict[str, object]]:
+    for change in changes:
+        yield {
+            "size": change.before,
+            "new_size": change.after,
+            "array_count": change.arrays,
+            "parameter_dimensions": list(change.parameters),
+            "operations": list(change.roles),
+        }

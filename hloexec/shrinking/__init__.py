@@ -1,0 +1,11 @@
+"""Making a module smaller: the same instructions on smaller arrays.
+
+`dimensions` numbers all dimensions and relates them, `groups` finds those that shrink together, `solving` decides by
+how much, `rewriting` makes the module, and `running` does it all.
+"""
+
+from hloexec.shrinking.findings import KeptSize, Shrinkage, SizeChange
+from hloexec.shrinking.positions import ConstantChange
+from hloexec.shrinking.running import shrink
+
+__all__ = ["ConstantChange", "KeptSize", "Shrinkage", "SizeChange", "shrink"]

@@ -1,0 +1,207 @@
+"""All dimensions of a module, and everything that its instructions say of how these depend on one another.
+
+Every leaf of every value has dimensions of its own; rules of opcodes and library calls, and what control flow passes
+on, tie them together. A dimension that a constant has the elements of stays, unless they are the same along it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
+from hloexec.operations import forwarded_names, traits_of
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.registry import Role, find_opcode
+from hloexec.ops.relations import Relating, Relations, Value
+from hloexec.shrinking.library_calls import relate_library_call
+from hloexec.shrinking.literals import fixed_axes
+
+__all__ = ["Dimensions", "dimensions_of"]
+
+
+@attrs.frozen(eq=False)
+class Dimensions:
+    """The relations of a module's dimensions, and the numbered dimensions of every value."""
+
+    relations: Relations
+    values: Mapping[str, Mapping[str, Value]]
+    """By the names of computation and instruction."""
+
+    def of_inputs(self, module: Module) -> list[int]:
+        """The dimensions of the parameters of the entry computation."""
+        values = self.values[module.entry_name]
+        found = [values[parameter.name] for parameter in module.entry.parameters]
+        return [axis for value in found for axes in value.leaves.values() for axis in axes]
+
+
+def dimensions_of(module: Module, devices: int) -> Dimensions:
+    """Number the dimensions of a module for so many devices, and relate them."""
+    relations = Relations()
+    values = {
+        computation.name: {
+            instruction.name: Value.of(instruction.shape, relations) for instruction in computation.instructions
+        }
+        for computation in module
+    }
+    found = Dimensions(relations, values)
+    for computation in module:
+        for instruction in computation.instructions:
+            _relate(module, computation, instruction, found, devices)
+    return found
+
+
+def _relate(
+    module: Module, computation: Computation, instruction: Instruction, found: Dimensions, devices: int
+) -> None:
+    entry = find_opcode(instruction.opcode)
+    values = found.values[computation.name]
+    use = Relating(
+        relations=found.relations,
+        where=(computation.name, instruction.name),
+        attributes=instruction.attributes,
+        operands=tuple(values[name] for name in instruction.operands if name in values),
+        result=values[instruction.name],
+        computations=tuple(_signature(module, name, found) for name in computation_names(instruction.attributes)),
+    )
+    _keep_dynamic(use, instruction)
+    if entry is None:
+        use.keep_all(f"hloexec does not know the opcode {instruction.opcode}")
+    elif entry.relate is not None:
+        entry.relate(use)
+        _relate_units(use, instruction)
+    elif entry.role is Role.CUSTOM_CALL:
+        _relate_call(computation, instruction, use, values)
+    elif entry.role is Role.CONSTANT:
+        _relate_constant(use, devices)
+    else:
+        _FLOWS.get(entry.role, _keep_all)(use, instruction)
+
+
+def _relate_units(use: Relating, instruction: Instruction) -> None:
+    """Numbers that are moved, added, compared or converted count what they counted."""
+    traits = traits_of(instruction)
+    moved = traits.moved_operands(len(use.operands))
+    if len(moved) == 1 and use.relations.units.is_constant(use.operands[moved[0]].unit):
+        use.relations.units.mark(use.result.unit)
+        use.relations.units.tie(use.operands[moved[0]].unit, use.result.unit)
+        return
+    is_vector = bool(use.relations.components) and use.relations.components[-1][0] == use.result.unit
+    if traits.is_product and use.result.array.element_type.is_integral:
+        use.multiplies()
+    elif traits.same_unit or traits.converts:
+        use.same_units((*use.operands, use.result))
+    elif moved and not is_vector:
+        use.same_units((*(use.operands[number] for number in moved), use.result))
+
+
+def _signature(module: Module, name: str, found: Dimensions) -> tuple[tuple[Value, ...], Value]:
+    computation = module.by_name[name]
+    values = found.values[name]
+    return tuple(values[parameter.name] for parameter in computation.parameters), values[computation.root_name]
+
+
+def _keep_dynamic(use: Relating, instruction: Instruction) -> None:
+    """Sizes that are known at run time only stay."""
+    for index, leaf in leaf_shapes(instruction.shape):
+        if isinstance(leaf, ArrayShape) and leaf.is_dynamic:
+            use.keep(use.result.leaves[index], "it is an array of dynamic size")
+
+
+def _keep_all(use: Relating, instruction: Instruction) -> None:
+    use.keep_all(f"how the dimensions of {instruction.opcode} depend on one another is not known")
+
+
+def _nothing(use: Relating, instruction: Instruction) -> None:
+    """Tokens and numbers of devices have no dimensions; a parameter has those that callers give it."""
+
+
+def _relate_tuple(use: Relating, instruction: Instruction) -> None:
+    for operand, part in zip(use.operands, use.result.parts, strict=True):
+        use.same_values(operand, part)
+
+
+def _relate_element(use: Relating, instruction: Instruction) -> None:
+    use.same_values(use.operands[0].part(instruction.attributes.index), use.result)
+
+
+def _relate_forward(use: Relating, instruction: Instruction) -> None:
+    use.same_values(use.operands[0], use.result)
+
+
+def _relate_called(use: Relating, instruction: Instruction) -> None:
+    (parameters, result), *_ = use.computations
+    for operand, parameter in zip(use.operands, parameters, strict=True):
+        use.same_values(operand, parameter)
+    use.same_values(result, use.result)
+
+
+def _relate_loop(use: Relating, instruction: Instruction) -> None:
+    (state,) = use.operands
+    for parameters, result in use.computations:
+        use.same_values(state, parameters[0])
+        if result.shape.compatible(state.shape):
+            use.same_values(state, result)
+    use.same_values(state, use.result)
+
+
+def _relate_conditional(use: Relating, instruction: Instruction) -> None:
+    for operand, (parameters, result) in zip(use.operands[1:], use.computations, strict=True):
+        use.same_values(operand, parameters[0])
+        use.same_values(result, use.result)
+
+
+def _relate_async(use: Relating, instruction: Instruction) -> None:
+    ((parameters, result),) = use.computations
+    for operand, given, parameter in zip(use.operands, use.result.part(0).parts, parameters, strict=True):
+        use.same_values(operand, given)
+        use.same_values(operand, parameter)
+    use.same_values(result, use.result.part(1))
+
+
+def _relate_copy(use: Relating, instruction: Instruction) -> None:
+    for part in use.result.parts[:2]:
+        use.same_values(use.operands[0], part)
+
+
+def _relate_part(use: Relating, instruction: Instruction) -> None:
+    for result, operand in traits_of(instruction).aliases:
+        use.same_values(use.operands[0].part(*operand), use.result.part(*result))
+
+
+_FLOWS = {
+    Role.PARAMETER: _nothing,
+    Role.TOKEN: _nothing,
+    Role.PARTITION_ID: _nothing,
+    Role.REPLICA_ID: _nothing,
+    Role.TUPLE: _relate_tuple,
+    Role.GET_TUPLE_ELEMENT: _relate_element,
+    Role.FORWARD: _relate_forward,
+    Role.CALL: _relate_called,
+    Role.WHILE: _relate_loop,
+    Role.CONDITIONAL: _relate_conditional,
+    Role.ASYNC_START: _relate_async,
+    Role.COPY_START: _relate_copy,
+    Role.PART: _relate_part,
+}
+
+
+def _relate_call(
+    computation: Computation, instruction: Instruction, use: Relating, values: Mapping[str, Value]
+) -> None:
+    forwarded = [values[name] for name in forwarded_names(computation, instruction)]
+    if forwarded:
+        is_one = len(forwarded) == 1 and forwarded[0].shape.compatible(use.result.shape)
+        for value, part in zip(forwarded, (use.result,) if is_one else use.result.parts, strict=False):
+            use.same_values(value, part)
+        return
+    relate_library_call(use, instruction)
+
+
+def _relate_constant(use: Relating, devices: int) -> None:
+    for unit in use.result.units.values():
+        use.relations.units.mark(unit)
+    for literal, axes in zip(use.attributes.literal.leaves(), use.result.leaves.values(), strict=True):
+        for axis, reason in fixed_axes(literal, devices):
+            use.keep([axes[axis]], reason)

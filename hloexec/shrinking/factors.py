@@ -1,0 +1,248 @@
+"""Floating-point constants that encode sizes: the 1/N of means, the 1/√d of attention, the n of evenly spaced numbers.
+
+Each value knows over which dimensions it was summed, and along which its elements count. A constant that meets such a
+value follows their sizes if it is N, 1/N, √N, 1/√N or a small multiple, N being their product, or N - 1. One that meets
+none, but is a fraction like that of dimensions that the module sums over somewhere, is rewritten as a guess: so are the
+constants of gradients, which scale before they sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import prod, sqrt
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+
+from hloexec.ir import Computation, Instruction, Literal, Module
+from hloexec.operations import traits_of
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.registry import Role, find_opcode, role_of
+from hloexec.ops.relations import Place, Relations
+from hloexec.shrinking.dimensions import Dimensions
+from hloexec.shrinking.positions import ConstantChange
+from hloexec.values import Array
+
+__all__ = ["factors_for"]
+
+Roots: TypeAlias = frozenset[int]
+
+_MOST_CANDIDATES = 24
+_MOST_SOURCES = 4
+_LEAST_GUESSED = 8
+"""A fraction of a smaller number is nothing to guess from."""
+
+
+@attrs.frozen
+class _Form:
+    """A way in which a constant depends on a number of elements."""
+
+    of: Callable[[float], float]
+    is_fraction: bool = False
+    """Whether a constant that is one hardly is anything else."""
+
+
+_FORMS = (
+    _Form(lambda n: 1 / n, is_fraction=True),
+    _Form(lambda n: n),
+    _Form(lambda n: -1 / n, is_fraction=True),
+    _Form(lambda n: -n),
+    _Form(lambda n: 2 / n, is_fraction=True),
+    _Form(lambda n: -2 / n, is_fraction=True),
+    _Form(lambda n: 1 / sqrt(n), is_fraction=True),
+    _Form(sqrt),
+    _Form(lambda n: 2 * n),
+    _Form(lambda n: 0.5 / n),
+    _Form(lambda n: n - 1),
+    _Form(lambda n: 1 / (n - 1) if n > 1 else np.inf),
+)
+
+
+@attrs.frozen
+class _Fact:
+    """What is known of a value."""
+
+    sums: tuple[Roots, ...] = ()
+    """Over which dimensions it was summed: the last sums first, and with those before."""
+    sources: tuple[Place, ...] = ()
+    """The constants that it consists of, or was computed from with numbers that are no sums."""
+    parts: tuple[_Fact, ...] = ()
+    """Of a tuple."""
+
+
+_NOTHING = _Fact()
+
+
+@attrs.define(eq=False)
+class _Facts:
+    """What is known of a module's values, found by following them through fusions and calls."""
+
+    module: Module
+    dimensions: Dimensions
+    met: dict[Place, list[Roots]] = attrs.field(factory=dict)
+    """By constant, the sums that it meets in an operation on elements."""
+    spread: dict[Place, list[Roots]] = attrs.field(factory=dict)
+    """By constant, the dimensions of arrays that it fills."""
+    everywhere: dict[Roots, None] = attrs.field(factory=dict)
+    seen: set[str] = attrs.field(factory=set)
+
+    @property
+    def relations(self) -> Relations:
+        return self.dimensions.relations
+
+    def run(self, computation: Computation, arguments: Sequence[_Fact]) -> _Fact:
+        self.seen.add(computation.name)
+        facts: dict[str, _Fact] = {}
+        for instruction in computation.instructions:
+            operands = [facts.get(name, _NOTHING) for name in instruction.operands]
+            facts[instruction.name] = self._of(computation, instruction, operands, arguments)
+        return facts[computation.root_name]
+
+    def _of(
+        self, computation: Computation, instruction: Instruction, operands: list[_Fact], arguments: Sequence[_Fact]
+    ) -> _Fact:
+        role, place = role_of(instruction), (computation.name, instruction.name)
+        if role is Role.PARAMETER:
+            number = instruction.attributes.number
+            return arguments[number] if number < len(arguments) else _NOTHING
+        if role is Role.CONSTANT:
+            return _Fact(sources=(place,))
+        if role is Role.TUPLE:
+            return _Fact(parts=tuple(operands))
+        if role is Role.GET_TUPLE_ELEMENT:
+            index, parts = instruction.attributes.index, operands[0].parts
+            return parts[index] if index < len(parts) else _NOTHING
+        if role is Role.FORWARD:
+            return operands[0]
+        if role in (Role.CALL, Role.ASYNC_START):
+            (name, *_) = computation_names(instruction.attributes)
+            found = self.run(self.module.by_name[name], operands)
+            return found if role is Role.CALL else _Fact(parts=(_Fact(parts=tuple(operands)), found))
+        if role is Role.PART:
+            return self._part(instruction, operands[0])
+        for name in computation_names(instruction.attributes):
+            if role in (Role.WHILE, Role.CONDITIONAL) and name not in self.seen:
+                self.run(self.module.by_name[name], ())
+        return self._computed(instruction, operands, place)
+
+    def _part(self, instruction: Instruction, fact: _Fact) -> _Fact:
+        for _, operand in traits_of(instruction).aliases:
+            for index in operand:
+                fact = fact.parts[index] if index < len(fact.parts) else _NOTHING
+        return fact
+
+    def _computed(self, instruction: Instruction, operands: list[_Fact], place: Place) -> _Fact:
+        root = self.relations.root
+        entry, traits = find_opcode(instruction.opcode), traits_of(instruction)
+        if place in self.relations.counted:
+            return _Fact(sums=(frozenset({root(self.relations.counted[place])}),))
+        if place in self.relations.summed:
+            dimensions = frozenset(map(root, self.relations.summed[place]))
+            before = [each for each in operands[0].sums if not each & dimensions]
+            sums = _few([dimensions, *(dimensions | each for each in before)])
+            self.everywhere.update(dict.fromkeys(sums))
+            return _Fact(sums=sums, parts=(_Fact(sums=sums),))
+        if entry is not None and entry.is_elementwise and len(operands) > 1:
+            return self._met(operands)
+        if len(operands) == 1 or traits.moves is not None:
+            sources = operands[0].sources if operands else ()
+            for source in sources:
+                self._fill(source, place)
+            return _Fact(sums=_few(each for operand in operands for each in operand.sums), sources=sources)
+        return _NOTHING
+
+    def _met(self, operands: list[_Fact]) -> _Fact:
+        sums = _few(each for operand in operands for each in operand.sums)
+        for operand in operands:
+            for source in operand.sources:
+                self.met.setdefault(source, []).extend(sums)
+        sources = dict.fromkeys(source for operand in operands for source in operand.sources)
+        return _Fact(sums=sums, sources=() if sums else tuple(sources)[:_MOST_SOURCES])
+
+    def _fill(self, source: Place, place: Place) -> None:
+        axes = self.dimensions.values[place[0]][place[1]].axes
+        roots = frozenset(map(self.relations.root, axes))
+        if len(roots) == len(axes):
+            self.spread.setdefault(source, []).append(roots)
+
+
+def _few(sums: Iterable[Roots]) -> tuple[Roots, ...]:
+    return tuple(dict.fromkeys(sums))[:_MOST_CANDIDATES]
+
+
+@attrs.frozen(eq=False)
+class _Sizes:
+    relations: Relations
+    sizes: Mapping[int, int]
+
+    def of(self, roots: Roots) -> tuple[int, int]:
+        """The product of dimensions, before and after."""
+        before = self.relations.sizes
+        return prod(before[root] for root in roots), prod(self.sizes.get(root, before[root]) for root in roots)
+
+
+def factors_for(
+    module: Module, dimensions: Dimensions, sizes: Mapping[int, int]
+) -> tuple[dict[Place, Literal], list[ConstantChange]]:
+    """The floating-point constants that follow sizes, and what was guessed."""
+    facts = _Facts(module, dimensions)
+    facts.run(module.entry, ())
+    lengths = _Sizes(dimensions.relations, sizes)
+    literals: dict[Place, Literal] = {}
+    changes: list[ConstantChange] = []
+    for place, literal in _floating_constants(module):
+        assert isinstance(literal.value, np.ndarray)
+        number = literal.value.reshape(-1)[0]
+        found = _followed(number, place, facts, lengths)
+        if found is None:
+            continue
+        after, size, is_certain = found
+        changes.append(ConstantChange(*place, float(number), float(after), size, is_certain=is_certain))
+        if after != number:
+            literals[place] = attrs.evolve(literal, value=np.full_like(literal.value, after))
+    return literals, changes
+
+
+def _floating_constants(module: Module) -> Iterator[tuple[Place, Literal]]:
+    """Those of one number."""
+    for computation in module:
+        for instruction in computation.instructions:
+            if role_of(instruction) is not Role.CONSTANT:
+                continue
+            literal = instruction.attributes.literal
+            if not isinstance(literal.value, np.ndarray) or not literal.value.size:
+                continue
+            array: Array = literal.value
+            if literal.shape.element_type.is_floating and (array == array.reshape(-1)[0]).all():
+                yield (computation.name, instruction.name), literal
+
+
+def _followed(number: Any, place: Place, facts: _Facts, lengths: _Sizes) -> tuple[Any, int, bool] | None:
+    """What a constant becomes, the number that it encodes, and whether that is certain."""
+    if not np.isfinite(float(number)) or float(number) == 0:
+        return None
+    certain = _matches(number, facts.met.get(place, ()), lengths, _FORMS)
+    if certain:
+        return (*certain[0], len({float(after) for after, _ in certain}) == 1)
+    forms = [form for form in _FORMS if form.is_fraction]
+    for candidates in (facts.spread.get(place, ()), facts.everywhere):
+        guesses = [each for each in _matches(number, candidates, lengths, forms) if each[1] >= _LEAST_GUESSED]
+        if guesses and len({float(after) for after, _ in guesses}) == 1:
+            return None if guesses[0][0] == number else (*guesses[0], False)
+    return None
+
+
+def _matches(
+    number: Any, candidates: Iterable[Roots], lengths: _Sizes, forms: Sequence[_Form]
+) -> list[tuple[Any, int]]:
+    """What the constant becomes if it encodes one of the candidates, and their number of elements, as it was."""
+    found: list[tuple[Any, int]] = []
+    kind = type(number)
+    with np.errstate(all="ignore"):
+        for roots in dict.fromkeys(candidates):
+            before, after = lengths.of(roots)
+            for form in forms:
+                if before > 2 and kind(form.of(before)) == number:
+                    found.append((kind(form.of(after)), before))
+    return found

@@ -1,0 +1,250 @@
+"""Constants that encode a dimension: bounds of indices, numbers of iterations, lengths.
+
+Numbers that are moved, added and compared with one another count the same: they have one *unit*. Where numbers of a
+unit are positions along a dimension (iotas, start indices), a constant of that unit which is the size of the dimension,
+or the last position, follows it. Multiples of the size's share are rewritten as well, which is a guess; any other
+number that is neither small nor negative is left as it is, and listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from hloexec.ir import Literal, Module
+from hloexec.ops.registry import Role, role_of
+from hloexec.ops.relations import Place, Position, Relations
+from hloexec.shrinking.dimensions import Dimensions
+from hloexec.shrinking.literals import is_counting
+from hloexec.values import Array
+
+__all__ = ["ConstantChange", "constants_for", "tie_positions"]
+
+_FAR = 2
+_SMALL = 16
+_MOST_NUMBERS = 1000
+"""Constants of more elements are no bounds."""
+_SHARES = 16
+"""A number is a share of a size if it is a multiple of this fraction of it."""
+"""Numbers up to this one are steps and small offsets, whatever they count."""
+
+
+@attrs.frozen
+class ConstantChange:
+    """A constant that may encode a dimension, and what became of it."""
+
+    computation: str
+    instruction: str
+    before: float
+    after: float
+    size: int
+    """The dimension that it counts along, or the number of elements that it is a factor of, as it was."""
+    is_certain: bool
+
+
+def tie_positions(relations: Relations) -> None:
+    """Dimensions of one size along which the same numbers are positions are the same."""
+    _spread_components(relations)
+    for unit, dimensions in _dimensions_by_unit(relations).items():
+        if relations.units.is_constant(unit):
+            continue
+        by_size: dict[int, int] = {}
+        for dimension in dimensions:
+            relations.tie(by_size.setdefault(relations.sizes[dimension], dimension), dimension)
+
+
+def _spread_components(relations: Relations) -> None:
+    """Where vectors are positions, their components are."""
+    units = relations.units
+    vectors = {units.root(each.unit): each.dimensions for each in relations.positions if len(each.dimensions) > 1}
+    for unit, components in relations.components:
+        dimensions = vectors.get(units.root(unit), ())
+        if len(dimensions) == len(components):
+            relations.positions += [
+                Position(component, (dimension,)) for component, dimension in zip(components, dimensions, strict=True)
+            ]
+
+
+def _dimensions_by_unit(relations: Relations) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for position in relations.positions:
+        if len(position.dimensions) == 1:
+            found.setdefault(relations.units.root(position.unit), []).extend(position.dimensions)
+    return found
+
+
+def _add_strides(single: dict[int, list[int]], relations: Relations) -> None:
+    """A factor of positions counts along the same dimension, unless it counts something itself."""
+    root = relations.units.root
+    found = {
+        root(factor): single[root(product)]
+        for product, factor in relations.strides
+        if root(product) in single and root(factor) not in single
+    }
+    single.update(found)
+
+
+def _add_uses(single: dict[int, list[int]], vectors: dict[int, list[tuple[int, ...]]], relations: Relations) -> None:
+    """Constants count what they are used for."""
+    root = relations.units.root
+    for constant, use in relations.units.uses:
+        single.setdefault(root(constant), []).extend(single.get(root(use), ()))
+        vectors.setdefault(root(constant), []).extend(vectors.get(root(use), ()))
+    for found in (single, vectors):
+        for unit in [unit for unit, dimensions in found.items() if not dimensions]:
+            del found[unit]
+
+
+def _vectors_by_unit(relations: Relations) -> dict[int, list[tuple[int, ...]]]:
+    found: dict[int, list[tuple[int, ...]]] = {}
+    for position in relations.positions:
+        if len(position.dimensions) > 1:
+            found.setdefault(relations.units.root(position.unit), []).append(position.dimensions)
+    return found
+
+
+@attrs.frozen(eq=False)
+class _Lengths:
+    """The sizes, before and after, of the dimensions along which numbers are positions."""
+
+    relations: Relations
+    sizes: Mapping[int, int]
+    splits: Mapping[int, Collection[tuple[int, ...]]]
+    """The factors of roots that are products, from major to minor."""
+
+    def of(self, dimensions: Sequence[int]) -> dict[int, int]:
+        """New sizes by old ones, the larger first; those that became several are left out.
+
+        Positions along a dimension that is a product count in strides, the products of the last factors.
+        """
+        found: dict[int, set[int]] = {}
+        for root in {self.relations.root(dimension) for dimension in dimensions}:
+            before, after = self._size(root)
+            found.setdefault(before, set()).add(after)
+            for factors in self.splits.get(root, ()):
+                strides = [self._size(factor) for factor in reversed(factors)]
+                old, new = 1, 1
+                for before, after in strides[:-1]:
+                    old, new = old * before, new * after
+                    found.setdefault(old, set()).add(new)
+        return {old: next(iter(found[old])) for old in sorted(found, reverse=True) if len(found[old]) == 1}
+
+    def _size(self, root: int) -> tuple[int, int]:
+        """Before and after."""
+        before = self.relations.sizes[root]
+        return before, self.sizes.get(root, before)
+
+    @classmethod
+    def after(cls, relations: Relations, sizes: Mapping[int, int]) -> _Lengths:
+        splits: dict[int, set[tuple[int, ...]]] = {}
+        for product in relations.products:
+            left, right = (tuple(map(relations.root, side)) for side in (product.left, product.right))
+            for whole, factors in ((left, right), (right, left)):
+                if len(whole) == 1 and len(factors) > 1:
+                    splits.setdefault(whole[0], set()).add(factors)
+        return cls(relations, sizes, splits)
+
+
+def constants_for(
+    module: Module, dimensions: Dimensions, sizes: Mapping[int, int]
+) -> tuple[dict[Place, Literal], list[ConstantChange]]:
+    """The constants that follow their dimensions, and all that may encode one."""
+    relations = dimensions.relations
+    lengths = _Lengths.after(relations, sizes)
+    single, vectors = _dimensions_by_unit(relations), _vectors_by_unit(relations)
+    _add_strides(single, relations)
+    _add_uses(single, vectors, relations)
+    changed = {relations.sizes[root] for root, after in sizes.items() if relations.sizes[root] != after}
+    literals: dict[Place, Literal] = {}
+    changes: list[ConstantChange] = []
+    for computation in module:
+        for instruction in computation.instructions:
+            if role_of(instruction) is not Role.CONSTANT:
+                continue
+            value = dimensions.values[computation.name][instruction.name]
+            literal = instruction.attributes.literal
+            if not isinstance(literal.value, np.ndarray) or literal.value.dtype.kind not in "iu":
+                continue
+            unit = relations.units.root(value.unit)
+            columns = _columns(literal.value, unit, single, vectors, lengths)
+            array, found = _replaced(literal.value, columns)
+            found += _suspects(
+                literal.value, changed - {size for each in found for size in (each.before, each.before + 1)}
+            )
+            place = computation.name, instruction.name
+            changes += [attrs.evolve(change, computation=place[0], instruction=place[1]) for change in found]
+            if array is not literal.value:
+                literals[place] = attrs.evolve(literal, value=array)
+    return literals, changes
+
+
+def _columns(
+    array: Array,
+    unit: int,
+    single: Mapping[int, Sequence[int]],
+    vectors: Mapping[int, Sequence[tuple[int, ...]]],
+    lengths: _Lengths,
+) -> Iterator[tuple[tuple[int | slice, ...], Mapping[int, int]]]:
+    """Parts of a constant whose elements count along the same dimension, and the sizes of that."""
+    if any(is_counting(array, axis) for axis in range(array.ndim)):
+        return
+    if unit in single:
+        yield (slice(None),) * array.ndim, lengths.of(single[unit])
+        return
+    for dimensions in vectors.get(unit, ())[:1]:
+        if array.ndim and array.shape[-1] == len(dimensions):
+            others = [vector for vector in vectors[unit] if len(vector) == len(dimensions)]
+            for number in range(len(dimensions)):
+                before: tuple[int | slice, ...] = (slice(None),) * (array.ndim - 1)
+                yield (*before, number), lengths.of([vector[number] for vector in others])
+
+
+def _suspects(array: Array, changed: Collection[float]) -> list[ConstantChange]:
+    """Numbers that are sizes which changed, or the last positions along them, though nothing says what they count."""
+    numbers = np.unique(array).tolist() if array.size <= _MOST_NUMBERS else []
+    return [
+        ConstantChange("", "", number, number, size, is_certain=False)
+        for number in numbers
+        for size in (number, number + 1)
+        if number > _SMALL and size in changed
+    ]
+
+
+def _replaced(
+    array: Array, columns: Iterator[tuple[tuple[int | slice, ...], Mapping[int, int]]]
+) -> tuple[Array, list[ConstantChange]]:
+    result, changes = array, []
+    for index, sizes in columns:
+        if all(old == new for old, new in sizes.items()):
+            continue
+        for number in np.unique(array[index]).tolist():
+            change = _changed(number, sizes)
+            if change is None:
+                continue
+            changes.append(change)
+            if change.after != number:
+                result = result.copy() if result is array else result
+                part = result[index]
+                result[index] = np.where(array[index] == number, array.dtype.type(change.after), part)
+    return result, changes
+
+
+def _changed(number: int, sizes: Mapping[int, int]) -> ConstantChange | None:
+    """What a number becomes that counts along one of some dimensions; None where it is no matter of sizes."""
+    if any(abs(number) in (old, old - 1) for old, new in sizes.items() if old == new):
+        return None
+    for old, new in sizes.items():
+        for offset in (0, -1):
+            if abs(number) == old + offset and abs(number) >= _FAR and old != new:
+                after = new + offset
+                return ConstantChange("", "", number, after if number > 0 else -after, old, is_certain=True)
+    if abs(number) <= _FAR:
+        return None
+    for old, new in sizes.items():
+        if 0 < number < old and _SHARES * number % old == 0 and number * new % old == 0:
+            return ConstantChange("", "", number, number * new // old, old, is_certain=False)
+    largest = max(sizes)
+    is_suspect = _SMALL < number < 2 * largest
+    return ConstantChange("", "", number, number, largest, is_certain=False) if is_suspect else None

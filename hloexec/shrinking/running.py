@@ -1,0 +1,252 @@
+"""`hloexec.shrink`: the same module with smaller dimensions, so that it runs in less memory and time."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterable, Mapping
+from math import ceil, inf, log2
+
+import attrs
+
+from hloexec.arguments import byte_count, listed, require_integer, require_module, wrong
+from hloexec.buffers.running import run_estimate
+from hloexec.devices.topology import topology_of
+from hloexec.errors import HloError, HloWarning, InputError, ResourceError, VerificationError
+from hloexec.ir import Module
+from hloexec.shrinking.dimensions import Dimensions, dimensions_of
+from hloexec.shrinking.estimating import Workload
+from hloexec.shrinking.factors import factors_for
+from hloexec.shrinking.findings import KeptSize, Shrinkage, kept_sizes, size_changes
+from hloexec.shrinking.groups import Group, Groups, groups_of
+from hloexec.shrinking.loops import with_trip_counts
+from hloexec.shrinking.positions import ConstantChange, constants_for, tie_positions
+from hloexec.shrinking.rewriting import rewritten
+from hloexec.shrinking.solving import Demand, Sizing, Solver
+from hloexec.verifier import verify
+
+__all__ = ["DEFAULT_BYTES", "shrink"]
+
+DEFAULT_BYTES = 2 << 30
+_MOST_FLOPS = 10**13
+"""Minutes of a few cores."""
+_STEPS_PER_BIT = 2
+_LISTED = 4
+_SMALLEST_BITS = 6
+"""Values are not made smaller than this power of two for the sake of memory."""
+
+
+def shrink(
+    module: Module,
+    *,
+    max_bytes: int | str | None = None,
+    dims: Mapping[int, int] | None = None,
+    keep: Iterable[int] = (),
+) -> Shrinkage:
+    """The same module with smaller dimensions: the same instructions, loops, collectives and library calls.
+
+    Sizes shrink until a run on all devices takes at most `max_bytes`, inputs included (default 2 GiB; without bound
+    where `dims` is given alone), and no more operations than take minutes. `dims` says what sizes of inputs become (of
+    other arrays, where no input has such a size that can change); sizes in `keep` stay. The result is valid HLO, and
+    the same for the same arguments. Raises ResourceError where the module cannot become so small, InputError where
+    sizes cannot become what `dims` says.
+    """
+    require_module(module)
+    wanted, kept = _checked_sizes(dims), _checked_kept(keep)
+    limit = byte_count("max_bytes", max_bytes) if max_bytes is not None else None if wanted else DEFAULT_BYTES
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HloWarning)
+        verify(module)
+    work = _Work.of(module)
+    return work.shrunken(work.demands(wanted, kept), limit)
+
+
+def _checked_sizes(dims: Mapping[int, int] | None) -> dict[int, int]:
+    if dims is None:
+        return {}
+    if not isinstance(dims, Mapping):
+        raise wrong("dims", "a dict of sizes, such as {8192: 64}", dims)
+    for before, after in dims.items():
+        require_integer("a size in dims", before, 1)
+        require_integer(f"what dims says of {before}", after, 1)
+        if after > before:
+            raise InputError(f"dims makes {before} larger, {after}; sizes can only shrink")
+    return dict(dims)
+
+
+def _checked_kept(keep: Iterable[int]) -> set[int]:
+    sizes = listed("keep", keep, "sizes")
+    for size in sizes:
+        require_integer("a size in keep", size, 1)
+    return set(sizes)
+
+
+@attrs.frozen(eq=False)
+class _Candidate:
+    module: Module
+    sizes: Mapping[int, int]
+    constants: list[ConstantChange]
+    argument_bytes: int
+    peak_bytes: int | None
+    flops: int
+
+    def fits(self, limit: int | None) -> bool:
+        total = self.argument_bytes + (self.peak_bytes or 0)
+        return limit is None or (total <= limit and self.flops <= _MOST_FLOPS)
+
+
+@attrs.frozen(eq=False)
+class _Work:
+    """A module, and everything that is known of its dimensions."""
+
+    module: Module
+    dimensions: Dimensions
+    groups: Groups
+    workload: Workload
+
+    @classmethod
+    def of(cls, module: Module) -> _Work:
+        devices = topology_of(module, None, None).count
+        dimensions = dimensions_of(module, devices)
+        tie_positions(dimensions.relations)
+        groups = groups_of(dimensions.relations, dimensions.of_inputs(module))
+        return cls(module, dimensions, groups, Workload(module, dimensions, groups, devices))
+
+    def demands(self, dims: Mapping[int, int], keep: Collection[int]) -> list[Demand]:
+        """What is asked of the groups; InputError where none of a size's can become what is asked for."""
+        found: dict[int, int] = {}
+        relations = self.dimensions.relations
+        for before, after in dims.items():
+            roots = self._roots_of(before)
+            if not roots:
+                raise InputError(f"size {before} cannot become {after}: {self._why_kept(before)}")
+            for root in roots:
+                group = self.groups.groups[self.groups.of_root[root]]
+                unit = _unit_for(group, root, before, after)
+                if found.setdefault(group.number, unit) != unit:
+                    raise InputError(
+                        f"size {before} cannot become {after}: sizes in one proportion are asked for others"
+                    )
+        for group in self.groups.groups:
+            if any(relations.sizes[root] in keep for root in group.bases):
+                if found.get(group.number, group.unit) != group.unit:
+                    raise InputError(
+                        f"sizes {sorted(keep)} cannot stay: sizes in proportion to them are asked to shrink"
+                    )
+                found[group.number] = group.unit
+        return [Demand(group, unit) for group, unit in found.items()]
+
+    def _roots_of(self, size: int) -> list[int]:
+        """The roots of a size that can change: those of inputs, else all; others may have it by chance."""
+        relations = self.dimensions.relations
+        roots = [root for group in self.groups.groups for root in group.bases if relations.sizes[root] == size]
+        inputs = set(map(relations.root, self.dimensions.of_inputs(self.module)))
+        return [root for root in roots if root in inputs] or roots
+
+    def _why_kept(self, size: int) -> str:
+        kept = [each for each in kept_sizes(self.module, self.dimensions, self.groups) if each.size == size]
+        known = self.dimensions.relations.sizes
+        for root, factors in self.groups.merged.items():
+            if known[root] == size:
+                return (
+                    f"it is the product of {' and '.join(str(known[factor]) for factor in factors)}, and follows them"
+                )
+        if not kept:
+            sizes = sorted({*known}, reverse=True)
+            return f"the module has no dimension of that size; there are {', '.join(map(str, sizes[:12]))}"
+        return f"{kept[0].reason} (%{kept[0].instruction} in {kept[0].computation})"
+
+    def shrunken(self, demands: list[Demand], limit: int | None) -> Shrinkage:
+        solver = Solver(self.groups, self.workload.largest(), demands)
+        found = self._candidate(_solved(solver, inf))
+        if not found.fits(limit):
+            found = self._largest_that_fits(solver, limit)
+        return Shrinkage(
+            module=found.module,
+            changes=size_changes(self.module, self.dimensions, self.groups, found.sizes),
+            kept=kept_sizes(self.module, self.dimensions, self.groups),
+            constants=tuple(found.constants),
+            devices=self.workload.devices,
+            argument_bytes_before=self.workload.argument_bytes({}),
+            argument_bytes=found.argument_bytes,
+            peak_bytes=found.peak_bytes,
+            flops_before=self.workload.flops({}),
+            flops=found.flops,
+        )
+
+    def _largest_that_fits(self, solver: Solver, limit: int | None) -> _Candidate:
+        """By bisection of the bound on the size of a value."""
+        top = ceil(log2(max(solver.largest.values(), default=1))) * _STEPS_PER_BIT
+        low, high = _SMALLEST_BITS * _STEPS_PER_BIT, max(top, _SMALLEST_BITS * _STEPS_PER_BIT)
+        best = self._candidate(_solved(solver, low / _STEPS_PER_BIT))
+        if not best.fits(limit):
+            raise ResourceError(self._too_large(best, limit))
+        while low + 1 < high:
+            middle = (low + high) // 2
+            candidate = self._candidate(_solved(solver, middle / _STEPS_PER_BIT))
+            if candidate.fits(limit):
+                low, best = middle, candidate
+            else:
+                high = middle
+        return best
+
+    def _too_large(self, found: _Candidate, limit: int | None) -> str:
+        kept = kept_sizes(self.module, self.dimensions, self.groups)
+        lines = [_reason(each) for each in kept[:5]]
+        return (
+            f"module {self.module.name} cannot shrink to {limit} bytes: with its smallest sizes, its inputs take "
+            f"{found.argument_bytes} bytes, a run {found.peak_bytes or 0} beyond them and {found.flops} operations. "
+            "The largest sizes that stay:\n" + "\n".join(lines)
+        )
+
+    def _candidate(self, sizing: Sizing) -> _Candidate:
+        sizes = sizing.sizes(self.groups, self.dimensions.relations)
+        literals, constants = constants_for(self.module, self.dimensions, sizes)
+        factors, more = factors_for(self.module, self.dimensions, sizes)
+        literals, constants = literals | factors, [*constants, *more]
+        module = with_trip_counts(self.module, rewritten(self.module, self.dimensions, sizes, literals))
+        _require_valid(module)
+        estimate = run_estimate(module)
+        return _Candidate(
+            module=module,
+            sizes=sizes,
+            constants=constants,
+            argument_bytes=self.workload.argument_bytes(sizes),
+            peak_bytes=None if estimate is None else estimate.bytes * self.workload.devices,
+            flops=self.workload.flops(sizes),
+        )
+
+
+def _require_valid(module: Module) -> None:
+    """HloError where a module that was rewritten is not well-formed, which a wrong or missing relation may cause."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HloWarning)
+            verify(module)
+    except VerificationError as error:
+        raise HloError(
+            f"a smaller {module.name} would not be valid, because hloexec does not relate its dimensions as it should; "
+            f"keeping the sizes that it names may help (keep, --keep): {error}"
+        ) from error
+
+
+def _solved(solver: Solver, bound: float) -> Sizing:
+    found = solver.solve(bound)
+    if found is None:
+        raise HloError("no sizes satisfy what dims and keep ask for: products of sizes could not stay equal")
+    return found
+
+
+def _reason(kept: KeptSize) -> str:
+    return f"  {kept.size}: {kept.reason} (%{kept.instruction} in {kept.computation})"
+
+
+def _unit_for(group: Group, root: int, before: int, after: int) -> int:
+    """The unit with which a root's size becomes what is asked for; InputError where there is none."""
+    base, offset = group.bases[root], group.offsets[root]
+    unit, rest = divmod((after - offset) * group.unit, base)
+    if rest or unit < 1 or (group.is_divided and group.unit % unit):
+        units = [each for each in range(1, group.unit + 1) if not (group.is_divided and group.unit % each)]
+        sizes = [group.sizes(each)[root] for each in units]
+        words = ", ".join(map(str, sorted(sizes, key=lambda size: abs(log2(max(1, size) / after)))[:_LISTED]))
+        raise InputError(f"size {before} cannot become {after}, as other sizes depend on it; the nearest are {words}")
+    return unit

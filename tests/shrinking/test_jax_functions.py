@@ -1,0 +1,43 @@
+"""The functions of JAX's that hloexec is tested with, and small networks, shrink to modules that XLA accepts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+jax: Any = pytest.importorskip("jax")
+
+import hloexec  # noqa: E402
+from tests.jax_functions.test_functions import CASES  # noqa: E402
+from tests.models.programs import PROGRAMS  # noqa: E402
+from tests.shrinking.smallest import assert_valid, shuffled, smallest  # noqa: E402
+
+FUNCTIONS = {case.name: (case.function, case.arguments) for case in CASES}
+MODELS = {name: make() for name, make in PROGRAMS.items()}
+
+
+def check(function: Any, arguments: Any, seed: int, *, optimized: bool) -> None:
+    if optimized:
+        module = hloexec.parse(jax.jit(function).lower(*arguments).compile().as_text())
+    else:
+        module = hloexec.from_jax(function, *arguments)
+    small = smallest(module)
+    assert_valid(small)
+    assert_valid(shuffled(module, seed))
+    hloexec.run(small, *hloexec.random_inputs(small))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
+@pytest.mark.parametrize("name", sorted(FUNCTIONS)[::4])
+def test_functions_shrink(name: str) -> None:
+    check(*FUNCTIONS[name], seed=len(name), optimized=False)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
+@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("optimized", [False, True])
+def test_models_shrink(name: str, optimized: bool) -> None:
+    check(*MODELS[name], seed=len(name), optimized=optimized)

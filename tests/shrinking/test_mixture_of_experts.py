@@ -1,0 +1,37 @@
+"""The training step for sixteen GPUs, shrunken: each of its computations agrees with XLA:CPU, and the whole of it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+import hloexec
+from hloexec.ir import Module
+from tests.dumps import test_mixture_of_experts as at_full_size
+from tests.dumps.mixture_of_experts import alone, load_dump
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def shrunken(limit: str) -> Module:
+    return hloexec.shrink(load_dump(), max_bytes=limit).module
+
+
+@at_full_size.needs_xla
+def test_computations_agree_with_xla() -> None:
+    """All but those in which devices communicate."""
+    module = shrunken("200M")
+    names = [part.name for part in at_full_size.parts(module) if not part.name.startswith("async_computation")]
+    assert len(names) == 548
+    for kind in at_full_size.distinct(alone(module, name) for name in names):
+        at_full_size.require_agreement(kind)
+
+
+def test_bitcasts_lose_no_elements() -> None:
+    for computation in shrunken("2G"):
+        for bitcast in (i for i in computation if i.opcode == "bitcast"):
+            assert bitcast.shape.byte_size == computation.operands_of(bitcast)[0].shape.byte_size, bitcast.name
+
+
+def test_the_whole_step_runs_on_all_devices() -> None:
+    """With the tables that the dump elides: the step is counted, so are the inputs' tokens, and the loss is positive."""
+    at_full_size.test_whole_step_runs_on_all_devices_at_a_64th_of_its_extents(shrunken("600M"))

@@ -1,0 +1,165 @@
+"""Every opcode's relation, held to its shape rule: shrink the operands, infer the result, and compare."""
+
+from __future__ import annotations
+
+import warnings
+
+import attrs
+import pytest
+
+import hloexec
+import hloexec.ops
+from hloexec.ops.registry import OPCODES, Role
+from tests.shrinking.smallest import assert_valid, shuffled, sizes_of, smallest
+
+COMPUTATIONS = """
+add { x = f32[] parameter(0)  y = f32[] parameter(1)  ROOT r = f32[] add(x, y) }
+more { x = f32[] parameter(0)  y = f32[] parameter(1)  ROOT r = pred[] compare(x, y), direction=GE }
+step { x = f32[48] parameter(0)  y = f32[48] parameter(1)  s = f32[48] add(x, y)  ROOT r = (f32[48], f32[48]) tuple(s, s) }
+twice { x = f32[64,48] parameter(0)  ROOT r = f32[64,48] add(x, x) }
+once { x = f32[64,48] parameter(0)  ROOT r = f32[64,48] negate(x) }
+body { x = f32[64,48] parameter(0)  ROOT r = f32[64,48] negate(x) }
+never { x = f32[64,48] parameter(0)  ROOT r = pred[] constant(false) }
+"""
+
+SAME = "elementwise"
+"""Operands and result are f32[64,48]."""
+
+LINES = {
+    "add-dependency": "t = token[] after-all()  ROOT r = f32[64,48] add-dependency(a, t)",
+    "after-all": "t = token[] after-all()  ROOT r = f32[64,48] add-dependency(a, t)",
+    "all-gather": "ROOT r = f32[256,48] all-gather(a), dimensions={0}, replica_groups={{0,1,2,3}}",
+    "all-gather-start": "s = (f32[64,48], f32[256,48]) all-gather-start(a), dimensions={0}, replica_groups={{0,1,2,3}}  ROOT r = f32[256,48] all-gather-done(s)",
+    "all-gather-done": "s = (f32[64,48], f32[64,192]) all-gather-start(a), dimensions={1}, replica_groups={{0,1,2,3}}  ROOT r = f32[64,192] all-gather-done(s)",
+    "all-reduce": "ROOT r = f32[64,48] all-reduce(a), replica_groups={{0,1,2,3}}, to_apply=add",
+    "all-reduce-start": "s = f32[64,48] all-reduce-start(a), replica_groups={{0,1,2,3}}, to_apply=add  ROOT r = f32[64,48] all-reduce-done(s)",
+    "all-reduce-done": "s = (f32[64,48], f32[64,48]) all-reduce-start(a, b), replica_groups={{0,1,2,3}}, to_apply=add  ROOT r = (f32[64,48], f32[64,48]) all-reduce-done(s)",
+    "all-to-all": "ROOT r = f32[64,48] all-to-all(a), dimensions={0}, replica_groups={{0,1,2,3}}",
+    "async-start": "s = ((f32[64,48]), f32[64,48], u32[]) async-start(a), calls=once  ROOT r = f32[64,48] async-done(s), calls=once",
+    "async-update": "s = ((f32[64,48]), f32[64,48], u32[]) async-start(a), calls=once  u = ((f32[64,48]), f32[64,48], u32[]) async-update(s), calls=once  ROOT r = f32[64,48] async-done(u), calls=once",
+    "async-done": "s = ((f32[64,48]), f32[64,48], u32[]) async-start(a), calls=once  ROOT r = f32[64,48] async-done(s), calls=once",
+    "batch-norm-grad": "m = f32[48] parameter(2)  ROOT r = (f32[64,48], f32[48], f32[48]) batch-norm-grad(a, m, m, m, b), epsilon=0.1, feature_index=1",
+    "batch-norm-inference": "m = f32[48] parameter(2)  ROOT r = f32[64,48] batch-norm-inference(a, m, m, m, m), epsilon=0.1, feature_index=1",
+    "batch-norm-training": "m = f32[48] parameter(2)  ROOT r = (f32[64,48], f32[48], f32[48]) batch-norm-training(a, m, m), epsilon=0.1, feature_index=1",
+    "bitcast": "ROOT r = f32[48,64]{0,1} bitcast(a)",
+    "bitcast-convert": "ROOT r = u16[64,48,2] bitcast-convert(a)",
+    "broadcast": "ROOT r = f32[64,9,48] broadcast(a), dimensions={0,2}",
+    "call": "ROOT r = f32[64,48] call(a), to_apply=twice",
+    "cholesky": "m = f32[8,64,64] parameter(2)  ROOT r = f32[8,64,64] cholesky(m), lower=true",
+    "collective-broadcast": "ROOT r = f32[64,48] collective-broadcast(a), replica_groups={{0,1,2,3}}",
+    "collective-permute": "ROOT r = f32[64,48] collective-permute(a), source_target_pairs={{0,1},{1,0}}",
+    "collective-permute-start": "s = (f32[64,48], f32[64,48], u32[], u32[]) collective-permute-start(a), source_target_pairs={{0,1},{1,0}}  ROOT r = f32[64,48] collective-permute-done(s)",
+    "collective-permute-done": "s = (f32[64,48], f32[64,48], u32[], u32[]) collective-permute-start(a), source_target_pairs={{0,1},{1,0}}  ROOT r = f32[64,48] collective-permute-done(s)",
+    "concatenate": "c = f32[16,48] parameter(2)  ROOT r = f32[80,48] concatenate(a, c), dimensions={0}",
+    "conditional": "p = pred[] parameter(2)  ROOT r = f32[64,48] conditional(p, a, b), true_computation=once, false_computation=twice",
+    "constant": "c = f32[] constant(2)  d = f32[64,48] broadcast(c), dimensions={}  ROOT r = f32[64,48] add(a, d)",
+    "convolution": "x = f32[8,32,32,16] parameter(2)  k = f32[3,3,16,24] parameter(3)  ROOT r = f32[8,16,32,24] convolution(x, k), window={size=3x3 stride=2x1 pad=0_1x1_1}, dim_labels=b01f_01io->b01f",
+    "copy-start": "s = (f32[64,48], f32[64,48], u32[]) copy-start(a)  ROOT r = f32[64,48] copy-done(s)",
+    "copy-done": "s = (f32[64,48], f32[64,48], u32[]) copy-start(a)  ROOT r = f32[64,48] copy-done(s)",
+    "custom-call": 'ROOT r = f32[64,48] custom-call(a), custom_call_target="Sharding"',
+    "domain": "ROOT r = f32[64,48] domain(a), domain={kind=\"sharding\", entry={replicated}, exit={replicated}}",
+    "dot": "w = f32[48,80] parameter(2)  ROOT r = f32[64,80] dot(a, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+    "dynamic-slice": "i = s32[] parameter(2)  ROOT r = f32[16,1] dynamic-slice(a, i, i), dynamic_slice_sizes={16,1}",
+    "dynamic-update-slice": "i = s32[] parameter(2)  w = f32[16,48] parameter(3)  ROOT r = f32[64,48] dynamic-update-slice(a, w, i, i)",
+    "fft": "ROOT r = c64[64,25] fft(a), fft_type=RFFT, fft_length={48}",
+    "fusion": "ROOT r = f32[64,48] fusion(a), kind=kLoop, calls=twice",
+    "gather": "i = s32[80,1] parameter(2)  ROOT r = f32[80,48] gather(a, i), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,48}",
+    "get-dimension-size": "n = s32[] get-dimension-size(a), dimensions={0}  ROOT r = (f32[64,48], s32[]) tuple(a, n)",
+    "get-tuple-element": "t = (f32[64,48], f32[64,48]) tuple(a, b)  ROOT r = f32[64,48] get-tuple-element(t), index=1",
+    "iota": "i = f32[64,48] iota(), iota_dimension=0  ROOT r = f32[64,48] add(a, i)",
+    "map": "ROOT r = f32[64,48] map(a, b), dimensions={0,1}, to_apply=add",
+    "opt-barrier": "ROOT r = f32[64,48] opt-barrier(a)",
+    "pad": "z = f32[] constant(0)  ROOT r = f32[128,51] pad(a, z), padding=0_64x3_0",
+    "parameter": "ROOT r = f32[64,48] negate(a)",
+    "partition-id": "i = u32[] partition-id()  ROOT r = (f32[64,48], u32[]) tuple(a, i)",
+    "ragged-dot": "w = f32[8,48,80] parameter(2)  g = s32[8] parameter(3)  ROOT r = f32[64,80] ragged-dot(a, w, g), lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0}, rhs_group_dims={0}",
+    "recv": "t = token[] after-all()  s = (f32[64,48], u32[], token[]) send(a, t), channel_id=1  d = token[] send-done(s), channel_id=1  v = (f32[64,48], u32[], token[]) recv(t), channel_id=1  ROOT r = (f32[64,48], token[]) recv-done(v), channel_id=1",
+    "reduce": "z = f32[] constant(0)  ROOT r = f32[48] reduce(a, z), dimensions={0}, to_apply=add",
+    "reduce-precision": "ROOT r = f32[64,48] reduce-precision(a), exponent_bits=8, mantissa_bits=7",
+    "reduce-scatter": "ROOT r = f32[16,48] reduce-scatter(a), dimensions={0}, replica_groups={{0,1,2,3}}, to_apply=add",
+    "reduce-window": "z = f32[] constant(0)  ROOT r = f32[64,48] reduce-window(a, z), window={size=64x1 pad=63_0x0_0}, to_apply=add",
+    "replica-id": "i = u32[] replica-id()  ROOT r = (f32[64,48], u32[]) tuple(a, i)",
+    "reshape": "ROOT r = f32[3072] reshape(a)",
+    "reverse": "ROOT r = f32[64,48] reverse(a), dimensions={0}",
+    "rng": "z = f32[] constant(0)  u = f32[64,48] rng(z, z), distribution=rng_uniform  ROOT r = f32[64,48] add(a, u)",
+    "rng-bit-generator": "s = u64[2] parameter(2)  g = (u64[2], f32[64,48]) rng-bit-generator(s), algorithm=rng_default  u = f32[64,48] get-tuple-element(g), index=1  ROOT r = f32[64,48] add(a, u)",
+    "rng-get-and-update-state": "s = u64[2] rng-get-and-update-state(), delta=1  ROOT r = (f32[64,48], u64[2]) tuple(a, s)",
+    "scaled-dot": "x = f8e4m3fn[64,96] parameter(2)  w = f8e4m3fn[96,80] parameter(3)  s = f8e8m0fnu[64,3] parameter(4)  t = f8e8m0fnu[3,80] parameter(5)  ROOT r = f32[64,80] scaled-dot(x, w, s, t), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+    "scan": "c = f32[48] parameter(2)  ROOT r = (f32[64,48], f32[48]) scan(a, c), dimensions={0}, num_carries=1, to_apply=step",
+    "scatter": "i = s32[80,1] parameter(2)  u = f32[80,48] parameter(3)  ROOT r = f32[64,48] scatter(a, i, u), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add",
+    "select-and-scatter": "z = f32[] constant(0)  s = f32[32,24] parameter(2)  ROOT r = f32[64,48] select-and-scatter(a, s, z), window={size=2x2 stride=2x2}, select=more, scatter=add",
+    "slice": "ROOT r = f32[32,47] slice(a), slice={[32:64], [1:48]}",
+    "sort": "ROOT r = f32[64,48] sort(a), dimensions={1}, to_apply=more",
+    "topk": "ROOT r = (f32[64,4], s32[64,4]) topk(a), k=4",
+    "transpose": "ROOT r = f32[48,64] transpose(a), dimensions={1,0}",
+    "triangular-solve": "m = f32[64,64] parameter(2)  ROOT r = f32[64,48] triangular-solve(m, a), left_side=true, transpose_a=NO_TRANSPOSE",
+    "tuple": "ROOT r = (f32[64,48], f32[64,48]) tuple(a, b)",
+    "while": "ROOT r = f32[64,48] while(a), condition=never, body=body",
+}  # fmt: skip
+"""For each opcode, instructions on a and b, which are f32[64,48]; for those not listed, one of its own operands."""
+
+TYPES = {
+    "and": "s32", "or": "s32", "xor": "s32", "not": "s32", "popcnt": "s32", "count-leading-zeros": "s32",
+    "shift-left": "s32", "shift-right-arithmetic": "s32", "shift-right-logical": "s32", "mulhi": "s32",
+}  # fmt: skip
+RESULTS = {
+    "compare": "pred[64,48] compare(a, b), direction=LT",
+    "is-finite": "pred[64,48] is-finite(a)",
+    "complex": "c64[64,48] complex(a, b)",
+    "convert": "bf16[64,48] convert(a)",
+    "clamp": "f32[64,48] clamp(a, b, b)",
+    "select": "f32[64,48] select(p, a, b)",
+    "stochastic-convert": "s32[64,48] stochastic-convert(a, u)",
+}
+KEPT = {"dynamic-reshape", "infeed", "outfeed", "ragged-all-to-all", "set-dimension-size"}
+"""Opcodes that keep their dimensions: of computed sizes, or exchanged with the host."""
+SHARED = {"send": "recv", "send-done": "recv", "recv-done": "recv"}
+
+
+def program(name: str) -> str:
+    entry = OPCODES[name]
+    element_type = TYPES.get(name, "f32")
+    lines = LINES.get(SHARED.get(name, name))
+    if lines is None:
+        operands = ", ".join(["a", "b"][: entry.minimum_operands])
+        lines = "ROOT r = " + RESULTS.get(name, f"{element_type}[64,48] {name}({operands})")
+    more = "p = pred[64,48] parameter(2)" if name == "select" else ""
+    more = "u = u32[64,48] parameter(2)" if name == "stochastic-convert" else more
+    body = "\n  ".join(f"{more}  {lines}".split("  "))
+    return f"""HloModule m, replica_count=4
+{COMPUTATIONS}
+ENTRY main {{
+  a = {element_type}[64,48] parameter(0)
+  b = {element_type}[64,48] parameter(1)
+  {body}
+}}
+"""
+
+
+@pytest.mark.parametrize("name", sorted(OPCODES.keys() - KEPT))
+def test_what_the_relation_says_is_what_the_shape_rule_infers(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hloexec.HloWarning)
+        module = hloexec.parse(program(name))
+        hloexec.verify(module)
+        small = smallest(module)
+        assert_valid(small)
+        for seed in range(4):
+            assert_valid(shuffled(module, seed))
+    before, after = sizes_of(module), sizes_of(small)
+    assert max(max(sizes, default=1) for sizes in after["a"]) < max(max(sizes, default=1) for sizes in before["a"])
+
+
+def test_the_dimensions_of_an_opcode_without_a_relation_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = hloexec.parse(program("reverse"))
+    without = attrs.evolve(OPCODES["reverse"], relate=None)
+    monkeypatch.setitem(OPCODES, "reverse", without)
+    found = hloexec.shrink(module, dims={64: 2})
+    assert sizes_of(found.module)["a"] == [(64, 48)]
+    assert {each.reason for each in found.kept} == {"how the dimensions of reverse depend on one another is not known"}
+
+
+@pytest.mark.parametrize("name", sorted(OPCODES))
+def test_every_opcode_says_how_its_dimensions_depend_on_one_another(name: str) -> None:
+    entry = OPCODES[name]
+    assert entry.relate is not None or entry.role not in (Role.KERNEL, Role.MACHINE)

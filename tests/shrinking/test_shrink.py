@@ -1,0 +1,200 @@
+"""`hloexec.shrink`: sizes, bounds, what stays and why, constants, and errors."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import hloexec
+from tests.shrinking.smallest import assert_valid
+from tests.text.building import ADD, module
+from tests.text.seeds import seed_path
+
+PERCEPTRON = module(
+    """
+    x = f32[512,1024] parameter(0)
+    w = f32[1024,4096] parameter(1)
+    v = f32[4096,1024] parameter(2)
+    h = f32[512,4096] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+    t = f32[512,4096] tanh(h)
+    y = f32[512,1024] dot(t, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+    zero = f32[] constant(0)
+    s = f32[512] reduce(y, zero), dimensions={1}, to_apply=add_f32
+    n = f32[] constant(0.0009765625)
+    ns = f32[512] broadcast(n), dimensions={}
+    ROOT m = f32[512] multiply(s, ns)""",
+    ADD,
+)
+LOOP = """HloModule m
+
+body {
+  p = (s32[], f32[1000,64], f32[64]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  xs = f32[1000,64] get-tuple-element(p), index=1
+  sum = f32[64] get-tuple-element(p), index=2
+  zero = s32[] constant(0)
+  row = f32[1,64] dynamic-slice(xs, i, zero), dynamic_slice_sizes={1,64}
+  flat = f32[64] reshape(row)
+  next = f32[64] add(sum, flat)
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  ROOT t = (s32[], f32[1000,64], f32[64]) tuple(j, xs, next)
+}
+
+condition {
+  p = (s32[], f32[1000,64], f32[64]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] constant(1000)
+  ROOT r = pred[] compare(i, n), direction=LT
+}
+
+ENTRY main {
+  xs = f32[1000,64] parameter(0)
+  x = f32[64] parameter(1)
+  i = s32[] constant(0)
+  t = (s32[], f32[1000,64], f32[64]) tuple(i, xs, x)
+  w = (s32[], f32[1000,64], f32[64]) while(t), condition=condition, body=body, backend_config={"known_trip_count":{"n":"1000"}}
+  ROOT r = f32[64] get-tuple-element(w), index=2
+}
+"""
+
+
+def shrink(text: str, **options: object) -> hloexec.Shrinkage:
+    found = hloexec.shrink(hloexec.parse(text), **options)  # type: ignore[arg-type]
+    assert_valid(found.module)
+    return found
+
+
+def parameters(found: hloexec.Shrinkage) -> list[tuple[int, ...]]:
+    return [shape.dimensions for shape in found.module.entry.parameter_shapes]
+
+
+def test_a_module_that_fits_stays() -> None:
+    found = shrink(PERCEPTRON)
+    assert found.changes == () and found.module == hloexec.parse(PERCEPTRON)
+
+
+@pytest.mark.parametrize("limit", [1_000_000, 100_000, 10_000])
+def test_a_run_takes_no_more_than_is_asked_for(limit: int) -> None:
+    found = shrink(PERCEPTRON, max_bytes=limit)
+    assert found.total_bytes is not None and found.total_bytes <= limit
+    inputs = hloexec.random_inputs(found.module)
+    hloexec.run(found.module, *inputs, memory_limit=limit - found.argument_bytes)
+    assert sum(np.asarray(value).nbytes for value in inputs) == found.argument_bytes
+
+
+def test_sizes_become_what_is_asked_for_and_the_mean_follows() -> None:
+    found = shrink(PERCEPTRON, dims={1024: 16, 4096: 32}, keep=[512])
+    assert parameters(found) == [(512, 16), (16, 32), (32, 16)]
+    (constant,) = found.constants
+    assert (constant.before, constant.after, constant.size, constant.is_certain) == (1 / 1024, 1 / 16, 1024, True)
+
+
+def test_large_sizes_shrink_before_small_ones() -> None:
+    found = shrink(PERCEPTRON, max_bytes=1_000_000)
+    rows, columns = parameters(found)[1]
+    assert 4096 / columns >= 1024 / rows > 1
+
+
+def test_a_loop_runs_over_the_rows_that_are_left() -> None:
+    found = shrink(LOOP, dims={1000: 7})
+    text = hloexec.format(found.module)
+    assert "constant(7)" in text and '"n":"7"' in text
+    assert [(each.before, each.after, each.is_certain) for each in found.constants] == [(1000, 7, True)]
+
+
+def test_one_constant_that_is_used_for_two_things_ties_nothing() -> None:
+    text = LOOP.replace("f32[64]", "f32[1000]").replace("64]", "1000]").replace("1,64}", "1,1000}")
+    assert parameters(shrink(text, dims={1000: 8})) == [(8, 8), (8,)]
+    found = hloexec.shrink(hloexec.parse(text), max_bytes=40_000)
+    assert parameters(found)[0][0] != parameters(found)[0][1] or found.changes
+
+
+def test_an_array_that_a_constant_lists_stays() -> None:
+    text = module("""
+    x = f32[64,3] parameter(0)
+    c = f32[3] constant({1, 2, 4})
+    cs = f32[64,3] broadcast(c), dimensions={1}
+    ROOT y = f32[64,3] multiply(x, cs)""")
+    found = shrink(text, dims={64: 2})
+    assert parameters(found) == [(2, 3)]
+    (kept,) = found.kept
+    assert (kept.size, kept.reason, kept.instruction) == (3, "a constant lists its elements", "c")
+    with pytest.raises(
+        hloexec.InputError, match=r"size 3 cannot become 2: a constant lists its elements \(%c in main\)"
+    ):
+        shrink(text, dims={3: 2})
+
+
+def test_sizes_that_depend_on_others_are_named() -> None:
+    text = module("""
+    x = f32[96] parameter(0)
+    ROOT y = f32[4,24] reshape(x)""")
+    assert parameters(shrink(text, dims={96: 8})) == [(8,)]
+    with pytest.raises(
+        hloexec.InputError, match=r"size 96 cannot become 7, as other sizes depend on it; the nearest are 8, 6, 12, 4"
+    ):
+        shrink(text, dims={96: 7})
+    merged = module("""
+    x = f32[4,24] parameter(0)
+    y = f32[96] reshape(x)
+    ROOT z = f32[4,24] reshape(y)""")
+    with pytest.raises(hloexec.InputError, match="size 96 cannot become 8: it is the product of 4 and 24, and follows"):
+        shrink(merged, dims={96: 8})
+    with pytest.raises(hloexec.InputError, match="the module has no dimension of that size; there are 96, 24, 4"):
+        shrink(text, dims={5: 3})
+
+
+def test_a_module_that_cannot_shrink_says_why() -> None:
+    text = module("""
+    x = f32[4096,4096] parameter(0)
+    ROOT y = f32[4096,4096] custom-call(x), custom_call_target="nobody"
+    """)
+    with pytest.raises(hloexec.ResourceError, match="4096: how the dimensions of the library call nobody depend"):
+        shrink(text, max_bytes=1000)
+
+
+def test_sizes_larger_than_they_were_are_refused() -> None:
+    with pytest.raises(hloexec.InputError, match="dims makes 64 larger, 128"):
+        shrink(LOOP, dims={64: 128})
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("001_83a80cec1e7cc5e6.txt", 20_000_000),
+        ("002_2b3b731b0feb0bfe.txt", 20_000_000),
+        ("004_915eaf8d7a870eb5.txt", 20_000_000),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
+def test_a_real_dump_shrinks_and_runs(name: str, limit: int) -> None:
+    path = seed_path(name)
+    if path is None:
+        pytest.skip("the real dumps are not here; HLOEXEC_SEEDS names the folder that holds them")
+    found = hloexec.shrink(hloexec.load(path), max_bytes=limit)
+    assert_valid(found.module)
+    assert found.total_bytes is not None and found.total_bytes <= limit
+    hloexec.run_devices(found.module, hloexec.random_inputs(found.module))
+
+
+@pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
+def test_a_training_step_for_sixteen_devices_shrinks() -> None:
+    path = seed_path("000_c00fd3afea504246.txt")
+    if path is None:
+        pytest.skip("the real dumps are not here; HLOEXEC_SEEDS names the folder that holds them")
+    found = hloexec.shrink(hloexec.load(path), max_bytes="2G")
+    assert_valid(found.module)
+    assert found.total_bytes is not None and found.total_bytes <= 2 << 30
+    assert found.module.instruction_count == 9917
+    assert found.argument_bytes_before > 100e9
+
+
+def test_what_is_missing_without_scipy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(
+        hloexec.UnsupportedError, match=r"needs SciPy: install it, .* \(pip install 'hloexec\[shrink\]'\)"
+    ):
+        hloexec.shrink(hloexec.parse(PERCEPTRON), max_bytes=1_000_000)
