@@ -42,11 +42,11 @@ def random_inputs(
 
     The same seed gives the same values on every machine, and the values of a parameter do not depend on the other
     parameters. `normal` and `uniform` (-1 to 1) respect what the module needs: indices in bounds, loops with few
-    iterations, positive numbers under roots and logarithms and as divisors, and matrices scaled so that products keep a
-    standard deviation of 1; other signed integers are 0 to 99, unsigned and 8-bit ones are arbitrary. The others are
-    for special purposes: `zeros`, `ones`, `iota` (0, 1, 2, … as far as the type can count), `special` (half of the
-    floats are NaN, infinities, denormals or extremes; integers are at the ends of their range) and `large`. With these,
-    too, integers stay in bounds, but floats may not.
+    iterations, positive numbers under roots and logarithms and as divisors, also where these are computed from counts
+    (n > 0 for 1 - b^n), and matrices scaled so that products keep a standard deviation of 1; other signed integers are
+    0 to 99, unsigned and 8-bit ones are arbitrary. The others are for special purposes: `zeros`, `ones`, `iota` (0, 1,
+    2, … as far as the type can count), `special` (half of the floats are NaN, infinities, denormals or extremes;
+    integers are at the ends of their range) and `large`. With these, too, integers stay in bounds, but floats may not.
 
     `ranges` maps parameters, by number or name, to the smallest and largest number to generate; values are uniformly
     distributed in this range, regardless of what the module needs.

@@ -34,7 +34,6 @@ __all__ = [
     "Use",
     "always",
     "demand",
-    "first_operand_demands",
 ]
 
 INFINITY = math.inf
@@ -80,8 +79,9 @@ class Demand:
         return Demand(low, high, min(self.scale, other.scale), self.is_offset or other.is_offset)
 
     def times(self, factor: float) -> Demand:
-        """The demand on values that become these elements after division by a positive factor."""
-        return Demand(self.low * factor, self.high * factor)
+        """The demand on values that become these elements after division by a factor other than 0."""
+        ends = self.low * factor, self.high * factor
+        return Demand(min(ends), max(ends))
 
 
 ANYTHING = Demand()
@@ -127,8 +127,3 @@ def demand(number: int, low: float = -INFINITY, high: float = INFINITY) -> Deman
     """The rule of instructions of which one operand must lie in [low, high]."""
     made = Demand(low, high)
     return lambda use: [(number, made)]
-
-
-def first_operand_demands(use: Use, demand: Demand) -> Demanded:
-    """The rule of instructions whose result is their first operand but for rounding."""
-    return [(0, demand)]

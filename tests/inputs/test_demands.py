@@ -250,6 +250,62 @@ def test_the_second_moment_of_an_optimizer_is_positive_and_its_gradient_is_not()
     assert v.min() > 0 and g.min() < 0 and 1e-6 <= eps <= 1e-5
 
 
+DECAYS = {
+    "power": "decayed = f32[500] power(bs, t)",
+    "exponential": """log = f32[] constant(-0.10536)
+        logs = f32[500] broadcast(log), dimensions={}
+        times = f32[500] multiply(t, logs)
+        decayed = f32[500] exponential(times)""",
+}
+
+
+@pytest.mark.parametrize("way", DECAYS)
+@pytest.mark.parametrize("first", [0, 1, 5])
+def test_a_count_of_steps_never_makes_the_correction_of_a_decaying_mean_0(way: str, first: int) -> None:
+    """1 − bᵗ with t = n + first is a divisor, and 0 where t is; below, it is negative."""
+    text = module(
+        f"""n = s32[500] parameter(0)
+        first = s32[] constant({first})
+        firsts = s32[500] broadcast(first), dimensions={{}}
+        later = s32[500] add(n, firsts)
+        t = f32[500] convert(later)
+        b = f32[] constant(0.9)
+        bs = f32[500] broadcast(b), dimensions={{}}
+        {DECAYS[way]}
+        one = f32[] constant(1)
+        ones = f32[500] broadcast(one), dimensions={{}}
+        correction = f32[500] subtract(ones, decayed)
+        ROOT mean = f32[500] divide(ones, correction)"""
+    )
+    counts = inputs(text)[0]
+    # Of 500 numbers among 100, each is missing with a probability of e⁻⁵.
+    assert 1 <= counts.min() + first <= 4 and counts.max() > 50
+
+
+def test_the_exponent_of_a_base_above_1_is_negative_where_the_power_is_below_1() -> None:
+    text = module(
+        """n = f32[500] parameter(0)
+        b = f32[] constant(2)
+        bs = f32[500] broadcast(b), dimensions={}
+        p = f32[500] power(bs, n)
+        one = f32[] constant(1)
+        ones = f32[500] broadcast(one), dimensions={}
+        rest = f32[500] subtract(ones, p)
+        ROOT r = f32[500] log(rest)"""
+    )
+    assert inputs(text)[0].max() < 0
+
+
+@pytest.mark.parametrize("use", ["log", "sqrt", "rsqrt"])
+def test_an_integer_is_positive_where_the_float_that_it_becomes_must_be(use: str) -> None:
+    text = module(
+        f"""n = s32[500] parameter(0)
+        x = f32[500] convert(n)
+        ROOT y = f32[500] {use}(x)"""
+    )
+    assert inputs(text)[0].min() >= 1
+
+
 def test_the_epsilon_of_a_normalization_is_small_and_its_operand_free() -> None:
     text = module(
         """x = f32[4,64] parameter(0)

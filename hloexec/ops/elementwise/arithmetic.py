@@ -12,7 +12,7 @@ import numpy as np
 from hloexec.ops.elementwise import complex_numbers, ranges
 from hloexec.ops.elementwise.declaration import ANY_TYPE, FLOAT, FLOAT_OR_COMPLEX, INTEGRAL, NUMBER, ByKind, elementwise
 from hloexec.ops.elementwise.integers import divide_integers, integer_power, remainder_integers
-from hloexec.ops.intervals import POSITIVE, UNKNOWN, Bounds, Demand
+from hloexec.ops.intervals import POSITIVE, UNKNOWN, Bounds
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Pole, finite_and_not_zero
 from hloexec.values import Array
@@ -145,7 +145,7 @@ _of_two(
     rounding=Rounding.FUNCTION,
     bounds=ranges.power_bounds,
     demands=ranges.power_base_demands,
-    demands_for=lambda _, demand: [(0, Demand(0, 1)), (1, POSITIVE)] if demand.high == 1 else [],
+    demands_for=ranges.power_demands,
     pole=Pole(0, lambda x: x == 0, "zero to a negative power"),
     invalid="negative number to a fractional power",
     nonzero=lambda x, y: finite_and_not_zero(x) & np.isfinite(y),

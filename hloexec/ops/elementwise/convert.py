@@ -22,7 +22,7 @@ from hloexec.ir import ArrayShape, Shape
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, narrow, require, same_dimensions, widen
 from hloexec.ops.elementwise.declaration import ANY_TYPE, FLOAT, elementwise, operands_shape
-from hloexec.ops.intervals import INFINITY, UNKNOWN, Bounds, Use, first_operand_demands
+from hloexec.ops.intervals import INFINITY, UNKNOWN, Bounds, Demand, Demanded, Use
 from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.rounding import Rounding
@@ -123,10 +123,22 @@ def _converted_bounds(use: Use, operand: Bounds) -> Bounds:
     return Bounds(low, high, operand.is_parameter)
 
 
+def _converted_demands(use: Use, demand: Demand) -> Demanded:
+    """The demand on the operand. A float bounded on one side, such as a divisor, has to lie beyond the bound, so an
+    integer that becomes one must not be the bound."""
+    low, high = demand.low, demand.high
+    if use.shapes[0].element_type.is_integral and use.shape.element_type.is_floating:
+        if math.isfinite(low) and high == INFINITY:
+            low = math.floor(low) + 1
+        elif math.isfinite(high) and low == -INFINITY:
+            high = math.ceil(high) - 1
+    yield 0, attrs.evolve(demand, low=low, high=high)
+
+
 _CONVERTS: dict[str, Any] = {
     "converts": True,
     "keeps_order": True,
-    "demands_for": first_operand_demands,
+    "demands_for": _converted_demands,
     "nonzero": finite_and_not_zero,
 }
 

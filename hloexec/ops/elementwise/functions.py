@@ -167,7 +167,14 @@ _function(
 )
 _function("cosine", np.cos, "cos x (XLA: Cos).", bounds=always(-1, 1))
 _function("cosh", np.cosh, "(eˣ + e⁻ˣ) / 2 (XLA: Cosh).")
-_function("exponential", np.exp, "eˣ (XLA: Exp).", bounds=always(0, INFINITY), nonzero=np.isfinite)
+_function(
+    "exponential",
+    np.exp,
+    "eˣ (XLA: Exp).",
+    bounds=always(0, INFINITY),
+    demands_for=ranges.exponential_demands,
+    nonzero=np.isfinite,
+)
 _function("exponential-minus-one", np.expm1, "eˣ − 1 (XLA: Expm1).", complex_=complex_numbers.expm1)
 _function(
     "log",

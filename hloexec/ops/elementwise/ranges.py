@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import attrs
@@ -13,11 +14,13 @@ __all__ = [
     "compare_demands",
     "divide_demands",
     "divisor_demands",
+    "exponential_demands",
     "multiply_bounds",
     "multiply_demands",
     "nearest_bounds",
     "power_base_demands",
     "power_bounds",
+    "power_demands",
     "rising",
     "same_demands",
     "subtract_demands",
@@ -65,7 +68,7 @@ def multiply_demands(use: Use, demand: Demand) -> Demanded:
     if use.instruction.operands[0] == use.instruction.operands[1]:
         return
     for number, other in ((0, use.bounds[1]), (1, use.bounds[0])):
-        if other.low == other.high and 0 < other.low < INFINITY:
+        if other.low == other.high and 0 < abs(other.low) < INFINITY:
             yield number, demand.times(1 / other.low)
         elif other.low >= 0 and 0 < other.high < INFINITY and demand.high < INFINITY and demand.low <= 0:
             yield number, Demand(0, demand.high / other.high)
@@ -97,6 +100,26 @@ def power_base_demands(use: Use) -> Demanded:
     exponent = use.bounds[1]
     if not (exponent.low == exponent.high and float(exponent.low).is_integer()):
         yield 0, POSITIVE
+
+
+def power_demands(use: Use, demand: Demand) -> Demanded:
+    """x ** y in [low, high]: y lies between their logarithms to a known base x; both in [0, 1] gives at most 1."""
+    base = use.bounds[0]
+    if not (base.low == base.high and 0 < base.low < INFINITY and base.low != 1):
+        yield from ((0, Demand(0, 1)), (1, POSITIVE)) if demand.high == 1 else ()
+        return
+    for _, wanted in exponential_demands(use, demand):
+        yield 1, wanted.times(1 / math.log(base.low))
+
+
+def exponential_demands(use: Use, demand: Demand) -> Demanded:
+    """eˣ in [low, high]: x lies between their logarithms."""
+    if demand.high > 0:
+        yield 0, Demand(_logarithm(demand.low), _logarithm(demand.high))
+
+
+def _logarithm(number: float) -> float:
+    return -INFINITY if number <= 0 else INFINITY if number == INFINITY else math.log(number)
 
 
 def same_demands(use: Use, demand: Demand) -> Demanded:
