@@ -1,7 +1,7 @@
 """Rewrites of HLO text that let XLA:CPU run what it would refuse: modules optimized for a GPU or a TPU.
 
 Fusions become calls, asynchronous pairs become plain operations, gemm library calls become the dot they stand for,
-bitcasts become transposes and reshapes, and then layouts can go.
+attention the products and softmaxes, bitcasts become transposes and reshapes, and then layouts can go.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from conformance.attention import COMBINERS, attention, attention_gradient
 from conformance.hlo_text import (
     Array,
     Computation,
@@ -23,6 +24,7 @@ from conformance.hlo_text import (
     rewrite,
     split,
     without_layouts,
+    zeros,
 )
 
 __all__ = ["equivalent"]
@@ -118,7 +120,10 @@ def _start(opcode: str, result: Callable[[str], str]) -> Rule:
             called = plain.attribute("calls") or plain.attribute("to_apply")
             plain = replace(plain, attributes=f", to_apply={called}")
         computation.read[instruction.name] = replace(instruction, shape=shape)
-        computation.emit(plain)
+        if opcode == "reduce-scatter":
+            _reduce_scatter(plain, computation)
+        else:
+            computation.emit(plain)
 
     return rule
 
@@ -242,17 +247,9 @@ class _Gemm:
         if not self.instruction.shape.startswith("("):
             self.computation.emit(replace(self.instruction, opcode="copy", operands=value, attributes=""))
             return
-        workspace = [_zeros(self.instruction, shape, self.computation) for shape in self.outputs[1:]]
+        workspace = [zeros(self.instruction, shape, self.computation) for shape in self.outputs[1:]]
         operands = ", ".join([value, *workspace])
         self.computation.emit(replace(self.instruction, opcode="tuple", operands=operands, attributes=""))
-
-
-def _zeros(instruction: Instruction, shape: str, computation: Computation) -> str:
-    """Zeros for a result that carries no value (a workspace, a synchronization flag)."""
-    name = f"{instruction.name}.zeros{len(computation.lines)}"
-    scalar = Instruction(f"{name}.zero", f"{array_of(shape).element_type}[]", "constant", "0", "")
-    operands = f"%{computation.emit(scalar)}"
-    return "%" + computation.emit(Instruction(name, shape, "broadcast", operands, ", dimensions={}"))
 
 
 def _gemm(instruction: Instruction, computation: Computation) -> None:
@@ -294,7 +291,7 @@ def _async_collective_start(instruction: Instruction, computation: Computation) 
     """The TPU's (collective's operand, collective's result, synchronization flags...)."""
     (collective,) = instruction.operand_names
     (source,) = computation.read[collective].operand_names
-    flags = [_zeros(instruction, shape, computation) for shape in elements(instruction.shape)[2:]]
+    flags = [zeros(instruction, shape, computation) for shape in elements(instruction.shape)[2:]]
     operands = ", ".join([f"%{source}", f"%{collective}", *flags])
     computation.emit(replace(instruction, opcode="tuple", operands=operands, attributes=""))
 
@@ -303,6 +300,20 @@ def _async_collective_done(instruction: Instruction, computation: Computation) -
     """The collective's result is the second thing that the start handed over."""
     result = f"%{instruction.operand_names[1]}"
     computation.emit(replace(instruction, opcode="copy", operands=result, attributes=""))
+
+
+def _reduce_scatter(instruction: Instruction, computation: Computation) -> None:
+    """StableHLO's has one operand, so each of several is scattered by itself."""
+    if not instruction.shape.startswith("("):
+        computation.emit(instruction)
+        return
+    parts = []
+    for number, (name, shape) in enumerate(zip(instruction.operand_names, elements(instruction.shape), strict=True)):
+        part = replace(
+            instruction, name=f"{instruction.name}.part{number}", shape=shape, operands=f"%{name}", root=False
+        )
+        parts.append(f"%{computation.emit(part)}")
+    computation.emit(replace(instruction, opcode="tuple", operands=", ".join(parts), attributes=""))
 
 
 def _json_attribute(text: str) -> dict[str, Any]:
@@ -318,6 +329,8 @@ _LIBRARY: dict[str, Rule] = {
     "cuda_threefry2x32": _threefry,
     "AsyncCollectiveStart": _async_collective_start,
     "AsyncCollectiveDone": _async_collective_done,
+    "te_fused_attn_forward_ffi": attention,
+    "te_fused_attn_backward_ffi": attention_gradient,
 }
 
 
@@ -335,6 +348,7 @@ _EQUIVALENT: dict[str, Rule] = {
     "bitcast": _bitcast,
     "fusion": _fusion,
     "custom-call": _custom_call,
+    "reduce-scatter": _reduce_scatter,
     "copy-start": _start("copy", _first),
     "all-reduce-start": _start("all-reduce", _same),
     "all-gather-start": _start("all-gather", _second),
@@ -355,7 +369,7 @@ def equivalent(printed: str) -> str:
 
     Raises ValueError for a library call's option or a layout that it cannot express.
     """
-    lines = []
+    lines: list[str] = []
     for line in rewrite(printed, _EQUIVALENT).splitlines():
         instruction = read_instruction(line)
         if instruction is not None:
@@ -364,4 +378,6 @@ def equivalent(printed: str) -> str:
             name, *attributes = split(line)
             line = ", ".join([name, *(item for item in attributes if item.partition("=")[0] in _HEADER)])
         lines.append(line)
+    if any("to_apply=%attention." in line for line in lines):
+        lines.insert(1, COMBINERS)
     return without_layouts("\n".join(lines) + "\n")

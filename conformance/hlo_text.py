@@ -22,6 +22,7 @@ __all__ = [
     "split",
     "without_header_fields",
     "without_layouts",
+    "zeros",
 ]
 
 
@@ -209,3 +210,11 @@ def elements(shape: str) -> list[str]:
 def without_layouts(text: str) -> str:
     """Layouts follow a shape's closing bracket at once, and nothing else does."""
     return re.sub(r"(?<=\])\{[\d,]*(?::[^{}]*)?\}", "", text)
+
+
+def zeros(instruction: Instruction, shape: str, computation: Computation) -> str:
+    """Zeros for a result that carries no value (a workspace, a synchronization flag)."""
+    name = f"{instruction.name}.zeros{len(computation.lines)}"
+    scalar = Instruction(f"{name}.zero", f"{array_of(shape).element_type}[]", "constant", "0", "")
+    operands = f"%{computation.emit(scalar)}"
+    return "%" + computation.emit(Instruction(name, shape, "broadcast", operands, ", dimensions={}"))
