@@ -253,6 +253,26 @@ def test_asynchronous_pairs_become_plain_operations(pair):
     np.testing.assert_array_equal(xla.run_hlo(equivalent, MATRIX)[0], 2 * MATRIX)
 
 
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "ROOT r = (f32[1,3], f32[2,3]) reduce-scatter(p, q), {config}",
+        """s = ((f32[2,3], f32[4,3]), (f32[1,3], f32[2,3])) reduce-scatter-start(p, q), {config}
+  ROOT r = (f32[1,3], f32[2,3]) reduce-scatter-done(s)""",
+    ],
+)
+def test_each_operand_of_a_reduce_scatter_is_scattered(pair):
+    pair = pair.format(config="replica_groups={{0,1}}, dimensions={0}, to_apply=sum")
+    text = module(
+        f"  p = f32[2,3] parameter(0)\n  q = f32[4,3] parameter(1)\n  {pair}", ADDITION, "HloModule m, replica_count=2"
+    )
+    p, q = MATRIX, np.arange(12, dtype=np.float32).reshape(4, 3)
+    results = xla.run_hlo_devices(xla.equivalent_module(text), [[p, q], [10 * p, 10 * q]])
+    for device, (first, second) in enumerate(results):
+        np.testing.assert_array_equal(first, 11 * p[device : device + 1])
+        np.testing.assert_array_equal(second, 11 * q[2 * device : 2 * device + 2])
+
+
 def gemm(alpha: float, beta: float, epilogue: str, operands: str, parameters: str) -> str:
     config = {
         "gemm_backend_config": {
