@@ -1,13 +1,18 @@
-"""The training step for sixteen GPUs, shrunken: each of its computations agrees with XLA:CPU, and the whole of it runs."""
+"""The training step for sixteen GPUs, shrunken: each of its computations agrees with XLA:CPU, and so does the whole."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 import hloexec
+from hloexec.golden.spreads import RECORDED_SAMPLES
 from hloexec.ir import Module
+from hloexec.numerics.sampling.runs import sampled
 from tests.dumps import test_mixture_of_experts as at_full_size
 from tests.dumps.mixture_of_experts import alone, load_dump
+from tests.shrinking.whole_step import filled, first_step_inputs, results_of_xla
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -35,3 +40,18 @@ def test_bitcasts_lose_no_elements() -> None:
 def test_the_whole_step_runs_on_all_devices() -> None:
     """With the tables that the dump elides: the step is counted, so are the inputs' tokens, and the loss is positive."""
     at_full_size.test_whole_step_runs_on_all_devices_at_a_64th_of_its_extents(shrunken("600M"))
+
+
+@at_full_size.needs_xla
+def test_the_whole_step_agrees_with_xla_on_sixteen_devices(tmp_path: Path) -> None:
+    """Losses, gradients (as first moments) and their squares, on every device: what rounding does to each element, as
+    runs that round at random show, is all that hloexec and XLA:CPU differ by."""
+    module = filled(shrunken("100M"))
+    path = tmp_path / "small.hlo"
+    path.write_text(hloexec.format(module))
+    inputs = first_step_inputs(module)
+    actual = tuple(hloexec.run_devices(module, inputs))
+    expected = results_of_xla(path, actual)
+    spreads = sampled(module, inputs, samples=RECORDED_SAMPLES).spreads
+    comparison = hloexec.compare(actual, expected, module=module, spreads=spreads)
+    assert comparison.agrees, comparison

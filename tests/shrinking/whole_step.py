@@ -50,7 +50,7 @@ def first_step_inputs(module: Module) -> list[list[Value]]:
     return hloexec.shard_inputs(module, inputs)
 
 
-def results_of_xla(path: Path, like: list[Value]) -> tuple[Value, ...]:
+def results_of_xla(path: Path, like: tuple[Value, ...]) -> tuple[Value, ...]:
     """What XLA:CPU makes of the first step, with the types of other results."""
     target = path.with_suffix(".npz")
     flags = f"--xla_force_host_platform_device_count={DEVICES} --xla_allow_excess_precision=false"
