@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -37,6 +38,23 @@ def assert_agrees(program: drawing.Program) -> None:
     before = [[value.tobytes() for value in values] for values in inputs]
     assert_same(hloexec.run_devices(module, inputs), program.expected, program.text)
     assert [[value.tobytes() for value in values] for values in inputs] == before, "inputs were written to"
+
+
+def test_a_transpose_and_another_array_are_gathered_by_rows() -> None:
+    """XLA:CPU makes both column-major, and puts whole shards one after the other."""
+    module = hloexec.parse("""HloModule gather, replica_count=2
+ENTRY main {
+  x = bf16[12,2] parameter(0)
+  y = bf16[2,12] parameter(1)
+  t = bf16[2,12] transpose(x), dimensions={1,0}
+  ROOT g = (bf16[4,12], bf16[4,12]) all-gather(t, y), replica_groups={{0,1}}, dimensions={0}
+}
+""")
+    x, y = (np.arange(24).reshape(shape).astype(ml_dtypes.bfloat16) for shape in ((12, 2), (2, 12)))
+    for found in hloexec.run_devices(module, [[x, y], [-x, -y]]):
+        assert isinstance(found, tuple)
+        for gathered, shard in zip(found, (x.T, y), strict=True):
+            np.testing.assert_array_equal(gathered, np.concatenate([shard, -shard]))
 
 
 @hypothesis.settings(settings, max_examples=30)

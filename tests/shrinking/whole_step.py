@@ -25,7 +25,8 @@ __all__ = ["filled", "first_step_inputs", "results_of_xla"]
 
 _ELIDED = re.compile(r"(?m)^(\s+%([\w.\-]+) = \S+ constant\()\{\.\.\.\}")
 _FLAGS = {"xla_disable_hlo_passes": "reshape-mover"}
-"""With this pass, jaxlib 0.10 gives other gradients than without, or than where the same values are results, too."""
+"""This pass turns the weights of the embedding and of the logits around, which XLA:CPU then gathers in the wrong order
+(docs/differences.md, `all-gather`)."""
 
 
 def filled(module: Module) -> Module:
