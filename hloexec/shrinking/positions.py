@@ -148,9 +148,9 @@ class _Lengths:
 
 
 def constants_for(
-    module: Module, dimensions: Dimensions, sizes: Mapping[int, int]
+    module: Module, dimensions: Dimensions, sizes: Mapping[int, int], settled: Collection[Place] = ()
 ) -> tuple[dict[Place, Literal], list[ConstantChange]]:
-    """The constants that follow their dimensions, and all that may encode one."""
+    """The constants that follow their dimensions, and all that may encode one, but for those that are settled."""
     relations = dimensions.relations
     lengths = _Lengths.after(relations, sizes)
     single, vectors = _dimensions_by_unit(relations), _vectors_by_unit(relations)
@@ -161,7 +161,7 @@ def constants_for(
     changes: list[ConstantChange] = []
     for computation in module:
         for instruction in computation.instructions:
-            if role_of(instruction) is not Role.CONSTANT:
+            if role_of(instruction) is not Role.CONSTANT or (computation.name, instruction.name) in settled:
                 continue
             value = dimensions.values[computation.name][instruction.name]
             literal = instruction.attributes.literal

@@ -16,6 +16,7 @@ from hloexec.ir import Module
 from hloexec.shrinking.dimensions import Dimensions, dimensions_of
 from hloexec.shrinking.estimating import Workload
 from hloexec.shrinking.factors import factors_for
+from hloexec.shrinking.fewer_devices import FewerDevices, fewer_devices
 from hloexec.shrinking.findings import KeptSize, Shrinkage, kept_sizes, size_changes
 from hloexec.shrinking.groups import Group, Groups, groups_of
 from hloexec.shrinking.loops import with_trip_counts
@@ -41,23 +42,37 @@ def shrink(
     max_bytes: int | str | None = None,
     dims: Mapping[int, int] | None = None,
     keep: Iterable[int] = (),
+    devices: int | None = None,
 ) -> Shrinkage:
     """The same module with smaller dimensions: the same instructions, loops, collectives and library calls.
 
     Sizes shrink until a run on all devices takes at most `max_bytes`, inputs included (default 2 GiB; without bound
     where `dims` is given alone), and no more operations than take minutes. `dims` says what sizes of inputs become (of
-    other arrays, where no input has such a size that can change); sizes in `keep` stay. The result is valid HLO, and
-    the same for the same arguments. Raises ResourceError where the module cannot become so small, InputError where
-    sizes cannot become what `dims` says.
+    other arrays, where no input has such a size that can change); sizes in `keep` stay. With `devices`, axes of the
+    grid of devices get shorter, so that there are so many, and what they hold together gets smaller (then without
+    bound, too, unless `max_bytes` is given). The result is valid HLO, and the same for the same arguments. Raises
+    ResourceError where the module cannot become so small, InputError where sizes cannot become what `dims` says, or
+    the devices so few.
     """
     require_module(module)
     wanted, kept = _checked_sizes(dims), _checked_kept(keep)
-    limit = byte_count("max_bytes", max_bytes) if max_bytes is not None else None if wanted else DEFAULT_BYTES
+    is_bounded = not wanted and devices is None
+    limit = byte_count("max_bytes", max_bytes) if max_bytes is not None else DEFAULT_BYTES if is_bounded else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HloWarning)
         verify(module)
-    work = _Work.of(module)
-    return work.shrunken(work.demands(wanted, kept), limit)
+    if devices is None:
+        work = _Work.of(module)
+        return work.shrunken(work.demands(wanted, kept), limit)
+    first: HloError | None = None
+    for fewer in fewer_devices(module, devices):
+        try:
+            work = _Work.of(fewer.module, fewer)
+            return work.shrunken(work.demands(wanted, kept), limit)
+        except HloError as error:
+            first = first or error
+    assert first is not None
+    raise first
 
 
 def _checked_sizes(dims: Mapping[int, int] | None) -> dict[int, int]:
@@ -102,18 +117,22 @@ class _Work:
     dimensions: Dimensions
     groups: Groups
     workload: Workload
+    devices: int
+    """As many as there were."""
+    fewer: FewerDevices | None = None
 
     @classmethod
-    def of(cls, module: Module) -> _Work:
+    def of(cls, module: Module, fewer: FewerDevices | None = None) -> _Work:
         devices = topology_of(module, None, None).count
-        dimensions = dimensions_of(module, devices)
+        dimensions = dimensions_of(module, devices, None if fewer is None else fewer.axes)
         tie_positions(dimensions.relations)
         groups = groups_of(dimensions.relations, dimensions.of_inputs(module))
-        return cls(module, dimensions, groups, Workload(module, dimensions, groups, devices))
+        left = devices if fewer is None else fewer.count
+        return cls(module, dimensions, groups, Workload(module, dimensions, groups, left), devices, fewer)
 
     def demands(self, dims: Mapping[int, int], keep: Collection[int]) -> list[Demand]:
         """What is asked of the groups; InputError where none of a size's can become what is asked for."""
-        found: dict[int, int] = {}
+        found = self._axis_demands()
         relations = self.dimensions.relations
         for before, after in dims.items():
             roots = self._roots_of(before)
@@ -127,13 +146,38 @@ class _Work:
                         f"size {before} cannot become {after}: sizes in one proportion are asked for others"
                     )
         for group in self.groups.groups:
-            if any(relations.sizes[root] in keep for root in group.bases):
+            is_axis = self.fewer is not None and relations.to_one & group.bases.keys()
+            if not is_axis and any(relations.sizes[root] in keep for root in group.bases):
                 if found.get(group.number, group.unit) != group.unit:
                     raise InputError(
                         f"sizes {sorted(keep)} cannot stay: sizes in proportion to them are asked to shrink"
                     )
                 found[group.number] = group.unit
         return [Demand(group, unit) for group, unit in found.items()]
+
+    def _axis_demands(self) -> dict[int, int]:
+        """What is asked of the axes of devices; InputError where they have to stay."""
+        found: dict[int, int] = {}
+        if self.fewer is None:
+            return found
+        axes, relations = self.fewer.axes, self.dimensions.relations
+        for block, dimension in axes.dimensions.items():
+            before, after = axes.grid.size(block), axes.shorter.after.size(block)
+            root = relations.root(dimension)
+            if len(block) > 1 or before == 1:
+                continue
+            if root in self.groups.of_root:
+                group = self.groups.groups[self.groups.of_root[root]]
+                unit = _unit_for(group, root, before, after)
+                if found.setdefault(group.number, unit) != unit:
+                    raise InputError(f"axes of {before} devices are tied to others, and cannot become {after}")
+            elif before != after:
+                reason, (computation, name) = self.groups.kept.get(root, ("it follows from others", ("", "")))
+                raise InputError(
+                    f"an axis of {before} devices cannot become {after}, as a size that depends on it stays: {reason} "
+                    f"(%{name} in {computation})"
+                )
+        return found
 
     def _roots_of(self, size: int) -> list[int]:
         """The roots of a size that can change: those of inputs, else all; others may have it by chance."""
@@ -166,10 +210,12 @@ class _Work:
             kept=kept_sizes(self.module, self.dimensions, self.groups),
             constants=tuple(found.constants),
             devices=self.workload.devices,
-            argument_bytes_before=self.workload.argument_bytes({}),
+            devices_before=self.devices,
+            axes=() if self.fewer is None else self.fewer.changes,
+            argument_bytes_before=self.workload.argument_bytes({}) // self.workload.devices * self.devices,
             argument_bytes=found.argument_bytes,
             peak_bytes=found.peak_bytes,
-            flops_before=self.workload.flops({}),
+            flops_before=self.workload.flops({}) // self.workload.devices * self.devices,
             flops=found.flops,
         )
 
@@ -200,10 +246,16 @@ class _Work:
 
     def _candidate(self, sizing: Sizing) -> _Candidate:
         sizes = sizing.sizes(self.groups, self.dimensions.relations)
-        literals, constants = constants_for(self.module, self.dimensions, sizes)
+        settled = () if self.fewer is None else self.fewer.axes.constants.replaced
+        literals, constants = constants_for(self.module, self.dimensions, sizes, settled)
         factors, more = factors_for(self.module, self.dimensions, sizes)
         literals, constants = literals | factors, [*constants, *more]
+        if self.fewer is not None:
+            own, more = self.fewer.literals()
+            literals, constants = literals | own, [*constants, *more]
         module = with_trip_counts(self.module, rewritten(self.module, self.dimensions, sizes, literals))
+        if self.fewer is not None:
+            module = self.fewer.applied(module)
         _require_valid(module)
         estimate = run_estimate(module)
         return _Candidate(
