@@ -138,9 +138,17 @@ class DeviceAxes:
         return blocks.pop() if len(blocks) == 1 else None
 
 
-def arrangements(module: Module, topology: Topology, values: DeviceValues, wanted: int) -> Iterator[Shorter]:
-    """All ways to shorten axes to so many devices, those first that keep most axes and shorten them evenly."""
+def arrangements(
+    module: Module, topology: Topology, values: DeviceValues, wanted: int | tuple[int, ...]
+) -> Iterator[Shorter]:
+    """All ways to shorten axes to so many devices, those first that keep most axes and shorten them evenly.
+
+    The new sizes of all axes may be given instead.
+    """
     grid = grid_of(module, topology, values)
+    if isinstance(wanted, tuple):
+        yield Shorter(grid, Grid(_checked_axes(grid, wanted)))
+        return
     choices = [[size, *divisors(size)] if size > 1 else [1] for size in grid.sizes]
     found = [sizes for sizes in product(*choices) if prod(sizes) == wanted]
     if not found:
@@ -156,3 +164,13 @@ def arrangements(module: Module, topology: Topology, values: DeviceValues, wante
 
     for sizes in sorted(found, key=order):
         yield Shorter(grid, Grid(sizes))
+
+
+def _checked_axes(grid: Grid, wanted: tuple[int, ...]) -> tuple[int, ...]:
+    pairs = list(zip(grid.sizes, wanted, strict=False))
+    if len(wanted) != len(grid.sizes) or any(before % after for before, after in pairs):
+        raise InputError(
+            f"the devices form a grid of {' × '.join(map(str, grid.sizes))}, which cannot become "
+            f"{' × '.join(map(str, wanted))}: each axis needs a size that divides it"
+        )
+    return wanted

@@ -97,7 +97,7 @@ def _relate_index(
         if block is not None and wide.max() - wide.min() < axes.grid.size(block):
             position = Position(value.unit, (axes.dimension(block, relations, place),))
             relations.positions.append(position)
-    if instruction.opcode in _TYING:
+    if numbers is None and instruction.opcode in _TYING:
         for name in instruction.operands:
             relations.units.tie(values[name].unit, value.unit)
 

@@ -145,7 +145,7 @@ class DeviceValues:
             return operands[0]
         if role is Role.PART:
             return self._part(instruction, operands[0])
-        if computation_names(instruction.attributes) and role is not Role.MACHINE:
+        if role in (Role.CALL, Role.WHILE, Role.CONDITIONAL, Role.ASYNC_START):
             return self._called(instruction, operands, is_final=is_final)
         return self._computed(computation, instruction, operands, place)
 
@@ -175,10 +175,8 @@ class DeviceValues:
             for other in found[1:]:
                 result = result.joined(other)
             return result
-        if role in (Role.CALL, Role.ASYNC_START):
-            result = self.run(called[0], operands, is_final=is_final)
-            return result if role is Role.CALL else Known(parts=(Known(parts=tuple(operands)), result))
-        return NOTHING
+        result = self.run(called[0], operands, is_final=is_final)
+        return result if role is Role.CALL else Known(parts=(Known(parts=tuple(operands)), result))
 
     def _loop(self, called: Sequence[Computation], state: Known, *, is_final: bool) -> Known:
         """What holds in every iteration."""

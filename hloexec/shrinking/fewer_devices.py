@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 import attrs
 import numpy as np
 
-from hloexec.arguments import require_integer
 from hloexec.devices.topology import Topology, topology_of
 from hloexec.errors import HloError, InputError
 from hloexec.ir import Literal, Module
@@ -74,8 +74,9 @@ class FewerDevices:
         return without_copies(for_fewer_devices(module, self.axes), self.originals)
 
 
-def fewer_devices(module: Module, wanted: int) -> Iterator[FewerDevices]:
-    """All arrangements of so many devices for which constants can be fitted; InputError where there is none."""
+def fewer_devices(module: Module, wanted: int | tuple[int, ...]) -> Iterator[FewerDevices]:
+    """All arrangements of so many devices, or of one grid, for which constants can be fitted; InputError where there
+    is none."""
     topology = _checked(module, wanted)
     require_partitioned(module)
     values = DeviceValues.of(module, topology.replicas, topology.partitions)
@@ -95,13 +96,13 @@ def fewer_devices(module: Module, wanted: int) -> Iterator[FewerDevices]:
         raise first
 
 
-def _checked(module: Module, wanted: int) -> Topology:
-    require_integer("devices", wanted, 1)
+def _checked(module: Module, wanted: int | tuple[int, ...]) -> Topology:
     topology = topology_of(module)
     if topology.count == 1:
         raise InputError(f"module {module.name} is for one device, and cannot have fewer")
     if min(topology.replicas, topology.partitions) > 1:
         raise InputError(f"module {module.name} has {topology}; the number of devices can change of one kind alone")
-    if wanted >= topology.count:
-        raise InputError(f"devices is {wanted}, but module {module.name} has {topology.count}, and can only have fewer")
+    count = prod(wanted) if isinstance(wanted, tuple) else wanted
+    if count >= topology.count:
+        raise InputError(f"devices is {count}, but module {module.name} has {topology.count}, and can only have fewer")
     return topology

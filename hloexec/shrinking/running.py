@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil, inf, log2
 
 import attrs
+import numpy as np
 
 from hloexec.arguments import byte_count, listed, require_integer, require_module, wrong
 from hloexec.buffers.running import run_estimate
@@ -42,7 +43,7 @@ def shrink(
     max_bytes: int | str | None = None,
     dims: Mapping[int, int] | None = None,
     keep: Iterable[int] = (),
-    devices: int | None = None,
+    devices: int | Sequence[int] | None = None,
 ) -> Shrinkage:
     """The same module with smaller dimensions: the same instructions, loops, collectives and library calls.
 
@@ -50,24 +51,25 @@ def shrink(
     where `dims` is given alone), and no more operations than take minutes. `dims` says what sizes of inputs become (of
     other arrays, where no input has such a size that can change); sizes in `keep` stay. With `devices`, axes of the
     grid of devices get shorter, so that there are so many, and what they hold together gets smaller (then without
-    bound, too, unless `max_bytes` is given). The result is valid HLO, and the same for the same arguments. Raises
+    bound, too, unless `max_bytes` is given); several numbers are the new sizes of all axes. The result is valid HLO, and the same for the same arguments. Raises
     ResourceError where the module cannot become so small, InputError where sizes cannot become what `dims` says, or
     the devices so few.
     """
     require_module(module)
     wanted, kept = _checked_sizes(dims), _checked_kept(keep)
-    is_bounded = not wanted and devices is None
+    fewer = None if devices is None else _checked_devices(devices)
+    is_bounded = not wanted and fewer is None
     limit = byte_count("max_bytes", max_bytes) if max_bytes is not None else DEFAULT_BYTES if is_bounded else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HloWarning)
         verify(module)
-    if devices is None:
+    if fewer is None:
         work = _Work.of(module)
         return work.shrunken(work.demands(wanted, kept), limit)
     first: HloError | None = None
-    for fewer in fewer_devices(module, devices):
+    for arrangement in fewer_devices(module, fewer):
         try:
-            work = _Work.of(fewer.module, fewer)
+            work = _Work.of(arrangement.module, arrangement)
             return work.shrunken(work.demands(wanted, kept), limit)
         except HloError as error:
             first = first or error
@@ -93,6 +95,16 @@ def _checked_kept(keep: Iterable[int]) -> set[int]:
     for size in sizes:
         require_integer("a size in keep", size, 1)
     return set(sizes)
+
+
+def _checked_devices(devices: int | Sequence[int]) -> int | tuple[int, ...]:
+    if isinstance(devices, int | np.integer):
+        require_integer("devices", devices, 1)
+        return int(devices)
+    sizes = listed("devices", devices, "a number, or sizes of axes")
+    for size in sizes:
+        require_integer("the size of an axis in devices", size, 1)
+    return tuple(map(int, sizes))
 
 
 @attrs.frozen(eq=False)
