@@ -146,12 +146,8 @@ class _Facts:
         if place in self.relations.counted:
             return _Fact(sums=(frozenset({root(self.relations.counted[place])}),))
         if place in self.relations.summed:
-            dimensions = frozenset(map(root, self.relations.summed[place]))
-            before = [each for each in operands[0].sums if not each & dimensions]
-            sums = _few([dimensions, *(dimensions | each for each in before)])
-            self.everywhere.update(dict.fromkeys(sums))
-            is_over_devices = not dimensions.isdisjoint(map(root, self.relations.to_one))
-            return _Fact(sums=sums, parts=(_Fact(sums=sums),), is_over_devices=is_over_devices)
+            found = [self._summed(operand, frozenset(map(root, self.relations.summed[place]))) for operand in operands]
+            return attrs.evolve(found[0], parts=tuple(found))
         if entry is not None and entry.is_elementwise and len(operands) > 1:
             return self._met(operands)
         if len(operands) == 1 or traits.moves is not None:
@@ -161,6 +157,12 @@ class _Facts:
             sums = _few(each for operand in operands for each in operand.sums)
             return _Fact(sums=sums, sources=sources, is_over_devices=any(each.is_over_devices for each in operands))
         return _NOTHING
+
+    def _summed(self, operand: _Fact, dimensions: Roots) -> _Fact:
+        sums = _few([dimensions, *(dimensions | each for each in operand.sums if not each & dimensions)])
+        self.everywhere.update(dict.fromkeys(sums))
+        is_over_devices = not dimensions.isdisjoint(map(self.relations.root, self.relations.to_one))
+        return _Fact(sums=sums, is_over_devices=is_over_devices)
 
     def _met(self, operands: list[_Fact]) -> _Fact:
         sums = _few(each for operand in operands for each in operand.sums)
@@ -253,6 +255,8 @@ def _followed(number: Any, place: Place, facts: _Facts, lengths: _Sizes) -> tupl
         guesses = _matches(number, candidates, lengths, forms, _LEAST_GUESSED)
         if guesses and len({float(after) for after, _ in guesses}) == 1:
             return None if guesses[0][0] == number else (*guesses[0], False)
+        if guesses and lengths.devices() > 1:
+            return number, guesses[0][1], False
     return (number, max(2, lengths.devices()), False) if place in facts.scaling and abs(number) < 1 else None
 
 
