@@ -270,6 +270,6 @@ def _matches(
         for roots in dict.fromkeys(candidates):
             before, after = lengths.of(roots)
             for form in lengths.forms(roots, forms, least) if before >= least else ():
-                if kind(form.of(before)) == number:
-                    found.append((kind(form.of(after)), before))
+                if kind(float(form.of(before))) == number:
+                    found.append((kind(float(form.of(after))), before))
     return found
