@@ -67,7 +67,9 @@ def device_starts(
     return found
 
 
-def relate_devices(module: Module, relations: Relations, values: Mapping[str, Mapping[str, Value]], axes: DeviceAxes) -> None:
+def relate_devices(
+    module: Module, relations: Relations, values: Mapping[str, Mapping[str, Value]], axes: DeviceAxes
+) -> None:
     """Say along which axes numbers of devices count, and which counters of loops are the same."""
     for computation in module:
         for instruction in computation:

@@ -208,7 +208,9 @@ class DeviceValues:
         self, computation: Computation, instruction: Instruction, operands: list[Known], place: Place
     ) -> Known:
         shape = instruction.shape
-        if not isinstance(shape, ArrayShape) or not (shape.element_type.is_integral or shape.element_type.kind is Kind.PRED):
+        if not isinstance(shape, ArrayShape) or not (
+            shape.element_type.is_integral or shape.element_type.kind is Kind.PRED
+        ):
             return NOTHING
         numbers = self.looked_up(instruction, operands)
         if numbers is None and all(each.numbers is not None for each in operands) and operands:

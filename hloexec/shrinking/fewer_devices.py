@@ -47,9 +47,7 @@ class FewerDevices:
     @property
     def changes(self) -> tuple[AxisChange, ...]:
         before, after = self.axes.shorter.before, self.axes.shorter.after
-        return tuple(
-            AxisChange(size, after.sizes[axis], before.stride(axis)) for axis, size in enumerate(before.sizes)
-        )
+        return tuple(AxisChange(size, after.sizes[axis], before.stride(axis)) for axis, size in enumerate(before.sizes))
 
     def literals(self) -> tuple[dict[Place, Literal], list[ConstantChange]]:
         """The constants of what devices compute from their numbers."""

@@ -213,7 +213,7 @@ class _Work:
 
     def shrunken(self, demands: list[Demand], limit: int | None) -> Shrinkage:
         solver = Solver(self.groups, self.workload.largest(), demands)
-        found = self._candidate(_solved(solver, inf))
+        found = self._candidate(self._solved(solver, inf))
         if not found.fits(limit):
             found = self._largest_that_fits(solver, limit)
         return Shrinkage(
@@ -231,16 +231,41 @@ class _Work:
             flops=found.flops,
         )
 
+    def _solved(self, solver: Solver, bound: float) -> Sizing:
+        found = solver.solve(bound)
+        if found is None:
+            self._require_free_shares()
+            raise HloError("no sizes satisfy what dims and keep ask for: products of sizes could not stay equal")
+        return found
+
+    def _require_free_shares(self) -> None:
+        """InputError where what devices have together stays, although there are fewer."""
+        if self.fewer is None:
+            return
+        root, numbers = self.dimensions.relations.root, self.groups.numbers
+        axes, sizes = self.fewer.axes, self.dimensions.relations.sizes
+        changed = {root(each) for block, each in axes.dimensions.items() if axes.shorter.changes(block)}
+        for product in self.dimensions.relations.products:
+            parts = set(map(root, product.right))
+            if len(product.left) != 1 or not parts & changed or numbers(root(product.left[0])):
+                continue
+            whole = root(product.left[0])
+            reason, (computation, name) = self.groups.kept.get(whole, ("it follows from others", product.where))
+            raise InputError(
+                f"{axes.grid.count} devices cannot become {self.fewer.count}: size {sizes[whole]} depends on their "
+                f"number, and stays: {reason} (%{name} in {computation})"
+            )
+
     def _largest_that_fits(self, solver: Solver, limit: int | None) -> _Candidate:
         """By bisection of the bound on the size of a value."""
         top = ceil(log2(max(solver.largest.values(), default=1))) * _STEPS_PER_BIT
         low, high = _SMALLEST_BITS * _STEPS_PER_BIT, max(top, _SMALLEST_BITS * _STEPS_PER_BIT)
-        best = self._candidate(_solved(solver, low / _STEPS_PER_BIT))
+        best = self._candidate(self._solved(solver, low / _STEPS_PER_BIT))
         if not best.fits(limit):
             raise ResourceError(self._too_large(best, limit))
         while low + 1 < high:
             middle = (low + high) // 2
-            candidate = self._candidate(_solved(solver, middle / _STEPS_PER_BIT))
+            candidate = self._candidate(self._solved(solver, middle / _STEPS_PER_BIT))
             if candidate.fits(limit):
                 low, best = middle, candidate
             else:
@@ -291,13 +316,6 @@ def _require_valid(module: Module) -> None:
             f"a smaller {module.name} would not be valid, because hloexec does not relate its dimensions as it should; "
             f"keeping the sizes that it names may help (keep, --keep): {error}"
         ) from error
-
-
-def _solved(solver: Solver, bound: float) -> Sizing:
-    found = solver.solve(bound)
-    if found is None:
-        raise HloError("no sizes satisfy what dims and keep ask for: products of sizes could not stay equal")
-    return found
 
 
 def _reason(kept: KeptSize) -> str:

@@ -16,13 +16,12 @@ from typing import Any
 import attrs
 import numpy as np
 
-__all__ = ["ENVIRONMENT", "LARGE", "PROGRAMS", "MeshProgram", "file_name"]
+__all__ = ["ENVIRONMENT", "PROGRAMS", "MeshProgram", "file_name"]
 
 ENVIRONMENT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
 """What must be set before JAX is imported."""
 
 Mesh = tuple[int, int]
-LARGE: Mesh = (2, 4)
 
 
 @attrs.frozen
@@ -156,6 +155,42 @@ def gathers_over_both_axes(jax: Any, mesh: Any, d: int, m: int) -> Any:
     results = (("d", "m"),), (None, ("d", "m"))
     shapes = ((3 * d * m, 4), (5 * m, 7 * d))
     return _mapped(jax, mesh, on_device, axes, results), shapes, axes
+
+
+@_program((2, 4), (2, 2), (1, 4), (1, 2), (2, 1))
+def vocabulary_parallel_loss(jax: Any, mesh: Any, d: int, m: int) -> Any:
+    """Rows of a table are divided; looking them up and picking logits depends on which rows a device has."""
+    jnp = jax.numpy
+    axes = ("m",), (None, "m"), ("d",), ("d",)
+
+    def loss(table: Any, w: Any, numbers: Any, labels: Any) -> Any:
+        tokens, targets = (jnp.abs(each * 3).astype(jnp.int32) % (12 * m) for each in (numbers, labels))
+        hidden = jnp.tanh(jnp.einsum("bte,ef->btf", table[tokens], w))
+        logs = jax.nn.log_softmax(jnp.einsum("btf,vf->btv", hidden, table))
+        picked = jnp.where(jnp.arange(12 * m) == targets[..., None], logs, 0)
+        return -picked.sum(), hidden
+
+    return loss, ((12 * m, 10 * m), (10 * m, 10 * m), (6 * d, 7), (6 * d, 7)), axes
+
+
+@_program((2, 4), (2, 2), (1, 4), (1, 2), (2, 1))
+def exchange_of_borders(jax: Any, mesh: Any, d: int, m: int) -> Any:
+    """A stencil, with the border rows of neighbours along a line of all devices and around each row of them."""
+    jnp, lax = jax.numpy, jax.lax
+    every, count = ("d", "m"), d * m
+    axes = (every,), ("d", "m")
+
+    def on_device(field: Any, other: Any) -> Any:
+        above = lax.ppermute(field[-1:], every, [(n, n + 1) for n in range(count - 1)])
+        below = lax.ppermute(field[:1], every, [(n + 1, n) for n in range(count - 1)])
+        padded = jnp.concatenate([above, field, below])
+        is_first = lax.axis_index(every) == 0
+        is_last = lax.axis_index(every) == count - 1
+        inner = padded[:-2] + padded[2:] - 2 * field
+        turned = lax.ppermute(other, "m", [(n, (n - 1) % m) for n in range(m)])
+        return jnp.where(is_first | is_last, field, inner), turned * (1 + lax.axis_index("d"))
+
+    return _mapped(jax, mesh, on_device, axes, axes), ((5 * count, 3), (2 * d, 3 * m)), axes
 
 
 def file_name(name: str, mesh: Mesh, stage: str) -> str:
