@@ -327,8 +327,8 @@ RECORDS: Mapping[str, str] = {
     "plan": "file module numerics computation peak_bytes functions",
     "memory": "file module is_scheduled target peak peak_by_color parameter_bytes output_bytes estimate? sequence "
     "values assignment?",
-    "shrink": "file output? module device_count device_count_before device_axes argument_bytes_before argument_bytes peak_bytes? "
-    "total_flops_before total_flops size_changes kept_sizes size_constants",
+    "shrink": "file output? module device_count device_count_before device_axes argument_bytes_before "
+    "argument_bytes peak_bytes? total_flops_before total_flops size_changes kept_sizes size_constants",
     "ops": "opcodes",
     "error": "error",
     "device_axis": "size new_size stride",

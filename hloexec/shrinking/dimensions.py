@@ -15,8 +15,8 @@ from hloexec.operations import forwarded_names, traits_of
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, find_opcode
 from hloexec.ops.relations import Relating, Relations, Value
-from hloexec.shrinking.device_axes import DeviceAxes
-from hloexec.shrinking.device_dimensions import device_group, device_starts, relate_devices
+from hloexec.shrinking.devices.axes import DeviceAxes
+from hloexec.shrinking.devices.dimensions import device_group, device_starts, relate_devices
 from hloexec.shrinking.library_calls import relate_library_call
 from hloexec.shrinking.literals import fixed_axes
 
@@ -39,7 +39,7 @@ class Dimensions:
 
 
 def dimensions_of(module: Module, devices: int, axes: DeviceAxes | None = None) -> Dimensions:
-    """Number the dimensions of a module for so many devices, and relate them; `axes` is given where devices get fewer."""
+    """Number the dimensions of a module for so many devices, and relate them; with `axes`, devices get fewer."""
     relations = Relations()
     values = {
         computation.name: {

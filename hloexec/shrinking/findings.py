@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import attrs
 
 from hloexec.ir import Module
+from hloexec.shrinking.devices.arrangements import AxisChange
 from hloexec.shrinking.dimensions import Dimensions
-from hloexec.shrinking.fewer_devices import AxisChange
 from hloexec.shrinking.groups import Groups
 from hloexec.shrinking.positions import ConstantChange
 from hloexec.values import Described

@@ -14,10 +14,10 @@ from hloexec.buffers.running import run_estimate
 from hloexec.devices.topology import topology_of
 from hloexec.errors import HloError, HloWarning, InputError, ResourceError, VerificationError
 from hloexec.ir import Module
+from hloexec.shrinking.devices.arrangements import FewerDevices, fewer_devices
 from hloexec.shrinking.dimensions import Dimensions, dimensions_of
 from hloexec.shrinking.estimating import Workload
 from hloexec.shrinking.factors import factors_for
-from hloexec.shrinking.fewer_devices import FewerDevices, fewer_devices
 from hloexec.shrinking.findings import KeptSize, Shrinkage, kept_sizes, size_changes
 from hloexec.shrinking.groups import Group, Groups, groups_of
 from hloexec.shrinking.loops import with_trip_counts
@@ -51,9 +51,9 @@ def shrink(
     where `dims` is given alone), and no more operations than take minutes. `dims` says what sizes of inputs become (of
     other arrays, where no input has such a size that can change); sizes in `keep` stay. With `devices`, axes of the
     grid of devices get shorter, so that there are so many, and what they hold together gets smaller (then without
-    bound, too, unless `max_bytes` is given); several numbers are the new sizes of all axes. The result is valid HLO, and the same for the same arguments. Raises
-    ResourceError where the module cannot become so small, InputError where sizes cannot become what `dims` says, or
-    the devices so few.
+    bound, too, unless `max_bytes` is given); several numbers are the new sizes of all axes. The result is valid HLO,
+    and the same for the same arguments. Raises ResourceError where the module cannot become so small, InputError where
+    sizes cannot become what `dims` says, or the devices so few.
     """
     require_module(module)
     wanted, kept = _checked_sizes(dims), _checked_kept(keep)

@@ -55,7 +55,7 @@ def test_fewer_devices_compute_what_a_program_for_few_does(folder: Path, name: s
     large = hloexec.load(folder / file_name(name, PROGRAMS[name].large, stage))
     small = hloexec.load(folder / file_name(name, mesh, stage))
     if name == "expert_parallel_layer" and stage == "optimized":
-        with pytest.raises(hloexec.InputError, match="%all-to-all.* has one operand for each of 8 devices"):
+        with pytest.raises(hloexec.InputError, match=r"%all-to-all.* has one operand for each of 8 devices"):
             hloexec.shrink(large, devices=sizes_of(name, mesh))
         return
     found = hloexec.shrink(large, devices=sizes_of(name, mesh))

@@ -69,7 +69,7 @@ class Relating:
             self.keep((larger, smaller), "one of its sizes should divide another")
 
     def shared(self, larger: int, smaller: int, devices: int | None) -> None:
-        """A dimension is divided among devices, whose number may be a dimension; each has a part of the other's size."""
+        """A dimension is divided among devices, whose number may be a dimension; each has a part."""
         if devices is not None and self.size(larger) == self.size(devices) * self.size(smaller):
             self.relations.split(larger, (devices, smaller), self.where)
         else:

@@ -12,15 +12,15 @@ import numpy as np
 
 from hloexec.errors import InputError
 from hloexec.ir import ArrayShape, Computation, Instruction, Module
+from hloexec.numerics.trip_counts import constant_number, loop_step
+from hloexec.operations import traits_of
+from hloexec.ops.collective.permute import AllToAllAttributes
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place, Position, Relations, Value
-from hloexec.shrinking.device_axes import DeviceAxes, is_collective
-from hloexec.shrinking.device_values import NOTHING
+from hloexec.shrinking.devices.axes import DeviceAxes, is_collective
+from hloexec.shrinking.devices.numbers import NOTHING
 
 __all__ = ["device_group", "device_starts", "relate_devices", "require_partitioned"]
-
-_TYING = frozenset({"remainder", "and", "negate", "abs"})
-"""Opcodes whose result counts along the same axes, although it does not elsewhere count what operands do."""
 
 
 def require_partitioned(module: Module) -> None:
@@ -45,7 +45,8 @@ def device_group(instruction: Instruction, relations: Relations, where: Place, a
     block = axes.group(instruction) if is_collective(instruction) else None
     if block is None:
         return None
-    if instruction.opcode == "all-to-all" and instruction.attributes.dimension is None and axes.shorter.changes(block):
+    is_split = isinstance(instruction.attributes, AllToAllAttributes) and instruction.attributes.dimension is None
+    if is_split and axes.shorter.changes(block):
         raise InputError(
             f"%{instruction.name} in {where[0]} has one operand for each of {axes.grid.size(block)} devices, and their "
             "number cannot change; XLA makes it of an all-to-all of one array, and before that it can"
@@ -57,7 +58,7 @@ def device_starts(
     computation: Computation, instruction: Instruction, relations: Relations, axes: DeviceAxes
 ) -> Mapping[int, int]:
     """By operand, the dimension of the axes along which a slice's start index counts."""
-    if not instruction.opcode.startswith("dynamic-"):
+    if role_of(instruction) is not Role.KERNEL:
         return {}
     found = {}
     for number, name in enumerate(instruction.operands[1:], 1):
@@ -99,7 +100,7 @@ def _relate_index(
         if block is not None and wide.max() - wide.min() < axes.grid.size(block):
             position = Position(value.unit, (axes.dimension(block, relations, place),))
             relations.positions.append(position)
-    if numbers is None and instruction.opcode in _TYING:
+    if numbers is None and traits_of(instruction).keeps_unit:
         for name in instruction.operands:
             relations.units.tie(values[name].unit, value.unit)
 
@@ -118,34 +119,10 @@ def _relate_counters(
     seen: dict[object, int] = {}
     body = module.by_name[loop.attributes.body]
     state = values[body.name][body.parameters[0].name]
-    root = body.root
-    if role_of(root) is not Role.TUPLE:
+    if role_of(body.root) is not Role.TUPLE:
         return
-    for number, (first, last) in enumerate(zip(initial.operands, root.operands, strict=True)):
-        begin, step = _constant(computation, first), _step(body, last, number)
+    for number, first in enumerate(initial.operands):
+        begin, step = constant_number(computation, computation.by_name[first]), loop_step(body, number)
         if begin is not None and step is not None:
             unit = state.part(number).unit
             relations.units.tie(seen.setdefault((begin, step), unit), unit)
-
-
-def _constant(computation: Computation, name: str) -> int | None:
-    instruction = computation.by_name[name]
-    while role_of(instruction) is Role.KERNEL and instruction.opcode in ("copy", "bitcast", "reshape", "convert"):
-        instruction = computation.by_name[instruction.operands[0]]
-    if role_of(instruction) is not Role.CONSTANT:
-        return None
-    array = instruction.attributes.literal.value
-    return int(array.reshape(-1)[0]) if isinstance(array, np.ndarray) and array.size == 1 else None
-
-
-def _step(body: Computation, name: str, number: int) -> int | None:
-    """What is added to an element of a loop's state in each iteration."""
-    addition = body.by_name[name]
-    if addition.opcode != "add" or addition.shape.rank:  # type: ignore[union-attr]
-        return None
-    for state, constant in (addition.operands, addition.operands[::-1]):
-        element = body.by_name[state]
-        is_state = role_of(element) is Role.GET_TUPLE_ELEMENT and element.attributes.index == number
-        if is_state and element.operands[0] == body.parameters[0].name:
-            return _constant(body, constant)
-    return None

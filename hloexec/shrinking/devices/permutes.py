@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from hloexec.errors import InputError
-from hloexec.shrinking.grid import Block, Grid, Shorter, rotation
+from hloexec.shrinking.devices.grid import Block, Grid, Shorter, rotation
 
 __all__ = ["pairs_for"]
 

@@ -6,17 +6,18 @@ loop counts as well, are known to depend on some of these, their *sources*.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import attrs
 import numpy as np
 
-from hloexec.dtypes import Kind
+from hloexec.dtypes import Kind, element_type_of
 from hloexec.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.operations import traits_of
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.indexing.dynamic_slice import DynamicSliceAttributes
+from hloexec.ops.policies.policy import REFERENCE
+from hloexec.ops.registry import Role, find_opcode, role_of
 from hloexec.ops.relations import Place
 from hloexec.values import Array
 
@@ -195,7 +196,8 @@ class DeviceValues:
 
     def looked_up(self, instruction: Instruction, operands: Sequence[Known]) -> Array | None:
         """What a slice of one element of a constant holds on each device."""
-        if instruction.opcode != "dynamic-slice" or len(operands) != 2 or operands[0].table is None:
+        is_slice = isinstance(instruction.attributes, DynamicSliceAttributes)
+        if not is_slice or len(operands) != 2 or operands[0].table is None:
             return None
         computation, name = operands[0].table
         array = self.replaced.get(operands[0].table, literal_of(self.module.by_name[computation].by_name[name]))
@@ -217,67 +219,33 @@ class DeviceValues:
             numbers = computed(instruction, [each.numbers for each in operands])  # type: ignore[misc]
         if numbers is not None:
             return self._of_numbers(numbers, place)
-        if shape.element_type.kind is Kind.PRED or instruction.opcode not in _SPREADING:
+        entry = find_opcode(instruction.opcode)
+        is_spread = entry is not None and (entry.is_elementwise or bool(traits_of(instruction).moved_operands(1)))
+        if shape.element_type.kind is Kind.PRED or role_of(instruction) is not Role.KERNEL or not is_spread:
             return NOTHING
-        first = 1 if instruction.opcode == "select" else 0
-        return Known(sources=_few(*(source for each in operands[first:] for source in each.sources)))
+        return Known(sources=_few(*(source for each in operands for source in each.sources)))
 
 
 def computed(instruction: Instruction, operands: Sequence[Array]) -> Array | None:
     """What an instruction on single elements gives, for each device; None where it is not one that is followed."""
-    shape = instruction.shape
-    if not isinstance(shape, ArrayShape) or shape.element_count != 1:
+    shape, entry = instruction.shape, find_opcode(instruction.opcode)
+    if not isinstance(shape, ArrayShape) or shape.element_count != 1 or entry is None:
         return None
-    if instruction.opcode == "compare":
-        formula: Callable[..., Any] | None = _DIRECTIONS.get(str(instruction.attributes.direction))
-    else:
-        formula = _FORMULAS.get(instruction.opcode)
-    if formula is None:
+    moved = traits_of(instruction).moved_operands(len(operands))
+    if len(moved) == 1 and operands[moved[0]].dtype == shape.element_type.storage:
+        return operands[moved[0]]
+    if not entry.is_elementwise or entry.evaluate is None:
+        return None
+    types = [element_type_of(operand.dtype) for operand in operands]
+    given = {
+        "attributes": instruction.attributes,
+        "shape": ArrayShape(shape.element_type, (operands[0].size,)),
+        "numerics": REFERENCE,
+        "operand_shapes": tuple(ArrayShape(each, (operands[0].size,)) for each in types),
+    }
+    needs = entry.evaluate_needs
+    if not needs <= given.keys():
         return None
     with np.errstate(all="ignore"):
-        return np.asarray(formula(*operands)).astype(shape.element_type.storage)
-
-
-def _divided(lhs: Array, rhs: Array) -> Array:
-    safe = np.where(rhs == 0, 1, rhs)
-    return np.where(rhs == 0, -1, np.trunc(lhs.astype(np.float64) / safe.astype(np.float64)).astype(np.int64))
-
-
-def _itself(operand: Array) -> Array:
-    return operand
-
-
-_FORMULAS: Mapping[str, Callable[..., Any]] = {
-    "add": np.add,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "divide": _divided,
-    "remainder": lambda lhs, rhs: np.where(rhs == 0, lhs, np.fmod(lhs, np.where(rhs == 0, 1, rhs))),
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "not": np.invert,
-    "shift-left": np.left_shift,
-    "shift-right-logical": np.right_shift,
-    "shift-right-arithmetic": np.right_shift,
-    "minimum": np.minimum,
-    "maximum": np.maximum,
-    "negate": np.negative,
-    "select": np.where,
-    "clamp": lambda low, operand, high: np.minimum(np.maximum(operand, low), high),
-    "convert": _itself,
-    "copy": _itself,
-    "reshape": _itself,
-    "bitcast": _itself,
-    "broadcast": _itself,
-}
-_DIRECTIONS = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-}
-_SPREADING = frozenset(_FORMULAS)
-"""Opcodes whose result counts along the axes that an operand counts along."""
+        found = entry.evaluate(*operands, **{name: given[name] for name in needs})
+    return np.asarray(found).astype(shape.element_type.storage)

@@ -12,12 +12,12 @@ from hloexec.devices.topology import Topology, topology_of
 from hloexec.errors import HloError, InputError
 from hloexec.ir import Literal, Module
 from hloexec.ops.relations import Place
-from hloexec.shrinking.device_axes import DeviceAxes, arrangements
-from hloexec.shrinking.device_constants import DeviceConstants
-from hloexec.shrinking.device_dimensions import require_partitioned
-from hloexec.shrinking.device_rewriting import for_fewer_devices
-from hloexec.shrinking.device_values import DeviceValues, literal_of
-from hloexec.shrinking.own_constants import Originals, with_own_constants, without_copies
+from hloexec.shrinking.devices.axes import DeviceAxes, arrangements
+from hloexec.shrinking.devices.constants import DeviceConstants
+from hloexec.shrinking.devices.dimensions import require_partitioned
+from hloexec.shrinking.devices.numbers import DeviceValues, literal_of
+from hloexec.shrinking.devices.own_constants import Originals, with_own_constants, without_copies
+from hloexec.shrinking.devices.rewriting import for_fewer_devices
 from hloexec.shrinking.positions import ConstantChange
 
 __all__ = ["AxisChange", "FewerDevices", "fewer_devices"]

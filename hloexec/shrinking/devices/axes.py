@@ -1,4 +1,4 @@
-"""The grid of a module's devices, as its collectives, shardings and partition numbers show it, and its shorter forms."""
+"""The grid of a module's devices, as collectives, shardings and partition numbers show it, and its shorter forms."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hloexec.devices.topology import Topology, groups_of
 from hloexec.errors import HloError, InputError
 from hloexec.ir import ArrayShape, Instruction, Module, NamedSharding, TileSharding, leaf_shapes
 from hloexec.ops.relations import Place, Relations
-from hloexec.shrinking.device_constants import DeviceConstants
-from hloexec.shrinking.device_values import NOTHING, DeviceValues
-from hloexec.shrinking.grid import Block, Grid, Run, Shorter, runs_of
+from hloexec.shrinking.devices.constants import DeviceConstants
+from hloexec.shrinking.devices.grid import Block, Grid, Run, Shorter, runs_of
+from hloexec.shrinking.devices.numbers import NOTHING, DeviceValues
 from hloexec.shrinking.primes import divisors
 
 __all__ = ["DeviceAxes", "arrangements", "grid_of", "is_collective"]

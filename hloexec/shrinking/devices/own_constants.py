@@ -8,7 +8,7 @@ import attrs
 
 from hloexec.ir import Computation, Instruction, Module
 from hloexec.ops.registry import Role, role_of
-from hloexec.shrinking.device_values import NOTHING, DeviceValues, literal_of
+from hloexec.shrinking.devices.numbers import NOTHING, DeviceValues, literal_of
 
 __all__ = ["Originals", "with_own_constants", "without_copies"]
 

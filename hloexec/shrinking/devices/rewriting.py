@@ -10,7 +10,6 @@ import numpy as np
 from hloexec.errors import InputError
 from hloexec.ir import (
     Computation,
-    Instruction,
     IotaTiles,
     Module,
     NamedSharding,
@@ -20,9 +19,9 @@ from hloexec.ir import (
     TileSharding,
     TupleSharding,
 )
-from hloexec.shrinking.device_axes import DeviceAxes, is_collective
-from hloexec.shrinking.device_permutes import pairs_for
-from hloexec.shrinking.grid import Shorter, runs_of
+from hloexec.shrinking.devices.axes import DeviceAxes, is_collective
+from hloexec.shrinking.devices.grid import Shorter, runs_of
+from hloexec.shrinking.devices.permutes import pairs_for
 
 __all__ = ["for_fewer_devices"]
 

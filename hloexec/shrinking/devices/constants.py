@@ -14,15 +14,17 @@ import numpy as np
 
 from hloexec.errors import InputError
 from hloexec.ir import Computation, Instruction, Module
+from hloexec.operations import traits_of
+from hloexec.ops.elementwise.selection import CompareAttributes
+from hloexec.ops.indexing.dynamic_slice import DynamicSliceAttributes
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place
-from hloexec.shrinking.device_values import NOTHING, DeviceValues, Known, computed, literal_of
-from hloexec.shrinking.grid import Block, Shorter
+from hloexec.shrinking.devices.grid import Block, Shorter
+from hloexec.shrinking.devices.numbers import NOTHING, DeviceValues, Known, computed, literal_of
 from hloexec.values import Array
 
 __all__ = ["DeviceConstants"]
 
-_DIVISIONS = frozenset({"divide", "remainder", "and", "shift-right-logical"})
 _MOST_CONSTANTS = 8
 
 
@@ -69,7 +71,7 @@ class DeviceConstants:
         if old is None or role_of(instruction) is not Role.KERNEL:
             return
         operands = [self.before.known.get((computation.name, name), NOTHING) for name in instruction.operands]
-        if instruction.opcode == "compare":
+        if isinstance(instruction.attributes, CompareAttributes):
             self._fit_comparison(computation, instruction, operands)
             return
         expected = None if old.dtype == bool else self.shorter.expected(old.astype(np.int64))
@@ -119,7 +121,9 @@ class DeviceConstants:
     def _fit_arithmetic(self, computation: Computation, instruction: Instruction, expected: Array) -> None:
         slice_ = _Slice(computation, self.after)
         places = slice_.constants(instruction.name)
-        is_division = instruction.opcode in _DIVISIONS
+        traits = traits_of(instruction)
+        is_division = len(instruction.operands) == 2 and not (traits.same_unit or traits.is_product)
+        # A divisor that is the size of axes follows them even if it need not.
         own = [place for place in places if is_division and place[1] == instruction.operands[-1]]
         trials: list[Sequence[Place]] = [own] if own else []
         trials += [[]]
@@ -147,11 +151,15 @@ class DeviceConstants:
         seen = set()
         for low, high in combinations(range(len(every) + 1), 2):
             size, smaller = self.shorter.before.size(every[low:high]), self.shorter.after.size(every[low:high])
-            for of in (lambda n: n, lambda n: n - 1, lambda n: n.bit_length() - 1):
-                after = of(smaller)
-                if of(size) == number and after not in seen:
+            for before, after in zip(_codes(size), _codes(smaller), strict=True):
+                if before == number and after not in seen:
                     seen.add(after)
                     yield _of_type(array, after)
+
+
+def _codes(size: int) -> tuple[int, int, int]:
+    """How arithmetic encodes a size: as a divisor, a mask, and a number of bits."""
+    return size, size - 1, size.bit_length() - 1
 
 
 def _of_type(array: Array, number: int) -> Array:
@@ -184,7 +192,7 @@ class _Slice:
         place, instruction = (self.computation.name, name), self.computation.by_name[name]
         if place in trial:
             return np.broadcast_to(trial[place].reshape(-1)[:1], (self.values.count,))
-        if role_of(instruction) is not Role.KERNEL or instruction.opcode == "dynamic-slice":
+        if role_of(instruction) is not Role.KERNEL or isinstance(instruction.attributes, DynamicSliceAttributes):
             return self.values.known.get(place, NOTHING).numbers
         operands = [self.value(operand, trial) for operand in instruction.operands]
         if any(operand is None for operand in operands):
