@@ -86,6 +86,8 @@ class _Facts:
 
     module: Module
     dimensions: Dimensions
+    shorter: Roots
+    """Axes of devices that get shorter."""
     met: dict[Place, list[Roots]] = attrs.field(factory=dict)
     """By constant, the sums that it meets in an operation on elements."""
     spread: dict[Place, list[Roots]] = attrs.field(factory=dict)
@@ -161,7 +163,7 @@ class _Facts:
     def _summed(self, operand: _Fact, dimensions: Roots) -> _Fact:
         sums = _few([dimensions, *(dimensions | each for each in operand.sums if not each & dimensions)])
         self.everywhere.update(dict.fromkeys(sums))
-        is_over_devices = not dimensions.isdisjoint(map(self.relations.root, self.relations.to_one))
+        is_over_devices = not dimensions.isdisjoint(self.shorter)
         return _Fact(sums=sums, is_over_devices=is_over_devices)
 
     def _met(self, operands: list[_Fact]) -> _Fact:
@@ -211,7 +213,11 @@ def factors_for(
     module: Module, dimensions: Dimensions, sizes: Mapping[int, int]
 ) -> tuple[dict[Place, Literal], list[ConstantChange]]:
     """The floating-point constants that follow sizes, and what was guessed."""
-    facts = _Facts(module, dimensions)
+    root, before = dimensions.relations.root, dimensions.relations.sizes
+    axes = frozenset(map(root, dimensions.relations.to_one))
+    facts = _Facts(
+        module, dimensions, frozenset(axis for axis in axes if sizes.get(axis, before[axis]) != before[axis])
+    )
     facts.run(module.entry, ())
     lengths = _Sizes(dimensions.relations, sizes)
     literals: dict[Place, Literal] = {}
