@@ -288,7 +288,7 @@ class _Work:
         factors, more = factors_for(self.module, self.dimensions, sizes)
         literals, constants = literals | factors, [*constants, *more]
         if self.fewer is not None:
-            own, more = self.fewer.literals()
+            own, more = self.fewer.literals(self.dimensions, sizes)
             literals, constants = literals | own, [*constants, *more]
         module = with_trip_counts(self.module, rewritten(self.module, self.dimensions, sizes, literals))
         if self.fewer is not None:

@@ -153,6 +153,22 @@ def test_a_table_of_offsets_loses_rows_and_counts_along_what_is_left() -> None:
     assert found.module.entry.by_name["table"].attributes.literal.value.tolist() == [0, 6, 12, 18, 3, 9, 15, 21]
 
 
+def test_parts_may_get_smaller_as_well() -> None:
+    rows = ",".join(str(6 * device) for device in range(16))
+    text = TABLE.replace("ROWS", rows).replace("f32[48]", "f32[96]").replace("f32[3]", "f32[6]").replace("{3}", "{6}")
+    found = hloexec.shrink(for_devices(text, 16, ADD), devices=(2, 2), dims={96: 8})
+    assert found.module.entry.by_name["part"].shape.dimensions == (2,)
+    assert found.module.entry.by_name["table"].attributes.literal.value.tolist() == [0, 2, 4, 6]
+    product = text.replace(f"table = s32[16] constant({{{rows}}})", "six = u32[] constant(6)")
+    product = product.replace(
+        "row = s32[1] dynamic-slice(table, id), dynamic_slice_sizes={1}", "row = u32[] multiply(id, six)"
+    )
+    product = product.replace("start = s32[] reshape", "start = s32[] convert")
+    found = hloexec.shrink(for_devices(product, 16, ADD), devices=(2, 2), dims={96: 8})
+    assert found.module.entry.by_name["part"].shape.dimensions == (2,)
+    assert found.module.entry.by_name["six"].attributes.literal.value == 2
+
+
 def test_shardings_of_inputs_follow() -> None:
     text = GATHER.replace("GROUPS", "[1,16]<=[16]").replace(
         "parameter(0)", "parameter(0), sharding={devices=[16,1]<=[16]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 
 import attrs
@@ -18,7 +18,9 @@ from hloexec.shrinking.devices.dimensions import require_partitioned
 from hloexec.shrinking.devices.numbers import DeviceValues, literal_of
 from hloexec.shrinking.devices.own_constants import Originals, with_own_constants, without_copies
 from hloexec.shrinking.devices.rewriting import for_fewer_devices
-from hloexec.shrinking.positions import ConstantChange
+from hloexec.shrinking.dimensions import Dimensions
+from hloexec.shrinking.positions import ConstantChange, lengths_by_constant
+from hloexec.values import Array
 
 __all__ = ["AxisChange", "FewerDevices", "fewer_devices"]
 
@@ -49,15 +51,20 @@ class FewerDevices:
         before, after = self.axes.shorter.before, self.axes.shorter.after
         return tuple(AxisChange(size, after.sizes[axis], before.stride(axis)) for axis, size in enumerate(before.sizes))
 
-    def literals(self) -> tuple[dict[Place, Literal], list[ConstantChange]]:
-        """The constants of what devices compute from their numbers."""
+    def literals(
+        self, dimensions: Dimensions, sizes: Mapping[int, int]
+    ) -> tuple[dict[Place, Literal], list[ConstantChange]]:
+        """The constants of what devices compute from their numbers, for new sizes of dimensions."""
         literals: dict[Place, Literal] = {}
         changes: list[ConstantChange] = []
         constants = self.axes.constants
+        lengths = lengths_by_constant(dimensions, sizes, constants.tables)
         for place, numbers in constants.replaced.items():
             constant = self.module.by_name[place[0]].by_name[place[1]]
             array = literal_of(constant)
             assert array is not None
+            if place in constants.tables:
+                numbers = _in_steps_of(numbers, lengths[place])
             is_certain = place not in constants.uncertain
             if is_certain and np.array_equal(array.reshape(-1), numbers):
                 continue
@@ -104,3 +111,10 @@ def _checked(module: Module, wanted: int | tuple[int, ...]) -> Topology:
     if count >= topology.count:
         raise InputError(f"devices is {count}, but module {module.name} has {topology.count}, and can only have fewer")
     return topology
+
+
+def _in_steps_of(table: Array, lengths: Mapping[int, int]) -> Array:
+    """A table of offsets, for parts of another size."""
+    steps = table[table != 0]
+    step = int(np.gcd.reduce(steps)) if steps.size else 0
+    return table // step * lengths[step] if lengths.get(step, step) != step else table

@@ -112,7 +112,7 @@ class DeviceConstants:
             (block, step), number = counting, int(constant.numbers[0])
             size, smaller = self.shorter.before.size(block), self.shorter.after.size(block)
             after = {step * (size - 1): step * (smaller - 1), step * size: step * smaller}.get(number, number)
-            if after == number and smaller < size and number > step:
+            if (after == number and smaller < size and number > step) or (after != number and step > 1):
                 self.uncertain.append(place)
             if after != number or place not in self.replaced:
                 self._replace(place, _of_type(constant.numbers, after))
