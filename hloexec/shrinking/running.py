@@ -186,8 +186,8 @@ class _Work:
             elif before != after:
                 reason, (computation, name) = self.groups.kept.get(root, ("it follows from others", ("", "")))
                 raise InputError(
-                    f"an axis of {before} devices cannot become {after}, as a size that depends on it stays: {reason} "
-                    f"(%{name} in {computation})"
+                    f"an axis of {before} devices, {axes.grid.stride(block[0])} apart, cannot become {after}, as a "
+                    f"size that depends on it stays: {reason} (%{name} in {computation})"
                 )
         return found
 

@@ -169,6 +169,36 @@ def test_parts_may_get_smaller_as_well() -> None:
     assert found.module.entry.by_name["six"].attributes.literal.value == 2
 
 
+def test_what_is_unclear_is_listed() -> None:
+    text = """
+    x = f32[16] parameter(0)
+    id = u32[] partition-id()
+    five = u32[] constant(5)
+    sixteen = u32[] constant(16)
+    product = u32[] multiply(id, five)
+    partner = u32[] remainder(product, sixteen)
+    part = f32[1] dynamic-slice(x, partner), dynamic_slice_sizes={1}
+    ROOT all = f32[1] all-reduce(part), channel_id=1, use_global_device_ids=true, replica_groups=[1,16]<=[16], to_apply=add_f32
+    """
+    found = hloexec.shrink(for_devices(text, 16, ADD), devices=2)
+    unclear = [each for each in found.constants if not each.is_certain]
+    assert [(each.instruction, each.before, each.after) for each in unclear] == [("sixteen", 16, 16)]
+
+
+def test_a_partner_at_half_the_way_stays_there() -> None:
+    text = """
+    x = f32[16] parameter(0)
+    id = u32[] partition-id()
+    eight = u32[] constant(8)
+    partner = u32[] xor(id, eight)
+    part = f32[1] dynamic-slice(x, partner), dynamic_slice_sizes={1}
+    ROOT all = f32[1] all-reduce(part), channel_id=1, use_global_device_ids=true, replica_groups=[1,16]<=[16], to_apply=add_f32
+    """
+    found = hloexec.shrink(for_devices(text, 16, ADD), devices=(2, 2))
+    assert found.module.entry.by_name["eight"].attributes.literal.value == 2
+    assert found.module.entry.parameter_shapes[0].dimensions == (4,)
+
+
 def test_shardings_of_inputs_follow() -> None:
     text = GATHER.replace("GROUPS", "[1,16]<=[16]").replace(
         "parameter(0)", "parameter(0), sharding={devices=[16,1]<=[16]}"

@@ -72,6 +72,11 @@ class FewerDevices:
             literals[place] = attrs.evolve(literal, value=numbers if array.ndim == 1 else numbers.reshape(array.shape))
             old, new = int(array.max()), int(numbers.max())
             changes.append(ConstantChange(*place, old, new, self.axes.grid.count, is_certain=is_certain))
+        for place in constants.unclear:
+            array = literal_of(self.module.by_name[place[0]].by_name[place[1]])
+            assert array is not None
+            number = int(array.reshape(-1)[0])
+            changes.append(ConstantChange(*place, number, number, self.axes.grid.count, is_certain=False))
         return literals, changes
 
     def applied(self, module: Module) -> Module:

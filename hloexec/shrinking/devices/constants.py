@@ -37,6 +37,8 @@ class DeviceConstants:
     replaced: dict[Place, Array] = attrs.field(factory=dict)
     """Those that are replaced, and those that were found to stay."""
     uncertain: list[Place] = attrs.field(factory=list)
+    unclear: list[Place] = attrs.field(factory=list)
+    """Those that stay, although they may encode the size of an axis."""
     tables: dict[Place, Block] = attrs.field(factory=dict)
     """The axes along which a constant has rows."""
     _after: DeviceValues | None = None
@@ -79,6 +81,11 @@ class DeviceConstants:
             self._fit_table(place, operands, expected)
         elif expected is not None:
             self._fit_arithmetic(computation, instruction, expected)
+        elif old.dtype != bool:
+            own = [(computation.name, name) for name in instruction.operands]
+            self.unclear += [
+                each for each in own if each not in self.replaced and next(self._candidates(each), None) is not None
+            ]
 
     def _fit_table(self, place: Place, operands: Sequence[Known], expected: Array | None) -> None:
         """The rows of a constant for the devices that are left."""
@@ -144,7 +151,8 @@ class DeviceConstants:
 
     def _candidates(self, place: Place) -> Iterator[Array]:
         """What a constant may become that encodes the size of neighbouring axes."""
-        array = literal_of(self.module.by_name[place[0]].by_name[place[1]])
+        constant = self.module.by_name[place[0]].by_name[place[1]]
+        array = literal_of(constant) if role_of(constant) is Role.CONSTANT else None
         if array is None or array.size != 1:
             return
         number, every = int(array.reshape(-1)[0]), self.shorter.before.every

@@ -163,9 +163,9 @@ class Shorter:
         What counts along axes does so still; what is the same along the axes that get shorter stays; a number that goes
         around does so after fewer devices.
         """
-        counting = self.before.counting(values)
+        counting = self.before.counting(values - values[0])
         if counting is not None:
-            return self.after.index(counting[0]) * counting[1]
+            return self.after.index(counting[0]) * counting[1] + int(values[0])
         weights = self.before.weights(values)
         if weights is not None and sum(map(bool, weights)) <= 1:
             return values[self.kept()]
