@@ -193,6 +193,62 @@ def exchange_of_borders(jax: Any, mesh: Any, d: int, m: int) -> Any:
     return _mapped(jax, mesh, on_device, axes, axes), ((5 * count, 3), (2 * d, 3 * m)), axes
 
 
+@_program((6, 1), (3, 1), (2, 1))
+def causal_ring(jax: Any, mesh: Any, d: int, m: int) -> Any:
+    """Keys travel around a ring of six; a mask compares positions of all devices."""
+    jnp, lax = jax.numpy, jax.lax
+    axes = ("d",), ("d",)
+
+    def on_device(q: Any, k: Any) -> Any:
+        own = lax.axis_index("d")
+
+        def body(state: Any, _: Any) -> Any:
+            k, total, step = state
+            rows, columns = own * 4 + jnp.arange(4), (own + step) % d * 4 + jnp.arange(4)
+            scores = jnp.where(rows[:, None] >= columns[None], q @ k.T, 0.0)
+            k = lax.ppermute(k, "d", [(n, (n - 1) % d) for n in range(d)])
+            return (k, total + scores @ k, step + 1), scores.sum()
+
+        (_, total, _), sums = lax.scan(body, (k, jnp.zeros((4, 3)), 0), None, length=d)
+        return total, sums
+
+    return _mapped(jax, mesh, on_device, axes, axes), ((4 * d, 3), (4 * d, 3)), axes
+
+
+@_program((1, 8), (1, 4), (1, 2))
+def heads_by_all_to_all(jax: Any, mesh: Any, d: int, m: int) -> Any:
+    """Rows of all heads become all rows of some heads, and back."""
+    jnp, lax = jax.numpy, jax.lax
+    axes = ("m",), ()
+
+    def on_device(x: Any, w: Any) -> Any:
+        heads = lax.all_to_all(jnp.einsum("te,ehd->thd", x, w), "m", 1, 0, tiled=True)
+        heads = heads / jnp.linalg.norm(heads, axis=0, keepdims=True)
+        back = lax.all_to_all(heads, "m", 0, 1, tiled=True)
+        return back.sum(-1), lax.pmean(back.mean(), "m")
+
+    return _mapped(jax, mesh, on_device, axes, (("m",), ())), ((5 * m, 6), (6, 3 * m, 4)), axes
+
+
+@_program((2, 4), (2, 2), (1, 4), (1, 2))
+def sharded_parameters(jax: Any, mesh: Any, d: int, m: int) -> Any:
+    """Weights are gathered for each step, and their gradients scattered."""
+    jnp, lax = jax.numpy, jax.lax
+    axes = (None, "m"), (("d", "m"),), (("d", "m"),)
+
+    def on_device(w: Any, x: Any, y: Any) -> Any:
+        def loss(w: Any) -> Any:
+            return ((jnp.tanh(x @ lax.all_gather(w, "m", axis=1, tiled=True)) - y) ** 2).sum()
+
+        value, gradient = jax.value_and_grad(loss)(w)
+        gradient = lax.psum(gradient, "d")
+        norm = jnp.sqrt(lax.psum((gradient * gradient).sum(), "m"))
+        return w - 0.03 * gradient / norm, lax.psum(value, ("d", "m"))
+
+    shapes = ((6, 9 * m), (5 * d * m, 6), (5 * d * m, 9 * m))
+    return _mapped(jax, mesh, on_device, axes, (axes[0], ())), shapes, axes
+
+
 def file_name(name: str, mesh: Mesh, stage: str) -> str:
     return f"{name}.{mesh[0]}x{mesh[1]}.{stage}.hlo"
 

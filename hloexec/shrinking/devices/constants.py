@@ -118,8 +118,10 @@ class DeviceConstants:
                 return
             (block, step), number = counting, int(constant.numbers[0])
             size, smaller = self.shorter.before.size(block), self.shorter.after.size(block)
-            after = {step * (size - 1): step * (smaller - 1), step * size: step * smaller}.get(number, number)
-            if (after == number and smaller < size and number > step) or (after != number and step > 1):
+            follows = {step * (size - 1): step * (smaller - 1), step * size: step * smaller}
+            guessed = number * smaller // size if 2 * number == size * step and size > 2 else number
+            after = follows.get(number, guessed)
+            if (number not in follows and smaller < size and number > step) or (after != number and step > 1):
                 self.uncertain.append(place)
             if after != number or place not in self.replaced:
                 self._replace(place, _of_type(constant.numbers, after))
