@@ -13,7 +13,7 @@ from hloexec.ir import Computation, Instruction, Module
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Role, role_of
 
-__all__ = ["loop_trips"]
+__all__ = ["constant_number", "loop_step", "loop_trips"]
 
 _MOST_STEPS = 100
 
@@ -39,12 +39,12 @@ def loop_trips(module: Module, computation: Computation, loop: Instruction) -> i
     initial = computation.operands_of(loop)[0]
     if index is None or Role.TUPLE is not role_of(body.root) or Role.TUPLE is not role_of(initial):
         return None
-    first = _constant(computation, computation.operands_of(initial)[index])
-    step = _step(body, index)
-    last = _constant(condition, limit)
+    first = constant_number(computation, computation.operands_of(initial)[index])
+    step = loop_step(body, index)
+    last = constant_number(condition, limit)
     place = _element(condition, limit)
     if last is None and place is not None and _element(body, body.operands_of(body.root)[place]) == place:
-        last = _constant(computation, computation.operands_of(initial)[place])
+        last = constant_number(computation, computation.operands_of(initial)[place])
     if first is None or last is None or not step or step < 0:
         return None
     return max(0, -(-(last - first) // step))
@@ -67,7 +67,7 @@ def _element(computation: Computation, instruction: Instruction) -> int | None:
     return int(instruction.attributes.index) if role_of(source) is Role.PARAMETER else None
 
 
-def _constant(computation: Computation, instruction: Instruction) -> int | None:
+def constant_number(computation: Computation, instruction: Instruction) -> int | None:
     """The value of an integral constant."""
     instruction = _behind_copies(computation, instruction)
     if role_of(instruction) is not Role.CONSTANT:
@@ -77,12 +77,12 @@ def _constant(computation: Computation, instruction: Instruction) -> int | None:
     return int(value.reshape(-1)[0]) if is_integer else None
 
 
-def _step(body: Computation, index: int) -> int | None:
+def loop_step(body: Computation, index: int) -> int | None:
     """What the body adds to an element of what it carries."""
     grown = _behind_copies(body, body.operands_of(body.root)[index])
     if grown.opcode != "add":
         return None
     for ours, other in (body.operands_of(grown), body.operands_of(grown)[::-1]):
         if _element(body, ours) == index:
-            return _constant(body, other)
+            return constant_number(body, other)
     return None

@@ -121,6 +121,8 @@ class Traits:
     """Whether the result is the sum or the difference of the operands, which may be far smaller than they are."""
     same_unit: bool = False
     """Whether operands and result count the same, where they are numbers of the same type."""
+    keeps_unit: bool = False
+    """Whether the result counts what operands count, although it is not as they are: modulo one, or with its sign."""
     is_product: bool = False
     """Whether the result is the product of the operands."""
     pole: Pole | None = None

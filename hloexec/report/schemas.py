@@ -274,6 +274,9 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "argument_bytes": ("integer", "The size of the inputs of all devices."),
     "total_flops_before": ("integer", "Operations of contractions on all devices, as they were."),
     "total_flops": ("integer", "Operations of contractions on all devices."),
+    "device_count_before": ("integer", "How many devices the module ran on before."),
+    "device_axes": ("[device_axis]", "The axes of the grid of devices, major to minor; none where their number stays."),
+    "stride": ("integer", "By how much the numbers of devices differ that are next to one another along the axis."),
     "size_changes": ("[size_change]", "The sizes of dimensions that changed."),
     "kept_sizes": ("[kept_size]", "The sizes of dimensions that stay, and why."),
     "size_constants": ("[size_constant]", "Constants that may encode the size of a dimension."),
@@ -324,10 +327,11 @@ RECORDS: Mapping[str, str] = {
     "plan": "file module numerics computation peak_bytes functions",
     "memory": "file module is_scheduled target peak peak_by_color parameter_bytes output_bytes estimate? sequence "
     "values assignment?",
-    "shrink": "file output? module device_count argument_bytes_before argument_bytes peak_bytes? total_flops_before "
-    "total_flops size_changes kept_sizes size_constants",
+    "shrink": "file output? module device_count device_count_before device_axes argument_bytes_before "
+    "argument_bytes peak_bytes? total_flops_before total_flops size_changes kept_sizes size_constants",
     "ops": "opcodes",
     "error": "error",
+    "device_axis": "size new_size stride",
     "size_change": "size new_size array_count parameter_dimensions operations",
     "kept_size": "size array_count reason computation instruction",
     "size_constant": "computation instruction number_before number_after size follows_size",

@@ -33,6 +33,13 @@ def shrinkage_view(found: Shrinkage, output: str | None, top: int) -> Renderable
 def _headline(found: Shrinkage, output: str | None) -> RenderableType:
     where = "" if output is None else f", written to {output}"
     devices = "one device" if found.devices == 1 else plural(found.devices, "device")
+    if found.axes:
+        grids = [
+            " × ".join(map(str, sizes))
+            for sizes in zip(*((axis.before, axis.after) for axis in found.axes), strict=True)
+        ]
+        devices = f"{devices} of {found.devices_before}"
+        devices += f" ({grids[1]} of {grids[0]})" if len(found.axes) > 1 else ""
     changed = f"{plural(len(found.changes), 'size')} changed, for {devices}{where}"
     inputs = f"inputs  {byte_text(found.argument_bytes)}, before {byte_text(found.argument_bytes_before)}"
     run = "" if found.peak_bytes is None else f"\na run   about {byte_text(found.peak_bytes)} beyond its inputs"
@@ -109,6 +116,8 @@ def shrinkage_record(found: Shrinkage, output: str | None) -> dict[str, object]:
         "output": output,
         "module": found.module.name,
         "device_count": found.devices,
+        "device_count_before": found.devices_before,
+        "device_axes": [{"size": axis.before, "new_size": axis.after, "stride": axis.stride} for axis in found.axes],
         "argument_bytes_before": found.argument_bytes_before,
         "argument_bytes": found.argument_bytes,
         "peak_bytes": found.peak_bytes,

@@ -15,6 +15,8 @@ from hloexec.operations import forwarded_names, traits_of
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, find_opcode
 from hloexec.ops.relations import Relating, Relations, Value
+from hloexec.shrinking.devices.axes import DeviceAxes
+from hloexec.shrinking.devices.dimensions import device_group, device_starts, relate_devices
 from hloexec.shrinking.library_calls import relate_library_call
 from hloexec.shrinking.literals import fixed_axes
 
@@ -36,8 +38,8 @@ class Dimensions:
         return [axis for value in found for axes in value.leaves.values() for axis in axes]
 
 
-def dimensions_of(module: Module, devices: int) -> Dimensions:
-    """Number the dimensions of a module for so many devices, and relate them."""
+def dimensions_of(module: Module, devices: int, axes: DeviceAxes | None = None) -> Dimensions:
+    """Number the dimensions of a module for so many devices, and relate them; with `axes`, devices get fewer."""
     relations = Relations()
     values = {
         computation.name: {
@@ -48,12 +50,19 @@ def dimensions_of(module: Module, devices: int) -> Dimensions:
     found = Dimensions(relations, values)
     for computation in module:
         for instruction in computation.instructions:
-            _relate(module, computation, instruction, found, devices)
+            _relate(module, computation, instruction, found, devices, axes)
+    if axes is not None:
+        relate_devices(module, relations, values, axes)
     return found
 
 
 def _relate(
-    module: Module, computation: Computation, instruction: Instruction, found: Dimensions, devices: int
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    found: Dimensions,
+    devices: int,
+    axes: DeviceAxes | None,
 ) -> None:
     entry = find_opcode(instruction.opcode)
     values = found.values[computation.name]
@@ -65,6 +74,12 @@ def _relate(
         result=values[instruction.name],
         computations=tuple(_signature(module, name, found) for name in computation_names(instruction.attributes)),
     )
+    if axes is not None:
+        use = attrs.evolve(
+            use,
+            group=device_group(instruction, found.relations, use.where, axes),
+            starts=device_starts(computation, instruction, found.relations, axes),
+        )
     _keep_dynamic(use, instruction)
     if entry is None:
         use.keep_all(f"hloexec does not know the opcode {instruction.opcode}")
@@ -74,7 +89,7 @@ def _relate(
     elif entry.role is Role.CUSTOM_CALL:
         _relate_call(computation, instruction, use, values)
     elif entry.role is Role.CONSTANT:
-        _relate_constant(use, devices)
+        _relate_constant(use, devices, axes)
     else:
         _FLOWS.get(entry.role, _keep_all)(use, instruction)
 
@@ -199,9 +214,14 @@ def _relate_call(
     relate_library_call(use, instruction)
 
 
-def _relate_constant(use: Relating, devices: int) -> None:
+def _relate_constant(use: Relating, devices: int, shorter: DeviceAxes | None) -> None:
     for unit in use.result.units.values():
         use.relations.units.mark(unit)
+    if shorter is not None and use.where in shorter.constants.tables:
+        return
     for literal, axes in zip(use.attributes.literal.leaves(), use.result.leaves.values(), strict=True):
         for axis, reason in fixed_axes(literal, devices):
-            use.keep([axes[axis]], reason)
+            if shorter is not None and literal.value is None:
+                use.relations.tie(axes[axis], shorter.dimension(shorter.grid.every, use.relations, use.where))
+            else:
+                use.keep([axes[axis]], reason)

@@ -32,6 +32,8 @@ _MOST_CANDIDATES = 24
 _MOST_SOURCES = 4
 _LEAST_GUESSED = 8
 """A fraction of a smaller number is nothing to guess from."""
+_FEW = 32
+"""Numbers of devices are small: of sums over fewer elements than these, constants take the mean, or are others."""
 
 
 @attrs.frozen
@@ -41,12 +43,14 @@ class _Form:
     of: Callable[[float], float]
     is_fraction: bool = False
     """Whether a constant that is one hardly is anything else."""
+    is_mean: bool = False
+    """Whether it is what a mean takes."""
 
 
 _FORMS = (
-    _Form(lambda n: 1 / n, is_fraction=True),
-    _Form(lambda n: n),
-    _Form(lambda n: -1 / n, is_fraction=True),
+    _Form(lambda n: 1 / n, is_fraction=True, is_mean=True),
+    _Form(lambda n: n, is_mean=True),
+    _Form(lambda n: -1 / n, is_fraction=True, is_mean=True),
     _Form(lambda n: -n),
     _Form(lambda n: 2 / n, is_fraction=True),
     _Form(lambda n: -2 / n, is_fraction=True),
@@ -69,6 +73,8 @@ class _Fact:
     """The constants that it consists of, or was computed from with numbers that are no sums."""
     parts: tuple[_Fact, ...] = ()
     """Of a tuple."""
+    is_over_devices: bool = False
+    """Whether it is a sum over devices, of which fewer are left."""
 
 
 _NOTHING = _Fact()
@@ -80,11 +86,15 @@ class _Facts:
 
     module: Module
     dimensions: Dimensions
+    shorter: Roots
+    """Axes of devices that get shorter."""
     met: dict[Place, list[Roots]] = attrs.field(factory=dict)
     """By constant, the sums that it meets in an operation on elements."""
     spread: dict[Place, list[Roots]] = attrs.field(factory=dict)
     """By constant, the dimensions of arrays that it fills."""
     everywhere: dict[Roots, None] = attrs.field(factory=dict)
+    scaling: set[Place] = attrs.field(factory=set)
+    """Constants that meet sums over devices."""
     seen: set[str] = attrs.field(factory=set)
 
     @property
@@ -138,25 +148,31 @@ class _Facts:
         if place in self.relations.counted:
             return _Fact(sums=(frozenset({root(self.relations.counted[place])}),))
         if place in self.relations.summed:
-            dimensions = frozenset(map(root, self.relations.summed[place]))
-            before = [each for each in operands[0].sums if not each & dimensions]
-            sums = _few([dimensions, *(dimensions | each for each in before)])
-            self.everywhere.update(dict.fromkeys(sums))
-            return _Fact(sums=sums, parts=(_Fact(sums=sums),))
+            found = [self._summed(operand, frozenset(map(root, self.relations.summed[place]))) for operand in operands]
+            return attrs.evolve(found[0], parts=tuple(found))
         if entry is not None and entry.is_elementwise and len(operands) > 1:
             return self._met(operands)
         if len(operands) == 1 or traits.moves is not None:
             sources = operands[0].sources if operands else ()
             for source in sources:
                 self._fill(source, place)
-            return _Fact(sums=_few(each for operand in operands for each in operand.sums), sources=sources)
+            sums = _few(each for operand in operands for each in operand.sums)
+            return _Fact(sums=sums, sources=sources, is_over_devices=any(each.is_over_devices for each in operands))
         return _NOTHING
+
+    def _summed(self, operand: _Fact, dimensions: Roots) -> _Fact:
+        sums = _few([dimensions, *(dimensions | each for each in operand.sums if not each & dimensions)])
+        self.everywhere.update(dict.fromkeys(sums))
+        is_over_devices = not dimensions.isdisjoint(self.shorter)
+        return _Fact(sums=sums, is_over_devices=is_over_devices)
 
     def _met(self, operands: list[_Fact]) -> _Fact:
         sums = _few(each for operand in operands for each in operand.sums)
         for operand in operands:
             for source in operand.sources:
                 self.met.setdefault(source, []).extend(sums)
+                if any(each.is_over_devices for each in operands):
+                    self.scaling.add(source)
         sources = dict.fromkeys(source for operand in operands for source in operand.sources)
         return _Fact(sums=sums, sources=() if sums else tuple(sources)[:_MOST_SOURCES])
 
@@ -176,6 +192,17 @@ class _Sizes:
     relations: Relations
     sizes: Mapping[int, int]
 
+    def forms(self, roots: Roots, forms: Sequence[_Form], least: int) -> Iterator[_Form]:
+        """Those that are likely for a sum over some dimensions, of at least so many elements."""
+        before, _ = self.of(roots)
+        is_over_few = before < _FEW and not roots.isdisjoint(map(self.relations.root, self.relations.to_one))
+        if before > 2 and not (is_over_few and least > 2):
+            yield from (form for form in forms if form.is_mean or not is_over_few)
+
+    def devices(self) -> int:
+        """As many as were along the longest axes."""
+        return max((self.relations.sizes[dimension] for dimension in self.relations.to_one), default=1)
+
     def of(self, roots: Roots) -> tuple[int, int]:
         """The product of dimensions, before and after."""
         before = self.relations.sizes
@@ -186,7 +213,11 @@ def factors_for(
     module: Module, dimensions: Dimensions, sizes: Mapping[int, int]
 ) -> tuple[dict[Place, Literal], list[ConstantChange]]:
     """The floating-point constants that follow sizes, and what was guessed."""
-    facts = _Facts(module, dimensions)
+    root, before = dimensions.relations.root, dimensions.relations.sizes
+    axes = frozenset(map(root, dimensions.relations.to_one))
+    facts = _Facts(
+        module, dimensions, frozenset(axis for axis in axes if sizes.get(axis, before[axis]) != before[axis])
+    )
     facts.run(module.entry, ())
     lengths = _Sizes(dimensions.relations, sizes)
     literals: dict[Place, Literal] = {}
@@ -222,19 +253,21 @@ def _followed(number: Any, place: Place, facts: _Facts, lengths: _Sizes) -> tupl
     """What a constant becomes, the number that it encodes, and whether that is certain."""
     if not np.isfinite(float(number)) or float(number) == 0:
         return None
-    certain = _matches(number, facts.met.get(place, ()), lengths, _FORMS)
+    certain = _matches(number, facts.met.get(place, ()), lengths, _FORMS, 2)
     if certain:
         return (*certain[0], len({float(after) for after, _ in certain}) == 1)
     forms = [form for form in _FORMS if form.is_fraction]
     for candidates in (facts.spread.get(place, ()), facts.everywhere):
-        guesses = [each for each in _matches(number, candidates, lengths, forms) if each[1] >= _LEAST_GUESSED]
+        guesses = _matches(number, candidates, lengths, forms, _LEAST_GUESSED)
         if guesses and len({float(after) for after, _ in guesses}) == 1:
             return None if guesses[0][0] == number else (*guesses[0], False)
-    return None
+        if guesses and lengths.devices() > 1:
+            return number, guesses[0][1], False
+    return (number, max(2, lengths.devices()), False) if place in facts.scaling and abs(number) < 1 else None
 
 
 def _matches(
-    number: Any, candidates: Iterable[Roots], lengths: _Sizes, forms: Sequence[_Form]
+    number: Any, candidates: Iterable[Roots], lengths: _Sizes, forms: Sequence[_Form], least: int
 ) -> list[tuple[Any, int]]:
     """What the constant becomes if it encodes one of the candidates, and their number of elements, as it was."""
     found: list[tuple[Any, int]] = []
@@ -242,7 +275,7 @@ def _matches(
     with np.errstate(all="ignore"):
         for roots in dict.fromkeys(candidates):
             before, after = lengths.of(roots)
-            for form in forms:
-                if before > 2 and kind(form.of(before)) == number:
-                    found.append((kind(form.of(after)), before))
+            for form in lengths.forms(roots, forms, least) if before >= least else ():
+                if kind(float(form.of(before))) == number:
+                    found.append((kind(float(form.of(after))), before))
     return found

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import attrs
 
 from hloexec.ir import Module
+from hloexec.shrinking.devices.arrangements import AxisChange
 from hloexec.shrinking.dimensions import Dimensions
 from hloexec.shrinking.groups import Groups
 from hloexec.shrinking.positions import ConstantChange
@@ -57,6 +58,9 @@ class Shrinkage(Described):
     constants: tuple[ConstantChange, ...]
     """Constants that may encode a size; those that are not certain were guessed, or left as they are."""
     devices: int
+    devices_before: int
+    axes: tuple[AxisChange, ...]
+    """Of the grid of devices, major to minor; none where the number of devices stays."""
     argument_bytes_before: int
     argument_bytes: int
     peak_bytes: int | None
@@ -113,7 +117,7 @@ def size_changes(
     merged: dict[tuple[int, int, int], _Uses] = {}
     for root, after in sizes.items():
         before = dimensions.relations.sizes[root]
-        if before != after:
+        if before != after and root in uses:  # else it is an axis of devices
             total = merged.setdefault((groups.of_root.get(root, -1 - root), before, after), _Uses())
             one = uses[root]
             total.arrays += one.arrays
@@ -137,6 +141,8 @@ def kept_sizes(module: Module, dimensions: Dimensions, groups: Groups) -> tuple[
     uses = _uses(module, dimensions)
     found: dict[tuple[int, str], KeptSize] = {}
     for root, (reason, place) in groups.kept.items():
+        if root not in uses:
+            continue
         size = dimensions.relations.sizes[root]
         key = size, reason
         before = found.get(key, KeptSize(size, 0, reason, *place))

@@ -313,12 +313,13 @@ def _assembled(
     bounds = defaultdict(list)
     for dimension, size in relations.least:
         bounds[relations.root(dimension)].append(size)
+    to_one = {relations.root(dimension) for dimension in relations.to_one}
     groups = []
     for first, roots in members.items():
         unit, least = units[first], 1
         for root in roots:
             base, offset = working.base(root), working.offsets[root]
-            smallest = max(min(2, working.size(root)), *bounds[root], 0)
+            smallest = max(1 if root in to_one else min(2, working.size(root)), *bounds[root], 0)
             least = max(least, -(-(smallest - offset) * unit // base))
         groups.append(
             Group(

@@ -8,7 +8,7 @@ number that is neither small nor negative is left as it is, and listed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -20,7 +20,7 @@ from hloexec.shrinking.dimensions import Dimensions
 from hloexec.shrinking.literals import is_counting
 from hloexec.values import Array
 
-__all__ = ["ConstantChange", "constants_for", "tie_positions"]
+__all__ = ["ConstantChange", "constants_for", "lengths_by_constant", "tie_positions"]
 
 _FAR = 2
 _SMALL = 16
@@ -147,10 +147,22 @@ class _Lengths:
         return cls(relations, sizes, splits)
 
 
+def lengths_by_constant(
+    dimensions: Dimensions, sizes: Mapping[int, int], places: Iterable[Place]
+) -> dict[Place, dict[int, int]]:
+    """Of constants, the new sizes, by old ones, of the dimensions along which their numbers are positions."""
+    relations = dimensions.relations
+    lengths, single = _Lengths.after(relations, sizes), _dimensions_by_unit(relations)
+    _add_strides(single, relations)
+    _add_uses(single, {}, relations)
+    units = {place: relations.units.root(dimensions.values[place[0]][place[1]].unit) for place in places}
+    return {place: lengths.of(single.get(unit, ())) for place, unit in units.items()}
+
+
 def constants_for(
-    module: Module, dimensions: Dimensions, sizes: Mapping[int, int]
+    module: Module, dimensions: Dimensions, sizes: Mapping[int, int], settled: Collection[Place] = ()
 ) -> tuple[dict[Place, Literal], list[ConstantChange]]:
-    """The constants that follow their dimensions, and all that may encode one."""
+    """The constants that follow their dimensions, and all that may encode one, but for those that are settled."""
     relations = dimensions.relations
     lengths = _Lengths.after(relations, sizes)
     single, vectors = _dimensions_by_unit(relations), _vectors_by_unit(relations)
@@ -161,7 +173,7 @@ def constants_for(
     changes: list[ConstantChange] = []
     for computation in module:
         for instruction in computation.instructions:
-            if role_of(instruction) is not Role.CONSTANT:
+            if role_of(instruction) is not Role.CONSTANT or (computation.name, instruction.name) in settled:
                 continue
             value = dimensions.values[computation.name][instruction.name]
             literal = instruction.attributes.literal

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil, inf, log2
 
 import attrs
+import numpy as np
 
 from hloexec.arguments import byte_count, listed, require_integer, require_module, wrong
 from hloexec.buffers.running import run_estimate
 from hloexec.devices.topology import topology_of
 from hloexec.errors import HloError, HloWarning, InputError, ResourceError, VerificationError
 from hloexec.ir import Module
+from hloexec.shrinking.devices.arrangements import FewerDevices, fewer_devices
 from hloexec.shrinking.dimensions import Dimensions, dimensions_of
 from hloexec.shrinking.estimating import Workload
 from hloexec.shrinking.factors import factors_for
@@ -41,23 +43,38 @@ def shrink(
     max_bytes: int | str | None = None,
     dims: Mapping[int, int] | None = None,
     keep: Iterable[int] = (),
+    devices: int | Sequence[int] | None = None,
 ) -> Shrinkage:
     """The same module with smaller dimensions: the same instructions, loops, collectives and library calls.
 
     Sizes shrink until a run on all devices takes at most `max_bytes`, inputs included (default 2 GiB; without bound
     where `dims` is given alone), and no more operations than take minutes. `dims` says what sizes of inputs become (of
-    other arrays, where no input has such a size that can change); sizes in `keep` stay. The result is valid HLO, and
-    the same for the same arguments. Raises ResourceError where the module cannot become so small, InputError where
-    sizes cannot become what `dims` says.
+    other arrays, where no input has such a size that can change); sizes in `keep` stay. With `devices`, axes of the
+    grid of devices get shorter, so that there are so many, and what they hold together gets smaller (then without
+    bound, too, unless `max_bytes` is given); several numbers are the new sizes of all axes. The result is valid HLO,
+    and the same for the same arguments. Raises ResourceError where the module cannot become so small, InputError where
+    sizes cannot become what `dims` says, or the devices so few.
     """
     require_module(module)
     wanted, kept = _checked_sizes(dims), _checked_kept(keep)
-    limit = byte_count("max_bytes", max_bytes) if max_bytes is not None else None if wanted else DEFAULT_BYTES
+    fewer = None if devices is None else _checked_devices(devices)
+    is_bounded = not wanted and fewer is None
+    limit = byte_count("max_bytes", max_bytes) if max_bytes is not None else DEFAULT_BYTES if is_bounded else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HloWarning)
         verify(module)
-    work = _Work.of(module)
-    return work.shrunken(work.demands(wanted, kept), limit)
+    if fewer is None:
+        work = _Work.of(module)
+        return work.shrunken(work.demands(wanted, kept), limit)
+    first: HloError | None = None
+    for arrangement in fewer_devices(module, fewer):
+        try:
+            work = _Work.of(arrangement.module, arrangement)
+            return work.shrunken(work.demands(wanted, kept), limit)
+        except HloError as error:
+            first = first or error
+    assert first is not None
+    raise first
 
 
 def _checked_sizes(dims: Mapping[int, int] | None) -> dict[int, int]:
@@ -78,6 +95,16 @@ def _checked_kept(keep: Iterable[int]) -> set[int]:
     for size in sizes:
         require_integer("a size in keep", size, 1)
     return set(sizes)
+
+
+def _checked_devices(devices: int | Sequence[int]) -> int | tuple[int, ...]:
+    if isinstance(devices, int | np.integer):
+        require_integer("devices", devices, 1)
+        return int(devices)
+    sizes = listed("devices", devices, "a number, or sizes of axes")
+    for size in sizes:
+        require_integer("the size of an axis in devices", size, 1)
+    return tuple(map(int, sizes))
 
 
 @attrs.frozen(eq=False)
@@ -102,18 +129,22 @@ class _Work:
     dimensions: Dimensions
     groups: Groups
     workload: Workload
+    devices: int
+    """As many as there were."""
+    fewer: FewerDevices | None = None
 
     @classmethod
-    def of(cls, module: Module) -> _Work:
+    def of(cls, module: Module, fewer: FewerDevices | None = None) -> _Work:
         devices = topology_of(module, None, None).count
-        dimensions = dimensions_of(module, devices)
+        dimensions = dimensions_of(module, devices, None if fewer is None else fewer.axes)
         tie_positions(dimensions.relations)
         groups = groups_of(dimensions.relations, dimensions.of_inputs(module))
-        return cls(module, dimensions, groups, Workload(module, dimensions, groups, devices))
+        left = devices if fewer is None else fewer.count
+        return cls(module, dimensions, groups, Workload(module, dimensions, groups, left), devices, fewer)
 
     def demands(self, dims: Mapping[int, int], keep: Collection[int]) -> list[Demand]:
         """What is asked of the groups; InputError where none of a size's can become what is asked for."""
-        found: dict[int, int] = {}
+        found = self._axis_demands()
         relations = self.dimensions.relations
         for before, after in dims.items():
             roots = self._roots_of(before)
@@ -127,13 +158,38 @@ class _Work:
                         f"size {before} cannot become {after}: sizes in one proportion are asked for others"
                     )
         for group in self.groups.groups:
-            if any(relations.sizes[root] in keep for root in group.bases):
+            is_axis = self.fewer is not None and relations.to_one & group.bases.keys()
+            if not is_axis and any(relations.sizes[root] in keep for root in group.bases):
                 if found.get(group.number, group.unit) != group.unit:
                     raise InputError(
                         f"sizes {sorted(keep)} cannot stay: sizes in proportion to them are asked to shrink"
                     )
                 found[group.number] = group.unit
         return [Demand(group, unit) for group, unit in found.items()]
+
+    def _axis_demands(self) -> dict[int, int]:
+        """What is asked of the axes of devices; InputError where they have to stay."""
+        found: dict[int, int] = {}
+        if self.fewer is None:
+            return found
+        axes, relations = self.fewer.axes, self.dimensions.relations
+        for block, dimension in axes.dimensions.items():
+            before, after = axes.grid.size(block), axes.shorter.after.size(block)
+            root = relations.root(dimension)
+            if len(block) > 1 or before == 1:
+                continue
+            if root in self.groups.of_root:
+                group = self.groups.groups[self.groups.of_root[root]]
+                unit = _unit_for(group, root, before, after)
+                if found.setdefault(group.number, unit) != unit:
+                    raise InputError(f"axes of {before} devices are tied to others, and cannot become {after}")
+            elif before != after:
+                reason, (computation, name) = self.groups.kept.get(root, ("it follows from others", ("", "")))
+                raise InputError(
+                    f"an axis of {before} devices, {axes.grid.stride(block[0])} apart, cannot become {after}, as a "
+                    f"size that depends on it stays: {reason} (%{name} in {computation})"
+                )
+        return found
 
     def _roots_of(self, size: int) -> list[int]:
         """The roots of a size that can change: those of inputs, else all; others may have it by chance."""
@@ -157,7 +213,7 @@ class _Work:
 
     def shrunken(self, demands: list[Demand], limit: int | None) -> Shrinkage:
         solver = Solver(self.groups, self.workload.largest(), demands)
-        found = self._candidate(_solved(solver, inf))
+        found = self._candidate(self._solved(solver, inf))
         if not found.fits(limit):
             found = self._largest_that_fits(solver, limit)
         return Shrinkage(
@@ -166,23 +222,50 @@ class _Work:
             kept=kept_sizes(self.module, self.dimensions, self.groups),
             constants=tuple(found.constants),
             devices=self.workload.devices,
-            argument_bytes_before=self.workload.argument_bytes({}),
+            devices_before=self.devices,
+            axes=() if self.fewer is None else self.fewer.changes,
+            argument_bytes_before=self.workload.argument_bytes({}) // self.workload.devices * self.devices,
             argument_bytes=found.argument_bytes,
             peak_bytes=found.peak_bytes,
-            flops_before=self.workload.flops({}),
+            flops_before=self.workload.flops({}) // self.workload.devices * self.devices,
             flops=found.flops,
         )
+
+    def _solved(self, solver: Solver, bound: float) -> Sizing:
+        found = solver.solve(bound)
+        if found is None:
+            self._require_free_shares()
+            raise HloError("no sizes satisfy what dims and keep ask for: products of sizes could not stay equal")
+        return found
+
+    def _require_free_shares(self) -> None:
+        """InputError where what devices have together stays, although there are fewer."""
+        if self.fewer is None:
+            return
+        root, numbers = self.dimensions.relations.root, self.groups.numbers
+        axes, sizes = self.fewer.axes, self.dimensions.relations.sizes
+        changed = {root(each) for block, each in axes.dimensions.items() if axes.shorter.changes(block)}
+        for product in self.dimensions.relations.products:
+            parts = set(map(root, product.right))
+            if len(product.left) != 1 or not parts & changed or numbers(root(product.left[0])):
+                continue
+            whole = root(product.left[0])
+            reason, (computation, name) = self.groups.kept.get(whole, ("it follows from others", product.where))
+            raise InputError(
+                f"{axes.grid.count} devices cannot become {self.fewer.count}: size {sizes[whole]} depends on their "
+                f"number, and stays: {reason} (%{name} in {computation})"
+            )
 
     def _largest_that_fits(self, solver: Solver, limit: int | None) -> _Candidate:
         """By bisection of the bound on the size of a value."""
         top = ceil(log2(max(solver.largest.values(), default=1))) * _STEPS_PER_BIT
         low, high = _SMALLEST_BITS * _STEPS_PER_BIT, max(top, _SMALLEST_BITS * _STEPS_PER_BIT)
-        best = self._candidate(_solved(solver, low / _STEPS_PER_BIT))
+        best = self._candidate(self._solved(solver, low / _STEPS_PER_BIT))
         if not best.fits(limit):
             raise ResourceError(self._too_large(best, limit))
         while low + 1 < high:
             middle = (low + high) // 2
-            candidate = self._candidate(_solved(solver, middle / _STEPS_PER_BIT))
+            candidate = self._candidate(self._solved(solver, middle / _STEPS_PER_BIT))
             if candidate.fits(limit):
                 low, best = middle, candidate
             else:
@@ -200,10 +283,16 @@ class _Work:
 
     def _candidate(self, sizing: Sizing) -> _Candidate:
         sizes = sizing.sizes(self.groups, self.dimensions.relations)
-        literals, constants = constants_for(self.module, self.dimensions, sizes)
+        settled = () if self.fewer is None else self.fewer.axes.constants.replaced
+        literals, constants = constants_for(self.module, self.dimensions, sizes, settled)
         factors, more = factors_for(self.module, self.dimensions, sizes)
         literals, constants = literals | factors, [*constants, *more]
+        if self.fewer is not None:
+            own, more = self.fewer.literals(self.dimensions, sizes)
+            literals, constants = literals | own, [*constants, *more]
         module = with_trip_counts(self.module, rewritten(self.module, self.dimensions, sizes, literals))
+        if self.fewer is not None:
+            module = self.fewer.applied(module)
         _require_valid(module)
         estimate = run_estimate(module)
         return _Candidate(
@@ -227,13 +316,6 @@ def _require_valid(module: Module) -> None:
             f"a smaller {module.name} would not be valid, because hloexec does not relate its dimensions as it should; "
             f"keeping the sizes that it names may help (keep, --keep): {error}"
         ) from error
-
-
-def _solved(solver: Solver, bound: float) -> Sizing:
-    found = solver.solve(bound)
-    if found is None:
-        raise HloError("no sizes satisfy what dims and keep ask for: products of sizes could not stay equal")
-    return found
 
 
 def _reason(kept: KeptSize) -> str:

@@ -64,3 +64,41 @@ def test_run_shrinks_a_module_first(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_module_that_is_too_large_is_offered_to_shrink(capsys: pytest.CaptureFixture[str]) -> None:
     Path("module.hlo").write_text(PERCEPTRON.replace("512", "51200000"))
     assert "hloexec run module.hlo --shrink" in run(capsys, "run module.hlo", 1)
+
+
+GATHER = """HloModule gather, num_partitions=16
+
+ENTRY main {
+  x = f32[4,3] parameter(0)
+  ROOT whole = f32[64,3] all-gather(x), channel_id=1, replica_groups=[1,16]<=[16], dimensions={0}, use_global_device_ids=true
+}
+"""
+
+
+def test_fewer_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("module.hlo").write_text(GATHER)
+    report = run(capsys, "shrink module.hlo --devices 4 -o small.hlo")
+    assert "1 size changed, for 4 devices of 16, written to small.hlo" in report
+    assert hloexec.load("small.hlo").entry.result_shape.dimensions == (16, 3)
+    record = read_record(run(capsys, "shrink module.hlo --devices 4 --json"))
+    assert (record["device_count"], record["device_count_before"]) == (4, 16)
+    assert record["device_axes"] == [{"size": 16, "new_size": 4, "stride": 1}]
+    assert read_record(run(capsys, "shrink module.hlo --json"))["device_axes"] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("0", "devices must be at least 1, but is 0"),
+        ("3", "16 devices, a grid of 16, cannot become 3: possible are 8, 4, 2, 1"),
+        ("16", "devices is 16, but module gather has 16, and can only have fewer"),
+        ("2x2", "the devices form a grid of 16, which cannot become 2 × 2: each axis needs a size that divides it"),
+        ("-4", "'-4' is not a number, or of the form 2x2"),
+        ("four", "'four' is not a number, or of the form 2x2"),
+        ("2x", "'2x' is not a number, or of the form 2x2"),
+        ("4 --dim 64=32", "size 64 cannot become 32: it is the product of 4 and 16, and follows them"),
+    ],
+)
+def test_a_wrong_number_of_devices_is_refused(capsys: pytest.CaptureFixture[str], given: str, message: str) -> None:
+    Path("module.hlo").write_text(GATHER)
+    assert message in run(capsys, f"shrink module.hlo --devices {given}", 2)

@@ -22,7 +22,8 @@ __all__ = ["command"]
 @click.option(
     "--max-bytes",
     type=ByteCount(),
-    help="What a run on all devices may take, inputs included.  [default: 2G; without limit if --dim is given]",
+    help="What a run on all devices may take, inputs included.  [default: 2G; without limit if --dim or --devices is "
+    "given]",
 )
 @click.option(
     "--dim",
@@ -32,6 +33,11 @@ __all__ = ["command"]
     help="Make this size another one, wherever it can change. May be repeated.",
 )
 @click.option("--keep", type=click.IntRange(1), multiple=True, metavar="SIZE", help="Do not change this size.")
+@click.option(
+    "--devices",
+    metavar="N",
+    help="Keep so many of the devices, as shorter axes of their grid; or give the sizes of all axes, as in 2x2.",
+)
 @click.option("--report", is_flag=True, help="Show which sizes changed, and which stayed and why.")
 @click.option(
     "--top", type=click.IntRange(min=0), default=20, help="Number of rows in each table, 0 for all (default 20)."
@@ -43,6 +49,7 @@ def command(
     max_bytes: int | None,
     dims: tuple[tuple[str, str], ...],
     keep: tuple[int, ...],
+    devices: str | None,
     report: bool,
     top: int,
     as_json: bool,
@@ -55,7 +62,7 @@ def command(
     import hloexec
 
     module = hloexec.load(file)
-    found = hloexec.shrink(module, max_bytes=max_bytes, dims=_sizes(dims), keep=keep)
+    found = hloexec.shrink(module, max_bytes=max_bytes, dims=_sizes(dims), keep=keep, devices=_devices(devices))
     text = hloexec.format(found.module)
     if output is not None:
         _write(output, text)
@@ -80,6 +87,16 @@ def _sizes(dims: Sequence[tuple[str, str]]) -> dict[int, int]:
             raise click.BadParameter(f"'{before}={after}' is not of the form 8192=64", param_hint="'--dim'")
         found[int(before)] = int(after)
     return found
+
+
+def _devices(text: str | None) -> int | tuple[int, ...] | None:
+    """A number of devices, or sizes of axes."""
+    if text is None:
+        return None
+    sizes = text.split("x")
+    if not all(size.isdecimal() for size in sizes):
+        raise click.BadParameter(f"'{text}' is not a number, or of the form 2x2", param_hint="'--devices'")
+    return int(text) if len(sizes) == 1 else tuple(map(int, sizes))
 
 
 def _write(path: str, text: str) -> None:

@@ -135,7 +135,11 @@ class AllReduce:
         is_well_formed = attributes.channel_id is not None or not attributes.use_global_device_ids
         require(is_well_formed, "use_global_device_ids=true needs a channel_id")
 
-    relate = staticmethod(leafwise)
+    @staticmethod
+    def relate(use: Relating) -> None:
+        leafwise(use)
+        if use.group is not None:
+            use.sums_over([use.group])
 
     @staticmethod
     def infer(*operands: Shape, attributes: AllReduceAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
@@ -156,7 +160,7 @@ class AllReduceStart:
     sums = Sums.FOLDED
     well_formed = AllReduce.well_formed
 
-    relate = staticmethod(leafwise)
+    relate = staticmethod(AllReduce.relate)
 
     @staticmethod
     def infer(*operands: Shape, attributes: AllReduceAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
@@ -185,6 +189,8 @@ class ReduceScatter:
     def relate(use: Relating) -> None:
         for operand, axes in zip(use.operands, use.result.leaves.values(), strict=False):
             _relate_share(use, operand.axes, axes)
+        if use.group is not None:
+            use.sums_over([use.group])
 
     @staticmethod
     def infer(
@@ -310,6 +316,6 @@ def _relate_share(use: Relating, whole: Axes, part: Axes) -> None:
     """Along the dimension that devices share, one array is a multiple of the other."""
     for number, (ours, theirs) in enumerate(zip(whole, part, strict=True)):
         if number == use.attributes.dimension:
-            use.multiple(ours, theirs)
+            use.shared(ours, theirs, use.group)
         else:
             use.same([ours], [theirs])

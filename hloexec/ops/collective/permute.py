@@ -79,6 +79,10 @@ class AllToAll:
         for operand in use.operands:
             if dimension is None:
                 use.same(use.operands[0].axes, operand.axes)
+            elif use.group is not None:
+                divided = operand.axes[dimension]
+                (part,) = use.relations.new((use.size(divided) // use.size(use.group),))
+                use.shared(divided, part, use.group)
             elif size is None:
                 use.keep(operand.axes[dimension : dimension + 1], "it is divided among all devices")
             else:
@@ -132,7 +136,10 @@ class RaggedAllToAll:
         use.same(use.operands[1].axes, use.result.axes)
         use.same(use.operands[0].axes[1:], use.operands[1].axes[1:])
         for offsets in use.operands[2:]:
-            use.keep(offsets.axes, "it has one offset for each device")
+            if use.group is not None and use.size(offsets.axes[0]) == use.size(use.group):
+                use.relations.tie(offsets.axes[0], use.group)
+            else:
+                use.keep(offsets.axes, "it has one offset for each device")
         use.keep((use.operands[0].axes[0], use.operands[1].axes[0]), "its rows are sent in parts of computed sizes")
 
     @staticmethod

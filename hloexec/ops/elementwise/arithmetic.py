@@ -135,6 +135,7 @@ _of_two(
     demands=ranges.divisor_demands,
     demands_for=lambda _, demand: [(0, POSITIVE)] if demand.low >= 0 else [],
     invalid="remainder of a division by zero",
+    keeps_unit=True,
 )
 _of_two(
     "power",

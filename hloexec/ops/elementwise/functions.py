@@ -279,6 +279,7 @@ elementwise(
     bounds=lambda _, x: Bounds(-x.high, -x.low),
     demands_for=lambda _, wanted: [(0, Demand(-wanted.high, -wanted.low))],
     is_involution=True,
+    keeps_unit=True,
 )
 elementwise(
     "sign",

@@ -152,7 +152,7 @@ def _mulhi_unsigned(lhs: Array, rhs: Array) -> Array:
 
 
 _bitwise = partial(elementwise, operands=2, kinds=LOGICAL, commutes=True)
-_bitwise("and", np.bitwise_and, "lhs AND rhs, bit by bit (XLA: And).")
+_bitwise("and", np.bitwise_and, "lhs AND rhs, bit by bit (XLA: And).", keeps_unit=True)
 _bitwise("or", np.bitwise_or, "lhs OR rhs, bit by bit (XLA: Or).")
 _bitwise("xor", np.bitwise_xor, "lhs XOR rhs, bit by bit (XLA: Xor).")
 elementwise(

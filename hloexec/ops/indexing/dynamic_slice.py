@@ -247,8 +247,8 @@ def _bound_window(
 
 def _relate_windows(use: Relating, whole: Axes, window: Axes, first: int) -> None:
     """The start indices are the operands from the `first` on: one for each dimension, or a vector of them."""
-    for ours, theirs in zip(whole, window, strict=True):
-        relate_window_of(use, ours, theirs)
+    for number, (ours, theirs) in enumerate(zip(whole, window, strict=True), first):
+        relate_window_of(use, ours, theirs, use.starts.get(number))
     starts = use.operands[first:]
     if len(starts) == 1 and starts[0].axes:
         use.keep(starts[0].axes, "it has one start index for each dimension")

@@ -119,10 +119,15 @@ def resized_start(whole: int, start: int, size: int, new_whole: int, new_size: i
     return new_whole - new_size if kind == "piece" and start + size == whole else start
 
 
-def relate_window_of(use: Relating, whole: int, window: int) -> None:
-    """A window of one size lies somewhere in the other: all of it, one of a few dozen equal parts, or of fixed size."""
+def relate_window_of(use: Relating, whole: int, window: int, devices: int | None = None) -> None:
+    """A window of one size lies somewhere in the other: all of it, one of a few dozen equal parts, or of fixed size.
+
+    It may be the part of one of several devices, whose number is a dimension.
+    """
     full, size = use.size(whole), use.size(window)
-    if full == size:
+    if devices is not None and full == use.size(devices) * size:
+        use.shared(whole, window, devices)
+    elif full == size:
         use.same([whole], [window])
     elif size > 1 and full % size == 0 and full <= _MOST_WINDOWS * size:
         use.multiple(whole, window)

@@ -26,6 +26,10 @@ class Relating:
     """Of a library call, what the entry reads of its attributes and its backend_config."""
     computations: tuple[tuple[tuple[Value, ...], Value], ...] = ()
     """The parameters and the result of each computation that it calls."""
+    group: int | None = None
+    """Of a collective, the number of devices in a group, as a dimension; None where it stays."""
+    starts: Mapping[int, int] = attrs.field(factory=dict)
+    """By operand, the dimension of axes of devices along which its elements count, each its own multiple."""
 
     def size(self, dimension: int) -> int:
         return self.relations.sizes[dimension]
@@ -63,6 +67,13 @@ class Relating:
             self.equation({larger: 1, smaller: -(whole // part)})
         else:
             self.keep((larger, smaller), "one of its sizes should divide another")
+
+    def shared(self, larger: int, smaller: int, devices: int | None) -> None:
+        """A dimension is divided among devices, whose number may be a dimension; each has a part."""
+        if devices is not None and self.size(larger) == self.size(devices) * self.size(smaller):
+            self.relations.split(larger, (devices, smaller), self.where)
+        else:
+            self.multiple(larger, smaller)
 
     def product(self, left: Sequence[int], right: Sequence[int]) -> None:
         """Two groups of dimensions have the same product, up to a factor that stays."""

@@ -132,6 +132,8 @@ class Relations:
     components: list[tuple[int, tuple[int, ...]]] = attrs.field(factory=list)
     """The unit of vectors, and of each of their components."""
     channels: dict[int, Axes] = attrs.field(factory=dict)
+    to_one: set[int] = attrs.field(factory=set)
+    """Dimensions that may become 1."""
     _same: UnionFind = attrs.field(factory=lambda: UnionFind())
 
     def new(self, sizes: Sequence[int]) -> Axes:
@@ -141,6 +143,14 @@ class Relations:
         numbers = tuple(range(first, len(self.sizes)))
         self._same.extend(len(numbers))
         return numbers
+
+    def split(self, whole: int, parts: Sequence[int], where: Place) -> None:
+        """A dimension is the product of others, from major to minor."""
+        found = tuple(part for part in parts if self.sizes[part] != 1)
+        if len(found) == 1 and self.sizes[whole] == self.sizes[found[0]]:
+            self.tie(whole, found[0])
+        elif found:
+            self.products.append(Product((whole,), found, where))
 
     def root(self, dimension: int) -> int:
         """The dimension that stands for all that are the same."""
