@@ -125,8 +125,8 @@ def equivalent_module(text: str) -> str:
     """A module with the meaning of `text` that XLA:CPU can run, for a dump optimized for another backend.
 
     Fusions become calls, asynchronous pairs plain operations, cublas gemms dots (alpha, beta, bias, activation applied
-    before the one rounding; the workspace is zeros), bitcasts transposes and reshapes; layouts are dropped. Raises
-    XlaError for what it cannot express.
+    before the one rounding; the workspace is zeros), Transformer Engine's attention products and a softmax, bitcasts
+    transposes and reshapes; layouts are dropped. Raises XlaError for what it cannot express.
     """
     try:
         return equivalent(_printed(text))
