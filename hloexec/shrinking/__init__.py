@@ -4,8 +4,9 @@
 how much, `rewriting` makes the module, and `running` does it all.
 """
 
+from hloexec.shrinking.devices.arrangements import AxisChange
 from hloexec.shrinking.findings import KeptSize, Shrinkage, SizeChange
 from hloexec.shrinking.positions import ConstantChange
 from hloexec.shrinking.running import shrink
 
-__all__ = ["ConstantChange", "KeptSize", "Shrinkage", "SizeChange", "shrink"]
+__all__ = ["AxisChange", "ConstantChange", "KeptSize", "Shrinkage", "SizeChange", "shrink"]

@@ -157,6 +157,10 @@ class _Work:
                     raise InputError(
                         f"size {before} cannot become {after}: sizes in one proportion are asked for others"
                     )
+        if both := sorted({*dims} & {*keep}):
+            raise InputError(f"size {both[0]} cannot both stay and become {dims[both[0]]}")
+        if unknown := sorted({*keep} - {*relations.sizes}):
+            raise InputError(f"size {unknown[0]} cannot stay: the module has no dimension of that size")
         for group in self.groups.groups:
             is_axis = self.fewer is not None and relations.to_one & group.bases.keys()
             if not is_axis and any(relations.sizes[root] in keep for root in group.bases):
@@ -277,8 +281,8 @@ class _Work:
         lines = [_reason(each) for each in kept[:5]]
         return (
             f"module {self.module.name} cannot shrink to {limit} bytes: with its smallest sizes, its inputs take "
-            f"{found.argument_bytes} bytes, a run {found.peak_bytes or 0} beyond them and {found.flops} operations. "
-            "The largest sizes that stay:\n" + "\n".join(lines)
+            f"{found.argument_bytes} bytes, a run {found.peak_bytes or 0} beyond them and {found.flops} operations."
+            + (" The largest sizes that stay:\n" + "\n".join(lines) if lines else "")
         )
 
     def _candidate(self, sizing: Sizing) -> _Candidate:

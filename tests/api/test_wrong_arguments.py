@@ -67,6 +67,7 @@ RIGHT: dict[str, str] = {
     "cuts": "texts empty",
     "depth": "None 5",
     "device": "None",
+    "devices": "None",
     "disk_limit": "None 5 1G",
     "distribution": "",
     "elements": "5",
@@ -136,6 +137,7 @@ MORE = {
 }
 """The same for single functions, where more is right, or said only in what they return."""
 WORDS = {
+    "devices": "device",
     "actual": "leaf|actual",
     "expected": "leaf|expected|result",
     "in_computation": "computation",

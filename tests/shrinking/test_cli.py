@@ -52,6 +52,8 @@ def test_what_is_no_size_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'a=b' is not of the form 8192=64" in run(capsys, "shrink module.hlo --dim a=b", 2)
     assert "dims makes 64 larger" in run(capsys, "shrink module.hlo --dim 64=128", 2)
     assert "cannot shrink to 10 bytes" in run(capsys, "shrink module.hlo --max-bytes 10", 1)
+    assert "no dimension of that size" in run(capsys, "shrink module.hlo --keep 7777 --max-bytes 1M", 2)
+    assert "cannot both stay and become 8" in run(capsys, "shrink module.hlo --dim 512=8 --keep 512", 2)
 
 
 def test_run_shrinks_a_module_first(capsys: pytest.CaptureFixture[str]) -> None:
