@@ -250,7 +250,6 @@ ATTRIBUTES: dict[str, str] = {
         'ROOT u = f32[2] §negate-done(s), §async_execution_thread=§"y"§'
     ),
     "async sugar without an attribute of its opcode": _unary("((f32[2]), f32[1]) §slice-start(a)§").replace("root", "§root").replace("ROOT", "§ROOT"),
-    "async sugar with an operand too few": _unary("((f32[2], f32[2]), f32[2], s32[]) §add-start(a)§"),
     "domain of another kind": _unary(
         'f32[2] domain(a), domain=§{§kind=§"odd", entry={replicated}, exit={replicated}§}§'
     ),
