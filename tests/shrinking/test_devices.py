@@ -77,10 +77,14 @@ def test_fewer_devices_compute_what_a_program_for_few_does(folder: Path, name: s
     if (name, mesh, stage) in UNCLEAR:
         assert any(not change.is_certain and change.before == change.after for change in found.constants)
         return
+    if stage == "optimized":
+        # XLA:CPU optimizes the two differently; each element may be off by what rounding does to it.
+        actual, expected = (tuple(hloexec.run_devices(in_f64(each), inputs)) for each in (found.module, small))
+        compared = hloexec.compare(actual, expected, module=in_f64(small), inputs=inputs)
+        assert compared.agrees, str(compared)
+        return
     for ours, theirs in pairs:
-        # XLA:CPU optimizes the two differently: the same numbers, but for a few thousand roundings of f64.
-        scale = np.abs(theirs).max(initial=0)
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2.0**-40 * scale if stage == "optimized" else 0)
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_the_axis_that_is_left_longest_is_shortened(folder: Path) -> None:
