@@ -1,9 +1,9 @@
 """Every number that `hloexec diff` was given and did not measure, in one place.
 
-None of them decides whether results differ: that follows from bounds on rounding errors alone, or from tolerances that
-the user gives. They decide how much is searched for, and how much alike two values have to be before one counts as the
-other while the fault is looked for. What crosses a limit is never guessed about: a finding that would need more is
-reported as less certain, or as a region.
+Whether results differ follows from the comparison of the results, and from bounds on rounding errors, into which only
+`moves`, `draws`, `chain_steps`, `narrow_unit` and `more_roundings` go. The others decide how much is searched for, and
+how much alike two values have to be before one counts as the other while the fault is looked for. What crosses a limit
+is never guessed about: a finding that would need more is reported as less certain, or as a region.
 """
 
 from __future__ import annotations
