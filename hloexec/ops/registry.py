@@ -20,6 +20,7 @@ from hloexec.ops.relations import RelateRule, ResizeRule, pointwise
 from hloexec.ops.rounding import Rounding, Summation
 from hloexec.ops.rows import RowForm
 from hloexec.ops.traits import NO_TRAITS, TRAITS, Traits, traits_with_rules
+from hloexec.values import Array
 
 __all__ = [
     "ANY",
@@ -176,6 +177,13 @@ class Opcode:
     """How the dimensions of operands and result depend on one another; None where that is a matter of its role."""
     resize: ResizeRule | None = None
     """The attributes for other sizes; None where none of them depends on sizes."""
+    order: Callable[..., tuple[int, Array]] | None = None
+    """Of what sorts operands along a dimension: from the operands' arrays, and `attributes` and `computations` by
+    keyword, that dimension, and from which place along it each element of the result comes. Leaf k of the result is
+    made of operand k; a leaf beyond holds the places."""
+    slices: Callable[..., tuple[int, int] | None] | None = None
+    """From `attributes` and `operand_shapes`, by keyword, a dimension of the first operand of which each slice, with
+    the other operands, gives a slice of the result by itself, and the result's dimension; None where there is none."""
     window: Callable[..., tuple[slice, ...]] | None = None
     """Of what copies operand 1 into a window of operand 0, and changes nothing else: from the sizes of both, and from
     the other operands' arrays, that window."""
@@ -220,7 +228,7 @@ _Entry = TypeVar("_Entry", bound=type)
 
 
 _RULES = tuple(
-    "infer unstated well_formed evaluate exchange bind memory_order by_rows summed relate resize window".split()
+    "infer unstated well_formed evaluate exchange bind memory_order by_rows summed relate resize order slices window".split()
 )
 
 
@@ -228,8 +236,8 @@ def opcode(name: str, *, operands: int | tuple[int, int | None], **fields: Any) 
     """Register the decorated class as the entry of opcode `name`; `fields` are others of `Opcode`, and of `Traits`.
 
     The class's docstring gives the rule and its source; its static methods `infer`, `unstated`, `well_formed`,
-    `evaluate`, `bind`, `memory_order`, `by_rows`, `summed`, `relate`, `resize`, `window` and (collectives) `exchange`
-    are what they are called, and so are those that are rules of its `traits`: `bounds`, `demands`, `demands_for`.
+    `evaluate`, `bind`, `memory_order`, `by_rows`, `summed`, `relate`, `resize`, `order`, `slices`, `window` and
+    (collectives) `exchange` are what they are called, and so are those that are rules of its `traits`: `bounds`, `demands`, `demands_for`.
     """
 
     traits = Traits(**{trait: fields.pop(trait) for trait in TRAITS & fields.keys()})

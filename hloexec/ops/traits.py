@@ -111,6 +111,10 @@ class Traits:
     """What it adds up for one element of its result."""
     keeps_relative_errors: bool = False
     """Whether relative errors of operands are amplified by at most a constant factor in the result."""
+    only_compared: tuple[int, ...] = ()
+    """The operands whose elements decide where others go, and are not in the result."""
+    reads_bits: bool = False
+    """Whether the result depends on the operand's bits, so that it says nothing of a number near the operand."""
     commutes: bool = False
     """Whether the result is the same when the two operands change places."""
     converts: bool = False

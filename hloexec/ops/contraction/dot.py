@@ -126,6 +126,14 @@ class Dot:
         along = (contracting, attributes.rhs_contracting_dims) if attributes.algorithm == "unset" else ()
         return Summation(terms, along)
 
+    @staticmethod
+    def slices(*, attributes: DotAttributes, operand_shapes: tuple[ArrayShape, ...]) -> tuple[int, int] | None:
+        """The largest free dimension of lhs."""
+        lhs, batch = operand_shapes[0], attributes.lhs_batch_dims
+        free = free_dimensions(lhs.rank, batch, attributes.lhs_contracting_dims)
+        largest = max(free, key=lambda dimension: lhs.dimensions[dimension], default=None)
+        return None if largest is None else (largest, len(batch) + free.index(largest))
+
 
 def product_size(lhs: ArrayShape, dimensions: Sequence[int], result: ArrayShape) -> ContractionSize | None:
     """How much a product multiplies that contracts these dimensions of lhs."""

@@ -120,6 +120,16 @@ class Convolution:
         outputs = operand_shapes[1].dimensions[attributes.dim_labels.kernel_output_feature_dimension]
         return Summation(operand_shapes[1].element_count / max(1, outputs))
 
+    @staticmethod
+    def slices(
+        *, attributes: ConvolutionAttributes, operand_shapes: tuple[ArrayShape, ...]
+    ) -> tuple[int, int] | None:
+        """The batch."""
+        labels = attributes.dim_labels
+        if attributes.batch_group_count > 1:
+            return None
+        return labels.input_batch_dimension, labels.output_batch_dimension
+
 
 def _infer(lhs: ArrayShape, rhs: ArrayShape, attributes: ConvolutionAttributes, declared: Shape) -> ArrayShape:
     labels, window = attributes.dim_labels, attributes.window

@@ -262,7 +262,7 @@ def _dynamic_bitcast(operand: Array, source: ArrayShape, shape: ArrayShape) -> A
     return _reinterpreted(operand.reshape(reshaped_extents(operand.shape, source, shape)), shape.element_type)
 
 
-@opcode("bitcast-convert", operands=1, may_be_view=True)
+@opcode("bitcast-convert", operands=1, may_be_view=True, reads_bits=True)
 class BitcastConvert:
     """The operand's bits as another element type   (XLA: BitcastConvertType)
 

@@ -33,7 +33,13 @@ class SelectAndScatterAttributes:
     scatter: str = attribute(Grammar.COMPUTATION)
 
 
-@opcode("select-and-scatter", operands=3, attributes=SelectAndScatterAttributes, rounding=Rounding.SUM)
+@opcode(
+    "select-and-scatter",
+    operands=3,
+    attributes=SelectAndScatterAttributes,
+    rounding=Rounding.SUM,
+    only_compared=(0,),
+)
 class SelectAndScatter:
     """Scatters each source element to the place in its window of the operand that `select` prefers.
 

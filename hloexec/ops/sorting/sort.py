@@ -90,6 +90,17 @@ class Sort:
         results = tuple(np.moveaxis(target.reshape(transposed[0].shape), -1, dimension) for target in targets)
         return results if len(results) > 1 else results[0]
 
+    @staticmethod
+    def order(*operands: Array, attributes: SortAttributes, computations: tuple[Callee, ...]) -> tuple[int, Array]:
+        dimension = attributes.dimension
+        rows = [np.moveaxis(operand, dimension, -1) for operand in operands]
+        length = rows[0].shape[-1]
+        if operands[0].size == 0 or length < 2:
+            return dimension, np.zeros(operands[0].shape, np.int64)
+        flat = [np.ascontiguousarray(row).reshape(-1, length) for row in rows]
+        places = first_indices(computations[0], flat, length)
+        return dimension, np.moveaxis(places.reshape(rows[0].shape), -1, dimension)
+
 
 @opcode("topk", operands=1, attributes=TopKAttributes, any_order=True)
 class TopK:
@@ -139,6 +150,10 @@ class TopK:
         in_blocks(select, len(rows), _block(rows))
         sizes = (*operand.shape[:-1], attributes.k)
         return values.reshape(sizes), indices.reshape(sizes)
+
+    @staticmethod
+    def order(operand: Array, *, attributes: TopKAttributes, computations: tuple[Callee, ...]) -> tuple[int, Array]:
+        return operand.ndim - 1, TopK.evaluate(operand, attributes=attributes)[1].astype(np.int64)
 
 
 def first_indices(comparator: Callee, rows: Sequence[Array], count: int) -> Array:

@@ -1,0 +1,97 @@
+"""Where the error of each value comes from: shares of it, handed from instruction to instruction.
+
+What an instruction adds is its own; what it inherits comes from its operands, in proportion to what each operand's
+error, by itself, changes in the result; a sum whose operands cancel takes over what it inherits. The shares of squared
+errors are those of whole arrays. So an error that no output depends on, or that the next instruction makes small, is
+in no output's shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+from hloexec.dtypes import ElementType
+from hloexec.precision import unit_roundoff
+from hloexec.shadowing.kinds import Losses
+from hloexec.shadowing.store import Blame, Shadow
+
+__all__ = ["blamed", "merged"]
+
+_LEAST = 1e-5
+"""Smaller shares are forgotten."""
+_MOST = 24
+"""The number of shares that are kept."""
+
+
+def blamed(place: int, found: Losses, shadows: Sequence[Shadow | None], entry: ElementType) -> Blame:
+    """The blame of what an instruction gives, from that of its operands."""
+    cancelled = min(found.kinds.get("cancellation", 0.0), found.inherited)
+    own = found.added + cancelled
+    total = found.added + found.inherited
+    shares: dict[int, float] = {}
+    lost: dict[int, float] = {}
+    if total > 0:
+        _add(shares, {place: 1.0}, own / total)
+        rest = (found.inherited - cancelled) / total
+        for shadow, weight, lost_weight in zip(shadows, found.weights, found.lost_weights, strict=False):
+            if shadow is not None:
+                _add(shares, shadow.blame.shares, rest * weight)
+                _add(shares, shadow.blame.lost, rest * lost_weight)
+    if found.born:
+        lost[place] = float(found.born)
+    if found.passed:
+        culprits = [shadow for shadow in shadows if shadow is not None and shadow.lost]
+        for shadow in culprits:
+            _add(lost, shadow.blame.lost, found.passed / len(culprits))
+        if not culprits:
+            # Finite errors made it so: the logarithm of a sum that has become zero.
+            for shadow, weight in zip(shadows, _even(shadows, found.weights), strict=True):
+                if shadow is not None:
+                    _add(lost, shadow.blame.shares, found.passed * weight)
+    units = [shadow.blame.unit for shadow in shadows if shadow is not None]
+    if found.added > 0 or found.born:
+        units.append(unit_roundoff(entry))
+    return Blame(_kept(shares), _kept(lost), max(units, default=0.0))
+
+
+def merged(shadows: Sequence[Shadow | None], weights: Sequence[float] | None = None) -> Blame:
+    """The blame of an array that consists of elements of others; the weights are those of their energies."""
+    known = [shadow for shadow in shadows if shadow is not None]
+    if len(known) == 1:
+        return known[0].blame
+    if weights is None:
+        weights = [0.0 if shadow is None else shadow.energy for shadow in shadows]
+    shares: dict[int, float] = {}
+    lost: dict[int, float] = {}
+    for shadow, weight in zip(shadows, weights, strict=True):
+        if shadow is not None:
+            _add(shares, shadow.blame.shares, weight)
+            _add(lost, shadow.blame.lost, float(shadow.lost))
+    return Blame(_kept(shares), _kept(lost), max((shadow.blame.unit for shadow in known), default=0.0))
+
+
+def _even(shadows: Sequence[Shadow | None], weights: Sequence[float]) -> list[float]:
+    if sum(weights) > 0:
+        return list(weights)
+    count = sum(shadow is not None for shadow in shadows)
+    return [0.0 if shadow is None else 1.0 / count for shadow in shadows]
+
+
+def _add(target: dict[int, float], shares: Mapping[int, float], factor: float) -> None:
+    if factor > 0:
+        for place, share in shares.items():
+            target[place] = target.get(place, 0.0) + factor * share
+
+
+def _kept(shares: dict[int, float]) -> dict[int, float]:
+    """The largest, so that they add up to 1."""
+    total = sum(shares.values())
+    if not total > 0:
+        return {}
+    largest = sorted(shares.items(), key=lambda entry: -entry[1])[:_MOST]
+    kept = {place: share for place, share in largest if share > _LEAST * total}
+    total = sum(kept.values())
+    return {place: share / total for place, share in kept.items()}
+
+

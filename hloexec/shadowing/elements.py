@@ -1,0 +1,215 @@
+"""Shadows of elementwise instructions, block by block, and what a sample of their elements shows.
+
+The whole array gets a shadow. How much of its error is inherited, and how much the instruction added, is measured on a
+sample of elements; where these hold too little of the error, on the block that holds most of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.ops.common import widen
+from hloexec.ops.threads import in_blocks
+from hloexec.shadowing.store import Shadow, wide
+from hloexec.values import Array
+
+__all__ = ["Difference", "Sample", "differences", "elementwise", "sampled", "taken"]
+
+_BLOCK = 1 << 14
+"""Elements that are computed together: several f64 arrays of so many stay in the L2 cache."""
+_SAMPLE = 2048
+_SHARE = 0.3
+"""A sample that holds less of an error than this, for its size, says nothing of it."""
+
+
+@attrs.frozen(eq=False)
+class Difference:
+    """By how much the exact numbers differ from an array, in the form of `Shadow`."""
+
+    data: Array
+    is_whole: bool
+    energy: float
+    heaviest: int
+    """Where the block begins, of the flat array, that holds most of the error."""
+
+
+def elementwise(
+    kernel: Callable[..., Array], operands: Sequence[Array], shadows: Sequence[Shadow | None], value: Array
+) -> Difference:
+    """The difference of an elementwise instruction's exact results from `value`, its operands being their shadows."""
+    flats = [_flat(operand) for operand in operands]
+    data = [None if shadow is None else _flat(shadow.data) for shadow in shadows]
+
+    def exact(start: int, stop: int) -> Array:
+        where = slice(start, stop)
+        given = [
+            _exact_block(flat if flat.size == 1 else flat[where], kept, shadow, where)
+            for flat, kept, shadow in zip(flats, data, shadows, strict=True)
+        ]
+        return np.asarray(kernel(*given))
+
+    return differences(exact, value)
+
+
+def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:
+    """The difference of exact numbers, which are given by ranges of the flat array, from `value`."""
+    flat = _flat(value)
+    count = max(1, -(-flat.size // _BLOCK))
+    found = np.empty(flat.size, np.complex64 if flat.dtype.kind == "c" else np.float32)
+    energies = np.zeros(count)
+    is_lossy = np.zeros(count, np.bool_)
+
+    def work(start: int, stop: int) -> None:
+        block = np.subtract(exact(start, stop), wide(flat[start:stop]))
+        found[start:stop] = block
+        number = start // _BLOCK
+        energies[number] = np.vdot(block, block).real
+        is_lossy[number] = not np.isfinite(energies[number]) or (
+            np.count_nonzero(block) != np.count_nonzero(found[start:stop])
+        )
+
+    in_blocks(work, flat.size, _BLOCK)
+    heaviest = int(np.argmax(energies)) * _BLOCK
+    if not is_lossy.any():
+        return Difference(found.reshape(value.shape), False, float(energies.sum()), heaviest)
+    return _whole(exact, flat, value.shape, heaviest)
+
+
+def _whole(exact: Callable[[int, int], Array], flat: Array, shape: tuple[int, ...], heaviest: int) -> Difference:
+    """The same as the numbers themselves."""
+    found = np.empty(flat.size, np.complex128 if flat.dtype.kind == "c" else np.float64)
+    energy, largest = 0.0, 0.0
+    for start in range(0, flat.size, _BLOCK):
+        stop = start + _BLOCK
+        found[start:stop] = exact(start, min(stop, flat.size))
+        difference = np.subtract(found[start:stop], wide(flat[start:stop]))
+        difference = difference[np.isfinite(difference)]
+        own = float(np.vdot(difference, difference).real) if difference.size else 0.0
+        own = min(own, np.finfo(np.float64).max / 4 / max(1, flat.size))
+        energy += own
+        if own > largest:
+            largest, heaviest = own, start
+    return Difference(found.reshape(shape), True, energy, heaviest)
+
+
+def _flat(array: Array) -> Array:
+    return array.reshape(-1) if array.ndim == 0 else np.ascontiguousarray(array).reshape(-1)
+
+
+def _exact_block(block: Array, data: Array | None, shadow: Shadow | None, where: slice) -> Array:
+    if shadow is None or data is None:
+        return wide(block)
+    kept = data if data.size == 1 else data[where]
+    if shadow.is_whole:
+        return kept
+    if block.dtype == np.float32 and kept.dtype == np.float32:
+        return np.add(block, kept, dtype=np.float64)
+    found = widen(block)
+    return np.add(found, kept, dtype=np.complex128 if found.dtype.kind == "c" else np.float64)
+
+
+@lru_cache(maxsize=256)
+def _spread(size: int) -> Array:
+    """Places that are spread over a flat array without following any of its dimensions."""
+    return np.unique((np.arange(_SAMPLE, dtype=np.uint64) * np.uint64(2654435761)) % np.uint64(size)).astype(np.int64)
+
+
+def sampled(difference: Difference, value: Array) -> Array | None:
+    """Which elements of a flat array to look at; None for all."""
+    size = value.size
+    if size <= _SAMPLE:
+        return None
+    places = _spread(size)
+    if difference.is_whole:
+        lost = np.flatnonzero(~np.isfinite(wide(value)).reshape(-1))[:_SAMPLE]
+        if lost.size:
+            places = np.union1d(places, lost)
+    errors = _errors(difference, value, places)
+    if float(np.vdot(errors, errors).real) * size >= _SHARE * difference.energy * places.size:
+        return places
+    block = np.arange(difference.heaviest, min(size, difference.heaviest + _BLOCK))
+    errors = np.abs(_errors(difference, value, block))
+    return np.sort(block[np.argpartition(errors, -min(_SAMPLE, errors.size))[-_SAMPLE:]])
+
+
+def _errors(difference: Difference, value: Array, places: Array) -> Array:
+    found = taken(difference.data, places)
+    if difference.is_whole:
+        found = np.subtract(found, wide(taken(value, places)))
+        found = np.where(np.isfinite(found), found, 0)
+    return np.asarray(found, np.complex128 if found.dtype.kind == "c" else np.float64)
+
+
+def taken(array: Array, places: Array | None) -> Array:
+    """The elements at places of the flat array, which may be a scalar that stands for all."""
+    if array.ndim == 0 or array.size == 1:
+        return array.reshape(-1)
+    if places is None:
+        return np.ascontiguousarray(array).reshape(-1)
+    if array.flags.c_contiguous:
+        return array.reshape(-1)[places]
+    return array[np.unravel_index(places, array.shape)]
+
+
+@attrs.frozen(eq=False)
+class Sample:
+    """Some elements of an instruction's result and of its operands, all in one dimension and in f64."""
+
+    value: Array
+    """As they are."""
+    exact: Array
+    """Without rounding anywhere."""
+    here: Array
+    """Without rounding in this instruction: what its operands, as they are, give exactly."""
+    added: Array
+    """What the instruction adds to the error: value − here."""
+    inherited: Array
+    """What its operands' errors do: here − exact."""
+    operands: tuple[Array, ...] = ()
+    """As they are; integers and preds as they are. Empty where operands have no element for each of the result's."""
+    shadows: tuple[Array | None, ...] = ()
+    """The operands without rounding; None where they have no error."""
+    parts: tuple[Array | None, ...] = ()
+    """For each operand with an error what it alone changes in the result."""
+
+    @classmethod
+    def of(
+        cls,
+        kernel: Callable[..., Array],
+        operands: Sequence[Array],
+        shadows: Sequence[Shadow | None],
+        value: Array,
+        places: Array | None,
+    ) -> Sample:
+        """A sample of an elementwise instruction, by the kernel for f64."""
+        given = [wide(taken(operand, places)) for operand in operands]
+        exact = [
+            None if shadow is None else _exact_places(shadow, array, places)
+            for shadow, array in zip(shadows, given, strict=True)
+        ]
+        count = value.size if places is None else places.size
+        found = wide(taken(value, places))
+        here = np.broadcast_to(kernel(*given), (count,))
+        if not any(each is not None for each in exact):
+            return cls(found, here, here, found - here, np.zeros(count), tuple(given), tuple(exact), (None,) * len(given))
+        known = [theirs if theirs is not None else ours for ours, theirs in zip(given, exact, strict=True)]
+        whole = np.broadcast_to(kernel(*known), (count,))
+        parts: list[Any] = [None] * len(given)
+        wrong = [number for number, each in enumerate(exact) if each is not None]
+        for number in wrong:
+            if len(wrong) == 1:
+                parts[number] = whole - here
+            else:
+                replaced = [known[k] if k == number else given[k] for k in range(len(given))]
+                parts[number] = np.broadcast_to(kernel(*replaced), (count,)) - here
+        return cls(found, whole, here, found - here, here - whole, tuple(given), tuple(exact), tuple(parts))
+
+
+def _exact_places(shadow: Shadow, array: Array, places: Array | None) -> Array:
+    data = taken(shadow.data, places)
+    return data if shadow.is_whole else np.add(array, data, dtype=array.dtype)

@@ -1,0 +1,419 @@
+"""The shadow of one instruction's result, from those of its operands.
+
+Elements that move take their differences with them; sorts move them as the run has sorted. Elementwise instructions go
+block by block (`elements`). All others are computed on whole arrays in f64: on the shadows, and on a part of the
+operands as they are, to tell what the instruction adds. Results of f64 are a matter of `doubled`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.custom_calls.registry import CustomCall
+from hloexec.dtypes import ElementType, element_type_of
+from hloexec.ir import ArrayShape, Computation, Instruction
+from hloexec.operations import traits_of
+from hloexec.ops.registry import Opcode, Role, find_opcode
+from hloexec.ops.rounding import Rounding
+from hloexec.ops.traits import Traits
+from hloexec.precision import part_type
+from hloexec.shadowing import doubled
+from hloexec.shadowing.elements import Difference, Sample, differences, elementwise, sampled, taken
+from hloexec.shadowing.kinds import Losses, losses
+from hloexec.shadowing.store import Blame, Shadow, energy_of, wide
+from hloexec.shadowing.widening import NARROW, SAME, WIDE, Kernels, library_entry
+from hloexec.values import Array, flat
+
+__all__ = ["Evaluated", "Evaluation", "is_inexact"]
+
+_LARGE = 1 << 14
+"""Elements from which on an instruction is computed again for a part of its result only."""
+_SLICES = 8
+
+
+@attrs.frozen(eq=False)
+class Evaluated:
+    """A leaf of a result, its difference, and what the instruction did to it."""
+
+    value: Array
+    difference: Difference | None
+    """None where the leaf has no error."""
+    losses: Losses | None
+    """None where the elements only moved."""
+    moved: Blame | None = None
+    """The blame of elements that moved."""
+
+
+def is_inexact(value: object) -> bool:
+    """Whether a leaf is an array of floats or complex numbers."""
+    return isinstance(value, np.ndarray) and element_type_of(value.dtype).is_inexact
+
+
+class Evaluation:
+    """How one instruction is computed on shadows; made once for each."""
+
+    def __init__(self, kernels: Kernels, computation: Computation, instruction: Instruction) -> None:
+        self._kernels = kernels
+        self.computation = computation
+        self.instruction = instruction
+        library = library_entry(instruction)
+        opcode = find_opcode(instruction.opcode)
+        self.entry: Opcode | CustomCall | None = library or opcode
+        self.opcode = None if library is not None else opcode
+        self.traits: Traits = traits_of(instruction)
+        self.is_elementwise = self.opcode is not None and self.opcode.is_elementwise
+        self._bound: dict[Any, Callable[..., Any] | None] = {}
+        self.is_failing = False
+        """Whether it cannot be computed in f64: its results are taken as they are."""
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether a kernel of its own gives the result."""
+        return self.opcode is not None and self.opcode.role is Role.KERNEL or isinstance(self.entry, CustomCall)
+
+    def kernel(self, floats: Any) -> Callable[..., Any] | None:
+        if floats not in self._bound:
+            self._bound[floats] = self._kernels.bound(self.computation, self.instruction, floats)
+        return self._bound[floats]
+
+    def evaluated(
+        self, value: object, operands: Sequence[Any], shadows: Sequence[Shadow | None]
+    ) -> list[Evaluated] | None:
+        """The leaves of floats of a result; None where it cannot be computed in f64."""
+        if self.traits.moves is not None and not self.traits.reads_bits:
+            return self._moved(value, operands, shadows)
+        if self.opcode is not None and self.opcode.order is not None:
+            return self._sorted(value, operands, shadows)
+        if self.traits.only_compared:
+            compared = self.traits.only_compared
+            shadows = [None if number in compared else shadow for number, shadow in enumerate(shadows)]
+        if self.traits.reads_bits:
+            return [Evaluated(leaf, None, None) for leaf in flat(value) if is_inexact(leaf)]
+        kernel = self.kernel(WIDE)
+        if kernel is None:
+            return None
+        if doubled.is_needed(value, operands):
+            return self._doubled(kernel, value, operands, shadows)
+        if self.is_elementwise and isinstance(value, np.ndarray):
+            return [self._elementwise(kernel, value, operands, shadows)]
+        return self._whole(kernel, value, operands, shadows)
+
+    def decisions(self, value: object, operands: Sequence[Any], shadows: Sequence[Shadow | None]) -> int:
+        """How many elements of a result's leaves of integers and preds would be others on the shadows."""
+        kernel = self.kernel(WIDE)
+        if kernel is None or self.traits.reads_bits or (self.opcode is not None and self.opcode.order is not None):
+            return 0
+        results = flat(kernel(*_exact_operands(operands, shadows)))
+        count = 0
+        for ours, theirs in zip(flat(value), results, strict=False):
+            if isinstance(ours, np.ndarray) and not is_inexact(ours):
+                count += int(np.count_nonzero(ours != theirs))
+        return count
+
+    # Movement
+
+    def _moved(self, value: object, operands: Sequence[Any], shadows: Sequence[Shadow | None]) -> list[Evaluated] | None:
+        if not isinstance(value, np.ndarray):
+            return None
+        known = [shadow for shadow in shadows if shadow is not None]
+        if not known:
+            return [Evaluated(value, None, None)]
+        is_whole = any(shadow.is_whole for shadow in known)
+        is_wide = is_whole or any(shadow.data.dtype.itemsize > 4 * (1 + (shadow.data.dtype.kind == "c")) for shadow in known)
+        kernel = self.kernel(WIDE if is_wide else NARROW)
+        if kernel is None:
+            return None
+        is_complex = value.dtype.kind == "c"
+        dtype = (np.complex128 if is_complex else np.float64) if is_wide else np.complex64 if is_complex else np.float32
+        given = [
+            _moving(operand, shadow, dtype, is_whole) if is_inexact(operand) else operand
+            for operand, shadow in zip(operands, shadows, strict=True)
+        ]
+        data = np.asarray(kernel(*given))
+        return [Evaluated(value, _difference(data, is_whole, value), None, self._moved_blame(shadows, data, operands))]
+
+    def _moved_blame(self, shadows: Sequence[Shadow | None], data: Array, operands: Sequence[Any]) -> Blame:
+        from hloexec.shadowing.blame import merged
+
+        known = [shadow for shadow in shadows if shadow is not None]
+        if len(known) < 2 or not self.is_elementwise:
+            return merged(shadows)
+        # A select: of each operand what was chosen.
+        kernel = self.kernel(WIDE)
+        assert kernel is not None
+        weights = []
+        for number, shadow in enumerate(shadows):
+            if shadow is None:
+                weights.append(0.0)
+                continue
+            given = [
+                operand if not is_inexact(operand) else _errors_of(operand, shadow if place == number else None)
+                for place, operand in enumerate(operands)
+            ]
+            weights.append(energy_of(np.asarray(kernel(*given))))
+        return merged(shadows, weights)
+
+    def _sorted(
+        self, value: object, operands: Sequence[Any], shadows: Sequence[Shadow | None]
+    ) -> list[Evaluated] | None:
+        from hloexec.shadowing.blame import merged
+
+        dimension, places = self._kernels.order(self.computation, self.instruction, SAME)(*operands)
+        found = []
+        for leaf, shadow in zip(flat(value), [*shadows, None], strict=False):
+            if not is_inexact(leaf):
+                continue
+            if shadow is None:
+                found.append(Evaluated(leaf, None, None))
+                continue
+            data = np.take_along_axis(shadow.data, places, dimension)
+            found.append(Evaluated(leaf, _difference(data, shadow.is_whole, leaf), None, merged([shadow])))
+        return found
+
+    def order_changes(self, operands: Sequence[Any], shadows: Sequence[Shadow | None]) -> int:
+        """At how many places another element would be if the shadows were sorted."""
+        order = self._kernels.order
+        _, places = order(self.computation, self.instruction, SAME)(*operands)
+        _, others = order(self.computation, self.instruction, WIDE)(*_exact_operands(operands, shadows))
+        return int(np.count_nonzero(places != others))
+
+    # Arithmetic
+
+    def _elementwise(
+        self,
+        kernel: Callable[..., Array],
+        value: Array,
+        operands: Sequence[Array],
+        shadows: Sequence[Shadow | None],
+    ) -> Evaluated:
+        entry = element_type_of(value.dtype)
+        found = elementwise(self._in_range(kernel), operands, shadows, value)
+        if not found.energy and not found.is_whole:
+            return Evaluated(value, None, None)
+        sample = Sample.of(self._in_range(kernel), operands, shadows, value, sampled(found, value))
+        return Evaluated(value, found, _scaled(losses(sample, entry, self.traits), found.energy))
+
+    def _in_range(self, kernel: Callable[..., Array]) -> Callable[..., Array]:
+        """The kernel, but beyond the numbers of f64 with the largest and the smallest of them, so that a function that
+        overflows or underflows there, too, is not taken to be right."""
+        is_function = self.opcode is not None and self.opcode.rounding is Rounding.FUNCTION
+        if not is_function:
+            return kernel
+        traits = self.traits
+
+        def in_range(*operands: Array) -> Array:
+            result = np.asarray(kernel(*operands))
+            if result.dtype.kind != "f":
+                return result
+            if np.isinf(result).any():
+                finite = np.isinf(result)
+                for operand in operands:
+                    finite = finite & np.isfinite(operand)
+                if traits.pole is not None:
+                    finite &= ~np.broadcast_to(traits.pole.is_at(operands[traits.pole.operand]), result.shape)
+                result = np.where(finite, np.copysign(_LARGEST, result), result)
+            if traits.nonzero is not None and not result.all():
+                tiny = (result == 0) & traits.nonzero(*operands)
+                result = np.where(tiny, _SMALLEST, result)
+            return result
+
+        return in_range
+
+    def _doubled(
+        self,
+        kernel: Callable[..., Any],
+        value: object,
+        operands: Sequence[Any],
+        shadows: Sequence[Shadow | None],
+    ) -> list[Evaluated] | None:
+        assert self.entry is not None
+        found = doubled.evaluated(self.entry, self.traits, kernel, value, operands, shadows)
+        if found is None:
+            return None
+        return [
+            Evaluated(leaf, difference, None if sample is None else losses(sample, element_type_of(leaf.dtype), self.traits))
+            for leaf, difference, sample in found
+        ]
+
+    def _whole(
+        self,
+        kernel: Callable[..., Any],
+        value: object,
+        operands: Sequence[Any],
+        shadows: Sequence[Shadow | None],
+    ) -> list[Evaluated] | None:
+        exact = flat(kernel(*_exact_operands(operands, shadows)))
+        leaves = flat(value)
+        if len(exact) != len(leaves) or any(
+            ours.shape != theirs.shape for ours, theirs in zip(leaves, exact, strict=True) if is_inexact(ours)
+        ):
+            return None
+        here, cut = self._again(kernel, leaves, operands, shadows, exact)
+        found = []
+        for number, (leaf, theirs) in enumerate(zip(leaves, exact, strict=True)):
+            if not is_inexact(leaf):
+                continue
+            numbers = np.ascontiguousarray(theirs).reshape(-1)
+            difference = differences(lambda start, stop, numbers=numbers: numbers[start:stop], leaf)
+            if not difference.energy and not difference.is_whole:
+                found.append(Evaluated(leaf, None, None))
+                continue
+            part = [_cut(array, cut) for array in (leaf, theirs)]
+            sample = _compared(wide(part[0]), part[1], here[number], None if cut else sampled(difference, leaf))
+            its = losses(sample, element_type_of(leaf.dtype), self.traits)
+            its = attrs.evolve(its, **self._weights(kernel, operands, shadows, number, here[number], cut))
+            found.append(Evaluated(leaf, difference, _scaled(its, difference.energy)))
+        if isinstance(self.entry, CustomCall) and not all(map(_is_plausible, found)):
+            return None
+        return found
+
+    def _again(
+        self,
+        kernel: Callable[..., Any],
+        leaves: Sequence[Any],
+        operands: Sequence[Any],
+        shadows: Sequence[Shadow | None],
+        exact: Sequence[Array],
+    ) -> tuple[list[Array], tuple[int, slice] | None]:
+        """What the kernel gives for the operands as they are: for all, or for a part of the result, and which."""
+        if not any(shadow is not None for shadow in shadows):
+            return list(exact), None
+        pair = self._sliced(leaves, operands)
+        if pair is None:
+            return flat(kernel(*map(_wide_operand, operands))), None
+        dimension, result_dimension, where = pair
+        first = _cut(operands[0], (dimension, where))
+        given = [_wide_operand(operand) for operand in (first, *operands[1:])]
+        return flat(kernel(*given)), (result_dimension, where)
+
+    def _sliced(self, leaves: Sequence[Any], operands: Sequence[Any]) -> tuple[int, int, slice] | None:
+        slices = None if self.opcode is None else self.opcode.slices
+        if slices is None or leaves[0].size < _LARGE:
+            return None
+        shapes = tuple(ArrayShape(element_type_of(operand.dtype), operand.shape) for operand in operands)
+        pair = slices(attributes=self.instruction.attributes, operand_shapes=shapes)
+        if pair is None:
+            return None
+        size = operands[0].shape[pair[0]]
+        # From the middle of a step: the first and the last are often special.
+        step = max(1, size // _SLICES)
+        return None if size < 4 else (*pair, slice(step // 2, None, step))
+
+    def _weights(
+        self,
+        kernel: Callable[..., Any],
+        operands: Sequence[Any],
+        shadows: Sequence[Shadow | None],
+        leaf: int,
+        here: Array,
+        cut: tuple[int, slice] | None,
+    ) -> dict[str, tuple[float, ...]]:
+        """How much of what is inherited comes from each operand."""
+        wrong = [number for number, shadow in enumerate(shadows) if shadow is not None]
+        weights = [0.0] * len(shadows)
+        if len(wrong) == 1:
+            weights[wrong[0]] = 1.0
+        elif wrong and cut is None and sum(operand.size for operand in operands) < _LARGE:
+            for number in wrong:
+                alone = [shadow if place == number else None for place, shadow in enumerate(shadows)]
+                changed = np.subtract(flat(kernel(*_exact_operands(operands, alone)))[leaf], here)
+                weights[number] = energy_of(changed[np.isfinite(changed)])
+        elif wrong:
+            for number in wrong:
+                shadow = shadows[number]
+                assert shadow is not None
+                weights[number] = shadow.energy / max(energy_of(_finite(operands[number])), _TINY)
+        total = sum(weights)
+        if not total > 0:
+            weights, total = [float(number in wrong) for number in range(len(weights))], float(max(1, len(wrong)))
+        shares = [weight / total for weight in weights]
+        is_lost = [shadow is not None and shadow.lost > 0 for shadow in shadows]
+        return {
+            "weights": tuple(0.0 if lost else share for share, lost in zip(shares, is_lost, strict=True)),
+            "lost_weights": tuple(share if lost else 0.0 for share, lost in zip(shares, is_lost, strict=True)),
+        }
+
+
+_LARGEST = np.finfo(np.float64).max
+_SMALLEST = 5e-324
+_TINY = 1e-300
+
+
+def _difference(data: Array, is_whole: bool, value: Array) -> Difference | None:
+    """The difference that elements which moved have."""
+    if is_whole:
+        errors = np.subtract(data, wide(value))
+        return Difference(data, True, energy_of(errors[np.isfinite(errors)]), 0)
+    energy = energy_of(data)
+    return Difference(data, False, energy, 0) if energy else None
+
+
+def _moving(operand: Array, shadow: Shadow | None, dtype: Any, is_whole: bool) -> Array:
+    if is_whole:
+        return wide(operand) if shadow is None else shadow.exact(operand)
+    if shadow is None:
+        # Nothing is read but zeros, which take no memory.
+        return np.broadcast_to(np.zeros((), dtype), operand.shape)
+    return shadow.data.astype(dtype, copy=False)
+
+
+def _errors_of(operand: Array, shadow: Shadow | None) -> Array:
+    if shadow is None:
+        return np.broadcast_to(np.zeros((), np.complex128 if operand.dtype.kind == "c" else np.float64), operand.shape)
+    errors = np.subtract(shadow.exact(operand), wide(operand)) if shadow.is_whole else shadow.data
+    errors = errors.astype(np.complex128 if errors.dtype.kind == "c" else np.float64)
+    return np.where(np.isfinite(errors), errors, 0)
+
+
+def _exact_operands(operands: Sequence[Any], shadows: Sequence[Shadow | None]) -> list[Any]:
+    return [
+        _wide_operand(operand) if shadow is None else shadow.exact(operand)
+        for operand, shadow in zip(operands, shadows, strict=True)
+    ]
+
+
+def _wide_operand(operand: Any) -> Any:
+    return wide(operand) if isinstance(operand, np.ndarray) else operand
+
+
+def _cut(array: Array, cut: tuple[int, slice] | None) -> Array:
+    return array if cut is None else array[(slice(None),) * cut[0] + (cut[1],)]
+
+
+def _finite(array: Array) -> Array:
+    found = wide(array)
+    return found[np.isfinite(found)]
+
+
+def _compared(value: Array, exact: Array, here: Array, places: Array | None) -> Sample:
+    ours, theirs, its = (taken(np.asarray(array), places) for array in (value, exact, here))
+    return Sample(ours, theirs, its, ours - its, its - theirs)
+
+
+def _scaled(found: Losses, energy: float) -> Losses:
+    """What a sample shows, as of the whole array with this energy."""
+    total = found.added + found.inherited
+    if not total > 0 or not np.isfinite(energy):
+        return found
+    factor = energy / total
+    return attrs.evolve(
+        found,
+        scale=found.scale * factor,
+        added=found.added * factor,
+        inherited=found.inherited * factor,
+        kinds={kind: amount * factor for kind, amount in found.kinds.items()},
+    )
+
+
+def _is_plausible(found: Evaluated) -> bool:
+    """Whether a library call computes in f64 what it computes otherwise, quantities of other types aside."""
+    return found.losses is None or found.losses.added <= 0.1 * found.losses.scale
+
+
+def part_bits(entry: ElementType) -> int:
+    """The width of an element's parts."""
+    return part_type(entry).bits

@@ -1,0 +1,104 @@
+"""The result of `hloexec.shadow`."""
+
+from __future__ import annotations
+
+import attrs
+
+from hloexec.origins import SourceLine
+from hloexec.shadowing.digits import SampledDigits
+from hloexec.shadowing.outputs import LeafError
+from hloexec.values import Described
+
+__all__ = ["Decision", "Loss", "ShadowRun", "Untold"]
+
+
+@attrs.frozen
+class Loss:
+    """An instruction that part of the error of the outputs comes from."""
+
+    share: float
+    """Its share of the error of the outputs, from 0 to 1."""
+    lost_share: float
+    """Its share of the elements of outputs that are infinite or NaN and should not be."""
+    kind: str
+    """`rounding`, `cancellation`, `absorption`, `lost updates`, `overflow` or `underflow`
+    (`hloexec.shadowing.kinds`)."""
+    instruction: str
+    computation: str
+    opcode: str
+    line: str
+    """Its line of HLO."""
+    op_name: str | None
+    source: tuple[SourceLine, ...]
+    """Its source lines, the innermost call first."""
+    name: str
+    """Path and instruction in its worst run, e.g. `loop[6]:body/fusion.2/divide.7`."""
+    iteration: int | None
+    """Of the innermost loop around it in that run, counted from 0."""
+    devices: tuple[int, ...]
+    inherited: float
+    """Of its result in that run, what is inherited: the root of the mean square, relative to the exact result."""
+    added: float
+    """The same of what it added itself."""
+    runs: int
+    """How often it ran and gave a result with an error."""
+    affected: int
+    """How many elements show the kind of loss, of those that were looked at; 0 for rounding."""
+    outputs: tuple[int, ...]
+    """The outputs, by number, whose error it is part of, the one with the largest share first."""
+    digits: SampledDigits | None = None
+    """Where random rounding was asked for, what it says of the last run of the instruction."""
+
+
+@attrs.frozen
+class Decision:
+    """An instruction whose integers or preds the shadows would make otherwise: a comparison, a conversion, a sort."""
+
+    count: int
+    """How many elements."""
+    total: int
+    instruction: str
+    computation: str
+    opcode: str
+    line: str
+    source: tuple[SourceLine, ...]
+
+
+@attrs.frozen
+class Untold:
+    """An instruction whose results count as exact, since they cannot be computed in f64."""
+
+    instruction: str
+    computation: str
+    opcode: str
+    reason: str
+
+
+@attrs.frozen(repr=False)
+class ShadowRun(Described):
+    """What `shadow` found."""
+
+    outputs: tuple[LeafError, ...]
+    """The error of each leaf of the result, for each group of devices that hold the same."""
+    losses: tuple[Loss, ...]
+    """Where the errors of the outputs come from, the largest share first."""
+    decisions: tuple[Decision, ...]
+    untold: tuple[Untold, ...]
+    events: int
+    """How many values were looked at."""
+    samples: int = 0
+    """How many runs with random rounding were made besides."""
+    digits: tuple[SampledDigits, ...] = ()
+    """What they say of each output."""
+
+    @property
+    def culprit(self) -> Loss | None:
+        """The instruction that most of the error comes from; None where there is no error."""
+        return self.losses[0] if self.losses else None
+
+    def __str__(self) -> str:
+        if not self.losses:
+            return f"no rounding error in {len(self.outputs)} outputs"
+        first = self.losses[0]
+        share = max(first.share, first.lost_share)
+        return f"%{first.instruction} in {first.computation}: {first.kind}, {share:.0%} of the error of the outputs"

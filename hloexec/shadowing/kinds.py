@@ -1,0 +1,155 @@
+"""How an instruction loses digits: what a sample of its elements shows.
+
+- *cancellation*: r = a ± b is far smaller than a and b, which have most of their digits right: their rounding, harmless
+  in them, is large in r. It adds nothing itself, and is to blame for what it inherits.
+- *absorption*: r is one of a and b though the other is not zero. In a loop, where it happens again and again to a value
+  that the loop carries, these are *lost updates*.
+- *overflow*: an infinity, or NaN, where the exact result of the same operands is a number.
+- *underflow*: zero, or a denormal number without half of its digits, in place of what is neither.
+- *rounding*: everything else.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType
+from hloexec.ops.traits import Traits
+from hloexec.precision import smallest_normal, unit_roundoff
+from hloexec.shadowing.elements import Sample
+from hloexec.values import Array
+
+__all__ = ["KINDS", "Losses", "losses"]
+
+KINDS = {
+    "rounding": "its result is rounded",
+    "cancellation": "its operands cancel, and their rounding errors remain",
+    "absorption": "one operand is too small to change the other",
+    "lost updates": "the updates are too small to change what the loop carries",
+    "overflow": "its result overflows",
+    "underflow": "its result underflows",
+}
+"""The kinds of losses, and a clause about each."""
+
+
+@attrs.frozen(eq=False)
+class Losses:
+    """What an instruction does to some elements of one run of it. Energies are sums of squared errors."""
+
+    count: int
+    scale: float
+    """The sum of the squares of the exact results."""
+    added: float
+    inherited: float
+    weights: tuple[float, ...] = ()
+    """Of the inherited energy, how much comes from each operand's finite errors; they add up to 1 or are all 0."""
+    lost_weights: tuple[float, ...] = ()
+    """Of the inherited energy, how much comes from where each operand is infinite or NaN and should not be."""
+    kinds: dict[str, float] = attrs.field(factory=dict)
+    """The added energy by kind; of `cancellation`, the inherited energy that it is to blame for."""
+    counts: dict[str, int] = attrs.field(factory=dict)
+    """How many elements are affected, by kind; rounding is not counted."""
+    born: int = 0
+    """Elements that are infinite or NaN, exactly should not be, and whose operands, as they are, would not make so."""
+    passed: int = 0
+    """Such elements whose operands, as they are, make them so."""
+
+
+def losses(sample: Sample, entry: ElementType, traits: Traits) -> Losses:
+    """What a sample shows of an instruction with results of an element type."""
+    with np.errstate(all="ignore"):
+        added, inherited = _squares(sample.added), _squares(sample.inherited)
+        kinds: dict[str, float] = {}
+        counts: dict[str, int] = {}
+        lost = ~np.isfinite(sample.value) & np.isfinite(sample.exact)
+        born = int(np.count_nonzero(lost & np.isfinite(sample.here)))
+        if born:
+            counts["overflow"] = born
+        rest = float(added.sum())
+        if traits.cancels and len(sample.operands) == 2:
+            _note_sums(sample, entry, added, inherited, kinds, counts)
+        _note_underflow(sample, entry, added, kinds, counts)
+        named = sum(energy for kind, energy in kinds.items() if kind != "cancellation")
+        kinds["rounding"] = max(0.0, rest - named)
+        weights, lost_weights = _weights(sample)
+    return Losses(
+        count=sample.value.size,
+        scale=float(_squares(sample.exact).sum()),
+        added=rest,
+        inherited=float(inherited.sum()),
+        weights=weights,
+        lost_weights=lost_weights,
+        kinds=kinds,
+        counts=counts,
+        born=born,
+        passed=int(np.count_nonzero(lost)) - born,
+    )
+
+
+_MOST = 1e300
+"""Squares are cut there, so that their sums stay finite."""
+
+
+def _squares(values: Array) -> Array:
+    squares = values.real**2 + values.imag**2 if values.dtype.kind == "c" else np.square(values, dtype=np.float64)
+    return np.minimum(np.where(np.isfinite(values), squares, 0.0), _MOST)
+
+
+def _note_sums(
+    sample: Sample,
+    entry: ElementType,
+    added: Array,
+    inherited: Array,
+    kinds: dict[str, float],
+    counts: dict[str, int],
+) -> None:
+    """Absorption and cancellation in a sum or difference of two operands."""
+    sizes = [np.abs(operand) for operand in sample.operands]
+    largest, smallest = np.maximum(*sizes), np.minimum(*sizes)
+    value = np.abs(sample.value)
+    absorbed = (value == largest) & (smallest > 0) & (added > 0) & np.isfinite(largest)
+    if absorbed.any():
+        kinds["absorption"] = float(added[absorbed].sum())
+        counts["absorption"] = int(np.count_nonzero(absorbed))
+    unit = unit_roundoff(entry)
+    reach, before = unit**-0.25, np.zeros(value.shape)
+    for operand, shadow in zip(sample.operands, sample.shadows, strict=True):
+        if shadow is not None:
+            before = np.maximum(before, np.abs(operand - shadow))
+    cancelled = (largest >= reach * np.abs(sample.exact)) & (inherited > 0) & (before <= np.sqrt(unit) * largest)
+    if cancelled.any():
+        kinds["cancellation"] = float(inherited[cancelled].sum())
+        counts["cancellation"] = int(np.count_nonzero(cancelled))
+
+
+def _note_underflow(
+    sample: Sample, entry: ElementType, added: Array, kinds: dict[str, float], counts: dict[str, int]
+) -> None:
+    """Results below the normal numbers that have lost half of their digits, or all."""
+    size = np.abs(sample.value)
+    low = (size < smallest_normal(entry)) & (sample.here != 0) & np.isfinite(sample.here)
+    if low.any():
+        low &= np.abs(sample.added) > np.sqrt(unit_roundoff(entry)) * np.abs(sample.here)
+        count = int(np.count_nonzero(low))
+        if count:
+            kinds["underflow"] = float(added[low].sum())
+            counts["underflow"] = count
+
+
+def _weights(sample: Sample) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Of what operands do to the result, the shares of their finite errors and those of their lost elements."""
+    finite, lost = [], []
+    for operand, part in zip(sample.operands, sample.parts, strict=True):
+        if part is None:
+            finite.append(0.0)
+            lost.append(0.0)
+            continue
+        squares = _squares(part)
+        is_lost = ~np.isfinite(operand)
+        finite.append(float(squares[~is_lost].sum()))
+        lost.append(float(_squares(sample.inherited)[is_lost].sum()))
+    total = sum(finite) + sum(lost)
+    if not total:
+        return (0.0,) * len(finite), (0.0,) * len(lost)
+    return tuple(each / total for each in finite), tuple(each / total for each in lost)

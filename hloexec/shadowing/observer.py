@@ -1,0 +1,159 @@
+"""The observer that computes the shadows of a run, and says where the errors of its results come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hloexec.devices.topology import Topology
+from hloexec.dtypes import element_type_of
+from hloexec.errors import HloError
+from hloexec.exec.observers import Event
+from hloexec.ir import Module
+from hloexec.operations import exchanges
+from hloexec.shadowing.blame import blamed, merged
+from hloexec.shadowing.elements import Difference
+from hloexec.shadowing.evaluation import Evaluated, Evaluation, is_inexact
+from hloexec.shadowing.exchanging import Exchanges
+from hloexec.shadowing.outputs import LeafError, leaf_error
+from hloexec.shadowing.places import Place
+from hloexec.shadowing.store import EXACT, Blame, Shadow, Store, wide
+from hloexec.shadowing.widening import Kernels
+from hloexec.values import Array, flat
+
+__all__ = ["ShadowObserver"]
+
+
+class ShadowObserver:
+    """Watches a run; afterwards `places` and `outputs` say what it saw."""
+
+    def __init__(self, module: Module, entry: str | None, topology: Topology) -> None:
+        self._entry = module.entry_name if entry is None else entry.removeprefix("%")
+        self._kernels = Kernels(module)
+        self._store = Store()
+        self._exchanges = Exchanges(self._kernels, self._store, topology)
+        self._evaluations: dict[tuple[str, str], tuple[Evaluation, int]] = {}
+        self.places: list[Place] = []
+        self.outputs: list[LeafError] = []
+        self.events = 0
+        self.failing: dict[int, str] = {}
+        """Why instructions could not be computed on shadows, by the numbers of their places."""
+
+    def on_instruction(self, event: Event) -> None:
+        """Called by the run."""
+        self.events += 1
+        instruction = event.instruction
+        leaves = [leaf for leaf in flat(event.value) if isinstance(leaf, np.ndarray)]
+        if exchanges(instruction):
+            self._exchange(event, leaves)
+        elif event.operands and not all(self._store.knows(leaf) for leaf in leaves):
+            self._compute(event, leaves)
+        for leaf in leaves:
+            if not self._store.knows(leaf):
+                self._store.put(leaf, EXACT)
+        self._exchanges.note(event)
+        if not event.path and instruction.name == event.computation.root_name and event.computation.name == self._entry:
+            self._take_outputs(event)
+
+    def evaluation(self, event: Event) -> tuple[Evaluation, int]:
+        """How an instruction is computed on shadows, and the number of its place."""
+        key = event.computation.name, event.instruction.name
+        found = self._evaluations.get(key)
+        if found is None:
+            made = Evaluation(self._kernels, event.computation, event.instruction)
+            found = self._evaluations[key] = made, len(self.places)
+            self.places.append(Place(event.computation, event.instruction))
+        return found
+
+    def _compute(self, event: Event, leaves: Sequence[Array]) -> None:
+        evaluation, number = self.evaluation(event)
+        if not evaluation.is_computed or not any(leaf.size for leaf in leaves):
+            return
+        operands = flat(event.operands)
+        shadows = [self._store.get(operand) for operand in operands]
+        is_wrong = any(shadow is not None for shadow in shadows)
+        if not any(map(is_inexact, leaves)):
+            if is_wrong:
+                self._decide(event, evaluation, number, operands, shadows)
+            return
+        if evaluation.is_failing:
+            return
+        try:
+            found = evaluation.evaluated(event.value, operands, shadows)
+        except (HloError, ValueError, TypeError, IndexError, ArithmeticError) as error:
+            found, self.failing[number] = None, str(error).partition("\n")[0]
+        if found is None:
+            evaluation.is_failing = is_wrong or number in self.failing
+            if evaluation.is_failing:
+                self.failing.setdefault(number, "it has no formula for f64")
+            return
+        for entry in found:
+            self._keep(event, number, entry, shadows)
+        if is_wrong and any(not is_inexact(leaf) for leaf in leaves):
+            self._decide(event, evaluation, number, operands, shadows)
+
+    def _keep(self, event: Event, number: int, found: Evaluated, shadows: Sequence[Shadow | None]) -> None:
+        if found.losses is not None:
+            self.places[number].note(event, found.losses)
+        if found.difference is None:
+            self._store.put(found.value, EXACT)
+            return
+        if found.moved is not None or found.losses is None:
+            blame = found.moved or Blame()
+        else:
+            blame = blamed(number, found.losses, shadows, element_type_of(found.value.dtype))
+        self._store.put(found.value, _shadow(found.difference, found.value, blame))
+
+    def _decide(
+        self,
+        event: Event,
+        evaluation: Evaluation,
+        number: int,
+        operands: Sequence[Any],
+        shadows: Sequence[Shadow | None],
+    ) -> None:
+        place = self.places[number]
+        try:
+            if evaluation.opcode is not None and evaluation.opcode.order is not None:
+                count = evaluation.order_changes(operands, shadows)
+            else:
+                count = evaluation.decisions(event.value, operands, shadows)
+        except (HloError, ValueError, TypeError, IndexError, ArithmeticError):
+            return
+        place.decisions += count
+        place.decided += sum(leaf.size for leaf in flat(event.value) if isinstance(leaf, np.ndarray))
+
+    def _exchange(self, event: Event, leaves: Sequence[Array]) -> None:
+        evaluation, number = self.evaluation(event)
+        unknown = [leaf for leaf in leaves if not self._store.knows(leaf)]
+        if evaluation.is_failing or not any(map(is_inexact, unknown)):
+            return
+        try:
+            found = self._exchanges.results(event, unknown, number)
+        except (HloError, ValueError, TypeError, IndexError, KeyError, ArithmeticError) as error:
+            evaluation.is_failing, self.failing[number] = True, str(error).partition("\n")[0]
+            return
+        for leaf, difference, losses, shadows in found:
+            if losses is not None:
+                self._keep(event, number, Evaluated(leaf, difference, losses), shadows)
+            else:
+                self._keep(event, number, Evaluated(leaf, difference, None, merged(shadows)), shadows)
+
+    def _take_outputs(self, event: Event) -> None:
+        from hloexec.numerics.statistics import leaves
+
+        for index, leaf in leaves(event.value):
+            if isinstance(leaf, np.ndarray):
+                self.outputs.append(leaf_error(index, event.devices, leaf, self._store.get(leaf)))
+
+
+def _shadow(found: Difference, value: Array, blame: Blame) -> Shadow | None:
+    lost = 0
+    if found.is_whole:
+        lost = int(np.count_nonzero(~np.isfinite(wide(value)) & np.isfinite(found.data)))
+        if not lost and not found.energy:
+            return EXACT
+    return Shadow(found.data, found.is_whole, found.energy, lost, blame)
+

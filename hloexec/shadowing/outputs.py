@@ -1,0 +1,128 @@
+"""The error of each leaf of a result: how many digits are right, and where the rest went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import ElementType, element_type_of
+from hloexec.precision import unit_roundoff
+from hloexec.shadowing.elements import taken
+from hloexec.shadowing.store import Shadow, wide
+from hloexec.values import Array
+
+__all__ = ["LeafError", "digits_of", "leaf_error"]
+
+_BLOCK = 1 << 14
+_MOST = 1 << 20
+"""Elements of a leaf of which quantiles are taken."""
+
+
+@attrs.frozen
+class LeafError:
+    """The rounding error of a leaf of the result, as its shadow shows it."""
+
+    index: tuple[int, ...]
+    devices: tuple[int, ...]
+    element_type: ElementType
+    dimensions: tuple[int, ...]
+    relative_error: float
+    """The root of the sum of squared errors, relative to that of the exact values; of finite elements."""
+    digits: float | None
+    """Significant decimal digits of the median element; of zeros and integers there is nothing to tell: None."""
+    worst_digits: float | None
+    """Those of the worst element."""
+    worst_index: tuple[int, ...] | None
+    """Where that is."""
+    worst_value: float | None
+    worst_exact: float | None
+    lost: int
+    """How many elements are infinite or NaN and should not be."""
+    shares: Mapping[int, float]
+    """By the number of a place, its share of the squared error."""
+    lost_shares: Mapping[int, float]
+    unit: float
+    """The largest unit roundoff of the types that the error was made in."""
+
+    @property
+    def weight(self) -> float:
+        """How much the error of this output counts beside that of others: what part of the digits of the type that it
+        was made in has gone, as if all types had 24 bits, as a squared error."""
+        if not self.relative_error > 0 or not self.unit > 0:
+            return 0.0
+        bits = -math.log2(self.unit)
+        gone = math.log2(max(1.0, self.relative_error / self.unit)) / bits
+        return float(4.0 ** (24 * min(gone, 1.0)))
+
+
+def digits_of(errors: Array, exact: Array, entry: ElementType) -> Array:
+    """Significant decimal digits, −log₁₀ |error / exact|, between 0 and those of the type; NaN where exact is 0."""
+    most = -math.log10(unit_roundoff(entry))
+    with np.errstate(all="ignore"):
+        relative = np.abs(errors) / np.abs(exact)
+        found = np.where(relative > 0, -np.log10(relative), most)
+    found = np.where(np.isfinite(np.abs(errors)), found, 0.0)
+    found = np.where((exact == 0) & (errors == 0), np.nan, found)
+    return np.clip(found, 0.0, most)
+
+
+def leaf_error(index: tuple[int, ...], devices: tuple[int, ...], value: Array, shadow: Shadow | None) -> LeafError:
+    """The error of a leaf; that of integers and preds is none."""
+    entry = element_type_of(value.dtype)
+    known: Mapping[int, float] = {}
+    if shadow is None or not value.size:
+        most = -math.log10(unit_roundoff(entry)) if entry.is_inexact and value.size else None
+        return LeafError(
+            index, devices, entry, value.shape, 0.0, most, most, None, None, None, 0, known, known, 0.0
+        )
+    flat, data = np.ascontiguousarray(value).reshape(-1), np.ascontiguousarray(shadow.data).reshape(-1)
+    scale = energy = 0.0
+    worst, place = math.inf, 0
+    found = []
+    for start in range(0, flat.size, _BLOCK):
+        numbers = wide(flat[start : start + _BLOCK])
+        part = data[start : start + _BLOCK]
+        with np.errstate(all="ignore"):
+            errors = part - numbers if shadow.is_whole else part.astype(numbers.dtype)
+            exact = numbers + errors if not shadow.is_whole else part
+            is_right = ~np.isfinite(numbers) & ~np.isfinite(exact)
+            errors = np.where(is_right, 0, errors)
+            finite = np.isfinite(np.abs(errors)) & np.isfinite(np.abs(exact))
+            scale += float(np.minimum(np.abs(exact[finite]) ** 2, 1e300).sum())
+            energy += float(np.minimum(np.abs(errors[finite]) ** 2, 1e300).sum())
+            digits = digits_of(errors, np.where(np.isfinite(np.abs(exact)), exact, 1), entry)
+        if not np.isnan(digits).all():
+            lowest = int(np.nanargmin(digits))
+            if digits[lowest] < worst:
+                worst, place = float(digits[lowest]), start + lowest
+        if start < _MOST:
+            found.append(digits[~np.isnan(digits)])
+    every = np.concatenate(found)
+    value_there, exact_there = _pair(value, shadow, place)
+    return LeafError(
+        index=index,
+        devices=devices,
+        element_type=entry,
+        dimensions=value.shape,
+        relative_error=min(1.0, math.sqrt(energy / scale)) if scale > 0 else float(energy > 0),
+        digits=float(np.median(every)) if every.size else None,
+        worst_digits=worst if math.isfinite(worst) else None,
+        worst_index=tuple(map(int, np.unravel_index(place, value.shape))) if math.isfinite(worst) else None,
+        worst_value=value_there,
+        worst_exact=exact_there,
+        lost=shadow.lost,
+        shares=shadow.blame.shares,
+        lost_shares=shadow.blame.lost,
+        unit=shadow.blame.unit,
+    )
+
+
+def _pair(value: Array, shadow: Shadow, place: int) -> tuple[float, float]:
+    """An element and its shadow; of complex numbers the absolute values."""
+    where = np.array([place])
+    number, data = wide(taken(value, where))[0], taken(shadow.data, where)[0]
+    exact = data if shadow.is_whole else number + data
+    return (float(number), float(exact)) if value.dtype.kind != "c" else (float(abs(number)), float(abs(exact)))

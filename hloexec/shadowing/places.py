@@ -1,0 +1,76 @@
+"""What each instruction of a module has done to the digits in a run, over all of its iterations and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from hloexec.exec.observers import Event
+from hloexec.ir import Computation, Instruction
+from hloexec.shadowing.kinds import Losses
+
+__all__ = ["Place", "Worst"]
+
+
+@attrs.frozen
+class Worst:
+    """The run of an instruction in which it lost most, relative to its result."""
+
+    name: str
+    """Path and instruction."""
+    iteration: int | None
+    devices: tuple[int, ...]
+    inherited: float
+    """Root of mean square, relative to that of the exact results."""
+    added: float
+
+
+@attrs.define(eq=False)
+class Place:
+    """An instruction, and what was seen of it."""
+
+    computation: Computation
+    instruction: Instruction
+    runs: int = 0
+    worst: Worst | None = None
+    kinds: dict[str, float] = attrs.field(factory=dict)
+    """The energies of errors that it is to blame for, relative to its results, by kind."""
+    counts: dict[str, int] = attrs.field(factory=dict)
+    """How many elements were affected, by kind."""
+    absorbing_runs: int = 0
+    """Runs within loops in which most of what it added was absorbed."""
+    decisions: int = 0
+    """Elements of integers and preds that the shadows would make otherwise."""
+    decided: int = 0
+    """The elements that were compared."""
+
+    def note(self, event: Event, found: Losses) -> None:
+        """Take one run into account."""
+        self.runs += 1
+        scale = found.scale if found.scale > 0 else 1.0
+        for kind, energy in found.kinds.items():
+            self.kinds[kind] = self.kinds.get(kind, 0.0) + min(energy / scale, 1.0)
+        for kind, count in found.counts.items():
+            self.counts[kind] = self.counts.get(kind, 0) + count
+        added = min((found.added / scale) ** 0.5, 1.0) if not found.born else 1.0
+        inherited = min((found.inherited / scale) ** 0.5, 1.0)
+        if event.iteration is not None and found.kinds.get("absorption", 0.0) > 0.5 * found.added:
+            self.absorbing_runs += 1
+        if self.worst is None or max(added, inherited) > max(self.worst.added, self.worst.inherited):
+            self.worst = Worst(event.name, event.iteration, event.devices, inherited, added)
+
+    @property
+    def kind(self) -> str:
+        """How it loses most."""
+        if self.counts.get("overflow"):
+            return "overflow"
+        kind = max(self.kinds, key=lambda name: self.kinds[name], default="rounding")
+        if kind == "absorption" and self.absorbing_runs > 1:
+            return "lost updates"
+        return kind
+
+
+def ranked(places: Sequence[Place], scores: Sequence[float]) -> list[int]:
+    """The numbers of places by score, the highest first."""
+    return sorted((n for n in range(len(places)) if scores[n] > 0), key=lambda number: (-scores[number], number))

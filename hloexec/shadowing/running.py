@@ -1,0 +1,150 @@
+"""`shadow`: run a module beside exact numbers, and say where the error of its results comes from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+from hloexec.arguments import listed, require_integer, require_module
+from hloexec.devices.topology import topology_of
+from hloexec.exec.observers import Observer, Stages
+from hloexec.exec.options import RunOptions, require_run_options
+from hloexec.exec.running import run_devices
+from hloexec.ir import Module
+from hloexec.origins import hlo_line, source_lines
+from hloexec.shadowing.digits import SampledDigits, sampled_digits
+from hloexec.shadowing.findings import Decision, Loss, ShadowRun, Untold
+from hloexec.shadowing.observer import ShadowObserver
+from hloexec.shadowing.places import Place
+from hloexec.values import Inputs
+
+__all__ = ["shadow"]
+
+
+def shadow(
+    module: Module,
+    inputs: Inputs | None,
+    *,
+    samples: int = 0,
+    observers: Sequence[Observer] = (),
+    **options: Unpack[RunOptions],
+) -> ShadowRun:
+    """Run a module, and beside each of its floats the number that it would be without rounding.
+
+    This *shadow* is computed in f64 (of f64: in twice that) from the shadows of the operands, along the branches,
+    indices and orders of the run. The difference is the rounding error of a value. Each instruction inherits errors
+    and adds one, and the losses that are found are ranked by their share of the error of the outputs
+    (`hloexec.shadowing.blame`, `hloexec.shadowing.kinds`). Parameters and constants count as exact. Where the shadows
+    would compare, convert to integers or sort otherwise, `decisions` says so.
+
+    With `samples` (at least 2), the module runs so many times more, with random rounding, and the digits on which these
+    runs agree are given with a confidence interval (`hloexec.shadowing.digits`).
+
+    `inputs`, `observers` and `options` are those of `run_devices` (`hloexec.Inputs`, `hloexec.RunOptions`); `numerics`
+    is how the run rounds. Shadows take about as much memory again as the values that are alive. Raises InputError for
+    invalid options, and whatever `run_devices` raises.
+    """
+    require_module(module)
+    require_integer("samples", samples, 0)
+    require_run_options("shadow", options)
+    watchers = listed("observers", observers, "observers")
+    topology = topology_of(module, options.get("replicas"), options.get("partitions"))
+    observer = ShadowObserver(module, options.get("computation"), topology)
+    run_devices(module, inputs, observers=[observer, *watchers], **options)
+    digits, by_place = sampled_digits(module, inputs, samples, Stages(watchers), options)
+    return _result(module, observer, samples, digits, by_place)
+
+
+def _result(
+    module: Module,
+    observer: ShadowObserver,
+    samples: int,
+    digits: tuple[SampledDigits, ...],
+    by_place: dict[tuple[str, str], SampledDigits],
+) -> ShadowRun:
+    scores: Counter[int] = Counter()
+    lost: Counter[int] = Counter()
+    of_outputs: dict[int, list[tuple[float, int]]] = {}
+    for number, output in enumerate(observer.outputs):
+        for place, share in output.shares.items():
+            scores[place] += output.weight * share * len(output.devices)
+            of_outputs.setdefault(place, []).append((-output.weight * share, number))
+        for place, share in output.lost_shares.items():
+            lost[place] += output.lost * share * len(output.devices)
+            of_outputs.setdefault(place, []).append((-float("inf"), number))
+    totals = sum(scores.values()) or 1.0, sum(lost.values()) or 1.0
+    order = sorted(scores.keys() | lost.keys(), key=lambda place: (-lost[place], -scores[place], place))
+    found = [
+        _loss(
+            module,
+            observer.places[place],
+            scores[place] / totals[0],
+            lost[place] / totals[1],
+            tuple(dict.fromkeys(number for _, number in sorted(of_outputs[place]))),
+            by_place,
+        )
+        for place in order
+    ]
+    return ShadowRun(
+        outputs=tuple(observer.outputs),
+        losses=tuple(found),
+        decisions=_decisions(module, observer.places),
+        untold=tuple(
+            Untold(place.instruction.name, place.computation.name, place.instruction.opcode, reason)
+            for place, reason in ((observer.places[number], reason) for number, reason in observer.failing.items())
+        ),
+        events=observer.events,
+        samples=samples,
+        digits=digits,
+    )
+
+
+def _loss(
+    module: Module,
+    place: Place,
+    share: float,
+    lost_share: float,
+    outputs: tuple[int, ...],
+    by_place: dict[tuple[str, str], Any],
+) -> Loss:
+    instruction, worst = place.instruction, place.worst
+    kind = place.kind
+    counted = "absorption" if kind == "lost updates" else kind
+    return Loss(
+        share=share,
+        lost_share=lost_share,
+        kind=kind,
+        instruction=instruction.name,
+        computation=place.computation.name,
+        opcode=instruction.opcode,
+        line=hlo_line(instruction),
+        op_name=instruction.op_name,
+        source=source_lines(module, instruction),
+        name=worst.name if worst is not None else instruction.name,
+        iteration=None if worst is None else worst.iteration,
+        devices=(0,) if worst is None else worst.devices,
+        inherited=0.0 if worst is None else worst.inherited,
+        added=0.0 if worst is None else worst.added,
+        runs=place.runs,
+        affected=place.counts.get(counted, 0),
+        outputs=outputs,
+        digits=by_place.get((place.computation.name, instruction.name)),
+    )
+
+
+def _decisions(module: Module, places: Sequence[Place]) -> tuple[Decision, ...]:
+    found = [place for place in places if place.decisions]
+    found.sort(key=lambda place: -place.decisions)
+    return tuple(
+        Decision(
+            place.decisions,
+            place.decided,
+            place.instruction.name,
+            place.computation.name,
+            place.instruction.opcode,
+            hlo_line(place.instruction),
+            source_lines(module, place.instruction),
+        )
+        for place in found
+    )

@@ -1,0 +1,117 @@
+"""The shadows of the values that are alive, by the identity of their arrays.
+
+A run hands on the same array object through tuples, calls, parameters and loops, so that what only renames a value
+needs no work. A shadow is kept as its difference from the value, and goes when the array does; a value without an error
+has none.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import element_type_of
+from hloexec.ops.common import widen
+from hloexec.values import Array
+
+__all__ = ["EXACT", "Blame", "Shadow", "Store", "energy_of", "wide"]
+
+
+@attrs.frozen(eq=False)
+class Blame:
+    """Where the error of an array comes from."""
+
+    shares: Mapping[int, float] = attrs.field(factory=dict)
+    """By the number of the place that added it, its share of the sum of the squared errors; they add up to 1."""
+    lost: Mapping[int, float] = attrs.field(factory=dict)
+    """The same for elements that are infinite or NaN and should not be."""
+    unit: float = 0.0
+    """The largest unit roundoff of the types that the error was made in."""
+
+
+@attrs.frozen(eq=False)
+class Shadow:
+    """What the elements of an array would be without rounding."""
+
+    data: Array
+    """The differences from the array, in f32 or (of f64) in f64; or, where `is_whole`, the numbers themselves in f64.
+    Where a difference does not tell: beside infinities, and where it is too small for f32."""
+    is_whole: bool
+    energy: float
+    """The sum of the squares of the differences of finite elements."""
+    lost: int
+    """How many elements are infinite or NaN and should not be."""
+    blame: Blame
+
+    def exact(self, value: Array) -> Array:
+        """The numbers in f64 (c128), for the array whose shadow it is."""
+        if self.is_whole:
+            return self.data
+        found = wide(value)
+        return np.add(found, self.data, dtype=found.dtype)
+
+
+EXACT = None
+"""What stands for the shadow of an array without an error."""
+
+
+def wide(array: Array) -> Array:
+    """Floats in f64, complex numbers in c128, others as they are."""
+    entry = element_type_of(array.dtype)
+    if not entry.is_inexact:
+        return array
+    return widen(array).astype(np.complex128 if entry.is_complex else np.float64, copy=False)
+
+
+def energy_of(array: Array) -> float:
+    """The sum of the squares of the elements, in f64."""
+    flat = array.reshape(-1)
+    total = 0.0
+    for start in range(0, flat.size, _BLOCK):
+        block = flat[start : start + _BLOCK]
+        block = block.astype(np.complex128 if block.dtype.kind == "c" else np.float64)
+        total += float(np.vdot(block, block).real)
+    return total
+
+
+_BLOCK = 1 << 14
+
+
+class Store:
+    """The shadows of arrays that are alive."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[Any], Shadow | None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def bytes(self) -> int:
+        """How much memory the shadows take."""
+        return sum(entry[1].data.nbytes for entry in self._entries.values() if entry[1] is not None)
+
+    def knows(self, array: Array) -> bool:
+        """Whether an array was seen before."""
+        found = self._entries.get(id(array))
+        return found is not None and found[0]() is array
+
+    def get(self, array: object) -> Shadow | None:
+        """The shadow of an array; None where it has no error."""
+        found = self._entries.get(id(array))
+        return None if found is None or found[0]() is not array else found[1]
+
+    def put(self, array: Array, shadow: Shadow | None) -> None:
+        key = id(array)
+        entries = self._entries
+
+        def forget(reference: weakref.ref[Any]) -> None:
+            found = entries.get(key)
+            if found is not None and found[0] is reference:
+                del entries[key]
+
+        entries[key] = weakref.ref(array, forget), shadow
