@@ -20,8 +20,9 @@ from hloexec.values import Array
 
 __all__ = ["Difference", "Sample", "differences", "elementwise", "sampled", "taken"]
 
-_BLOCK = 1 << 14
-"""Elements that are computed together: several f64 arrays of so many stay in the L2 cache."""
+_BLOCK = 1 << 13
+"""Elements that are computed together: several f64 arrays of so many stay in the cache, and each is small enough for the
+allocator to hand out the same memory again."""
 _SAMPLE = 2048
 _SHARE = 0.3
 """A sample that holds less of an error than this, for its size, says nothing of it."""
@@ -58,7 +59,7 @@ def elementwise(
 
 def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:
     """The difference of exact numbers, which are given by ranges of the flat array, from `value`."""
-    flat = _flat(value)
+    flat = np.ascontiguousarray(value).reshape(-1)
     count = max(1, -(-flat.size // _BLOCK))
     found = np.empty(flat.size, np.complex64 if flat.dtype.kind == "c" else np.float32)
     energies = np.zeros(count)
@@ -70,7 +71,7 @@ def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:
         number = start // _BLOCK
         energies[number] = np.vdot(block, block).real
         is_lossy[number] = not np.isfinite(energies[number]) or (
-            np.count_nonzero(block) != np.count_nonzero(found[start:stop])
+            np.count_nonzero(block == 0) != np.count_nonzero(found[start:stop] == 0)
         )
 
     in_blocks(work, flat.size, _BLOCK)
@@ -98,7 +99,10 @@ def _whole(exact: Callable[[int, int], Array], flat: Array, shape: tuple[int, ..
 
 
 def _flat(array: Array) -> Array:
-    return array.reshape(-1) if array.ndim == 0 else np.ascontiguousarray(array).reshape(-1)
+    """The elements in one dimension; a single one where all are the same in memory."""
+    if not any(array.strides) and array.size:
+        return array[(slice(1),) * array.ndim].reshape(-1)
+    return np.ascontiguousarray(array).reshape(-1)
 
 
 def _exact_block(block: Array, data: Array | None, shadow: Shadow | None, where: slice) -> Array:
@@ -107,10 +111,11 @@ def _exact_block(block: Array, data: Array | None, shadow: Shadow | None, where:
     kept = data if data.size == 1 else data[where]
     if shadow.is_whole:
         return kept
-    if block.dtype == np.float32 and kept.dtype == np.float32:
-        return np.add(block, kept, dtype=np.float64)
+    # Converted first: NumPy would do so in pieces, through buffers.
     found = widen(block)
-    return np.add(found, kept, dtype=np.complex128 if found.dtype.kind == "c" else np.float64)
+    found = found.astype(np.complex128 if found.dtype.kind == "c" else np.float64)
+    found += kept.astype(found.dtype, copy=False)
+    return found
 
 
 @lru_cache(maxsize=256)

@@ -134,9 +134,12 @@ class Evaluation:
             for operand, shadow in zip(operands, shadows, strict=True)
         ]
         data = np.asarray(kernel(*given))
-        return [Evaluated(value, _difference(data, is_whole, value), None, self._moved_blame(shadows, data, operands))]
+        blame = self._moved_blame(shadows, operands)
+        if self.traits.keeps_all and self.traits.rearranges and not is_whole:
+            return [Evaluated(value, Difference(data, False, known[0].energy, 0), None, blame)]
+        return [Evaluated(value, _difference(data, is_whole, value), None, blame)]
 
-    def _moved_blame(self, shadows: Sequence[Shadow | None], data: Array, operands: Sequence[Any]) -> Blame:
+    def _moved_blame(self, shadows: Sequence[Shadow | None], operands: Sequence[Any]) -> Blame:
         from hloexec.shadowing.blame import merged
 
         known = [shadow for shadow in shadows if shadow is not None]
@@ -338,8 +341,8 @@ class Evaluation:
         }
 
 
-_LARGEST = np.finfo(np.float64).max
-_SMALLEST = 5e-324
+_LARGEST, _SMALLEST = 2.0**1000, 2.0**-1000
+"""What stands for numbers beyond f64, so that sums and products of a few are numbers, too."""
 _TINY = 1e-300
 
 

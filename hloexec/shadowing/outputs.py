@@ -16,9 +16,10 @@ from hloexec.values import Array
 
 __all__ = ["LeafError", "digits_of", "leaf_error"]
 
-_BLOCK = 1 << 14
-_MOST = 1 << 20
-"""Elements of a leaf of which quantiles are taken."""
+_BLOCK = 1 << 13
+_SAMPLE = 1 << 14
+"""Elements of a leaf of which the median is taken."""
+_HUGE = 1e300
 
 
 @attrs.frozen
@@ -80,27 +81,24 @@ def leaf_error(index: tuple[int, ...], devices: tuple[int, ...], value: Array, s
         )
     flat, data = np.ascontiguousarray(value).reshape(-1), np.ascontiguousarray(shadow.data).reshape(-1)
     scale = energy = 0.0
-    worst, place = math.inf, 0
-    found = []
+    worst, place = -1.0, 0
     for start in range(0, flat.size, _BLOCK):
-        numbers = wide(flat[start : start + _BLOCK])
-        part = data[start : start + _BLOCK]
+        errors, exact = _errors(flat[start : start + _BLOCK], data[start : start + _BLOCK], shadow.is_whole)
+        sizes, amounts = np.abs(exact), np.abs(errors)
         with np.errstate(all="ignore"):
-            errors = part - numbers if shadow.is_whole else part.astype(numbers.dtype)
-            exact = numbers + errors if not shadow.is_whole else part
-            is_right = ~np.isfinite(numbers) & ~np.isfinite(exact)
-            errors = np.where(is_right, 0, errors)
-            finite = np.isfinite(np.abs(errors)) & np.isfinite(np.abs(exact))
-            scale += float(np.minimum(np.abs(exact[finite]) ** 2, 1e300).sum())
-            energy += float(np.minimum(np.abs(errors[finite]) ** 2, 1e300).sum())
-            digits = digits_of(errors, np.where(np.isfinite(np.abs(exact)), exact, 1), entry)
-        if not np.isnan(digits).all():
-            lowest = int(np.nanargmin(digits))
-            if digits[lowest] < worst:
-                worst, place = float(digits[lowest]), start + lowest
-        if start < _MOST:
-            found.append(digits[~np.isnan(digits)])
-    every = np.concatenate(found)
+            finite = amounts < np.inf
+            scale += float(np.minimum(sizes**2, _HUGE).sum())
+            energy += float(np.minimum(amounts[finite] ** 2, _HUGE).sum())
+            ratios = amounts / sizes
+        ratios[amounts == 0] = 0
+        largest = int(np.argmax(ratios))
+        if ratios[largest] > worst:
+            worst, place = float(ratios[largest]), start + largest
+    step = max(1, flat.size // _SAMPLE)
+    some = _errors(flat[step // 2 :: step], data[step // 2 :: step], shadow.is_whole)
+    every = digits_of(*some, entry)
+    every = every[~np.isnan(every)]
+    lowest = digits_of(*_errors(flat[place : place + 1], data[place : place + 1], shadow.is_whole), entry)
     value_there, exact_there = _pair(value, shadow, place)
     return LeafError(
         index=index,
@@ -109,8 +107,8 @@ def leaf_error(index: tuple[int, ...], devices: tuple[int, ...], value: Array, s
         dimensions=value.shape,
         relative_error=min(1.0, math.sqrt(energy / scale)) if scale > 0 else float(energy > 0),
         digits=float(np.median(every)) if every.size else None,
-        worst_digits=worst if math.isfinite(worst) else None,
-        worst_index=tuple(map(int, np.unravel_index(place, value.shape))) if math.isfinite(worst) else None,
+        worst_digits=None if np.isnan(lowest[0]) else float(lowest[0]),
+        worst_index=tuple(map(int, np.unravel_index(place, value.shape))),
         worst_value=value_there,
         worst_exact=exact_there,
         lost=shadow.lost,
@@ -118,6 +116,21 @@ def leaf_error(index: tuple[int, ...], devices: tuple[int, ...], value: Array, s
         lost_shares=shadow.blame.lost,
         unit=shadow.blame.unit,
     )
+
+
+def _errors(values: Array, data: Array, is_whole: bool) -> tuple[Array, Array]:
+    """The errors of some elements, infinite where they are lost, and the exact numbers."""
+    numbers = wide(values)
+    with np.errstate(all="ignore"):
+        if not is_whole:
+            errors = data.astype(numbers.dtype, copy=False)
+            return errors, numbers + errors
+        errors = data - numbers
+        alike = ~np.isfinite(numbers) & ~np.isfinite(data)
+        errors[alike] = 0
+        exact = np.where(np.isfinite(data), data, 0)
+        errors[~np.isfinite(errors)] = np.inf
+        return errors, exact
 
 
 def _pair(value: Array, shadow: Shadow, place: int) -> tuple[float, float]:

@@ -7,6 +7,7 @@ has none.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -69,16 +70,20 @@ def wide(array: Array) -> Array:
 
 def energy_of(array: Array) -> float:
     """The sum of the squares of the elements, in f64."""
+    repeats = math.prod(size for size, stride in zip(array.shape, array.strides, strict=True) if not stride)
+    if repeats > 1:
+        # What a broadcast repeats is added up once.
+        array = array[tuple(slice(None if stride else 1) for stride in array.strides)]
     flat = array.reshape(-1)
     total = 0.0
     for start in range(0, flat.size, _BLOCK):
         block = flat[start : start + _BLOCK]
         block = block.astype(np.complex128 if block.dtype.kind == "c" else np.float64)
         total += float(np.vdot(block, block).real)
-    return total
+    return total * repeats
 
 
-_BLOCK = 1 << 14
+_BLOCK = 1 << 13
 
 
 class Store:
