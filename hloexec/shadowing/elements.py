@@ -181,6 +181,10 @@ class Sample:
     """The operands without rounding; None where they have no error."""
     parts: tuple[Array | None, ...] = ()
     """For each operand with an error what it alone changes in the result."""
+    absorbed: Array | None = None
+    """Where the result is one of the numbers that it is made of, and exactly should not be."""
+    absorbed_before: Array | None = None
+    """Where the error of an operand comes from that."""
 
     @classmethod
     def of(

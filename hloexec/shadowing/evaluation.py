@@ -22,10 +22,11 @@ from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Traits
 from hloexec.precision import part_type
 from hloexec.shadowing import doubled
+from hloexec.shadowing.absorption import Absorbing, absorbed, absorbed_before
 from hloexec.shadowing.elements import Difference, Sample, differences, elementwise, sampled, taken
 from hloexec.shadowing.kinds import Losses, losses
 from hloexec.shadowing.store import Blame, Shadow, energy_of, wide
-from hloexec.shadowing.widening import NARROW, SAME, WIDE, Kernels, library_entry
+from hloexec.shadowing.widening import NARROW, PREDS, SAME, WIDE, Kernels, library_entry
 from hloexec.values import Array, flat
 
 __all__ = ["Evaluated", "Evaluation", "is_inexact"]
@@ -46,6 +47,8 @@ class Evaluated:
     """None where the elements only moved."""
     moved: Blame | None = None
     """The blame of elements that moved."""
+    absorbed: Array | None = None
+    """As in `Shadow`."""
 
 
 def is_inexact(value: object) -> bool:
@@ -66,6 +69,9 @@ class Evaluation:
         self.opcode = None if library is not None else opcode
         self.traits: Traits = traits_of(instruction)
         self.is_elementwise = self.opcode is not None and self.opcode.is_elementwise
+        self.absorbing = Absorbing(computation, instruction)
+        self.source: Evaluation | None = None
+        """Of a convert, the sum or product that it rounds."""
         self._bound: dict[Any, Callable[..., Any] | None] = {}
         self.is_failing = False
         """Whether it cannot be computed in f64: its results are taken as they are."""
@@ -135,9 +141,14 @@ class Evaluation:
         ]
         data = np.asarray(kernel(*given))
         blame = self._moved_blame(shadows, operands)
+        mask = self._moved_mask(operands, known) if len(operands) == 1 else None
         if self.traits.keeps_all and self.traits.rearranges and not is_whole:
-            return [Evaluated(value, Difference(data, False, known[0].energy, 0), None, blame)]
-        return [Evaluated(value, _difference(data, is_whole, value), None, blame)]
+            return [Evaluated(value, Difference(data, False, known[0].energy, 0), None, blame, mask)]
+        return [Evaluated(value, _difference(data, is_whole, value), None, blame, mask)]
+
+    def _moved_mask(self, operands: Sequence[Any], known: Sequence[Shadow]) -> Array | None:
+        kernel = None if known[0].absorbed is None else self.kernel(PREDS)
+        return None if kernel is None else np.asarray(kernel(known[0].absorbed))
 
     def _moved_blame(self, shadows: Sequence[Shadow | None], operands: Sequence[Any]) -> Blame:
         from hloexec.shadowing.blame import merged
@@ -194,11 +205,25 @@ class Evaluation:
         shadows: Sequence[Shadow | None],
     ) -> Evaluated:
         entry = element_type_of(value.dtype)
+        self.absorbing.keep(value, operands)
         found = elementwise(self._in_range(kernel), operands, shadows, value)
         if not found.energy and not found.is_whole:
             return Evaluated(value, None, None)
-        sample = Sample.of(self._in_range(kernel), operands, shadows, value, sampled(found, value))
-        return Evaluated(value, found, _scaled(losses(sample, entry, self.traits), found.energy))
+        places = sampled(found, value)
+        sample = Sample.of(self._in_range(kernel), operands, shadows, value, places)
+        before = absorbed_before(shadows, places)
+        combined = self.absorbing.combined(operands, self.source.absorbing if self.source is not None else None)
+        if combined is not None:
+            its = absorbed(value, combined, sample.added != 0, places)
+            sample = attrs.evolve(sample, absorbed=its, absorbed_before=before)
+        units = [shadow.blame.unit for shadow in shadows if shadow is not None]
+        its_losses = losses(sample, entry, self.traits, max(units, default=0.0))
+        mask = sample.absorbed if places is None and sample.absorbed is not None and sample.absorbed.any() else None
+        if mask is None and places is None and before is not None and self.traits.converts and not its_losses.added:
+            mask = before
+        return Evaluated(
+            value, found, _scaled(its_losses, found.energy), absorbed=None if mask is None else mask.reshape(value.shape)
+        )
 
     def _in_range(self, kernel: Callable[..., Array]) -> Callable[..., Array]:
         """The kernel, but beyond the numbers of f64 with the largest and the smallest of them, so that a function that

@@ -2,8 +2,9 @@
 
 - *cancellation*: r = a ± b is far smaller than a and b, which have most of their digits right: their rounding, harmless
   in them, is large in r. It adds nothing itself, and is to blame for what it inherits.
-- *absorption*: r is one of a and b though the other is not zero. In a loop, where it happens again and again to a value
-  that the loop carries, these are *lost updates*.
+- *absorption*: r, a sum or product, is one of a and b, which exactly it is not; or it is so once it has been converted
+  to a narrower type. In a loop, where it happens again and again, these are *lost updates*. Where operands cancel, what
+  was absorbed before stays to blame: it may be all that exactly is left.
 - *overflow*: an infinity, or NaN, where the exact result of the same operands is a number.
 - *underflow*: zero, or a denormal number without half of its digits, in place of what is neither.
 - *rounding*: everything else.
@@ -56,8 +57,9 @@ class Losses:
     """Such elements whose operands, as they are, make them so."""
 
 
-def losses(sample: Sample, entry: ElementType, traits: Traits) -> Losses:
-    """What a sample shows of an instruction with results of an element type."""
+def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0) -> Losses:
+    """What a sample shows of an instruction with results of an element type, whose operands' errors were made in types
+    of up to this unit roundoff."""
     with np.errstate(all="ignore"):
         added, inherited = _squares(sample.added), _squares(sample.inherited)
         kinds: dict[str, float] = {}
@@ -67,8 +69,11 @@ def losses(sample: Sample, entry: ElementType, traits: Traits) -> Losses:
         if born:
             counts["overflow"] = born
         rest = float(added.sum())
+        if sample.absorbed is not None and sample.absorbed.any():
+            kinds["absorption"] = float(added[sample.absorbed].sum())
+            counts["absorption"] = int(np.count_nonzero(sample.absorbed))
         if traits.cancels and len(sample.operands) == 2:
-            _note_sums(sample, entry, added, inherited, kinds, counts)
+            _note_cancellation(sample, max(unit, unit_roundoff(entry)), inherited, kinds, counts)
         _note_underflow(sample, entry, added, kinds, counts)
         named = sum(energy for kind, energy in kinds.items() if kind != "cancellation")
         kinds["rounding"] = max(0.0, rest - named)
@@ -96,28 +101,18 @@ def _squares(values: Array) -> Array:
     return np.minimum(np.where(np.isfinite(values), squares, 0.0), _MOST)
 
 
-def _note_sums(
-    sample: Sample,
-    entry: ElementType,
-    added: Array,
-    inherited: Array,
-    kinds: dict[str, float],
-    counts: dict[str, int],
+def _note_cancellation(
+    sample: Sample, unit: float, inherited: Array, kinds: dict[str, float], counts: dict[str, int]
 ) -> None:
-    """Absorption and cancellation in a sum or difference of two operands."""
-    sizes = [np.abs(operand) for operand in sample.operands]
-    largest, smallest = np.maximum(*sizes), np.minimum(*sizes)
-    value = np.abs(sample.value)
-    absorbed = (value == largest) & (smallest > 0) & (added > 0) & np.isfinite(largest)
-    if absorbed.any():
-        kinds["absorption"] = float(added[absorbed].sum())
-        counts["absorption"] = int(np.count_nonzero(absorbed))
-    unit = unit_roundoff(entry)
-    reach, before = unit**-0.25, np.zeros(value.shape)
+    """Where a sum or difference of two operands is far smaller than they are, and they have half of their digits."""
+    largest = np.maximum(*map(np.abs, sample.operands))
+    before = np.zeros(largest.shape)
     for operand, shadow in zip(sample.operands, sample.shadows, strict=True):
         if shadow is not None:
             before = np.maximum(before, np.abs(operand - shadow))
-    cancelled = (largest >= reach * np.abs(sample.exact)) & (inherited > 0) & (before <= np.sqrt(unit) * largest)
+    cancelled = (largest >= unit**-0.25 * np.abs(sample.exact)) & (inherited > 0) & (before <= np.sqrt(unit) * largest)
+    if sample.absorbed_before is not None:
+        cancelled &= ~sample.absorbed_before
     if cancelled.any():
         kinds["cancellation"] = float(inherited[cancelled].sum())
         counts["cancellation"] = int(np.count_nonzero(cancelled))

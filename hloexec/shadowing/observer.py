@@ -65,6 +65,9 @@ class ShadowObserver:
             made = Evaluation(self._kernels, event.computation, event.instruction)
             found = self._evaluations[key] = made, len(self.places)
             self.places.append(Place(event.computation, event.instruction))
+            if made.absorbing.source is not None:
+                source = self._evaluations.get((event.computation.name, made.absorbing.source))
+                made.source = None if source is None else source[0]
         return found
 
     def _compute(self, event: Event, leaves: Sequence[Array]) -> None:
@@ -104,7 +107,7 @@ class ShadowObserver:
             blame = found.moved or Blame()
         else:
             blame = blamed(number, found.losses, shadows, element_type_of(found.value.dtype))
-        self._store.put(found.value, _shadow(found.difference, found.value, blame))
+        self._store.put(found.value, _shadow(found.difference, found.value, blame, found.absorbed))
 
     def _decide(
         self,
@@ -149,11 +152,11 @@ class ShadowObserver:
                 self.outputs.append(leaf_error(index, event.devices, leaf, self._store.get(leaf)))
 
 
-def _shadow(found: Difference, value: Array, blame: Blame) -> Shadow | None:
+def _shadow(found: Difference, value: Array, blame: Blame, absorbed: Array | None) -> Shadow | None:
     lost = 0
     if found.is_whole:
         lost = int(np.count_nonzero(~np.isfinite(wide(value)) & np.isfinite(found.data)))
         if not lost and not found.energy:
             return EXACT
-    return Shadow(found.data, found.is_whole, found.energy, lost, blame)
+    return Shadow(found.data, found.is_whole, found.energy, lost, blame, absorbed)
 

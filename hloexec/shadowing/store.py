@@ -47,6 +47,8 @@ class Shadow:
     lost: int
     """How many elements are infinite or NaN and should not be."""
     blame: Blame
+    absorbed: Array | None = None
+    """Of small arrays, where the error comes from absorption alone (`hloexec.shadowing.kinds`); None where nowhere."""
 
     def exact(self, value: Array) -> Array:
         """The numbers in f64 (c128), for the array whose shadow it is."""

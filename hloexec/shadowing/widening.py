@@ -28,7 +28,7 @@ from hloexec.plan.schedule import callees_first
 from hloexec.plan.steps import Plan
 from hloexec.values import Array
 
-__all__ = ["NARROW", "SAME", "WIDE", "Floats", "Kernels", "library_entry", "retyped"]
+__all__ = ["NARROW", "PREDS", "SAME", "WIDE", "Floats", "Kernels", "library_entry", "retyped"]
 
 @attrs.frozen
 class Floats:
@@ -44,6 +44,7 @@ class Floats:
 
 WIDE = Floats(ELEMENT_TYPES["f64"], ELEMENT_TYPES["c128"])
 NARROW = Floats(ELEMENT_TYPES["f32"], ELEMENT_TYPES["c64"])
+PREDS = Floats(ELEMENT_TYPES["pred"], ELEMENT_TYPES["pred"])
 SAME = Floats(None, None)
 """Those that a module has."""
 

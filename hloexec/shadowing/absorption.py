@@ -1,0 +1,88 @@
+"""Absorption: a sum or product that is one of its operands, though exactly it is not.
+
+Compilers compute sums of narrow types in wide ones, and round them by a convert behind them. So the operands of a sum
+or product are kept until the convert has run, and the convert is the one that absorbs.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hloexec.ir import ArrayShape, Computation, Instruction
+from hloexec.operations import traits_of
+from hloexec.ops.traits import Traits
+from hloexec.shadowing.elements import taken
+from hloexec.shadowing.store import Shadow, wide
+from hloexec.values import Array
+
+__all__ = ["Absorbing", "absorbed_before"]
+
+_MOST = 1 << 16
+"""Elements of an array whose absorbed elements are remembered."""
+
+
+class Absorbing:
+    """Finds what one instruction absorbs."""
+
+    def __init__(self, computation: Computation, instruction: Instruction) -> None:
+        traits = traits_of(instruction)
+        self._combines = _combines(traits)
+        source = computation.by_name.get(instruction.operands[0]) if traits.converts and instruction.operands else None
+        self.source = source.name if source is not None and _combines(traits_of(source)) else None
+        """Of a convert, the sum or product that it rounds."""
+        self._is_rounded = self._combines and any(
+            traits_of(user).converts and _is_narrower(user, instruction)
+            for user in computation.users.get(instruction.name, ())
+        )
+        self._kept: tuple[weakref.ref[Any], tuple[Array, ...]] | None = None
+
+    def keep(self, value: Array, operands: Sequence[Array]) -> None:
+        """Keep the operands of what a convert will round."""
+        if self._is_rounded and value.size <= _MOST:
+            self._kept = weakref.ref(value), tuple(operands)
+
+    def combined(self, operands: Sequence[Array], source: Absorbing | None) -> Sequence[Array] | None:
+        """The operands of the sum or product whose rounded result an instruction gives; None where it gives none."""
+        if self._combines:
+            return operands
+        if source is None or source._kept is None or source._kept[0]() is not operands[0]:
+            return None
+        return source._kept[1]
+
+
+def _combines(traits: Traits) -> bool:
+    return traits.cancels or traits.is_product
+
+
+def _is_narrower(user: Instruction, instruction: Instruction) -> bool:
+    ours, theirs = user.shape, instruction.shape
+    return (
+        isinstance(ours, ArrayShape)
+        and isinstance(theirs, ArrayShape)
+        and ours.element_type.is_floating
+        and ours.element_type.mantissa_bits < theirs.element_type.mantissa_bits
+    )
+
+
+def absorbed(value: Array, combined: Sequence[Array], is_rounded: Array, places: Array | None) -> Array:
+    """Which elements of a result at places of the flat array are one of the numbers that they are made of, and are not
+    what these exactly give."""
+    ours = np.abs(wide(taken(value, places)))
+    found = np.zeros(ours.shape, np.bool_)
+    for operand in combined:
+        found |= ours == np.abs(wide(taken(operand, places)))
+    return np.asarray(found & is_rounded & np.isfinite(ours))
+
+
+def absorbed_before(shadows: Sequence[Shadow | None], places: Array | None) -> Array | None:
+    """Where the error of an operand comes from absorption."""
+    found = None
+    for shadow in shadows:
+        if shadow is not None and shadow.absorbed is not None:
+            its = taken(shadow.absorbed, places)
+            found = its if found is None else found | its
+    return found
