@@ -134,6 +134,7 @@ __all__ = [
     "ProgressObserver",
     "ResourceError",
     "RunOptions",
+    "ShadowRun",
     "Shape",
     "ShapeError",
     "Sharding",
@@ -180,6 +181,8 @@ __all__ = [
     "register_custom_call",
     "run",
     "run_devices",
+    "shadow",
+    "shadowing",
     "shard_inputs",
     "shrink",
     "shrinking",
@@ -227,6 +230,7 @@ _HOMES = {
     "Progress": "hloexec.exec",
     "ProgressObserver": "hloexec.exec",
     "RunOptions": "hloexec.exec.options",
+    "ShadowRun": "hloexec.shadowing",
     "Shape": "hloexec.ir",
     "Sharding": "hloexec.ir",
     "Shrinkage": "hloexec.shrinking",
@@ -262,6 +266,7 @@ _HOMES = {
     "register_custom_call": "hloexec.custom_calls.user_calls",
     "run": "hloexec.exec",
     "run_devices": "hloexec.exec",
+    "shadow": "hloexec.shadowing",
     "shard_inputs": "hloexec.sharding",
     "shrink": "hloexec.shrinking",
     "trace": "hloexec.tracing",
@@ -270,7 +275,7 @@ _HOMES = {
     "verify": "hloexec.verifier",
 }
 _PACKAGES = frozenset(
-    {"buffers", "diffing", "extraction", "golden", "ir", "literals", "nan_search", "shrinking", "tracing"}
+    {"buffers", "diffing", "extraction", "golden", "ir", "literals", "nan_search", "shadowing", "shrinking", "tracing"}
 )
 """Packages with the types of parts of arguments and results, such as `hloexec.ir.Window`."""
 

@@ -22,8 +22,10 @@ from hloexec.report.numerics.comparison import comparison_view
 from hloexec.report.numerics.diffs import diff_view
 from hloexec.report.numerics.folder_diffs import folder_view
 from hloexec.report.numerics.nan_search import nan_view
+from hloexec.report.numerics.shadows import shadow_view
 from hloexec.report.running.golden import checks_view
 from hloexec.report.tables import summary_view
+from hloexec.shadowing import ShadowRun
 from hloexec.summary import summarize
 
 __all__ = ["html"]
@@ -51,6 +53,10 @@ def _device_count(found: NanSearch) -> int:
     return 1 + max(found.finding.devices, default=0) if found.finding is not None else 1
 
 
+def _shadow_devices(found: ShadowRun) -> int:
+    return 1 + max((device for output in found.outputs for device in output.devices), default=0)
+
+
 def _command(name: str, *words: str) -> str:
     return shlex.join(["hloexec", name, "MODULE", *words])
 
@@ -62,5 +68,6 @@ _VIEWS: Mapping[type, Callable[[Any], RenderableType]] = {
     GoldenCheck: lambda found: checks_view([found], _TOP),
     MemoryUsage: lambda found: memory_view(found, None, None, _TOP),
     Module: lambda found: summary_view(summarize(found)),
+    ShadowRun: lambda found: shadow_view(found, "the module", _shadow_devices(found), _TOP, _command),
     NanSearch: lambda found: nan_view(found, "the module", _device_count(found), _TOP, _command),
 }

@@ -1,4 +1,4 @@
-"""Shadows of f64 and c128: a value and its difference together have twice the digits.
+"""Shadows of f64 and c128: a value and its difference together have some 80 bits.
 
 What operands' differences do is computed with them made 2²⁷ times as large or so, beside which the rounding of f64
 vanishes, and divided by that factor again; what is not linear in them is as small. What the instruction itself adds is
@@ -17,6 +17,7 @@ import numpy as np
 
 from hloexec.custom_calls.registry import CustomCall
 from hloexec.dtypes import element_type_of
+from hloexec.ops.policies.exact.doubled import two_product, two_sum
 from hloexec.ops.policies.policy import POLICIES
 from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding
@@ -145,6 +146,8 @@ def _added(
         value = leaves[0]
         if traits.converts:
             return [np.subtract(wide(value), operands[0])]
+        if (traits.cancels or traits.is_product) and value.dtype == np.float64:
+            return [_left_over(kernel, value, operands, is_product=traits.is_product)]
         ufunc = kernel if isinstance(kernel, np.ufunc) else getattr(kernel, "func", None)
         if _HAS_WIDER and isinstance(ufunc, np.ufunc):
             exact = ufunc(*(_wider(operand) for operand in operands))
@@ -161,6 +164,16 @@ def _added(
         np.subtract(wide(leaf), theirs) if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fc" else 0.0
         for leaf, theirs in zip(leaves, found, strict=True)
     ]
+
+
+def _left_over(kernel: Callable[..., Any], value: Array, operands: Sequence[Any], *, is_product: bool) -> Array:
+    """What a sum, difference or product of two operands has that its rounded value lacks, with the sign of an error."""
+    lhs, rhs = operands
+    if is_product:
+        return -two_product(lhs, rhs)[1]
+    # Of a sum or a difference, which one it is.
+    sign = float(np.ravel(kernel(np.zeros(1), np.ones(1)))[0])
+    return -two_sum(lhs, sign * rhs)[1]
 
 
 def _wider(array: Array) -> Array:

@@ -1,0 +1,52 @@
+"""`hloexec shadow`: which digits of a result are right, and where the others were lost."""
+
+from __future__ import annotations
+
+import click
+
+from hloexec.cli.help import examples
+from hloexec.cli.inputs.loading import prepared
+from hloexec.cli.options import echo_json, file_argument, json_option
+from hloexec.cli.run_options import RunOptions, run_options
+
+__all__ = ["command"]
+
+
+@click.command(
+    "shadow", epilog=examples("hloexec shadow module.hlo", "hloexec shadow module.hlo --inputs in.npz --samples 10")
+)
+@file_argument
+@click.option(
+    "--samples",
+    type=click.IntRange(0, 1000),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Also run N times (2 or more; 10 is a good number) with random rounding, for digits with a confidence interval.",
+)
+@click.option("--top", type=click.IntRange(0, 1000), default=10, show_default=True, help="Rows of each table; 0: all.")
+@run_options
+@json_option
+def command(file: str, samples: int, top: int, as_json: bool, given: RunOptions) -> None:
+    """Compute beside each value the number that it would be without rounding, and rank where digits are lost.
+
+    The shadow of a value is computed in f64 (of f64: in twice that), along the branches and indices of the run. Shows
+    how many digits of each output are right, and the instructions that the errors of the outputs come from: cancellation,
+    absorption, lost updates, overflow, underflow or plain rounding, with source line, path and iteration. Inputs and
+    constants count as exact.
+    """
+    from hloexec.cli.progress import ProgressBar
+    from hloexec.shadowing import shadow
+
+    run = prepared(file, given)
+    with ProgressBar() as progress:
+        found = shadow(run.module, run.inputs, samples=samples, observers=[progress], **run.options)
+    if as_json:
+        from hloexec.report.numerics.shadows import shadow_record
+
+        echo_json("shadow", {**run.record(), **shadow_record(found)})
+    else:
+        from hloexec.report.layout import show
+        from hloexec.report.numerics.shadows import shadow_view
+
+        show(shadow_view(found, run.module.name, run.devices, top, run.command))

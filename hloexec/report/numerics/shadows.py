@@ -1,0 +1,229 @@
+"""Reports of `hloexec shadow`: the culprit, the digits of the outputs, the losses, decisions, and the next command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hloexec.ir import ArrayShape
+from hloexec.report.layout import next_steps, plain_table, rest_text, titled
+from hloexec.report.tables import extract_command
+from hloexec.report.units import count_text, number_text, plural
+from hloexec.shadowing import Decision, LeafError, Loss, SampledDigits, ShadowRun
+from hloexec.shadowing.digits import CONFIDENCE
+from hloexec.shadowing.kinds import KINDS
+
+__all__ = ["shadow_record", "shadow_view"]
+
+
+def shadow_view(found: ShadowRun, module: str, devices: int, top: int, command: Callable[..., str]) -> RenderableType:
+    """Everything `hloexec shadow` says."""
+    parts: list[RenderableType] = [*_verdict(found, module, devices), _outputs(found, devices, top)]
+    if found.losses:
+        parts.append(_losses(found.losses, top))
+    if found.decisions:
+        parts.append(_decisions(found.decisions, top))
+    if found.untold:
+        parts.append(Text(""))
+        names = ", ".join(f"%{entry.instruction}" for entry in found.untold[:8])
+        parts.append(
+            Text(f"{plural(len(found.untold), 'instruction')} cannot be computed in f64, and count as exact: {names}")
+        )
+    if found.culprit is not None:
+        first = found.culprit
+        parts.append(next_steps(extract_command(command, first.name, first.instruction, first.devices[0])))
+    return Group(*parts)
+
+
+def _verdict(found: ShadowRun, module: str, devices: int) -> list[RenderableType]:
+    first = found.culprit
+    if first is None:
+        text = "no rounding error" if found.outputs else "nothing to look at"
+        rest = f" in the outputs of {module}, {count_text(found.events)} values looked at"
+        return [Text.assemble((text, "bold green"), rest)]
+    of_what = "the error of the outputs"
+    share = first.share
+    if first.lost_share:
+        of_what, share = "what is infinite or NaN in the outputs, and should not be", first.lost_share
+    where = "" if first.iteration is None else f", worst in iteration {first.iteration}"
+    if devices > 1:
+        where += f", on device {first.devices[0]}"
+    verdict = Text.assemble(
+        (f"%{first.instruction}", "bold red"), f": {first.kind}, {share:.0%} of {of_what}; {KINDS[first.kind]}{where}"
+    )
+    parts: list[RenderableType] = [verdict, Text(""), Text(f"  {first.line}")]
+    parts.append(Text(f"  at {first.name}", style="dim"))
+    if first.op_name:
+        parts.append(Text(f"  op_name {first.op_name}", style="dim"))
+    lines = enumerate(first.source[:4])
+    return parts + [Text(f"  {'    ' if number else 'from'} {line}", style="cyan") for number, line in lines]
+
+
+def _outputs(found: ShadowRun, devices: int, top: int) -> RenderableType:
+    sampled = {(entry.index, entry.devices): entry for entry in found.digits}
+    headers = ["output", "shape", "error", "digits", "worst", "at", "is", "should be"]
+    if found.samples:
+        headers.append(f"{found.samples} runs, {CONFIDENCE:.0%}")
+    table = plain_table(*headers)
+    shown = found.outputs[:top] if top else found.outputs
+    for output in shown:
+        cells = [
+            _label(output.index, output.devices, devices),
+            _shape_text(output),
+            number_text(output.relative_error, 2),
+            _digits_text(output.digits),
+            _digits_text(output.worst_digits),
+            _place_text(output.worst_index),
+            number_text(output.worst_value, 6) if output.worst_value is not None else "",
+            number_text(output.worst_exact, 6) if output.worst_exact is not None else "",
+        ]
+        if found.samples:
+            cells.append(_interval_text(sampled.get((output.index, output.devices))))
+        table.add_row(*cells)
+    body: RenderableType = table
+    if len(shown) < len(found.outputs):
+        body = Group(table, rest_text(len(found.outputs) - len(shown)))
+    lost = sum(output.lost for output in found.outputs)
+    remark = "decimal digits of the median and of the worst element"
+    if lost:
+        remark += f"; {plural(lost, 'element')} infinite or NaN that should not be"
+    return titled("outputs", remark, body)
+
+
+def _losses(losses: Sequence[Loss], top: int) -> RenderableType:
+    shown = losses[:top] if top else losses
+    table = plain_table("share", "kind", "instruction", "runs", "inherits", "adds", "source")
+    for loss in shown:
+        share = loss.lost_share or loss.share
+        cells = (f"{share:.1%}", loss.kind, loss.name, count_text(loss.runs))
+        errors = (number_text(loss.inherited, 2), number_text(loss.added, 2))
+        table.add_row(*map(Text, (*cells, *errors, str(loss.source[0]) if loss.source else "")))
+    body: RenderableType = table
+    if len(shown) < len(losses):
+        body = Group(table, rest_text(len(losses) - len(shown)))
+    return titled("where the error of the outputs comes from", "errors relative to the result, in the worst run", body)
+
+
+def _decisions(decisions: Sequence[Decision], top: int) -> RenderableType:
+    shown = decisions[:top] if top else decisions
+    table = plain_table("instruction", "otherwise", "of", "source")
+    for entry in shown:
+        source = str(entry.source[0]) if entry.source else ""
+        table.add_row(*map(Text, (f"%{entry.instruction}", count_text(entry.count), count_text(entry.total), source)))
+    return titled(
+        "where exact numbers would have decided otherwise", "the shadows follow the run's own branches and indices", table
+    )
+
+
+def _label(index: Sequence[int], holders: Sequence[int], devices: int) -> str:
+    text = "value" + "".join(f".{part}" for part in index)
+    if devices > len(holders):
+        listed = ", ".join(map(str, holders[:4])) + (", …" if len(holders) > 4 else "")
+        text += f" on {listed}"
+    return text
+
+
+def _shape_text(output: LeafError) -> str:
+    return str(ArrayShape(output.element_type, output.dimensions))
+
+
+def _digits_text(digits: float | None) -> str:
+    return "" if digits is None else f"{digits:.1f}"
+
+
+def _place_text(index: tuple[int, ...] | None) -> str:
+    return "" if index is None else "[" + ",".join(map(str, index)) + "]"
+
+
+def _interval_text(found: SampledDigits | None) -> str:
+    return "" if found is None else f"{found.digits:.1f} ({found.low:.1f}–{found.high:.1f})"
+
+
+def shadow_record(found: ShadowRun) -> dict[str, object]:
+    """The same as `shadow_view`."""
+    sampled = {(entry.index, entry.devices): entry for entry in found.digits}
+    return {
+        "outputs": [
+            {
+                "label": _label(output.index, output.devices, len(output.devices)),
+                "index": output.index,
+                "devices": output.devices,
+                "shape": _shape_text(output),
+                "relative_error": output.relative_error,
+                "digits": output.digits,
+                "worst_digits": output.worst_digits,
+                "worst_index": output.worst_index,
+                "worst_value": output.worst_value,
+                "worst_exact": output.worst_exact,
+                "lost_count": output.lost,
+                "sampled": _sampled_record(sampled.get((output.index, output.devices))),
+            }
+            for output in found.outputs
+        ],
+        "losses": [_loss_record(loss) for loss in found.losses],
+        "decisions": [
+            {
+                "decision_count": entry.count,
+                "element_count": entry.total,
+                **_instruction_record(entry),
+            }
+            for entry in found.decisions
+        ],
+        "untold": [
+            {
+                "instruction": entry.instruction,
+                "computation": entry.computation,
+                "opcode": entry.opcode,
+                "reason": entry.reason,
+            }
+            for entry in found.untold
+        ],
+        "event_count": found.events,
+        "sample_count": found.samples,
+    }
+
+
+def _instruction_record(found: Loss | Decision) -> dict[str, Any]:
+    return {
+        "instruction": found.instruction,
+        "computation": found.computation,
+        "opcode": found.opcode,
+        "hlo": found.line,
+        "source": list(map(str, found.source)),
+    }
+
+
+def _loss_record(loss: Loss) -> dict[str, object]:
+    return {
+        "share": loss.share,
+        "lost_share": loss.lost_share,
+        "kind": loss.kind,
+        "path": loss.name,
+        "iteration": loss.iteration,
+        "devices": loss.devices,
+        **_instruction_record(loss),
+        "op_name": loss.op_name,
+        "inherited_error": loss.inherited,
+        "added_error": loss.added,
+        "run_count": loss.runs,
+        "affected_count": loss.affected,
+        "output_numbers": loss.outputs,
+        "sampled": _sampled_record(loss.digits),
+    }
+
+
+def _sampled_record(found: SampledDigits | None) -> dict[str, object] | None:
+    if found is None:
+        return None
+    return {
+        "digits": found.digits,
+        "low_digits": found.low,
+        "high_digits": found.high,
+        "worst_digits": found.worst,
+        "agreed_digits": found.agreed,
+        "agreeing_share": found.probability,
+        "sample_count": found.samples,
+    }
