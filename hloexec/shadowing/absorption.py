@@ -1,4 +1,4 @@
-"""Absorption: a sum or product that is one of its operands, though exactly it is not.
+"""Absorption: a sum that has nothing of one of its operands, or few of its digits; a product that is one of its operands.
 
 Compilers compute sums of narrow types in wide ones, and round them by a convert behind them. So the operands of a sum
 or product are kept until the convert has run, and the convert is the one that absorbs.
@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Computation, Instruction
 from hloexec.operations import traits_of
 from hloexec.ops.traits import Traits
+from hloexec.precision import unit_roundoff
 from hloexec.shadowing.elements import taken
 from hloexec.shadowing.store import Shadow, wide
 from hloexec.values import Array
@@ -31,6 +33,7 @@ class Absorbing:
     def __init__(self, computation: Computation, instruction: Instruction) -> None:
         traits = traits_of(instruction)
         self._combines = _combines(traits)
+        self._is_sum = traits.cancels
         source = computation.by_name.get(instruction.operands[0]) if traits.converts and instruction.operands else None
         self.source = source.name if source is not None and _combines(traits_of(source)) else None
         """Of a convert, the sum or product that it rounds."""
@@ -45,13 +48,14 @@ class Absorbing:
         if self._is_rounded and value.size <= _MOST:
             self._kept = weakref.ref(value), tuple(operands)
 
-    def combined(self, operands: Sequence[Array], source: Absorbing | None) -> Sequence[Array] | None:
-        """The operands of the sum or product whose rounded result an instruction gives; None where it gives none."""
+    def combined(self, operands: Sequence[Array], source: Absorbing | None) -> tuple[Sequence[Array], bool] | None:
+        """The operands of the sum or product whose rounded result an instruction gives, and whether it is a sum; None
+        where it gives none."""
         if self._combines:
-            return operands
+            return operands, self._is_sum
         if source is None or source._kept is None or source._kept[0]() is not operands[0]:
             return None
-        return source._kept[1]
+        return source._kept[1], source._is_sum
 
 
 def _combines(traits: Traits) -> bool:
@@ -68,14 +72,20 @@ def _is_narrower(user: Instruction, instruction: Instruction) -> bool:
     )
 
 
-def absorbed(value: Array, combined: Sequence[Array], is_rounded: Array, places: Array | None) -> Array:
-    """Which elements of a result at places of the flat array are one of the numbers that they are made of, and are not
-    what these exactly give."""
+def absorbed(value: Array, combined: Sequence[Array], added: Array, places: Array | None, *, is_sum: bool) -> Array:
+    """Which elements of a result at places of the flat array absorb one of the numbers that they are made of: they are
+    the other one, though exactly they are not; or a sum whose rounding takes half of the digits of the smaller number.
+
+    `added` is what rounding adds to each.
+    """
     ours = np.abs(wide(taken(value, places)))
+    sizes = [np.abs(wide(taken(operand, places))) for operand in combined]
     found = np.zeros(ours.shape, np.bool_)
-    for operand in combined:
-        found |= ours == np.abs(wide(taken(operand, places)))
-    return np.asarray(found & is_rounded & np.isfinite(ours))
+    for size in sizes:
+        found |= ours == size
+    if is_sum and len(sizes) == 2:
+        found |= np.abs(added) > np.sqrt(unit_roundoff(element_type_of(value.dtype))) * np.minimum(*sizes)
+    return np.asarray(found & (added != 0) & np.isfinite(ours))
 
 
 def absorbed_before(shadows: Sequence[Shadow | None], places: Array | None) -> Array | None:

@@ -21,6 +21,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from hloexec.arguments import require_integer
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.errors import InputError
 from hloexec.exec.observers import Event, Stages
@@ -33,7 +34,7 @@ from hloexec.shadowing.elements import taken
 from hloexec.shadowing.store import wide
 from hloexec.values import Array, Inputs, flat
 
-__all__ = ["CONFIDENCE", "SampledDigits", "sampled_digits"]
+__all__ = ["CONFIDENCE", "SampledDigits", "require_samples", "sampled_digits"]
 
 CONFIDENCE = 0.95
 _WATCHED = 64
@@ -148,17 +149,23 @@ def _some(array: Array) -> Array:
     return taken(array, np.arange(step // 2, array.size, step)[:_WATCHED])
 
 
+def require_samples(samples: object, options: Mapping[str, Any]) -> None:
+    """InputError unless so many runs with random rounding can be compared with the run."""
+    require_integer("samples", samples, 0)
+    policy = numerics_policy(options.get("numerics", "reference"))
+    if samples == 1:
+        raise InputError("samples must be 0 or at least 2, as one run shows no spread, but is 1")
+    if samples and policy.rounding_seed is not None:
+        raise InputError(f"samples compare a run with others that round at random, but numerics is {policy.name}")
+
+
 def sampled_digits(
     module: Module, inputs: Inputs | None, samples: int, stages: Stages, options: Mapping[str, Any]
 ) -> tuple[tuple[SampledDigits, ...], dict[tuple[str, str], SampledDigits]]:
     """The digits of the leaves of the result on each group of devices, and of instructions by computation and name."""
     if not samples:
         return (), {}
-    if samples == 1:
-        raise InputError("samples must be 0 or at least 2, as one run shows no spread, but is 1")
     policy = numerics_policy(options.get("numerics", "reference"))
-    if policy.rounding_seed is not None:
-        raise InputError(f"samples compare a run with others that round at random, but numerics is {policy.name}")
     outputs: dict[tuple[tuple[int, ...], tuple[int, ...]], _Moments] = {}
     places: dict[tuple[str, str], list[_Moments]] = {}
     stages.begin("rounding at random", samples)

@@ -214,7 +214,7 @@ class Evaluation:
         before = absorbed_before(shadows, places)
         combined = self.absorbing.combined(operands, self.source.absorbing if self.source is not None else None)
         if combined is not None:
-            its = absorbed(value, combined, sample.added != 0, places)
+            its = absorbed(value, combined[0], sample.added, places, is_sum=combined[1])
             sample = attrs.evolve(sample, absorbed=its, absorbed_before=before)
         units = [shadow.blame.unit for shadow in shadows if shadow is not None]
         its_losses = losses(sample, entry, self.traits, max(units, default=0.0))
@@ -277,8 +277,11 @@ class Evaluation:
         exact = flat(kernel(*_exact_operands(operands, shadows)))
         leaves = flat(value)
         if len(exact) != len(leaves) or any(
-            ours.shape != theirs.shape for ours, theirs in zip(leaves, exact, strict=True) if is_inexact(ours)
+            ours.shape != theirs.shape or theirs.dtype not in _WIDE_TYPES
+            for ours, theirs in zip(leaves, exact, strict=True)
+            if is_inexact(ours)
         ):
+            # Some library calls compute in the type that their name has.
             return None
         here, cut = self._again(kernel, leaves, operands, shadows, exact)
         found = []
@@ -369,6 +372,7 @@ class Evaluation:
 _LARGEST, _SMALLEST = 2.0**1000, 2.0**-1000
 """What stands for numbers beyond f64, so that sums and products of a few are numbers, too."""
 _TINY = 1e-300
+_WIDE_TYPES = (np.dtype(np.float64), np.dtype(np.complex128))
 
 
 def _difference(data: Array, is_whole: bool, value: Array) -> Difference | None:

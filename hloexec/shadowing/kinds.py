@@ -2,9 +2,10 @@
 
 - *cancellation*: r = a ± b is far smaller than a and b, which have most of their digits right: their rounding, harmless
   in them, is large in r. It adds nothing itself, and is to blame for what it inherits.
-- *absorption*: r, a sum or product, is one of a and b, which exactly it is not; or it is so once it has been converted
-  to a narrower type. In a loop, where it happens again and again, these are *lost updates*. Where operands cancel, what
-  was absorbed before stays to blame: it may be all that exactly is left.
+- *absorption*: r = a ± b is one of a and b, or takes half of the digits of the smaller one with it when it is rounded,
+  or when it is converted to a narrower type; or a product is one of its factors, which exactly it is not. In a loop,
+  where it happens again and again, these are *lost updates*. Where operands cancel, what was absorbed before stays to
+  blame: it may be all that exactly is left.
 - *overflow*: an infinity, or NaN, where the exact result of the same operands is a number.
 - *underflow*: zero, or a denormal number without half of its digits, in place of what is neither.
 - *rounding*: everything else.

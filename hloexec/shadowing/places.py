@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import attrs
 
 from hloexec.exec.observers import Event
@@ -60,17 +58,15 @@ class Place:
         if self.worst is None or max(added, inherited) > max(self.worst.added, self.worst.inherited):
             self.worst = Worst(event.name, event.iteration, event.devices, inherited, added)
 
-    @property
-    def kind(self) -> str:
-        """How it loses most."""
-        if self.counts.get("overflow"):
+    def kind(self, *, is_lost: bool) -> str:
+        """How it loses most; `is_lost` says that what it loses has made others infinite or NaN, for which elements that
+        are affected count however small their errors are."""
+        found = {kind for kind in ("overflow", "underflow", "absorption") if self.counts.get(kind)}
+        if "overflow" in found:
             return "overflow"
         kind = max(self.kinds, key=lambda name: self.kinds[name], default="rounding")
+        if is_lost and kind == "rounding" and found:
+            kind = "underflow" if "underflow" in found else "absorption"
         if kind == "absorption" and self.absorbing_runs > 1:
             return "lost updates"
         return kind
-
-
-def ranked(places: Sequence[Place], scores: Sequence[float]) -> list[int]:
-    """The numbers of places by score, the highest first."""
-    return sorted((n for n in range(len(places)) if scores[n] > 0), key=lambda number: (-scores[number], number))

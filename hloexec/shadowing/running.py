@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from hloexec.arguments import listed, require_integer, require_module
+from hloexec.arguments import listed, require_module
 from hloexec.devices.topology import topology_of
 from hloexec.exec.observers import Observer, Stages
 from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.exec.running import run_devices
 from hloexec.ir import Module
 from hloexec.origins import hlo_line, source_lines
-from hloexec.shadowing.digits import SampledDigits, sampled_digits
+from hloexec.shadowing.digits import SampledDigits, require_samples, sampled_digits
 from hloexec.shadowing.findings import Decision, Loss, ShadowRun, Untold
 from hloexec.shadowing.observer import ShadowObserver
 from hloexec.shadowing.places import Place
@@ -46,8 +46,8 @@ def shadow(
     invalid options, and whatever `run_devices` raises.
     """
     require_module(module)
-    require_integer("samples", samples, 0)
     require_run_options("shadow", options)
+    require_samples(samples, options)
     watchers = listed("observers", observers, "observers")
     topology = topology_of(module, options.get("replicas"), options.get("partitions"))
     observer = ShadowObserver(module, options.get("computation"), topology)
@@ -109,7 +109,7 @@ def _loss(
     by_place: dict[tuple[str, str], Any],
 ) -> Loss:
     instruction, worst = place.instruction, place.worst
-    kind = place.kind
+    kind = place.kind(is_lost=lost_share > 0)
     counted = "absorption" if kind == "lost updates" else kind
     return Loss(
         share=share,

@@ -1,0 +1,248 @@
+"""How losses are named, counted and ranked: on modules written by hand."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hloexec
+from tests.shadowing.test_truth import ADD, numbers, parsed
+
+
+def _loop(body: str, count: int, kind: str, start: str = "0") -> hloexec.Module:
+    """A loop that carries a counter and a number; `body` computes %next from %total and %i."""
+    computations = f"""body {{
+      s = (s32[], T[]) parameter(0)
+      i = s32[] get-tuple-element(s), index=0
+      total = T[] get-tuple-element(s), index=1
+      one = s32[] constant(1)
+      j = s32[] add(i, one)
+      {body}
+      ROOT t = (s32[], T[]) tuple(j, next)
+    }}
+    cond {{
+      s = (s32[], T[]) parameter(0)
+      i = s32[] get-tuple-element(s), index=0
+      n = s32[] constant({count})
+      ROOT c = pred[] compare(i, n), direction=LT
+    }}
+    """
+    main = f"""zero = s32[] constant(0)
+    start = T[] constant({start})
+    s = (s32[], T[]) tuple(zero, start)
+    w = (s32[], T[]) while(s), condition=cond, body=body
+    ROOT r = T[] get-tuple-element(w), index=1"""
+    return parsed(main, kind, computations=computations)
+
+
+def test_updates_that_do_not_move_an_accumulator_are_lost_updates() -> None:
+    module = _loop("one_more = T[] constant(1)\n next = T[] add(total, one_more)", 300, "bf16")
+    found = hloexec.shadow(module, [])
+    first = found.culprit
+    assert first is not None
+    assert (first.kind, first.instruction, first.affected) == ("lost updates", "next", 300 - 256)
+    # The error grows with each iteration; the last one is the worst.
+    assert first.iteration == 299
+    assert first.name == "w[299]:body/next"
+    assert found.outputs[0].relative_error == pytest.approx(44 / 300)
+    assert (found.outputs[0].worst_value, found.outputs[0].worst_exact) == (256, 300)
+
+
+def test_a_sum_that_rounds_is_no_lost_update() -> None:
+    module = _loop("x = T[] constant(0.1)\n next = T[] add(total, x)", 20, "f32")
+    first = hloexec.shadow(module, []).culprit
+    assert first is not None
+    assert (first.kind, first.affected) == ("rounding", 0)
+
+
+def test_error_that_reaches_no_output_ranks_nowhere() -> None:
+    module = parsed(
+        """x = T[8] parameter(0)
+        big = T[8] constant({1e8,1e8,1e8,1e8,1e8,1e8,1e8,1e8})
+        lost = T[8] add(x, big)
+        back = T[8] subtract(lost, big)
+        p = pred[8] compare(back, x), direction=LT
+        y = T[8] multiply(x, x)
+        no = pred[8] broadcast(f), dimensions={}
+        f = pred[] constant(false)
+        s = T[8] select(no, back, y)
+        ROOT t = (T[8], pred[8]) tuple(s, p)""",
+        "f32",
+    )
+    found = hloexec.shadow(module, [numbers("f32", 8)])
+    assert [loss.instruction for loss in found.losses] == ["y"]
+    # What the comparison would have said is told apart: exactly, back is x.
+    assert [(entry.instruction, entry.total) for entry in found.decisions] == [("p", 8)]
+
+
+def test_error_that_is_multiplied_by_zero_ranks_nowhere() -> None:
+    module = parsed(
+        """x = T[8] parameter(0)
+        big = T[8] constant({1e8,1e8,1e8,1e8,1e8,1e8,1e8,1e8})
+        lost = T[8] add(x, big)
+        zero = T[8] constant({0,0,0,0,0,0,0,0})
+        gone = T[8] multiply(lost, zero)
+        y = T[8] multiply(x, x)
+        ROOT s = T[8] add(gone, y)""",
+        "f32",
+    )
+    assert [loss.instruction for loss in hloexec.shadow(module, [numbers("f32", 8)]).losses] == ["y"]
+
+
+def test_a_subtraction_of_exact_numbers_that_cancel_is_not_blamed() -> None:
+    """Sterbenz: the difference is exact, and so are the operands."""
+    module = parsed(
+        """x = T[64] parameter(0)
+        y = T[64] parameter(1)
+        d = T[64] subtract(x, y)
+        ROOT r = T[64] multiply(d, d)""",
+        "f32",
+    )
+    x = 1000 + numbers("f32", 64)
+    y = np.nextafter(x, np.float32(0), dtype=np.float32)
+    assert not hloexec.shadow(module, [x, y]).losses
+    losses = hloexec.shadow(module, [x, numbers("f32", 64)]).losses
+    assert all(loss.kind == "rounding" for loss in losses)
+
+
+def test_a_softmax_with_its_maximum_subtracted_is_not_blamed_for_cancellation() -> None:
+    module = parsed(
+        """x = T[4,16] parameter(0)
+        z = T[] constant(-inf)
+        zero = T[] constant(0)
+        m = T[4] reduce(x, z), dimensions={1}, to_apply=max
+        b = T[4,16] broadcast(m), dimensions={0}
+        d = T[4,16] subtract(x, b)
+        e = T[4,16] exponential(d)
+        s = T[4] reduce(e, zero), dimensions={1}, to_apply=add
+        c = T[4,16] broadcast(s), dimensions={0}
+        ROOT r = T[4,16] divide(e, c)""",
+        "f32",
+        computations=ADD + "max { a = T[] parameter(0)\n b = T[] parameter(1)\n ROOT r = T[] maximum(a, b) }\n",
+    )
+    found = hloexec.shadow(module, [10 * numbers("f32", 4, 16)])
+    assert found.outputs[0].worst_digits is not None and found.outputs[0].worst_digits > 5
+    assert not any(loss.kind == "cancellation" for loss in found.losses)
+
+
+def test_overflow_in_one_place_leaves_the_rest_ranked() -> None:
+    module = parsed(
+        """x = T[8] parameter(0)
+        e = T[8] exponential(x)
+        y = T[8] multiply(x, x)
+        w = T[8] add(y, x)
+        ROOT t = (T[8], T[8]) tuple(e, w)""",
+        "f32",
+    )
+    x = numbers("f32", 8)
+    x[3] = 100
+    found = hloexec.shadow(module, [x])
+    assert [output.lost for output in found.outputs] == [1, 0]
+    first, *others = found.losses
+    assert (first.instruction, first.kind, first.lost_share, first.affected) == ("e", "overflow", 1.0, 1)
+    assert {"y", "w"} <= {loss.instruction for loss in others}
+
+
+def test_a_logarithm_of_what_has_underflowed_blames_the_underflow() -> None:
+    module = parsed("x = T[4] parameter(0)\n e = T[4] exponential(x)\n ROOT r = T[4] log(e)", "f32")
+    found = hloexec.shadow(module, [np.array([-1, -2, -200, -3], np.float32)])
+    assert found.outputs[0].lost == 1
+    assert found.culprit is not None
+    assert (found.culprit.instruction, found.culprit.kind, found.culprit.lost_share) == ("e", "underflow", 1.0)
+
+
+def test_a_function_beyond_f64_is_still_seen_to_overflow() -> None:
+    module = parsed("x = T[2] parameter(0)\n e = T[2] exponential(x)\n ROOT r = T[2] log(e)", "f32")
+    found = hloexec.shadow(module, [np.array([1000, -1000], np.float32)])
+    assert found.outputs[0].lost == 2
+    assert found.culprit is not None and found.culprit.instruction == "e"
+
+
+def test_infinities_that_are_meant_are_no_loss() -> None:
+    module = parsed(
+        """x = T[4] parameter(0)
+        z = T[4] constant({0,0,0,0})
+        ROOT r = T[4] divide(x, z)""",
+        "f32",
+    )
+    found = hloexec.shadow(module, [np.array([1, -1, np.inf, np.nan], np.float32)])
+    assert not found.losses
+    assert found.outputs[0].lost == 0
+
+
+def test_what_is_absorbed_stays_to_blame_where_its_operands_cancel() -> None:
+    module = parsed(
+        """x = T[8] parameter(0)
+        one = T[8] constant({1,1,1,1,1,1,1,1})
+        s = T[8] add(x, one)
+        ROOT r = T[8] subtract(s, one)""",
+        "f32",
+    )
+    first = hloexec.shadow(module, [1e-9 * numbers("f32", 8)]).culprit
+    assert first is not None
+    assert (first.instruction, first.kind, first.affected) == ("s", "absorption", 8)
+
+
+def test_a_convert_absorbs_what_the_sum_in_front_of_it_has_added() -> None:
+    module = parsed(
+        """x = bf16[8] parameter(0)
+        u = f32[8] parameter(1)
+        w = f32[8] convert(x)
+        s = f32[8] add(w, u)
+        ROOT r = bf16[8] convert(s)""",
+        "f32",
+    )
+    x = np.ones(8, ml_dtypes.bfloat16)
+    first = hloexec.shadow(module, [x, np.full(8, 1e-4, np.float32)]).culprit
+    assert first is not None
+    assert (first.instruction, first.kind) == ("r", "absorption")
+
+
+def test_a_comparison_that_rounding_decides_is_told() -> None:
+    module = parsed(
+        """x = T[4] parameter(0)
+        y = T[4] multiply(x, x)
+        two = T[4] constant({2,2,2,2})
+        p = pred[4] compare(y, two), direction=LT
+        q = s32[4] convert(y)
+        ROOT t = (pred[4], s32[4]) tuple(p, q)""",
+        "bf16",
+    )
+    root = np.array([1.4140625, 1, 1, 1]).astype(ml_dtypes.bfloat16)
+    # 1.4140625² = 1.99957…, which bf16 rounds to 2.
+    found = hloexec.shadow(module, [root])
+    assert {entry.instruction: (entry.count, entry.total) for entry in found.decisions} == {"p": (1, 4), "q": (1, 4)}
+
+
+def test_an_index_that_rounding_decides_is_told() -> None:
+    module = parsed(
+        """x = T[2] parameter(0)
+        y = T[2] multiply(x, x)
+        i = s32[2] iota(), iota_dimension=0
+        z = T[] constant(-inf)
+        k = s32[] constant(0)
+        r = (T[], s32[]) reduce(y, i, z, k), dimensions={0}, to_apply=argmax
+        ROOT n = s32[] get-tuple-element(r), index=1""",
+        "bf16",
+        computations="""argmax {
+          a = T[] parameter(0)
+          i = s32[] parameter(1)
+          b = T[] parameter(2)
+          j = s32[] parameter(3)
+          p = pred[] compare(a, b), direction=GE
+          v = T[] select(p, a, b)
+          k = s32[] select(p, i, j)
+          ROOT t = (T[], s32[]) tuple(v, k)
+        }
+        """,
+    )
+    x = np.array([1.5, 1.5078125]).astype(ml_dtypes.bfloat16)
+    x = np.array([1.0078125, 1.0]).astype(ml_dtypes.bfloat16)
+    x[1] = 1.0078125 + 2.0**-7
+    assert not hloexec.shadow(module, [x]).decisions
+    # 1.5078125² and 1.515625² are 2.2735… and 2.2971…, which lie between the same neighbours of bf16.
+    x = np.array([1.5078125, 1.515625]).astype(ml_dtypes.bfloat16)
+    rounded = (x.astype(np.float32) ** 2).astype(ml_dtypes.bfloat16)
+    found = hloexec.shadow(module, [x])
+    assert bool(found.decisions) == bool(rounded[0] == rounded[1])
