@@ -66,6 +66,8 @@ class CustomCall:
     """How the dimensions of operands and results depend on one another (`hloexec.ops.relations`); None: not known."""
     resize: Callable[[Resizing], str | None] | None = None
     """The `backend_config` for other sizes; None where it does not depend on them."""
+    wider: str | None = None
+    """The target of the same routine for floats of 64 bits, where that is another one."""
     is_pure: bool = True
     """Whether a call computes the same whenever its operands are the same, and does nothing else."""
 
@@ -204,10 +206,13 @@ def add_custom_call(
     infer: Callable[..., Shape] | None = None,
     supports: Callable[[Instruction], str | None] | None = None,
     config: Callable[[Instruction], Any] | None = None,
+    wider: str | None = None,
     documentation: str,
 ) -> None:
     """Add one built-in entry, for families whose entries are rows of a table."""
-    CUSTOM_CALLS.add(CustomCall(target, evaluate, infer, supports, config=config, documentation=documentation))
+    CUSTOM_CALLS.add(
+        CustomCall(target, evaluate, infer, supports, config=config, wider=wider, documentation=documentation)
+    )
 
 
 def refuse_custom_calls(*targets: str, reason: str, documentation: str) -> None:

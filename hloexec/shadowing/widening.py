@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.custom_calls.registry import CustomCall, find_custom_call
+from hloexec.custom_calls.registry import CUSTOM_CALLS, CustomCall, find_custom_call
 from hloexec.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.errors import HloError
 from hloexec.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, TupleShape
@@ -107,6 +107,9 @@ class Kernels:
         self, computation: Computation, instruction: Instruction, entry: Opcode | CustomCall, floats: Floats
     ) -> Callable[..., Any]:
         wide = _widened_instruction(instruction, floats)
+        if isinstance(entry, CustomCall) and entry.wider is not None:
+            entry = CUSTOM_CALLS[entry.wider]
+            wide = attrs.evolve(wide, attributes=attrs.evolve(wide.attributes, custom_call_target=entry.target))
         operands = tuple(
             attrs.evolve(operand, shape=retyped(operand.shape, floats)) for operand in computation.operands_of(instruction)
         )

@@ -116,15 +116,26 @@ def routine(
                 results=fields,
                 compute=function,
             )
-            register(typed.target, _Target(typed, options or {}, None), sourced)
+            wide = _WIDER.get(precision)
+            wider = None if wide is None else f"lapack_{wide}{name}_ffi"
+            register(typed.target, _Target(typed, options or {}, None), sourced, wider)
             if older is not None:
                 ordered = _in_order(_for(older.results, kind), fields)
                 target = f"{older.library}_{precision}{name}"
                 with_scalars = attrs.evolve(typed, target=target, results=ordered, allows_workspaces=True)
-                register(target, _Target(with_scalars, {}, older), sourced)
+                register(
+                    target,
+                    _Target(with_scalars, {}, older),
+                    sourced,
+                    None if wide is None else f"{older.library}_{wide}{name}",
+                )
         return function
 
     return decorate
+
+
+_WIDER = {"s": "d", "c": "z"}
+"""The letters of the routines for 64 bits."""
 
 
 def _for(texts: Mapping[str, str] | str, kind: str) -> str:

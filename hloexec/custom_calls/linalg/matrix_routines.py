@@ -182,10 +182,10 @@ class MatrixRoutine:
                 result[number] = value
 
 
-def register(target: str, rules: Any, documentation: str) -> None:
-    """Add the entry of a target whose rules are methods of an object."""
+def register(target: str, rules: Any, documentation: str, wider: str | None = None) -> None:
+    """Add the entry of a target whose rules are methods of an object; `wider` is that of the routine in 64 bits."""
     methods = {name: getattr(rules, name, None) for name in ("infer", "supports", "config")}
-    add_custom_call(target, rules.evaluate, **methods, documentation=documentation)
+    add_custom_call(target, rules.evaluate, **methods, wider=wider, documentation=documentation)
 
 
 @lru_cache(maxsize=256)
