@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from hloexec.numerics.tolerances import Tolerance
     from hloexec.ops.policies.policy import NumericsPolicy
     from hloexec.origins import SourceLine
+    from hloexec.shadowing import ShadowRun, shadow
     from hloexec.sharding import shard_inputs, unshard_outputs
     from hloexec.shrinking import Shrinkage, shrink
     from hloexec.text import format, parse

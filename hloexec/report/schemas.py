@@ -289,6 +289,7 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "number_after": ("number", "What it became."),
     # Shadows.
     "outputs": ("[output_error]", "The leaves of the result, for each group of devices that hold the same."),
+    "is_more_than_rounding": ("flag", "Whether an output has lost more than a few units of roundoff."),
     "losses": ("[loss]", "Where the errors of the outputs come from, the largest share first."),
     "decisions": ("[decision]", "Where the shadows would have decided otherwise."),
     "untold": ("[untold]", "What cannot be computed in f64, so that its results count as exact."),
@@ -337,7 +338,7 @@ RECORDS: Mapping[str, str] = {
     "warm_seconds? peak_bytes device_peak_bytes",
     "trace": f"{_RUN} folder select statistics_only is_complete event_count instruction_count value_bytes remarkable",
     "nan": f"{_RUN} found finding? later discarded nan_inputs nan_from_inputs event_count",
-    "shadow": f"{_RUN} outputs losses decisions untold event_count sample_count",
+    "shadow": f"{_RUN} is_more_than_rounding outputs losses decisions untold event_count sample_count",
     "extract": f"{_RUN} folder path iteration? instruction_count parameters hlo source inputs result has_same_bits "
     "differing",
     "compare": f"actual_file expected_file module? numerics {_COMPARISON}",

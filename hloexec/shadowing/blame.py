@@ -93,5 +93,3 @@ def _kept(shares: dict[int, float]) -> dict[int, float]:
     kept = {place: share for place, share in largest if share > _LEAST * total}
     total = sum(kept.values())
     return {place: share / total for place, share in kept.items()}
-
-

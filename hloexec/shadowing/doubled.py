@@ -137,7 +137,11 @@ def _changes(
 
 
 def _added(
-    entry: Opcode | CustomCall, traits: Traits, kernel: Callable[..., Any], operands: Sequence[Any], leaves: Sequence[Any]
+    entry: Opcode | CustomCall,
+    traits: Traits,
+    kernel: Callable[..., Any],
+    operands: Sequence[Any],
+    leaves: Sequence[Any],
 ) -> list[Any]:
     """What an instruction adds to the error of each leaf: value − exact."""
     if isinstance(entry, Opcode) and entry.rounding is Rounding.NONE:

@@ -205,7 +205,9 @@ class Sample:
         found = wide(taken(value, places))
         here = np.broadcast_to(kernel(*given), (count,))
         if not any(each is not None for each in exact):
-            return cls(found, here, here, found - here, np.zeros(count), tuple(given), tuple(exact), (None,) * len(given))
+            return cls(
+                found, here, here, found - here, np.zeros(count), tuple(given), tuple(exact), (None,) * len(given)
+            )
         known = [theirs if theirs is not None else ours for ours, theirs in zip(given, exact, strict=True)]
         whole = np.broadcast_to(kernel(*known), (count,))
         parts: list[Any] = [None] * len(given)

@@ -122,14 +122,18 @@ class Evaluation:
 
     # Movement
 
-    def _moved(self, value: object, operands: Sequence[Any], shadows: Sequence[Shadow | None]) -> list[Evaluated] | None:
+    def _moved(
+        self, value: object, operands: Sequence[Any], shadows: Sequence[Shadow | None]
+    ) -> list[Evaluated] | None:
         if not isinstance(value, np.ndarray):
             return None
         known = [shadow for shadow in shadows if shadow is not None]
         if not known:
             return [Evaluated(value, None, None)]
         is_whole = any(shadow.is_whole for shadow in known)
-        is_wide = is_whole or any(shadow.data.dtype.itemsize > 4 * (1 + (shadow.data.dtype.kind == "c")) for shadow in known)
+        is_wide = is_whole or any(
+            shadow.data.dtype.itemsize > 4 * (1 + (shadow.data.dtype.kind == "c")) for shadow in known
+        )
         kernel = self.kernel(WIDE if is_wide else NARROW)
         if kernel is None:
             return None
@@ -222,7 +226,10 @@ class Evaluation:
         if mask is None and places is None and before is not None and self.traits.converts and not its_losses.added:
             mask = before
         return Evaluated(
-            value, found, _scaled(its_losses, found.energy), absorbed=None if mask is None else mask.reshape(value.shape)
+            value,
+            found,
+            _scaled(its_losses, found.energy),
+            absorbed=None if mask is None else mask.reshape(value.shape),
         )
 
     def _in_range(self, kernel: Callable[..., Array]) -> Callable[..., Array]:
@@ -263,7 +270,9 @@ class Evaluation:
         if found is None:
             return None
         return [
-            Evaluated(leaf, difference, None if sample is None else losses(sample, element_type_of(leaf.dtype), self.traits))
+            Evaluated(
+                leaf, difference, None if sample is None else losses(sample, element_type_of(leaf.dtype), self.traits)
+            )
             for leaf, difference, sample in found
         ]
 

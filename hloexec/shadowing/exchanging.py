@@ -66,7 +66,12 @@ class Exchanges:
             elif moves:
                 yield leaf, difference, None, shadows
             else:
-                yield leaf, difference, self._losses(instruction, leaf, theirs, its, difference, shadows, is_wrong), shadows
+                yield (
+                    leaf,
+                    difference,
+                    self._losses(instruction, leaf, theirs, its, difference, shadows, is_wrong),
+                    shadows,
+                )
 
     def _losses(
         self,
@@ -133,5 +138,3 @@ class Exchanges:
 
 def _taken_by_collectives(computation: Computation) -> frozenset[str]:
     return frozenset(name for instruction in computation if exchanges(instruction) for name in instruction.operands)
-
-

@@ -96,9 +96,17 @@ class ShadowRun(Described):
         """The instruction that most of the error comes from; None where there is no error."""
         return self.losses[0] if self.losses else None
 
+    @property
+    def is_more_than_rounding(self) -> bool:
+        """Whether the error of an output, as a whole, exceeds eight units of roundoff of the types that it was made in,
+        or elements are infinite or NaN and should not be. Single elements may have lost more."""
+        return any(output.lost or output.relative_error > 8 * output.unit for output in self.outputs if output.unit)
+
     def __str__(self) -> str:
         if not self.losses:
             return f"no rounding error in {len(self.outputs)} outputs"
+        if not self.is_more_than_rounding:
+            return f"nothing but rounding in {len(self.outputs)} outputs"
         first = self.losses[0]
         share = max(first.share, first.lost_share)
         return f"%{first.instruction} in {first.computation}: {first.kind}, {share:.0%} of the error of the outputs"

@@ -160,4 +160,3 @@ def _shadow(found: Difference, value: Array, blame: Blame, absorbed: Array | Non
         if not lost and not found.energy:
             return EXACT
     return Shadow(found.data, found.is_whole, found.energy, lost, blame, absorbed)
-

@@ -76,9 +76,7 @@ def leaf_error(index: tuple[int, ...], devices: tuple[int, ...], value: Array, s
     known: Mapping[int, float] = {}
     if shadow is None or not value.size:
         most = -math.log10(unit_roundoff(entry)) if entry.is_inexact and value.size else None
-        return LeafError(
-            index, devices, entry, value.shape, 0.0, most, most, None, None, None, 0, known, known, 0.0
-        )
+        return LeafError(index, devices, entry, value.shape, 0.0, most, most, None, None, None, 0, known, known, 0.0)
     flat, data = np.ascontiguousarray(value).reshape(-1), np.ascontiguousarray(shadow.data).reshape(-1)
     scale = energy = 0.0
     worst, place = -1.0, 0

@@ -30,6 +30,7 @@ from hloexec.values import Array
 
 __all__ = ["NARROW", "PREDS", "SAME", "WIDE", "Floats", "Kernels", "library_entry", "retyped"]
 
+
 @attrs.frozen
 class Floats:
     """The types that take the place of floats and of complex numbers."""
@@ -111,7 +112,8 @@ class Kernels:
             entry = CUSTOM_CALLS[entry.wider]
             wide = attrs.evolve(wide, attributes=attrs.evolve(wide.attributes, custom_call_target=entry.target))
         operands = tuple(
-            attrs.evolve(operand, shape=retyped(operand.shape, floats)) for operand in computation.operands_of(instruction)
+            attrs.evolve(operand, shape=retyped(operand.shape, floats))
+            for operand in computation.operands_of(instruction)
         )
         around = _around(computation, wide, operands)
         context = _Context(self, floats)
@@ -133,7 +135,9 @@ class Kernels:
         entry = find_opcode(instruction.opcode)
         assert entry is not None and entry.exchange is not None
         wide = _widened_instruction(instruction, WIDE)
-        operands = [attrs.evolve(each, shape=retyped(each.shape, WIDE)) for each in computation.operands_of(instruction)]
+        operands = [
+            attrs.evolve(each, shape=retyped(each.shape, WIDE)) for each in computation.operands_of(instruction)
+        ]
         around = _around(computation, wide, operands)
         return partial(entry.exchange, **bound(_Context(self, WIDE), around, wide, entry.exchange_needs))
 
@@ -179,13 +183,10 @@ def _widened_instruction(instruction: Instruction, floats: Floats) -> Instructio
 
 def _widened_literal(literal: Literal, floats: Floats) -> Literal:
     if isinstance(literal.value, tuple):
-        return Literal(
-            retyped(literal.shape, floats), tuple(_widened_literal(part, floats) for part in literal.value)
-        )
+        return Literal(retyped(literal.shape, floats), tuple(_widened_literal(part, floats) for part in literal.value))
     shape = retyped(literal.shape, floats)
     if literal.value is None or not isinstance(shape, ArrayShape):
         return Literal(shape, literal.value)
     array: Array = literal.value
     with np.errstate(all="ignore"):
         return Literal.from_array(np.asarray(array.astype(shape.element_type.storage), order="C"), shape)
-

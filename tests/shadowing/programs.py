@@ -173,7 +173,9 @@ def _decoder(width: int, words: int) -> dict[str, Any]:
         "embedding": (words, width), "q": (width, width), "k": (width, width), "v": (width, width),
         "out": (width, width), "up": (width, 4 * width), "down": (4 * width, width),
     }  # fmt: skip
-    return {name: _random(*shape, seed=n) * np.float32(shape[0] ** -0.5) for n, (name, shape) in enumerate(shapes.items())}
+    return {
+        name: _random(*shape, seed=n) * np.float32(shape[0] ** -0.5) for n, (name, shape) in enumerate(shapes.items())
+    }
 
 
 def _mask(length: int) -> Any:
@@ -195,7 +197,9 @@ CULPRITS: dict[str, Program] = {
     "kahan undone": Program(kahan_undone, (np.abs(_random(500)),), ("lost updates",)),
     "bf16 running sum": Program(running_sum, (np.ones(1024, jnp.bfloat16),), ("lost updates",)),
     "quadratic formula": Program(
-        smaller_root, (np.ones(64, np.float32), 1e3 + np.abs(_random(64)), np.abs(_random(64, seed=1))), ("cancellation",)
+        smaller_root,
+        (np.ones(64, np.float32), 1e3 + np.abs(_random(64)), np.abs(_random(64, seed=1))),
+        ("cancellation",),
     ),
     "1 - cos x": Program(one_minus_cosine, (1e-3 * (1 + np.abs(_random(64))),), ("cancellation",)),
     "expm1 by exp": Program(exp_minus_one, (1e-4 * (1 + np.abs(_random(64))),), ("cancellation",)),

@@ -89,7 +89,9 @@ def test_shadows_of_functions_inherit_and_add_as_mpmath_says(name: str, kind: st
     module = parsed(f"x = T[64] parameter(0)\n y = T[64] multiply(x, x)\n ROOT r = T[64] {name}(y)", kind)
     x = numbers(kind, 64)
     with mpmath.workdps(40):
-        exact = [FUNCTIONS[name](mpmath.mpf(a.numerator) ** 2 / mpmath.mpf(a.denominator) ** 2) for a in exact_numbers(x)]
+        exact = [
+            FUNCTIONS[name](mpmath.mpf(a.numerator) ** 2 / mpmath.mpf(a.denominator) ** 2) for a in exact_numbers(x)
+        ]
         expected = list(map(_rational, exact))
     (found,) = shadows_of(module, [x]).values()
     # Functions of f64 are within 4 ULP.

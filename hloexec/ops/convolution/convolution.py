@@ -121,9 +121,7 @@ class Convolution:
         return Summation(operand_shapes[1].element_count / max(1, outputs))
 
     @staticmethod
-    def slices(
-        *, attributes: ConvolutionAttributes, operand_shapes: tuple[ArrayShape, ...]
-    ) -> tuple[int, int] | None:
+    def slices(*, attributes: ConvolutionAttributes, operand_shapes: tuple[ArrayShape, ...]) -> tuple[int, int] | None:
         """The batch."""
         labels = attributes.dim_labels
         if attributes.batch_group_count > 1:

@@ -32,7 +32,7 @@ def shadow_view(found: ShadowRun, module: str, devices: int, top: int, command: 
         parts.append(
             Text(f"{plural(len(found.untold), 'instruction')} cannot be computed in f64, and count as exact: {names}")
         )
-    if found.culprit is not None:
+    if found.culprit is not None and found.is_more_than_rounding:
         first = found.culprit
         parts.append(next_steps(extract_command(command, first.name, first.instruction, first.devices[0])))
     return Group(*parts)
@@ -44,6 +44,10 @@ def _verdict(found: ShadowRun, module: str, devices: int) -> list[RenderableType
         text = "no rounding error" if found.outputs else "nothing to look at"
         rest = f" in the outputs of {module}, {count_text(found.events)} values looked at"
         return [Text.assemble((text, "bold green"), rest)]
+    if not found.is_more_than_rounding:
+        largest = max(output.relative_error / output.unit for output in found.outputs if output.unit)
+        text = f" in the outputs of {module}: their errors are {number_text(largest, 2)} units of roundoff at most"
+        return [Text.assemble(("nothing but rounding", "bold green"), text)]
     of_what = "the error of the outputs"
     share = first.share
     if first.lost_share:
@@ -114,7 +118,9 @@ def _decisions(decisions: Sequence[Decision], top: int) -> RenderableType:
         source = str(entry.source[0]) if entry.source else ""
         table.add_row(*map(Text, (f"%{entry.instruction}", count_text(entry.count), count_text(entry.total), source)))
     return titled(
-        "where exact numbers would have decided otherwise", "the shadows follow the run's own branches and indices", table
+        "where exact numbers would have decided otherwise",
+        "the shadows follow the run's own branches and indices",
+        table,
     )
 
 
@@ -146,6 +152,7 @@ def shadow_record(found: ShadowRun) -> dict[str, object]:
     """The same as `shadow_view`."""
     sampled = {(entry.index, entry.devices): entry for entry in found.digits}
     return {
+        "is_more_than_rounding": found.is_more_than_rounding,
         "outputs": [
             {
                 "label": _label(output.index, output.devices, len(output.devices)),
