@@ -227,8 +227,9 @@ OPCODES: dict[str, Opcode] = {}
 _Entry = TypeVar("_Entry", bound=type)
 
 
-_RULES = tuple(
-    "infer unstated well_formed evaluate exchange bind memory_order by_rows summed relate resize order slices window".split()
+_RULES = (
+    *"infer unstated well_formed evaluate exchange bind memory_order by_rows summed".split(),
+    *"relate resize order slices window".split(),
 )
 
 
@@ -237,7 +238,8 @@ def opcode(name: str, *, operands: int | tuple[int, int | None], **fields: Any) 
 
     The class's docstring gives the rule and its source; its static methods `infer`, `unstated`, `well_formed`,
     `evaluate`, `bind`, `memory_order`, `by_rows`, `summed`, `relate`, `resize`, `order`, `slices`, `window` and
-    (collectives) `exchange` are what they are called, and so are those that are rules of its `traits`: `bounds`, `demands`, `demands_for`.
+    (collectives) `exchange` are what they are called, and so are those that are rules of its `traits`: `bounds`,
+    `demands`, `demands_for`.
     """
 
     traits = Traits(**{trait: fields.pop(trait) for trait in TRAITS & fields.keys()})

@@ -1,4 +1,5 @@
-"""Absorption: a sum that has nothing of one of its operands, or few of its digits; a product that is one of its operands.
+"""Absorption: a sum that has nothing of one of its operands, or few of its digits; a product that is one of its
+operands.
 
 Compilers compute sums of narrow types in wide ones, and round them by a convert behind them. So the operands of a sum
 or product are kept until the convert has run, and the convert is the one that absorbs.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-
 from hloexec.dtypes import ElementType
 from hloexec.precision import unit_roundoff
 from hloexec.shadowing.kinds import Losses

@@ -174,10 +174,10 @@ def _left_over(kernel: Callable[..., Any], value: Array, operands: Sequence[Any]
     """What a sum, difference or product of two operands has that its rounded value lacks, with the sign of an error."""
     lhs, rhs = operands
     if is_product:
-        return -two_product(lhs, rhs)[1]
+        return np.asarray(np.negative(two_product(lhs, rhs)[1]))
     # Of a sum or a difference, which one it is.
     sign = float(np.ravel(kernel(np.zeros(1), np.ones(1)))[0])
-    return -two_sum(lhs, sign * rhs)[1]
+    return np.asarray(np.negative(two_sum(lhs, sign * rhs)[1]))
 
 
 def _wider(array: Array) -> Array:

@@ -18,11 +18,11 @@ from hloexec.ops.threads import in_blocks
 from hloexec.shadowing.store import Shadow, wide
 from hloexec.values import Array
 
-__all__ = ["Difference", "Sample", "differences", "elementwise", "sampled", "taken"]
+__all__ = ["Difference", "Sample", "difference_of", "differences", "elementwise", "sampled", "taken"]
 
 _BLOCK = 1 << 13
-"""Elements that are computed together: several f64 arrays of so many stay in the cache, and each is small enough for the
-allocator to hand out the same memory again."""
+"""Elements that are computed together: several f64 arrays of so many stay in the cache, and each is small enough for
+the allocator to hand out the same memory again."""
 _SAMPLE = 2048
 _SHARE = 0.3
 """A sample that holds less of an error than this, for its size, says nothing of it."""
@@ -79,6 +79,12 @@ def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:
     if not is_lossy.any():
         return Difference(found.reshape(value.shape), False, float(energies.sum()), heaviest)
     return _whole(exact, flat, value.shape, heaviest)
+
+
+def difference_of(exact: Array, value: Array) -> Difference:
+    """The difference of an array of exact numbers from `value`."""
+    numbers = np.ascontiguousarray(exact).reshape(-1)
+    return differences(lambda start, stop: numbers[start:stop], value)
 
 
 def _whole(exact: Callable[[int, int], Array], flat: Array, shape: tuple[int, ...], heaviest: int) -> Difference:

@@ -14,46 +14,33 @@ import attrs
 import numpy as np
 
 from hloexec.custom_calls.registry import CustomCall
-from hloexec.dtypes import ElementType, element_type_of
+from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape, Computation, Instruction
 from hloexec.operations import traits_of
 from hloexec.ops.registry import Opcode, Role, find_opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Traits
-from hloexec.precision import part_type
 from hloexec.shadowing import doubled
 from hloexec.shadowing.absorption import Absorbing, absorbed, absorbed_before
-from hloexec.shadowing.elements import Difference, Sample, differences, elementwise, sampled, taken
+from hloexec.shadowing.elements import Sample, difference_of, elementwise, sampled, taken
 from hloexec.shadowing.kinds import Losses, losses
-from hloexec.shadowing.store import Blame, Shadow, energy_of, wide
-from hloexec.shadowing.widening import NARROW, PREDS, SAME, WIDE, Kernels, library_entry
+from hloexec.shadowing.moving import (
+    Evaluated,
+    exact_operands,
+    is_inexact,
+    moved,
+    reordered,
+    wide_operand,
+)
+from hloexec.shadowing.store import Shadow, energy_of, wide
+from hloexec.shadowing.widening import WIDE, Floats, Kernels, library_entry
 from hloexec.values import Array, flat
 
-__all__ = ["Evaluated", "Evaluation", "is_inexact"]
+__all__ = ["Evaluation"]
 
 _LARGE = 1 << 14
 """Elements from which on an instruction is computed again for a part of its result only."""
 _SLICES = 8
-
-
-@attrs.frozen(eq=False)
-class Evaluated:
-    """A leaf of a result, its difference, and what the instruction did to it."""
-
-    value: Array
-    difference: Difference | None
-    """None where the leaf has no error."""
-    losses: Losses | None
-    """None where the elements only moved."""
-    moved: Blame | None = None
-    """The blame of elements that moved."""
-    absorbed: Array | None = None
-    """As in `Shadow`."""
-
-
-def is_inexact(value: object) -> bool:
-    """Whether a leaf is an array of floats or complex numbers."""
-    return isinstance(value, np.ndarray) and element_type_of(value.dtype).is_inexact
 
 
 class Evaluation:
@@ -72,28 +59,32 @@ class Evaluation:
         self.absorbing = Absorbing(computation, instruction)
         self.source: Evaluation | None = None
         """Of a convert, the sum or product that it rounds."""
-        self._bound: dict[Any, Callable[..., Any] | None] = {}
+        self._bound: dict[Floats, Callable[..., Any] | None] = {}
         self.is_failing = False
         """Whether it cannot be computed in f64: its results are taken as they are."""
 
     @property
     def is_computed(self) -> bool:
         """Whether a kernel of its own gives the result."""
-        return self.opcode is not None and self.opcode.role is Role.KERNEL or isinstance(self.entry, CustomCall)
+        return (self.opcode is not None and self.opcode.role is Role.KERNEL) or isinstance(self.entry, CustomCall)
 
-    def kernel(self, floats: Any) -> Callable[..., Any] | None:
+    def kernel(self, floats: Floats) -> Callable[..., Any] | None:
         if floats not in self._bound:
             self._bound[floats] = self._kernels.bound(self.computation, self.instruction, floats)
         return self._bound[floats]
+
+    def order(self, floats: Floats) -> Callable[..., tuple[int, Array]]:
+        """The rule by which it sorts operands with other floats."""
+        return self._kernels.order(self.computation, self.instruction, floats)
 
     def evaluated(
         self, value: object, operands: Sequence[Any], shadows: Sequence[Shadow | None]
     ) -> list[Evaluated] | None:
         """The leaves of floats of a result; None where it cannot be computed in f64."""
         if self.traits.moves is not None and not self.traits.reads_bits:
-            return self._moved(value, operands, shadows)
+            return moved(self, value, operands, shadows)
         if self.opcode is not None and self.opcode.order is not None:
-            return self._sorted(value, operands, shadows)
+            return reordered(self, value, operands, shadows)
         if self.traits.only_compared:
             compared = self.traits.only_compared
             shadows = [None if number in compared else shadow for number, shadow in enumerate(shadows)]
@@ -113,91 +104,12 @@ class Evaluation:
         kernel = self.kernel(WIDE)
         if kernel is None or self.traits.reads_bits or (self.opcode is not None and self.opcode.order is not None):
             return 0
-        results = flat(kernel(*_exact_operands(operands, shadows)))
+        results = flat(kernel(*exact_operands(operands, shadows)))
         count = 0
         for ours, theirs in zip(flat(value), results, strict=False):
             if isinstance(ours, np.ndarray) and not is_inexact(ours):
                 count += int(np.count_nonzero(ours != theirs))
         return count
-
-    # Movement
-
-    def _moved(
-        self, value: object, operands: Sequence[Any], shadows: Sequence[Shadow | None]
-    ) -> list[Evaluated] | None:
-        if not isinstance(value, np.ndarray):
-            return None
-        known = [shadow for shadow in shadows if shadow is not None]
-        if not known:
-            return [Evaluated(value, None, None)]
-        is_whole = any(shadow.is_whole for shadow in known)
-        is_wide = is_whole or any(
-            shadow.data.dtype.itemsize > 4 * (1 + (shadow.data.dtype.kind == "c")) for shadow in known
-        )
-        kernel = self.kernel(WIDE if is_wide else NARROW)
-        if kernel is None:
-            return None
-        is_complex = value.dtype.kind == "c"
-        dtype = (np.complex128 if is_complex else np.float64) if is_wide else np.complex64 if is_complex else np.float32
-        given = [
-            _moving(operand, shadow, dtype, is_whole) if is_inexact(operand) else operand
-            for operand, shadow in zip(operands, shadows, strict=True)
-        ]
-        data = np.asarray(kernel(*given))
-        blame = self._moved_blame(shadows, operands)
-        mask = self._moved_mask(operands, known) if len(operands) == 1 else None
-        if self.traits.keeps_all and self.traits.rearranges and not is_whole:
-            return [Evaluated(value, Difference(data, False, known[0].energy, 0), None, blame, mask)]
-        return [Evaluated(value, _difference(data, is_whole, value), None, blame, mask)]
-
-    def _moved_mask(self, operands: Sequence[Any], known: Sequence[Shadow]) -> Array | None:
-        kernel = None if known[0].absorbed is None else self.kernel(PREDS)
-        return None if kernel is None else np.asarray(kernel(known[0].absorbed))
-
-    def _moved_blame(self, shadows: Sequence[Shadow | None], operands: Sequence[Any]) -> Blame:
-        from hloexec.shadowing.blame import merged
-
-        known = [shadow for shadow in shadows if shadow is not None]
-        if len(known) < 2 or not self.is_elementwise:
-            return merged(shadows)
-        # A select: of each operand what was chosen.
-        kernel = self.kernel(WIDE)
-        assert kernel is not None
-        weights = []
-        for number, shadow in enumerate(shadows):
-            if shadow is None:
-                weights.append(0.0)
-                continue
-            given = [
-                operand if not is_inexact(operand) else _errors_of(operand, shadow if place == number else None)
-                for place, operand in enumerate(operands)
-            ]
-            weights.append(energy_of(np.asarray(kernel(*given))))
-        return merged(shadows, weights)
-
-    def _sorted(
-        self, value: object, operands: Sequence[Any], shadows: Sequence[Shadow | None]
-    ) -> list[Evaluated] | None:
-        from hloexec.shadowing.blame import merged
-
-        dimension, places = self._kernels.order(self.computation, self.instruction, SAME)(*operands)
-        found = []
-        for leaf, shadow in zip(flat(value), [*shadows, None], strict=False):
-            if not is_inexact(leaf):
-                continue
-            if shadow is None:
-                found.append(Evaluated(leaf, None, None))
-                continue
-            data = np.take_along_axis(shadow.data, places, dimension)
-            found.append(Evaluated(leaf, _difference(data, shadow.is_whole, leaf), None, merged([shadow])))
-        return found
-
-    def order_changes(self, operands: Sequence[Any], shadows: Sequence[Shadow | None]) -> int:
-        """At how many places another element would be if the shadows were sorted."""
-        order = self._kernels.order
-        _, places = order(self.computation, self.instruction, SAME)(*operands)
-        _, others = order(self.computation, self.instruction, WIDE)(*_exact_operands(operands, shadows))
-        return int(np.count_nonzero(places != others))
 
     # Arithmetic
 
@@ -283,7 +195,7 @@ class Evaluation:
         operands: Sequence[Any],
         shadows: Sequence[Shadow | None],
     ) -> list[Evaluated] | None:
-        exact = flat(kernel(*_exact_operands(operands, shadows)))
+        exact = flat(kernel(*exact_operands(operands, shadows)))
         leaves = flat(value)
         if len(exact) != len(leaves) or any(
             ours.shape != theirs.shape or theirs.dtype not in _WIDE_TYPES
@@ -297,15 +209,15 @@ class Evaluation:
         for number, (leaf, theirs) in enumerate(zip(leaves, exact, strict=True)):
             if not is_inexact(leaf):
                 continue
-            numbers = np.ascontiguousarray(theirs).reshape(-1)
-            difference = differences(lambda start, stop, numbers=numbers: numbers[start:stop], leaf)
+            difference = difference_of(theirs, leaf)
             if not difference.energy and not difference.is_whole:
                 found.append(Evaluated(leaf, None, None))
                 continue
             part = [_cut(array, cut) for array in (leaf, theirs)]
             sample = _compared(wide(part[0]), part[1], here[number], None if cut else sampled(difference, leaf))
             its = losses(sample, element_type_of(leaf.dtype), self.traits)
-            its = attrs.evolve(its, **self._weights(kernel, operands, shadows, number, here[number], cut))
+            weights, lost = self._weights(kernel, operands, shadows, number, here[number], cut)
+            its = attrs.evolve(its, weights=weights, lost_weights=lost)
             found.append(Evaluated(leaf, difference, _scaled(its, difference.energy)))
         if isinstance(self.entry, CustomCall) and not all(map(_is_plausible, found)):
             return None
@@ -324,10 +236,10 @@ class Evaluation:
             return list(exact), None
         pair = self._sliced(leaves, operands)
         if pair is None:
-            return flat(kernel(*map(_wide_operand, operands))), None
+            return flat(kernel(*map(wide_operand, operands))), None
         dimension, result_dimension, where = pair
         first = _cut(operands[0], (dimension, where))
-        given = [_wide_operand(operand) for operand in (first, *operands[1:])]
+        given = [wide_operand(operand) for operand in (first, *operands[1:])]
         return flat(kernel(*given)), (result_dimension, where)
 
     def _sliced(self, leaves: Sequence[Any], operands: Sequence[Any]) -> tuple[int, int, slice] | None:
@@ -351,8 +263,8 @@ class Evaluation:
         leaf: int,
         here: Array,
         cut: tuple[int, slice] | None,
-    ) -> dict[str, tuple[float, ...]]:
-        """How much of what is inherited comes from each operand."""
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """How much of what is inherited comes from each operand's finite errors, and from its lost elements."""
         wrong = [number for number, shadow in enumerate(shadows) if shadow is not None]
         weights = [0.0] * len(shadows)
         if len(wrong) == 1:
@@ -360,7 +272,7 @@ class Evaluation:
         elif wrong and cut is None and sum(operand.size for operand in operands) < _LARGE:
             for number in wrong:
                 alone = [shadow if place == number else None for place, shadow in enumerate(shadows)]
-                changed = np.subtract(flat(kernel(*_exact_operands(operands, alone)))[leaf], here)
+                changed = np.subtract(flat(kernel(*exact_operands(operands, alone)))[leaf], here)
                 weights[number] = energy_of(changed[np.isfinite(changed)])
         elif wrong:
             for number in wrong:
@@ -372,53 +284,16 @@ class Evaluation:
             weights, total = [float(number in wrong) for number in range(len(weights))], float(max(1, len(wrong)))
         shares = [weight / total for weight in weights]
         is_lost = [shadow is not None and shadow.lost > 0 for shadow in shadows]
-        return {
-            "weights": tuple(0.0 if lost else share for share, lost in zip(shares, is_lost, strict=True)),
-            "lost_weights": tuple(share if lost else 0.0 for share, lost in zip(shares, is_lost, strict=True)),
-        }
+        return (
+            tuple(0.0 if lost else share for share, lost in zip(shares, is_lost, strict=True)),
+            tuple(share if lost else 0.0 for share, lost in zip(shares, is_lost, strict=True)),
+        )
 
 
 _LARGEST, _SMALLEST = 2.0**1000, 2.0**-1000
 """What stands for numbers beyond f64, so that sums and products of a few are numbers, too."""
 _TINY = 1e-300
 _WIDE_TYPES = (np.dtype(np.float64), np.dtype(np.complex128))
-
-
-def _difference(data: Array, is_whole: bool, value: Array) -> Difference | None:
-    """The difference that elements which moved have."""
-    if is_whole:
-        errors = np.subtract(data, wide(value))
-        return Difference(data, True, energy_of(errors[np.isfinite(errors)]), 0)
-    energy = energy_of(data)
-    return Difference(data, False, energy, 0) if energy else None
-
-
-def _moving(operand: Array, shadow: Shadow | None, dtype: Any, is_whole: bool) -> Array:
-    if is_whole:
-        return wide(operand) if shadow is None else shadow.exact(operand)
-    if shadow is None:
-        # Nothing is read but zeros, which take no memory.
-        return np.broadcast_to(np.zeros((), dtype), operand.shape)
-    return shadow.data.astype(dtype, copy=False)
-
-
-def _errors_of(operand: Array, shadow: Shadow | None) -> Array:
-    if shadow is None:
-        return np.broadcast_to(np.zeros((), np.complex128 if operand.dtype.kind == "c" else np.float64), operand.shape)
-    errors = np.subtract(shadow.exact(operand), wide(operand)) if shadow.is_whole else shadow.data
-    errors = errors.astype(np.complex128 if errors.dtype.kind == "c" else np.float64)
-    return np.where(np.isfinite(errors), errors, 0)
-
-
-def _exact_operands(operands: Sequence[Any], shadows: Sequence[Shadow | None]) -> list[Any]:
-    return [
-        _wide_operand(operand) if shadow is None else shadow.exact(operand)
-        for operand, shadow in zip(operands, shadows, strict=True)
-    ]
-
-
-def _wide_operand(operand: Any) -> Any:
-    return wide(operand) if isinstance(operand, np.ndarray) else operand
 
 
 def _cut(array: Array, cut: tuple[int, slice] | None) -> Array:
@@ -453,8 +328,3 @@ def _scaled(found: Losses, energy: float) -> Losses:
 def _is_plausible(found: Evaluated) -> bool:
     """Whether a library call computes in f64 what it computes otherwise, quantities of other types aside."""
     return found.losses is None or found.losses.added <= 0.1 * found.losses.scale
-
-
-def part_bits(entry: ElementType) -> int:
-    """The width of an element's parts."""
-    return part_type(entry).bits

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
-import numpy as np
 
 from hloexec.devices.topology import Topology, groups_of
 from hloexec.dtypes import element_type_of
 from hloexec.exec.observers import Event
 from hloexec.ir import Computation, Instruction
 from hloexec.operations import exchanges, traits_of
-from hloexec.shadowing.elements import Difference, Sample, differences, sampled, taken
+from hloexec.shadowing.elements import Difference, Sample, difference_of, sampled, taken
 from hloexec.shadowing.kinds import Losses, losses
 from hloexec.shadowing.store import Shadow, Store, wide
 from hloexec.shadowing.widening import Kernels
@@ -53,14 +52,13 @@ class Exchanges:
         computation, instruction = event.computation, event.instruction
         device = event.devices[0]
         group, operands = self._members(computation, instruction, device)
-        exact, here, key = self._met(computation, instruction, group, operands)
+        exact, here = self._met(computation, instruction, group, operands)
         number = next(number for number, member in group.items() if member == device)
         shadows = [self._store.get(leaf) for member in operands.values() for leaf in member]
         is_wrong = any(shadow is not None for shadow in shadows)
         moves = traits_of(instruction).moves is not None
         for leaf, theirs, its in zip(leaves, exact[number], here[number], strict=True):
-            numbers = np.ascontiguousarray(theirs).reshape(-1)
-            difference = differences(lambda start, stop, numbers=numbers: numbers[start:stop], leaf)
+            difference = difference_of(theirs, leaf)
             if not difference.energy and not difference.is_whole:
                 yield leaf, None, None, shadows
             elif moves:
@@ -109,13 +107,13 @@ class Exchanges:
         instruction: Instruction,
         group: dict[int, int],
         operands: dict[int, list[Array]],
-    ) -> tuple[dict[int, list[Array]], dict[int, list[Array]], tuple[int, ...]]:
+    ) -> tuple[dict[int, list[Array]], dict[int, list[Array]]]:
         """What the members get exactly: out of their shadows, and out of their values as they are."""
         name = computation.name, instruction.name
         key = tuple(id(leaf) for member in operands.values() for leaf in member)
         known = self._last.get(name)
         if known is not None and known[0] == key:
-            return known[1], known[2], key
+            return known[1], known[2]
         if name not in self._functions:
             self._functions[name] = self._kernels.exchange(computation, instruction)
         function = self._functions[name]
@@ -133,7 +131,7 @@ class Exchanges:
             }
             exact = {number: flat(result) for number, result in function(known_exactly).items()}
         self._last[name] = key, exact, here
-        return exact, here, key
+        return exact, here
 
 
 def _taken_by_collectives(computation: Computation) -> frozenset[str]:

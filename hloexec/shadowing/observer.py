@@ -15,8 +15,9 @@ from hloexec.ir import Module
 from hloexec.operations import exchanges
 from hloexec.shadowing.blame import blamed, merged
 from hloexec.shadowing.elements import Difference
-from hloexec.shadowing.evaluation import Evaluated, Evaluation, is_inexact
+from hloexec.shadowing.evaluation import Evaluation
 from hloexec.shadowing.exchanging import Exchanges
+from hloexec.shadowing.moving import Evaluated, is_inexact, order_changes
 from hloexec.shadowing.outputs import LeafError, leaf_error
 from hloexec.shadowing.places import Place
 from hloexec.shadowing.store import EXACT, Blame, Shadow, Store, wide
@@ -121,7 +122,7 @@ class ShadowObserver:
         place = self.places[number]
         try:
             if evaluation.opcode is not None and evaluation.opcode.order is not None:
-                count = evaluation.order_changes(operands, shadows)
+                count = order_changes(evaluation, operands, shadows)
             else:
                 count = evaluation.decisions(event.value, operands, shadows)
         except (HloError, ValueError, TypeError, IndexError, ArithmeticError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Unpack
 
@@ -63,8 +63,8 @@ def _result(
     digits: tuple[SampledDigits, ...],
     by_place: dict[tuple[str, str], SampledDigits],
 ) -> ShadowRun:
-    scores: Counter[int] = Counter()
-    lost: Counter[int] = Counter()
+    scores: dict[int, float] = defaultdict(float)
+    lost: dict[int, float] = defaultdict(float)
     of_outputs: dict[int, list[tuple[float, int]]] = {}
     for number, output in enumerate(observer.outputs):
         for place, share in output.shares.items():

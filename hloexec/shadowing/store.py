@@ -82,7 +82,7 @@ def energy_of(array: Array) -> float:
         block = flat[start : start + _BLOCK]
         block = block.astype(np.complex128 if block.dtype.kind == "c" else np.float64)
         total += float(np.vdot(block, block).real)
-    return total * repeats
+    return total * float(repeats)
 
 
 _BLOCK = 1 << 13

@@ -22,7 +22,7 @@ __all__ = ["command"]
     default=0,
     show_default=True,
     metavar="N",
-    help="Also run N times (2 or more; 10 is a good number) with random rounding, for digits with a confidence interval.",
+    help="Also run N times (at least 2, better 10) with random rounding, for digits with a confidence interval.",
 )
 @click.option("--top", type=click.IntRange(0, 1000), default=10, show_default=True, help="Rows of each table; 0: all.")
 @run_options
@@ -30,8 +30,8 @@ __all__ = ["command"]
 def command(file: str, samples: int, top: int, as_json: bool, given: RunOptions) -> None:
     """Compute beside each value the number that it would be without rounding, and rank where digits are lost.
 
-    The shadow of a value is computed in f64 (of f64: in twice that), along the branches and indices of the run. Shows
-    how many digits of each output are right, and the instructions that the errors of the outputs come from: cancellation,
+    The shadow of a value is computed in f64 (of f64: in more), along the branches and indices of the run. Shows how
+    many digits of each output are right, and which instructions the errors of the outputs come from: cancellation,
     absorption, lost updates, overflow, underflow or plain rounding, with source line, path and iteration. Inputs and
     constants count as exact.
     """

@@ -1,0 +1,158 @@
+"""Elements that move: their differences move with them, by the instruction's own kernel, or as the run has sorted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import element_type_of
+from hloexec.shadowing.blame import merged
+from hloexec.shadowing.elements import Difference
+from hloexec.shadowing.kinds import Losses
+from hloexec.shadowing.store import Blame, Shadow, energy_of, wide
+from hloexec.shadowing.widening import NARROW, PREDS, SAME, WIDE
+from hloexec.values import Array, flat
+
+if TYPE_CHECKING:
+    from hloexec.shadowing.evaluation import Evaluation
+
+__all__ = ["Evaluated", "exact_operands", "is_inexact", "moved", "order_changes", "reordered", "wide_operand"]
+
+
+@attrs.frozen(eq=False)
+class Evaluated:
+    """A leaf of a result, its difference, and what the instruction did to it."""
+
+    value: Array
+    difference: Difference | None
+    """None where the leaf has no error."""
+    losses: Losses | None
+    """None where the elements only moved."""
+    moved: Blame | None = None
+    """The blame of elements that moved."""
+    absorbed: Array | None = None
+    """As in `Shadow`."""
+
+
+def is_inexact(value: object) -> bool:
+    """Whether a leaf is an array of floats or complex numbers."""
+    return isinstance(value, np.ndarray) and element_type_of(value.dtype).is_inexact
+
+
+def moved(
+    evaluation: Evaluation, value: object, operands: Sequence[Any], shadows: Sequence[Shadow | None]
+) -> list[Evaluated] | None:
+    """The leaf of what an instruction moves; None where it cannot move differences."""
+    if not isinstance(value, np.ndarray):
+        return None
+    known = [shadow for shadow in shadows if shadow is not None]
+    if not known:
+        return [Evaluated(value, None, None)]
+    is_whole = any(shadow.is_whole for shadow in known)
+    is_wide = is_whole or any(
+        shadow.data.dtype.itemsize > 4 * (1 + (shadow.data.dtype.kind == "c")) for shadow in known
+    )
+    kernel = evaluation.kernel(WIDE if is_wide else NARROW)
+    if kernel is None:
+        return None
+    is_complex = value.dtype.kind == "c"
+    dtype = (np.complex128 if is_complex else np.float64) if is_wide else np.complex64 if is_complex else np.float32
+    given = [
+        _moving(operand, shadow, dtype, is_whole) if is_inexact(operand) else operand
+        for operand, shadow in zip(operands, shadows, strict=True)
+    ]
+    data = np.asarray(kernel(*given))
+    blame = _moved_blame(evaluation, shadows, operands)
+    mask = _moved_mask(evaluation, operands, known) if len(operands) == 1 else None
+    if evaluation.traits.keeps_all and evaluation.traits.rearranges and not is_whole:
+        return [Evaluated(value, Difference(data, False, known[0].energy, 0), None, blame, mask)]
+    return [Evaluated(value, _difference(data, is_whole, value), None, blame, mask)]
+
+
+def _moved_mask(evaluation: Evaluation, operands: Sequence[Any], known: Sequence[Shadow]) -> Array | None:
+    kernel = None if known[0].absorbed is None else evaluation.kernel(PREDS)
+    return None if kernel is None else np.asarray(kernel(known[0].absorbed))
+
+
+def _moved_blame(evaluation: Evaluation, shadows: Sequence[Shadow | None], operands: Sequence[Any]) -> Blame:
+    known = [shadow for shadow in shadows if shadow is not None]
+    if len(known) < 2 or not evaluation.is_elementwise:
+        return merged(shadows)
+    # A select: of each operand what was chosen.
+    kernel = evaluation.kernel(WIDE)
+    assert kernel is not None
+    weights = []
+    for number, shadow in enumerate(shadows):
+        if shadow is None:
+            weights.append(0.0)
+            continue
+        given = [
+            operand if not is_inexact(operand) else _errors_of(operand, shadow if place == number else None)
+            for place, operand in enumerate(operands)
+        ]
+        weights.append(energy_of(np.asarray(kernel(*given))))
+    return merged(shadows, weights)
+
+
+def reordered(
+    evaluation: Evaluation, value: object, operands: Sequence[Any], shadows: Sequence[Shadow | None]
+) -> list[Evaluated] | None:
+    """The leaves of what an instruction sorts."""
+    dimension, places = evaluation.order(SAME)(*operands)
+    found = []
+    for leaf, shadow in zip(flat(value), [*shadows, None], strict=False):
+        if not is_inexact(leaf):
+            continue
+        if shadow is None:
+            found.append(Evaluated(leaf, None, None))
+            continue
+        data = np.take_along_axis(shadow.data, places, dimension)
+        found.append(Evaluated(leaf, _difference(data, shadow.is_whole, leaf), None, merged([shadow])))
+    return found
+
+
+def order_changes(evaluation: Evaluation, operands: Sequence[Any], shadows: Sequence[Shadow | None]) -> int:
+    """At how many places another element would be if the shadows were sorted."""
+    _, places = evaluation.order(SAME)(*operands)
+    _, others = evaluation.order(WIDE)(*exact_operands(operands, shadows))
+    return int(np.count_nonzero(places != others))
+
+
+def _difference(data: Array, is_whole: bool, value: Array) -> Difference | None:
+    """The difference that elements which moved have."""
+    if is_whole:
+        errors = np.subtract(data, wide(value))
+        return Difference(data, True, energy_of(errors[np.isfinite(errors)]), 0)
+    energy = energy_of(data)
+    return Difference(data, False, energy, 0) if energy else None
+
+
+def _moving(operand: Array, shadow: Shadow | None, dtype: Any, is_whole: bool) -> Array:
+    if is_whole:
+        return wide(operand) if shadow is None else shadow.exact(operand)
+    if shadow is None:
+        # Nothing is read but zeros, which take no memory.
+        return np.broadcast_to(np.zeros((), dtype), operand.shape)
+    return shadow.data.astype(dtype, copy=False)
+
+
+def _errors_of(operand: Array, shadow: Shadow | None) -> Array:
+    if shadow is None:
+        return np.broadcast_to(np.zeros((), np.complex128 if operand.dtype.kind == "c" else np.float64), operand.shape)
+    errors = np.subtract(shadow.exact(operand), wide(operand)) if shadow.is_whole else shadow.data
+    errors = errors.astype(np.complex128 if errors.dtype.kind == "c" else np.float64)
+    return np.where(np.isfinite(errors), errors, 0)
+
+
+def exact_operands(operands: Sequence[Any], shadows: Sequence[Shadow | None]) -> list[Any]:
+    return [
+        wide_operand(operand) if shadow is None else shadow.exact(operand)
+        for operand, shadow in zip(operands, shadows, strict=True)
+    ]
+
+
+def wide_operand(operand: Any) -> Any:
+    return wide(operand) if isinstance(operand, np.ndarray) else operand
