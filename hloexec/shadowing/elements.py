@@ -18,13 +18,25 @@ from hloexec.ops.threads import in_blocks
 from hloexec.shadowing.store import Shadow, wide
 from hloexec.values import Array
 
-__all__ = ["Difference", "Sample", "difference_of", "differences", "elementwise", "sampled", "taken"]
+__all__ = [
+    "SHARE",
+    "Difference",
+    "Sample",
+    "difference_of",
+    "differences",
+    "elementwise",
+    "exact_block",
+    "flattened",
+    "sampled",
+    "spread",
+    "taken",
+]
 
 _BLOCK = 1 << 13
 """Elements that are computed together: several f64 arrays of so many stay in the cache, and each is small enough for
 the allocator to hand out the same memory again."""
 _SAMPLE = 2048
-_SHARE = 0.3
+SHARE = 0.3
 """A sample that holds less of an error than this, for its size, says nothing of it."""
 
 
@@ -43,13 +55,13 @@ def elementwise(
     kernel: Callable[..., Array], operands: Sequence[Array], shadows: Sequence[Shadow | None], value: Array
 ) -> Difference:
     """The difference of an elementwise instruction's exact results from `value`, its operands being their shadows."""
-    flats = [_flat(operand) for operand in operands]
-    data = [None if shadow is None else _flat(shadow.data) for shadow in shadows]
+    flats = [flattened(operand) for operand in operands]
+    data = [None if shadow is None else flattened(shadow.data) for shadow in shadows]
 
     def exact(start: int, stop: int) -> Array:
         where = slice(start, stop)
         given = [
-            _exact_block(flat if flat.size == 1 else flat[where], kept, shadow, where)
+            exact_block(flat if flat.size == 1 else flat[where], kept, shadow, where)
             for flat, kept, shadow in zip(flats, data, shadows, strict=True)
         ]
         return np.asarray(kernel(*given))
@@ -104,14 +116,14 @@ def _whole(exact: Callable[[int, int], Array], flat: Array, shape: tuple[int, ..
     return Difference(found.reshape(shape), True, energy, heaviest)
 
 
-def _flat(array: Array) -> Array:
+def flattened(array: Array) -> Array:
     """The elements in one dimension; a single one where all are the same in memory."""
     if not any(array.strides) and array.size:
         return array[(slice(1),) * array.ndim].reshape(-1)
     return np.ascontiguousarray(array).reshape(-1)
 
 
-def _exact_block(block: Array, data: Array | None, shadow: Shadow | None, where: slice) -> Array:
+def exact_block(block: Array, data: Array | None, shadow: Shadow | None, where: slice) -> Array:
     if shadow is None or data is None:
         return wide(block)
     kept = data if data.size == 1 else data[where]
@@ -125,7 +137,7 @@ def _exact_block(block: Array, data: Array | None, shadow: Shadow | None, where:
 
 
 @lru_cache(maxsize=256)
-def _spread(size: int) -> Array:
+def spread(size: int) -> Array:
     """Places that are spread over a flat array without following any of its dimensions."""
     return np.unique((np.arange(_SAMPLE, dtype=np.uint64) * np.uint64(2654435761)) % np.uint64(size)).astype(np.int64)
 
@@ -135,13 +147,13 @@ def sampled(difference: Difference, value: Array) -> Array | None:
     size = value.size
     if size <= _SAMPLE:
         return None
-    places = _spread(size)
+    places = spread(size)
     if difference.is_whole:
         lost = np.flatnonzero(~np.isfinite(wide(value)).reshape(-1))[:_SAMPLE]
         if lost.size:
             places = np.union1d(places, lost)
     errors = _errors(difference, value, places)
-    if float(np.vdot(errors, errors).real) * size >= _SHARE * difference.energy * places.size:
+    if float(np.vdot(errors, errors).real) * size >= SHARE * difference.energy * places.size:
         return places
     block = np.arange(difference.heaviest, min(size, difference.heaviest + _BLOCK))
     errors = np.abs(_errors(difference, value, block))
@@ -228,5 +240,7 @@ class Sample:
 
 
 def _exact_places(shadow: Shadow, array: Array, places: Array | None) -> Array:
+    if shadow.pending is not None and places is not None and places is spread(shadow.pending.size):
+        return shadow.pending.sample
     data = taken(shadow.data, places)
     return data if shadow.is_whole else np.add(array, data, dtype=array.dtype)

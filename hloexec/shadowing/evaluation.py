@@ -7,6 +7,7 @@ operands as they are, to tell what the instruction adds. Results of f64 are a ma
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,8 @@ from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Traits
 from hloexec.shadowing import doubled
 from hloexec.shadowing.absorption import Absorbing, absorbed, absorbed_before
-from hloexec.shadowing.elements import Sample, difference_of, elementwise, sampled, taken
+from hloexec.shadowing.blame import blamed
+from hloexec.shadowing.elements import Difference, Sample, difference_of, elementwise, sampled, spread, taken
 from hloexec.shadowing.kinds import Losses, losses
 from hloexec.shadowing.moving import (
     Evaluated,
@@ -32,8 +34,10 @@ from hloexec.shadowing.moving import (
     reordered,
     wide_operand,
 )
-from hloexec.shadowing.store import Shadow, energy_of, wide
-from hloexec.shadowing.widening import WIDE, Floats, Kernels, library_entry
+from hloexec.shadowing.pending import Pending, is_finite, may_wait
+from hloexec.shadowing.places import Place
+from hloexec.shadowing.store import Blame, Shadow, energy_of, wide
+from hloexec.shadowing.widening import SAME, WIDE, Floats, Kernels, library_entry
 from hloexec.values import Array, flat
 
 __all__ = ["Evaluation"]
@@ -46,8 +50,12 @@ _SLICES = 8
 class Evaluation:
     """How one instruction is computed on shadows; made once for each."""
 
-    def __init__(self, kernels: Kernels, computation: Computation, instruction: Instruction) -> None:
+    def __init__(
+        self, kernels: Kernels, computation: Computation, instruction: Instruction, number: int, place: Place
+    ) -> None:
         self._kernels = kernels
+        self.number = number
+        self.place = place
         self.computation = computation
         self.instruction = instruction
         library = library_entry(instruction)
@@ -59,7 +67,6 @@ class Evaluation:
         self.absorbing = Absorbing(computation, instruction)
         self.source: Evaluation | None = None
         """Of a convert, the sum or product that it rounds."""
-        self._bound: dict[Floats, Callable[..., Any] | None] = {}
         self.is_failing = False
         """Whether it cannot be computed in f64: its results are taken as they are."""
 
@@ -69,9 +76,7 @@ class Evaluation:
         return (self.opcode is not None and self.opcode.role is Role.KERNEL) or isinstance(self.entry, CustomCall)
 
     def kernel(self, floats: Floats) -> Callable[..., Any] | None:
-        if floats not in self._bound:
-            self._bound[floats] = self._kernels.bound(self.computation, self.instruction, floats)
-        return self._bound[floats]
+        return self._kernels.bound(self.computation, self.instruction, floats)
 
     def order(self, floats: Floats) -> Callable[..., tuple[int, Array]]:
         """The rule by which it sorts operands with other floats."""
@@ -120,29 +125,89 @@ class Evaluation:
         operands: Sequence[Array],
         shadows: Sequence[Shadow | None],
     ) -> Evaluated:
-        entry = element_type_of(value.dtype)
         self.absorbing.keep(value, operands)
+        if may_wait(value, shadows) and is_finite(value):
+            found = self._waiting(kernel, value, operands, shadows)
+            if found is not None:
+                return found
+        return self._at_once(kernel, value, operands, shadows)
+
+    def _at_once(
+        self, kernel: Callable[..., Array], value: Array, operands: Sequence[Array], shadows: Sequence[Shadow | None]
+    ) -> Evaluated:
         found = elementwise(self._in_range(kernel), operands, shadows, value)
         if not found.energy and not found.is_whole:
             return Evaluated(value, None, None)
         places = sampled(found, value)
-        sample = Sample.of(self._in_range(kernel), operands, shadows, value, places)
-        before = absorbed_before(shadows, places)
-        combined = self.absorbing.combined(operands, self.source.absorbing if self.source is not None else None)
-        if combined is not None:
-            its = absorbed(value, combined[0], sample.added, places, is_sum=combined[1])
-            sample = attrs.evolve(sample, absorbed=its, absorbed_before=before)
-        units = [shadow.blame.unit for shadow in shadows if shadow is not None]
-        its_losses = losses(sample, entry, self.traits, max(units, default=0.0))
+        sample = self._sample(kernel, value, operands, shadows, places)
+        its_losses = self._losses(sample, value, shadows)
         mask = sample.absorbed if places is None and sample.absorbed is not None and sample.absorbed.any() else None
-        if mask is None and places is None and before is not None and self.traits.converts and not its_losses.added:
-            mask = before
+        if mask is None and places is None and self.traits.converts and not its_losses.added:
+            mask = sample.absorbed_before
         return Evaluated(
             value,
             found,
             _scaled(its_losses, found.energy),
             absorbed=None if mask is None else mask.reshape(value.shape),
         )
+
+    def _waiting(
+        self, kernel: Callable[..., Array], value: Array, operands: Sequence[Array], shadows: Sequence[Shadow | None]
+    ) -> Evaluated | None:
+        """A leaf whose shadow is pending; None where a sample shows no error."""
+        places = spread(value.size)
+        sample = self._sample(kernel, value, operands, shadows, places)
+        its_losses = self._losses(sample, value, shadows)
+        energy = (its_losses.added + its_losses.inherited) * (value.size / places.size)
+        if not energy > 0 or not np.isfinite(energy):
+            return None
+        links = tuple(None if shadow is None else shadow.pending for shadow in shadows)
+        pending = Pending(
+            kernel=self._in_range(kernel),
+            operands=tuple(
+                operand if before is None else None for operand, before in zip(operands, links, strict=True)
+            ),
+            shadows=tuple(shadows),
+            links=links,
+            value=weakref.ref(value),
+            size=value.size,
+            sample=sample.exact,
+            own=self.kernel(SAME),
+            again=self._blamed_at_once,
+            length=1 + sum(before.length for before in links if before is not None),
+        )
+        return Evaluated(value, None, _scaled(its_losses, energy), pending=pending, energy=energy)
+
+    def _blamed_at_once(
+        self, value: Array, operands: Sequence[Array], shadows: Sequence[Shadow | None]
+    ) -> tuple[Difference, Blame] | None:
+        kernel = self.kernel(WIDE)
+        assert kernel is not None
+        found = self._at_once(kernel, value, operands, shadows)
+        if found.difference is None or found.losses is None:
+            return None
+        self.place.take(found.losses)
+        return found.difference, blamed(self.number, found.losses, shadows, element_type_of(value.dtype))
+
+    def _sample(
+        self,
+        kernel: Callable[..., Array],
+        value: Array,
+        operands: Sequence[Array],
+        shadows: Sequence[Shadow | None],
+        places: Array | None,
+    ) -> Sample:
+        sample = Sample.of(self._in_range(kernel), operands, shadows, value, places)
+        before = absorbed_before(shadows, places)
+        combined = self.absorbing.combined(operands, self.source.absorbing if self.source is not None else None)
+        if combined is None:
+            return attrs.evolve(sample, absorbed_before=before)
+        its = absorbed(value, combined[0], sample.added, places, is_sum=combined[1])
+        return attrs.evolve(sample, absorbed=its, absorbed_before=before)
+
+    def _losses(self, sample: Sample, value: Array, shadows: Sequence[Shadow | None]) -> Losses:
+        units = [shadow.blame.unit for shadow in shadows if shadow is not None]
+        return losses(sample, element_type_of(value.dtype), self.traits, max(units, default=0.0))
 
     def _in_range(self, kernel: Callable[..., Array]) -> Callable[..., Array]:
         """The kernel, but beyond the numbers of f64 with the largest and the smallest of them, so that a function that

@@ -18,6 +18,7 @@ from hloexec.values import Array, flat
 
 if TYPE_CHECKING:
     from hloexec.shadowing.evaluation import Evaluation
+    from hloexec.shadowing.pending import Pending
 
 __all__ = ["Evaluated", "exact_operands", "is_inexact", "moved", "order_changes", "reordered", "wide_operand"]
 
@@ -35,6 +36,9 @@ class Evaluated:
     """The blame of elements that moved."""
     absorbed: Array | None = None
     """As in `Shadow`."""
+    pending: Pending | None = None
+    """In place of the difference, how it is computed, and an estimate of its energy."""
+    energy: float = 0.0
 
 
 def is_inexact(value: object) -> bool:

@@ -21,7 +21,7 @@ from hloexec.shadowing.moving import Evaluated, is_inexact, order_changes
 from hloexec.shadowing.outputs import LeafError, leaf_error
 from hloexec.shadowing.places import Place
 from hloexec.shadowing.store import EXACT, Blame, Shadow, Store, wide
-from hloexec.shadowing.widening import Kernels
+from hloexec.shadowing.widening import kernels_of
 from hloexec.values import Array, flat
 
 __all__ = ["ShadowObserver"]
@@ -32,7 +32,7 @@ class ShadowObserver:
 
     def __init__(self, module: Module, entry: str | None, topology: Topology) -> None:
         self._entry = module.entry_name if entry is None else entry.removeprefix("%")
-        self._kernels = Kernels(module)
+        self._kernels = kernels_of(module)
         self._store = Store()
         self._exchanges = Exchanges(self._kernels, self._store, topology)
         self._evaluations: dict[tuple[str, str], tuple[Evaluation, int]] = {}
@@ -63,9 +63,10 @@ class ShadowObserver:
         key = event.computation.name, event.instruction.name
         found = self._evaluations.get(key)
         if found is None:
-            made = Evaluation(self._kernels, event.computation, event.instruction)
+            place = Place(event.computation, event.instruction)
+            made = Evaluation(self._kernels, event.computation, event.instruction, len(self.places), place)
             found = self._evaluations[key] = made, len(self.places)
-            self.places.append(Place(event.computation, event.instruction))
+            self.places.append(place)
             if made.absorbing.source is not None:
                 source = self._evaluations.get((event.computation.name, made.absorbing.source))
                 made.source = None if source is None else source[0]
@@ -102,6 +103,10 @@ class ShadowObserver:
     def _keep(self, event: Event, number: int, found: Evaluated, shadows: Sequence[Shadow | None]) -> None:
         if found.losses is not None:
             self.places[number].note(event, found.losses)
+        if found.pending is not None and found.losses is not None:
+            blame = blamed(number, found.losses, shadows, element_type_of(found.value.dtype))
+            self._store.put(found.value, Shadow(None, False, found.energy, 0, blame, pending=found.pending))
+            return
         if found.difference is None:
             self._store.put(found.value, EXACT)
             return

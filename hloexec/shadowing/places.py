@@ -46,17 +46,22 @@ class Place:
     def note(self, event: Event, found: Losses) -> None:
         """Take one run into account."""
         self.runs += 1
+        self.take(found)
         scale = found.scale if found.scale > 0 else 1.0
-        for kind, energy in found.kinds.items():
-            self.kinds[kind] = self.kinds.get(kind, 0.0) + min(energy / scale, 1.0)
-        for kind, count in found.counts.items():
-            self.counts[kind] = self.counts.get(kind, 0) + count
         added = min((found.added / scale) ** 0.5, 1.0) if not found.born else 1.0
         inherited = min((found.inherited / scale) ** 0.5, 1.0)
         if event.iteration is not None and found.kinds.get("absorption", 0.0) > 0.5 * found.added:
             self.absorbing_runs += 1
         if self.worst is None or max(added, inherited) > max(self.worst.added, self.worst.inherited):
             self.worst = Worst(event.name, event.iteration, event.devices, inherited, added)
+
+    def take(self, found: Losses) -> None:
+        """Take into account how a run loses digits."""
+        scale = found.scale if found.scale > 0 else 1.0
+        for kind, energy in found.kinds.items():
+            self.kinds[kind] = self.kinds.get(kind, 0.0) + min(energy / scale, 1.0)
+        for kind, count in found.counts.items():
+            self.counts[kind] = self.counts.get(kind, 0) + count
 
     def kind(self, *, is_lost: bool) -> str:
         """How it loses most; `is_lost` says that what it loses has made others infinite or NaN, for which elements that

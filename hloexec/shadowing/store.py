@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -18,6 +18,9 @@ import numpy as np
 from hloexec.dtypes import element_type_of
 from hloexec.ops.common import widen
 from hloexec.values import Array
+
+if TYPE_CHECKING:
+    from hloexec.shadowing.pending import Pending
 
 __all__ = ["EXACT", "Blame", "Shadow", "Store", "energy_of", "wide"]
 
@@ -34,21 +37,45 @@ class Blame:
     """The largest unit roundoff of the types that the error was made in."""
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Shadow:
     """What the elements of an array would be without rounding."""
 
-    data: Array
-    """The differences from the array, in f32 or (of f64) in f64; or, where `is_whole`, the numbers themselves in f64.
-    Where a difference does not tell: beside infinities, and where it is too small for f32."""
-    is_whole: bool
+    _data: Array | None
+    _is_whole: bool
     energy: float
-    """The sum of the squares of the differences of finite elements."""
+    """The sum of the squares of the differences of finite elements; of what is pending, as a sample shows it."""
     lost: int
     """How many elements are infinite or NaN and should not be."""
     blame: Blame
     absorbed: Array | None = None
     """Of small arrays, where the error comes from absorption alone (`hloexec.shadowing.kinds`); None where nowhere."""
+    pending: Pending | None = None
+    """How it is computed, as long as nothing has asked for it."""
+
+    @property
+    def data(self) -> Array:
+        """The differences from the array, in f32 or (of f64) in f64; or, where `is_whole`, the numbers themselves in
+        f64. Where a difference does not tell: beside infinities, and where it is too small for f32."""
+        self.settle()
+        assert self._data is not None
+        return self._data
+
+    @property
+    def is_whole(self) -> bool:
+        self.settle()
+        return self._is_whole
+
+    def settle(self, value: Array | None = None) -> None:
+        """Compute what is pending; `value` is the array whose shadow it is, where that has been computed again."""
+        pending = self.pending
+        if pending is None:
+            return
+        if value is not None and pending.value() is None:
+            pending.value = weakref.ref(value)
+        found, blame = pending.computed(self.energy)
+        self._data, self._is_whole, self.energy, self.pending = found.data, found.is_whole, found.energy, None
+        self.blame = blame or self.blame
 
     def exact(self, value: Array) -> Array:
         """The numbers in f64 (c128), for the array whose shadow it is."""
@@ -100,7 +127,8 @@ class Store:
     @property
     def bytes(self) -> int:
         """How much memory the shadows take."""
-        return sum(entry[1].data.nbytes for entry in self._entries.values() if entry[1] is not None)
+        shadows = (entry[1] for entry in self._entries.values())
+        return sum(shadow.data.nbytes for shadow in shadows if shadow is not None and shadow.pending is None)
 
     def knows(self, array: Array) -> bool:
         """Whether an array was seen before."""

@@ -6,6 +6,7 @@ every complex type. Where elements only move, the kernel moves differences in wh
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -28,7 +29,7 @@ from hloexec.plan.schedule import callees_first
 from hloexec.plan.steps import Plan
 from hloexec.values import Array
 
-__all__ = ["NARROW", "PREDS", "SAME", "WIDE", "Floats", "Kernels", "library_entry", "retyped"]
+__all__ = ["NARROW", "PREDS", "SAME", "WIDE", "Floats", "Kernels", "kernels_of", "library_entry", "retyped"]
 
 
 @attrs.frozen
@@ -82,16 +83,23 @@ class Kernels:
     """The kernels of a module's instructions for other floats; each is bound once."""
 
     def __init__(self, module: Module) -> None:
-        self._module = module
+        self._module = weakref.ref(module)
         self._callees: dict[tuple[str, Floats], Callee] = {}
+        self._bound: dict[tuple[str, str, Floats], Callable[..., Any] | None] = {}
 
     def bound(self, computation: Computation, instruction: Instruction, floats: Floats) -> Callable[..., Any] | None:
         """The kernel of an instruction; None where it has none, or none that takes such floats."""
+        key = computation.name, instruction.name, floats
+        if key not in self._bound:
+            self._bound[key] = self._found(computation, instruction, floats)
+        return self._bound[key]
+
+    def _found(self, computation: Computation, instruction: Instruction, floats: Floats) -> Callable[..., Any] | None:
         entry: Opcode | CustomCall | None = library_entry(instruction) or find_opcode(instruction.opcode)
         if entry is None or entry.evaluate is None or not entry.is_pure:
             return None
         try:
-            return self._bound(computation, instruction, entry, floats)
+            return self._of_entry(computation, instruction, entry, floats)
         except HloError:
             return None
 
@@ -104,7 +112,7 @@ class Kernels:
         given = bound(_Context(self, floats), computation, instruction, frozenset({"attributes", "computations"}))
         return partial(entry.order, **given)
 
-    def _bound(
+    def _of_entry(
         self, computation: Computation, instruction: Instruction, entry: Opcode | CustomCall, floats: Floats
     ) -> Callable[..., Any]:
         wide = _widened_instruction(instruction, floats)
@@ -145,11 +153,26 @@ class Kernels:
         """A called computation in which everything is widened."""
         key = name, floats
         if key not in self._callees:
-            called = callees_first(self._module, self._module.by_name[name])
+            whole = self._module()
+            assert whole is not None
+            called = callees_first(whole, whole.by_name[name])
             computations = tuple(_widened_computation(each, floats) for each in called)
             module = Module(name="widened", computations=computations, entry_name=name)
             self._callees[key] = PlanCallee(build(module, module.entry, Options(REFERENCE)))
         return self._callees[key]
+
+
+_known: dict[int, tuple[weakref.ref[Module], Kernels]] = {}
+"""By the module's identity."""
+
+
+def kernels_of(module: Module) -> Kernels:
+    """The kernels of a module, which are bound once for all runs of it."""
+    found = _known.get(id(module))
+    if found is None or found[0]() is not module:
+        key = id(module)
+        found = _known[key] = weakref.ref(module, lambda _: _known.pop(key, None)), Kernels(module)
+    return found[1]
 
 
 def _around(computation: Computation, instruction: Instruction, operands: Sequence[Instruction]) -> Computation:

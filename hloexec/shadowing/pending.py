@@ -1,0 +1,147 @@
+"""Shadows that are not computed until something needs more than a sample of them.
+
+A chain of elementwise instructions computes its last shadow block by block from those that it began with. The shadows
+in between need neither memory nor conversions, and most are never asked for. What each instruction adds and inherits is
+measured on a sample at once. Where the whole array turns out to have far more error than the sample has shown, the
+chain is computed again, instruction by instruction.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+
+from hloexec.dtypes import element_type_of
+from hloexec.shadowing.elements import SHARE, Difference, differences, exact_block, flattened
+from hloexec.shadowing.store import Shadow
+from hloexec.values import Array
+
+if TYPE_CHECKING:
+    from hloexec.shadowing.store import Blame
+
+__all__ = ["Pending", "is_finite", "may_wait"]
+
+_LEAST = 1 << 15
+"""Elements from which on an array's shadow may wait."""
+_MOST = 24
+"""Instructions of a chain."""
+
+
+@attrs.define(eq=False)
+class Pending:
+    """How a shadow is computed."""
+
+    kernel: Callable[..., Array]
+    """For f64."""
+    operands: tuple[Array | None, ...]
+    """None for those whose shadows are pending themselves."""
+    shadows: tuple[Shadow | None, ...]
+    links: tuple[Pending | None, ...]
+    """For those how they are computed, even where something has asked for them since."""
+    value: weakref.ref[Any]
+    size: int
+    sample: Array
+    """The exact numbers at the places of a sample (`hloexec.shadowing.elements.spread`)."""
+    own: Callable[..., Array] | None
+    """The kernel for the types of the run."""
+    again: Callable[[Array, Sequence[Array], Sequence[Shadow | None]], tuple[Difference, Blame] | None]
+    """Computes the instruction by itself."""
+    length: int
+
+    def computed(self, estimate: float) -> tuple[Difference, Blame | None]:
+        """The difference from the value; and the blame, where the sample has not shown most of the error."""
+        value = self.value()
+        assert value is not None
+        chain = self._chain()
+        flats = [[None if operand is None else flattened(operand) for operand in link.operands] for link in chain]
+        data = [
+            [
+                None if shadow is None or operand is None else flattened(shadow.data)
+                for operand, shadow in zip(link.operands, link.shadows, strict=True)
+            ]
+            for link in chain
+        ]
+
+        def exact(start: int, stop: int) -> Array:
+            where = slice(start, stop)
+            known: dict[int, Array] = {}
+            for link, arrays, kept in zip(chain, flats, data, strict=True):
+                given = []
+                for array, its, shadow, before in zip(arrays, kept, link.shadows, link.links, strict=True):
+                    if array is None:
+                        given.append(known[id(before)])
+                    else:
+                        given.append(exact_block(array if array.size == 1 else array[where], its, shadow, where))
+                known[id(link)] = np.asarray(link.kernel(*given))
+            return known[id(self)]
+
+        found = differences(exact, value)
+        if estimate >= SHARE * found.energy and not found.is_whole:
+            return found, None
+        return self._again(value) or (found, None)
+
+    def _chain(self) -> list[Pending]:
+        """What has to be computed, this last."""
+        found: dict[int, Pending] = {}
+        stack: list[tuple[Pending, bool]] = [(self, False)]
+        while stack:
+            link, is_known = stack.pop()
+            if id(link) in found:
+                continue
+            if is_known:
+                found[id(link)] = link
+                continue
+            stack.append((link, True))
+            stack += [(before, False) for before in link.links if before is not None]
+        return list(found.values())
+
+    def _again(self, value: Array) -> tuple[Difference, Blame] | None:
+        """The same, one instruction after the other."""
+        operands = self._values()
+        if operands is None:
+            return None
+        for operand, shadow in zip(operands, self.shadows, strict=True):
+            if shadow is not None:
+                shadow.settle(operand)
+        return self.again(value, operands, self.shadows)
+
+    def _values(self) -> list[Array] | None:
+        """The operands as they are; those that were not kept are computed again."""
+        found = []
+        for operand, before in zip(self.operands, self.links, strict=True):
+            if operand is not None:
+                found.append(operand)
+                continue
+            assert before is not None
+            its = before._values()
+            if its is None or before.own is None:
+                return None
+            found.append(np.asarray(before.own(*its)))
+        return found
+
+
+def may_wait(value: Array, shadows: Sequence[Shadow | None]) -> bool:
+    """Whether the shadow of an elementwise instruction's result may be computed later."""
+    if value.size < _LEAST or value.dtype.kind == "c" or value.dtype.itemsize > 4:
+        return False
+    known = [shadow for shadow in shadows if shadow is not None]
+    if not known or any(shadow.pending is None and shadow.is_whole for shadow in known):
+        return False
+    return sum(shadow.pending.length for shadow in known if shadow.pending is not None) < _MOST
+
+
+def is_finite(value: Array) -> bool:
+    """Whether an array has neither infinities nor NaN; what is so large that its square is infinite counts as such."""
+    flat = np.ascontiguousarray(value).reshape(-1)
+    if value.dtype == np.float32:
+        return math.isfinite(float(np.vdot(flat, flat)))
+    entry = element_type_of(value.dtype)
+    if entry.bits != 16:
+        return False
+    mask = ((1 << entry.exponent_bits) - 1) << entry.mantissa_bits
+    return not ((flat.view(np.uint16) & mask) == mask).any()
