@@ -18,7 +18,7 @@ from hloexec.ir import ArrayShape, Computation, Instruction
 from hloexec.operations import traits_of
 from hloexec.ops.traits import Traits
 from hloexec.precision import unit_roundoff
-from hloexec.shadowing.elements import taken
+from hloexec.shadowing.computing.elements import taken
 from hloexec.shadowing.store import Shadow, wide
 from hloexec.values import Array
 

@@ -30,7 +30,7 @@ from hloexec.ir import Module
 from hloexec.numerics.statistics import leaves
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, NumericsPolicy, numerics_policy
 from hloexec.precision import unit_roundoff
-from hloexec.shadowing.elements import taken
+from hloexec.shadowing.computing.elements import taken
 from hloexec.shadowing.store import wide
 from hloexec.values import Array, Inputs, flat
 

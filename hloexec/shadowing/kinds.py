@@ -19,7 +19,7 @@ import numpy as np
 from hloexec.dtypes import ElementType
 from hloexec.ops.traits import Traits
 from hloexec.precision import smallest_normal, unit_roundoff
-from hloexec.shadowing.elements import Sample
+from hloexec.shadowing.computing.elements import Sample
 from hloexec.values import Array
 
 __all__ = ["KINDS", "Losses", "losses"]

@@ -14,14 +14,14 @@ from hloexec.exec.observers import Event
 from hloexec.ir import Module
 from hloexec.operations import exchanges
 from hloexec.shadowing.blame import blamed, merged
-from hloexec.shadowing.elements import Difference
-from hloexec.shadowing.evaluation import Evaluation
-from hloexec.shadowing.exchanging import Exchanges
-from hloexec.shadowing.moving import Evaluated, is_inexact, order_changes
+from hloexec.shadowing.computing.elements import Difference
+from hloexec.shadowing.computing.evaluation import Evaluation
+from hloexec.shadowing.computing.exchanging import Exchanges
+from hloexec.shadowing.computing.moving import Evaluated, is_inexact, order_changes
+from hloexec.shadowing.computing.widening import kernels_of
 from hloexec.shadowing.outputs import LeafError, leaf_error
 from hloexec.shadowing.places import Place
 from hloexec.shadowing.store import EXACT, Blame, Shadow, Store, wide
-from hloexec.shadowing.widening import kernels_of
 from hloexec.values import Array, flat
 
 __all__ = ["ShadowObserver"]

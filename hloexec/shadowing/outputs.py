@@ -10,7 +10,7 @@ import numpy as np
 
 from hloexec.dtypes import ElementType, element_type_of
 from hloexec.precision import unit_roundoff
-from hloexec.shadowing.elements import taken
+from hloexec.shadowing.computing.elements import taken
 from hloexec.shadowing.store import Shadow, wide
 from hloexec.values import Array
 

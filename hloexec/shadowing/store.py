@@ -20,7 +20,7 @@ from hloexec.ops.common import widen
 from hloexec.values import Array
 
 if TYPE_CHECKING:
-    from hloexec.shadowing.pending import Pending
+    from hloexec.shadowing.computing.pending import Pending
 
 __all__ = ["EXACT", "Blame", "Shadow", "Store", "energy_of", "wide"]
 

@@ -246,3 +246,39 @@ def test_an_index_that_rounding_decides_is_told() -> None:
     rounded = (x.astype(np.float32) ** 2).astype(ml_dtypes.bfloat16)
     found = hloexec.shadow(module, [x])
     assert bool(found.decisions) == bool(rounded[0] == rounded[1])
+
+
+def test_errors_in_few_elements_of_a_large_array_are_found() -> None:
+    """One element in 2¹⁷ cancels, which no sample is likely to hold."""
+    module = parsed(
+        """x = T[131072] parameter(0)
+        y = T[131072] parameter(1)
+        s = T[131072] multiply(x, x)
+        d = T[131072] subtract(s, y)
+        w = T[131072] multiply(d, x)
+        ROOT r = T[131072] divide(w, d)""",
+        "f32",
+    )
+    x, y = numbers("f32", 131072), np.full(131072, 9, np.float32)
+    x[70001] = 1.2345679
+    y[70001] = np.float32(x[70001]) ** 2 * np.float32(1 + 2.0**-22)
+    found = hloexec.shadow(module, [x, y])
+    assert found.outputs[0].worst_digits is not None and found.outputs[0].worst_digits > 6
+    without_quotient = parsed(
+        """x = T[131072] parameter(0)
+        y = T[131072] parameter(1)
+        s = T[131072] multiply(x, x)
+        t = T[131072] multiply(s, x)
+        u = T[131072] divide(t, x)
+        big = T[131072] multiply(u, m)
+        m = T[131072] parameter(2)
+        ROOT r = T[131072] add(big, y)""",
+        "f32",
+    )
+    m = np.zeros(131072, np.float32)
+    m[70001] = 1e6
+    rest = np.zeros(131072, np.float32)
+    rest[70001] = -1e6 * np.float32(x[70001]) ** 2
+    first = hloexec.shadow(without_quotient, [x, rest, m]).culprit
+    assert first is not None
+    assert (first.instruction, first.kind) == ("r", "cancellation")

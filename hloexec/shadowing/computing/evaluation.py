@@ -21,12 +21,11 @@ from hloexec.operations import traits_of
 from hloexec.ops.registry import Opcode, Role, find_opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Traits
-from hloexec.shadowing import doubled
 from hloexec.shadowing.absorption import Absorbing, absorbed, absorbed_before
 from hloexec.shadowing.blame import blamed
-from hloexec.shadowing.elements import Difference, Sample, difference_of, elementwise, sampled, spread, taken
-from hloexec.shadowing.kinds import Losses, losses
-from hloexec.shadowing.moving import (
+from hloexec.shadowing.computing import doubled
+from hloexec.shadowing.computing.elements import Difference, Sample, difference_of, elementwise, sampled, spread, taken
+from hloexec.shadowing.computing.moving import (
     Evaluated,
     exact_operands,
     is_inexact,
@@ -34,10 +33,11 @@ from hloexec.shadowing.moving import (
     reordered,
     wide_operand,
 )
-from hloexec.shadowing.pending import Pending, is_finite, may_wait
+from hloexec.shadowing.computing.pending import Pending, is_finite, may_wait
+from hloexec.shadowing.computing.widening import SAME, WIDE, Floats, Kernels, library_entry
+from hloexec.shadowing.kinds import Losses, losses
 from hloexec.shadowing.places import Place
 from hloexec.shadowing.store import Blame, Shadow, energy_of, wide
-from hloexec.shadowing.widening import SAME, WIDE, Floats, Kernels, library_entry
 from hloexec.values import Array, flat
 
 __all__ = ["Evaluation"]

@@ -22,7 +22,7 @@ from hloexec.ops.policies.policy import POLICIES
 from hloexec.ops.registry import Opcode
 from hloexec.ops.rounding import Rounding
 from hloexec.ops.traits import Traits
-from hloexec.shadowing.elements import Difference, Sample, sampled, taken
+from hloexec.shadowing.computing.elements import Difference, Sample, sampled, taken
 from hloexec.shadowing.store import Shadow, energy_of, wide
 from hloexec.values import Array, flat
 

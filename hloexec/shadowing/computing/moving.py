@@ -10,15 +10,15 @@ import numpy as np
 
 from hloexec.dtypes import element_type_of
 from hloexec.shadowing.blame import merged
-from hloexec.shadowing.elements import Difference
+from hloexec.shadowing.computing.elements import Difference
+from hloexec.shadowing.computing.widening import NARROW, PREDS, SAME, WIDE
 from hloexec.shadowing.kinds import Losses
 from hloexec.shadowing.store import Blame, Shadow, energy_of, wide
-from hloexec.shadowing.widening import NARROW, PREDS, SAME, WIDE
 from hloexec.values import Array, flat
 
 if TYPE_CHECKING:
-    from hloexec.shadowing.evaluation import Evaluation
-    from hloexec.shadowing.pending import Pending
+    from hloexec.shadowing.computing.evaluation import Evaluation
+    from hloexec.shadowing.computing.pending import Pending
 
 __all__ = ["Evaluated", "exact_operands", "is_inexact", "moved", "order_changes", "reordered", "wide_operand"]
 

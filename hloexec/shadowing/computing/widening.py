@@ -85,11 +85,12 @@ class Kernels:
     def __init__(self, module: Module) -> None:
         self._module = weakref.ref(module)
         self._callees: dict[tuple[str, Floats], Callee] = {}
-        self._bound: dict[tuple[str, str, Floats], Callable[..., Any] | None] = {}
+        self._bound: dict[tuple[str, str, Floats, int], Callable[..., Any] | None] = {}
 
     def bound(self, computation: Computation, instruction: Instruction, floats: Floats) -> Callable[..., Any] | None:
         """The kernel of an instruction; None where it has none, or none that takes such floats."""
-        key = computation.name, instruction.name, floats
+        # Users may give a library call another entry.
+        key = computation.name, instruction.name, floats, id(library_entry(instruction))
         if key not in self._bound:
             self._bound[key] = self._found(computation, instruction, floats)
         return self._bound[key]

@@ -12,10 +12,10 @@ from hloexec.dtypes import element_type_of
 from hloexec.exec.observers import Event
 from hloexec.ir import Computation, Instruction
 from hloexec.operations import exchanges, traits_of
-from hloexec.shadowing.elements import Difference, Sample, difference_of, sampled, taken
+from hloexec.shadowing.computing.elements import Difference, Sample, difference_of, sampled, taken
+from hloexec.shadowing.computing.widening import Kernels
 from hloexec.shadowing.kinds import Losses, losses
 from hloexec.shadowing.store import Shadow, Store, wide
-from hloexec.shadowing.widening import Kernels
 from hloexec.values import Array, flat
 
 __all__ = ["Exchanges"]

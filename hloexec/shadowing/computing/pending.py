@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
-from hloexec.shadowing.elements import SHARE, Difference, differences, exact_block, flattened
+from hloexec.shadowing.computing.elements import SHARE, Difference, differences, exact_block, flattened
 from hloexec.shadowing.store import Shadow
 from hloexec.values import Array
 
@@ -46,7 +46,7 @@ class Pending:
     value: weakref.ref[Any]
     size: int
     sample: Array
-    """The exact numbers at the places of a sample (`hloexec.shadowing.elements.spread`)."""
+    """The exact numbers at the places of a sample (`hloexec.shadowing.computing.elements.spread`)."""
     own: Callable[..., Array] | None
     """The kernel for the types of the run."""
     again: Callable[[Array, Sequence[Array], Sequence[Shadow | None]], tuple[Difference, Blame] | None]

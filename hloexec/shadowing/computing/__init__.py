@@ -1,0 +1,1 @@
+"""Computing shadows: widened kernels, elementwise chains, moves, whole arrays, f64, collectives."""

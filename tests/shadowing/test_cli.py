@@ -1,0 +1,96 @@
+"""`hloexec shadow` as its users meet it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hloexec
+from hloexec import literals
+from hloexec.cli import main
+from tests.records import read_record
+from tests.shadowing.test_truth import ADD, parsed
+
+
+@pytest.fixture
+def variance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    module = parsed(
+        """x = T[4,256] parameter(0)
+        z = T[] constant(0)
+        part = T[4] constant({0.00390625,0.00390625,0.00390625,0.00390625})
+        total = T[4] reduce(x, z), dimensions={1}, to_apply=add
+        mean = T[4] multiply(total, part)
+        square = T[4,256] multiply(x, x)
+        squares = T[4] reduce(square, z), dimensions={1}, to_apply=add
+        mean_square = T[4] multiply(squares, part)
+        squared_mean = T[4] multiply(mean, mean)
+        ROOT variance = T[4] subtract(mean_square, squared_mean), metadata={source_file="spread.py" source_line=7}""",
+        "f32",
+        computations=ADD,
+    )
+    (tmp_path / "variance.hlo").write_text(hloexec.format(module))
+    x = 100 + np.random.default_rng(0).random((4, 256), np.float32)
+    literals.save(tmp_path / "x.npz", (x,))
+    monkeypatch.chdir(tmp_path)
+    return ["variance.hlo", "--inputs", "x.npz"]
+
+
+def test_the_culprit_is_one_line_then_digits_losses_and_the_next_command(
+    variance: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["shadow", *variance]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("%variance: cancellation, 100% of the error of the outputs")
+    assert "  from spread.py:7" in lines
+    assert any(line.split()[:2] == ["100.0%", "cancellation"] for line in lines)
+    assert lines[-1].startswith("  hloexec extract variance.hlo --instruction variance")
+    assert not any(line != line.rstrip() for line in lines)
+
+
+def test_json_says_the_same(variance: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shadow", *variance, "--samples", "4", "--json"]) == 0
+    record = read_record(capsys.readouterr().out)
+    (output,), first = record["outputs"], record["losses"][0]
+    assert (first["kind"], first["path"], first["source"]) == ("cancellation", "variance", ["spread.py:7"])
+    assert record["is_more_than_rounding"] and record["sample_count"] == 4
+    assert output["digits"] < 4 < 7
+    assert output["sampled"]["low_digits"] <= output["sampled"]["digits"] <= output["sampled"]["high_digits"]
+
+
+def test_samples_add_an_interval(variance: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shadow", *variance, "--samples", "3"]) == 0
+    printed = capsys.readouterr().out
+    assert "3 runs, 95%" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--samples", "1"], "at least 2"),
+        (["--samples", "-3"], "--samples"),
+        (["--samples", "2", "--numerics", "random-rounding:4"], "random"),
+        (["--numerics", "exactly"], "exactly"),
+        (["--top", "x"], "--top"),
+        (["--sample", "2"], "--samples"),
+    ],
+)
+def test_wrong_options_end_with_2(
+    arguments: list[str], message: str, variance: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["shadow", *variance, *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_missing_file_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shadow", "nothing.hlo"]) == 2
+    assert "nothing.hlo" in capsys.readouterr().err
+
+
+def test_notebooks_show_what_the_command_shows(variance: list[str]) -> None:
+    module = hloexec.load(variance[0])
+    found = hloexec.shadow(module, literals.load("x.npz"))
+    html = found._repr_html_()
+    assert html is not None and "cancellation" in html and "spread.py:7" in html
+    assert repr(found) == "<ShadowRun %variance in e: cancellation, 100% of the error of the outputs>"
