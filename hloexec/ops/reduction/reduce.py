@@ -209,6 +209,16 @@ class Reduce:
         sizes = [operand_shapes[0].dimensions[dimension] for dimension in attributes.dimensions]
         return Summation(terms, along, narrow_steps=prod(min(size, 6.4 * math.log2(max(2, size))) for size in sizes))
 
+    @staticmethod
+    def slices(*, attributes: ReduceAttributes, operand_shapes: tuple[ArrayShape, ...]) -> tuple[int, int] | None:
+        """The largest of the dimensions that stay, where there is one operand."""
+        operand = operand_shapes[0]
+        kept = [dimension for dimension in range(operand.rank) if dimension not in attributes.dimensions]
+        if len(operand_shapes) != 2 or not kept:
+            return None
+        largest = max(kept, key=lambda dimension: operand.dimensions[dimension])
+        return largest, kept.index(largest)
+
 
 def _reduce_by_calling(
     arrays: Sequence[Array], init_values: Sequence[Array], dimensions: Sequence[int], callee: Callee

@@ -22,6 +22,7 @@ __all__ = [
     "SHARE",
     "Difference",
     "Sample",
+    "count_unlike",
     "difference_of",
     "differences",
     "elementwise",
@@ -55,6 +56,27 @@ def elementwise(
     kernel: Callable[..., Array], operands: Sequence[Array], shadows: Sequence[Shadow | None], value: Array
 ) -> Difference:
     """The difference of an elementwise instruction's exact results from `value`, its operands being their shadows."""
+    return differences(_exact(kernel, operands, shadows), value)
+
+
+def count_unlike(
+    kernel: Callable[..., Array], operands: Sequence[Array], shadows: Sequence[Shadow | None], value: Array
+) -> int:
+    """How many elements of an elementwise instruction's result are not what it gives for the shadows of its operands."""
+    exact, flat = _exact(kernel, operands, shadows), np.ascontiguousarray(value).reshape(-1)
+    counts = np.zeros(max(1, -(-flat.size // _BLOCK)), np.int64)
+
+    def work(start: int, stop: int) -> None:
+        counts[start // _BLOCK] = np.count_nonzero(exact(start, stop) != flat[start:stop])
+
+    in_blocks(work, flat.size, _BLOCK)
+    return int(counts.sum())
+
+
+def _exact(
+    kernel: Callable[..., Array], operands: Sequence[Array], shadows: Sequence[Shadow | None]
+) -> Callable[[int, int], Array]:
+    """What a kernel gives for shadows, by ranges of the flat arrays."""
     flats = [flattened(operand) for operand in operands]
     data = [None if shadow is None else flattened(shadow.data) for shadow in shadows]
 
@@ -66,7 +88,7 @@ def elementwise(
         ]
         return np.asarray(kernel(*given))
 
-    return differences(exact, value)
+    return exact
 
 
 def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:

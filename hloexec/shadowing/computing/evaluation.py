@@ -24,7 +24,17 @@ from hloexec.ops.traits import Traits
 from hloexec.shadowing.absorption import Absorbing, absorbed, absorbed_before
 from hloexec.shadowing.blame import blamed
 from hloexec.shadowing.computing import doubled
-from hloexec.shadowing.computing.elements import Difference, Sample, difference_of, elementwise, sampled, spread, taken
+from hloexec.shadowing.computing.elements import (
+    SHARE,
+    Difference,
+    Sample,
+    count_unlike,
+    difference_of,
+    elementwise,
+    sampled,
+    spread,
+    taken,
+)
 from hloexec.shadowing.computing.moving import (
     Evaluated,
     exact_operands,
@@ -109,6 +119,8 @@ class Evaluation:
         kernel = self.kernel(WIDE)
         if kernel is None or self.traits.reads_bits or (self.opcode is not None and self.opcode.order is not None):
             return 0
+        if self.is_elementwise and isinstance(value, np.ndarray):
+            return count_unlike(kernel, operands, shadows, value)
         results = flat(kernel(*exact_operands(operands, shadows)))
         count = 0
         for ours, theirs in zip(flat(value), results, strict=False):
@@ -262,24 +274,29 @@ class Evaluation:
     ) -> list[Evaluated] | None:
         exact = flat(kernel(*exact_operands(operands, shadows)))
         leaves = flat(value)
+        pairs = list(zip(leaves, exact, strict=False))
         if len(exact) != len(leaves) or any(
-            ours.shape != theirs.shape or theirs.dtype not in _WIDE_TYPES
-            for ours, theirs in zip(leaves, exact, strict=True)
-            if is_inexact(ours)
+            ours.shape != theirs.shape or theirs.dtype not in _WIDE_TYPES for ours, theirs in pairs if is_inexact(ours)
         ):
             # Some library calls compute in the type that their name has.
             return None
-        here, cut = self._again(kernel, leaves, operands, shadows, exact)
+        differences = [difference_of(theirs, leaf) if is_inexact(leaf) else None for leaf, theirs in pairs]
+        here, cut = self._again(kernel, operands, shadows, exact, differences)
         found = []
-        for number, (leaf, theirs) in enumerate(zip(leaves, exact, strict=True)):
-            if not is_inexact(leaf):
+        for number, ((leaf, theirs), difference) in enumerate(zip(pairs, differences, strict=True)):
+            if difference is None:
                 continue
-            difference = difference_of(theirs, leaf)
             if not difference.energy and not difference.is_whole:
                 found.append(Evaluated(leaf, None, None))
                 continue
-            part = [_cut(array, cut) for array in (leaf, theirs)]
-            sample = _compared(wide(part[0]), part[1], here[number], None if cut else sampled(difference, leaf))
+            part, places = _cut(leaf, cut), None if cut else sampled(difference, leaf)
+            if part.size > _LARGE and places is None:
+                places = spread(part.size)
+            sample = _compared(part, _cut(theirs, cut), here[number], places)
+            if cut is not None and not _shows(sample, difference, leaf.size):
+                # Most of the error is elsewhere.
+                here, cut = flat(kernel(*map(wide_operand, operands))), None
+                sample = _compared(leaf, theirs, here[number], sampled(difference, leaf))
             its = losses(sample, element_type_of(leaf.dtype), self.traits)
             weights, lost = self._weights(kernel, operands, shadows, number, here[number], cut)
             its = attrs.evolve(its, weights=weights, lost_weights=lost)
@@ -291,15 +308,16 @@ class Evaluation:
     def _again(
         self,
         kernel: Callable[..., Any],
-        leaves: Sequence[Any],
         operands: Sequence[Any],
         shadows: Sequence[Shadow | None],
         exact: Sequence[Array],
+        differences: Sequence[Difference | None],
     ) -> tuple[list[Array], tuple[int, slice] | None]:
         """What the kernel gives for the operands as they are: for all, or for a part of the result, and which."""
         if not any(shadow is not None for shadow in shadows):
             return list(exact), None
-        pair = self._sliced(leaves, operands)
+        is_whole = any(difference is not None and difference.is_whole for difference in differences)
+        pair = None if is_whole else self._sliced(operands)
         if pair is None:
             return flat(kernel(*map(wide_operand, operands))), None
         dimension, result_dimension, where = pair
@@ -307,9 +325,9 @@ class Evaluation:
         given = [wide_operand(operand) for operand in (first, *operands[1:])]
         return flat(kernel(*given)), (result_dimension, where)
 
-    def _sliced(self, leaves: Sequence[Any], operands: Sequence[Any]) -> tuple[int, int, slice] | None:
+    def _sliced(self, operands: Sequence[Any]) -> tuple[int, int, slice] | None:
         slices = None if self.opcode is None else self.opcode.slices
-        if slices is None or leaves[0].size < _LARGE:
+        if slices is None or max(operand.size for operand in operands) < _LARGE:
             return None
         shapes = tuple(ArrayShape(element_type_of(operand.dtype), operand.shape) for operand in operands)
         pair = slices(attributes=self.instruction.attributes, operand_shapes=shapes)
@@ -317,7 +335,7 @@ class Evaluation:
             return None
         size = operands[0].shape[pair[0]]
         # From the middle of a step: the first and the last are often special.
-        step = max(1, size // _SLICES)
+        step = max(1, size // min(_SLICES, max(1, size // 8)))
         return None if size < 4 else (*pair, slice(step // 2, None, step))
 
     def _weights(
@@ -371,8 +389,17 @@ def _finite(array: Array) -> Array:
 
 
 def _compared(value: Array, exact: Array, here: Array, places: Array | None) -> Sample:
-    ours, theirs, its = (taken(np.asarray(array), places) for array in (value, exact, here))
+    ours = wide(taken(value, places))
+    theirs, its = (taken(np.asarray(array), places) for array in (exact, here))
     return Sample(ours, theirs, its, ours - its, its - theirs)
+
+
+def _shows(sample: Sample, difference: Difference, size: int) -> bool:
+    """Whether a sample of so many elements holds its part of the error."""
+    with np.errstate(all="ignore"):
+        errors = np.abs(sample.value - sample.exact)
+    energy = float(np.square(errors[np.isfinite(errors)]).sum())
+    return energy * size >= SHARE * difference.energy * sample.value.size
 
 
 def _scaled(found: Losses, energy: float) -> Losses:
