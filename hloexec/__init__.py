@@ -30,7 +30,7 @@ TYPE_CHECKING = False  # importing it from typing would take most of the time of
 if TYPE_CHECKING:
     from typing import Any
 
-    from hloexec import buffers, diffing, extraction, golden, ir, literals, nan_search, shrinking, tracing
+    from hloexec import buffers, diffing, extraction, golden, ir, literals, nan_search, shadowing, shrinking, tracing
     from hloexec.buffers import (
         BufferAssignment,
         MemoryComparison,

@@ -57,6 +57,20 @@ class Losses:
     passed: int = 0
     """Such elements whose operands, as they are, make them so."""
 
+    def scaled(self, energy: float) -> Losses:
+        """What a sample shows, as of the whole array with this energy."""
+        total = self.added + self.inherited
+        if not total > 0 or not np.isfinite(energy):
+            return self
+        factor = energy / total
+        return attrs.evolve(
+            self,
+            scale=self.scale * factor,
+            added=self.added * factor,
+            inherited=self.inherited * factor,
+            kinds={kind: amount * factor for kind, amount in self.kinds.items()},
+        )
+
 
 def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0) -> Losses:
     """What a sample shows of an instruction with results of an element type, whose operands' errors were made in types

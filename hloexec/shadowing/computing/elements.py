@@ -62,7 +62,7 @@ def elementwise(
 def count_unlike(
     kernel: Callable[..., Array], operands: Sequence[Array], shadows: Sequence[Shadow | None], value: Array
 ) -> int:
-    """How many elements of an elementwise instruction's result are not what it gives for the shadows of its operands."""
+    """How many elements of an elementwise instruction's result are not what it gives for its operands' shadows."""
     exact, flat = _exact(kernel, operands, shadows), np.ascontiguousarray(value).reshape(-1)
     counts = np.zeros(max(1, -(-flat.size // _BLOCK)), np.int64)
 

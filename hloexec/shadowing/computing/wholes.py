@@ -1,0 +1,172 @@
+"""Instructions that are computed on whole arrays: sums, contractions, windows, library calls.
+
+In f64 on the shadows; and again on the operands as they are, to tell what the instruction itself adds: on all of them,
+or on so much that a part of the result can be told from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+
+from hloexec.custom_calls.registry import CustomCall
+from hloexec.dtypes import element_type_of
+from hloexec.ir import ArrayShape
+from hloexec.shadowing.computing.elements import SHARE, Difference, Sample, difference_of, sampled, spread, taken
+from hloexec.shadowing.computing.moving import Evaluated, exact_operands, is_inexact, wide_operand
+from hloexec.shadowing.kinds import losses
+from hloexec.shadowing.store import Shadow, energy_of, wide
+from hloexec.values import Array, flat
+
+if TYPE_CHECKING:
+    from hloexec.shadowing.computing.evaluation import Evaluation
+
+__all__ = ["whole"]
+
+_LARGE = 1 << 14
+"""Elements from which on an instruction is computed again for a part of its result only."""
+_SLICES = 8
+_TINY = 1e-300
+_WIDE_TYPES = (np.dtype(np.float64), np.dtype(np.complex128))
+
+
+def whole(
+    evaluation: Evaluation,
+    kernel: Callable[..., Any],
+    value: object,
+    operands: Sequence[Any],
+    shadows: Sequence[Shadow | None],
+) -> list[Evaluated] | None:
+    """The leaves of what an instruction computes of whole arrays; None where it cannot do so in f64."""
+    exact = flat(kernel(*exact_operands(operands, shadows)))
+    leaves = flat(value)
+    pairs = list(zip(leaves, exact, strict=False))
+    if len(exact) != len(leaves) or any(
+        ours.shape != theirs.shape or theirs.dtype not in _WIDE_TYPES for ours, theirs in pairs if is_inexact(ours)
+    ):
+        # Some library calls compute in the type that their name has.
+        return None
+    differences = [difference_of(theirs, leaf) if is_inexact(leaf) else None for leaf, theirs in pairs]
+    here, cut = _again(evaluation, kernel, operands, shadows, exact, differences)
+    found = []
+    for number, ((leaf, theirs), difference) in enumerate(zip(pairs, differences, strict=True)):
+        if difference is None:
+            continue
+        if not difference.energy and not difference.is_whole:
+            found.append(Evaluated(leaf, None, None))
+            continue
+        part, places = _cut(leaf, cut), None if cut else sampled(difference, leaf)
+        if part.size > _LARGE and places is None:
+            places = spread(part.size)
+        sample = _compared(part, _cut(theirs, cut), here[number], places)
+        if cut is not None and not _shows(sample, difference, leaf.size):
+            # Most of the error is elsewhere.
+            here, cut = flat(kernel(*map(wide_operand, operands))), None
+            sample = _compared(leaf, theirs, here[number], sampled(difference, leaf))
+        its = losses(sample, element_type_of(leaf.dtype), evaluation.traits)
+        weights, lost = _weights(kernel, operands, shadows, number, here[number], cut)
+        its = attrs.evolve(its, weights=weights, lost_weights=lost)
+        found.append(Evaluated(leaf, difference, its.scaled(difference.energy)))
+    if isinstance(evaluation.entry, CustomCall) and not all(map(_is_plausible, found)):
+        return None
+    return found
+
+
+def _again(
+    evaluation: Evaluation,
+    kernel: Callable[..., Any],
+    operands: Sequence[Any],
+    shadows: Sequence[Shadow | None],
+    exact: Sequence[Array],
+    differences: Sequence[Difference | None],
+) -> tuple[list[Array], tuple[int, slice] | None]:
+    """What the kernel gives for the operands as they are: for all, or for a part of the result, and which."""
+    if not any(shadow is not None for shadow in shadows):
+        return list(exact), None
+    is_whole = any(difference is not None and difference.is_whole for difference in differences)
+    pair = None if is_whole else _sliced(evaluation, operands)
+    if pair is None:
+        return flat(kernel(*map(wide_operand, operands))), None
+    dimension, result_dimension, where = pair
+    first = _cut(operands[0], (dimension, where))
+    given = [wide_operand(operand) for operand in (first, *operands[1:])]
+    return flat(kernel(*given)), (result_dimension, where)
+
+
+def _sliced(evaluation: Evaluation, operands: Sequence[Any]) -> tuple[int, int, slice] | None:
+    slices = None if evaluation.opcode is None else evaluation.opcode.slices
+    if slices is None or max(operand.size for operand in operands) < _LARGE:
+        return None
+    shapes = tuple(ArrayShape(element_type_of(operand.dtype), operand.shape) for operand in operands)
+    pair = slices(attributes=evaluation.instruction.attributes, operand_shapes=shapes)
+    if pair is None:
+        return None
+    size = operands[0].shape[pair[0]]
+    # From the middle of a step: the first and the last are often special.
+    step = max(1, size // min(_SLICES, max(1, size // 8)))
+    return None if size < 4 else (*pair, slice(step // 2, None, step))
+
+
+def _weights(
+    kernel: Callable[..., Any],
+    operands: Sequence[Any],
+    shadows: Sequence[Shadow | None],
+    leaf: int,
+    here: Array,
+    cut: tuple[int, slice] | None,
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """How much of what is inherited comes from each operand's finite errors, and from its lost elements."""
+    wrong = [number for number, shadow in enumerate(shadows) if shadow is not None]
+    weights = [0.0] * len(shadows)
+    if len(wrong) == 1:
+        weights[wrong[0]] = 1.0
+    elif wrong and cut is None and sum(operand.size for operand in operands) < _LARGE:
+        for number in wrong:
+            alone = [shadow if place == number else None for place, shadow in enumerate(shadows)]
+            changed = np.subtract(flat(kernel(*exact_operands(operands, alone)))[leaf], here)
+            weights[number] = energy_of(changed[np.isfinite(changed)])
+    elif wrong:
+        for number in wrong:
+            shadow = shadows[number]
+            assert shadow is not None
+            weights[number] = shadow.energy / max(energy_of(_finite(operands[number])), _TINY)
+    total = sum(weights)
+    if not total > 0:
+        weights, total = [float(number in wrong) for number in range(len(weights))], float(max(1, len(wrong)))
+    shares = [weight / total for weight in weights]
+    is_lost = [shadow is not None and shadow.lost > 0 for shadow in shadows]
+    return (
+        tuple(0.0 if lost else share for share, lost in zip(shares, is_lost, strict=True)),
+        tuple(share if lost else 0.0 for share, lost in zip(shares, is_lost, strict=True)),
+    )
+
+
+def _cut(array: Array, cut: tuple[int, slice] | None) -> Array:
+    return array if cut is None else array[(slice(None),) * cut[0] + (cut[1],)]
+
+
+def _finite(array: Array) -> Array:
+    found = wide(array)
+    return found[np.isfinite(found)]
+
+
+def _compared(value: Array, exact: Array, here: Array, places: Array | None) -> Sample:
+    ours = wide(taken(value, places))
+    theirs, its = (taken(np.asarray(array), places) for array in (exact, here))
+    return Sample(ours, theirs, its, ours - its, its - theirs)
+
+
+def _shows(sample: Sample, difference: Difference, size: int) -> bool:
+    """Whether a sample of so many elements holds its part of the error."""
+    with np.errstate(all="ignore"):
+        errors = np.abs(sample.value - sample.exact)
+    energy = float(np.square(errors[np.isfinite(errors)]).sum())
+    return energy * size >= SHARE * difference.energy * sample.value.size
+
+
+def _is_plausible(found: Evaluated) -> bool:
+    """Whether a library call computes in f64 what it computes otherwise, quantities of other types aside."""
+    return found.losses is None or found.losses.added <= 0.1 * found.losses.scale
