@@ -12,9 +12,7 @@ from hloexec.cli.run_options import RunOptions, run_options
 __all__ = ["command"]
 
 
-@click.command(
-    "shadow", epilog=examples("hloexec shadow module.hlo", "hloexec shadow module.hlo --inputs in.npz --samples 10")
-)
+@click.command("shadow", epilog=examples("hloexec shadow module.hlo", "hloexec shadow module.hlo --samples 10"))
 @file_argument
 @click.option(
     "--samples",
