@@ -17,6 +17,7 @@ import numpy as np
 
 from hloexec.dtypes import element_type_of
 from hloexec.ops.common import widen
+from hloexec.ops.threads import in_blocks
 from hloexec.values import Array
 
 if TYPE_CHECKING:
@@ -66,23 +67,36 @@ class Shadow:
         self.settle()
         return self._is_whole
 
-    def settle(self, value: Array | None = None) -> None:
-        """Compute what is pending; `value` is the array whose shadow it is, where that has been computed again."""
+    def settle(self, value: Array | None = None, out: Array | None = None) -> None:
+        """Compute what is pending; `value` is the array whose shadow it is, where that has been computed again, and
+        `out`, of one dimension, is filled with the exact numbers."""
         pending = self.pending
         if pending is None:
             return
         if value is not None and pending.value() is None:
             pending.value = weakref.ref(value)
-        found, blame = pending.computed(self.energy)
+        found, blame = pending.computed(self.energy, out)
         self._data, self._is_whole, self.energy, self.pending = found.data, found.is_whole, found.energy, None
         self.blame = blame or self.blame
 
     def exact(self, value: Array) -> Array:
         """The numbers in f64 (c128), for the array whose shadow it is."""
+        if self.pending is not None:
+            out = np.empty(value.size)
+            self.settle(value, out)
+            return self._data if self._is_whole and self._data is not None else out.reshape(value.shape)
         if self.is_whole:
             return self.data
-        found = wide(value)
-        return np.add(found, self.data, dtype=found.dtype)
+        if not value.flags.c_contiguous or not self.data.flags.c_contiguous or value.dtype.kind == "c":
+            found = wide(value)
+            return np.add(found, self.data, dtype=found.dtype)
+        out, flat, data = np.empty(value.size), value.reshape(-1), self.data.reshape(-1)
+
+        def work(start: int, stop: int) -> None:
+            np.add(wide(flat[start:stop]), data[start:stop].astype(np.float64), out=out[start:stop])
+
+        in_blocks(work, out.size, _BLOCK)
+        return out.reshape(value.shape)
 
 
 EXACT = None

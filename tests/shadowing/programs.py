@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["CULPRITS", "Program", "lowered"]
+__all__ = ["CULPRITS", "HELD_BACK", "Program", "lowered", "vandermonde"]
 
 culprit = jax.named_scope("culprit")
 
@@ -214,3 +214,69 @@ CULPRITS: dict[str, Program] = {
     ),
 }
 """By name."""
+
+
+# What follows was held back until `shadow` was finished, and is here as it was tried first.
+
+
+def welford(xs: Any) -> Any:
+    """Welford's variance with its state in bf16."""
+
+    def step(state: Any, x: Any) -> Any:
+        count, mean, squares = state
+        count = count + 1
+        distance = x - mean
+        mean = mean + distance / count
+        with culprit:
+            squares = squares + distance * (x - mean)
+        return (count, mean, squares), None
+
+    zero = jnp.zeros((), jnp.bfloat16)
+    return jax.lax.scan(step, (zero, zero, zero), xs)[0][2]
+
+
+def geometric_series(x: Any) -> Any:
+    ratio = jnp.exp(-x)
+    with culprit:
+        bottom = 1 - ratio
+    return (1 - ratio**8) / bottom
+
+
+def cosine_of_a_large_angle(time: Any, frequency: Any) -> Any:
+    with culprit:
+        angle = time * frequency
+    return jnp.cos(angle)
+
+
+def variance_of_a_large_mean(x: Any) -> Any:
+    mean = x.mean(-1, keepdims=True)
+    with culprit:
+        centred = x - mean
+    return (centred * centred).mean(-1)
+
+
+def softplus(x: Any) -> Any:
+    e = jnp.exp(x)
+    with culprit:
+        total = 1 + e
+    return jnp.log(total)
+
+
+def vandermonde(matrix: Any, right: Any) -> Any:
+    return jnp.linalg.solve(matrix, right)
+
+
+HELD_BACK: dict[str, Program] = {
+    "welford": Program(welford, (_random(400, seed=7, dtype=jnp.bfloat16),), ("lost updates",)),
+    "geometric series": Program(
+        geometric_series, ((2e-3 * (1 + np.abs(_random(32)))).astype(np.float16),), ("cancellation",)
+    ),
+    "cosine of a large angle": Program(
+        cosine_of_a_large_angle, (1e6 * (1 + np.abs(_random(64))), np.abs(_random(64, seed=1))), ("rounding",)
+    ),
+    "variance of a large mean": Program(
+        variance_of_a_large_mean, ((100 + _random(16, 64) / 2).astype(jnp.bfloat16),), ("cancellation",)
+    ),
+    "softplus": Program(softplus, (-12 - 4 * np.abs(_random(64)),), ("absorption",)),
+}
+"""The same, of programs that `shadow` was not made with."""

@@ -13,7 +13,9 @@ from hloexec import Module, ShadowRun
 
 jax = pytest.importorskip("jax", reason="JAX lowers the programs")
 
-from tests.shadowing.programs import CULPRITS, Program, lowered  # noqa: E402
+from tests.shadowing.programs import CULPRITS, HELD_BACK, Program, lowered, vandermonde  # noqa: E402
+
+PROGRAMS = CULPRITS | HELD_BACK
 
 _ROUNDING_EVERY_RESULT = {"xla_allow_excess_precision": False}
 """Else XLA:CPU keeps bf16 numbers in f32, and the module does not lose what the program does."""
@@ -27,7 +29,7 @@ def _inputs(program: Program, module: Module) -> list[Any]:
 
 @cache
 def _shadow(name: str, is_optimized: bool, samples: int = 0) -> tuple[Module, ShadowRun]:
-    program = CULPRITS[name]
+    program = PROGRAMS[name]
     step = lowered(program)
     module = hloexec.from_jax(step.compile(_ROUNDING_EVERY_RESULT) if is_optimized else step)
     return module, hloexec.shadow(module, _inputs(program, module), samples=samples)
@@ -45,13 +47,23 @@ def _is_culprit(module: Module, found: ShadowRun) -> bool:
 
 
 @pytest.mark.parametrize("is_optimized", [False, True], ids=["lowered", "optimized"])
-@pytest.mark.parametrize("name", CULPRITS)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_the_culprit_comes_first(name: str, is_optimized: bool) -> None:
     module, found = _shadow(name, is_optimized)
     assert found.culprit is not None
     assert _is_culprit(module, found), found
-    assert found.culprit.kind in CULPRITS[name].kinds
+    assert found.culprit.kind in PROGRAMS[name].kinds
     assert not found.untold
+
+
+def test_an_ill_conditioned_system_blames_its_factors() -> None:
+    pytest.importorskip("scipy", reason="LAPACK's calls run through SciPy")
+    matrix = np.vander(np.linspace(0.1, 1, 9)).astype(np.float32)
+    program = Program(vandermonde, (matrix, np.linspace(-1, 1, 9, dtype=np.float32)), ("rounding",))
+    module = hloexec.from_jax(lowered(program))
+    found = hloexec.shadow(module, _inputs(program, module))
+    assert found.culprit is not None and not found.untold
+    assert found.culprit.op_name is not None and found.culprit.op_name.endswith("lu")
 
 
 def test_random_rounding_agrees_with_the_shadows_digits() -> None:
