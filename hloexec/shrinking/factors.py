@@ -31,7 +31,11 @@ Roots: TypeAlias = frozenset[int]
 _MOST_CANDIDATES = 24
 _MOST_SOURCES = 4
 _LEAST_GUESSED = 8
-"""A fraction of a smaller number is nothing to guess from."""
+"""A fraction of a smaller number is little to guess from."""
+_LEAST_LISTED = 3
+_DIGITS = 2
+_MORE_DIGITS = 4
+"""Those of decimals that are chosen, and of numbers that are more likely chosen than means."""
 _FEW = 32
 """Numbers of devices are small: of sums over fewer elements than these, constants take the mean, or are others."""
 
@@ -61,6 +65,8 @@ _FORMS = (
     _Form(lambda n: n - 1),
     _Form(lambda n: 1 / (n - 1) if n > 1 else np.inf),
 )
+_MEANS = tuple(form for form in _FORMS if form.is_fraction and form.is_mean)
+_FRACTIONS = tuple(form for form in _FORMS if form.is_fraction and not form.is_mean)
 
 
 @attrs.frozen
@@ -256,14 +262,49 @@ def _followed(number: Any, place: Place, facts: _Facts, lengths: _Sizes) -> tupl
     certain = _matches(number, facts.met.get(place, ()), lengths, _FORMS, 2)
     if certain:
         return (*certain[0], len({float(after) for after, _ in certain}) == 1)
-    forms = [form for form in _FORMS if form.is_fraction]
-    for candidates in (facts.spread.get(place, ()), facts.everywhere):
-        guesses = _matches(number, candidates, lengths, forms, _LEAST_GUESSED)
-        if guesses and len({float(after) for after, _ in guesses}) == 1:
-            return None if guesses[0][0] == number else (*guesses[0], False)
-        if guesses and lengths.devices() > 1:
-            return number, guesses[0][1], False
+    for forms in (_MEANS, _FRACTIONS):
+        for candidates in (facts.spread.get(place, ()), facts.everywhere):
+            guesses = _matches(number, candidates, lengths, forms, _LEAST_GUESSED)
+            if guesses and len({float(after) for after, _ in guesses}) == 1:
+                return None if guesses[0][0] == number else (*guesses[0], False)
+            if guesses and lengths.devices() > 1:
+                return number, guesses[0][1], False
+        if forms is _MEANS and (scaled := _scaled(number, facts.met.get(place, ()), lengths)):
+            return (*scaled, False)
+    if few := _of_few(number, place, facts, lengths):
+        return few
     return (number, max(2, lengths.devices()), False) if place in facts.scaling and abs(number) < 1 else None
+
+
+def _scaled(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int] | None:
+    """The same for a mean that is multiplied with a decimal of two digits, such as a learning rate or a momentum."""
+    kind = type(number)
+    is_power_of_two = abs(np.frexp(float(number))[0]) == 0.5
+    if is_power_of_two or np.dtype(kind).itemsize < 4 or _decimal(float(number), _MORE_DIGITS, kind) is not None:
+        return None
+    for roots in dict.fromkeys(candidates):
+        before, after = lengths.of(roots)
+        decimal = _decimal(float(number) * before, _DIGITS, kind) if before >= _LEAST_LISTED else None
+        if decimal is not None:
+            return kind(decimal / after), before
+    return None
+
+
+def _decimal(number: float, digits: int, kind: Any) -> float | None:
+    """The decimal of so many digits that a number is, up to rounding."""
+    decimal = float(f"{number:.{digits - 1}e}")
+    return decimal if abs(number - decimal) <= float(np.finfo(kind).eps) * abs(decimal) else None
+
+
+def _of_few(number: Any, place: Place, facts: _Facts, lengths: _Sizes) -> tuple[Any, int, bool] | None:
+    """The same for a mean over few elements: a guess where it fills an array of so many, else it is left as it is."""
+    filled = _matches(number, facts.spread.get(place, ()), lengths, _MEANS, _LEAST_LISTED)
+    found = filled or _matches(number, facts.everywhere, lengths, _MEANS, _LEAST_LISTED)
+    changed = [each for each in found if each[0] != number]
+    if not changed:
+        return None
+    after, size = changed[0]
+    return after if filled and len({float(each) for each, _ in filled}) == 1 else number, size, False
 
 
 def _matches(
