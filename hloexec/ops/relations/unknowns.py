@@ -129,6 +129,10 @@ class Relations:
     """By instruction, the dimensions of its operands over which it adds up."""
     strides: list[tuple[int, int]] = attrs.field(factory=list)
     """The unit of a product, and that of a factor."""
+    numbers: dict[int, int] = attrs.field(factory=dict)
+    """By the unit of a constant that is one number everywhere, that."""
+    derived: list[tuple[tuple[str, int], int, int]] = attrs.field(factory=list)
+    """An opcode and a number, and the units of what it is applied to with that number and of what comes of it."""
     components: list[tuple[int, tuple[int, ...]]] = attrs.field(factory=list)
     """The unit of vectors, and of each of their components."""
     channels: dict[int, Axes] = attrs.field(factory=dict)
