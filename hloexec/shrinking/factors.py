@@ -61,7 +61,8 @@ _FORMS = (
     _Form(lambda n: 1 / sqrt(n), is_fraction=True),
     _Form(sqrt),
     _Form(lambda n: 2 * n),
-    _Form(lambda n: 0.5 / n),
+    _Form(lambda n: 0.5 / n, is_fraction=True),
+    _Form(lambda n: -0.5 / n, is_fraction=True),
     _Form(lambda n: n - 1),
     _Form(lambda n: 1 / (n - 1) if n > 1 else np.inf),
 )
@@ -269,7 +270,8 @@ def _followed(number: Any, place: Place, facts: _Facts, lengths: _Sizes) -> tupl
                 return None if guesses[0][0] == number else (*guesses[0], False)
             if guesses and lengths.devices() > 1:
                 return number, guesses[0][1], False
-        if forms is _MEANS and (scaled := _scaled(number, facts.met.get(place, ()), lengths)):
+        candidates = [*facts.met.get(place, ()), *facts.spread.get(place, ())]
+        if forms is _MEANS and (scaled := _scaled(number, candidates, lengths)):
             return (*scaled, False)
     if few := _of_few(number, place, facts, lengths):
         return few
