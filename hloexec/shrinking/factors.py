@@ -9,6 +9,7 @@ constants of gradients, which scale before they sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from math import prod, sqrt
 from typing import Any, TypeAlias
 
@@ -186,8 +187,10 @@ class _Facts:
     def _fill(self, source: Place, place: Place) -> None:
         axes = self.dimensions.values[place[0]][place[1]].axes
         roots = frozenset(map(self.relations.root, axes))
+        found = self.spread.setdefault(source, [])
         if len(roots) == len(axes):
-            self.spread.setdefault(source, []).append(roots)
+            found.append(roots)
+        found += [frozenset({root}) for root in roots]
 
 
 def _few(sums: Iterable[Roots]) -> tuple[Roots, ...]:
@@ -273,6 +276,8 @@ def _followed(number: Any, place: Place, facts: _Facts, lengths: _Sizes) -> tupl
         candidates = [*facts.met.get(place, ()), *facts.spread.get(place, ())]
         if forms is _MEANS and (scaled := _scaled(number, candidates, lengths)):
             return (*scaled, False)
+    if spaced := _spaced(number, facts.spread.get(place, ()), lengths):
+        return (*spaced, False)
     if few := _of_few(number, place, facts, lengths):
         return few
     return (number, max(2, lengths.devices()), False) if place in facts.scaling and abs(number) < 1 else None
@@ -280,16 +285,34 @@ def _followed(number: Any, place: Place, facts: _Facts, lengths: _Sizes) -> tupl
 
 def _scaled(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int] | None:
     """The same for a mean that is multiplied with a decimal of two digits, such as a learning rate or a momentum."""
-    kind = type(number)
-    is_power_of_two = abs(np.frexp(float(number))[0]) == 0.5
-    if is_power_of_two or np.dtype(kind).itemsize < 4 or _decimal(float(number), _MORE_DIGITS, kind) is not None:
+    if _is_chosen(number):
         return None
     for roots in dict.fromkeys(candidates):
         before, after = lengths.of(roots)
-        decimal = _decimal(float(number) * before, _DIGITS, kind) if before >= _LEAST_LISTED else None
+        decimal = _decimal(float(number) * before, _DIGITS, type(number)) if before >= _LEAST_LISTED else None
         if decimal is not None:
-            return kind(decimal / after), before
+            return type(number)(decimal / after), before
     return None
+
+
+def _spaced(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int] | None:
+    """The same for the spacing of a grid's points, or its square, times a decimal; borders may have been cut off."""
+    if _is_chosen(number):
+        return None
+    for roots in dict.fromkeys(candidates):
+        before, after = lengths.of(roots)
+        for more, power in product((-1, 0, 1), (1, 2, -2)) if len(roots) == 1 and before > _FEW else ():
+            decimal = _decimal(float(number) * (before + more) ** power, _DIGITS, type(number))
+            if decimal is not None:
+                return type(number)(decimal / (after + more) ** power), before
+    return None
+
+
+def _is_chosen(number: Any) -> bool:
+    """Whether it is a power of two, a decimal of few digits, or may be one."""
+    kind = type(number)
+    is_power_of_two = abs(np.frexp(float(number))[0]) == 0.5
+    return is_power_of_two or np.dtype(kind).itemsize < 4 or _decimal(float(number), _MORE_DIGITS, kind) is not None
 
 
 def _decimal(number: float, digits: int, kind: Any) -> float | None:
