@@ -27,7 +27,8 @@ from hloexec.values import Array
 
 __all__ = ["factors_for"]
 
-Roots: TypeAlias = frozenset[int]
+Roots: TypeAlias = tuple[int, ...]
+"""Of some dimensions, in order; a root occurs as often as there are dimensions that it stands for."""
 
 _MOST_CANDIDATES = 24
 _MOST_SOURCES = 4
@@ -94,7 +95,7 @@ class _Facts:
 
     module: Module
     dimensions: Dimensions
-    shorter: Roots
+    shorter: frozenset[int]
     """Axes of devices that get shorter."""
     met: dict[Place, list[Roots]] = attrs.field(factory=dict)
     """By constant, the sums that it meets in an operation on elements."""
@@ -154,9 +155,10 @@ class _Facts:
         root = self.relations.root
         entry, traits = find_opcode(instruction.opcode), traits_of(instruction)
         if place in self.relations.counted:
-            return _Fact(sums=(frozenset({root(self.relations.counted[place])}),))
+            return _Fact(sums=((root(self.relations.counted[place]),),))
         if place in self.relations.summed:
-            found = [self._summed(operand, frozenset(map(root, self.relations.summed[place]))) for operand in operands]
+            over = tuple(sorted(map(root, self.relations.summed[place])))
+            found = [self._summed(operand, over) for operand in operands]
             return attrs.evolve(found[0], parts=tuple(found))
         if entry is not None and entry.is_elementwise and len(operands) > 1:
             return self._met(operands)
@@ -169,10 +171,11 @@ class _Facts:
         return _NOTHING
 
     def _summed(self, operand: _Fact, dimensions: Roots) -> _Fact:
-        sums = _few([dimensions, *(dimensions | each for each in operand.sums if not each & dimensions)])
+        own = set(dimensions)
+        more = (tuple(sorted((*dimensions, *each))) for each in operand.sums if own.isdisjoint(each))
+        sums = _few([dimensions, *more])
         self.everywhere.update(dict.fromkeys(sums))
-        is_over_devices = not dimensions.isdisjoint(self.shorter)
-        return _Fact(sums=sums, is_over_devices=is_over_devices)
+        return _Fact(sums=sums, is_over_devices=not own.isdisjoint(self.shorter))
 
     def _met(self, operands: list[_Fact]) -> _Fact:
         sums = _few(each for operand in operands for each in operand.sums)
@@ -185,12 +188,8 @@ class _Facts:
         return _Fact(sums=sums, sources=() if sums else tuple(sources)[:_MOST_SOURCES])
 
     def _fill(self, source: Place, place: Place) -> None:
-        axes = self.dimensions.values[place[0]][place[1]].axes
-        roots = frozenset(map(self.relations.root, axes))
-        found = self.spread.setdefault(source, [])
-        if len(roots) == len(axes):
-            found.append(roots)
-        found += [frozenset({root}) for root in roots]
+        roots = sorted(map(self.relations.root, self.dimensions.values[place[0]][place[1]].axes))
+        self.spread.setdefault(source, []).extend([tuple(roots), *((root,) for root in roots)])
 
 
 def _few(sums: Iterable[Roots]) -> tuple[Roots, ...]:
@@ -205,7 +204,7 @@ class _Sizes:
     def forms(self, roots: Roots, forms: Sequence[_Form], least: int) -> Iterator[_Form]:
         """Those that are likely for a sum over some dimensions, of at least so many elements."""
         before, _ = self.of(roots)
-        is_over_few = before < _FEW and not roots.isdisjoint(map(self.relations.root, self.relations.to_one))
+        is_over_few = before < _FEW and any(self.relations.root(each) in roots for each in self.relations.to_one)
         if before > 2 and not (is_over_few and least > 2):
             yield from (form for form in forms if form.is_mean or not is_over_few)
 
