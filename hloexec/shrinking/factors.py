@@ -51,6 +51,8 @@ class _Form:
     """Whether a constant that is one hardly is anything else."""
     is_mean: bool = False
     """Whether it is what a mean takes."""
+    is_multiple: bool = False
+    """Whether it may as well be what a mean over more or fewer elements takes."""
 
 
 _FORMS = (
@@ -58,17 +60,18 @@ _FORMS = (
     _Form(lambda n: n, is_mean=True),
     _Form(lambda n: -1 / n, is_fraction=True, is_mean=True),
     _Form(lambda n: -n),
-    _Form(lambda n: 2 / n, is_fraction=True),
-    _Form(lambda n: -2 / n, is_fraction=True),
+    _Form(lambda n: 2 / n, is_fraction=True, is_multiple=True),
+    _Form(lambda n: -2 / n, is_fraction=True, is_multiple=True),
     _Form(lambda n: 1 / sqrt(n), is_fraction=True),
     _Form(sqrt),
-    _Form(lambda n: 2 * n),
-    _Form(lambda n: 0.5 / n, is_fraction=True),
-    _Form(lambda n: -0.5 / n, is_fraction=True),
+    _Form(lambda n: 2 * n, is_multiple=True),
+    _Form(lambda n: 0.5 / n, is_fraction=True, is_multiple=True),
+    _Form(lambda n: -0.5 / n, is_fraction=True, is_multiple=True),
     _Form(lambda n: n - 1),
     _Form(lambda n: 1 / (n - 1) if n > 1 else np.inf),
 )
 _MEANS = tuple(form for form in _FORMS if form.is_fraction and form.is_mean)
+_SINGLES = tuple(form for form in _FORMS if not form.is_multiple)
 _FRACTIONS = tuple(form for form in _FORMS if form.is_fraction and not form.is_mean)
 
 
@@ -264,7 +267,10 @@ def _followed(number: Any, place: Place, facts: _Facts, lengths: _Sizes) -> tupl
         return None
     certain = _matches(number, facts.met.get(place, ()), lengths, _FORMS, 2)
     if certain:
-        return (*certain[0], len({float(after) for after, _ in certain}) == 1)
+        singles = _matches(number, facts.met.get(place, ()), lengths, _SINGLES, 2)
+        filled = _matches(number, facts.spread.get(place, ()), lengths, _MEANS, _LEAST_GUESSED)
+        found = singles or filled or certain
+        return (*found[0], len({float(after) for after, _ in (*filled, *certain)}) == 1)
     for forms in (_MEANS, _FRACTIONS):
         for candidates in (facts.spread.get(place, ()), facts.everywhere):
             guesses = _matches(number, candidates, lengths, forms, _LEAST_GUESSED)
