@@ -3,7 +3,7 @@
 Each value knows over which dimensions it was summed, and along which its elements count. A constant that meets such a
 value follows their sizes if it is N, 1/N, √N, 1/√N or a small multiple, N being their product, or N - 1. One that meets
 none, but is a fraction like that of dimensions that the module sums over somewhere, is rewritten as a guess: so are the
-constants of gradients, which scale before they sum.
+constants of gradients, which scale before they sum. What only looks like a size that has changed is left, and listed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LEAST_GUESSED = 8
 """A fraction of a smaller number is little to guess from."""
 _LEAST_LISTED = 3
 _DIGITS = 2
-_MORE_DIGITS = 4
+_MORE_DIGITS = 3
 """Those of decimals that are chosen, and of numbers that are more likely chosen than means."""
 _FEW = 32
 """Numbers of devices are small: of sums over fewer elements than these, constants take the mean, or are others."""
@@ -174,11 +174,18 @@ class _Facts:
         return _NOTHING
 
     def _summed(self, operand: _Fact, dimensions: Roots) -> _Fact:
-        own = set(dimensions)
+        own, tiled = set(dimensions), self._tiled()
+        whole = tuple(sorted(tiled.get(root, root) for root in dimensions))
         more = (tuple(sorted((*dimensions, *each))) for each in operand.sums if own.isdisjoint(each))
-        sums = _few([dimensions, *more])
+        sums = _few([dimensions, whole, *more])
         self.everywhere.update(dict.fromkeys(sums))
         return _Fact(sums=sums, is_over_devices=not own.isdisjoint(self.shorter))
+
+    def _tiled(self) -> dict[int, int]:
+        """Roots of what a sum over places of windows is a sum over in the end."""
+        root = self.relations.root
+        found = {root(places): root(whole) for places, whole in self.relations.tiled.items()}
+        return {places: found.get(whole, whole) for places, whole in found.items()}
 
     def _met(self, operands: list[_Fact]) -> _Fact:
         sums = _few(each for operand in operands for each in operand.sums)
@@ -210,6 +217,10 @@ class _Sizes:
         is_over_few = before < _FEW and any(self.relations.root(each) in roots for each in self.relations.to_one)
         if before > 2 and not (is_over_few and least > 2):
             yield from (form for form in forms if form.is_mean or not is_over_few)
+
+    def changed(self) -> list[Roots]:
+        """Each dimension that has changed."""
+        return [(root,) for root, after in self.sizes.items() if self.relations.sizes[root] != after]
 
     def devices(self) -> int:
         """As many as were along the longest axes."""
@@ -285,7 +296,10 @@ def _followed(number: Any, place: Place, facts: _Facts, lengths: _Sizes) -> tupl
         return (*spaced, False)
     if few := _of_few(number, place, facts, lengths):
         return few
-    return (number, max(2, lengths.devices()), False) if place in facts.scaling and abs(number) < 1 else None
+    if place in facts.scaling and abs(number) < 1:
+        return number, max(2, lengths.devices()), False
+    suspects = _matches(number, lengths.changed(), lengths, [form for form in _FORMS if form.is_mean], _LEAST_GUESSED)
+    return (number, suspects[0][1], False) if suspects else None
 
 
 def _scaled(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int] | None:

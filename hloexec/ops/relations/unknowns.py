@@ -127,6 +127,8 @@ class Relations:
     """By instruction, the dimension along which its elements count."""
     summed: dict[Place, Axes] = attrs.field(factory=dict)
     """By instruction, the dimensions of its operands over which it adds up."""
+    tiled: dict[int, int] = attrs.field(factory=dict)
+    """By the dimension of the places of windows that lie side by side, that which they divide."""
     strides: list[tuple[int, int]] = attrs.field(factory=list)
     """The unit of a product, and that of a factor."""
     numbers: dict[int, int] = attrs.field(factory=dict)
