@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import attrs
+import numpy as np
 
 from hloexec.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
 from hloexec.numerics.trip_counts import constant_number, loop_step
@@ -100,10 +101,12 @@ def _relate(
 def _relate_units(use: Relating, instruction: Instruction) -> None:
     """Numbers that are moved, added, compared or converted count what they counted."""
     traits = traits_of(instruction)
-    moved = traits.moved_operands(len(use.operands))
-    if len(moved) == 1 and use.relations.units.is_constant(use.operands[moved[0]].unit):
+    moved, numbers = traits.moved_operands(len(use.operands)), use.relations.numbers
+    if len(moved) == 1 and use.relations.units.is_constant(constant := use.operands[moved[0]].unit):
         use.relations.units.mark(use.result.unit)
-        use.relations.units.tie(use.operands[moved[0]].unit, use.result.unit)
+        use.relations.units.tie(constant, use.result.unit)
+        if constant in numbers:
+            numbers[use.result.unit] = numbers[constant]
         return
     is_vector = bool(use.relations.components) and use.relations.components[-1][0] == use.result.unit
     is_integral = use.result.array.element_type.is_integral
@@ -119,6 +122,11 @@ def _relate_units(use: Relating, instruction: Instruction) -> None:
         use.same_units((*use.operands, use.result))
     elif moved and not is_vector:
         use.same_units((*(use.operands[number] for number in moved), use.result))
+    if len(use.operands) == 2 and not (traits.same_unit or moved):
+        number = numbers.get(use.operands[1].unit)
+        if number is not None:
+            key = instruction.opcode, number
+            use.relations.derived.append((key, use.operands[0].unit, use.result.unit))
 
 
 def _signature(module: Module, name: str, found: Dimensions) -> tuple[tuple[Value, ...], Value]:
@@ -238,8 +246,10 @@ def _relate_call(
 
 
 def _relate_constant(use: Relating, devices: int, shorter: DeviceAxes | None) -> None:
-    for unit in use.result.units.values():
+    for unit, literal in zip(use.result.units.values(), use.attributes.literal.leaves(), strict=True):
         use.relations.units.mark(unit)
+        if isinstance(literal.value, np.ndarray) and literal.value.size == 1 and literal.value.dtype.kind in "iu":
+            use.relations.numbers[unit] = int(literal.value.item())
     if shorter is not None and use.where in shorter.constants.tables:
         return
     for literal, axes in zip(use.attributes.literal.leaves(), use.result.leaves.values(), strict=True):

@@ -8,7 +8,8 @@ constants of gradients, which scale before they sum. What only looks like a size
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from math import log, pi, prod, sqrt
 from typing import Any
 
@@ -26,11 +27,13 @@ from hloexec.values import Array
 __all__ = ["factors_for"]
 
 _LEAST_GUESSED = 8
-"""A fraction of a smaller number is nothing to guess from."""
+"""A fraction of a smaller number is little to guess from."""
+_LEAST_LISTED = 3
 _SMALL = 16
 """Whole numbers up to this one are steps and small offsets."""
 _DIGITS = 2
-"""Those of decimals that are chosen."""
+_MORE_DIGITS = 3
+"""Those of decimals that are chosen, and of numbers that are more likely chosen than means."""
 _FEW = 32
 """Numbers of devices are small: of sums over fewer elements than these, constants take the mean, or are others."""
 
@@ -44,6 +47,8 @@ class _Form:
     """Whether a constant that is one hardly is anything else."""
     is_mean: bool = False
     """Whether it is what a mean takes."""
+    is_multiple: bool = False
+    """Whether it may as well be what a mean over more or fewer elements takes."""
     is_count: bool = False
     """Whether an integer may be one."""
     is_likely: bool = True
@@ -55,13 +60,18 @@ _FORMS = (
     _Form(lambda n: n, is_mean=True, is_count=True),
     _Form(lambda n: -1 / n, is_fraction=True, is_mean=True),
     _Form(lambda n: -n),
-    _Form(lambda n: 2 / n, is_fraction=True),
-    _Form(lambda n: -2 / n, is_fraction=True),
-    _Form(lambda n: 2 * n),
-    _Form(lambda n: 0.5 / n),
+    _Form(lambda n: 2 / n, is_fraction=True, is_multiple=True),
+    _Form(lambda n: -2 / n, is_fraction=True, is_multiple=True),
+    _Form(lambda n: 2 * n, is_multiple=True),
+    _Form(lambda n: 0.5 / n, is_fraction=True, is_multiple=True),
+    _Form(lambda n: -0.5 / n, is_fraction=True, is_multiple=True),
     *(_ROOTS := (_Form(lambda n: 1 / sqrt(n), is_fraction=True), _Form(sqrt))),
     *(_LESS := (_Form(lambda n: n - 1, is_count=True), _Form(lambda n: 1 / (n - 1) if n > 1 else np.inf))),
 )
+
+_MEANS = tuple(form for form in _FORMS if form.is_fraction and form.is_mean)
+_SINGLES = tuple(form for form in _FORMS if not form.is_multiple)
+_FRACTIONS = tuple(form for form in _FORMS if form.is_fraction and not form.is_mean)
 
 
 def _share(scale: float, less: int) -> _Form:
@@ -95,20 +105,20 @@ class _Sizes:
     def after(cls, facts: Sums, sizes: Mapping[int, int]) -> _Sizes:
         before = facts.relations.sizes
         found = cls(facts.relations, sizes, (), ())
-        changed = [frozenset({root}) for root, after in sizes.items() if before[root] != after]
+        changed = [(root,) for root, after in sizes.items() if before[root] != after]
         return attrs.evolve(found, changed=found._distinct(changed), everywhere=found._distinct(facts.everywhere))
 
     def _distinct(self, candidates: Iterable[Roots]) -> list[Roots]:
         axes = set(map(self.relations.root, self.relations.to_one))
         found: dict[object, Roots] = {}
         for roots in candidates:
-            found.setdefault((self.of(roots), roots.isdisjoint(axes)), roots)
+            found.setdefault((self.of(roots), axes.isdisjoint(roots)), roots)
         return list(found.values())
 
     def forms(self, roots: Roots, forms: Sequence[_Form], least: int) -> Iterator[_Form]:
         """Those that are likely for a sum over some dimensions, of at least so many elements."""
         before, _ = self.of(roots)
-        is_over_few = before < _FEW and not roots.isdisjoint(map(self.relations.root, self.relations.to_one))
+        is_over_few = before < _FEW and any(self.relations.root(each) in roots for each in self.relations.to_one)
         if before > 2 and not (is_over_few and least > 2):
             yield from (form for form in forms if form.is_mean or not is_over_few)
 
@@ -181,63 +191,116 @@ def _followed(number: Any, place: Place, facts: Sums, lengths: _Sizes) -> tuple[
     """What a constant becomes, the number that it encodes, and whether that is certain."""
     if not np.isfinite(float(number)) or float(number) == 0:
         return None
-    certain = _matches(number, facts.met.get(place, ()), lengths, _FORMS, 2)
+    met, spread, counted = (known.get(place, {}) for known in (facts.met, facts.spread, facts.counted))
+    certain = _matches(number, met, lengths, _FORMS, 2)
     if certain:
-        return (*certain[0], len({float(after) for after, _ in certain}) == 1)
-    if place in facts.counted and (found := _along(number, facts.counted[place], lengths)):
-        return found
-    forms = [form for form in _FORMS if form.is_fraction]
-    for candidates in (facts.spread.get(place, ()), lengths.everywhere):
-        guesses = _matches(number, candidates, lengths, forms, _LEAST_GUESSED)
-        if guesses and len({float(after) for after, _ in guesses}) == 1:
-            return None if guesses[0][0] == number else (*guesses[0], False)
-        if guesses and lengths.devices() > 1:
-            return number, guesses[0][1], False
+        singles = _matches(number, met, lengths, _SINGLES, 2)
+        filled = _matches(number, spread, lengths, _MEANS, _LEAST_GUESSED)
+        found = singles or filled or certain
+        return (*found[0], len({float(after) for after, _ in (*filled, *certain)}) == 1)
+    if along := _along(number, counted, lengths):
+        return along
+    for forms, least in ((_MEANS, _LEAST_GUESSED), (_FRACTIONS, _LEAST_GUESSED**2)):
+        for candidates in (spread, lengths.everywhere):
+            guesses = _matches(number, candidates, lengths, forms, least)
+            if guesses and len({float(after) for after, _ in guesses}) == 1:
+                return None if guesses[0][0] == number else (*guesses[0], False)
+            if guesses and lengths.devices() > 1:
+                return number, guesses[0][1], False
+        if forms is _MEANS and (scaled := _scaled(number, [*met, *spread], lengths)):
+            return (*scaled, False)
+    if spaced := _spaced(number, spread, lengths):
+        return (*spaced, False)
+    if few := _of_few(number, spread, lengths):
+        return few
     if abs(number) < 1 and lengths.is_changed(facts.scaling.get(place, ())):
         return number, max(2, lengths.devices()), False
-    return _suspected(number, lengths)
+    return _suspected(number, counted, lengths)
 
 
-def _suspected(number: Any, lengths: _Sizes) -> tuple[Any, int, bool] | None:
+def _scaled(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int] | None:
+    """The same for a mean that is multiplied with a decimal of two digits, such as a learning rate or a momentum."""
+    if _is_chosen(number):
+        return None
+    for roots in dict.fromkeys(candidates):
+        before, after = lengths.of(roots)
+        decimal = _decimal(float(number) * before, _DIGITS, type(number)) if before >= _LEAST_LISTED else None
+        if decimal is not None:
+            return type(number)(decimal / after), before
+    return None
+
+
+def _spaced(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int] | None:
+    """The same for the spacing of a grid's points, or its square, times a decimal; borders may have been cut off."""
+    if _is_chosen(number):
+        return None
+    for roots in dict.fromkeys(candidates):
+        before, after = lengths.of(roots)
+        for more, power in product((-1, 0, 1), (1, 2, -2)) if len(roots) == 1 and before > _FEW else ():
+            decimal = _decimal(float(number) * (before + more) ** power, _DIGITS, type(number))
+            if decimal is not None:
+                return type(number)(decimal / (after + more) ** power), before
+    return None
+
+
+def _of_few(number: Any, spread: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int, bool] | None:
+    """The same for a mean over few elements: a guess where it fills an array of so many, else it is left as it is."""
+    filled = _matches(number, spread, lengths, _MEANS, _LEAST_LISTED)
+    found = filled or _matches(number, lengths.everywhere, lengths, _MEANS, _LEAST_LISTED)
+    changed = [each for each in found if each[0] != number]
+    if not changed:
+        return None
+    after, size = changed[0]
+    return after if filled and len({float(each) for each, _ in filled}) == 1 else number, size, False
+
+
+def _along(number: Any, counted: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int, bool] | None:
+    """The same for a constant that numbers are scaled by or compared with that count along dimensions."""
+    for is_likely in (True, False):
+        forms = [form for form in _COUNTING if form.is_likely is is_likely]
+        found = _matches(number, counted, lengths, forms, 2)
+        if found:
+            is_one = len({float(after) for after, _ in found}) == 1
+            return *found[0], is_likely and is_one and found[0][1] >= _LEAST_GUESSED
+    return None
+
+
+def _suspected(number: Any, counted: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int, bool] | None:
     """The same for a constant of which nothing else is known, but that it looks like a size that has changed.
 
-    It is taken for one if it is N or 1/N, and N no power of two: these occur for many reasons.
+    It is taken for one if it is N or 1/N, and N no power of two: these occur for many reasons. What numbers are scaled
+    by that count along dimensions may be anything that depends on their sizes.
     """
     found = _matches(number, lengths.changed, lengths, [form for form in _FORMS if form.is_mean], _LEAST_GUESSED)
     if found and not _is_power_of_two(number) and len({float(after) for after, _ in found}) == 1:
         return *found[0], False
     for forms, least in ((_FORMS[:2], _LEAST_GUESSED), (_LESS, _LEAST_GUESSED), (_ROOTS, _LEAST_GUESSED**2)):
         found = found or _matches(number, lengths.changed, lengths, forms, least)
-    return (number, found[0][1], False) if found else None
+    if found:
+        return number, found[0][1], False
+    ratios = list(lengths.ratios(float(number), counted))
+    sizes = [before for before, after in map(lengths.of, counted) if before != after]
+    is_small = float(number).is_integer() and abs(number) <= _SMALL
+    if ratios or (sizes and not (is_small or _is_chosen(number) or _is_chosen(float(number) / pi))):
+        return number, max(ratios or sizes), False
+    return None
 
 
 def _is_power_of_two(number: Any) -> bool:
     return bool(abs(np.frexp(float(number))[0]) == 0.5)
 
 
-def _along(number: Any, candidates: Collection[Roots], lengths: _Sizes) -> tuple[Any, int, bool] | None:
-    """The same for a constant that numbers are scaled by or compared with that count along dimensions."""
-    for forms, is_certain in (
-        ([form for form in _COUNTING if form.is_likely], True),
-        ([form for form in _COUNTING if not form.is_likely], False),
-    ):
-        found = _matches(number, candidates, lengths, forms, 2)
-        if found:
-            is_one = len({float(after) for after, _ in found}) == 1
-            return *found[0], is_certain and is_one and found[0][1] >= _LEAST_GUESSED
-    ratios = list(lengths.ratios(float(number), candidates))
-    changed = [before for before, after in map(lengths.of, candidates) if before != after]
-    if ratios or (changed and not _is_chosen(number)):
-        return number, max(ratios or changed), False
-    return None
-
-
 def _is_chosen(number: Any) -> bool:
-    """Whether a constant is small and whole, or a decimal of few digits, or that times π."""
-    value, kind = float(number), type(number)
-    if np.dtype(kind).itemsize < 4:
-        return value.is_integer() and abs(value) <= _SMALL
-    return any(kind(float(f"{value / scale:.{_DIGITS - 1}e}") * scale) == number for scale in (1, pi))
+    """Whether it is a power of two, a decimal of few digits, or may be one."""
+    kind = type(number)
+    is_narrow = np.dtype(kind).itemsize < 4
+    return is_narrow or _is_power_of_two(number) or _decimal(float(number), _MORE_DIGITS, kind) is not None
+
+
+def _decimal(number: float, digits: int, kind: Any) -> float | None:
+    """The decimal of so many digits that a number is, up to rounding."""
+    decimal = float(f"{number:.{digits - 1}e}")
+    return decimal if abs(number - decimal) <= float(np.finfo(kind).eps) * abs(decimal) else None
 
 
 def _matches(

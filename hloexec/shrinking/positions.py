@@ -48,6 +48,7 @@ class ConstantChange:
 
 def tie_positions(relations: Relations) -> None:
     """Dimensions of one size along which the same numbers are positions are the same."""
+    _tie_derived(relations)
     _spread_components(relations)
     for unit, dimensions in _dimensions_by_unit(relations).items():
         if relations.units.is_constant(unit):
@@ -66,6 +67,19 @@ def _tie_wrapped(relations: Relations) -> None:
             for other in known.get(root(dividend), ()):
                 if relations.sizes[dimension] == relations.sizes[other]:
                     relations.tie(dimension, other)
+
+
+def _tie_derived(relations: Relations) -> None:
+    """What is computed twice from the same numbers, such as halves of them, counts the same both times."""
+    units, is_changed = relations.units, True
+    while is_changed:
+        is_changed = False
+        seen: dict[object, int] = {}
+        for key, operand, result in relations.derived:
+            first = seen.setdefault((key, units.root(operand)), result)
+            if units.root(first) != units.root(result):
+                units.tie(first, result)
+                is_changed = True
 
 
 def _spread_components(relations: Relations) -> None:

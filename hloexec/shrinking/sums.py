@@ -7,7 +7,7 @@ that takes elements at its counter. They remain sums in whatever is computed fro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, TypeAlias, cast
 
 import attrs
@@ -22,7 +22,8 @@ from hloexec.shrinking.following import Fact, Following
 
 __all__ = ["Roots", "Sums"]
 
-Roots: TypeAlias = frozenset[int]
+Roots: TypeAlias = tuple[int, ...]
+"""Of some dimensions, in order; a root occurs as often as there are dimensions that it stands for."""
 Index: TypeAlias = tuple[int, ...]
 """The place of a leaf in nested tuples."""
 
@@ -38,7 +39,7 @@ class _Fact(Fact):
     """Along which dimensions it counts."""
     sources: tuple[Place, ...] = ()
     """The constants that it consists of, or was computed from with numbers that are no sums."""
-    devices: Roots = frozenset()
+    devices: frozenset[int] = frozenset()
     """The axes of devices over which it is a sum."""
     adds_to: Index | None = None
     """The element of a loop's state of which it is the sum with something else."""
@@ -74,12 +75,21 @@ class Sums(Following[_Fact]):
     spread: dict[Place, dict[Roots, None]] = attrs.field(factory=dict)
     """By constant, the dimensions of arrays that it fills."""
     everywhere: dict[Roots, None] = attrs.field(factory=dict)
-    scaling: dict[Place, Roots] = attrs.field(factory=dict)
+    scaling: dict[Place, frozenset[int]] = attrs.field(factory=dict)
     """Constants that meet sums over devices, and the axes of these."""
+
+    _axes: frozenset[int] = frozenset()
+    """Those of devices."""
+    _tiled: Mapping[int, int] = attrs.field(factory=dict)
+    """By the root of places of windows, that of what a sum over these is a sum over in the end."""
 
     @classmethod
     def of(cls, module: Module, dimensions: Dimensions) -> Sums:
-        found = cls(module, dimensions)
+        relations = dimensions.relations
+        root = relations.root
+        tiled = {root(places): root(whole) for places, whole in relations.tiled.items()}
+        tiled = {places: tiled.get(whole, whole) for places, whole in tiled.items()}
+        found = cls(module, dimensions, axes=frozenset(map(root, relations.to_one)), tiled=tiled)
         found.run(module.entry, ())
         return found
 
@@ -96,9 +106,9 @@ class Sums(Following[_Fact]):
         root = self.relations.root
         entry, traits = find_opcode(instruction.opcode), traits_of(instruction)
         if place in self.relations.counted:
-            return _Fact(counts=(frozenset({root(self.relations.counted[place])}),))
+            return _Fact(counts=((root(self.relations.counted[place]),),))
         if place in self.relations.summed:
-            over = frozenset(map(root, self.relations.summed[place]))
+            over = tuple(sorted(map(root, self.relations.summed[place])))
             found = [self._summed(operand, over) for operand in operands]
             return attrs.evolve(found[0], parts=tuple(found))
         if entry is not None and entry.is_elementwise and len(operands) > 1:
@@ -118,11 +128,13 @@ class Sums(Following[_Fact]):
         return self.nothing
 
     def _summed(self, operand: _Fact, dimensions: Roots) -> _Fact:
-        single = [frozenset({each}) for each in dimensions if len(dimensions) > 1]
-        sums = _few([dimensions, *(dimensions | each for each in operand.sums if not each & dimensions), *single])
+        own, tiled = set(dimensions), self._tiled
+        whole = tuple(sorted(tiled.get(root, root) for root in dimensions))
+        more = (tuple(sorted((*dimensions, *each))) for each in operand.sums if own.isdisjoint(each))
+        single = [(each,) for each in dimensions if len(dimensions) > 1]
+        sums = _few([dimensions, whole, *more, *single])
         self.everywhere.update(dict.fromkeys(sums))
-        axes = frozenset(map(self.relations.root, self.relations.to_one))
-        return _Fact(sums=sums, devices=dimensions & axes)
+        return _Fact(sums=sums, devices=frozenset(own.intersection(self._axes)))
 
     def _met(self, operands: list[_Fact]) -> _Fact:
         joined = self._joined(operands)
@@ -140,10 +152,8 @@ class Sums(Following[_Fact]):
         return attrs.evolve(joined, parts=())
 
     def _fill(self, source: Place, place: Place) -> None:
-        axes = self.dimensions.values[place[0]][place[1]].axes
-        roots = frozenset(map(self.relations.root, axes))
-        if len(roots) == len(axes):
-            self.spread.setdefault(source, {})[roots] = None
+        roots = sorted(map(self.relations.root, self.dimensions.values[place[0]][place[1]].axes))
+        self.spread.setdefault(source, {}).update(dict.fromkeys([tuple(roots), *((root,) for root in roots)]))
 
     def looped(self, body: Computation, state: _Fact) -> _Fact:
         """What the body adds to is a sum over the dimensions along which the loop's counters are positions."""
@@ -155,7 +165,7 @@ class Sums(Following[_Fact]):
         units = {index: unit(given.units[index]) for index in added & given.units.keys()}
         positions = [position for position in self.relations.positions if unit(position.unit) in units.values()]
         counters = {unit(position.unit) for position in positions}
-        over = frozenset(root(axis) for position in positions for axis in position.dimensions)
+        over = tuple(sorted({root(axis) for position in positions for axis in position.dimensions}))
         sums = {index for index, each in units.items() if each not in counters}
         return self._with_sums(state, (), sums, over) if over else state
 

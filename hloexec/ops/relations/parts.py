@@ -89,9 +89,14 @@ def _kind_of_part(whole: int, start: int, size: int) -> str:
     common = gcd(whole, start, size)
     if common > 1 and whole <= _MOST_SHARES * common and size > 1:
         return "share"
-    if 4 * (whole - size) <= whole and (whole > _MOST_SHARES or (whole - size == 1 and whole >= _LEAST_TRIMMED)):
+    if _is_trimmed(whole, size):
         return "trim"
     return "piece" if size <= 1 or 4 * size <= whole else "unclear"
+
+
+def _is_trimmed(whole: int, size: int) -> bool:
+    left_out = whole - size
+    return 4 * left_out <= whole and (whole > _MOST_SHARES or (left_out == 1 and whole >= _LEAST_TRIMMED))
 
 
 def _is_at_end(whole: int, start: int, size: int) -> bool:
@@ -129,7 +134,8 @@ def resized_start(whole: int, start: int, size: int, new_whole: int, new_size: i
 
 
 def relate_window_of(use: Relating, whole: int, window: int, devices: int | None = None) -> None:
-    """A window of one size lies somewhere in the other: all of it, one of a few dozen equal parts, or of fixed size.
+    """A window of one size lies somewhere in the other: all of it, one of a few dozen equal parts, all but the ends, or
+    a piece of fixed size.
 
     It may be the part of one of several devices, whose number is a dimension.
     """
@@ -140,6 +146,9 @@ def relate_window_of(use: Relating, whole: int, window: int, devices: int | None
         use.same([whole], [window])
     elif size > 1 and full % size == 0 and full <= (_MOST_WINDOWS if size >= _LEAST_SHARE else _MOST_SHARES) * size:
         use.multiple(whole, window)
+    elif _is_trimmed(full, size):
+        use.equation({whole: 1, window: -1})
+        use.at_least(window, 1)
     else:
         use.keep([window], "it is a window of fixed size in a larger dimension")
         use.at_least(whole, size)
