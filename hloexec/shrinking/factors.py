@@ -308,18 +308,19 @@ def _matches(
 ) -> list[tuple[Any, int]]:
     """What the constant becomes if it encodes one of the candidates, and their number of elements, as it was."""
     found: list[tuple[Any, int]] = []
-    kind: Any = type(number)
-    if kind is np.float32 and np.float32(ml_dtypes.bfloat16(number)) == number and not _is_power_of_two(number):
-        kind = ml_dtypes.bfloat16  # one of bf16 that was converted
-    is_floating = not np.issubdtype(kind, np.integer)
-    is_wide = is_floating and np.dtype(kind).itemsize >= 4
+    own: Any = type(number)
+    # A fraction in f32 may be one in bf16 that was converted.
+    is_narrowed = own is np.float32 and own(ml_dtypes.bfloat16(number)) == number and not _is_power_of_two(number)
+    is_floating = not np.issubdtype(own, np.integer)
+    is_wide = is_floating and np.dtype(own).itemsize >= 4
     # The compiler may have computed a constant from others, with an error of a unit in the last place.
-    error = abs(float(np.spacing(number))) if is_wide else 0.0
+    error = abs(float(np.spacing(number))) if is_wide and not is_narrowed else 0.0
     with np.errstate(all="ignore"):
         for roots in dict.fromkeys(candidates):
             before, after = lengths.of(roots)
             for form in lengths.forms(roots, forms, least) if before >= least else ():
+                kind: Any = ml_dtypes.bfloat16 if is_narrowed and form.is_fraction else own
                 expected = float(form.of(before))
                 if abs((float(kind(expected)) if is_floating else expected) - float(number)) <= error:
-                    found.append((number if before == after else type(number)(kind(float(form.of(after)))), before))
+                    found.append((number if before == after else own(kind(float(form.of(after)))), before))
     return found

@@ -31,6 +31,8 @@ class Group:
     offsets: Mapping[int, int]
     unit: int
     least: int
+    """The unit does not become smaller of itself: sizes stay larger than 1."""
+    lowest: int
     """The unit may not become smaller."""
     is_divided: bool
     """Whether it is part of a product, so that the factor has to divide the unit; else the new unit may be any."""
@@ -381,11 +383,14 @@ def _assembled(
     to_one = {relations.root(dimension) for dimension in relations.to_one}
     groups = []
     for first, roots in members.items():
-        unit, least = units[first], 1
+        unit, least, lowest = units[first], 1, 1
         for root in roots:
             base, offset = working.base(root), working.offsets[root]
-            smallest = max(1 if root in to_one else min(2, working.size(root)), *bounds[root], 0)
-            least = max(least, -(-(smallest - offset) * unit // base))
+            needed = max(1, *bounds[root], 0)
+            usual = max(needed, 1 if root in to_one else min(2, working.size(root)))
+            least, lowest = (
+                max(before, -(-(size - offset) * unit // base)) for before, size in ((least, usual), (lowest, needed))
+            )
         groups.append(
             Group(
                 number=numbers[first],
@@ -393,6 +398,7 @@ def _assembled(
                 offsets={root: working.offsets[root] for root in roots},
                 unit=unit,
                 least=min(least, unit),
+                lowest=min(lowest, unit),
                 is_divided=numbers[first] in divided,
             )
         )

@@ -343,8 +343,8 @@ def _unit_for(group: Group, root: int, before: int, after: int) -> int:
     """The unit with which a root's size becomes what is asked for; InputError where there is none."""
     base, offset = group.bases[root], group.offsets[root]
     unit, rest = divmod((after - offset) * group.unit, base)
-    if rest or unit < min(group.least, group.unit) or (group.is_divided and group.unit % unit):
-        units = [each for each in range(group.least, group.unit + 1) if not (group.is_divided and group.unit % each)]
+    if rest or unit < group.lowest or (group.is_divided and group.unit % unit):
+        units = [each for each in range(group.lowest, group.unit + 1) if not (group.is_divided and group.unit % each)]
         sizes = [group.sizes(each)[root] for each in units]
         words = ", ".join(map(str, sorted(sizes, key=lambda size: abs(log2(max(1, size) / after)))[:_LISTED]))
         raise InputError(f"size {before} cannot become {after}, as other sizes depend on it; the nearest are {words}")

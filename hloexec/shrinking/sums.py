@@ -1,7 +1,7 @@
 """Over which dimensions values were summed, and along which they count, and which constants meet such values.
 
-Sums are those of reductions, windows as long as their input, contractions and convolutions, and what a loop adds up
-that takes elements at its counter. They remain sums in whatever is computed from them element by element. What counts
+Sums are those of reductions, windows as long as their input and contractions, and what a loop adds up that takes
+elements at its counter. They remain sums in whatever is computed from them element by element. What counts
 (an iota) does so as long as it is only moved, converted, added to and multiplied.
 """
 
@@ -131,8 +131,7 @@ class Sums(Following[_Fact]):
         own, tiled = set(dimensions), self._tiled
         whole = tuple(sorted(tiled.get(root, root) for root in dimensions))
         more = (tuple(sorted((*dimensions, *each))) for each in operand.sums if own.isdisjoint(each))
-        single = [(each,) for each in dimensions if len(dimensions) > 1]
-        sums = _few([dimensions, whole, *more, *single])
+        sums = _few([dimensions, whole, *more])
         self.everywhere.update(dict.fromkeys(sums))
         return _Fact(sums=sums, devices=frozenset(own.intersection(self._axes)))
 
