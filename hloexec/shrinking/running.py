@@ -113,6 +113,7 @@ def _checked_devices(devices: int | Sequence[int]) -> int | tuple[int, ...]:
 class _Candidate:
     module: Module
     sizes: Mapping[int, int]
+    is_proven: bool
     constants: list[ConstantChange]
     argument_bytes: int
     peak_bytes: int | None
@@ -229,6 +230,7 @@ class _Work:
             changes=size_changes(self.module, self.dimensions, self.groups, found.sizes),
             kept=kept_sizes(self.module, self.dimensions, self.groups),
             constants=tuple(found.constants),
+            is_proven=found.is_proven,
             devices=self.workload.devices,
             devices_before=self.devices,
             axes=() if self.fewer is None else self.fewer.changes,
@@ -306,6 +308,7 @@ class _Work:
         return _Candidate(
             module=module,
             sizes=sizes,
+            is_proven=sizing.is_proven,
             constants=constants,
             argument_bytes=self.workload.argument_bytes(sizes),
             peak_bytes=None if estimate is None else estimate.bytes * self.workload.devices,
