@@ -72,6 +72,10 @@ def relate_bytes(use: Relating, left: Sequence[int], right: Sequence[int]) -> No
 _MOST_SHARES = 16
 """A part that is so many times smaller than the whole, or less, is a share of it."""
 _MOST_WINDOWS = 64
+_LEAST_TRIMMED = 8
+"""Of so many elements or more, all but one are those that are left when one is taken away."""
+_LEAST_SHARE = 8
+"""A window of fewer elements in a much larger dimension is one of fixed size."""
 
 
 def _kind_of_part(whole: int, start: int, size: int) -> str:
@@ -91,7 +95,12 @@ def _kind_of_part(whole: int, start: int, size: int) -> str:
 
 
 def _is_trimmed(whole: int, size: int) -> bool:
-    return 4 * (whole - size) <= whole and whole > _MOST_SHARES
+    return 4 * (whole - size) <= whole and (whole > _MOST_SHARES or (whole - size == 1 and whole >= _LEAST_TRIMMED))
+
+
+def _is_at_end(whole: int, start: int, size: int) -> bool:
+    """Whether a piece lies where it does because the dimension ends there."""
+    return start + size == whole or (whole > _MOST_SHARES and 4 * (whole - start) <= whole)
 
 
 def relate_part(use: Relating, whole: int, part: int, start: int) -> None:
@@ -108,7 +117,7 @@ def relate_part(use: Relating, whole: int, part: int, start: int) -> None:
         use.at_least(part, 1)
     elif kind == "piece":
         use.keep([part], "it is a piece of fixed size of a larger dimension")
-        use.at_least(whole, size if start + size == full else start + size)
+        use.at_least(whole, full - start if _is_at_end(full, start, size) else start + size)
     else:
         use.keep([whole, part], f"what part of it {start}:{start + size} is, of {full}, is unclear")
 
@@ -120,7 +129,7 @@ def resized_start(whole: int, start: int, size: int, new_whole: int, new_size: i
     kind = _kind_of_part(whole, start, size)
     if kind == "share":
         return start * new_whole // whole
-    return new_whole - new_size if kind == "piece" and start + size == whole else start
+    return new_whole - (whole - start) if kind == "piece" and _is_at_end(whole, start, size) else start
 
 
 def relate_window_of(use: Relating, whole: int, window: int, devices: int | None = None) -> None:
@@ -134,7 +143,7 @@ def relate_window_of(use: Relating, whole: int, window: int, devices: int | None
         use.shared(whole, window, devices)
     elif full == size:
         use.same([whole], [window])
-    elif size > 1 and full % size == 0 and full <= _MOST_WINDOWS * size:
+    elif size > 1 and full % size == 0 and full <= (_MOST_WINDOWS if size >= _LEAST_SHARE else _MOST_SHARES) * size:
         use.multiple(whole, window)
     elif _is_trimmed(full, size):
         use.equation({whole: 1, window: -1})

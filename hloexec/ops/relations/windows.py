@@ -91,6 +91,7 @@ def relate_convolution(use: Relating) -> None:
     batch, features = lhs[labels.input_batch_dimension], lhs[labels.input_feature_dimension]
     inputs, outputs = rhs[labels.kernel_input_feature_dimension], rhs[labels.kernel_output_feature_dimension]
     use.same([outputs], [result[labels.output_feature_dimension]])
+    use.sums_over([inputs, *(rhs[dimension] for dimension in labels.kernel_spatial_dimensions)])
     _relate_groups(use, attributes.feature_group_count, features, inputs, outputs)
     _relate_groups(use, attributes.batch_group_count, batch, result[labels.output_batch_dimension], outputs)
     spatial = zip(
