@@ -218,13 +218,13 @@ def _followed(number: Any, place: Place, facts: Sums, lengths: _Sizes) -> tuple[
 
 
 def _scaled(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int] | None:
-    """The same for a mean that is multiplied with a decimal of two digits, such as a learning rate or a momentum."""
+    """The same for a mean that is multiplied with a decimal, such as 0.05 or 10: a learning rate, a momentum, a weight."""
     if _is_round(number):
         return None
     for roots in dict.fromkeys(candidates):
         before, after = lengths.of(roots)
         decimal = _decimal(float(number) * before, _DIGITS, type(number)) if before >= _LEAST_LISTED else None
-        if decimal is not None:
+        if decimal is not None and (abs(decimal) < 1 or _decimal(decimal, 1, type(number)) is not None):
             return type(number)(decimal / after), before
     return None
 
@@ -312,10 +312,18 @@ def _matches(
     number: Any, candidates: Iterable[Roots], lengths: _Sizes, forms: Sequence[_Form], least: int
 ) -> list[tuple[Any, int]]:
     """What the constant becomes if it encodes one of the candidates, and their number of elements, as it was."""
+    found = _matches_of(type(number), number, candidates, lengths, forms, least)
+    if found or not isinstance(number, np.float32) or _is_power_of_two(number):
+        return found
+    is_converted = np.float32(ml_dtypes.bfloat16(number)) == number
+    return _matches_of(ml_dtypes.bfloat16, number, candidates, lengths, forms, least) if is_converted else []
+
+
+def _matches_of(
+    kind: Any, number: Any, candidates: Iterable[Roots], lengths: _Sizes, forms: Sequence[_Form], least: int
+) -> list[tuple[Any, int]]:
+    """The same for a number that was rounded to a type before it was converted to that which it has."""
     found: list[tuple[Any, int]] = []
-    kind: Any = type(number)
-    if kind is np.float32 and np.float32(ml_dtypes.bfloat16(number)) == number and not _is_power_of_two(number):
-        kind = ml_dtypes.bfloat16  # one of bf16 that was converted
     is_floating = not np.issubdtype(kind, np.integer)
     is_wide = is_floating and np.dtype(kind).itemsize >= 4
     # The compiler may have computed a constant from others, with an error of a unit in the last place.
