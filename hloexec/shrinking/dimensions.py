@@ -108,9 +108,6 @@ def _relate_units(use: Relating, instruction: Instruction) -> None:
         if constant in numbers:
             numbers[use.result.unit] = numbers[constant]
         return
-    number = numbers.get(use.operands[1].unit) if len(use.operands) == 2 else None
-    if number is not None and not traits.same_unit:
-        use.relations.derived.append(((instruction.opcode, number), use.operands[0].unit, use.result.unit))
     is_vector = bool(use.relations.components) and use.relations.components[-1][0] == use.result.unit
     is_integral = use.result.array.element_type.is_integral
     if traits.is_product and is_integral:
@@ -125,6 +122,11 @@ def _relate_units(use: Relating, instruction: Instruction) -> None:
         use.same_units((*use.operands, use.result))
     elif moved and not is_vector:
         use.same_units((*(use.operands[number] for number in moved), use.result))
+    if len(use.operands) == 2 and not (traits.same_unit or moved):
+        number = numbers.get(use.operands[1].unit)
+        if number is not None:
+            key = instruction.opcode, number
+            use.relations.derived.append((key, use.operands[0].unit, use.result.unit))
 
 
 def _signature(module: Module, name: str, found: Dimensions) -> tuple[tuple[Value, ...], Value]:

@@ -8,7 +8,7 @@ constants of gradients, which scale before they sum. What only looks like a size
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import log, pi, prod, sqrt
 from typing import Any
@@ -68,9 +68,10 @@ _FORMS = (
     *(_ROOTS := (_Form(lambda n: 1 / sqrt(n), is_fraction=True), _Form(sqrt))),
     *(_LESS := (_Form(lambda n: n - 1, is_count=True), _Form(lambda n: 1 / (n - 1) if n > 1 else np.inf))),
 )
+
 _MEANS = tuple(form for form in _FORMS if form.is_fraction and form.is_mean)
-_FRACTIONS = tuple(form for form in _FORMS if form.is_fraction and not form.is_mean)
 _SINGLES = tuple(form for form in _FORMS if not form.is_multiple)
+_FRACTIONS = tuple(form for form in _FORMS if form.is_fraction and not form.is_mean)
 
 
 def _share(scale: float, less: int) -> _Form:
@@ -104,7 +105,7 @@ class _Sizes:
     def after(cls, facts: Sums, sizes: Mapping[int, int]) -> _Sizes:
         before = facts.relations.sizes
         found = cls(facts.relations, sizes, (), ())
-        changed: list[Roots] = [(root,) for root, after in sizes.items() if before[root] != after]
+        changed = [(root,) for root, after in sizes.items() if before[root] != after]
         return attrs.evolve(found, changed=found._distinct(changed), everywhere=found._distinct(facts.everywhere))
 
     def _distinct(self, candidates: Iterable[Roots]) -> list[Roots]:
@@ -190,36 +191,36 @@ def _followed(number: Any, place: Place, facts: Sums, lengths: _Sizes) -> tuple[
     """What a constant becomes, the number that it encodes, and whether that is certain."""
     if not np.isfinite(float(number)) or float(number) == 0:
         return None
-    certain = _matches(number, facts.met.get(place, ()), lengths, _FORMS, 2)
+    met, spread, counted = (known.get(place, {}) for known in (facts.met, facts.spread, facts.counted))
+    certain = _matches(number, met, lengths, _FORMS, 2)
     if certain:
-        singles = _matches(number, facts.met.get(place, ()), lengths, _SINGLES, 2)
-        filled = _matches(number, facts.spread.get(place, ()), lengths, _MEANS, _LEAST_GUESSED)
+        singles = _matches(number, met, lengths, _SINGLES, 2)
+        filled = _matches(number, spread, lengths, _MEANS, _LEAST_GUESSED)
         found = singles or filled or certain
         return (*found[0], len({float(after) for after, _ in (*filled, *certain)}) == 1)
-    if place in facts.counted and (along := _along(number, facts.counted[place], lengths)):
+    if along := _along(number, counted, lengths):
         return along
-    for forms in (_MEANS, _FRACTIONS):
-        for candidates in (facts.spread.get(place, ()), lengths.everywhere):
-            guesses = _matches(number, candidates, lengths, forms, _LEAST_GUESSED)
+    for forms, least in ((_MEANS, _LEAST_GUESSED), (_FRACTIONS, _LEAST_GUESSED**2)):
+        for candidates in (spread, lengths.everywhere):
+            guesses = _matches(number, candidates, lengths, forms, least)
             if guesses and len({float(after) for after, _ in guesses}) == 1:
                 return None if guesses[0][0] == number else (*guesses[0], False)
             if guesses and lengths.devices() > 1:
                 return number, guesses[0][1], False
-        scaled = _scaled(number, [*facts.met.get(place, ()), *facts.spread.get(place, ())], lengths)
-        if scaled and forms is _MEANS:
-            return *scaled, False
-    if spaced := _spaced(number, facts.spread.get(place, ()), lengths):
-        return *spaced, False
-    if few := _of_few(number, place, facts, lengths):
+        if forms is _MEANS and (scaled := _scaled(number, [*met, *spread], lengths)):
+            return (*scaled, False)
+    if spaced := _spaced(number, spread, lengths):
+        return (*spaced, False)
+    if few := _of_few(number, spread, lengths):
         return few
     if abs(number) < 1 and lengths.is_changed(facts.scaling.get(place, ())):
         return number, max(2, lengths.devices()), False
-    return _suspected(number, lengths)
+    return _suspected(number, counted, lengths)
 
 
 def _scaled(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int] | None:
     """The same for a mean that is multiplied with a decimal, such as 0.05 or 10: a learning rate, a momentum, a weight."""
-    if _is_round(number):
+    if _is_chosen(number):
         return None
     for roots in dict.fromkeys(candidates):
         before, after = lengths.of(roots)
@@ -231,7 +232,7 @@ def _scaled(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[
 
 def _spaced(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int] | None:
     """The same for the spacing of a grid's points, or its square, times a decimal; borders may have been cut off."""
-    if _is_round(number):
+    if _is_chosen(number):
         return None
     for roots in dict.fromkeys(candidates):
         before, after = lengths.of(roots)
@@ -242,7 +243,54 @@ def _spaced(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[
     return None
 
 
-def _is_round(number: Any) -> bool:
+def _of_few(number: Any, spread: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int, bool] | None:
+    """The same for a mean over few elements: a guess where it fills an array of so many, else it is left as it is."""
+    filled = _matches(number, spread, lengths, _MEANS, _LEAST_LISTED)
+    found = filled or _matches(number, lengths.everywhere, lengths, _MEANS, _LEAST_LISTED)
+    changed = [each for each in found if each[0] != number]
+    if not changed:
+        return None
+    after, size = changed[0]
+    return after if filled and len({float(each) for each, _ in filled}) == 1 else number, size, False
+
+
+def _along(number: Any, counted: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int, bool] | None:
+    """The same for a constant that numbers are scaled by or compared with that count along dimensions."""
+    for is_likely in (True, False):
+        forms = [form for form in _COUNTING if form.is_likely is is_likely]
+        found = _matches(number, counted, lengths, forms, 2)
+        if found:
+            is_one = len({float(after) for after, _ in found}) == 1
+            return *found[0], is_likely and is_one and found[0][1] >= _LEAST_GUESSED
+    return None
+
+
+def _suspected(number: Any, counted: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int, bool] | None:
+    """The same for a constant of which nothing else is known, but that it looks like a size that has changed.
+
+    It is taken for one if it is N or 1/N, and N no power of two: these occur for many reasons. What numbers are scaled
+    by that count along dimensions may be anything that depends on their sizes.
+    """
+    found = _matches(number, lengths.changed, lengths, [form for form in _FORMS if form.is_mean], _LEAST_GUESSED)
+    if found and not _is_power_of_two(number) and len({float(after) for after, _ in found}) == 1:
+        return *found[0], False
+    for forms, least in ((_FORMS[:2], _LEAST_GUESSED), (_LESS, _LEAST_GUESSED), (_ROOTS, _LEAST_GUESSED**2)):
+        found = found or _matches(number, lengths.changed, lengths, forms, least)
+    if found:
+        return number, found[0][1], False
+    ratios = list(lengths.ratios(float(number), counted))
+    sizes = [before for before, after in map(lengths.of, counted) if before != after]
+    is_small = float(number).is_integer() and abs(number) <= _SMALL
+    if ratios or (sizes and not (is_small or _is_chosen(number) or _is_chosen(float(number) / pi))):
+        return number, max(ratios or sizes), False
+    return None
+
+
+def _is_power_of_two(number: Any) -> bool:
+    return bool(abs(np.frexp(float(number))[0]) == 0.5)
+
+
+def _is_chosen(number: Any) -> bool:
     """Whether it is a power of two, a decimal of few digits, or may be one."""
     kind = type(number)
     is_narrow = np.dtype(kind).itemsize < 4
@@ -253,59 +301,6 @@ def _decimal(number: float, digits: int, kind: Any) -> float | None:
     """The decimal of so many digits that a number is, up to rounding."""
     decimal = float(f"{number:.{digits - 1}e}")
     return decimal if abs(number - decimal) <= float(np.finfo(kind).eps) * abs(decimal) else None
-
-
-def _of_few(number: Any, place: Place, facts: Sums, lengths: _Sizes) -> tuple[Any, int, bool] | None:
-    """The same for a mean over few elements: a guess where it fills an array of so many, else it is left as it is."""
-    filled = _matches(number, facts.spread.get(place, ()), lengths, _MEANS, _LEAST_LISTED)
-    found = filled or _matches(number, lengths.everywhere, lengths, _MEANS, _LEAST_LISTED)
-    changed = [each for each in found if each[0] != number]
-    if not changed:
-        return None
-    after, size = changed[0]
-    return after if filled and len({float(each) for each, _ in filled}) == 1 else number, size, False
-
-
-def _suspected(number: Any, lengths: _Sizes) -> tuple[Any, int, bool] | None:
-    """The same for a constant of which nothing else is known, but that it looks like a size that has changed.
-
-    It is taken for one if it is N or 1/N, and N no power of two: these occur for many reasons.
-    """
-    found = _matches(number, lengths.changed, lengths, [form for form in _FORMS if form.is_mean], _LEAST_GUESSED)
-    if found and not _is_power_of_two(number) and len({float(after) for after, _ in found}) == 1:
-        return *found[0], False
-    for forms, least in ((_FORMS[:2], _LEAST_GUESSED), (_LESS, _LEAST_GUESSED), (_ROOTS, _LEAST_GUESSED**2)):
-        found = found or _matches(number, lengths.changed, lengths, forms, least)
-    return (number, found[0][1], False) if found else None
-
-
-def _is_power_of_two(number: Any) -> bool:
-    return bool(abs(np.frexp(float(number))[0]) == 0.5)
-
-
-def _along(number: Any, candidates: Collection[Roots], lengths: _Sizes) -> tuple[Any, int, bool] | None:
-    """The same for a constant that numbers are scaled by or compared with that count along dimensions."""
-    for forms, is_certain in (
-        ([form for form in _COUNTING if form.is_likely], True),
-        ([form for form in _COUNTING if not form.is_likely], False),
-    ):
-        found = _matches(number, candidates, lengths, forms, 2)
-        if found:
-            is_one = len({float(after) for after, _ in found}) == 1
-            return *found[0], is_certain and is_one and found[0][1] >= _LEAST_GUESSED
-    ratios = list(lengths.ratios(float(number), candidates))
-    changed = [before for before, after in map(lengths.of, candidates) if before != after]
-    if ratios or (changed and not _is_chosen(number)):
-        return number, max(ratios or changed), False
-    return None
-
-
-def _is_chosen(number: Any) -> bool:
-    """Whether a constant is small and whole, or a decimal of few digits, or that times π."""
-    value, kind = float(number), type(number)
-    if np.dtype(kind).itemsize < 4:
-        return value.is_integer() and abs(value) <= _SMALL
-    return any(kind(float(f"{value / scale:.{_DIGITS - 1}e}") * scale) == number for scale in (1, pi))
 
 
 def _matches(

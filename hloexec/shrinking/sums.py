@@ -7,7 +7,7 @@ that takes elements at its counter. They remain sums in whatever is computed fro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, TypeAlias, cast
 
 import attrs
@@ -78,9 +78,18 @@ class Sums(Following[_Fact]):
     scaling: dict[Place, frozenset[int]] = attrs.field(factory=dict)
     """Constants that meet sums over devices, and the axes of these."""
 
+    _axes: frozenset[int] = frozenset()
+    """Those of devices."""
+    _tiled: Mapping[int, int] = attrs.field(factory=dict)
+    """By the root of places of windows, that of what a sum over these is a sum over in the end."""
+
     @classmethod
     def of(cls, module: Module, dimensions: Dimensions) -> Sums:
-        found = cls(module, dimensions)
+        relations = dimensions.relations
+        root = relations.root
+        tiled = {root(places): root(whole) for places, whole in relations.tiled.items()}
+        tiled = {places: tiled.get(whole, whole) for places, whole in tiled.items()}
+        found = cls(module, dimensions, axes=frozenset(map(root, relations.to_one)), tiled=tiled)
         found.run(module.entry, ())
         return found
 
@@ -119,19 +128,13 @@ class Sums(Following[_Fact]):
         return self.nothing
 
     def _summed(self, operand: _Fact, dimensions: Roots) -> _Fact:
-        own, tiled = frozenset(dimensions), self._tiled()
+        own, tiled = set(dimensions), self._tiled
         whole = tuple(sorted(tiled.get(root, root) for root in dimensions))
         more = (tuple(sorted((*dimensions, *each))) for each in operand.sums if own.isdisjoint(each))
         single = [(each,) for each in dimensions if len(dimensions) > 1]
         sums = _few([dimensions, whole, *more, *single])
         self.everywhere.update(dict.fromkeys(sums))
-        return _Fact(sums=sums, devices=own & frozenset(map(self.relations.root, self.relations.to_one)))
-
-    def _tiled(self) -> dict[int, int]:
-        """Roots of what a sum over places of windows is a sum over in the end."""
-        root = self.relations.root
-        found = {root(places): root(whole) for places, whole in self.relations.tiled.items()}
-        return {places: found.get(whole, whole) for places, whole in found.items()}
+        return _Fact(sums=sums, devices=frozenset(own.intersection(self._axes)))
 
     def _met(self, operands: list[_Fact]) -> _Fact:
         joined = self._joined(operands)

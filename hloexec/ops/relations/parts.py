@@ -95,7 +95,8 @@ def _kind_of_part(whole: int, start: int, size: int) -> str:
 
 
 def _is_trimmed(whole: int, size: int) -> bool:
-    return 4 * (whole - size) <= whole and (whole > _MOST_SHARES or (whole - size == 1 and whole >= _LEAST_TRIMMED))
+    left_out = whole - size
+    return 4 * left_out <= whole and (whole > _MOST_SHARES or (left_out == 1 and whole >= _LEAST_TRIMMED))
 
 
 def _is_at_end(whole: int, start: int, size: int) -> bool:

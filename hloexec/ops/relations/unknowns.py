@@ -133,14 +133,14 @@ class Relations:
     """By the dimension of the places of windows that lie side by side, that which they divide."""
     strides: list[tuple[int, int]] = attrs.field(factory=list)
     """The unit of a product, and that of a factor."""
-    numbers: dict[int, int] = attrs.field(factory=dict)
-    """By the unit of a constant that is one number everywhere, that."""
-    derived: list[tuple[tuple[str, int], int, int]] = attrs.field(factory=list)
-    """An opcode and a number, and the units of what it is applied to with that number and of what comes of it."""
     shifts: list[tuple[int, int]] = attrs.field(factory=list)
     """The unit of a number that is shifted, and that of by how many bits it is."""
     wrapped: list[tuple[int, int]] = attrs.field(factory=list)
     """The unit of a remainder, and that of the dividend."""
+    numbers: dict[int, int] = attrs.field(factory=dict)
+    """By the unit of a constant that is one number everywhere, that."""
+    derived: list[tuple[tuple[str, int], int, int]] = attrs.field(factory=list)
+    """An opcode and a number, and the units of what it is applied to with that number and of what comes of it."""
     components: list[tuple[int, tuple[int, ...]]] = attrs.field(factory=list)
     """The unit of vectors, and of each of their components."""
     channels: dict[int, Axes] = attrs.field(factory=dict)
