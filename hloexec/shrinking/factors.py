@@ -211,6 +211,8 @@ def _followed(number: Any, place: Place, facts: Sums, lengths: _Sizes) -> tuple[
             return (*scaled, False)
     if spaced := _spaced(number, spread, lengths):
         return (*spaced, False)
+    if twice := _of_two(number, spread, lengths):
+        return (*twice, False)
     if few := _of_few(number, spread, lengths):
         return few
     if abs(number) < 1 and lengths.is_changed(facts.scaling.get(place, ())):
@@ -241,6 +243,22 @@ def _spaced(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[
             if decimal is not None:
                 return type(number)(decimal / (after + more) ** power), before
     return None
+
+
+def _of_two(number: Any, spread: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int] | None:
+    """The same for a mean of means, of which one is over a dimension of an array that the constant fills."""
+    if _is_chosen(number):
+        return None
+    found = {}
+    for scale in (1.0, 2.0):
+        total = round(scale / abs(float(number)))
+        if total < 1 or type(number)(scale / total) != abs(number):
+            continue
+        for one, other in product(spread, lengths.everywhere):
+            (before, after), (rest, left) = lengths.of(one), lengths.of(other)
+            if before > 2 and rest > 2 and before * rest == total and set(one).isdisjoint(other):
+                found[after * left] = type(number)(np.copysign(scale / (after * left), float(number))), total
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def _of_few(number: Any, spread: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int, bool] | None:

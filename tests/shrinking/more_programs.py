@@ -304,7 +304,6 @@ def attention_in_shifted_windows(b: int, n: int, c: int, h: int) -> Any:
 @_program({"n": 256, "t": 100}, {"n": 32, "t": 100})
 def heat_equation(n: int, t: int) -> Any:
     """An explicit scheme on the unit square, whose step follows from the number of points; borders are fixed."""
-    import jax.numpy as jnp
     from jax import lax
 
     def function(u: Any) -> Any:

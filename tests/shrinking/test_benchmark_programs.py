@@ -6,7 +6,6 @@ images as evenly. The table that says so in the documentation is the one that is
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import attrs

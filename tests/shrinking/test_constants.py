@@ -101,7 +101,8 @@ def test_the_spacing_of_a_grid_follows_as_a_guess_where_its_border_is_cut_off() 
 
 
 def test_what_is_computed_twice_from_the_same_positions_counts_along_the_same_dimension() -> None:
-    text = module("""
+    text = module(
+        """
     x = f32[64,8] parameter(0)
     i = s32[128] iota(), iota_dimension=0
     two = s32[] constant(2)
@@ -115,7 +116,9 @@ def test_what_is_computed_twice_from_the_same_positions_counts_along_the_same_di
     places = s32[128,1] reshape(again)
     zero = f32[] constant(0)
     zeros = f32[64,8] broadcast(zero), dimensions={}
-    ROOT y = f32[64,8] scatter(zeros, places, taken), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add_f32""", ADD)
+    ROOT y = f32[64,8] scatter(zeros, places, taken), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add_f32""",
+        ADD,
+    )
     found = shrink(text, dims={64: 8, 128: 16})
     assert found.module.entry.result_shape.dimensions == (8, 8)  # type: ignore[union-attr]
 
@@ -128,3 +131,19 @@ def test_a_window_of_all_but_the_ends_stays_so() -> None:
     ROOT z = f32[200] dynamic-update-slice(x, y, one)""")
     found = shrink(text, dims={200: 50})
     assert found.module.entry.by_name["y"].shape.dimensions == (48,)  # type: ignore[union-attr]
+
+
+def test_the_fraction_of_a_mean_of_means_follows_as_a_guess() -> None:
+    text = module(
+        """
+    x = f32[96,40] parameter(0)
+    c = f32[96] parameter(1)
+    n = f32[] constant(NUMBER)
+    ns = f32[96] broadcast(n), dimensions={}
+    y = f32[96] multiply(c, ns)
+    zero = f32[] constant(0)
+    z = f32[96] reduce(x, zero), dimensions={1}, to_apply=add_f32
+    ROOT t = (f32[96], f32[96]) tuple(y, z)""".replace("NUMBER", repr(2 / (96 * 40))),
+        ADD,
+    )
+    assert constant(shrink(text, dims={96: 8, 40: 5})) == (f32(2 / 3840), f32(2 / 40), False)
