@@ -6,6 +6,7 @@ images as evenly. The table that says so in the documentation is the one that is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -29,9 +30,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
 class Sizes:
     """The arguments of a program, a large and a small one; `side` is that of images."""
 
-    large: dict[str, Any] = {"scale": 1}
-    small: dict[str, Any] = {"scale": 0.25}
-    dims: dict[int, int] = {}
+    large: Mapping[str, Any] = attrs.field(factory=lambda: {"scale": 1})
+    small: Mapping[str, Any] = attrs.field(factory=lambda: {"scale": 0.25})
+    dims: Mapping[int, int] = attrs.field(factory=dict)
     """What no input or result has."""
     keep: tuple[int, ...] = ()
 
@@ -57,7 +58,7 @@ MORE = {
 }
 
 
-def lowered(name: str, arguments: dict[str, Any], *, optimized: bool) -> hloexec.Module:
+def lowered(name: str, arguments: Mapping[str, Any], *, optimized: bool) -> hloexec.Module:
     function, shapes = PROGRAMS[name](**arguments)
     jitted = jax.jit(function, keep_unused=True)
     return hloexec.parse(jitted.lower(*shapes).compile().as_text()) if optimized else hloexec.from_jax(jitted, *shapes)
