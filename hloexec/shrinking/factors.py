@@ -209,10 +209,8 @@ def _followed(number: Any, place: Place, facts: Sums, lengths: _Sizes) -> tuple[
                 return number, guesses[0][1], False
         if forms is _MEANS and (scaled := _scaled(number, [*met, *spread], lengths)):
             return (*scaled, False)
-    if spaced := _spaced(number, spread, lengths):
-        return (*spaced, False)
-    if twice := _of_two(number, spread, lengths):
-        return (*twice, False)
+    if folded := _spaced(number, spread, lengths) or _of_two(number, spread, lengths):
+        return (*folded, False)
     if few := _of_few(number, spread, lengths):
         return few
     if abs(number) < 1 and lengths.is_changed(facts.scaling.get(place, ())):
@@ -221,7 +219,7 @@ def _followed(number: Any, place: Place, facts: Sums, lengths: _Sizes) -> tuple[
 
 
 def _scaled(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int] | None:
-    """The same for a mean that is multiplied with a decimal, such as 0.05 or 10: a learning rate, a momentum, a weight."""
+    """The same for a mean that is multiplied with a decimal, such as 0.05 or 10: a learning rate, a weight."""
     if _is_chosen(number):
         return None
     for roots in dict.fromkeys(candidates):
