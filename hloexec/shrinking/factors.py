@@ -209,8 +209,8 @@ def _followed(number: Any, place: Place, facts: Sums, lengths: _Sizes) -> tuple[
                 return number, guesses[0][1], False
         if forms is _MEANS and (scaled := _scaled(number, [*met, *spread], lengths)):
             return (*scaled, False)
-    if spaced := _spaced(number, spread, lengths):
-        return (*spaced, False)
+    if folded := _spaced(number, spread, lengths) or _of_two(number, spread, lengths):
+        return (*folded, False)
     if few := _of_few(number, spread, lengths):
         return few
     if abs(number) < 1 and lengths.is_changed(facts.scaling.get(place, ())):
@@ -219,13 +219,13 @@ def _followed(number: Any, place: Place, facts: Sums, lengths: _Sizes) -> tuple[
 
 
 def _scaled(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int] | None:
-    """The same for a mean that is multiplied with a decimal of two digits, such as a learning rate or a momentum."""
+    """The same for a mean that is multiplied with a decimal, such as 0.05 or 10: a learning rate, a weight."""
     if _is_chosen(number):
         return None
     for roots in dict.fromkeys(candidates):
         before, after = lengths.of(roots)
         decimal = _decimal(float(number) * before, _DIGITS, type(number)) if before >= _LEAST_LISTED else None
-        if decimal is not None:
+        if decimal is not None and (abs(decimal) < 1 or _decimal(decimal, 1, type(number)) is not None):
             return type(number)(decimal / after), before
     return None
 
@@ -241,6 +241,22 @@ def _spaced(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[
             if decimal is not None:
                 return type(number)(decimal / (after + more) ** power), before
     return None
+
+
+def _of_two(number: Any, spread: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int] | None:
+    """The same for a mean of means, of which one is over a dimension of an array that the constant fills."""
+    if _is_chosen(number):
+        return None
+    found = {}
+    for scale in (1.0, 2.0):
+        total = round(scale / abs(float(number)))
+        if total < 1 or type(number)(scale / total) != abs(number):
+            continue
+        for one, other in product(spread, lengths.everywhere):
+            (before, after), (rest, left) = lengths.of(one), lengths.of(other)
+            if before > 2 and rest > 2 and before * rest == total and set(one).isdisjoint(other):
+                found[after * left] = type(number)(np.copysign(scale / (after * left), float(number))), total
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def _of_few(number: Any, spread: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int, bool] | None:
@@ -307,20 +323,29 @@ def _matches(
     number: Any, candidates: Iterable[Roots], lengths: _Sizes, forms: Sequence[_Form], least: int
 ) -> list[tuple[Any, int]]:
     """What the constant becomes if it encodes one of the candidates, and their number of elements, as it was."""
+    found = _matches_of(type(number), number, candidates, lengths, forms, least)
+    if found or not isinstance(number, np.float32) or _is_power_of_two(number):
+        return found
+    if np.float32(ml_dtypes.bfloat16(number)) != number:
+        return []
+    fractions = [form for form in forms if form.is_fraction]
+    return _matches_of(ml_dtypes.bfloat16, number, candidates, lengths, fractions, least)
+
+
+def _matches_of(
+    kind: Any, number: Any, candidates: Iterable[Roots], lengths: _Sizes, forms: Sequence[_Form], least: int
+) -> list[tuple[Any, int]]:
+    """The same for a number that was rounded to a type before it was converted to that which it has."""
     found: list[tuple[Any, int]] = []
-    own: Any = type(number)
-    # A fraction in f32 may be one in bf16 that was converted.
-    is_narrowed = own is np.float32 and own(ml_dtypes.bfloat16(number)) == number and not _is_power_of_two(number)
-    is_floating = not np.issubdtype(own, np.integer)
-    is_wide = is_floating and np.dtype(own).itemsize >= 4
+    is_floating = not np.issubdtype(kind, np.integer)
+    is_wide = is_floating and np.dtype(kind).itemsize >= 4
     # The compiler may have computed a constant from others, with an error of a unit in the last place.
-    error = abs(float(np.spacing(number))) if is_wide and not is_narrowed else 0.0
+    error = abs(float(np.spacing(number))) if is_wide else 0.0
     with np.errstate(all="ignore"):
         for roots in dict.fromkeys(candidates):
             before, after = lengths.of(roots)
             for form in lengths.forms(roots, forms, least) if before >= least else ():
-                kind: Any = ml_dtypes.bfloat16 if is_narrowed and form.is_fraction else own
                 expected = float(form.of(before))
                 if abs((float(kind(expected)) if is_floating else expected) - float(number)) <= error:
-                    found.append((number if before == after else own(kind(float(form.of(after)))), before))
+                    found.append((number if before == after else type(number)(kind(float(form.of(after)))), before))
     return found

@@ -78,7 +78,7 @@ def state_space_model(b: int, t: int, d: int, n: int) -> Any:
     return function, ((b, t, d), (d, n), (d, d), (d, n), (d, n))
 
 
-@_program({"b": 24, "t": 80, "v": 512, "d": 192}, {"b": 4, "t": 16, "v": 64, "d": 32})
+@_program({"b": 24, "t": 80, "v": 512, "d": 192}, {"b": 4, "t": 48, "v": 64, "d": 64})
 def training_of_a_gated_recurrent_network(b: int, t: int, v: int, d: int) -> Any:
     """Gradient descent with momentum, gradients clipped by their norm."""
     import jax
@@ -110,7 +110,7 @@ def training_of_a_gated_recurrent_network(b: int, t: int, v: int, d: int) -> Any
     return step, (*weights, *weights, ("i", b, t))
 
 
-@_program({"t": 256, "n": 48, "m": 6}, {"t": 32, "n": 16, "m": 6})
+@_program({"t": 256, "n": 192, "m": 5}, {"t": 32, "n": 64, "m": 5})
 def kalman_filter(t: int, n: int, m: int) -> Any:
     """Observations are taken in one by one, so that no matrix is inverted; the log likelihood is a result too."""
     import jax.numpy as jnp
@@ -189,7 +189,7 @@ def ray_marching(h: int, w: int) -> Any:
     return function, ((5, 4),)
 
 
-@_program({"n": 1024, "e": 4096, "d": 96, "g": 48}, {"n": 64, "e": 256, "d": 32, "g": 16})
+@_program({"n": 1024, "e": 4096, "d": 96, "g": 320}, {"n": 64, "e": 256, "d": 32, "g": 64})
 def gradient_of_a_graph_network(n: int, e: int, d: int, g: int) -> Any:
     """Two rounds of messages along edges, means over the neighbours, sums over graphs."""
     import jax
@@ -212,7 +212,7 @@ def gradient_of_a_graph_network(n: int, e: int, d: int, g: int) -> Any:
     return function, (*weights, (n, d), ("i", 2, e), ("i", n), (g,))
 
 
-@_program({"n": 320, "d": 128, "m": 96}, {"n": 64, "d": 16, "m": 32})
+@_program({"n": 320, "d": 128, "m": 192}, {"n": 64, "d": 16, "m": 96})
 def gradient_of_a_physics_informed_network(n: int, d: int, m: int) -> Any:
     """The residual of Burgers' equation at points within, and the values at points on the border."""
     import jax
@@ -304,7 +304,6 @@ def attention_in_shifted_windows(b: int, n: int, c: int, h: int) -> Any:
 @_program({"n": 256, "t": 100}, {"n": 32, "t": 100})
 def heat_equation(n: int, t: int) -> Any:
     """An explicit scheme on the unit square, whose step follows from the number of points; borders are fixed."""
-    import jax.numpy as jnp
     from jax import lax
 
     def function(u: Any) -> Any:
@@ -322,7 +321,7 @@ def heat_equation(n: int, t: int) -> Any:
     return function, ((n, n),)
 
 
-@_program({"b": 256, "d": 384, "e": 64}, {"b": 32, "d": 24, "e": 8})
+@_program({"b": 256, "d": 384, "e": 32}, {"b": 64, "d": 24, "e": 8})
 def gradient_of_a_contrastive_loss(b: int, d: int, e: int) -> Any:
     """Each image has to find its text among all in the batch, and each text its image."""
     import jax

@@ -6,6 +6,7 @@ images as evenly. The table that says so in the documentation is the one that is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::hloexec.HloWarning")
 class Sizes:
     """The arguments of a program, a large and a small one; `side` is that of images."""
 
-    large: dict[str, Any] = {"scale": 1}
-    small: dict[str, Any] = {"scale": 0.25}
-    dims: dict[int, int] = {}
+    large: Mapping[str, Any] = attrs.field(factory=lambda: {"scale": 1})
+    small: Mapping[str, Any] = attrs.field(factory=lambda: {"scale": 0.25})
+    dims: Mapping[int, int] = attrs.field(factory=dict)
     """What no input or result has."""
     keep: tuple[int, ...] = ()
 
@@ -58,7 +59,21 @@ MORE = {
 }
 
 
-def lowered(name: str, arguments: dict[str, Any], *, optimized: bool) -> hloexec.Module:
+def table() -> list[str]:
+    """What is tested, as the documentation has it."""
+
+    def cell(arguments: Mapping[str, Any]) -> str:
+        side = f", images of {arguments['side']}²" if "side" in arguments else ""
+        return f"{arguments['scale']:g}{side}"
+
+    def asked(sizes: Sizes) -> str:
+        return ", ".join([f"`--dim {a}={b}`" for a, b in sizes.dims.items()] + [f"`--keep {a}`" for a in sizes.keep])
+
+    rows = [f"| {name} | {cell(each.large)} | {cell(each.small)} | {asked(each)} |" for name, each in SIZES.items()]
+    return ["| program | large | small | besides |", "| --- | --- | --- | --- |", *rows]
+
+
+def lowered(name: str, arguments: Mapping[str, Any], *, optimized: bool) -> hloexec.Module:
     function, shapes = PROGRAMS[name](**arguments)
     jitted = jax.jit(function, keep_unused=True)
     return hloexec.parse(jitted.lower(*shapes).compile().as_text()) if optimized else hloexec.from_jax(jitted, *shapes)
@@ -116,3 +131,8 @@ def test_so_it_does_at_other_sizes(name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_optimized_it_computes_the_same_up_to_rounding(name: str) -> None:
     check(name, SIZES[name], optimized=True)
+
+
+def test_the_documentation_lists_what_is_tested() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "shrinking.md"
+    assert "\n".join(table()) in page.read_text(encoding="utf-8")

@@ -131,3 +131,19 @@ def test_a_window_of_all_but_the_ends_stays_so() -> None:
     ROOT z = f32[200] dynamic-update-slice(x, y, one)""")
     found = shrink(text, dims={200: 50})
     assert found.module.entry.by_name["y"].shape.dimensions == (48,)  # type: ignore[union-attr]
+
+
+def test_the_fraction_of_a_mean_of_means_follows_as_a_guess() -> None:
+    text = module(
+        """
+    x = f32[96,56] parameter(0)
+    c = f32[96] parameter(1)
+    n = f32[] constant(NUMBER)
+    ns = f32[96] broadcast(n), dimensions={}
+    y = f32[96] multiply(c, ns)
+    zero = f32[] constant(0)
+    z = f32[96] reduce(x, zero), dimensions={1}, to_apply=add_f32
+    ROOT t = (f32[96], f32[96]) tuple(y, z)""".replace("NUMBER", repr(2 / (96 * 56))),
+        ADD,
+    )
+    assert constant(shrink(text, dims={96: 8, 56: 7})) == (f32(2 / 5376), f32(2 / 56), False)
