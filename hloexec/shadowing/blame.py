@@ -3,7 +3,8 @@
 What an instruction adds is its own; what it inherits comes from its operands, in proportion to what each operand's
 error, by itself, changes in the result; a sum whose operands cancel takes over what it inherits. The shares of squared
 errors are those of whole arrays. So an error that no output depends on, or that the next instruction makes small, is
-in no output's shares.
+in no output's shares. Elements that vanish are followed beside that: their errors are small, and yet their logarithms
+and reciprocals are infinite.
 """
 
 from __future__ import annotations
@@ -43,15 +44,20 @@ def blamed(place: int, found: Losses, shadows: Sequence[Shadow | None], entry: E
         culprits = [shadow for shadow in shadows if shadow is not None and shadow.lost]
         for shadow in culprits:
             _add(lost, shadow.blame.lost, found.passed / len(culprits))
-        if not culprits:
-            # Finite errors made it so: the logarithm of a sum that has become zero.
+        zeros = {} if culprits else _vanished(shadows, found.pole_weights or ())
+        _add(lost, zeros, found.passed / (sum(zeros.values()) or 1.0))
+        if not culprits and not zeros:
+            # Other finite errors made it so: the logarithm of what has become negative.
             for shadow, weight in zip(shadows, _even(shadows, found.weights), strict=True):
                 if shadow is not None:
                     _add(lost, shadow.blame.shares, found.passed * weight)
+    vanished = {place: float(found.vanished)} if found.vanished else {}
+    if found.vanished_weights is not None:
+        _add(vanished, _vanished(shadows, found.vanished_weights), 1.0)
     units = [shadow.blame.unit for shadow in shadows if shadow is not None]
     if found.added > 0 or found.born:
         units.append(unit_roundoff(entry))
-    return Blame(_kept(shares), _kept(lost), max(units, default=0.0))
+    return Blame(_kept(shares), _kept(lost), _largest(vanished), max(units, default=0.0))
 
 
 def merged(shadows: Sequence[Shadow | None], weights: Sequence[float] | None = None) -> Blame:
@@ -67,7 +73,21 @@ def merged(shadows: Sequence[Shadow | None], weights: Sequence[float] | None = N
         if shadow is not None:
             _add(shares, shadow.blame.shares, weight)
             _add(lost, shadow.blame.lost, float(shadow.lost))
-    return Blame(_kept(shares), _kept(lost), max((shadow.blame.unit for shadow in known), default=0.0))
+    vanished: dict[int, float] = {}
+    for shadow in known:
+        _add(vanished, shadow.blame.vanished, 1.0)
+    units = [shadow.blame.unit for shadow in known]
+    return Blame(_kept(shares), _kept(lost), _largest(vanished), max(units, default=0.0))
+
+
+def _vanished(shadows: Sequence[Shadow | None], weights: Sequence[int]) -> dict[int, float]:
+    """Who has made zeros of elements of operands, which count by their weights; of whole arrays all count alike."""
+    found: dict[int, float] = {}
+    for number, shadow in enumerate(shadows):
+        if shadow is not None and shadow.blame.vanished:
+            total = sum(shadow.blame.vanished.values())
+            _add(found, shadow.blame.vanished, (weights[number] if weights else 1.0) / total)
+    return found
 
 
 def _even(shadows: Sequence[Shadow | None], weights: Sequence[float]) -> list[float]:
@@ -88,7 +108,12 @@ def _kept(shares: dict[int, float]) -> dict[int, float]:
     total = sum(shares.values())
     if not total > 0:
         return {}
-    largest = sorted(shares.items(), key=lambda entry: -entry[1])[:_MOST]
-    kept = {place: share for place, share in largest if share > _LEAST * total}
+    kept = {place: share for place, share in _largest(shares).items() if share > _LEAST * total}
     total = sum(kept.values())
     return {place: share / total for place, share in kept.items()}
+
+
+def _largest(shares: dict[int, float]) -> dict[int, float]:
+    if len(shares) <= _MOST:
+        return shares
+    return dict(sorted(shares.items(), key=lambda entry: -entry[1])[:_MOST])

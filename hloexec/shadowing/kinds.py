@@ -56,6 +56,14 @@ class Losses:
     """Elements that are infinite or NaN, exactly should not be, and whose operands, as they are, would not make so."""
     passed: int = 0
     """Such elements whose operands, as they are, make them so."""
+    vanished: int = 0
+    """Elements that are zero, exactly should not be, and were not made so by an operand that is; and those that have
+    absorbed a number."""
+    vanished_weights: tuple[int, ...] | None = None
+    """How many elements of each operand are zero, exactly should not be, and make the result zero; None if there are
+    none, and empty where operands have no element for each of the result's."""
+    pole_weights: tuple[int, ...] | None = None
+    """The same of those that make the result infinite or NaN."""
 
     def scaled(self, energy: float) -> Losses:
         """What a sample shows, as of the whole array with this energy."""
@@ -93,6 +101,11 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
         named = sum(energy for kind, energy in kinds.items() if kind != "cancellation")
         kinds["rounding"] = max(0.0, rest - named)
         weights, lost_weights = _weights(sample)
+        vanished = (sample.value == 0) & (sample.exact != 0)
+        before = sample.absorbed_before if sample.absorbed_before is not None else np.False_
+        new = vanished & ~before if traits.cancels else vanished & (sample.here != 0)
+        if sample.absorbed is not None:
+            new = new | sample.absorbed
     return Losses(
         count=sample.value.size,
         scale=float(_squares(sample.exact).sum()),
@@ -104,7 +117,24 @@ def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0
         counts=counts,
         born=born,
         passed=int(np.count_nonzero(lost)) - born,
+        vanished=int(np.count_nonzero(new)),
+        vanished_weights=_vanished(sample, vanished & ~new),
+        pole_weights=_vanished(sample, lost & ~np.isfinite(sample.here)),
     )
+
+
+def _vanished(sample: Sample, where: Array) -> tuple[int, ...] | None:
+    """For each operand, how many of some elements it has as zeros that exactly are none, or in which something was
+    absorbed."""
+    if not where.any():
+        return None
+    found = []
+    for operand, shadow in zip(sample.operands, sample.shadows, strict=True):
+        is_zero = (operand == 0) & (shadow != 0) if shadow is not None else np.False_
+        if shadow is not None and sample.absorbed_before is not None:
+            is_zero = is_zero | (sample.absorbed_before & (operand != shadow))
+        found.append(int(np.count_nonzero(where & is_zero)))
+    return tuple(found)
 
 
 _MOST = 1e300

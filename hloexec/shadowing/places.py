@@ -66,12 +66,12 @@ class Place:
     def kind(self, *, is_lost: bool) -> str:
         """How it loses most; `is_lost` says that what it loses has made others infinite or NaN, for which elements that
         are affected count however small their errors are."""
-        found = {kind for kind in ("overflow", "underflow", "absorption") if self.counts.get(kind)}
-        if "overflow" in found:
+        if self.counts.get("overflow"):
             return "overflow"
         kind = max(self.kinds, key=lambda name: self.kinds[name], default="rounding")
-        if is_lost and kind == "rounding" and found:
-            kind = "underflow" if "underflow" in found else "absorption"
+        if is_lost and kind == "rounding":
+            found = (kind for kind in ("underflow", "absorption", "cancellation") if self.counts.get(kind))
+            kind = next(found, kind)
         if kind == "absorption" and self.absorbing_runs > 1:
             return "lost updates"
         return kind

@@ -34,6 +34,9 @@ class Blame:
     """By the number of the place that added it, its share of the sum of the squared errors; they add up to 1."""
     lost: Mapping[int, float] = attrs.field(factory=dict)
     """The same for elements that are infinite or NaN and should not be."""
+    vanished: Mapping[int, float] = attrs.field(factory=dict)
+    """By the number of the place, how many elements of a sample it has made zero, or taken a number from by absorption,
+    that should not be so. They come to nothing unless something divides by them, or takes their logarithm."""
     unit: float = 0.0
     """The largest unit roundoff of the types that the error was made in."""
 

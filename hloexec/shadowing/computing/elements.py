@@ -37,6 +37,8 @@ _BLOCK = 1 << 13
 """Elements that are computed together: several f64 arrays of so many stay in the cache, and each is small enough for
 the allocator to hand out the same memory again."""
 _SAMPLE = 2048
+_FEW = 256
+"""Elements that have become zero, of a sample that need not have any."""
 SHARE = 0.3
 """A sample that holds less of an error than this, for its size, says nothing of it."""
 
@@ -170,16 +172,16 @@ def sampled(difference: Difference, value: Array) -> Array | None:
     if size <= _SAMPLE:
         return None
     places = spread(size)
-    if difference.is_whole:
-        lost = np.flatnonzero(~np.isfinite(wide(value)).reshape(-1))[:_SAMPLE]
-        if lost.size:
-            places = np.union1d(places, lost)
     errors = _errors(difference, value, places)
-    if float(np.vdot(errors, errors).real) * size >= SHARE * difference.energy * places.size:
-        return places
-    block = np.arange(difference.heaviest, min(size, difference.heaviest + _BLOCK))
-    errors = np.abs(_errors(difference, value, block))
-    return np.sort(block[np.argpartition(errors, -min(_SAMPLE, errors.size))[-_SAMPLE:]])
+    if float(np.vdot(errors, errors).real) * size < SHARE * difference.energy * places.size:
+        block = np.arange(difference.heaviest, min(size, difference.heaviest + _BLOCK))
+        errors = np.abs(_errors(difference, value, block))
+        places = np.sort(block[np.argpartition(errors, -min(_SAMPLE, errors.size))[-_SAMPLE:]])
+    vanished = np.flatnonzero((value == 0) & (difference.data != 0))[:_FEW]
+    if difference.is_whole:
+        lost = np.flatnonzero(~np.isfinite(wide(value)))[:_SAMPLE]
+        vanished = np.union1d(vanished, lost)
+    return np.union1d(places, vanished) if vanished.size else places
 
 
 def _errors(difference: Difference, value: Array, places: Array) -> Array:

@@ -17,7 +17,15 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
-from hloexec.shadowing.computing.elements import SHARE, Difference, differences, exact_block, flattened
+from hloexec.shadowing.computing.elements import (
+    SHARE,
+    Difference,
+    differences,
+    exact_block,
+    flattened,
+    spread,
+    taken,
+)
 from hloexec.shadowing.store import Shadow
 from hloexec.values import Array
 
@@ -84,9 +92,15 @@ class Pending:
             return known[id(self)]
 
         found = differences(exact, value)
-        if estimate >= SHARE * found.energy and not found.is_whole:
+        if estimate >= SHARE * found.energy and not found.is_whole and not self._hides_zeros(value, found.data):
             return found, None
         return self._again(value) or (found, None)
+
+    def _hides_zeros(self, value: Array, data: Array) -> bool:
+        """Whether elements are zero, and exactly are not, and none of them is in the sample."""
+        if value.all() or not ((value == 0) & (data != 0)).any():
+            return False
+        return not ((taken(value, spread(self.size)) == 0) & (self.sample != 0)).any()
 
     def _chain(self) -> list[Pending]:
         """What has to be computed, this last."""
