@@ -78,20 +78,7 @@ def leaf_error(index: tuple[int, ...], devices: tuple[int, ...], value: Array, s
         most = -math.log10(unit_roundoff(entry)) if entry.is_inexact and value.size else None
         return LeafError(index, devices, entry, value.shape, 0.0, most, most, None, None, None, 0, known, known, 0.0)
     flat, data = np.ascontiguousarray(value).reshape(-1), np.ascontiguousarray(shadow.data).reshape(-1)
-    scale = energy = 0.0
-    worst, place = -1.0, 0
-    for start in range(0, flat.size, _BLOCK):
-        errors, exact = _errors(flat[start : start + _BLOCK], data[start : start + _BLOCK], shadow.is_whole)
-        sizes, amounts = np.abs(exact), np.abs(errors)
-        with np.errstate(all="ignore"):
-            finite = amounts < np.inf
-            scale += float(np.minimum(sizes**2, _HUGE).sum())
-            energy += float(np.minimum(amounts[finite] ** 2, _HUGE).sum())
-            ratios = amounts / sizes
-        ratios[amounts == 0] = 0
-        largest = int(np.argmax(ratios))
-        if ratios[largest] > worst:
-            worst, place = float(ratios[largest]), start + largest
+    scale, energy, place = _summed(flat, data, shadow)
     step = max(1, flat.size // _SAMPLE)
     some = _errors(flat[step // 2 :: step], data[step // 2 :: step], shadow.is_whole)
     every = digits_of(*some, entry)
@@ -114,6 +101,36 @@ def leaf_error(index: tuple[int, ...], devices: tuple[int, ...], value: Array, s
         lost_shares=shadow.blame.lost,
         unit=shadow.blame.unit,
     )
+
+
+def _summed(flat: Array, data: Array, shadow: Shadow) -> tuple[float, float, int]:
+    """The sums of the squares of exact numbers and of errors, and where the largest relative error is."""
+    scale = energy = 0.0
+    worst, place = -1.0, 0
+    is_narrow = not shadow.is_whole and data.dtype == np.float32
+    for start in range(0, flat.size, _BLOCK):
+        values, kept = flat[start : start + _BLOCK], data[start : start + _BLOCK]
+        with np.errstate(all="ignore"):
+            if is_narrow:
+                # To compare them, f32 will do.
+                exact, errors = np.add(values, kept, dtype=np.float32), kept
+                numbers = exact.astype(np.float64)
+                own = float(np.vdot(numbers, numbers))
+                amounts, sizes = np.abs(errors), np.abs(exact, out=exact)
+            else:
+                errors, exact = _errors(values, kept, shadow.is_whole)
+                sizes, amounts = np.abs(exact), np.abs(errors)
+                own = float(np.minimum(sizes**2, _HUGE).sum())
+                energy += float(np.minimum(amounts[amounts < np.inf] ** 2, _HUGE).sum())
+            scale += own
+            ratios = np.divide(amounts, sizes, out=amounts)
+            largest = int(np.argmax(ratios))
+            if np.isnan(ratios[largest]):
+                ratios[np.isnan(ratios)] = 0
+                largest = int(np.argmax(ratios))
+        if ratios[largest] > worst:
+            worst, place = float(ratios[largest]), start + largest
+    return scale, shadow.energy if is_narrow else energy, place
 
 
 def _errors(values: Array, data: Array, is_whole: bool) -> tuple[Array, Array]:

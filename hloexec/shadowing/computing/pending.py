@@ -66,31 +66,7 @@ class Pending:
         filled with the exact numbers."""
         value = self.value()
         assert value is not None
-        chain = self._chain()
-        flats = [[None if operand is None else flattened(operand) for operand in link.operands] for link in chain]
-        data = [
-            [
-                None if shadow is None or operand is None else flattened(shadow.data)
-                for operand, shadow in zip(link.operands, link.shadows, strict=True)
-            ]
-            for link in chain
-        ]
-
-        def exact(start: int, stop: int) -> Array:
-            where = slice(start, stop)
-            known: dict[int, Array] = {}
-            for link, arrays, kept in zip(chain, flats, data, strict=True):
-                given = []
-                for array, its, shadow, before in zip(arrays, kept, link.shadows, link.links, strict=True):
-                    if array is None:
-                        given.append(known[id(before)])
-                    else:
-                        given.append(exact_block(array if array.size == 1 else array[where], its, shadow, where))
-                known[id(link)] = np.asarray(link.kernel(*given))
-            if out is not None:
-                out[start:stop] = known[id(self)]
-            return known[id(self)]
-
+        exact = _program(self, out)
         found = differences(exact, value)
         if estimate >= SHARE * found.energy and not found.is_whole and not self._hides_zeros(value, found.data):
             return found, None
@@ -101,21 +77,6 @@ class Pending:
         if value.all() or not ((value == 0) & (data != 0)).any():
             return False
         return not ((taken(value, spread(self.size)) == 0) & (self.sample != 0)).any()
-
-    def _chain(self) -> list[Pending]:
-        """What has to be computed, this last."""
-        found: dict[int, Pending] = {}
-        stack: list[tuple[Pending, bool]] = [(self, False)]
-        while stack:
-            link, is_known = stack.pop()
-            if id(link) in found:
-                continue
-            if is_known:
-                found[id(link)] = link
-                continue
-            stack.append((link, True))
-            stack += [(before, False) for before in link.links if before is not None]
-        return list(found.values())
 
     def _again(self, value: Array) -> tuple[Difference, Blame] | None:
         """The same, one instruction after the other."""
@@ -142,12 +103,80 @@ class Pending:
         return found
 
 
+def _program(last: Pending, out: Array | None) -> Callable[[int, int], Array]:
+    """The exact numbers of a pending shadow, by ranges of the flat array; `out` is filled with them."""
+    leaves: dict[tuple[int, int], tuple[Array, Shadow | None]] = {}
+    """What is converted once for each range, however many instructions take it."""
+    links = _chain(last)
+    uses: list[list[tuple[int, int]]] = []
+    for link in links.values():
+        uses.append([])
+        for operand, shadow, before in zip(link.operands, link.shadows, link.links, strict=True):
+            if before is not None and id(before) in links:
+                uses[-1].append((id(before), 0))
+                continue
+            array = operand if before is None else before.value()
+            assert array is not None
+            uses[-1].append((id(array), id(shadow)))
+            leaves[uses[-1][-1]] = array, shadow
+    constants: dict[tuple[int, int], Array] = {}
+    arrays: list[tuple[tuple[int, int], Array, Array | None, Shadow | None]] = []
+    for key, (array, shadow) in leaves.items():
+        flat, data = flattened(array), None if shadow is None else flattened(shadow.data)
+        if flat.size == 1 and (data is None or data.size == 1):
+            constants[key] = exact_block(flat, data, shadow, slice(0, 1))
+        else:
+            arrays.append((key, flat, data, shadow))
+    seen: set[tuple[int, int]] = set()
+    steps = []
+    for link, given in reversed(list(zip(links.values(), uses, strict=True))):
+        # So that the cache has room for what comes.
+        dead = [key for key in dict.fromkeys(given) if key not in seen and key not in constants]
+        seen.update(given)
+        steps.append((link.kernel, (id(link), 0), given, dead))
+    steps.reverse()
+
+    def exact(start: int, stop: int) -> Array:
+        where = slice(start, stop)
+        known = constants.copy()
+        for key, flat, data, shadow in arrays:
+            known[key] = exact_block(flat if flat.size == 1 else flat[where], data, shadow, where)
+        result = np.empty(0)
+        for kernel, key, given, dead in steps:
+            result = known[key] = np.asarray(kernel(*[known[each] for each in given]))
+            for each in dead:
+                del known[each]
+        if out is not None:
+            out[start:stop] = result
+        return result
+
+    return exact
+
+
+def _chain(last: Pending) -> dict[int, Pending]:
+    """What has to be computed, in order; not what has been computed since and still has its value."""
+    found: dict[int, Pending] = {}
+    stack: list[tuple[Pending, bool]] = [(last, False)]
+    while stack:
+        link, is_known = stack.pop()
+        if id(link) in found:
+            continue
+        if is_known:
+            found[id(link)] = link
+            continue
+        stack.append((link, True))
+        for before, shadow in zip(link.links, link.shadows, strict=True):
+            if before is not None and shadow is not None and (shadow.pending is not None or before.value() is None):
+                stack.append((before, False))
+    return found
+
+
 def may_wait(value: Array, shadows: Sequence[Shadow | None]) -> bool:
     """Whether the shadow of an elementwise instruction's result may be computed later."""
     if value.size < _LEAST or value.dtype.kind == "c" or value.dtype.itemsize > 4:
         return False
     known = [shadow for shadow in shadows if shadow is not None]
-    if not known or any(shadow.pending is None and shadow.is_whole for shadow in known):
+    if any(shadow.pending is None and shadow.is_whole for shadow in known):
         return False
     return sum(shadow.pending.length for shadow in known if shadow.pending is not None) < _MOST
 

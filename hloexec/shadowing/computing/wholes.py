@@ -132,7 +132,7 @@ def _weights(
         for number in wrong:
             shadow = shadows[number]
             assert shadow is not None
-            weights[number] = shadow.energy / max(energy_of(_finite(operands[number])), _TINY)
+            weights[number] = shadow.energy / max(_energy(operands[number]), _TINY)
     total = sum(weights)
     if not total > 0:
         weights, total = [float(number in wrong) for number in range(len(weights))], float(max(1, len(wrong)))
@@ -148,9 +148,10 @@ def _cut(array: Array, cut: tuple[int, slice] | None) -> Array:
     return array if cut is None else array[(slice(None),) * cut[0] + (cut[1],)]
 
 
-def _finite(array: Array) -> Array:
-    found = wide(array)
-    return found[np.isfinite(found)]
+def _energy(array: Array) -> float:
+    """That of the finite elements."""
+    found = energy_of(array)
+    return found if np.isfinite(found) else energy_of(wide(array)[np.isfinite(wide(array))])
 
 
 def _compared(value: Array, exact: Array, here: Array, places: Array | None) -> Sample:
