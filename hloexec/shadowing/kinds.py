@@ -35,7 +35,7 @@ KINDS = {
 """The kinds of losses, and a clause about each."""
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Losses:
     """What an instruction does to some elements of one run of it. Energies are sums of squared errors."""
 
@@ -71,56 +71,70 @@ class Losses:
         if not total > 0 or not np.isfinite(energy):
             return self
         factor = energy / total
-        return attrs.evolve(
-            self,
-            scale=self.scale * factor,
-            added=self.added * factor,
-            inherited=self.inherited * factor,
-            kinds={kind: amount * factor for kind, amount in self.kinds.items()},
-        )
+        self.scale *= factor
+        self.added *= factor
+        self.inherited *= factor
+        self.kinds = {kind: amount * factor for kind, amount in self.kinds.items()}
+        return self
 
 
 def losses(sample: Sample, entry: ElementType, traits: Traits, unit: float = 0.0) -> Losses:
     """What a sample shows of an instruction with results of an element type, whose operands' errors were made in types
     of up to this unit roundoff."""
     with np.errstate(all="ignore"):
-        added, inherited = _squares(sample.added), _squares(sample.inherited)
+        added = _squares(sample.added)
+        is_inheriting = any(part is not None for part in sample.parts) or not sample.parts
+        inherited = _squares(sample.inherited) if is_inheriting else np.zeros(1)
         kinds: dict[str, float] = {}
         counts: dict[str, int] = {}
-        lost = ~np.isfinite(sample.value) & np.isfinite(sample.exact)
-        born = int(np.count_nonzero(lost & np.isfinite(sample.here)))
+        lost = ~np.isfinite(sample.value)
+        passing, born, passed = None, 0, 0
+        if lost.any():
+            lost &= np.isfinite(sample.exact)
+            passing = lost & ~np.isfinite(sample.here)
+            passed = int(np.count_nonzero(passing))
+            born = int(np.count_nonzero(lost)) - passed
         if born:
             counts["overflow"] = born
-        rest = float(added.sum())
+        rest = float(np.add.reduce(added))
         if sample.absorbed is not None and sample.absorbed.any():
             kinds["absorption"] = float(added[sample.absorbed].sum())
             counts["absorption"] = int(np.count_nonzero(sample.absorbed))
-        if traits.cancels and len(sample.operands) == 2:
+        if is_inheriting and traits.cancels and len(sample.operands) == 2:
             _note_cancellation(sample, max(unit, unit_roundoff(entry)), inherited, kinds, counts)
         _note_underflow(sample, entry, added, kinds, counts)
         named = sum(energy for kind, energy in kinds.items() if kind != "cancellation")
         kinds["rounding"] = max(0.0, rest - named)
-        weights, lost_weights = _weights(sample)
-        vanished = (sample.value == 0) & (sample.exact != 0)
-        before = sample.absorbed_before if sample.absorbed_before is not None else np.False_
-        new = vanished & ~before if traits.cancels else vanished & (sample.here != 0)
-        if sample.absorbed is not None:
-            new = new | sample.absorbed
+        total = float(np.add.reduce(inherited))
+        weights, lost_weights = _weights(sample, inherited)
+        vanished = counts.get("absorption", 0)
+        vanished_weights = None
+        if not sample.value.all():
+            vanished, vanished_weights = _zeros(sample, traits)
     return Losses(
         count=sample.value.size,
-        scale=float(_squares(sample.exact).sum()),
+        scale=float(np.add.reduce(_squares(sample.exact))),
         added=rest,
-        inherited=float(inherited.sum()),
+        inherited=total,
         weights=weights,
         lost_weights=lost_weights,
         kinds=kinds,
         counts=counts,
         born=born,
-        passed=int(np.count_nonzero(lost)) - born,
-        vanished=int(np.count_nonzero(new)),
-        vanished_weights=_vanished(sample, vanished & ~new),
-        pole_weights=_vanished(sample, lost & ~np.isfinite(sample.here)),
+        passed=passed,
+        vanished=vanished,
+        vanished_weights=vanished_weights,
+        pole_weights=None if passing is None else _vanished(sample, passing),
     )
+
+
+def _zeros(sample: Sample, traits: Traits) -> tuple[int, tuple[int, ...] | None]:
+    """How many elements vanish or absorb in the instruction, and of those that vanished before, the operands'."""
+    vanished = (sample.value == 0) & (sample.exact != 0)
+    before = sample.absorbed_before if sample.absorbed_before is not None else np.False_
+    new = vanished & ~before if traits.cancels else vanished & (sample.here != 0)
+    passed = _vanished(sample, vanished & ~new)
+    return int(np.count_nonzero(new if sample.absorbed is None else new | sample.absorbed)), passed
 
 
 def _vanished(sample: Sample, where: Array) -> tuple[int, ...] | None:
@@ -143,7 +157,9 @@ _MOST = 1e300
 
 def _squares(values: Array) -> Array:
     squares = values.real**2 + values.imag**2 if values.dtype.kind == "c" else np.square(values, dtype=np.float64)
-    return np.minimum(np.where(np.isfinite(values), squares, 0.0), _MOST)
+    if squares.size and not np.maximum.reduce(squares) <= _MOST:
+        squares = np.minimum(np.where(np.isfinite(values), squares, 0.0), _MOST)
+    return squares
 
 
 def _note_cancellation(
@@ -168,8 +184,9 @@ def _note_underflow(
 ) -> None:
     """Results below the normal numbers that have lost half of their digits, or all."""
     size = np.abs(sample.value)
-    low = (size < smallest_normal(entry)) & (sample.here != 0) & np.isfinite(sample.here)
+    low = size < smallest_normal(entry)
     if low.any():
+        low &= (sample.here != 0) & np.isfinite(sample.here)
         low &= np.abs(sample.added) > np.sqrt(unit_roundoff(entry)) * np.abs(sample.here)
         count = int(np.count_nonzero(low))
         if count:
@@ -177,19 +194,19 @@ def _note_underflow(
             counts["underflow"] = count
 
 
-def _weights(sample: Sample) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _weights(sample: Sample, inherited: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Of what operands do to the result, the shares of their finite errors and those of their lost elements."""
-    finite, lost = [], []
-    for operand, part in zip(sample.operands, sample.parts, strict=True):
-        if part is None:
-            finite.append(0.0)
-            lost.append(0.0)
-            continue
-        squares = _squares(part)
-        is_lost = ~np.isfinite(operand)
-        finite.append(float(squares[~is_lost].sum()))
-        lost.append(float(_squares(sample.inherited)[is_lost].sum()))
+    finite, lost = [0.0] * len(sample.operands), [0.0] * len(sample.operands)
+    for number, (operand, part) in enumerate(zip(sample.operands, sample.parts, strict=True)):
+        if part is not None:
+            squares, is_finite = _squares(part), np.isfinite(operand)
+            if is_finite.all():
+                finite[number] = float(np.add.reduce(squares))
+            else:
+                is_finite = np.broadcast_to(is_finite, squares.shape)
+                finite[number] = float(squares[is_finite].sum())
+                lost[number] = float(inherited[~is_finite].sum())
     total = sum(finite) + sum(lost)
     if not total:
-        return (0.0,) * len(finite), (0.0,) * len(lost)
+        return tuple(finite), tuple(lost)
     return tuple(each / total for each in finite), tuple(each / total for each in lost)

@@ -55,7 +55,8 @@ class ShadowObserver:
             if not self._store.knows(leaf):
                 self._store.put(leaf, EXACT)
         self._exchanges.note(event)
-        if not event.path and instruction.name == event.computation.root_name and event.computation.name == self._entry:
+        computation = event.computation
+        if instruction.name == computation.root_name and computation.name == self._entry and not event.path:
             self._take_outputs(event)
 
     def evaluation(self, event: Event) -> tuple[Evaluation, int]:

@@ -6,6 +6,7 @@ sample of elements; where these hold too little of the error, on the block that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -19,6 +20,7 @@ from hloexec.shadowing.store import Shadow, wide
 from hloexec.values import Array
 
 __all__ = [
+    "SAMPLE",
     "SHARE",
     "Difference",
     "Sample",
@@ -36,7 +38,8 @@ __all__ = [
 _BLOCK = 1 << 13
 """Elements that are computed together: several f64 arrays of so many stay in the cache, and each is small enough for
 the allocator to hand out the same memory again."""
-_SAMPLE = 2048
+SAMPLE = 2048
+"""Elements that are looked at."""
 _FEW = 256
 """Elements that have become zero, of a sample that need not have any."""
 SHARE = 0.3
@@ -96,25 +99,40 @@ def _exact(
 def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:
     """The difference of exact numbers, which are given by ranges of the flat array, from `value`."""
     flat = np.ascontiguousarray(value).reshape(-1)
-    count = max(1, -(-flat.size // _BLOCK))
     found = np.empty(flat.size, np.complex64 if flat.dtype.kind == "c" else np.float32)
-    energies = np.zeros(count)
-    is_lossy = np.zeros(count, np.bool_)
+    count = max(1, -(-flat.size // _BLOCK))
+    energies, is_lossy = np.zeros(count), np.zeros(count, np.bool_)
 
     def work(start: int, stop: int) -> None:
-        block = np.subtract(exact(start, stop), wide(flat[start:stop]))
-        found[start:stop] = block
-        number = start // _BLOCK
-        energies[number] = np.vdot(block, block).real
-        is_lossy[number] = not np.isfinite(energies[number]) or (
-            np.count_nonzero(block == 0) != np.count_nonzero(found[start:stop] == 0)
-        )
+        energy, lossy = _narrowed(exact(start, stop), flat[start:stop], found[start:stop])
+        energies[start // _BLOCK], is_lossy[start // _BLOCK] = energy, lossy
 
+    if flat.size <= _BLOCK:
+        energy, lossy = _narrowed(exact(0, flat.size), flat, found)
+        if lossy:
+            return _whole(exact, flat, value.shape, 0)
+        return Difference(found.reshape(value.shape), False, energy, 0)
     in_blocks(work, flat.size, _BLOCK)
     heaviest = int(np.argmax(energies)) * _BLOCK
     if not is_lossy.any():
         return Difference(found.reshape(value.shape), False, float(energies.sum()), heaviest)
     return _whole(exact, flat, value.shape, heaviest)
+
+
+def _narrowed(exact: Array, values: Array, out: Array) -> tuple[float, bool]:
+    """The energy of a difference, which is put into `out`; and whether it does not tell all there."""
+    block = np.subtract(exact, wide(values))
+    energy = float(np.vdot(block, block).real)
+    if not math.isfinite(energy):
+        return energy, True
+    try:
+        with np.errstate(over="raise", under="raise"):
+            out[...] = block
+    except FloatingPointError:
+        with np.errstate(all="ignore"):
+            out[...] = block
+        return energy, bool(((block == 0) != (out == 0)).any() or not np.isfinite(out).all())
+    return energy, False
 
 
 def difference_of(exact: Array, value: Array) -> Difference:
@@ -163,23 +181,23 @@ def exact_block(block: Array, data: Array | None, shadow: Shadow | None, where: 
 @lru_cache(maxsize=256)
 def spread(size: int) -> Array:
     """Places that are spread over a flat array without following any of its dimensions."""
-    return np.unique((np.arange(_SAMPLE, dtype=np.uint64) * np.uint64(2654435761)) % np.uint64(size)).astype(np.int64)
+    return np.unique((np.arange(SAMPLE, dtype=np.uint64) * np.uint64(2654435761)) % np.uint64(size)).astype(np.int64)
 
 
 def sampled(difference: Difference, value: Array) -> Array | None:
     """Which elements of a flat array to look at; None for all."""
     size = value.size
-    if size <= _SAMPLE:
+    if size <= SAMPLE:
         return None
     places = spread(size)
     errors = _errors(difference, value, places)
     if float(np.vdot(errors, errors).real) * size < SHARE * difference.energy * places.size:
         block = np.arange(difference.heaviest, min(size, difference.heaviest + _BLOCK))
         errors = np.abs(_errors(difference, value, block))
-        places = np.sort(block[np.argpartition(errors, -min(_SAMPLE, errors.size))[-_SAMPLE:]])
+        places = np.sort(block[np.argpartition(errors, -min(SAMPLE, errors.size))[-SAMPLE:]])
     vanished = np.flatnonzero((value == 0) & (difference.data != 0))[:_FEW]
     if difference.is_whole:
-        lost = np.flatnonzero(~np.isfinite(wide(value)))[:_SAMPLE]
+        lost = np.flatnonzero(~np.isfinite(wide(value)))[:SAMPLE]
         vanished = np.union1d(vanished, lost)
     return np.union1d(places, vanished) if vanished.size else places
 
@@ -203,7 +221,7 @@ def taken(array: Array, places: Array | None) -> Array:
     return array[np.unravel_index(places, array.shape)]
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Sample:
     """Some elements of an instruction's result and of its operands, all in one dimension and in f64."""
 
@@ -245,13 +263,13 @@ class Sample:
         ]
         count = value.size if places is None else places.size
         found = wide(taken(value, places))
-        here = np.broadcast_to(kernel(*given), (count,))
+        here = _spread_over(kernel(*given), count)
         if not any(each is not None for each in exact):
             return cls(
                 found, here, here, found - here, np.zeros(count), tuple(given), tuple(exact), (None,) * len(given)
             )
         known = [theirs if theirs is not None else ours for ours, theirs in zip(given, exact, strict=True)]
-        whole = np.broadcast_to(kernel(*known), (count,))
+        whole = _spread_over(kernel(*known), count)
         parts: list[Any] = [None] * len(given)
         wrong = [number for number, each in enumerate(exact) if each is not None]
         for number in wrong:
@@ -259,8 +277,12 @@ class Sample:
                 parts[number] = whole - here
             else:
                 replaced = [known[k] if k == number else given[k] for k in range(len(given))]
-                parts[number] = np.broadcast_to(kernel(*replaced), (count,)) - here
+                parts[number] = _spread_over(kernel(*replaced), count) - here
         return cls(found, whole, here, found - here, here - whole, tuple(given), tuple(exact), tuple(parts))
+
+
+def _spread_over(array: Array, count: int) -> Array:
+    return array if array.shape == (count,) else np.broadcast_to(array, (count,))
 
 
 def _exact_places(shadow: Shadow, array: Array, places: Array | None) -> Array:

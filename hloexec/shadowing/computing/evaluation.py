@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.custom_calls.registry import CustomCall
@@ -25,9 +24,11 @@ from hloexec.shadowing.absorption import Absorbing, absorbed, absorbed_before
 from hloexec.shadowing.blame import blamed
 from hloexec.shadowing.computing import doubled
 from hloexec.shadowing.computing.elements import (
+    SAMPLE,
     Difference,
     Sample,
     count_unlike,
+    difference_of,
     elementwise,
     sampled,
     spread,
@@ -140,11 +141,16 @@ class Evaluation:
     def _at_once(
         self, kernel: Callable[..., Array], value: Array, operands: Sequence[Array], shadows: Sequence[Shadow | None]
     ) -> Evaluated:
-        found = elementwise(self._in_range(kernel), operands, shadows, value)
+        sample = self._sample(kernel, value, operands, shadows, None) if value.size <= SAMPLE else None
+        if sample is not None:
+            found = difference_of(sample.exact, value)
+        else:
+            found = elementwise(self._in_range(kernel), operands, shadows, value)
         if not found.energy and not found.is_whole:
             return Evaluated(value, None, None)
         places = sampled(found, value)
-        sample = self._sample(kernel, value, operands, shadows, places)
+        if sample is None:
+            sample = self._sample(kernel, value, operands, shadows, places)
         its_losses = self._losses(sample, value, shadows)
         mask = sample.absorbed if places is None and sample.absorbed is not None and sample.absorbed.any() else None
         if mask is None and places is None and self.traits.converts and not its_losses.added:
@@ -203,12 +209,12 @@ class Evaluation:
         places: Array | None,
     ) -> Sample:
         sample = Sample.of(self._in_range(kernel), operands, shadows, value, places)
-        before = absorbed_before(shadows, places)
+        sample.absorbed_before = absorbed_before(shadows, places)
         combined = self.absorbing.combined(operands, self.source.absorbing if self.source is not None else None)
         if combined is None:
-            return attrs.evolve(sample, absorbed_before=before)
-        its = absorbed(value, combined[0], sample.added, places, is_sum=combined[1])
-        return attrs.evolve(sample, absorbed=its, absorbed_before=before)
+            return sample
+        sample.absorbed = absorbed(value, combined[0], sample.added, places, is_sum=combined[1])
+        return sample
 
     def _losses(self, sample: Sample, value: Array, shadows: Sequence[Shadow | None]) -> Losses:
         units = [shadow.blame.unit for shadow in shadows if shadow is not None]
