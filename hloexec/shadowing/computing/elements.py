@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.ops.common import widen
 from hloexec.ops.threads import in_blocks
+from hloexec.shadowing.computing.ranges import BLOCK, exact_ranges
 from hloexec.shadowing.store import Shadow, wide
 from hloexec.values import Array
 
@@ -28,16 +28,11 @@ __all__ = [
     "difference_of",
     "differences",
     "elementwise",
-    "exact_block",
-    "flattened",
     "sampled",
     "spread",
     "taken",
 ]
 
-_BLOCK = 1 << 13
-"""Elements that are computed together: several f64 arrays of so many stay in the cache, and each is small enough for
-the allocator to hand out the same memory again."""
 SAMPLE = 2048
 """Elements that are looked at."""
 _FEW = 256
@@ -69,12 +64,12 @@ def count_unlike(
 ) -> int:
     """How many elements of an elementwise instruction's result are not what it gives for its operands' shadows."""
     exact, flat = _exact(kernel, operands, shadows), np.ascontiguousarray(value).reshape(-1)
-    counts = np.zeros(max(1, -(-flat.size // _BLOCK)), np.int64)
+    counts = np.zeros(max(1, -(-flat.size // BLOCK)), np.int64)
 
     def work(start: int, stop: int) -> None:
-        counts[start // _BLOCK] = np.count_nonzero(exact(start, stop) != flat[start:stop])
+        counts[start // BLOCK] = np.count_nonzero(exact(start, stop) != flat[start:stop])
 
-    in_blocks(work, flat.size, _BLOCK)
+    in_blocks(work, flat.size, BLOCK)
     return int(counts.sum())
 
 
@@ -82,16 +77,10 @@ def _exact(
     kernel: Callable[..., Array], operands: Sequence[Array], shadows: Sequence[Shadow | None]
 ) -> Callable[[int, int], Array]:
     """What a kernel gives for shadows, by ranges of the flat arrays."""
-    flats = [flattened(operand) for operand in operands]
-    data = [None if shadow is None else flattened(shadow.data) for shadow in shadows]
+    ranges = [exact_ranges(operand, shadow) for operand, shadow in zip(operands, shadows, strict=True)]
 
     def exact(start: int, stop: int) -> Array:
-        where = slice(start, stop)
-        given = [
-            exact_block(flat if flat.size == 1 else flat[where], kept, shadow, where)
-            for flat, kept, shadow in zip(flats, data, shadows, strict=True)
-        ]
-        return np.asarray(kernel(*given))
+        return np.asarray(kernel(*[each(start, stop) for each in ranges]))
 
     return exact
 
@@ -100,20 +89,20 @@ def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:
     """The difference of exact numbers, which are given by ranges of the flat array, from `value`."""
     flat = np.ascontiguousarray(value).reshape(-1)
     found = np.empty(flat.size, np.complex64 if flat.dtype.kind == "c" else np.float32)
-    count = max(1, -(-flat.size // _BLOCK))
+    count = max(1, -(-flat.size // BLOCK))
     energies, is_lossy = np.zeros(count), np.zeros(count, np.bool_)
 
     def work(start: int, stop: int) -> None:
         energy, lossy = _narrowed(exact(start, stop), flat[start:stop], found[start:stop])
-        energies[start // _BLOCK], is_lossy[start // _BLOCK] = energy, lossy
+        energies[start // BLOCK], is_lossy[start // BLOCK] = energy, lossy
 
-    if flat.size <= _BLOCK:
+    if flat.size <= BLOCK:
         energy, lossy = _narrowed(exact(0, flat.size), flat, found)
         if lossy:
             return _whole(exact, flat, value.shape, 0)
         return Difference(found.reshape(value.shape), False, energy, 0)
-    in_blocks(work, flat.size, _BLOCK)
-    heaviest = int(np.argmax(energies)) * _BLOCK
+    in_blocks(work, flat.size, BLOCK)
+    heaviest = int(np.argmax(energies)) * BLOCK
     if not is_lossy.any():
         return Difference(found.reshape(value.shape), False, float(energies.sum()), heaviest)
     return _whole(exact, flat, value.shape, heaviest)
@@ -145,8 +134,8 @@ def _whole(exact: Callable[[int, int], Array], flat: Array, shape: tuple[int, ..
     """The same as the numbers themselves."""
     found = np.empty(flat.size, np.complex128 if flat.dtype.kind == "c" else np.float64)
     energy, largest = 0.0, 0.0
-    for start in range(0, flat.size, _BLOCK):
-        stop = start + _BLOCK
+    for start in range(0, flat.size, BLOCK):
+        stop = start + BLOCK
         found[start:stop] = exact(start, min(stop, flat.size))
         difference = np.subtract(found[start:stop], wide(flat[start:stop]))
         difference = difference[np.isfinite(difference)]
@@ -156,26 +145,6 @@ def _whole(exact: Callable[[int, int], Array], flat: Array, shape: tuple[int, ..
         if own > largest:
             largest, heaviest = own, start
     return Difference(found.reshape(shape), True, energy, heaviest)
-
-
-def flattened(array: Array) -> Array:
-    """The elements in one dimension; a single one where all are the same in memory."""
-    if not any(array.strides) and array.size:
-        return array[(slice(1),) * array.ndim].reshape(-1)
-    return np.ascontiguousarray(array).reshape(-1)
-
-
-def exact_block(block: Array, data: Array | None, shadow: Shadow | None, where: slice) -> Array:
-    if shadow is None or data is None:
-        return wide(block)
-    kept = data if data.size == 1 else data[where]
-    if shadow.is_whole:
-        return kept
-    # Converted first: NumPy would do so in pieces, through buffers.
-    found = widen(block)
-    found = found.astype(np.complex128 if found.dtype.kind == "c" else np.float64)
-    found += kept.astype(found.dtype, copy=False)
-    return found
 
 
 @lru_cache(maxsize=256)
@@ -192,7 +161,7 @@ def sampled(difference: Difference, value: Array) -> Array | None:
     places = spread(size)
     errors = _errors(difference, value, places)
     if float(np.vdot(errors, errors).real) * size < SHARE * difference.energy * places.size:
-        block = np.arange(difference.heaviest, min(size, difference.heaviest + _BLOCK))
+        block = np.arange(difference.heaviest, min(size, difference.heaviest + BLOCK))
         errors = np.abs(_errors(difference, value, block))
         places = np.sort(block[np.argpartition(errors, -min(SAMPLE, errors.size))[-SAMPLE:]])
     vanished = np.flatnonzero((value == 0) & (difference.data != 0))[:_FEW]

@@ -21,11 +21,10 @@ from hloexec.shadowing.computing.elements import (
     SHARE,
     Difference,
     differences,
-    exact_block,
-    flattened,
     spread,
     taken,
 )
+from hloexec.shadowing.computing.ranges import exact_ranges
 from hloexec.shadowing.store import Shadow
 from hloexec.values import Array
 
@@ -119,28 +118,18 @@ def _program(last: Pending, out: Array | None) -> Callable[[int, int], Array]:
             assert array is not None
             uses[-1].append((id(array), id(shadow)))
             leaves[uses[-1][-1]] = array, shadow
-    constants: dict[tuple[int, int], Array] = {}
-    arrays: list[tuple[tuple[int, int], Array, Array | None, Shadow | None]] = []
-    for key, (array, shadow) in leaves.items():
-        flat, data = flattened(array), None if shadow is None else flattened(shadow.data)
-        if flat.size == 1 and (data is None or data.size == 1):
-            constants[key] = exact_block(flat, data, shadow, slice(0, 1))
-        else:
-            arrays.append((key, flat, data, shadow))
+    ranges = {key: exact_ranges(array, shadow) for key, (array, shadow) in leaves.items()}
     seen: set[tuple[int, int]] = set()
     steps = []
     for link, given in reversed(list(zip(links.values(), uses, strict=True))):
         # So that the cache has room for what comes.
-        dead = [key for key in dict.fromkeys(given) if key not in seen and key not in constants]
+        dead = [key for key in dict.fromkeys(given) if key not in seen]
         seen.update(given)
         steps.append((link.kernel, (id(link), 0), given, dead))
     steps.reverse()
 
     def exact(start: int, stop: int) -> Array:
-        where = slice(start, stop)
-        known = constants.copy()
-        for key, flat, data, shadow in arrays:
-            known[key] = exact_block(flat if flat.size == 1 else flat[where], data, shadow, where)
+        known = {key: its(start, stop) for key, its in ranges.items()}
         result = np.empty(0)
         for kernel, key, given, dead in steps:
             result = known[key] = np.asarray(kernel(*[known[each] for each in given]))
