@@ -68,6 +68,8 @@ class Evaluation:
         self.opcode = None if library is not None else opcode
         self.traits: Traits = traits_of(instruction)
         self.is_elementwise = self.opcode is not None and self.opcode.is_elementwise
+        is_rounding = self.opcode is None or self.opcode.rounding is not Rounding.NONE
+        self._chooses = not is_rounding and len(instruction.operands) > 1
         self.absorbing = Absorbing(computation, instruction)
         self.source: Evaluation | None = None
         """Of a convert, the sum or product that it rounds."""
@@ -186,6 +188,7 @@ class Evaluation:
             own=self.kernel(SAME),
             again=self._blamed_at_once,
             length=1 + sum(before.length for before in links if before is not None),
+            chooses=self._chooses or any(before.chooses for before in links if before is not None),
         )
         return Evaluated(value, None, its_losses.scaled(energy), pending=pending, energy=energy)
 

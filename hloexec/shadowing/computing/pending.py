@@ -59,6 +59,9 @@ class Pending:
     again: Callable[[Array, Sequence[Array], Sequence[Shadow | None]], tuple[Difference, Blame] | None]
     """Computes the instruction by itself."""
     length: int
+    chooses: bool
+    """Whether one of the chain's instructions gives one of its operands: zero, where the exact numbers would choose
+    otherwise, which nobody has made so."""
 
     def computed(self, estimate: float, out: Array | None = None) -> tuple[Difference, Blame | None]:
         """The difference from the value; and the blame, where the sample has not shown most of the error. `out` is
@@ -73,7 +76,7 @@ class Pending:
 
     def _hides_zeros(self, value: Array, data: Array) -> bool:
         """Whether elements are zero, and exactly are not, and none of them is in the sample."""
-        if value.all() or not ((value == 0) & (data != 0)).any():
+        if self.chooses or value.all() or not ((value == 0) & (data != 0)).any():
             return False
         return not ((taken(value, spread(self.size)) == 0) & (self.sample != 0)).any()
 
