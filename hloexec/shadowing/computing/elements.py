@@ -28,6 +28,7 @@ __all__ = [
     "difference_of",
     "differences",
     "elementwise",
+    "narrowed",
     "sampled",
     "spread",
     "taken",
@@ -93,11 +94,11 @@ def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:
     energies, is_lossy = np.zeros(count), np.zeros(count, np.bool_)
 
     def work(start: int, stop: int) -> None:
-        energy, lossy = _narrowed(exact(start, stop), flat[start:stop], found[start:stop])
+        energy, lossy = narrowed(exact(start, stop), flat[start:stop], found[start:stop])
         energies[start // BLOCK], is_lossy[start // BLOCK] = energy, lossy
 
     if flat.size <= BLOCK:
-        energy, lossy = _narrowed(exact(0, flat.size), flat, found)
+        energy, lossy = narrowed(exact(0, flat.size), flat, found)
         if lossy:
             return _whole(exact, flat, value.shape, 0)
         return Difference(found.reshape(value.shape), False, energy, 0)
@@ -108,7 +109,7 @@ def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:
     return _whole(exact, flat, value.shape, heaviest)
 
 
-def _narrowed(exact: Array, values: Array, out: Array) -> tuple[float, bool]:
+def narrowed(exact: Array, values: Array, out: Array) -> tuple[float, bool]:
     """The energy of a difference, which is put into `out`; and whether it does not tell all there."""
     block = np.subtract(exact, wide(values))
     energy = float(np.vdot(block, block).real)

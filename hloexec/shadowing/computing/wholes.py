@@ -15,7 +15,16 @@ import numpy as np
 from hloexec.custom_calls.registry import CustomCall
 from hloexec.dtypes import element_type_of
 from hloexec.ir import ArrayShape
-from hloexec.shadowing.computing.elements import SHARE, Difference, Sample, difference_of, sampled, spread, taken
+from hloexec.shadowing.computing.elements import (
+    SHARE,
+    Difference,
+    Sample,
+    difference_of,
+    narrowed,
+    sampled,
+    spread,
+    taken,
+)
 from hloexec.shadowing.computing.moving import Evaluated, exact_operands, is_inexact, wide_operand
 from hloexec.shadowing.kinds import losses
 from hloexec.shadowing.store import Shadow, energy_of, wide
@@ -29,6 +38,8 @@ __all__ = ["whole"]
 _LARGE = 1 << 14
 """Elements from which on an instruction is computed again for a part of its result only."""
 _SLICES = 8
+_PIECE = 1 << 17
+"""Elements of a part of an operand or result that are kept in f64 at once, of what is computed slice by slice."""
 _TINY = 1e-300
 _WIDE_TYPES = (np.dtype(np.float64), np.dtype(np.complex128))
 
@@ -41,8 +52,12 @@ def whole(
     shadows: Sequence[Shadow | None],
 ) -> list[Evaluated] | None:
     """The leaves of what an instruction computes of whole arrays; None where it cannot do so in f64."""
-    exact = flat(kernel(*exact_operands(operands, shadows)))
     leaves = flat(value)
+    if len(leaves) == 1:
+        by_slices = _piecewise(evaluation, kernel, leaves[0], operands, shadows)
+        if by_slices is not None:
+            return by_slices
+    exact = flat(kernel(*exact_operands(operands, shadows)))
     pairs = list(zip(leaves, exact, strict=False))
     if len(exact) != len(leaves) or any(
         ours.shape != theirs.shape or theirs.dtype not in _WIDE_TYPES for ours, theirs in pairs if is_inexact(ours)
@@ -75,6 +90,58 @@ def whole(
     return found
 
 
+def _piecewise(
+    evaluation: Evaluation,
+    kernel: Callable[..., Any],
+    value: Array,
+    operands: Sequence[Any],
+    shadows: Sequence[Shadow | None],
+) -> list[Evaluated] | None:
+    """The leaf of a large contraction, whose exact numbers are computed for some slices at a time; None where that is
+    not to be done, or where differences do not tell."""
+    pair = _slicing(evaluation, operands)
+    if pair is None or value.size < _PIECE or value.dtype.kind == "c" or not any(shadows):
+        return None
+    dimension, result_dimension = pair
+    first, shadow = operands[0], shadows[0]
+    data = None if shadow is None else shadow.data
+    is_whole = shadow is not None and shadow.is_whole
+    rest = exact_operands(operands[1:], shadows[1:])
+    found = np.empty(value.shape, np.float32)
+    size = first.shape[dimension]
+    step = max(1, _PIECE * size // max(first.size, value.size))
+    energy = 0.0
+    for start in range(0, size, step):
+        where = slice(start, start + step)
+        part, kept = _cut(first, (dimension, where)), None if data is None else _cut(data, (dimension, where))
+        given = wide_operand(part) if kept is None else kept if is_whole else np.add(part, kept, dtype=np.float64)
+        exact = np.asarray(kernel(given, *rest))
+        its = _cut(value, (result_dimension, where))
+        if exact.dtype != np.float64 or exact.shape != its.shape:
+            return None
+        own, is_lossy = narrowed(exact, its, _cut(found, (result_dimension, where)))
+        if is_lossy:
+            return None
+        energy += own
+    difference = Difference(found, False, energy, 0)
+    if not energy:
+        return [Evaluated(value, None, None)]
+    where = _sparse(size)
+    plain = rest if not any(shadows[1:]) else [wide_operand(operand) for operand in operands[1:]]
+    part, cut = _cut(first, (dimension, where)), (result_dimension, where)
+    here = np.asarray(kernel(wide_operand(part), *plain))
+    ours = _cut(value, cut)
+    theirs = np.add(ours, _cut(found, cut), dtype=np.float64)
+    sample = _compared(ours, theirs, here, spread(ours.size) if ours.size > _LARGE else None)
+    if not _shows(sample, difference, value.size):
+        # Most of the error is elsewhere.
+        return None
+    weights, lost = _weights(kernel, operands, shadows, 0, here, cut)
+    seen = losses(sample, element_type_of(value.dtype), evaluation.traits)
+    seen.weights, seen.lost_weights = weights, lost
+    return [Evaluated(value, difference, seen.scaled(energy))]
+
+
 def _again(
     evaluation: Evaluation,
     kernel: Callable[..., Any],
@@ -97,17 +164,25 @@ def _again(
 
 
 def _sliced(evaluation: Evaluation, operands: Sequence[Any]) -> tuple[int, int, slice] | None:
+    pair = _slicing(evaluation, operands)
+    return None if pair is None else (*pair, _sparse(operands[0].shape[pair[0]]))
+
+
+def _sparse(size: int) -> slice:
+    """A few of so many slices, from the middle of a step: the first and the last are often special."""
+    step = max(1, size // min(_SLICES, max(1, size // 8)))
+    return slice(step // 2, None, step)
+
+
+def _slicing(evaluation: Evaluation, operands: Sequence[Any]) -> tuple[int, int] | None:
+    """Along which dimension of the first operand, and which of the result, an instruction may be computed slice by
+    slice."""
     slices = None if evaluation.opcode is None else evaluation.opcode.slices
     if slices is None or max(operand.size for operand in operands) < _LARGE:
         return None
     shapes = tuple(ArrayShape(element_type_of(operand.dtype), operand.shape) for operand in operands)
     pair = slices(attributes=evaluation.instruction.attributes, operand_shapes=shapes)
-    if pair is None:
-        return None
-    size = operands[0].shape[pair[0]]
-    # From the middle of a step: the first and the last are often special.
-    step = max(1, size // min(_SLICES, max(1, size // 8)))
-    return None if size < 4 else (*pair, slice(step // 2, None, step))
+    return None if pair is None or operands[0].shape[pair[0]] < 4 else pair
 
 
 def _weights(
