@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -395,6 +396,8 @@ def plan_of(
     policy = numerics_policy(numerics)
     _require_choice("elided", elided, ("zeros", "random", "error"))
     _require_choice("unknown", unknown, ("error", "zeros", "random"))
+    if policy.overrides:
+        _require_instructions(module, policy)
     limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
     options = Options(policy, elided, unknown, planner, is_observed, last_pass)
     known = _known_of(module)
@@ -410,6 +413,17 @@ def plan_of(
 
     with explained(module):
         return _kept_plan(known, entry, options, limit)
+
+
+def _require_instructions(module: Module, policy: NumericsPolicy) -> None:
+    """InputError where a policy is for an instruction that is not there."""
+    names = {instruction.name for computation in module for instruction in computation}
+    paths = {f"{computation.name}/{instruction.name}" for computation in module for instruction in computation}
+    for name, _ in policy.overrides:
+        if name not in names and name not in paths:
+            close = get_close_matches(name, names | paths, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise InputError(f"numerics has a policy for {name!r}, but {module.name} has no such instruction{hint}")
 
 
 def _kept_plan(known: _Known, entry: Computation, options: Options, limit: int | None) -> Plan:
