@@ -19,7 +19,7 @@ import attrs
 from hloexec.arguments import wrong
 from hloexec.errors import InputError, UnsupportedError
 
-__all__ = ["POLICIES", "REFERENCE", "NumericsPolicy", "numerics_policy", "with_overrides"]
+__all__ = ["POLICIES", "REFERENCE", "NumericsPolicy", "combined", "mixed", "numerics_policy"]
 
 
 @attrs.frozen(slots=False)
@@ -173,10 +173,10 @@ def numerics_policy(name: object) -> NumericsPolicy:
                 f"numerics policy {name!r}: {other!r} should be INSTRUCTION=POLICY, as in reference,dot.3=tf32"
             )
         pairs.append((instruction.strip().removeprefix("%"), _combined(policy)))
-    return with_overrides(default, pairs)
+    return _with_overrides(default, pairs)
 
 
-def with_overrides(default: NumericsPolicy, overrides: Iterable[tuple[str, NumericsPolicy]]) -> NumericsPolicy:
+def _with_overrides(default: NumericsPolicy, overrides: Iterable[tuple[str, NumericsPolicy]]) -> NumericsPolicy:
     """A policy with others for some instructions; its name is read back as the same."""
     found = {**dict(default.overrides), **dict(overrides)}
     plain = attrs.evolve(default, overrides=(), name=default.name.partition(",")[0])
@@ -195,28 +195,53 @@ def _of_mapping(given: Mapping[object, object]) -> NumericsPolicy:
             raise wrong("numerics", "a mapping from the names of instructions to policies", name)
     pairs = [(str(name).removeprefix("%"), numerics_policy(policy)) for name, policy in given.items()]
     default = next((policy for name, policy in pairs if not name), REFERENCE)
-    return with_overrides(default, [pair for pair in pairs if pair[0]])
+    return _with_overrides(default, [pair for pair in pairs if pair[0]])
+
+
+def mixed(base: NumericsPolicy, policy: NumericsPolicy, names: Iterable[str]) -> NumericsPolicy | None:
+    """A policy for some instructions, on top of those that they have under another; None where these contradict it."""
+    known, changes = dict(base.overrides), []
+    default = _with_overrides(attrs.evolve(base, overrides=()), ())
+    for name in names:
+        found = combined(known.get(name, default), policy)
+        if found is None:
+            return None
+        changes.append((name, found))
+    return _with_overrides(base, changes)
+
+
+def combined(first: NumericsPolicy, second: NumericsPolicy) -> NumericsPolicy | None:
+    """Both of two policies at once, also where instructions have others of their own; None where they contradict one
+    another."""
+    if first in (REFERENCE, second):
+        return second
+    changes: dict[str, object] = {}
+    for field in attrs.fields(NumericsPolicy):
+        ours, theirs = getattr(first, field.name), getattr(second, field.name)
+        if field.name in ("name", "overrides") or theirs == field.default:
+            continue
+        if ours not in (field.default, theirs):
+            return None
+        changes[field.name] = theirs
+    plain = first.name.partition(",")[0]
+    default = attrs.evolve(first, overrides=(), name=f"{plain}+{second.name}", **changes)
+    overrides = [(name, combined(policy, second)) for name, policy in first.overrides]
+    if any(policy is None for _, policy in overrides):
+        return None
+    return _with_overrides(default, [(name, policy) for name, policy in overrides if policy is not None])
 
 
 def _combined(text: str) -> NumericsPolicy:
     """The policy of names joined by `+`; UnsupportedError where two of them want different things."""
-    text = text.strip()
-    names = text.split("+")
-    found = _plain(names[0].strip())
-    for name in names[1:]:
-        other = _plain(name.strip())
-        changes = {}
-        for field in attrs.fields(NumericsPolicy):
-            ours, theirs = getattr(found, field.name), getattr(other, field.name)
-            if field.name == "name" or theirs == field.default:
-                continue
-            if ours not in (field.default, theirs):
-                raise UnsupportedError(
-                    f"numerics policy {text!r}: {found.name} and {other.name} contradict one another; give one of them"
-                )
-            changes[field.name] = theirs
-        found = attrs.evolve(found, name=f"{found.name}+{other.name}", **changes)
-    return found
+    first, *others = (_plain(name.strip()) for name in text.strip().split("+"))
+    for other in others:
+        both = combined(first, other)
+        if both is None:
+            raise UnsupportedError(
+                f"numerics policy {text!r}: {first.name} and {other.name} contradict one another; give one of them"
+            )
+        first = both
+    return first
 
 
 def _plain(name: str) -> NumericsPolicy:

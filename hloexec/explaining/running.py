@@ -1,0 +1,121 @@
+"""`explain`: which numerics policy gives what is expected of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Unpack
+
+from hloexec.arguments import listed, require_module, require_number, texts, wrong
+from hloexec.dtypes import element_type_of
+from hloexec.errors import InputError
+from hloexec.exec.observers import Observer
+from hloexec.exec.options import RunOptions, require_run_options
+from hloexec.exec.running import run_devices
+from hloexec.explaining.findings import Explanation
+from hloexec.explaining.searching import search
+from hloexec.explaining.trying import Trials
+from hloexec.explaining.values import Leaves, leaves_from
+from hloexec.inputs import random_inputs
+from hloexec.ir import Module
+from hloexec.numerics.leaves import leaves_of
+from hloexec.numerics.ulps import are_comparable
+from hloexec.ops.common import narrow
+from hloexec.ops.policies.policy import POLICIES, NumericsPolicy, numerics_policy
+from hloexec.values import Array, Inputs, Value
+
+__all__ = ["explain"]
+
+
+def explain(
+    module: Module,
+    inputs: Inputs | None,
+    expected: Value | Mapping[str, Array],
+    *,
+    policies: Sequence[str | NumericsPolicy] = tuple(POLICIES),
+    budget: float = 60.0,
+    observers: Sequence[Observer] = (),
+    **options: Unpack[RunOptions],
+) -> Explanation:
+    """Find the numerics policy under which a module gives what is expected.
+
+    `expected` is the result of another backend on the same `inputs`: a value, or a mapping from the labels of leaves
+    (`0`, `1.0`, `value`) to arrays. Each of `policies` is tried for the whole module; then for those instructions alone
+    whose effects are found in what is expected, and several at once. A policy explains it if what remains is what
+    rounding leaves: the module also runs with random rounding of sums and functions, but in the formats of the policy
+    (docs/precision.md). Policies that the values cannot tell apart are all named, the simplest first, so that a verdict
+    never says more than was measured. `budget` ends the search after so many seconds.
+
+    `inputs`, `observers` and `options` are those of `run_devices` (`hloexec.Inputs`, `hloexec.RunOptions`); `numerics`
+    is none of them. Raises InputError for what does not fit the module, and whatever `run_devices` raises.
+    """
+    require_module(module)
+    require_run_options("explain", options)
+    require_number("budget", budget)
+    if "numerics" in options:
+        raise InputError("explain tries policies one after the other: give those that it shall try as policies")
+    chosen = _policies(policies)
+    watchers = listed("observers", observers, "observers")
+    if inputs is None:
+        inputs = [random_inputs(module, options.get("seed", 0), computation=options.get("computation"))]
+
+    def run(policy: NumericsPolicy) -> Sequence[Value]:
+        return run_devices(module, inputs, numerics=policy, observers=watchers, **options)
+
+    theirs = dict(leaves_of(expected, "expected"))
+    trials = Trials(run, {}, budget)
+    trials.expected = _fitted(theirs, trials.reference)
+    found = search(module, trials, chosen)
+    return Explanation(
+        verdict=found.verdict,
+        best=found.best,
+        alike=found.alike,
+        trials=found.trials,
+        reference=next(trial for trial in found.trials if trial.policy.name == "reference"),
+        leaves=trials.leaves(found.best),
+        runs=trials.runs,
+        is_complete=not trials.is_over,
+    )
+
+
+def _policies(given: Sequence[str | NumericsPolicy]) -> list[NumericsPolicy]:
+    """The policies to try; InputError where there are none, or some that nobody could have run with."""
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise wrong("policies", "a list of numerics policies", given)
+    found = [numerics_policy(name) for name in given]
+    if not found:
+        raise InputError("policies must name at least one policy to try")
+    for policy in found:
+        if policy.rounding_seed is not None:
+            raise InputError(f"policies has {policy.name}, which rounds at random: no backend does that")
+    return found
+
+
+def _fitted(theirs: Leaves, ours: Leaves) -> Leaves:
+    """What is expected, by the labels and in the types of the module's result; InputError where it does not fit."""
+    if len(theirs) == len(ours) == 1:
+        theirs = dict(zip(ours, theirs.values(), strict=True))
+    missing = [label for label in ours if label not in theirs]
+    surplus = [label for label in theirs if label not in ours]
+    if missing or surplus:
+        what = f"lacks {_listed(missing)}" if missing else f"has {_listed(surplus)} besides"
+        raise InputError(f"the expected values do not fit the module's result: it has the leaves {_listed(ours)}, "
+                         f"and what is expected {what}")
+    found = {}
+    for label, array in ours.items():
+        other = theirs[label]
+        if other.shape != array.shape:
+            raise InputError(
+                f"leaf {label} of the expected values has dimensions {list(other.shape)}, but the module's result has "
+                f"{list(array.shape)}"
+            )
+        entries = element_type_of(array.dtype), element_type_of(other.dtype)
+        if not are_comparable(*entries):
+            raise InputError(f"leaf {label} of the expected values is of {entries[1]}, but the module's of {entries[0]}")
+        found[label] = other if other.dtype == array.dtype else narrow(other, entries[0])
+    return found
+
+
+def _listed(labels: Any) -> str:
+    names = list(labels)
+    return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
