@@ -30,7 +30,7 @@ TYPE_CHECKING = False  # importing it from typing would take most of the time of
 if TYPE_CHECKING:
     from typing import Any
 
-    from hloexec import buffers, diffing, extraction, golden, ir, literals, nan_search, shrinking, tracing
+    from hloexec import buffers, diffing, explaining, extraction, golden, ir, literals, nan_search, shrinking, tracing
     from hloexec.buffers import (
         BufferAssignment,
         MemoryComparison,
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from hloexec.exec.host import Sink, Source
     from hloexec.exec.options import RunOptions
     from hloexec.exec.statistics import Statistics
+    from hloexec.explaining import Explained, Explanation, InstructionExplanation, Trial, explain
     from hloexec.extraction import Extraction, extract
     from hloexec.golden import Golden, GoldenCheck, check_golden, record_golden
     from hloexec.inputs import random_inputs
@@ -104,6 +105,8 @@ __all__ = [
     "ErrorMap",
     "EvaluationError",
     "Event",
+    "Explained",
+    "Explanation",
     "Extraction",
     "FolderDiff",
     "Golden",
@@ -113,6 +116,7 @@ __all__ = [
     "InputError",
     "Inputs",
     "Instruction",
+    "InstructionExplanation",
     "InstructionObserver",
     "Layout",
     "LeafComparison",
@@ -147,6 +151,7 @@ __all__ = [
     "Tolerance",
     "Trace",
     "TraceEvent",
+    "Trial",
     "TupleShape",
     "UnsupportedError",
     "Value",
@@ -160,6 +165,8 @@ __all__ = [
     "diff",
     "diff_folders",
     "diffing",
+    "explain",
+    "explaining",
     "extract",
     "extraction",
     "find_nan",
@@ -204,6 +211,8 @@ _HOMES = {
     "ElementType": "hloexec.ir",
     "ErrorMap": "hloexec.numerics.error_maps",
     "Event": "hloexec.exec",
+    "Explained": "hloexec.explaining",
+    "Explanation": "hloexec.explaining",
     "Extraction": "hloexec.extraction",
     "FolderDiff": "hloexec.diffing",
     "Golden": "hloexec.golden",
@@ -211,6 +220,7 @@ _HOMES = {
     "NanSearch": "hloexec.nan_search",
     "Inputs": "hloexec.values",
     "Instruction": "hloexec.ir",
+    "InstructionExplanation": "hloexec.explaining",
     "InstructionObserver": "hloexec.exec",
     "Layout": "hloexec.ir",
     "LeafComparison": "hloexec.numerics.comparison",
@@ -239,6 +249,7 @@ _HOMES = {
     "Tolerance": "hloexec.numerics.tolerances",
     "Trace": "hloexec.tracing",
     "TraceEvent": "hloexec.tracing",
+    "Trial": "hloexec.explaining",
     "TupleShape": "hloexec.ir",
     "Value": "hloexec.values",
     "Verdict": "hloexec.numerics.comparison",
@@ -247,6 +258,7 @@ _HOMES = {
     "compare_memory": "hloexec.buffers",
     "diff": "hloexec.diffing",
     "diff_folders": "hloexec.diffing",
+    "explain": "hloexec.explaining",
     "extract": "hloexec.extraction",
     "find_nan": "hloexec.nan_search",
     "format": "hloexec.text",
@@ -270,7 +282,7 @@ _HOMES = {
     "verify": "hloexec.verifier",
 }
 _PACKAGES = frozenset(
-    {"buffers", "diffing", "extraction", "golden", "ir", "literals", "nan_search", "shrinking", "tracing"}
+    {"buffers", "diffing", "explaining", "extraction", "golden", "ir", "literals", "nan_search", "shrinking", "tracing"}
 )
 """Packages with the types of parts of arguments and results, such as `hloexec.ir.Window`."""
 

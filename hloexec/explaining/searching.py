@@ -1,34 +1,23 @@
-"""The search: each policy for the whole module, then for parts of it, then several at once.
-
-Effects of roundings are small, and add up. What is expected, less the reference, is therefore a sum of the effects of
-the policy on groups of instructions, each times 0 or 1: a regression on these effects finds which. It begins with one
-group for each opcode; groups that are neither in nor out are parted, until single instructions are left. The policy that
-comes out is run, and only that run decides.
-"""
+"""The search: each policy for the whole module, then for parts of it, then several at once. Only a run under the policy
+that comes out decides whether it explains what is expected."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import attrs
 import numpy as np
 
+from hloexec.explaining.choosing import chosen
 from hloexec.explaining.findings import Explained, Trial
 from hloexec.explaining.trying import Trials
-from hloexec.explaining.units import Group, groups_of
 from hloexec.ir import Module
-from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined, mixed
-from hloexec.values import Array
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined
 
 __all__ = ["Found", "search"]
 
-_MOST_GROUPS = 40
-"""Effects that are measured at once; each takes a run."""
 _ERRORS = 4.0
 """An effect is told from none, or from all of it, if it is so many times its error away."""
-_WHOLLY = 0.15
-"""Groups whose share is so far from 1 are parted, if there is any of it."""
 _MANY = 10
 """So many elements have the same bits by chance once in a thousand times at most."""
 _MOST_LAYERS = 3
@@ -122,7 +111,7 @@ def _in_parts(module: Module, trials: Trials, effective: Sequence[Trial]) -> Ite
     nearest = min((trial.remaining for trial in effective), default=np.inf)
     before = trials.remaining(REFERENCE)
     if effective and nearest < _BETTER * before:
-        bases = [min(effective, key=lambda trial: trial.remaining).policy, REFERENCE]
+        bases.append(min(effective, key=lambda trial: trial.remaining).policy)
     for base in bases:
         for _ in range(_MOST_LAYERS):
             found = _layer(module, trials, base, [trial.policy for trial in effective])
@@ -142,14 +131,13 @@ def _layer(
     for policy in _by_promise(trials, base, policies):
         if not trials.has_time():
             break
-        chosen = _chosen(module, trials, base, policy)
-        if chosen is None or chosen == base:
+        found = chosen(module, trials, base, policy)
+        if found is None or found == base:
             continue
-        left = trials.remaining(chosen)
+        left = trials.remaining(found)
         if left < remaining:
-            best, remaining = chosen, left
-            trial = trials.trial(chosen)
-            if trial is not None and trials.judged(trial).is_explained:
+            best, remaining = found, left
+            if trials.is_explained(found):
                 break
     return trials.trial(best) if best is not None and remaining < _BETTER * before else None
 
@@ -158,80 +146,16 @@ def _by_promise(
     trials: Trials, base: NumericsPolicy, policies: Sequence[NumericsPolicy]
 ) -> list[NumericsPolicy]:
     """The policies whose effects are found in what remains, the largest part first."""
-    rest = trials.scale.vector(trials.expected, trials.result(base) or {})
+    theirs = trials.leaves_of(base)
     found = []
     for policy in policies:
         both = combined(base, policy)
-        if both is None or both == base or trials.result(both) is None:
+        ours = None if both is None or both == base else trials.result(both)
+        if ours is None:
             continue
-        effect = trials.effect(both, base)
+        scale = trials.scale_of(policy)
+        rest, effect = scale.vector(trials.expected, theirs), scale.vector(ours, theirs)
         size = float(np.dot(effect, effect))
         if size:
             found.append((float(np.dot(rest, effect)) ** 2 / size, policy))
     return [policy for _, policy in sorted(found, key=lambda pair: -pair[0])]
-
-
-def _chosen(module: Module, trials: Trials, base: NumericsPolicy, policy: NumericsPolicy) -> NumericsPolicy | None:
-    """The policy for those instructions only whose effects are in what remains of another."""
-    rest = trials.scale.vector(trials.expected, trials.result(base) or {})
-    groups = groups_of(module, policy)
-    count = _MOST_GROUPS // max(1, len(groups))
-    groups = [part for group in groups for part in group.parts(count)]
-    settled: list[Group] = []
-    while groups and trials.has_time():
-        groups = groups[:_MOST_GROUPS]
-        effects = [_effect_of(trials, base, policy, group) for group in (*groups, *settled)]
-        shares, errors = _shares(rest, effects)
-        partly = [
-            group
-            for group, share, error in zip(groups, shares, errors, strict=False)
-            if len(group.names) > 1 and abs(share) > _ERRORS * error and abs(share - 1) > _WHOLLY
-        ]
-        settled += [group for group, share in zip(groups, shares, strict=False) if group not in partly and share > 0.5]
-        if not partly:
-            break
-        count = max(2, _MOST_GROUPS // len(partly))
-        groups = [part for group in partly for part in group.parts(count)]
-    names = [name for group in settled for name in group.names]
-    return _pruned(trials, base, policy, settled) if names else None
-
-
-def _pruned(
-    trials: Trials, base: NumericsPolicy, policy: NumericsPolicy, groups: Sequence[Group]
-) -> NumericsPolicy | None:
-    """The policy for the groups without those that do not bring it nearer."""
-    kept = list(groups)
-    best = mixed(base, policy, [name for group in kept for name in group.names])
-    if best is None:
-        return None
-    for group in list(kept):
-        if len(kept) == 1 or not trials.has_time():
-            break
-        rest = [other for other in kept if other is not group]
-        without = mixed(base, policy, [name for other in rest for name in other.names])
-        if without is not None and trials.remaining(without) <= trials.remaining(best):
-            kept, best = rest, without
-    return best
-
-
-def _effect_of(trials: Trials, base: NumericsPolicy, policy: NumericsPolicy, group: Group) -> Array | None:
-    both = mixed(base, policy, group.names)
-    return None if both is None or trials.result(both) is None else trials.effect(both, base)
-
-
-def _shares(rest: Array, effects: Sequence[Array | None]) -> tuple[list[float], list[float]]:
-    """How much of each effect is in what remains, by a regression, and the errors of that if those of elements were
-    independent; an effect that is smaller than rounding does not count."""
-    known = [number for number, effect in enumerate(effects) if effect is not None and effect.any()]
-    found, errors = [0.0] * len(effects), [np.inf] * len(effects)
-    if not known:
-        return found, errors
-    matrix = np.array([effects[number] for number in known])
-    squares = matrix @ matrix.T
-    # As if each share were 0 or so beforehand, and every element had an error of one unit.
-    squares += np.eye(len(known))
-    inverse = np.linalg.inv(squares)
-    solution, variances = inverse @ (matrix @ rest), np.diag(inverse)
-    for number, share, variance in zip(known, solution.tolist(), variances.tolist(), strict=True):
-        found[number], errors[number] = share, math.sqrt(max(variance, 0.0))
-    return found, errors

@@ -12,7 +12,7 @@ from hloexec.ops.policies.concerns import concerns
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Role, role_of
 
-__all__ = ["Group", "groups_of"]
+__all__ = ["Group", "groups_of", "single_units"]
 
 
 @attrs.frozen
@@ -29,13 +29,22 @@ class Group:
         return [Group(self.opcode, self.names[at : at + size]) for at in range(0, len(self.names), size)]
 
 
+def single_units(module: Module, policy: NumericsPolicy) -> list[str]:
+    """The instructions that a policy may compute otherwise, in the order in which they run."""
+    return [
+        f"{computation.name}/{instruction.name}"
+        for computation in _running(module)
+        for instruction in computation
+        if concerns(policy, computation, instruction)
+    ]
+
+
 def groups_of(module: Module, policy: NumericsPolicy) -> list[Group]:
     """The instructions that a policy may compute otherwise, by opcode, in the order in which they run."""
     found: dict[str, list[str]] = {}
-    for computation in _running(module):
-        for instruction in computation:
-            if concerns(policy, computation, instruction):
-                found.setdefault(instruction.opcode, []).append(f"{computation.name}/{instruction.name}")
+    for name in single_units(module, policy):
+        home, _, instruction = name.partition("/")
+        found.setdefault(module.by_name[home].by_name[instruction].opcode, []).append(name)
     return [Group(opcode, tuple(names)) for opcode, names in found.items()]
 
 

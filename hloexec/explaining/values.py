@@ -28,7 +28,7 @@ from hloexec.ops.common import wide
 from hloexec.precision import unit_roundoff
 from hloexec.values import Array, Value
 
-__all__ = ["FAR", "Leaves", "Scale", "coefficient", "leaves_from", "same", "spreads_of"]
+__all__ = ["FAR", "Leaves", "Scale", "coefficient", "leaves_from", "same", "size_of", "spreads_of"]
 
 Leaves = dict[str, Array]
 """The arrays of a result, by label."""
@@ -78,14 +78,22 @@ class Scale:
             sizes = np.nan_to_num(np.abs(wide(array.reshape(-1)[:: steps[label]])), posinf=0.0)
             last = sizes * unit_roundoff(entry)
             smallest = float(np.finfo(np.float64).smallest_normal if entry.bits >= 64 else 2.0**-149)
-            spread = spreads.get(label)
-            scales = 0.0
-            if spread is not None and spread.scales.shape == array.shape:
-                scales = np.nan_to_num(_taken(spread.scales, steps[label]).astype(np.float64), posinf=0.0)
-            units[label] = np.hypot(scales, np.maximum(last, smallest))
+            units[label] = np.maximum(last, smallest)
             if entry.is_complex:
                 units[label] = np.repeat(units[label], 2)
-        return cls(tuple(labels), units, steps)
+        return cls(tuple(labels), units, steps).widened(spreads)
+
+    def widened(self, spreads: Mapping[str, Spread]) -> Scale:
+        """Units that are as large as these spreads, too."""
+        units = dict(self.units)
+        for label in self.labels:
+            spread = spreads.get(label)
+            if spread is None:
+                continue
+            scales = np.nan_to_num(_taken(spread.scales, self.steps[label]).astype(np.float64), posinf=0.0)
+            if scales.size and units[label].size % scales.size == 0:
+                units[label] = np.hypot(units[label], np.repeat(scales, units[label].size // scales.size))
+        return attrs.evolve(self, units=units)
 
     def vector(self, ours: Leaves, theirs: Leaves) -> Array:
         """(ours − theirs)/s, elements that are no numbers on either side being equal."""
@@ -109,6 +117,12 @@ def _taken(array: Array, step: int) -> Array:
 def coefficient(vector: Array, effect: Array) -> float:
     """The coefficient of the regression of a vector on an effect."""
     return float(np.dot(vector, effect) / max(float(np.dot(effect, effect)), 1e-300))
+
+
+def size_of(vector: Array) -> float:
+    """What size elements have that are all about as large: √(exp(mean(ln(1 + x²))) − 1). Other than the root of the
+    mean square, it hardly sees a few huge ones; these are counted by themselves."""
+    return math.sqrt(math.expm1(float(np.mean(np.log1p(np.square(vector)))))) if vector.size else 0.0
 
 
 def same(ours: Leaves, theirs: Leaves) -> bool:

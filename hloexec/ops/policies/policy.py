@@ -215,6 +215,11 @@ def combined(first: NumericsPolicy, second: NumericsPolicy) -> NumericsPolicy | 
     another."""
     if first in (REFERENCE, second):
         return second
+    if second == REFERENCE:
+        return first
+    rounds = [(part.contraction_operand_mantissa_bits, part.contraction_passes) for part in (first, second)]
+    if None not in (rounds[0][0], rounds[1][0]) and rounds[0] != rounds[1]:
+        return None
     changes: dict[str, object] = {}
     for field in attrs.fields(NumericsPolicy):
         ours, theirs = getattr(first, field.name), getattr(second, field.name)
