@@ -35,6 +35,7 @@ _COMMANDS = {
     "nan": "numerics",
     "extract": "making",
     "shrink": "making",
+    "explain": "numerics",
     "compare": "numerics",
     "diff": "numerics",
     "golden": "running",
@@ -46,9 +47,9 @@ _COMMANDS = {
     "schema": "inspecting",
 }
 """The commands in the order of the help, and the package of each."""
-_RUNNING = ("run", "trace", "nan", "extract", "diff", "golden")
+_RUNNING = ("run", "trace", "nan", "explain", "extract", "diff", "golden")
 """Commands that run modules; their process is set up for it."""
-_WITH_VERDICT = ("nan", "extract", "compare", "diff", "golden", "memory")
+_WITH_VERDICT = ("nan", "explain", "extract", "compare", "diff", "golden", "memory")
 """The commands whose exit code 1 is a verdict."""
 _FAULTS = (InputError, ParseError, ShapeError, VerificationError)
 """Errors about the input of a command, not about its run."""

@@ -88,6 +88,8 @@ class Explanation(Described):
     """What the best one leaves, output by output."""
     runs: int
     """How often the module ran."""
+    undecided: tuple[NumericsPolicy, ...] = ()
+    """Policies that may hold besides the best one: rounding hides what they would change."""
     instructions: tuple[InstructionExplanation, ...] = ()
     """With values of the other side: every instruction that rounding alone does not explain, in data-flow order."""
     checked_instructions: int = 0

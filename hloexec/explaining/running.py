@@ -9,19 +9,23 @@ from typing import Any, Unpack
 from hloexec.arguments import listed, require_module, require_number, texts, wrong
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
+from hloexec.devices.topology import topology_of
+from hloexec.exec.arguments import inputs_by_device
 from hloexec.exec.observers import Observer
 from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.exec.running import run_devices
 from hloexec.explaining.findings import Explanation
+from hloexec.explaining.per_instruction import explained_instructions, of_trace
 from hloexec.explaining.searching import search
 from hloexec.explaining.trying import Trials
-from hloexec.explaining.values import Leaves, leaves_from
+from hloexec.explaining.values import Leaves
 from hloexec.inputs import random_inputs
 from hloexec.ir import Module
 from hloexec.numerics.leaves import leaves_of
 from hloexec.numerics.ulps import are_comparable
 from hloexec.ops.common import narrow
 from hloexec.ops.policies.policy import POLICIES, NumericsPolicy, numerics_policy
+from hloexec.tracing.reading import Trace
 from hloexec.values import Array, Inputs, Value
 
 __all__ = ["explain"]
@@ -33,6 +37,7 @@ def explain(
     expected: Value | Mapping[str, Array],
     *,
     policies: Sequence[str | NumericsPolicy] = tuple(POLICIES),
+    values: Mapping[str, Array] | Trace | None = None,
     budget: float = 60.0,
     observers: Sequence[Observer] = (),
     **options: Unpack[RunOptions],
@@ -45,6 +50,9 @@ def explain(
     rounding leaves: the module also runs with random rounding of sums and functions, but in the formats of the policy
     (docs/precision.md). Policies that the values cannot tell apart are all named, the simplest first, so that a verdict
     never says more than was measured. `budget` ends the search after so many seconds.
+
+    `values` are what instructions gave on the other side, by their names, or a trace (`hloexec.read_trace`; of loops it
+    takes nothing): each is then explained by itself, from the operands that it had there. They take one device.
 
     `inputs`, `observers` and `options` are those of `run_devices` (`hloexec.Inputs`, `hloexec.RunOptions`); `numerics`
     is none of them. Raises InputError for what does not fit the module, and whatever `run_devices` raises.
@@ -66,6 +74,14 @@ def explain(
     trials = Trials(run, {}, budget)
     trials.expected = _fitted(theirs, trials.reference)
     found = search(module, trials, chosen)
+    count, instructions = 0, []
+    if values is not None:
+        given = of_trace(values) if isinstance(values, Trace) else _arrays(values)
+        rows = inputs_by_device(module.entry, inputs)
+        if len(rows) > 1 or topology_of(module, options.get("replicas"), options.get("partitions")).count > 1:
+            raise InputError("values of instructions are those of one device, but the module runs on several")
+        limits = {name: options[name] for name in ("elided", "unknown", "memory_limit") if name in options}
+        count, instructions = explained_instructions(module, rows[0], given, chosen, trials, limits)
     return Explanation(
         verdict=found.verdict,
         best=found.best,
@@ -74,8 +90,24 @@ def explain(
         reference=next(trial for trial in found.trials if trial.policy.name == "reference"),
         leaves=trials.leaves(found.best),
         runs=trials.runs,
+        undecided=found.undecided,
+        instructions=tuple(instructions),
+        checked_instructions=count,
         is_complete=not trials.is_over,
     )
+
+
+def _arrays(values: object) -> dict[str, Array]:
+    """Arrays by names of instructions."""
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise wrong("values", "a mapping from names of instructions to arrays, or a Trace", values)
+    found = {}
+    for name, value in values.items():
+        (pair,) = leaves_of({name: value}, "other side's") if not isinstance(value, (tuple, list, Mapping)) else (None,)
+        if pair is None:
+            raise wrong("values", f"arrays, but that of {name!r} is a tuple", value)
+        found[name] = pair[1]
+    return found
 
 
 def _policies(given: Sequence[str | NumericsPolicy]) -> list[NumericsPolicy]:

@@ -20,6 +20,8 @@ _ERRORS = 4.0
 """An effect is told from none, or from all of it, if it is so many times its error away."""
 _MANY = 10
 """So many elements have the same bits by chance once in a thousand times at most."""
+_MOST_JUDGED = 3
+"""How many of the nearest policies are looked at more closely, until one explains it."""
 _MOST_LAYERS = 3
 """Policies that are laid on top of one another."""
 _BETTER = 0.9
@@ -34,6 +36,7 @@ class Found:
     best: Trial
     alike: tuple[Trial, ...]
     trials: tuple[Trial, ...]
+    undecided: tuple[NumericsPolicy, ...] = ()
 
 
 def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -> Found:
@@ -47,7 +50,10 @@ def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -
     tried = [reference, *(trial for trial in whole if trial.policy != REFERENCE)]
     effective = [trial for trial in tried[1:] if trial.has_effect]
     effective.sort(key=lambda trial: trial.remaining)
-    judged = [trials.judged(trial) for trial in effective[:3] if trial.remaining < 2 * reference.remaining]
+    judged = []
+    for trial in effective[:_MOST_JUDGED]:
+        if trial.remaining < 2 * reference.remaining and not (judged and judged[-1].is_explained):
+            judged.append(trials.judged(trial))
     explained = [trial for trial in (reference, *judged) if trial.is_explained]
     if not explained or not _is_settled(trials, explained, effective):
         for trial in _in_parts(module, trials, effective):
@@ -63,7 +69,25 @@ def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -
         return Found(Explained.NONE, nearest, (), tuple(tried))
     best, alike = _told_apart(trials, explained, effective)
     verdict = Explained.ROUNDING if best.policy == REFERENCE else Explained.POLICY
-    return Found(verdict, best, alike, tuple(tried))
+    return Found(verdict, best, alike, tuple(tried), _undecided(trials, best, alike, effective))
+
+
+def _undecided(
+    trials: Trials, best: Trial, alike: Sequence[Trial], effective: Sequence[Trial]
+) -> tuple[NumericsPolicy, ...]:
+    """Policies that may hold besides the best one, as rounding hides what they would change."""
+    found = []
+    for trial in effective:
+        both = combined(best.policy, trial.policy)
+        known = {best.policy, *(other.policy for other in alike)}
+        if both is None or both in known or trial.policy in known or not trials.has_time():
+            continue
+        if best.equal_share == 1.0 or trials.result(both) is None:
+            continue
+        share, error, size = trials.weighed(both, best.policy)
+        if size and 1 - share <= _ERRORS * error:
+            found.append(trial.policy)
+    return tuple(found)
 
 
 def _is_settled(trials: Trials, explained: Sequence[Trial], effective: Sequence[Trial]) -> bool:

@@ -194,14 +194,16 @@ class Trials:
         """How much of a policy's effect, as opposed to another's, is in what is expected; the error of that; and the
         size of the effect."""
         ours, theirs = self.leaves_of(policy), self.leaves_of(base)
-        scale = self.scale_of(policy)
+        scale = self.scale_of(policy) if policy in self._samples else self.scale
         effect = scale.vector(ours, theirs)
         size = _root_mean_square(effect)
         if not size:
             return 0.0, math.inf, 0.0
         share = coefficient(scale.vector(self.expected, theirs), effect)
-        errors = [coefficient(scale.vector(sample, theirs), effect) for sample in self.samples(base)]
-        errors += [coefficient(scale.vector(sample, ours), effect) for sample in self.samples(policy)]
+        # What rounding does is much the same under all of them: runs under any one show it.
+        near = policy if policy in self._samples else REFERENCE
+        middle = self.leaves_of(near)
+        errors = [coefficient(scale.vector(sample, middle), effect) for sample in self.samples(near)]
         return share, _root_mean_square(np.array(errors)), size
 
     def leaves(self, trial: Trial) -> tuple[LeafComparison, ...]:
