@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from hloexec.exec.limits import Limits
     from hloexec.exec.statistics import Statistics
 
-__all__ = ["plan_of", "run", "run_devices"]
+__all__ = ["plan_of", "require_policy_names", "run", "run_devices"]
 
 
 @attrs.define(eq=False)
@@ -97,7 +97,10 @@ def run(
 
     - `computation` is the name of the computation to run instead of the entry.
     - `numerics` is a `NumericsPolicy` or the name of one, which says how results are rounded: `reference`, `exact`,
-      `ftz`, `xla-cpu`, `tf32`, `bf16` or `random-rounding:SEED`.
+      `ftz`, `xla-cpu`, `tf32`, `tf32x3`, `bf16`, `bf16x3`, `bf16x6`, `excess`, `narrow-sums`, `fast-functions` or
+      `random-rounding:SEED` (docs/precision.md). `tf32+ftz` means both, and `reference,dot.3=tf32`, or the mapping
+      `{"": "reference", "dot.3": "tf32"}`, gives instructions policies of their own, by their names or as
+      `computation/instruction`.
     - `seed` seeds the random numbers that the module generates itself (rng, rng-get-and-update-state).
     - `elided` gives the values of constants that the text elides: `zeros`, `random`, `error`, or a mapping from their
       names to arrays.
@@ -397,7 +400,7 @@ def plan_of(
     _require_choice("elided", elided, ("zeros", "random", "error"))
     _require_choice("unknown", unknown, ("error", "zeros", "random"))
     if policy.overrides:
-        _require_instructions(module, policy)
+        require_policy_names(module, policy)
     limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
     options = Options(policy, elided, unknown, planner, is_observed, last_pass)
     known = _known_of(module)
@@ -415,7 +418,7 @@ def plan_of(
         return _kept_plan(known, entry, options, limit)
 
 
-def _require_instructions(module: Module, policy: NumericsPolicy) -> None:
+def require_policy_names(module: Module, policy: NumericsPolicy) -> None:
     """InputError where a policy is for an instruction that is not there."""
     names = {instruction.name for computation in module for instruction in computation}
     paths = {f"{computation.name}/{instruction.name}" for computation in module for instruction in computation}

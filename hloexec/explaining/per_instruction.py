@@ -28,7 +28,6 @@ __all__ = ["explained_instructions", "of_trace"]
 
 _BUDGET = 5.0
 """Seconds that the search for one instruction may take."""
-_STATED = (Role.PARAMETER, Role.CONSTANT)
 
 
 def of_trace(trace: Trace) -> dict[str, Array]:
@@ -59,7 +58,7 @@ def explained_instructions(
     known = {name: array for name, array in parameters.items() if not isinstance(array, tuple)} | given
     count, found = 0, []
     for computation, instruction in places:
-        if role_of(instruction) in _STATED or not trials.has_time():
+        if role_of(instruction) is Role.PARAMETER or not trials.has_time():
             continue
         explanation = _explained(module, computation, instruction, known, policies, options)
         if explanation is not None:
@@ -88,8 +87,9 @@ def _places(module: Module, given: Mapping[str, Array]) -> list[tuple[Computatio
             if instruction.name in given and homes[instruction.name][0] is computation:
                 shape, array = instruction.shape, given[instruction.name]
                 if not isinstance(shape, ArrayShape) or shape.dimensions != array.shape:
-                    raise InputError(f"the value given for %{instruction.name} has dimensions {list(array.shape)}, but "
-                                     f"it is {shape}")
+                    raise InputError(
+                        f"the value given for %{instruction.name} has dimensions {list(array.shape)}, but it is {shape}"
+                    )
                 if element_type_of(array.dtype) is not shape.element_type:
                     raise InputError(
                         f"the value given for %{instruction.name} is of {element_type_of(array.dtype)}, but it is {shape}"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Unpack
 
-from hloexec.arguments import listed, require_module, require_number, texts, wrong
+from hloexec.arguments import listed, require_module, require_number, wrong
+from hloexec.devices.topology import topology_of
 from hloexec.dtypes import element_type_of
 from hloexec.errors import InputError
-from hloexec.devices.topology import topology_of
 from hloexec.exec.arguments import inputs_by_device
 from hloexec.exec.observers import Observer
 from hloexec.exec.options import RunOptions, require_run_options
-from hloexec.exec.running import run_devices
+from hloexec.exec.running import require_policy_names, run_devices
 from hloexec.explaining.findings import Explanation
 from hloexec.explaining.per_instruction import explained_instructions, of_trace
 from hloexec.explaining.searching import search
@@ -63,6 +62,8 @@ def explain(
     if "numerics" in options:
         raise InputError("explain tries policies one after the other: give those that it shall try as policies")
     chosen = _policies(policies)
+    for policy in chosen:
+        require_policy_names(module, policy)
     watchers = listed("observers", observers, "observers")
     if inputs is None:
         inputs = [random_inputs(module, options.get("seed", 0), computation=options.get("computation"))]
@@ -131,8 +132,10 @@ def _fitted(theirs: Leaves, ours: Leaves) -> Leaves:
     surplus = [label for label in theirs if label not in ours]
     if missing or surplus:
         what = f"lacks {_listed(missing)}" if missing else f"has {_listed(surplus)} besides"
-        raise InputError(f"the expected values do not fit the module's result: it has the leaves {_listed(ours)}, "
-                         f"and what is expected {what}")
+        raise InputError(
+            f"the expected values do not fit the module's result: it has the leaves {_listed(ours)}, "
+            f"and what is expected {what}"
+        )
     found = {}
     for label, array in ours.items():
         other = theirs[label]
@@ -143,7 +146,9 @@ def _fitted(theirs: Leaves, ours: Leaves) -> Leaves:
             )
         entries = element_type_of(array.dtype), element_type_of(other.dtype)
         if not are_comparable(*entries):
-            raise InputError(f"leaf {label} of the expected values is of {entries[1]}, but the module's of {entries[0]}")
+            raise InputError(
+                f"leaf {label} of the expected values is of {entries[1]}, but the module's of {entries[0]}"
+            )
         found[label] = other if other.dtype == array.dtype else narrow(other, entries[0])
     return found
 

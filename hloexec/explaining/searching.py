@@ -146,9 +146,7 @@ def _in_parts(module: Module, trials: Trials, effective: Sequence[Trial]) -> Ite
             base = trial.policy
 
 
-def _layer(
-    module: Module, trials: Trials, base: NumericsPolicy, policies: Sequence[NumericsPolicy]
-) -> Trial | None:
+def _layer(module: Module, trials: Trials, base: NumericsPolicy, policies: Sequence[NumericsPolicy]) -> Trial | None:
     """The best of policies, in whole or for some instructions, on top of what is there; None where none improves it."""
     best, remaining = None, trials.remaining(base)
     before = remaining
@@ -166,9 +164,7 @@ def _layer(
     return trials.trial(best) if best is not None and remaining < _BETTER * before else None
 
 
-def _by_promise(
-    trials: Trials, base: NumericsPolicy, policies: Sequence[NumericsPolicy]
-) -> list[NumericsPolicy]:
+def _by_promise(trials: Trials, base: NumericsPolicy, policies: Sequence[NumericsPolicy]) -> list[NumericsPolicy]:
     """The policies whose effects are found in what remains, the largest part first."""
     theirs = trials.leaves_of(base)
     found = []

@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from hloexec.dtypes import element_type_of
-from hloexec.errors import HloError
+from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.explaining.findings import Trial
 from hloexec.explaining.values import Leaves, Scale, coefficient, leaves_from, same, size_of, spreads_of
 from hloexec.numerics.comparing import compare
@@ -68,7 +68,7 @@ class Trials:
             self.runs += 1
             try:
                 self._results[policy] = leaves_from(self._run(policy), "explained")
-            except HloError:
+            except (UnsupportedError, EvaluationError):
                 if policy == REFERENCE:
                     raise
                 self._results[policy] = None
@@ -138,7 +138,7 @@ class Trials:
         return Trial(
             policy,
             remaining=remaining,
-            bits=math.inf if not remaining else math.log2(before / remaining) if before else 0.0,
+            bits=math.inf if equal == total else math.log2(before / remaining) if before and remaining else 0.0,
             equal_share=equal / total if total else 1.0,
             max_ulps=furthest,
             has_effect=not same(found, self.reference),
@@ -148,8 +148,10 @@ class Trials:
     def unequal(self, policy: NumericsPolicy) -> int:
         """How many elements have other bits than is expected."""
         found = self.result(policy)
-        return 0 if found is None else sum(
-            int(np.count_nonzero(~same_bits(found[label], array))) for label, array in self.expected.items()
+        return (
+            0
+            if found is None
+            else sum(int(np.count_nonzero(~same_bits(found[label], array))) for label, array in self.expected.items())
         )
 
     def is_explained(self, policy: NumericsPolicy) -> bool:

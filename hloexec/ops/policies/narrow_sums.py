@@ -28,7 +28,9 @@ def is_narrow_sum(entry: ElementType) -> bool:
     return entry.is_floating and entry.is_narrow
 
 
-def added_stepwise(terms: Array, dimensions: Sequence[int], entry: ElementType, init_value: Array | None = None) -> Array:
+def added_stepwise(
+    terms: Array, dimensions: Sequence[int], entry: ElementType, init_value: Array | None = None
+) -> Array:
     """Floats, widened, added along dimensions in steps that are each rounded to a narrow type; widened, too."""
     sums = np.moveaxis(terms, dimensions, range(len(dimensions)))
     rank = len(dimensions)

@@ -80,7 +80,9 @@ def _left(trial: Trial) -> str:
     off = ""
     if trial.mismatches:
         off = f"{plural(trial.mismatches, 'element')} off by more than rounding explains, "
-    ratio = "" if trial.spread_ratio is None else f"what remains is {number_text(trial.spread_ratio, 2)} times rounding, "
+    ratio = (
+        "" if trial.spread_ratio is None else f"what remains is {number_text(trial.spread_ratio, 2)} times rounding, "
+    )
     return f"{bits}{off}{ratio}{100 * trial.equal_share:.1f} % of the elements have the expected bits"
 
 
@@ -139,7 +141,9 @@ def _instructions(found: Explanation, top: int) -> RenderableType:
     for each in found.instructions[: top or None]:
         name = "none of them" if each.verdict is Explained.NONE else _explained_by(each)
         source = each.source[0] if each.source else ""
-        table.add_row(Text(f"%{each.name}"), name, _bits_text(each.best), f"{100 * each.best.equal_share:.1f} %", Text(source))
+        table.add_row(
+            Text(f"%{each.name}"), name, _bits_text(each.best), f"{100 * each.best.equal_share:.1f} %", Text(source)
+        )
     parts: list[RenderableType] = []
     first = found.first_unexplained
     if first is not None:

@@ -53,7 +53,9 @@ __all__ = ["command"]
     show_default=True,
     help="End the search after this time, and show the best that was found.",
 )
-@click.option("--top", type=click.IntRange(0, 1000), default=12, show_default=True, help="Rows of each table, 0 for all.")
+@click.option(
+    "--top", type=click.IntRange(0, 1000), default=12, show_default=True, help="Rows of each table, 0 for all."
+)
 @run_options
 @json_option
 def command(
