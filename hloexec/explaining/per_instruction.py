@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hloexec.dtypes import element_type_of
 from hloexec.errors import HloError, InputError
 from hloexec.exec.running import run_devices
@@ -55,7 +57,7 @@ def explained_instructions(
     given = {name.removeprefix("%"): array for name, array in values.items()}
     places = _places(module, given)
     parameters = {parameter.name: value for parameter, value in zip(module.entry.parameters, inputs, strict=True)}
-    known = {name: array for name, array in parameters.items() if not isinstance(array, tuple)} | given
+    known = {name: np.asarray(value) for name, value in parameters.items() if isinstance(value, np.ndarray)} | given
     count, found = 0, []
     for computation, instruction in places:
         if role_of(instruction) is Role.PARAMETER or not trials.has_time():

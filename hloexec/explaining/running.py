@@ -13,7 +13,7 @@ from hloexec.exec.arguments import inputs_by_device
 from hloexec.exec.observers import Observer
 from hloexec.exec.options import RunOptions, require_run_options
 from hloexec.exec.running import require_policy_names, run_devices
-from hloexec.explaining.findings import Explanation
+from hloexec.explaining.findings import Explanation, InstructionExplanation
 from hloexec.explaining.per_instruction import explained_instructions, of_trace
 from hloexec.explaining.searching import search
 from hloexec.explaining.trying import Trials
@@ -28,6 +28,9 @@ from hloexec.tracing.reading import Trace
 from hloexec.values import Array, Inputs, Value
 
 __all__ = ["explain"]
+
+_OF_PARTS = ("elided", "unknown", "memory_limit")
+"""Options of the run that hold for parts of the module, too."""
 
 
 def explain(
@@ -69,19 +72,19 @@ def explain(
         inputs = [random_inputs(module, options.get("seed", 0), computation=options.get("computation"))]
 
     def run(policy: NumericsPolicy) -> Sequence[Value]:
-        return run_devices(module, inputs, numerics=policy, observers=watchers, **options)
+        return run_devices(module, inputs, observers=watchers, **{**options, "numerics": policy})  # type: ignore[arg-type]
 
     theirs = dict(leaves_of(expected, "expected"))
     trials = Trials(run, {}, budget)
     trials.expected = _fitted(theirs, trials.reference)
     found = search(module, trials, chosen)
-    count, instructions = 0, []
+    count, instructions = 0, list[InstructionExplanation]()
     if values is not None:
         given = of_trace(values) if isinstance(values, Trace) else _arrays(values)
         rows = inputs_by_device(module.entry, inputs)
         if len(rows) > 1 or topology_of(module, options.get("replicas"), options.get("partitions")).count > 1:
             raise InputError("values of instructions are those of one device, but the module runs on several")
-        limits = {name: options[name] for name in ("elided", "unknown", "memory_limit") if name in options}
+        limits: dict[str, Any] = {name: each for name, each in options.items() if name in _OF_PARTS}
         count, instructions = explained_instructions(module, rows[0], given, chosen, trials, limits)
     return Explanation(
         verdict=found.verdict,

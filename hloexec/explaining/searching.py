@@ -50,7 +50,7 @@ def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -
     tried = [reference, *(trial for trial in whole if trial.policy != REFERENCE)]
     effective = [trial for trial in tried[1:] if trial.has_effect]
     effective.sort(key=lambda trial: trial.remaining)
-    judged = []
+    judged: list[Trial] = []
     for trial in effective[:_MOST_JUDGED]:
         if trial.remaining < 2 * reference.remaining and not (judged and judged[-1].is_explained):
             judged.append(trials.judged(trial))

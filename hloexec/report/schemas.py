@@ -228,7 +228,7 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "remaining": ("number", "The size of what remains, in units of what rounding does to the elements."),
     "equal_share": ("number", "The share of elements that have the expected bits."),
     "max_ulps": ("number", "The largest distance in units in the last place."),
-    "spread_ratio": ("number", "What remains, in units of what random rounding leaves; null where it was not measured."),
+    "spread_ratio": ("number", "What remains, in units of what random rounding leaves; null where not measured."),
     "is_explained": ("flag", "Whether rounding explains what remains; null where that was not looked at."),
     "has_effect": ("flag", "Whether the policy changes any bit."),
     "effect_share": ("number", "How much of its effect, as opposed to the reference, is in what is expected."),
@@ -392,8 +392,8 @@ RECORDS: Mapping[str, str] = {
     "step": "step pass? pipeline? before_file after_file verdict reason diff?",
     "nan_event": _NAN_EVENT,
     "nan_finding": f"{_NAN_EVENT} value operands elements chain",
-    "policy_trial": "policy instruction_names bits_explained remaining equal_share max_ulps mismatch_count? spread_ratio? "
-    "is_explained? has_effect effect_share? effect_error?",
+    "policy_trial": "policy instruction_names bits_explained remaining equal_share max_ulps mismatch_count? "
+    "spread_ratio? is_explained? has_effect effect_share? effect_error?",
     "explained_instruction": "name opcode hlo source explained_verdict best alike",
     "bad_element": "index element operand_elements?",
     "link": "path hlo source minimum maximum",

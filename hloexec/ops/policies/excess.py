@@ -23,7 +23,7 @@ __all__ = ["has_excess", "may_stay_wide", "reads_excess", "wide_shape"]
 
 def reads_excess(instruction: Instruction) -> bool:
     """Whether an instruction, under the policy, reads its operands unrounded."""
-    return _rounds_elements(instruction)
+    return _computes_elements(instruction)
 
 
 def has_excess(computation: Computation, instruction: Instruction, numerics: NumericsPolicy) -> bool:
@@ -31,7 +31,7 @@ def has_excess(computation: Computation, instruction: Instruction, numerics: Num
     entry = find_opcode(instruction.opcode)
     if entry is None or not _is_half(instruction) or entry.traits.converts:
         return False
-    if not (entry.traits.sums is Sums.PRODUCTS or _rounds_elements(instruction)):
+    if not (entry.traits.sums is Sums.PRODUCTS or _computes_elements(instruction)):
         return False
     users = computation.users[instruction.name]
     return any(numerics.of(computation.name, user.name).keeps_excess and reads_excess(user) for user in users)
@@ -58,6 +58,17 @@ def wide_shape(shape: Shape) -> Shape:
 def _is_half(instruction: Instruction) -> bool:
     shape = instruction.shape
     return isinstance(shape, ArrayShape) and shape.element_type.is_floating and shape.element_type.bits == 16
+
+
+def _computes_elements(instruction: Instruction) -> bool:
+    """Whether an instruction is elementwise on floats, rounding them or choosing among them."""
+    entry, shape = find_opcode(instruction.opcode), instruction.shape
+    return (
+        entry is not None
+        and entry.is_elementwise
+        and isinstance(shape, ArrayShape)
+        and shape.element_type.is_floating
+    )
 
 
 def _rounds_elements(instruction: Instruction) -> bool:

@@ -39,7 +39,7 @@ def _log(operand: Array) -> Array:
     return _lg2(operand) * _LN_2
 
 
-def _divided(dividend: Array, divisor: Array) -> Array:
+def _divided(dividend: Array | np.float32, divisor: Array) -> Array:
     return dividend * (_f32(1) / divisor)
 
 

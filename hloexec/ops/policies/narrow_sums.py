@@ -66,7 +66,7 @@ def _added_in_order(terms: Array, entry: ElementType, start: Array | None = None
 
 
 def products_added_stepwise(lhs: Array, rhs: Array, entry: ElementType) -> Array:
-    """`[batch..., m, k]` times `[batch..., k, n]`, each sum of products rounded to a narrow type as it grows; widened."""
+    """`[batch..., m, k]` times `[batch..., k, n]`, each sum rounded to a narrow type as it grows; widened."""
     total = np.zeros((*lhs.shape[:-1], rhs.shape[-1]), np.result_type(lhs, rhs))
     for k in range(lhs.shape[-1]):
         total += lhs[..., :, k, None] * rhs[..., None, k, :]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from typing import Any
 
 import attrs
 
@@ -108,7 +109,7 @@ class NumericsPolicy:
         found = self._by_name.get(f"{computation}/{instruction}") or self._by_name.get(instruction)
         return found or self
 
-    def changed(self, **fields: object) -> NumericsPolicy:
+    def changed(self, **fields: Any) -> NumericsPolicy:
         """This policy with other fields, those of instructions that have their own changed, too."""
         overrides = tuple((name, attrs.evolve(policy, **fields)) for name, policy in self.overrides)
         return attrs.evolve(self, overrides=overrides, **fields)
@@ -220,7 +221,7 @@ def combined(first: NumericsPolicy, second: NumericsPolicy) -> NumericsPolicy | 
     rounds = [(part.contraction_operand_mantissa_bits, part.contraction_passes) for part in (first, second)]
     if None not in (rounds[0][0], rounds[1][0]) and rounds[0] != rounds[1]:
         return None
-    changes: dict[str, object] = {}
+    changes: dict[str, Any] = {}
     for field in attrs.fields(NumericsPolicy):
         ours, theirs = getattr(first, field.name), getattr(second, field.name)
         if field.name in ("name", "overrides") or theirs == field.default:

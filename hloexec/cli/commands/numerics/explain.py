@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hloexec.ir import Module
     from hloexec.ops.policies.policy import NumericsPolicy
     from hloexec.tracing import Trace
-    from hloexec.values import Array
+    from hloexec.values import Array, Value
 
 __all__ = ["command"]
 
@@ -106,7 +106,7 @@ def _policies(names: Sequence[str]) -> list[NumericsPolicy]:
         raise click.BadParameter(error.message, param_hint="'--policy'") from error
 
 
-def _expected(module: Module, path: str | None, recorded: object) -> object:
+def _expected(module: Module, path: str | None, recorded: Value | None) -> Value | dict[str, Array]:
     from hloexec.results import read_result, result_shapes
 
     if path is not None:
