@@ -41,7 +41,7 @@ _REWEIGHTINGS = 15
 
 
 def chosen(module: Module, trials: Trials, base: NumericsPolicy, policy: NumericsPolicy) -> NumericsPolicy | None:
-    """The policy for those instructions only whose effects are in what remains of another; None where there are none."""
+    """The policy for those instructions only whose effects are in what remains of another; None where none are."""
     scale = trials.scale_of(policy)
     found, fit = _by_groups(module, trials, scale, base, policy)
     if fit > _MOST_MISFIT or (found is not None and trials.is_explained(found)):

@@ -32,8 +32,8 @@ class Trial:
 
     policy: NumericsPolicy
     remaining: float
-    """The size of what remains, element by element in units of what rounding does to the element: √(exp(mean(ln(1 + x²)))
-    − 1), which a few huge ones hardly move."""
+    """The size of what remains, element by element in units of what rounding does to the element:
+    √(exp(mean(ln(1 + x²))) − 1), which a few huge ones hardly move."""
     bits: float
     """Bits explained: −log₂ of what remains, as a share of what the reference leaves; infinite where nothing does."""
     equal_share: float

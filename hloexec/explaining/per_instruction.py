@@ -94,7 +94,7 @@ def _places(module: Module, given: Mapping[str, Array]) -> list[tuple[Computatio
                     )
                 if element_type_of(array.dtype) is not shape.element_type:
                     raise InputError(
-                        f"the value given for %{instruction.name} is of {element_type_of(array.dtype)}, but it is {shape}"
+                        f"the value given for %{instruction.name} is {element_type_of(array.dtype)}, but it is {shape}"
                     )
                 found.append((computation, instruction))
     return found

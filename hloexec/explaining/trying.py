@@ -178,7 +178,7 @@ class Trials:
 
     def _is_usual(self, policy: NumericsPolicy, off: _Off, spreads: Mapping[str, Spread]) -> bool:
         """Whether as many elements are as far off in further runs with random rounding, which the spreads do not know:
-        where roundings decide much, as between neighbours of a narrow type on the way, a few samples do not show all."""
+        where roundings decide much, as between neighbours of a narrow type on the way, few samples do not show all."""
         total = sum(array.size for array in self.expected.values())
         if off.count > _FEW * total:
             return False

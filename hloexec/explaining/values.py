@@ -6,9 +6,9 @@ opposed to another, c, the share of that effect in what is expected is
 
     t = ⟨(e − c)/s, δ⟩ / ⟨δ, δ⟩,
 
-the coefficient of the regression of e − c on p − c: 1 where p is what happened, 0 where c is. Rounding moves t, too; how
-far is measured: the same coefficient of runs that round at random, instead of e, is the error of t, however errors of
-elements depend on one another.
+the coefficient of the regression of e − c on p − c: 1 where p is what happened, 0 where c is. Rounding moves t, too;
+how far is measured: the same coefficient of runs that round at random, instead of e, is the error of t, however errors
+of elements depend on one another.
 """
 
 from __future__ import annotations

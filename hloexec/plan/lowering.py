@@ -258,7 +258,7 @@ class Lowering:
         slots = [slot for tree in operands for slot in leaves(tree)]
         shapes = [self.slot_shapes[slot] for slot in slots]
         orders = [self.orders.get(slot) for slot in slots]
-        is_excess = has_excess(computation, instruction, context.numerics)
+        is_excess = context.numerics.may_keep_excess and has_excess(computation, instruction, context.numerics)
         computed = attrs.evolve(instruction, shape=wide_shape(instruction.shape)) if is_excess else instruction
         kernel = instruction_kernel(context, computation, computed, entry, shapes, orders)
         tree = map_shape(kernel.random.shape if kernel.random else computed.shape, self.new_slot)

@@ -73,7 +73,7 @@ def test_expected_values_that_do_not_fit_are_refused(
         ({"nmerics": "tf32"}, TypeError, "did you mean numerics"),
         ({"values": {"nothing": np.zeros(3, np.float32)}}, hloexec.InputError, "no such instruction"),
         ({"values": {"d": np.zeros(3, np.float32)}}, hloexec.InputError, "has dimensions"),
-        ({"values": {"d": np.zeros((4, 4), np.int8)}}, hloexec.InputError, "is of s8"),
+        ({"values": {"d": np.zeros((4, 4), np.int8)}}, hloexec.InputError, "is s8"),
         ({"values": [1]}, hloexec.InputError, "a mapping from names of instructions"),
         ({"values": {"d": (1, 2)}}, hloexec.InputError, "is a tuple"),
     ],

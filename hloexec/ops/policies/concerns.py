@@ -1,4 +1,4 @@
-"""Which instructions a numerics policy may compute otherwise than `reference` does, as far as opcodes and types tell."""
+"""Which instructions a numerics policy may compute otherwise than `reference` does, as opcodes and types tell."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ SimplifyFPConversions). Here, elementwise instructions read what elementwise ins
 computation give before it is rounded; who stores, moves, contracts or reduces it reads it rounded. A conversion to a
 narrower type that the text itself has rounds. In a module that is not optimized yet, a computation is as one fusion.
 
-XLA:CPU of jaxlib 0.10 leaves out the conversions in front of the text's own ones to f32, and no others: there, it is the
-converts alone that have this policy (measured; docs/precision.md).
+XLA:CPU of jaxlib 0.10 leaves out the conversions in front of the text's own ones to f32, and no others: there, it is
+the converts alone that have this policy (measured; docs/precision.md).
 """
 
 from __future__ import annotations
@@ -64,10 +64,7 @@ def _computes_elements(instruction: Instruction) -> bool:
     """Whether an instruction is elementwise on floats, rounding them or choosing among them."""
     entry, shape = find_opcode(instruction.opcode), instruction.shape
     return (
-        entry is not None
-        and entry.is_elementwise
-        and isinstance(shape, ArrayShape)
-        and shape.element_type.is_floating
+        entry is not None and entry.is_elementwise and isinstance(shape, ArrayShape) and shape.element_type.is_floating
     )
 
 

@@ -99,6 +99,11 @@ class NumericsPolicy:
             yield policy
 
     @cached_property
+    def may_keep_excess(self) -> bool:
+        """Whether some instruction may read values that are not rounded yet."""
+        return any(part.keeps_excess for part in self.parts)
+
+    @cached_property
     def _by_name(self) -> dict[str, NumericsPolicy]:
         return dict(self.overrides)
 

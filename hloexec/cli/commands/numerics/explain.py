@@ -34,7 +34,7 @@ __all__ = ["command"]
 @click.option(
     "--expected",
     metavar="FILE",
-    help="What the other backend gave on the same inputs: .npz or .npy, or a snapshot.  [default: of a snapshot, its own]",
+    help="What the other backend gave on the same inputs: .npz or .npy, or a snapshot.  [default: the snapshot's]",
 )
 @click.option(
     "--policy", "names", metavar="POLICY", multiple=True, help="Try only this policy. May be repeated.  [default: all]"
