@@ -61,14 +61,21 @@ def sampled(
     """
     from hloexec.exec.running import run_devices
 
-    bits = numerics_policy(numerics).contraction_operand_mantissa_bits
+    # What rounds at random has no formulas of its own, nor does it flush.
+    policy = numerics_policy(numerics).changed(
+        is_exact=False,
+        flushes_denormals=False,
+        fuses_multiply_add=False,
+        has_xla_cpu_functions=False,
+        ignores_algorithms=False,
+    )
     leaves: dict[str, Samples] = {}
     keys: dict[ModuleValue, Samples] = {}
     whole: dict[ModuleValue, Array] = {}
     try:
         for seed in range(samples):
             watcher = Watcher(places)
-            rounding = NumericsPolicy(f"{RANDOM_ROUNDING}:{seed}", bits, rounding_seed=seed)
+            rounding = policy.changed(name=f"{RANDOM_ROUNDING}:{seed}", rounding_seed=seed)
             observers = [watcher] if places else []
             results = run_devices(module, inputs, numerics=rounding, observers=observers, **options)
             _take_leaves(leaves, results, seed)

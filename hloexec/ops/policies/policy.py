@@ -92,6 +92,17 @@ class NumericsPolicy:
         )
 
     @property
+    def coarsest_operand_bits(self) -> int | None:
+        """How many bits the operands of the coarsest contractions keep, all their terms together; None for all."""
+        found = [
+            _TERMS[part.contraction_passes] * (part.contraction_operand_mantissa_bits + 1) - 1
+            for part in self.parts
+            if part.contraction_operand_mantissa_bits is not None
+        ]
+        least = min(found, default=_F32_BITS)
+        return least if least < _F32_BITS else None
+
+    @property
     def parts(self) -> Iterator[NumericsPolicy]:
         """The policies that some instruction may have: this one, and those of `overrides`."""
         yield self
@@ -120,6 +131,9 @@ class NumericsPolicy:
         return attrs.evolve(self, overrides=overrides, **fields)
 
 
+_TERMS = {1: 1, 3: 2, 6: 3}
+"""Of the operands, by the number of passes."""
+_F32_BITS = 23
 REFERENCE = NumericsPolicy("reference")
 RANDOM_ROUNDING = "random-rounding"
 """What names of policies that round at random begin with; a colon and the seed follow."""
