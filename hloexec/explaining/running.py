@@ -63,7 +63,7 @@ def explain(
     require_run_options("explain", options)
     require_number("budget", budget)
     if "numerics" in options:
-        raise InputError("explain tries policies one after the other: give those that it shall try as policies")
+        raise InputError("explain takes no numerics: it tries policies one after the other; give those that it shall try as policies")
     chosen = _policies(policies)
     for policy in chosen:
         require_policy_names(module, policy)
@@ -116,7 +116,9 @@ def _arrays(values: object) -> dict[str, Array]:
 
 def _policies(given: Sequence[str | NumericsPolicy]) -> list[NumericsPolicy]:
     """The policies to try; InputError where there are none, or some that nobody could have run with."""
-    if isinstance(given, str) or not isinstance(given, Sequence):
+    usable = (str, NumericsPolicy, Mapping)
+    is_list = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+    if not is_list or not all(isinstance(policy, usable) for policy in given):
         raise wrong("policies", "a list of numerics policies", given)
     found = [numerics_policy(name) for name in given]
     if not found:

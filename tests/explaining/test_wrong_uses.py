@@ -67,7 +67,7 @@ def test_expected_values_that_do_not_fit_are_refused(
         ({"policies": ["random-rounding:1"]}, hloexec.InputError, "rounds at random"),
         ({"policies": ["tf32+bf16"]}, hloexec.UnsupportedError, "contradict one another"),
         ({"policies": ["reference,nowhere=tf32"]}, hloexec.InputError, "no such instruction"),
-        ({"policies": [3]}, hloexec.InputError, "numerics must be"),
+        ({"policies": [3]}, hloexec.InputError, "a list of numerics policies"),
         ({"budget": -1.0}, hloexec.InputError, "budget"),
         ({"numerics": "tf32"}, hloexec.InputError, "give those that it shall try as policies"),
         ({"nmerics": "tf32"}, TypeError, "did you mean numerics"),

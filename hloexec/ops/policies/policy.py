@@ -210,6 +210,8 @@ def _with_overrides(default: NumericsPolicy, overrides: Iterable[tuple[str, Nume
 
 
 def _of_mapping(given: Mapping[object, object]) -> NumericsPolicy:
+    if not given:
+        raise wrong("numerics", "a mapping that has a policy for some instruction, or for all others under ''", given)
     for name in given:
         if not isinstance(name, str):
             raise wrong("numerics", "a mapping from the names of instructions to policies", name)

@@ -25,10 +25,7 @@ __all__ = ["command"]
 
 @click.command(
     "explain",
-    epilog=examples(
-        "hloexec explain module.hlo --inputs inputs.npz \\\n  --expected tpu.npz",
-        "hloexec explain module.hlo --inputs inputs.npz \\\n  --expected gpu.npz --policy tf32 --policy bf16x3",
-    ),
+    epilog=examples("hloexec explain module.hlo --expected gpu.npz \\\n  --policy tf32 --policy bf16x3"),
 )
 @file_argument
 @click.option(
