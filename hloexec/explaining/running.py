@@ -63,7 +63,9 @@ def explain(
     require_run_options("explain", options)
     require_number("budget", budget)
     if "numerics" in options:
-        raise InputError("explain takes no numerics: it tries policies one after the other; give those that it shall try as policies")
+        raise InputError(
+            "explain takes no numerics: it tries policies one after the other; give those that it shall try as policies"
+        )
     chosen = _policies(policies)
     for policy in chosen:
         require_policy_names(module, policy)

@@ -106,7 +106,9 @@ def _told_apart(
     trials: Trials, explained: Sequence[Trial], effective: Sequence[Trial]
 ) -> tuple[Trial, tuple[Trial, ...]]:
     """Of the policies that explain it the simplest that the values do not exclude, and the others of these."""
-    nearest = min(explained, key=lambda trial: trial.remaining)
+    # To be more exact than others is no way to compute.
+    candidates = [trial for trial in explained if not trial.policy.is_exact or trial.equal_share == 1.0] or explained
+    nearest = min(candidates, key=lambda trial: trial.remaining)
     others = [trial for trial in (*explained, *effective) if trial.policy != nearest.policy]
     alike = []
     for trial in {trial.policy: trial for trial in reversed(others)}.values():

@@ -192,10 +192,19 @@ class Trials:
             count, worst = max(count, theirs.count), max(worst, theirs.worst)
         return off.count <= 2 * count and off.worst <= 2 * worst
 
+    def _middles(self, policy: NumericsPolicy, base: NumericsPolicy) -> tuple[Leaves, Leaves]:
+        """The results of two policies; without what our own sums lose where these differ by no more than the operands
+        of contractions: else the errors of our sums would pass for an effect of the policy."""
+        if policy.without_operand_rounding == base.without_operand_rounding and not policy.is_exact:
+            exact = [self.result(each.changed(name=f"{each.name}, exact", is_exact=True)) for each in (policy, base)]
+            if exact[0] is not None and exact[1] is not None:
+                return exact[0], exact[1]
+        return self.leaves_of(policy), self.leaves_of(base)
+
     def weighed(self, policy: NumericsPolicy, base: NumericsPolicy) -> tuple[float, float, float]:
         """How much of a policy's effect, as opposed to another's, is in what is expected; the error of that; and the
         size of the effect."""
-        ours, theirs = self.leaves_of(policy), self.leaves_of(base)
+        ours, theirs = self._middles(policy, base)
         scale = self.scale_of(policy) if policy in self._samples else self.scale
         effect = scale.vector(ours, theirs)
         size = _root_mean_square(effect)

@@ -225,7 +225,7 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "policy": ("text", "The policy, as --numerics takes it."),
     "instruction_names": ("[text]", "The instructions that have policies of their own."),
     "bits_explained": ("number", "Minus the binary logarithm of what remains, as a share of what the reference leaves."),
-    "remaining": ("number", "The size of what remains, in units of what rounding does to the elements."),
+    "remaining": ("number", "What remains, in units of what rounding does to the elements."),
     "equal_share": ("number", "The share of elements that have the expected bits."),
     "max_ulps": ("number", "The largest distance in units in the last place."),
     "spread_ratio": ("number", "What remains, in units of what random rounding leaves; null where not measured."),

@@ -93,22 +93,23 @@ def _varied(case: Case, draft: Draft) -> tuple[Module | None, str, bool]:
     kind, found = case.kind, program(case.program)
     dots = contractions(draft, "dot")
     everything = contractions(draft, "dot", "convolution")
+    # Those XLA:CPU rounds at each step in any case.
+    sums = [e.name for e in draft.instructions() if e.opcode == "reduce" and _is_narrow(e.shape)]
     has_narrow = any(_is_narrow(each.shape) for each in draft.instructions())
     if kind == "reference":
         return (None if has_narrow or case.program.startswith("tiny") else draft.module()), kind, False
     if kind == "ftz":
         return (draft.module() if case.program.startswith("tiny") else None), kind, False
     if kind == "narrow-sums":
-        is_sum = any(each.opcode == "reduce" and _is_narrow(each.shape) for each in draft.instructions())
-        return (draft.module() if is_sum else None), kind, False
+        return (draft.module() if sums else None), f"reference{_overrides(draft, sums, kind)}", False
     if kind == "fast-functions":
         if has_narrow:
             return None, kind, False
         fast(draft)
         return (draft.module() if draft.touched else None), kind, False
     if kind == "xla excess":
-        names = [e for e in draft.instructions() if e.opcode == "convert" and _is_narrow(draft.operand(e).shape)]
-        overrides = "".join(f",{draft.home(each.name)}/{each.name}=excess" for each in names)
+        names = [e.name for e in draft.instructions() if e.opcode == "convert" and _is_narrow(draft.operand(e).shape)]
+        overrides = _overrides(draft, names, kind.split()[1]) + _overrides(draft, sums, "narrow-sums")
         if not names or _has_equal_bits(
             _right(case.program), by_xla(draft.module(), found.inputs, excess_precision=True)
         ):
@@ -116,7 +117,8 @@ def _varied(case: Case, draft: Draft) -> tuple[Module | None, str, bool]:
             return None, kind, True
         return draft.module(), f"reference{overrides}", True
     if kind == "excess":
-        return (draft.module() if has_narrow and excess(draft) else None), kind, False
+        policy = f"{kind}{_overrides(draft, sums, 'excess+narrow-sums')}"
+        return (draft.module() if has_narrow and excess(draft) else None), policy, False
     if kind in _BITS:
         for name in everything:
             rounded_operands(draft, name, _BITS[kind])
@@ -133,7 +135,12 @@ def _varied(case: Case, draft: Draft) -> tuple[Module | None, str, bool]:
     chosen = Random(case.name).sample(dots, 1 if few == "one" else len(dots) // 2)
     for name in chosen:
         rounded_operands(draft, name, _BITS[policy])
-    return draft.module(), "reference" + "".join(f",{draft.home(n)}/{n}={policy}" for n in chosen), False
+    return draft.module(), f"reference{_overrides(draft, chosen, policy)}", False
+
+
+def _overrides(draft: Draft, names: Sequence[str], policy: str) -> str:
+    """The policy of instructions, as the names of policies have it."""
+    return "".join(f",{draft.home(name)}/{name}={policy}" for name in names)
 
 
 def _is_narrow(shape: object) -> bool:

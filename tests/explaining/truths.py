@@ -26,7 +26,7 @@ __all__ = ["by_xla", "contractions", "excess", "fast", "of_passes", "rounded_ope
 
 _ARITHMETIC = frozenset(
     "add subtract multiply divide maximum minimum negate abs exponential tanh logistic log sqrt rsqrt power "
-    "exponential-minus-one log-plus-one sign floor ceil".split()
+    "exponential-minus-one log-plus-one sign floor ceil erf sine cosine tan cbrt".split()
 )
 
 

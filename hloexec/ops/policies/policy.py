@@ -125,6 +125,15 @@ class NumericsPolicy:
         found = self._by_name.get(f"{computation}/{instruction}") or self._by_name.get(instruction)
         return found or self
 
+    @property
+    def without_operand_rounding(self) -> NumericsPolicy:
+        """What is the same of policies that round operands of contractions differently, and nothing else."""
+        plain = self.changed(name="", contraction_operand_mantissa_bits=None, contraction_passes=1)
+        overrides = tuple(
+            (name, policy) for name, policy in plain.overrides if policy != attrs.evolve(plain, overrides=())
+        )
+        return attrs.evolve(plain, overrides=overrides)
+
     def changed(self, **fields: Any) -> NumericsPolicy:
         """This policy with other fields, those of instructions that have their own changed, too."""
         overrides = tuple((name, attrs.evolve(policy, **fields)) for name, policy in self.overrides)
@@ -241,6 +250,10 @@ def combined(first: NumericsPolicy, second: NumericsPolicy) -> NumericsPolicy | 
         return first
     rounds = [(part.contraction_operand_mantissa_bits, part.contraction_passes) for part in (first, second)]
     if None not in (rounds[0][0], rounds[1][0]) and rounds[0] != rounds[1]:
+        return None
+    if (first.has_xla_cpu_functions or second.has_xla_cpu_functions) and (
+        first.has_fast_functions or second.has_fast_functions
+    ):
         return None
     changes: dict[str, Any] = {}
     for field in attrs.fields(NumericsPolicy):

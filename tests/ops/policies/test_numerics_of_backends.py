@@ -186,7 +186,10 @@ def test_converts_alone_give_the_excess_precision_of_xla_cpu(monkeypatch: pytest
     ("opcode", "formula"),
     [
         ("exponential", lambda x: np.exp2((x * np.float32(np.log2(np.e))).astype(np.float64))),
-        ("exponential-minus-one", lambda x: np.exp2((x * np.float32(np.log2(np.e))).astype(np.float64)).astype("f4") - 1),
+        (
+            "exponential-minus-one",
+            lambda x: np.exp2((x * np.float32(np.log2(np.e))).astype(np.float64)).astype("f4") - 1,
+        ),
         ("log-plus-one", lambda x: np.log2((1 + x).astype("f8")).astype("f4") * np.float32(np.log(2))),
     ],
 )
