@@ -224,7 +224,7 @@ KEYS: Mapping[str, tuple[str, str]] = {
     "reference": ("policy_trial", "What the reference comes to."),
     "policy": ("text", "The policy, as --numerics takes it."),
     "instruction_names": ("[text]", "The instructions that have policies of their own."),
-    "bits_explained": ("number", "Minus the binary logarithm of what remains, as a share of what the reference leaves."),
+    "bits_explained": ("number", "Minus the binary logarithm of the share of the difference that remains."),
     "remaining": ("number", "What remains, in units of what rounding does to the elements."),
     "equal_share": ("number", "The share of elements that have the expected bits."),
     "max_ulps": ("number", "The largest distance in units in the last place."),
